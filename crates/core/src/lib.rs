@@ -1,1 +1,44 @@
-//! Skeleton.
+//! The pure heart of Sluicegate: schema, token arithmetic, deltas and usage windows.
+//!
+//! Nothing here performs I/O, reads a clock or awaits: time is an argument and every result is a
+//! value. The crates around this one read and write DynamoDB; this one decides what the bytes mean.
+//!
+//! * [`keys`] spells and parses every key and attribute name of the table.
+//! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
+//! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
+//! * [`extract_deltas`] turns one stream record into what it says was consumed.
+//! * [`fold`] adds the deltas of a batch up into one guarded update per usage window.
+//!
+//! ```
+//! use sluicegate_core::{EpochMillis, Millitokens, Refill, Rule};
+//!
+//! // 60 requests a minute, at most 60 at once.
+//! let rule = Rule::new(Millitokens::from_tokens(60)?, Refill::new(Millitokens::from_tokens(60)?, 60_000)?)?;
+//! let emptied_at = EpochMillis::new(1_706_000_000_000)?;
+//! let one_second_later = EpochMillis::new(1_706_000_001_000)?;
+//! assert_eq!(rule.effective(Millitokens::ZERO, emptied_at, one_second_later).get(), 1_000);
+//! # Ok::<(), sluicegate_core::OutOfRange>(())
+//! ```
+
+mod accrual;
+mod bucket;
+mod delta;
+mod fold;
+pub mod keys;
+mod names;
+mod quantity;
+mod record;
+mod sequence;
+mod usage;
+mod window;
+
+pub use accrual::{Refill, Rule, Wait};
+pub use bucket::{Bucket, CompositeBucket, ItemError};
+pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
+pub use fold::{Folded, WindowFold, WindowUpdate, fold};
+pub use names::{EntityId, LimitName, NameError, Resource};
+pub use quantity::{EpochMillis, Millitokens, OutOfRange};
+pub use record::{EventName, Image, StreamRecord};
+pub use sequence::{BadSequenceNumber, SequenceNumber, StreamLabel};
+pub use usage::UsageWindow;
+pub use window::{UnknownWindowKind, Window, WindowKind};

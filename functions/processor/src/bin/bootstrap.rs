@@ -1,2 +1,71 @@
-//! Skeleton.
-fn main() {}
+//! The Lambda function: reads its settings, builds its client once, then handles event after event.
+//!
+//! Logs go to standard error and metrics to standard output, both as JSON lines.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use aws_lambda_events::event::streams::DynamoDbEventResponse;
+use lambda_runtime::{Context, Diagnostic, LambdaEvent, service_fn};
+use sluicegate_processor::{HandleError, Metrics, Processor, Settings, StreamEvent};
+use tokio::time::Instant;
+use tracing_subscriber::filter::LevelFilter;
+
+/// Kept back from the invocation's time to answer in: a tenth of it, at most this.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let level = std::env::var("AWS_LAMBDA_LOG_LEVEL").ok().and_then(|level| level.parse().ok());
+    tracing_subscriber::fmt()
+        .json()
+        .with_max_level(level.unwrap_or(LevelFilter::INFO))
+        .with_writer(std::io::stderr)
+        .init();
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(%error, "the processor cannot run");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), lambda_runtime::Error> {
+    let settings = Settings::from_env(|name| std::env::var(name).ok())?;
+    let metrics = Metrics::init(&settings.table)?;
+    let client = sluicegate_processor::client(&sluicegate_processor::sdk_config().await);
+    tracing::info!(table = settings.table, windows = ?settings.windows, retention = ?settings.retention, "ready");
+    let processor = &Processor::new(client, settings);
+    let metrics = &metrics;
+    lambda_runtime::run(service_fn(move |event: LambdaEvent<StreamEvent>| async move {
+        invoke(processor, metrics, event).await
+    }))
+    .await
+}
+
+async fn invoke(
+    processor: &Processor,
+    metrics: &Metrics,
+    event: LambdaEvent<StreamEvent>,
+) -> Result<DynamoDbEventResponse, Diagnostic> {
+    let deadline = Instant::now() + time_to_work(&event.context);
+    let outcome = processor.handle(&event.payload.records, deadline).await.map_err(diagnostic)?;
+    if let Err(error) = metrics.write(&outcome.report, std::io::stdout()) {
+        tracing::warn!(%error, "the event's metrics could not be written");
+    }
+    Ok(outcome.response)
+}
+
+/// The error's name stays the same whatever its message says, for metric filters.
+fn diagnostic(error: HandleError) -> Diagnostic {
+    let error_type = match error {
+        HandleError::Unidentified { .. } => "UnidentifiedRecord",
+    };
+    Diagnostic { error_type: error_type.to_owned(), error_message: error.to_string() }
+}
+
+fn time_to_work(context: &Context) -> Duration {
+    let left = context.deadline().duration_since(std::time::SystemTime::now()).unwrap_or_default();
+    left - (left / 10).min(ANSWER_TIME_MAX)
+}

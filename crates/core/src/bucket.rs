@@ -1,0 +1,380 @@
+//! The composite bucket: every balance of one entity and one resource, in one item.
+//!
+//! Decoding checks what the types promise; encoding writes the item that decodes to the same value.
+//! Items of other producers of the same schema may lack the attributes that only this one writes.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde_dynamo::{AttributeValue, Item};
+
+use crate::keys::{self, BucketField, ItemKey};
+use crate::{
+    EntityId, EpochMillis, LimitName, Millitokens, NameError, OutOfRange, Refill, Resource, Rule,
+};
+
+/// The stored state of one limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    /// How much it holds and how it refills.
+    pub rule: Rule,
+    /// The balance at the last refill claim less what was consumed since; negative for a debt.
+    pub tokens: Millitokens,
+    /// Everything consumed less everything returned since the item was created.
+    pub consumed: Millitokens,
+}
+
+/// All buckets of one entity and one resource.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CompositeBucket {
+    /// Who is limited.
+    pub entity: EntityId,
+    /// What is limited.
+    pub resource: Resource,
+    /// When refill was last claimed, for all limits together.
+    pub refilled_at: EpochMillis,
+    /// The buckets by limit.
+    pub limits: BTreeMap<LimitName, Bucket>,
+    /// When DynamoDB may delete the item, epoch seconds; `None` keeps it for ever.
+    pub expires_at_s: Option<i64>,
+    /// The newest change of the configuration that the item follows.
+    pub config_epoch: Option<EpochMillis>,
+    /// Hash of all rules; absent on items of other producers.
+    pub rules_hash: Option<String>,
+    /// The last request ids, newest first, at most four.
+    pub request_ids: Vec<String>,
+}
+
+/// An item that stands where a bucket or a usage window should and cannot be read as one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ItemError {
+    /// An attribute that every such item has is missing.
+    #[error("the item has no {attribute}")]
+    Missing {
+        /// The attribute.
+        attribute: String,
+    },
+    /// An attribute is not of the type that the schema gives it.
+    #[error("{attribute} of the item is not {expected}")]
+    WrongType {
+        /// The attribute.
+        attribute: String,
+        /// What it should be, with its article.
+        expected: &'static str,
+    },
+    /// A number is outside its range.
+    #[error("{attribute} of the item: {source}")]
+    OutOfRange {
+        /// The attribute.
+        attribute: String,
+        /// The value and its range.
+        source: OutOfRange,
+    },
+    /// A name is not allowed.
+    #[error(transparent)]
+    Name(#[from] NameError),
+}
+
+impl CompositeBucket {
+    /// The key of the item.
+    #[must_use]
+    pub fn key(&self) -> ItemKey {
+        ItemKey::Bucket(self.entity.clone(), self.resource.clone())
+    }
+
+    /// Reads an item; `None` when its keys are not those of a composite bucket.
+    ///
+    /// A limit is there when its capacity `cp` is; `bx` may be absent and is then
+    /// the capacity.
+    ///
+    /// # Errors
+    /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
+    pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
+        let (pk, sk) = (text_of(item, keys::PK)?, text_of(item, keys::SK)?);
+        let Some(ItemKey::Bucket(entity, resource)) = ItemKey::parse(pk, sk)? else {
+            return Ok(None);
+        };
+        let refilled_at =
+            ranged(keys::REFILLED_AT, required(item, keys::REFILLED_AT)?, EpochMillis::new)?;
+        let mut limits = BTreeMap::new();
+        for attribute in item.inner().keys() {
+            if let Some((limit, BucketField::Capacity)) = keys::parse_bucket_attribute(attribute) {
+                let limit = LimitName::new(limit)?;
+                let bucket = Bucket::from_item(item, &limit)?;
+                limits.insert(limit, bucket);
+            }
+        }
+        Ok(Some(Self {
+            entity,
+            resource,
+            refilled_at,
+            limits,
+            expires_at_s: optional(item, keys::TTL)?,
+            config_epoch: optional(item, keys::CONFIG_EPOCH)?
+                .map(|epoch| ranged(keys::CONFIG_EPOCH, epoch, EpochMillis::new))
+                .transpose()?,
+            rules_hash: optional_text(item, keys::RULES_HASH)?,
+            request_ids: keys::REQUEST_IDS
+                .iter()
+                .filter_map(|name| optional_text(item, name).transpose())
+                .collect::<Result<_, _>>()?,
+        }))
+    }
+
+    /// Writes the whole item, keys and index keys included.
+    #[must_use]
+    pub fn to_item(&self) -> Item {
+        let key = self.key();
+        let mut item = HashMap::from([
+            (keys::PK.to_owned(), AttributeValue::S(key.pk())),
+            (keys::SK.to_owned(), AttributeValue::S(key.sk())),
+            (keys::ENTITY_ID.to_owned(), AttributeValue::S(self.entity.to_string())),
+            (keys::RESOURCE.to_owned(), AttributeValue::S(self.resource.to_string())),
+            (keys::REFILLED_AT.to_owned(), number(self.refilled_at.get())),
+        ]);
+        if let Some((gsi2pk, gsi2sk)) = key.by_resource() {
+            item.insert(keys::GSI2[1].to_owned(), AttributeValue::S(gsi2pk));
+            item.insert(keys::GSI2[2].to_owned(), AttributeValue::S(gsi2sk));
+        }
+        if let Some(expires_at_s) = self.expires_at_s {
+            item.insert(keys::TTL.to_owned(), number(expires_at_s));
+        }
+        if let Some(epoch) = self.config_epoch {
+            item.insert(keys::CONFIG_EPOCH.to_owned(), number(epoch.get()));
+        }
+        if let Some(hash) = &self.rules_hash {
+            item.insert(keys::RULES_HASH.to_owned(), AttributeValue::S(hash.clone()));
+        }
+        for (name, id) in keys::REQUEST_IDS.iter().zip(&self.request_ids) {
+            item.insert((*name).to_owned(), AttributeValue::S(id.clone()));
+        }
+        for (limit, bucket) in &self.limits {
+            for field in BucketField::ALL {
+                item.insert(keys::bucket_attribute(limit, field), number(bucket.field(field)));
+            }
+        }
+        Item::from(item)
+    }
+}
+
+impl Bucket {
+    const fn field(&self, field: BucketField) -> i64 {
+        match field {
+            BucketField::Tokens => self.tokens.get(),
+            BucketField::Capacity => self.rule.capacity().get(),
+            BucketField::Burst => self.rule.burst().get(),
+            BucketField::RefillAmount => self.rule.refill().amount().get(),
+            BucketField::RefillPeriod => self.rule.refill().period_ms(),
+            BucketField::Consumed => self.consumed.get(),
+        }
+    }
+
+    fn from_item(item: &Item, limit: &LimitName) -> Result<Self, ItemError> {
+        let name = |field| keys::bucket_attribute(limit, field);
+        let amount = |field| {
+            let name = name(field);
+            ranged(&name, required(item, &name)?, Millitokens::new)
+        };
+        let capacity = amount(BucketField::Capacity)?;
+        let burst_name = name(BucketField::Burst);
+        let burst = match optional(item, &burst_name)? {
+            Some(burst) => ranged(&burst_name, burst, Millitokens::new)?,
+            None => capacity,
+        };
+        let refill_amount = amount(BucketField::RefillAmount)?;
+        let period_name = name(BucketField::RefillPeriod);
+        let refill = ranged(&period_name, required(item, &period_name)?, |period_ms| {
+            Refill::new(refill_amount, period_ms)
+        })?;
+        let rule = Rule::with_burst(capacity, burst, refill).map_err(|source| {
+            ItemError::OutOfRange { attribute: name(BucketField::Capacity), source }
+        })?;
+        Ok(Self {
+            rule,
+            tokens: amount(BucketField::Tokens)?,
+            consumed: amount(BucketField::Consumed)?,
+        })
+    }
+}
+
+fn number(value: i64) -> AttributeValue {
+    AttributeValue::N(value.to_string())
+}
+
+pub(crate) fn text_of<'a>(item: &'a Item, attribute: &str) -> Result<&'a str, ItemError> {
+    match item.inner().get(attribute) {
+        Some(AttributeValue::S(text)) => Ok(text),
+        Some(_) => Err(wrong_type(attribute, "a string")),
+        None => Err(ItemError::Missing { attribute: attribute.to_owned() }),
+    }
+}
+
+fn optional_text(item: &Item, attribute: &str) -> Result<Option<String>, ItemError> {
+    match item.inner().get(attribute) {
+        Some(AttributeValue::S(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(wrong_type(attribute, "a string")),
+        None => Ok(None),
+    }
+}
+
+fn optional(item: &Item, attribute: &str) -> Result<Option<i64>, ItemError> {
+    item.inner().get(attribute).map(|value| number_of(attribute, value)).transpose()
+}
+
+/// The value of a number attribute.
+pub(crate) fn number_of<T: std::str::FromStr>(
+    attribute: &str,
+    value: &AttributeValue,
+) -> Result<T, ItemError> {
+    let digits = match value {
+        AttributeValue::N(digits) => digits.parse().ok(),
+        _ => None,
+    };
+    digits.ok_or_else(|| wrong_type(attribute, "an integer"))
+}
+
+fn required(item: &Item, attribute: &str) -> Result<i64, ItemError> {
+    optional(item, attribute)?.ok_or_else(|| ItemError::Missing { attribute: attribute.to_owned() })
+}
+
+fn ranged<T>(
+    attribute: &str,
+    value: i64,
+    new: impl FnOnce(i64) -> Result<T, OutOfRange>,
+) -> Result<T, ItemError> {
+    new(value).map_err(|source| ItemError::OutOfRange { attribute: attribute.to_owned(), source })
+}
+
+fn wrong_type(attribute: &str, expected: &'static str) -> ItemError {
+    ItemError::WrongType { attribute: attribute.to_owned(), expected }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bucket() -> impl Strategy<Value = Bucket> {
+        let any = Millitokens::MIN.get()..=Millitokens::MAX.get();
+        let positive = 0..=Millitokens::MAX.get();
+        (any.clone(), any, positive.clone(), positive.clone(), positive, 1..=Refill::MAX_PERIOD_MS)
+            .prop_map(|(tokens, consumed, capacity, burst, amount, period_ms)| {
+                let milli = |n| Millitokens::new(n).unwrap();
+                let refill = Refill::new(milli(amount), period_ms).unwrap();
+                Bucket {
+                    rule: Rule::with_burst(milli(capacity), milli(burst), refill).unwrap(),
+                    tokens: milli(tokens),
+                    consumed: milli(consumed),
+                }
+            })
+    }
+
+    fn composite() -> impl Strategy<Value = CompositeBucket> {
+        (
+            "[^#\\p{Cc}]{1,20}",
+            "[^#\\p{Cc}]{1,20}",
+            0..=EpochMillis::MAX.get(),
+            proptest::collection::btree_map("[A-Za-z0-9_.-]{1,10}", bucket(), 0..5),
+            proptest::option::of(0..i64::MAX),
+            proptest::option::of(0..=EpochMillis::MAX.get()),
+            proptest::option::of("[a-z0-9]{8}"),
+            proptest::collection::vec("[a-z0-9]{8}", 0..=4),
+        )
+            .prop_map(|(entity, resource, rf, limits, ttl, epoch, hash, ids)| {
+                CompositeBucket {
+                    entity: EntityId::new(entity).unwrap(),
+                    resource: Resource::new(resource).unwrap(),
+                    refilled_at: EpochMillis::new(rf).unwrap(),
+                    limits: limits
+                        .into_iter()
+                        .map(|(name, bucket)| (LimitName::new(name).unwrap(), bucket))
+                        .collect(),
+                    expires_at_s: ttl,
+                    config_epoch: epoch.map(|epoch| EpochMillis::new(epoch).unwrap()),
+                    rules_hash: hash,
+                    request_ids: ids,
+                }
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn an_item_decodes_to_what_it_was_encoded_from(composite in composite()) {
+            prop_assert_eq!(CompositeBucket::from_item(&composite.to_item()), Ok(Some(composite)));
+        }
+    }
+
+    /// The item of the reference schema, as another producer writes it.
+    fn foreign() -> HashMap<String, AttributeValue> {
+        let text = |s: &str| AttributeValue::S(s.to_owned());
+        let mut item = HashMap::from([
+            ("PK".to_owned(), text("ENTITY#user-123")),
+            ("SK".to_owned(), text("#BUCKET#gpt-4")),
+            ("entity_id".to_owned(), text("user-123")),
+            ("resource".to_owned(), text("gpt-4")),
+            ("GSI2PK".to_owned(), text("RESOURCE#gpt-4")),
+            ("GSI2SK".to_owned(), text("BUCKET#user-123")),
+        ]);
+        for (name, value) in [
+            ("rf", 1_706_000_000),
+            ("ttl", 1_704_067_200),
+            ("b_rpm_tk", 99_000),
+            ("b_rpm_cp", 100_000),
+            ("b_rpm_bx", 100_000),
+            ("b_rpm_ra", 100_000),
+            ("b_rpm_rp", 60_000),
+            ("b_rpm_tc", 1_000),
+        ] {
+            item.insert(name.to_owned(), number(value));
+        }
+        item
+    }
+
+    #[test]
+    fn an_item_of_another_producer_is_read() {
+        let bucket = CompositeBucket::from_item(&foreign().into()).unwrap().unwrap();
+        assert_eq!(bucket.rules_hash, None);
+        let rpm = bucket.limits[&LimitName::new("rpm").unwrap()];
+        assert_eq!((rpm.tokens.get(), rpm.consumed.get()), (99_000, 1_000));
+        assert_eq!(bucket.to_item().inner(), &foreign());
+    }
+
+    #[test]
+    fn a_missing_burst_is_the_capacity() {
+        let mut item = foreign();
+        item.remove("b_rpm_bx");
+        let bucket = CompositeBucket::from_item(&item.into()).unwrap().unwrap();
+        let rpm = bucket.limits[&LimitName::new("rpm").unwrap()];
+        assert_eq!(rpm.rule.burst().get(), 100_000);
+    }
+
+    #[test]
+    fn broken_items_say_which_attribute_is_broken() {
+        for (attribute, value, message) in [
+            ("b_rpm_tk", None, "the item has no b_rpm_tk"),
+            ("rf", None, "the item has no rf"),
+            (
+                "b_rpm_tc",
+                Some(AttributeValue::N("1.5".into())),
+                "b_rpm_tc of the item is not an integer",
+            ),
+            (
+                "b_rpm_rp",
+                Some(number(0)),
+                "b_rpm_rp of the item: refill period in milliseconds 0 is out of range: it must lie between 1 and 1000000000000",
+            ),
+        ] {
+            let mut item = foreign();
+            item.remove(attribute);
+            item.extend(value.map(|value| (attribute.to_owned(), value)));
+            let error = CompositeBucket::from_item(&item.into()).unwrap_err();
+            assert_eq!(error.to_string(), message);
+        }
+    }
+
+    #[test]
+    fn other_items_are_none() {
+        let mut item = foreign();
+        item.insert("SK".into(), AttributeValue::S("#META".into()));
+        assert_eq!(CompositeBucket::from_item(&item.into()), Ok(None));
+    }
+}

@@ -1,0 +1,203 @@
+//! What one stream record says was consumed: the difference of the `tc` counters of its two images.
+//!
+//! The counters only grow by what was consumed and shrink by what was returned, whatever the write
+//! path, so the sum of the differences over all records of an item is the growth of its counters.
+
+use crate::keys::ItemKey;
+use crate::record::{Image, Scalar};
+use crate::{
+    BadSequenceNumber, EntityId, EpochMillis, EventName, LimitName, Millitokens, NameError,
+    Resource, SequenceNumber, StreamLabel, StreamRecord,
+};
+
+/// Change of one limit's counter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delta {
+    /// The limit.
+    pub limit: LimitName,
+    /// What was consumed, in millitokens; negative when more was returned. Never zero. Within
+    /// +-2 * 10^18, the difference of two counters.
+    pub consumed_milli: i64,
+}
+
+/// Everything that one stream record says was consumed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordDeltas {
+    /// The stream of the record.
+    pub stream: StreamLabel,
+    /// Its position there.
+    pub sequence: SequenceNumber,
+    /// Who consumed.
+    pub entity: EntityId,
+    /// What was consumed.
+    pub resource: Resource,
+    /// When: decides the usage windows.
+    pub at: EpochMillis,
+    /// At least one delta, sorted by limit.
+    pub deltas: Vec<Delta>,
+}
+
+/// A record that cannot be counted. It concerns the whole record: no delta of it is usable.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// An image is missing that the event must have.
+    #[error("{event:?} without {image}: the stream's view type must be NEW_AND_OLD_IMAGES")]
+    WrongViewType {
+        /// What happened to the item.
+        event: EventName,
+        /// The image that is missing, `OldImage` or `NewImage`.
+        image: &'static str,
+    },
+    /// A counter or the refill timestamp is not an integer in its range.
+    #[error("{attribute} in {image} is not an integer in range: {value}")]
+    BadNumber {
+        /// The attribute.
+        attribute: String,
+        /// `OldImage` or `NewImage`.
+        image: &'static str,
+        /// What stands there.
+        value: String,
+    },
+    /// The entity, the resource or a limit has a name that the schema does not allow.
+    #[error(transparent)]
+    BadName(#[from] NameError),
+    /// Neither a refill timestamp nor a creation time says when it happened.
+    #[error("neither rf nor ApproximateCreationDateTime gives a time between 1970 and 9999")]
+    NoTime,
+    /// Without a position a record cannot be counted exactly once.
+    #[error("the record has no SequenceNumber")]
+    NoSequenceNumber,
+    /// The position is not a number.
+    #[error(transparent)]
+    BadSequenceNumber(#[from] BadSequenceNumber),
+}
+
+/// Compares both images of a record and returns one delta for each limit whose counter changed;
+/// `None` when the record counts nothing.
+///
+/// An INSERT counts from zero, unless the item was converted from the older layout (its history
+/// was counted before). A MODIFY compares; a counter that is not in the old image counts from zero,
+/// one that is not in the new image (a limit that was removed) gives nothing. A REMOVE and items
+/// that are not composite buckets give nothing.
+///
+/// The time is the refill timestamp when the write moved it; writes that leave it (Retry, Adjust)
+/// happened when the record was created, and not before the refill timestamp.
+///
+/// # Errors
+/// [`RecordError`] for a composite bucket whose record cannot be counted.
+pub fn extract_deltas(record: &StreamRecord<'_>) -> Result<Option<RecordDeltas>, RecordError> {
+    let event = record.event;
+    if event == EventName::Remove {
+        return Ok(None);
+    }
+    let change = &record.change;
+    let Some(ItemKey::Bucket(entity, resource)) =
+        ItemKey::parse(&change.keys.pk.text.0, &change.keys.sk.text.0)?
+    else {
+        return Ok(None);
+    };
+    let present = |image: &'_ Option<Image<'_>>| image.as_ref().is_some_and(|i| i.attributes > 0);
+    let (Some(new), true) = (&change.new, present(&change.new)) else {
+        return Err(RecordError::WrongViewType { event, image: "NewImage" });
+    };
+    let empty = Image::default();
+    let old = match (event, &change.old) {
+        (EventName::Modify, Some(old)) if old.attributes > 0 => old,
+        (EventName::Modify, _) => {
+            return Err(RecordError::WrongViewType { event, image: "OldImage" });
+        }
+        _ if new.migrated => return Ok(None),
+        _ => &empty,
+    };
+    let deltas = compare(old, new)?;
+    if deltas.is_empty() {
+        return Ok(None);
+    }
+    let sequence = change.sequence.as_ref().ok_or(RecordError::NoSequenceNumber)?;
+    Ok(Some(RecordDeltas {
+        stream: StreamLabel::from_arn(record.arn.as_ref().map(|arn| arn.0.as_ref())),
+        sequence: SequenceNumber::parse(&sequence.0)?,
+        entity,
+        resource,
+        at: event_time(old, new, change.created_s)?,
+        deltas,
+    }))
+}
+
+/// Walks both sorted lists of counters in step.
+fn compare(old: &Image<'_>, new: &Image<'_>) -> Result<Vec<Delta>, RecordError> {
+    let mut deltas = Vec::with_capacity(new.counters.len());
+    let mut before = old.counters.iter().peekable();
+    for (limit, value) in &new.counters {
+        let after = counter(&limit.0, value, "NewImage")?;
+        let mut base = 0;
+        while let Some((name, value)) = before.next_if(|(name, _)| name <= limit) {
+            let known = counter(&name.0, value, "OldImage")?;
+            if name == limit {
+                base = known;
+            }
+        }
+        if after != base {
+            let limit = LimitName::new(&limit.0)?;
+            deltas.push(Delta { limit, consumed_milli: after - base });
+        }
+    }
+    for (name, value) in before {
+        counter(&name.0, value, "OldImage")?;
+    }
+    Ok(deltas)
+}
+
+fn counter(limit: &str, value: &Scalar<'_>, image: &'static str) -> Result<i64, RecordError> {
+    let number = match value {
+        Scalar::Number(digits) => digits.0.parse().ok().and_then(|n| Millitokens::new(n).ok()),
+        Scalar::Other => None,
+    };
+    number
+        .map(Millitokens::get)
+        .ok_or_else(|| bad_number(&format!("counter of limit {limit:?}"), value, image))
+}
+
+fn event_time(
+    old: &Image<'_>,
+    new: &Image<'_>,
+    created_s: Option<f64>,
+) -> Result<EpochMillis, RecordError> {
+    let refilled = new.refilled_at.as_ref().map(|rf| instant(rf, "NewImage")).transpose()?;
+    match refilled {
+        Some(refilled) if new.refilled_at != old.refilled_at => Ok(refilled),
+        Some(refilled) => {
+            Ok(created_s.and_then(from_seconds).map_or(refilled, |t| t.max(refilled)))
+        }
+        None => created_s.and_then(from_seconds).ok_or(RecordError::NoTime),
+    }
+}
+
+fn instant(value: &Scalar<'_>, image: &'static str) -> Result<EpochMillis, RecordError> {
+    let millis = match value {
+        Scalar::Number(digits) => digits.0.parse().ok().and_then(|n| EpochMillis::new(n).ok()),
+        Scalar::Other => None,
+    };
+    millis.ok_or_else(|| bad_number("rf", value, image))
+}
+
+fn from_seconds(seconds: f64) -> Option<EpochMillis> {
+    let millis = (seconds * 1_000.0).round();
+    if !(0.0..=1e15).contains(&millis) {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "checked to be far inside an i64")]
+    EpochMillis::new(millis as i64).ok()
+}
+
+fn bad_number(attribute: &str, value: &Scalar<'_>, image: &'static str) -> RecordError {
+    let value = match value {
+        Scalar::Number(digits) => format!("the number {:?}", digits.0),
+        Scalar::Other => "not a number at all".to_owned(),
+    };
+    RecordError::BadNumber { attribute: attribute.to_owned(), image, value }
+}
+
+#[cfg(test)]
+#[path = "delta_tests.rs"]
+mod tests;

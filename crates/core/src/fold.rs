@@ -1,0 +1,227 @@
+//! Adds the deltas of a batch up into one update per usage window.
+//!
+//! An update carries the positions of the first and the last record in it. The store applies it
+//! only while the window's watermark is below the first; otherwise it hands the watermark back and
+//! [`WindowFold::after`] gives what is still missing. Guard and effect are one write, so a record
+//! is counted once however often and however split it is delivered.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::keys::ItemKey;
+use crate::{
+    EntityId, LimitName, RecordDeltas, Resource, SequenceNumber, StreamLabel, Window, WindowKind,
+};
+
+/// What a batch adds up to.
+#[derive(Debug)]
+pub struct Folded {
+    /// One entry for each stream and window; the order is that of the first record of each bucket.
+    pub windows: Vec<WindowFold>,
+    /// Records that the batch contained more than once.
+    pub duplicates: usize,
+}
+
+/// The records of one stream that count in one window.
+#[derive(Debug, Clone)]
+pub struct WindowFold {
+    entity: EntityId,
+    resource: Resource,
+    window: Window,
+    stream: StreamLabel,
+    /// At least one, in the order of their positions, each position once.
+    records: Vec<Arc<RecordDeltas>>,
+}
+
+/// What to add to a window that has counted nothing at or above `first` yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowUpdate {
+    /// Position of the oldest record in it.
+    pub first: SequenceNumber,
+    /// Position of the newest record in it: the new watermark.
+    pub last: SequenceNumber,
+    /// Number of records in it.
+    pub events: usize,
+    /// Millitokens by limit, sorted by limit; a net of zero is included.
+    pub consumed_milli: Vec<(LimitName, i128)>,
+}
+
+/// Groups the records of a batch by window, for each of the given kinds.
+#[must_use]
+pub fn fold(records: Vec<RecordDeltas>, kinds: &[WindowKind]) -> Folded {
+    let mut groups: Vec<Vec<Arc<RecordDeltas>>> = Vec::new();
+    let mut index: HashMap<(EntityId, Resource, StreamLabel), usize> = HashMap::new();
+    for record in records {
+        let key = (record.entity.clone(), record.resource.clone(), record.stream.clone());
+        let at = *index.entry(key).or_insert(groups.len());
+        if at == groups.len() {
+            groups.push(Vec::new());
+        }
+        groups[at].push(Arc::new(record));
+    }
+    let mut folded = Folded { windows: Vec::new(), duplicates: 0 };
+    for mut group in groups {
+        let delivered = group.len();
+        group.sort_by_key(|record| record.sequence);
+        group.dedup_by_key(|record| record.sequence);
+        folded.duplicates += delivered - group.len();
+        folded.windows.extend(split_by_window(&group, kinds));
+    }
+    folded
+}
+
+/// All records of `group` are of one bucket and one stream, in order.
+fn split_by_window(
+    group: &[Arc<RecordDeltas>],
+    kinds: &[WindowKind],
+) -> impl Iterator<Item = WindowFold> {
+    let mut windows: BTreeMap<Window, Vec<Arc<RecordDeltas>>> = BTreeMap::new();
+    for record in group {
+        for kind in kinds {
+            windows.entry(kind.containing(record.at)).or_default().push(Arc::clone(record));
+        }
+    }
+    windows.into_iter().filter_map(|(window, records)| {
+        let record = records.first()?;
+        Some(WindowFold {
+            entity: record.entity.clone(),
+            resource: record.resource.clone(),
+            stream: record.stream.clone(),
+            window,
+            records,
+        })
+    })
+}
+
+impl WindowFold {
+    /// The usage item that the records count in.
+    #[must_use]
+    pub fn key(&self) -> ItemKey {
+        ItemKey::Usage(self.entity.clone(), self.resource.clone(), self.window)
+    }
+
+    /// The window.
+    #[must_use]
+    pub const fn window(&self) -> Window {
+        self.window
+    }
+
+    /// The stream of all its records.
+    #[must_use]
+    pub const fn stream(&self) -> &StreamLabel {
+        &self.stream
+    }
+
+    /// The records, oldest first.
+    #[must_use]
+    pub fn records(&self) -> &[Arc<RecordDeltas>] {
+        &self.records
+    }
+
+    /// The records that a window with this watermark has not counted yet.
+    #[must_use]
+    pub fn pending(&self, watermark: Option<&SequenceNumber>) -> &[Arc<RecordDeltas>] {
+        let counted =
+            watermark.map_or(0, |wm| self.records.partition_point(|record| record.sequence <= *wm));
+        &self.records[counted..]
+    }
+
+    /// The update for a window with this watermark; `None` when everything was counted.
+    #[must_use]
+    pub fn after(&self, watermark: Option<&SequenceNumber>) -> Option<WindowUpdate> {
+        WindowUpdate::of(self.pending(watermark))
+    }
+}
+
+impl WindowUpdate {
+    /// Adds up records of one window in the order of their positions; `None` when there are none.
+    fn of(records: &[Arc<RecordDeltas>]) -> Option<Self> {
+        let (first, last) = (records.first()?.sequence, records.last()?.sequence);
+        let mut consumed: Vec<(LimitName, i128)> = Vec::new();
+        for delta in records.iter().flat_map(|record| &record.deltas) {
+            match consumed.binary_search_by(|(limit, _)| limit.cmp(&delta.limit)) {
+                Ok(at) => consumed[at].1 += i128::from(delta.consumed_milli),
+                Err(at) => consumed.insert(at, (delta.limit.clone(), delta.consumed_milli.into())),
+            }
+        }
+        Some(Self { first, last, events: records.len(), consumed_milli: consumed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Delta, EpochMillis};
+
+    fn record(entity: &str, sequence: u64, at: i64, deltas: &[(&str, i64)]) -> RecordDeltas {
+        RecordDeltas {
+            stream: StreamLabel::from_arn(None),
+            sequence: SequenceNumber::parse(&format!("{sequence}")).unwrap(),
+            entity: EntityId::new(entity).unwrap(),
+            resource: Resource::new("gpt-4").unwrap(),
+            at: EpochMillis::new(at).unwrap(),
+            deltas: deltas
+                .iter()
+                .map(|&(limit, consumed_milli)| Delta {
+                    limit: LimitName::new(limit).unwrap(),
+                    consumed_milli,
+                })
+                .collect(),
+        }
+    }
+
+    fn sequence(n: u64) -> SequenceNumber {
+        SequenceNumber::parse(&n.to_string()).unwrap()
+    }
+
+    #[test]
+    fn one_fold_per_window_in_order_without_duplicates() {
+        let hour = 3_600_000;
+        let batch = vec![
+            record("a", 3, hour, &[("rpm", 1_000)]),
+            record("a", 1, 0, &[("rpm", 1_000), ("tpm", 70)]),
+            record("b", 2, 0, &[("rpm", 5)]),
+            record("a", 3, hour, &[("rpm", 1_000)]),
+            record("a", 2, 1, &[("tpm", -70)]),
+        ];
+        let folded = fold(batch, &[WindowKind::Hour, WindowKind::Day]);
+        assert_eq!(folded.duplicates, 1);
+        assert_eq!(folded.windows.len(), 5);
+        let first = folded.windows[0].after(None).unwrap();
+        assert_eq!((first.first, first.last, first.events), (sequence(1), sequence(2), 2));
+        let named: Vec<_> =
+            first.consumed_milli.iter().map(|(limit, n)| (limit.as_str(), *n)).collect();
+        assert_eq!(named, [("rpm", 1_000), ("tpm", 0)], "a net of zero is named");
+        assert_eq!(folded.windows[2].window().kind(), WindowKind::Day);
+        assert_eq!(folded.windows[2].after(None).unwrap().events, 3);
+    }
+
+    #[test]
+    fn a_watermark_drops_what_is_at_or_below_it() {
+        let batch = (1..=4).map(|n| record("a", n * 10, 0, &[("rpm", 1)])).collect();
+        let folded = fold(batch, &[WindowKind::Day]);
+        let fold = &folded.windows[0];
+        let rest = fold.after(Some(&sequence(20))).unwrap();
+        assert_eq!((rest.first, rest.events), (sequence(30), 2));
+        assert_eq!(fold.after(Some(&sequence(25))), Some(rest));
+        assert_eq!(fold.after(Some(&sequence(40))), None);
+        assert_eq!(fold.after(None).unwrap().events, 4);
+    }
+
+    #[test]
+    fn streams_are_counted_side_by_side() {
+        let mut other = record("a", 1, 0, &[("rpm", 1)]);
+        other.stream = StreamLabel::from_arn(Some("x/stream/2026"));
+        let folded = fold(vec![record("a", 1, 0, &[("rpm", 1)]), other], &[WindowKind::Hour]);
+        assert_eq!((folded.windows.len(), folded.duplicates), (2, 0));
+    }
+
+    #[test]
+    fn sums_do_not_overflow() {
+        let most = 2 * crate::Millitokens::MAX.get();
+        let batch = (1..=100).map(|n| record("a", n, 0, &[("rpm", most)])).collect();
+        let folded = fold(batch, &[WindowKind::Hour]);
+        let update = folded.windows[0].after(None).unwrap();
+        assert_eq!(update.consumed_milli[0].1, 100 * i128::from(most));
+    }
+}

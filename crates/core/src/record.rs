@@ -1,0 +1,316 @@
+//! One record of the table's stream, borrowed from the JSON that Lambda hands over.
+//!
+//! Only what metering needs is kept: the keys, the position, the time and, of both images, the
+//! counters and the refill timestamp. Everything else is skipped without building a tree, and
+//! nothing is judged here: a record of an item that is no bucket may contain anything.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_dynamo::{AttributeValue, Item};
+
+use crate::{SequenceNumber, StreamLabel, keys};
+
+/// What happened to the item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum EventName {
+    /// The item is new.
+    Insert,
+    /// The item was there before.
+    Modify,
+    /// The item is gone, by a delete or by TTL.
+    Remove,
+}
+
+/// One stream record, as far as metering reads it.
+///
+/// ```
+/// use sluicegate_core::{StreamRecord, extract_deltas};
+///
+/// let json = r##"{"eventName": "INSERT", "dynamodb": {
+///     "ApproximateCreationDateTime": 1706000001,
+///     "Keys": {"PK": {"S": "ENTITY#user-123"}, "SK": {"S": "#BUCKET#gpt-4"}},
+///     "NewImage": {"rf": {"N": "1706000000000"}, "b_rpm_tc": {"N": "1000"}},
+///     "SequenceNumber": "100000000003498069978"}}"##;
+/// let deltas = extract_deltas(&StreamRecord::from_json(json)?)?.expect("something was consumed");
+/// assert_eq!(deltas.deltas[0].consumed_milli, 1_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Deserialize)]
+pub struct StreamRecord<'a> {
+    #[serde(rename = "eventName")]
+    pub(crate) event: EventName,
+    #[serde(borrow, rename = "eventSourceARN", default)]
+    pub(crate) arn: Option<Text<'a>>,
+    #[serde(borrow, rename = "dynamodb")]
+    pub(crate) change: Change<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Change<'a> {
+    /// Epoch seconds.
+    #[serde(rename = "ApproximateCreationDateTime", default)]
+    pub(crate) created_s: Option<f64>,
+    #[serde(borrow, rename = "Keys")]
+    pub(crate) keys: Keys<'a>,
+    #[serde(borrow, rename = "NewImage", default)]
+    pub(crate) new: Option<Image<'a>>,
+    #[serde(borrow, rename = "OldImage", default)]
+    pub(crate) old: Option<Image<'a>>,
+    #[serde(borrow, rename = "SequenceNumber", default)]
+    pub(crate) sequence: Option<Text<'a>>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Keys<'a> {
+    #[serde(borrow, rename = "PK")]
+    pub(crate) pk: KeyValue<'a>,
+    #[serde(borrow, rename = "SK")]
+    pub(crate) sk: KeyValue<'a>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct KeyValue<'a> {
+    #[serde(borrow, rename = "S")]
+    pub(crate) text: Text<'a>,
+}
+
+impl<'a> StreamRecord<'a> {
+    /// Reads one record of a Lambda event.
+    ///
+    /// # Errors
+    /// The JSON error, with its position, when the text is not a DynamoDB stream record.
+    pub fn from_json(json: &'a str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str(json)
+    }
+
+    /// The stream and position of anything that has them, however odd the rest of it is.
+    #[must_use]
+    pub fn position_of(json: &str) -> Option<(StreamLabel, SequenceNumber)> {
+        let record: serde_json::Value = serde_json::from_str(json).ok()?;
+        let sequence = record["dynamodb"]["SequenceNumber"].as_str()?;
+        let stream = StreamLabel::from_arn(record["eventSourceARN"].as_str());
+        Some((stream, SequenceNumber::parse(sequence).ok()?))
+    }
+
+    /// When the record was created, in epoch seconds, as far as it says so.
+    #[must_use]
+    pub fn created_s(&self) -> Option<f64> {
+        self.change.created_s
+    }
+}
+
+/// The counters and the refill timestamp of one image of an item.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Image<'a> {
+    /// Attributes of any kind: an item that exists has at least its keys.
+    pub(crate) attributes: usize,
+    pub(crate) refilled_at: Option<Scalar<'a>>,
+    pub(crate) migrated: bool,
+    /// Limit and value of each `tc` attribute, sorted by limit.
+    pub(crate) counters: Vec<(Text<'a>, Scalar<'a>)>,
+}
+
+impl<'a> Image<'a> {
+    /// The same view of an item that was decoded already.
+    #[must_use]
+    pub fn from_item(item: &'a Item) -> Self {
+        let mut image = Self::default();
+        for (name, value) in item.inner() {
+            let scalar = || match value {
+                AttributeValue::N(digits) => Scalar::Number(Text(Cow::Borrowed(digits))),
+                _ => Scalar::Other,
+            };
+            image.attributes += 1;
+            match Attribute::classify(name) {
+                Attribute::Counter => {
+                    image.counters.push((Text(Cow::Borrowed(limit_of(name))), scalar()));
+                }
+                Attribute::RefilledAt => image.refilled_at = Some(scalar()),
+                Attribute::Migrated => image.migrated = true,
+                Attribute::Other => {}
+            }
+        }
+        image.counters.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        image
+    }
+}
+
+/// Text of the JSON, borrowed unless it has escapes.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
+
+/// An attribute value: a number's digits, or anything else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Scalar<'a> {
+    Number(Text<'a>),
+    Other,
+}
+
+#[derive(Clone, Copy)]
+enum Attribute {
+    Counter,
+    RefilledAt,
+    Migrated,
+    Other,
+}
+
+impl Attribute {
+    fn classify(name: &str) -> Self {
+        match name {
+            keys::REFILLED_AT => Self::RefilledAt,
+            keys::MIGRATED => Self::Migrated,
+            _ if keys::parse_counter_attribute(name).is_some() => Self::Counter,
+            _ => Self::Other,
+        }
+    }
+}
+
+fn limit_of(attribute: &str) -> &str {
+    keys::parse_counter_attribute(attribute).unwrap_or_default()
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
+            type Value = Text<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(TextVisitor)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Image<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ImageVisitor;
+        impl<'de> Visitor<'de> for ImageVisitor {
+            type Value = Image<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an image of an item")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Image<'de>, A::Error> {
+                let mut image = Image::default();
+                while let Some((attribute, limit)) = map.next_key_seed(AttributeName)? {
+                    image.attributes += 1;
+                    match attribute {
+                        Attribute::Counter => image.counters.push((limit, map.next_value()?)),
+                        Attribute::RefilledAt => image.refilled_at = Some(map.next_value()?),
+                        Attribute::Migrated => {
+                            image.migrated = true;
+                            map.next_value::<IgnoredAny>()?;
+                        }
+                        Attribute::Other => {
+                            map.next_value::<IgnoredAny>()?;
+                        }
+                    }
+                }
+                image.counters.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+                Ok(image)
+            }
+        }
+        deserializer.deserialize_map(ImageVisitor)
+    }
+}
+
+/// Classifies an attribute name where it stands; only the limit of a counter is kept.
+struct AttributeName;
+
+impl<'de> DeserializeSeed<'de> for AttributeName {
+    type Value = (Attribute, Text<'de>);
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for AttributeName {
+    type Value = (Attribute, Text<'de>);
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an attribute name")
+    }
+    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
+        Ok((Attribute::classify(name), Text(Cow::Borrowed(limit_of(name)))))
+    }
+    fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
+        Ok((Attribute::classify(name), Text(Cow::Owned(limit_of(name).to_owned()))))
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ScalarVisitor;
+        impl<'de> Visitor<'de> for ScalarVisitor {
+            type Value = Scalar<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an attribute value such as {\"N\": \"1\"}")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar<'de>, A::Error> {
+                let mut scalar = Scalar::Other;
+                while let Some(kind) = map.next_key::<Text<'de>>()? {
+                    if kind.0 == "N" {
+                        scalar = Scalar::Number(map.next_value()?);
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(scalar)
+            }
+        }
+        deserializer.deserialize_map(ScalarVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_keeps_counters_in_order_and_skips_the_rest() {
+        let json = r##"{"PK":{"S":"x"},"b_tpm_tc":{"N":"5"},"b_rpm_tc":{"N":"-1"},"rf":{"N":"7"},
+            "b_rpm_tk":{"N":"9"},"deep":{"M":{"b_no_tc":{"L":[{"N":"1"}]}}},"b_odd_tc":{"S":"1"}}"##;
+        let image: Image<'_> = serde_json::from_str(json).unwrap();
+        let names: Vec<_> = image.counters.iter().map(|(name, _)| name.0.as_ref()).collect();
+        assert_eq!(names, ["odd", "rpm", "tpm"]);
+        assert_eq!(image.counters[0].1, Scalar::Other);
+        assert_eq!(image.attributes, 7);
+        let item: Item = serde_json::from_str(json).unwrap();
+        assert_eq!(Image::from_item(&item), image);
+    }
+
+    #[test]
+    fn escaped_names_are_read_as_what_they_spell() {
+        let image: Image<'_> =
+            serde_json::from_str(r##"{"b_\u0072pm_tc":{"\u004e":"5"}}"##).unwrap();
+        assert_eq!(image.counters[0].0.0, "rpm");
+        assert_eq!(image.counters[0].1, Scalar::Number(Text(Cow::Borrowed("5"))));
+    }
+
+    #[test]
+    fn a_position_is_found_in_odd_records_too() {
+        let json = r##"{"eventName":7,"dynamodb":{"Keys":[],"SequenceNumber":"42"}}"##;
+        let (stream, sequence) = StreamRecord::position_of(json).unwrap();
+        assert_eq!((stream.as_str(), sequence.as_sent()), ("-", "42"));
+        for json in ["{}", "[1]", "null", r##"{"dynamodb":{"SequenceNumber":42}}"##, "{"] {
+            assert!(StreamRecord::position_of(json).is_none(), "{json}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_is_refused_with_its_position() {
+        let error = StreamRecord::from_json("{\"eventName\":\"MODIFY\"}").unwrap_err();
+        assert!(error.to_string().contains("dynamodb"), "{error}");
+        assert!(StreamRecord::from_json("[]").is_err());
+        assert!(StreamRecord::from_json("{\"eventName\":\"UPSERT\",\"dynamodb\":{}}").is_err());
+    }
+}

@@ -1,0 +1,168 @@
+//! Positions in a stream: sequence numbers and the label of the stream they belong to.
+//!
+//! DynamoDB's sequence numbers have 21 to 40 digits, more than a DynamoDB number or a `u128`
+//! holds. They are compared, and stored as watermarks, as digits padded with zeros to 40, so that
+//! the order of the text is the order of the numbers.
+
+use smol_str::SmolStr;
+
+const WIDTH: usize = 40;
+
+/// Text that is not a sequence number.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not a sequence number: 1 to 40 digits are expected")]
+pub struct BadSequenceNumber {
+    /// The text as given.
+    pub text: String,
+}
+
+/// The position of a record in its stream; orders as the number does.
+#[derive(Clone, Copy)]
+pub struct SequenceNumber {
+    padded: [u8; WIDTH],
+    digits: usize,
+}
+
+impl SequenceNumber {
+    /// Reads 1 to 40 digits.
+    ///
+    /// # Errors
+    /// [`BadSequenceNumber`] for anything else.
+    pub fn parse(text: &str) -> Result<Self, BadSequenceNumber> {
+        let digits = text.len();
+        if !(1..=WIDTH).contains(&digits) || !text.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(BadSequenceNumber { text: text.chars().take(80).collect() });
+        }
+        let mut padded = [b'0'; WIDTH];
+        padded[WIDTH - digits..].copy_from_slice(text.as_bytes());
+        Ok(Self { padded, digits })
+    }
+
+    /// All 40 digits, as stored in watermarks and keys.
+    #[must_use]
+    pub fn padded(&self) -> &str {
+        // Only ASCII digits are ever stored, so the default is never taken.
+        std::str::from_utf8(&self.padded).unwrap_or_default()
+    }
+
+    /// The digits as the stream spelled them, as `batchItemFailures` wants them back.
+    #[must_use]
+    pub fn as_sent(&self) -> &str {
+        &self.padded()[WIDTH - self.digits..]
+    }
+}
+
+impl PartialEq for SequenceNumber {
+    fn eq(&self, other: &Self) -> bool {
+        self.padded == other.padded
+    }
+}
+
+impl Eq for SequenceNumber {}
+
+impl std::hash::Hash for SequenceNumber {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.padded.hash(state);
+    }
+}
+
+impl PartialOrd for SequenceNumber {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for SequenceNumber {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.padded.cmp(&other.padded)
+    }
+}
+
+impl std::fmt::Display for SequenceNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_sent())
+    }
+}
+
+impl std::fmt::Debug for SequenceNumber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SequenceNumber({})", self.as_sent())
+    }
+}
+
+/// Which stream of a table a record came from: the time in the stream's ARN, `-` when a record has
+/// no ARN. A table whose stream is switched off and on again gets a new one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamLabel(SmolStr);
+
+impl StreamLabel {
+    /// The label in an ARN like `arn:aws:dynamodb:...:table/t/stream/2026-01-28T14:00:00.000`.
+    #[must_use]
+    pub fn from_arn(arn: Option<&str>) -> Self {
+        let label = arn.and_then(|arn| arn.split_once("/stream/")).map(|(_, label)| label);
+        match label {
+            Some(label) if Self::is_valid(label) => Self(SmolStr::new(label)),
+            _ => Self(SmolStr::new_static("-")),
+        }
+    }
+
+    /// The label as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Reads a label back from a key; `None` when it could not have been built.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        Self::is_valid(text).then(|| Self(SmolStr::new(text)))
+    }
+
+    fn is_valid(label: &str) -> bool {
+        (1..=64).contains(&label.len()) && label.chars().all(|c| c != '#' && !c.is_control())
+    }
+}
+
+impl std::fmt::Display for StreamLabel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_longer_number_is_larger() {
+        let short = SequenceNumber::parse("999999999999999999999").unwrap();
+        let long = SequenceNumber::parse("1000000000000000000000000000000000000000").unwrap();
+        assert!(short < long);
+        assert_eq!(short.padded(), "0000000000000000000999999999999999999999");
+        assert_eq!(short.as_sent(), "999999999999999999999");
+    }
+
+    #[test]
+    fn what_is_no_number_is_refused() {
+        for text in ["", "12a", "-1", "1 ", "١", &"1".repeat(41)] {
+            assert!(SequenceNumber::parse(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn labels_come_from_the_arn() {
+        let arn = "arn:aws:dynamodb:eu-west-1:1:table/t/stream/2026-01-28T14:00:00.000";
+        assert_eq!(StreamLabel::from_arn(Some(arn)).as_str(), "2026-01-28T14:00:00.000");
+        assert_eq!(StreamLabel::from_arn(Some("arn:aws:dynamodb:x")).as_str(), "-");
+        assert_eq!(StreamLabel::from_arn(None).as_str(), "-");
+    }
+
+    proptest! {
+        #[test]
+        fn order_is_that_of_the_numbers(a: u128, b: u128) {
+            let parse = |n: u128| SequenceNumber::parse(&n.to_string()).unwrap();
+            prop_assert_eq!(parse(a).cmp(&parse(b)), a.cmp(&b));
+            prop_assert_eq!(parse(a).to_string(), a.to_string());
+        }
+    }
+}

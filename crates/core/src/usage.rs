@@ -1,0 +1,92 @@
+//! A usage window as it is read back from the table.
+
+use std::collections::BTreeMap;
+
+use serde_dynamo::{AttributeValue, Item};
+
+use crate::bucket::{ItemError, number_of, text_of};
+use crate::keys::{self, ItemKey};
+use crate::{EntityId, LimitName, Resource, Window};
+
+/// What one entity consumed of one resource in one window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageWindow {
+    /// Who consumed.
+    pub entity: EntityId,
+    /// What was consumed.
+    pub resource: Resource,
+    /// When.
+    pub window: Window,
+    /// Millitokens by limit: consumed less returned, so it may be negative.
+    pub consumed_milli: BTreeMap<LimitName, i128>,
+    /// How many stream records were counted.
+    pub events: u64,
+}
+
+impl UsageWindow {
+    /// Reads an item; `None` when its keys are not those of a usage window.
+    ///
+    /// # Errors
+    /// [`ItemError`] when an attribute is missing or of the wrong type.
+    pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
+        let (pk, sk) = (text_of(item, keys::PK)?, text_of(item, keys::SK)?);
+        let Some(ItemKey::Usage(entity, resource, window)) = ItemKey::parse(pk, sk)? else {
+            return Ok(None);
+        };
+        let mut consumed_milli = BTreeMap::new();
+        for (attribute, value) in item.inner() {
+            if let Some(limit) = keys::parse_usage_attribute(attribute) {
+                consumed_milli.insert(LimitName::new(limit)?, number_of(attribute, value)?);
+            }
+        }
+        let no_events = AttributeValue::N("0".to_owned());
+        let events = item.inner().get(keys::EVENTS).unwrap_or(&no_events);
+        Ok(Some(Self {
+            entity,
+            resource,
+            window,
+            consumed_milli,
+            events: number_of(keys::EVENTS, events)?,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn item(attributes: &[(&str, AttributeValue)]) -> Item {
+        let mut item = HashMap::from([
+            ("PK".to_owned(), AttributeValue::S("ENTITY#u".to_owned())),
+            (
+                "SK".to_owned(),
+                AttributeValue::S("#USAGE#gpt-4#hour#2026-01-28T14:00:00Z".to_owned()),
+            ),
+        ]);
+        item.extend(attributes.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
+        item.into()
+    }
+
+    #[test]
+    fn limits_are_told_from_other_attributes() {
+        let n = |digits: &str| AttributeValue::N(digits.to_owned());
+        let window = UsageWindow::from_item(&item(&[
+            ("u_ttl", n("-5")),
+            ("u_events", n("99999999999999999999999999999999999999")),
+            ("ttl", n("7")),
+            ("events", n("2")),
+            ("wm_-", AttributeValue::S("0".repeat(40))),
+        ]));
+        let window = window.unwrap().unwrap();
+        assert_eq!(window.events, 2);
+        let named: Vec<_> = window.consumed_milli.iter().map(|(l, n)| (l.as_str(), *n)).collect();
+        assert_eq!(named, [("events", 10_i128.pow(38) - 1), ("ttl", -5)]);
+    }
+
+    #[test]
+    fn a_broken_figure_is_an_error_not_a_zero() {
+        let broken = item(&[("u_rpm", AttributeValue::S("5".to_owned()))]);
+        assert!(UsageWindow::from_item(&broken).is_err());
+    }
+}

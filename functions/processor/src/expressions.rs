@@ -1,0 +1,152 @@
+//! Every expression that the processor sends, built from what `core` decided.
+//!
+//! Names and values are positional placeholders, so no name from outside is ever parsed as part of
+//! an expression.
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use sluicegate_core::keys::{self, ItemKey};
+use sluicegate_core::{SequenceNumber, StreamLabel, WindowFold, WindowUpdate};
+
+use crate::settings::Retention;
+
+/// An update of one item with its guard.
+#[derive(Debug, Default)]
+pub(crate) struct Update {
+    pub(crate) expression: String,
+    pub(crate) condition: String,
+    pub(crate) names: HashMap<String, String>,
+    pub(crate) values: HashMap<String, AttributeValue>,
+}
+
+impl Update {
+    fn name(&mut self, attribute: impl Into<String>) -> String {
+        let placeholder = format!("#n{}", self.names.len());
+        self.names.insert(placeholder.clone(), attribute.into());
+        placeholder
+    }
+
+    fn value(&mut self, value: AttributeValue) -> String {
+        let placeholder = format!(":v{}", self.values.len());
+        self.values.insert(placeholder.clone(), value);
+        placeholder
+    }
+
+    /// Adds `attribute operator value` to a clause's terms.
+    fn term(
+        &mut self,
+        attribute: impl Into<String>,
+        operator: &str,
+        value: AttributeValue,
+    ) -> String {
+        let (name, value) = (self.name(attribute), self.value(value));
+        format!("{name}{operator}{value}")
+    }
+
+    /// `SET watermark = last`, on condition that nothing at or above `first` was counted.
+    fn advance(
+        &mut self,
+        stream: &StreamLabel,
+        first: &SequenceNumber,
+        last: &SequenceNumber,
+    ) -> String {
+        let watermark = self.name(keys::watermark_attribute(stream));
+        let first = self.value(text(first.padded()));
+        let last = self.value(text(last.padded()));
+        self.condition = format!("attribute_not_exists({watermark}) OR {watermark} < {first}");
+        format!("{watermark} = {last}")
+    }
+}
+
+/// Adds an update to its window and moves the watermark, in one guarded write.
+pub(crate) fn count(fold: &WindowFold, update: &WindowUpdate, retention: Retention) -> Update {
+    let mut built = Update::default();
+    let mut adds = Vec::with_capacity(update.consumed_milli.len() + 1);
+    for (limit, milli) in &update.consumed_milli {
+        adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
+    }
+    adds.push(built.term(keys::EVENTS, " ", number(update.events)));
+    let mut sets = vec![built.advance(fold.stream(), &update.first, &update.last)];
+    if let Some(expiry_s) = retention.expiry_s(fold.window().end_s()) {
+        sets.push(built.term(keys::TTL, " = ", number(expiry_s)));
+    }
+    if let Some((gsi2pk, gsi2sk)) = fold.key().by_resource() {
+        sets.push(built.term(keys::GSI2[1], " = ", text(gsi2pk)));
+        sets.push(built.term(keys::GSI2[2], " = ", text(gsi2sk)));
+    }
+    built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
+    built
+}
+
+/// Moves the watermark past records, `first` to `last`, that quarantine keeps instead.
+pub(crate) fn pass_over(
+    stream: &StreamLabel,
+    first: &SequenceNumber,
+    last: &SequenceNumber,
+) -> Update {
+    let mut built = Update::default();
+    let set = built.advance(stream, first, last);
+    built.expression = format!("SET {set}");
+    built
+}
+
+/// The condition under which a quarantine entry is put: an open or done one stays as it is.
+pub(crate) fn absent() -> (String, HashMap<String, String>) {
+    (
+        "attribute_not_exists(#n0)".to_owned(),
+        HashMap::from([("#n0".to_owned(), keys::PK.to_owned())]),
+    )
+}
+
+/// The two key attributes of an item.
+pub(crate) fn key(key: &ItemKey) -> HashMap<String, AttributeValue> {
+    HashMap::from([(keys::PK.to_owned(), text(key.pk())), (keys::SK.to_owned(), text(key.sk()))])
+}
+
+pub(crate) fn text(text: impl Into<String>) -> AttributeValue {
+    AttributeValue::S(text.into())
+}
+
+fn number(number: impl ToString) -> AttributeValue {
+    AttributeValue::N(number.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_core::{StreamRecord, WindowKind, extract_deltas, fold};
+
+    fn folds() -> Vec<WindowFold> {
+        let json = r##"{"eventName":"INSERT","eventSourceARN":"a/stream/2026-01-28T14:00:00.000",
+            "dynamodb":{"Keys":{"PK":{"S":"ENTITY#user-123"},"SK":{"S":"#BUCKET#gpt-4"}},
+            "SequenceNumber":"100000000003498069978","NewImage":{"rf":{"N":"1769608800000"},
+            "b_rpm.v2_tc":{"N":"1000"},"b_ttl_tc":{"N":"500000"}}}}"##;
+        let record = StreamRecord::from_json(json).unwrap();
+        fold(vec![extract_deltas(&record).unwrap().unwrap()], &[WindowKind::Hour]).windows
+    }
+
+    fn shown(update: &Update) -> String {
+        let mut lines = vec![update.expression.clone(), format!("IF {}", update.condition)];
+        let mut names: Vec<_> = update.names.iter().map(|(k, v)| format!("{k} {v}")).collect();
+        let mut values: Vec<_> = update.values.iter().map(|(k, v)| format!("{k} {v:?}")).collect();
+        names.sort();
+        values.sort();
+        lines.extend(names);
+        lines.extend(values);
+        lines.join("\n")
+    }
+
+    #[test]
+    fn every_expression() {
+        let fold = &folds()[0];
+        let update = fold.after(None).unwrap();
+        insta::assert_snapshot!("count", shown(&count(fold, &update, Retention::Days(90))));
+        insta::assert_snapshot!("count_forever", shown(&count(fold, &update, Retention::Forever)));
+        insta::assert_snapshot!(
+            "pass_over",
+            shown(&pass_over(fold.stream(), &update.first, &update.last))
+        );
+        insta::assert_snapshot!("absent", format!("{:?}", absent()));
+    }
+}

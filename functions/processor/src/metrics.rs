@@ -1,0 +1,107 @@
+//! The figures of each event in CloudWatch's embedded metric format, one line on standard output.
+
+use std::io::Write;
+
+use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics_cloudwatch_embedded::{Builder, Collector};
+
+use crate::report::Report;
+
+/// Writes reports: namespace `Sluicegate`, dimension `Table`.
+pub struct Metrics {
+    collector: &'static Collector,
+}
+
+/// The metrics of a process were set up before, or by somebody else.
+#[derive(Debug, thiserror::Error)]
+#[error("metrics are set up once per process: {0}")]
+pub struct MetricsError(String);
+
+impl Metrics {
+    /// Sets up the metrics of one table for the whole process.
+    ///
+    /// # Errors
+    /// [`MetricsError`] when the process has a `metrics` recorder already.
+    pub fn init(table: &str) -> Result<Self, MetricsError> {
+        let collector = Builder::new()
+            .cloudwatch_namespace("Sluicegate")
+            .with_dimension("Table", table.to_owned())
+            // A zero is a figure: without it a quiet table cannot be told from a dead processor.
+            .emit_zeros(true)
+            .init()
+            .map_err(|error| MetricsError(error.to_string()))?;
+        for name in COUNTS {
+            describe_counter!(name, Unit::Count, "");
+        }
+        describe_histogram!(RECORD_AGE, Unit::Milliseconds, "");
+        Ok(Self { collector })
+    }
+
+    /// Writes the figures of one event as one line.
+    ///
+    /// # Errors
+    /// The error of the writer.
+    pub fn write(&self, report: &Report, to: impl Write) -> std::io::Result<()> {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "units are small and positive"
+        )]
+        let write_units = report.write_units.ceil() as u64;
+        let counts = [
+            report.records,
+            report.deltas,
+            report.windows_written,
+            report.duplicates_dropped,
+            report.quarantined,
+            report.retryable_failures,
+            write_units,
+        ];
+        for (name, count) in COUNTS.into_iter().zip(counts) {
+            counter!(name).increment(count);
+        }
+        if let Some(age_ms) = report.record_age_ms {
+            histogram!(RECORD_AGE).record(age_ms);
+        }
+        self.collector.flush(to)
+    }
+}
+
+/// In the order of [`Metrics::write`].
+const COUNTS: [&str; 7] = [
+    "Records",
+    "Deltas",
+    "WindowsWritten",
+    "DuplicatesDropped",
+    "Quarantined",
+    "RetryableFailures",
+    "WriteUnits",
+];
+/// Age of the oldest record of the event.
+const RECORD_AGE: &str = "RecordAge";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn one_line_names_every_metric_with_its_unit() {
+        let metrics = Metrics::init("sluicegate-limits").unwrap();
+        let report = Report {
+            records: 100,
+            deltas: 200,
+            windows_written: 4,
+            write_units: 4.0,
+            record_age_ms: Some(1_250.0),
+            ..Report::default()
+        };
+        let mut line = Vec::new();
+        metrics.write(&report, &mut line).unwrap();
+        let mut line: Value = serde_json::from_slice(&line).unwrap();
+        assert!(line["_aws"]["Timestamp"].take().is_u64());
+        insta::assert_json_snapshot!(line);
+        assert_eq!(line["RetryableFailures"], json!(0), "zeros are emitted");
+        assert!(Metrics::init("again").is_err());
+    }
+}

@@ -1,0 +1,61 @@
+//! What became of one event.
+
+use aws_lambda_events::event::streams::DynamoDbEventResponse;
+use sluicegate_core::SequenceNumber;
+use sluicegate_core::keys::ItemKey;
+
+/// The answer to Lambda and everything worth telling beside it.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// At most one identifier: the lowest position that must be delivered again.
+    pub response: DynamoDbEventResponse,
+    /// Figures of the event.
+    pub report: Report,
+    /// Records that went to quarantine now or had gone there before.
+    pub quarantined: Vec<Quarantined>,
+    /// Why positions must be delivered again.
+    pub failures: Vec<Failure>,
+    /// Keys of the usage windows that the event's records belong to.
+    pub windows: Vec<ItemKey>,
+}
+
+/// Figures of one event.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Report {
+    /// Records delivered.
+    pub records: u64,
+    /// Counters whose change was read from them.
+    pub deltas: u64,
+    /// Usage windows written.
+    pub windows_written: u64,
+    /// Records that had been counted before, or came twice in the event.
+    pub duplicates_dropped: u64,
+    /// Entries added to quarantine.
+    pub quarantined: u64,
+    /// Windows and quarantine entries whose write must be repeated by a later delivery.
+    pub retryable_failures: u64,
+    /// Write capacity units, as DynamoDB reported them.
+    pub write_units: f64,
+    /// Age of the oldest record when it was processed, in milliseconds.
+    pub record_age_ms: Option<f64>,
+}
+
+/// A record that cannot be counted as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quarantined {
+    /// Key of its entry.
+    pub key: ItemKey,
+    /// Why.
+    pub reason: String,
+    /// False when an earlier delivery put it there.
+    pub is_new: bool,
+}
+
+/// A write that did not happen in this invocation and is safe to repeat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The oldest record concerned; `None` when it has no readable position.
+    pub first: Option<SequenceNumber>,
+    /// Why, in one sentence.
+    pub reason: String,
+}

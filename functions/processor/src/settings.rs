@@ -1,0 +1,154 @@
+//! What the environment says, checked once at start.
+
+use sluicegate_core::WindowKind;
+
+/// How long usage windows are kept after their end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retention {
+    /// This many days, at least two.
+    Days(u32),
+    /// For ever: windows carry no `ttl`.
+    Forever,
+}
+
+impl Retention {
+    /// Fewest days: a window must outlive the 24 hours that the stream can deliver late, or a
+    /// late record would find no watermark and count again.
+    pub const MIN_DAYS: u32 = 2;
+    /// Most days, a century.
+    pub const MAX_DAYS: u32 = 36_525;
+
+    /// When a window that ends at `end_s` may be deleted, in epoch seconds.
+    #[must_use]
+    pub fn expiry_s(self, end_s: i64) -> Option<i64> {
+        match self {
+            Self::Days(days) => Some(end_s + i64::from(days) * 86_400),
+            Self::Forever => None,
+        }
+    }
+}
+
+/// The settings of a processor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// The table that windows and quarantined records are written to.
+    pub table: String,
+    /// Which windows are counted: at least one, each once.
+    pub windows: Vec<WindowKind>,
+    /// How long windows are kept.
+    pub retention: Retention,
+}
+
+/// A setting that is missing or cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// No table was named.
+    #[error("TABLE_NAME is not set: give the name of the DynamoDB table")]
+    NoTable,
+    /// The list of windows is empty or has a word that names none.
+    #[error(
+        "USAGE_WINDOWS={value:?}: list one or more of minute, hour, day, month, separated by commas"
+    )]
+    Windows {
+        /// The value as given.
+        value: String,
+    },
+    /// The retention is not a number of days, or too short.
+    #[error(
+        "USAGE_TTL_DAYS={value:?}: give a number of days from 2 to 36525, or 0 to keep windows for ever"
+    )]
+    Retention {
+        /// The value as given.
+        value: String,
+    },
+}
+
+impl Settings {
+    /// `hour` and `day` windows of the table, kept for 90 days.
+    #[must_use]
+    pub fn new(table: impl Into<String>) -> Self {
+        Self {
+            table: table.into(),
+            windows: vec![WindowKind::Hour, WindowKind::Day],
+            retention: Retention::Days(90),
+        }
+    }
+
+    /// Reads `TABLE_NAME`, `USAGE_WINDOWS` (default `hour,day`) and `USAGE_TTL_DAYS` (default 90)
+    /// through `get`; an empty value counts as not set.
+    ///
+    /// # Errors
+    /// [`SettingsError`] names the variable and what it takes.
+    pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
+        let get = |name| get(name).filter(|value| !value.trim().is_empty());
+        let mut settings = Self::new(get("TABLE_NAME").ok_or(SettingsError::NoTable)?);
+        if let Some(value) = get("USAGE_WINDOWS") {
+            settings.windows = parse_windows(&value)?;
+        }
+        if let Some(value) = get("USAGE_TTL_DAYS") {
+            settings.retention = parse_retention(&value)?;
+        }
+        Ok(settings)
+    }
+}
+
+fn parse_windows(value: &str) -> Result<Vec<WindowKind>, SettingsError> {
+    let kinds: Result<Vec<WindowKind>, _> =
+        value.split(',').map(|word| word.trim().parse()).collect();
+    let mut kinds = kinds.map_err(|_| SettingsError::Windows { value: value.to_owned() })?;
+    // A kind named twice must not be counted twice.
+    kinds.sort_unstable();
+    kinds.dedup();
+    Ok(kinds)
+}
+
+fn parse_retention(value: &str) -> Result<Retention, SettingsError> {
+    match value.trim().parse() {
+        Ok(0) => Ok(Retention::Forever),
+        Ok(days @ Retention::MIN_DAYS..=Retention::MAX_DAYS) => Ok(Retention::Days(days)),
+        _ => Err(SettingsError::Retention { value: value.to_owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(pairs: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+        Settings::from_env(|name| {
+            pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn only_the_table_is_required() {
+        assert_eq!(from(&[("TABLE_NAME", "t")]), Ok(Settings::new("t")));
+        for pairs in [&[][..], &[("TABLE_NAME", " ")]] {
+            assert_eq!(from(pairs), Err(SettingsError::NoTable));
+        }
+    }
+
+    #[test]
+    fn windows_are_any_kinds_each_once() {
+        let windows =
+            |value| from(&[("TABLE_NAME", "t"), ("USAGE_WINDOWS", value)]).map(|s| s.windows);
+        assert_eq!(windows("month, minute,month"), Ok(vec![WindowKind::Minute, WindowKind::Month]));
+        for value in ["hours", "hour,", "hour;day", ","] {
+            assert!(windows(value).is_err(), "{value}");
+        }
+    }
+
+    #[test]
+    fn retention_is_never_shorter_than_the_stream() {
+        let retention =
+            |value| from(&[("TABLE_NAME", "t"), ("USAGE_TTL_DAYS", value)]).map(|s| s.retention);
+        assert_eq!(retention("0"), Ok(Retention::Forever));
+        assert_eq!(retention("2"), Ok(Retention::Days(2)));
+        for value in ["1", "-3", "ninety", "2.5", "99999"] {
+            let error = retention(value).unwrap_err();
+            assert!(error.to_string().contains("USAGE_TTL_DAYS"), "{error}");
+        }
+        assert_eq!(Retention::Days(2).expiry_s(100), Some(172_900));
+        assert_eq!(Retention::Forever.expiry_s(100), None);
+    }
+}
