@@ -1,2 +1,52 @@
-//! Skeleton.
-fn main() {}
+//! Development tasks, run as `cargo xtask TASK`.
+//!
+//! Rust instead of shell scripts: the tasks are linted, tested and documented like the code
+//! they serve. Each task is one file; a task that fails ends with a line that says what to do.
+#![allow(clippy::print_stdout, clippy::print_stderr)] // A terminal is all that a task talks to.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod engines;
+mod lambda;
+mod process;
+mod stages;
+mod template;
+mod test;
+mod workspace;
+
+/// Development tasks of Sluicegate.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    Engines(engines::Args),
+    /// Builds the function for this machine's architecture.
+    Lambda,
+    /// Lints template.yaml and asserts what correct counting depends on.
+    Template,
+    Test(test::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().task {
+        Task::Engines(args) => engines::run(&args),
+        Task::Lambda => lambda::run(),
+        Task::Template => template::run(),
+        Task::Test(args) => test::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // One line, without the backtrace that RUST_BACKTRACE would add to an `Err` from main.
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -41,7 +41,7 @@ pub struct RecordDeltas {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// An image is missing that the event must have.
-    #[error("{event:?} without {image}: the stream's view type must be NEW_AND_OLD_IMAGES")]
+    #[error("{event} without {image}: the stream's view type must be NEW_AND_OLD_IMAGES")]
     WrongViewType {
         /// What happened to the item.
         event: EventName,

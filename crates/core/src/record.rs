@@ -25,6 +25,16 @@ pub enum EventName {
     Remove,
 }
 
+impl fmt::Display for EventName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Insert => "INSERT",
+            Self::Modify => "MODIFY",
+            Self::Remove => "REMOVE",
+        })
+    }
+}
+
 /// One stream record, as far as metering reads it.
 ///
 /// ```

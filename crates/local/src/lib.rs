@@ -1,1 +1,16 @@
-//! Skeleton.
+//! What a Sluicegate needs to run without AWS: a DynamoDB engine in this process, the table on it,
+//! and a poller that feeds stream records to a handler as Lambda's event source mapping does.
+//!
+//! Nothing in here decides about tokens or usage. Differences between the embedded engine and
+//! DynamoDB are evened out in this crate, so that the crates which are deployed never know that
+//! they were run locally.
+
+pub mod client;
+mod engine;
+mod error;
+pub mod poller;
+mod quirks;
+pub mod table;
+
+pub use engine::{EmbeddedEngine, Storage};
+pub use error::{BoxError, Error};

@@ -1,0 +1,71 @@
+//! SDK clients for an engine on loopback: dummy credentials, plain HTTP, no retries.
+//!
+//! Retries are off so that what a caller sends is what a server counts, and a fault that a test
+//! injects is seen by the code under test rather than by the SDK.
+
+use aws_sdk_dynamodb::config::retry::RetryConfig;
+use aws_sdk_dynamodb::config::{
+    BehaviorVersion, Credentials, Region, SharedHttpClient, StalledStreamProtectionConfig,
+};
+use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
+
+/// Region that loopback clients sign for.
+pub const REGION: &str = "us-east-1";
+
+/// A DynamoDB client for the engine at `endpoint_url`.
+#[must_use]
+pub fn dynamodb(endpoint_url: &str) -> aws_sdk_dynamodb::Client {
+    aws_sdk_dynamodb::Client::from_conf(dynamodb_config(endpoint_url).build())
+}
+
+/// The configuration behind [`dynamodb`], for a caller who wants to change a part of it.
+#[must_use]
+pub fn dynamodb_config(endpoint_url: &str) -> aws_sdk_dynamodb::config::Builder {
+    aws_sdk_dynamodb::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::from_static(REGION))
+        .credentials_provider(dummy_credentials())
+        .endpoint_url(endpoint_url)
+        .http_client(loopback_http_client())
+        .retry_config(RetryConfig::disabled())
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+}
+
+/// A DynamoDB Streams client for the engine at `endpoint_url`.
+#[must_use]
+pub fn streams(endpoint_url: &str) -> aws_sdk_dynamodbstreams::Client {
+    let config = aws_sdk_dynamodbstreams::Config::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::from_static(REGION))
+        .credentials_provider(dummy_credentials())
+        .endpoint_url(endpoint_url)
+        .http_client(loopback_http_client())
+        .retry_config(RetryConfig::disabled())
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .build();
+    aws_sdk_dynamodbstreams::Client::from_conf(config)
+}
+
+/// An HTTP client that can talk to real endpoints too: rustls with ring and the system's roots.
+#[must_use]
+pub fn https_client() -> SharedHttpClient {
+    aws_smithy_http_client::Builder::new()
+        .tls_provider(tls::Provider::Rustls(CryptoMode::Ring))
+        .build_https()
+}
+
+/// Reading the system's root certificates costs milliseconds per process and warns where there are
+/// none (containers); an engine on loopback speaks plain HTTP, so this client trusts nobody.
+fn loopback_http_client() -> SharedHttpClient {
+    let context = tls::TlsContext::builder().with_trust_store(tls::TrustStore::empty()).build();
+    let builder = aws_smithy_http_client::Builder::new()
+        .tls_provider(tls::Provider::Rustls(CryptoMode::Ring));
+    match context {
+        Ok(context) => builder.tls_context(context).build_https(),
+        Err(_) => builder.build_https(),
+    }
+}
+
+fn dummy_credentials() -> Credentials {
+    Credentials::new("local", "local", None, None, "sluicegate-local")
+}

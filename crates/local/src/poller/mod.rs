@@ -1,0 +1,243 @@
+//! A stream poller with the semantics of Lambda's event source mapping.
+//!
+//! Per shard in order, one batch at a time; parents before their children; different shards side by
+//! side. A batch counts as done only when the handler said so, and only then does the checkpoint of
+//! the shard move past it: whatever ends the poller, nothing is lost and the rest is delivered
+//! again. With [`Duplicates`] it misbehaves as at-least-once delivery may, reproducibly.
+//!
+//! What Lambda decides in other ways (filters, tumbling windows, parallelisation within a shard,
+//! the age of records) is not here.
+
+mod batch;
+mod duplicates;
+mod handler;
+mod record;
+mod recorded;
+mod settings;
+mod shard;
+mod source;
+mod stream;
+#[cfg(test)]
+mod stream_tests;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+pub use handler::Handler;
+pub use record::to_lambda_record;
+pub use recorded::{RecordedShard, RecordedSource};
+pub use settings::{Backoff, BatchSize, Duplicates, Exhausted, Settings};
+pub use source::{Checkpoints, Page, Position, Record, Shard, Source};
+pub use stream::StreamSource;
+
+use crate::Error;
+use shard::{Outcome, Worker};
+
+/// How often a poller that follows a stream looks for shards it does not know. Children of a shard
+/// that ended are looked for at once.
+const LISTING_INTERVAL: Duration = Duration::from_secs(30);
+
+/// What a poller did, over all its runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Records that are done: handled, or given up.
+    pub records: u64,
+    /// Calls of the handler.
+    pub invocations: u64,
+    /// Records in those calls, repeated ones included.
+    pub delivered: u64,
+    /// Calls after a call that failed in part or altogether.
+    pub retries: u64,
+    /// Records given up after the last attempt: their sequence numbers, or positions without one.
+    pub given_up: Vec<String>,
+    /// Position after the last record done, per shard.
+    pub checkpoints: Checkpoints,
+}
+
+/// Feeds the records of a source to a handler.
+pub struct Poller<S, H> {
+    source: S,
+    handler: H,
+    settings: Settings,
+    /// Moved by every batch, so that it holds even if a run is dropped half-way.
+    progress: Mutex<Report>,
+    /// Shards that were read to their end; their children may start.
+    finished: BTreeSet<String>,
+}
+
+/// Whether a run ends at the end of the shards or waits there for more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Drain,
+    Follow,
+}
+
+/// What the workers of one run share.
+struct Context<'a, S, H> {
+    source: &'a S,
+    handler: &'a H,
+    settings: &'a Settings,
+    progress: &'a Mutex<Report>,
+    mode: Mode,
+    stop: watch::Receiver<bool>,
+}
+
+impl<S: Source, H: Handler> Poller<S, H> {
+    /// A poller that starts at the oldest record of every shard.
+    pub fn new(source: S, handler: H, settings: Settings) -> Self {
+        Self {
+            source,
+            handler,
+            settings,
+            progress: Mutex::new(Report::default()),
+            finished: BTreeSet::new(),
+        }
+    }
+
+    /// Starts after these checkpoints instead, where there is one.
+    #[must_use]
+    pub fn starting_after(self, checkpoints: Checkpoints) -> Self {
+        lock(&self.progress).checkpoints = checkpoints;
+        self
+    }
+
+    /// Position after the last record done, per shard.
+    pub fn checkpoints(&self) -> Checkpoints {
+        lock(&self.progress).checkpoints.clone()
+    }
+
+    /// What was done so far.
+    pub fn report(&self) -> Report {
+        lock(&self.progress).clone()
+    }
+
+    /// The handler.
+    pub fn handler(&self) -> &H {
+        &self.handler
+    }
+
+    /// Polls until every shard is at its end: a closed one read to the end, an open one caught up.
+    /// The batching window is not waited for.
+    ///
+    /// # Errors
+    /// What the source fails with, and [`Error::Exhausted`] when the settings say so.
+    pub async fn drain(&mut self) -> Result<Report, Error> {
+        // Held, because a dropped sender would look like a signal to stop.
+        let (_never, stop) = watch::channel(false);
+        self.run(Mode::Drain, stop).await
+    }
+
+    /// Polls until `shutdown` resolves, then lets calls under way finish and returns. A source that
+    /// fails is asked again.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] when the settings say so.
+    pub async fn run_until(
+        &mut self,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<Report, Error> {
+        let (signal, stop) = watch::channel(false);
+        let mut run = pin!(self.run(Mode::Follow, stop));
+        tokio::select! {
+            result = &mut run => return result,
+            () = shutdown => signal.send_replace(true),
+        };
+        run.await
+    }
+
+    async fn run(&mut self, mode: Mode, stop: watch::Receiver<bool>) -> Result<Report, Error> {
+        let Self { source, handler, settings, progress, finished } = self;
+        let context = Context { source, handler, settings, progress, mode, stop };
+        let mut active = BTreeSet::new();
+        let mut turns = FuturesUnordered::new();
+        let mut next_listing = Instant::now();
+        loop {
+            if Instant::now() >= next_listing && !context.stopping() {
+                for shard in context.startable(finished, &active).await? {
+                    let start = lock(progress).checkpoints.get(&shard.id).cloned();
+                    let worker = Worker::new(&shard.id, start, settings);
+                    active.insert(shard.id);
+                    turns.push(worker.turn(&context, Duration::ZERO));
+                }
+                next_listing = Instant::now() + LISTING_INTERVAL;
+            }
+            let Some(turn) = turns.next().await else {
+                if mode == Mode::Drain || context.stopping() {
+                    return Ok(lock(progress).clone());
+                }
+                // A stream that has no shard yet.
+                context.pause(settings.idle_interval).await;
+                next_listing = Instant::now();
+                continue;
+            };
+            let (worker, outcome) = turn?;
+            match (outcome, mode) {
+                (Outcome::Delivered, _) => turns.push(worker.turn(&context, Duration::ZERO)),
+                (Outcome::CaughtUp, Mode::Follow) => {
+                    turns.push(worker.turn(&context, settings.idle_interval));
+                }
+                (Outcome::Ended, _) => {
+                    finished.insert(worker.into_shard());
+                    next_listing = Instant::now();
+                }
+                // In a drain it stays active, so that no listing starts it again.
+                (Outcome::CaughtUp, Mode::Drain) | (Outcome::Stopped, _) => {}
+            }
+        }
+    }
+}
+
+impl<S: Source, H: Handler> Context<'_, S, H> {
+    /// Shards that are neither running nor finished and do not wait for a parent. A parent that is
+    /// no longer listed was trimmed: nothing of it is left to wait for.
+    async fn startable(
+        &self,
+        finished: &BTreeSet<String>,
+        active: &BTreeSet<String>,
+    ) -> Result<Vec<Shard>, Error> {
+        let listed = match self.source.shards().await {
+            Ok(listed) => listed,
+            Err(error) if self.mode == Mode::Follow => {
+                tracing::warn!(%error, "shards could not be listed; asking again");
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
+        let ids: BTreeSet<&str> = listed.iter().map(|shard| shard.id.as_str()).collect();
+        let waits_for = |parent: &str| ids.contains(parent) && !finished.contains(parent);
+        let startable = listed.iter().filter(|shard| {
+            !finished.contains(&shard.id)
+                && !active.contains(&shard.id)
+                && !shard.parent.as_deref().is_some_and(waits_for)
+        });
+        Ok(startable.cloned().collect())
+    }
+
+    fn stopping(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Sleeps, but not through a signal to stop.
+    async fn pause(&self, duration: Duration) {
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            () = tokio::time::sleep(duration) => {}
+            _ = stop.wait_for(|stopping| *stopping) => {}
+        }
+    }
+}
+
+/// A poisoned report is still a report: it is only ever added to.
+fn lock(progress: &Mutex<Report>) -> MutexGuard<'_, Report> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}

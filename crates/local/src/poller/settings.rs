@@ -1,0 +1,131 @@
+//! Settings of a poller, named after those of an event source mapping where there is one.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use crate::Error;
+
+/// Records in a batch at most: 1 to 10,000, as Lambda allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BatchSize(usize);
+
+impl BatchSize {
+    /// Lambda's own limit.
+    pub const MAX: usize = 10_000;
+
+    /// A batch size.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] outside 1 to 10,000.
+    pub fn new(records: usize) -> Result<Self, Error> {
+        if (1..=Self::MAX).contains(&records) {
+            return Ok(Self(records));
+        }
+        Err(Error::Setting {
+            setting: "batch size",
+            value: records.to_string(),
+            range: "1 to 10000 records",
+        })
+    }
+
+    /// Number of records.
+    #[must_use]
+    pub fn get(self) -> usize {
+        self.0
+    }
+}
+
+impl Default for BatchSize {
+    /// 100 records, Lambda's default for DynamoDB.
+    fn default() -> Self {
+        Self(100)
+    }
+}
+
+/// Waiting times between deliveries of the same records: doubled each time up to a longest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Backoff {
+    /// Before the second delivery.
+    pub first: Duration,
+    /// Never longer than this.
+    pub longest: Duration,
+}
+
+impl Backoff {
+    /// The wait after `attempts` deliveries without progress.
+    pub(super) fn after(&self, attempts: u32) -> Duration {
+        let doublings = attempts.saturating_sub(1).min(31);
+        self.first.saturating_mul(1 << doublings).min(self.longest)
+    }
+}
+
+/// What to do with records whose last attempt failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Exhausted {
+    /// End the run with [`Error::Exhausted`]; the checkpoint stays before them.
+    #[default]
+    Stop,
+    /// Skip them, as Lambda does, and name them in the report.
+    GiveUp,
+}
+
+/// How often to do what at-least-once delivery may do, in percent of the batches; 100 and above is
+/// always. The same seed over the same records does the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Duplicates {
+    /// Seed of the choices; each shard derives its own from it.
+    pub seed: u64,
+    /// After a batch succeeded, go back to one of the last few and deliver from there again.
+    pub redeliver_percent: u8,
+    /// Begin a batch with the last records of the one before.
+    pub overlap_percent: u8,
+    /// Cut a batch short at a random record.
+    pub split_percent: u8,
+}
+
+impl Duplicates {
+    /// Everything in one of four batches.
+    #[must_use]
+    pub fn seeded(seed: u64) -> Self {
+        Self { seed, redeliver_percent: 25, overlap_percent: 25, split_percent: 25 }
+    }
+}
+
+/// How a poller batches, retries and misbehaves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Records in a batch at most. A batch is also cut at Lambda's 6 MB of payload.
+    pub batch_size: BatchSize,
+    /// How long a run that follows the stream waits for a batch to fill; zero to not wait.
+    pub batching_window: Duration,
+    /// Halve a batch that failed as a whole, instead of retrying all of it. Splitting is no attempt.
+    pub bisect_on_error: bool,
+    /// Waits between attempts.
+    pub backoff: Backoff,
+    /// Deliveries of the same records without progress, the first included; `None` for no limit.
+    pub max_attempts: Option<NonZeroU32>,
+    /// What happens after the last of them.
+    pub exhausted: Exhausted,
+    /// Deliver more than once, on purpose.
+    pub duplicates: Option<Duplicates>,
+    /// Wait of a run that follows the stream before it asks an empty shard again.
+    pub idle_interval: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            batch_size: BatchSize::default(),
+            batching_window: Duration::ZERO,
+            bisect_on_error: true,
+            backoff: Backoff {
+                first: Duration::from_millis(100),
+                longest: Duration::from_secs(10),
+            },
+            max_attempts: None,
+            exhausted: Exhausted::default(),
+            duplicates: None,
+            idle_interval: Duration::from_millis(200),
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! One shard's worker: reads ahead, cuts batches, delivers them until they are done.
+//!
+//! A worker has at most one call of the handler under way, which is what keeps a shard in order.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::batch::Batch;
+use super::duplicates::Faults;
+use super::handler::Handler;
+use super::settings::{Exhausted, Settings};
+use super::source::{Position, Record, Source};
+use super::{Context, Mode, lock};
+use crate::{BoxError, Error};
+
+/// What Lambda accepts as the payload of one invocation, less what the envelope takes.
+const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024 - 1024;
+
+/// A real stream may answer with empty pages although records follow; several in a row mean that
+/// there are none for now.
+const EMPTY_READS_WHEN_CAUGHT_UP: u32 = 3;
+
+/// What a turn of a worker came to.
+pub(super) enum Outcome {
+    /// A batch was delivered; there may be more.
+    Delivered,
+    /// Nothing to deliver for now.
+    CaughtUp,
+    /// The shard is closed and everything of it is done.
+    Ended,
+    /// The run is being stopped.
+    Stopped,
+}
+
+pub(super) struct Worker {
+    shard: String,
+    /// How far the shard was read; ahead of the checkpoint by what is buffered.
+    read_to: Option<Position>,
+    buffer: VecDeque<Record>,
+    ended: bool,
+    faults: Option<Faults>,
+}
+
+/// A part of a batch that is still to be delivered.
+struct Stretch {
+    first: usize,
+    end: usize,
+    /// Deliveries so far without progress.
+    attempts: u32,
+}
+
+impl Worker {
+    pub(super) fn new(shard: &str, start: Option<Position>, settings: &Settings) -> Self {
+        Self {
+            shard: shard.to_owned(),
+            read_to: start,
+            buffer: VecDeque::new(),
+            ended: false,
+            faults: settings.duplicates.map(|duplicates| Faults::new(duplicates, shard)),
+        }
+    }
+
+    pub(super) fn into_shard(self) -> String {
+        self.shard
+    }
+
+    /// After a pause, delivers one batch, with everything that takes.
+    pub(super) async fn turn<S: Source, H: Handler>(
+        mut self,
+        context: &Context<'_, S, H>,
+        pause: Duration,
+    ) -> Result<(Self, Outcome), Error> {
+        if !pause.is_zero() {
+            context.pause(pause).await;
+        }
+        if let Err(error) = self.fill(context).await {
+            if context.mode == Mode::Drain {
+                return Err(error);
+            }
+            tracing::warn!(%error, shard = self.shard, "shard could not be read; asking again");
+            return Ok((self, Outcome::CaughtUp));
+        }
+        if context.stopping() {
+            return Ok((self, Outcome::Stopped));
+        }
+        let Some(batch) = self.cut(context.settings) else {
+            let outcome = if self.ended { Outcome::Ended } else { Outcome::CaughtUp };
+            return Ok((self, outcome));
+        };
+        let mut deliveries = VecDeque::from([batch]);
+        while let Some(batch) = deliveries.pop_front() {
+            if !self.deliver(&batch, context).await? {
+                return Ok((self, Outcome::Stopped));
+            }
+            // A redelivery is not noted again, or it might never come to an end.
+            if let Some(faults) = self.faults.as_mut().filter(|_| batch.fresh_from < batch.len()) {
+                deliveries.extend(faults.succeeded(batch));
+            }
+        }
+        Ok((self, Outcome::Delivered))
+    }
+
+    /// Reads until there is a full batch, or no more to read, or no more time to wait for more.
+    async fn fill<S: Source, H: Handler>(
+        &mut self,
+        context: &Context<'_, S, H>,
+    ) -> Result<(), Error> {
+        let Settings { batch_size, batching_window, idle_interval, .. } = context.settings;
+        let deadline = Instant::now() + *batching_window;
+        let mut empty_reads = 0;
+        while !self.ended && self.buffer.len() < batch_size.get() && !context.stopping() {
+            let wanted = batch_size.get() - self.buffer.len();
+            let page = context.source.read(&self.shard, self.read_to.as_ref(), wanted).await?;
+            self.ended = page.ended;
+            if let Some(last) = page.records.last() {
+                self.read_to = Some(last.position.clone());
+                self.buffer.extend(page.records);
+                empty_reads = 0;
+                continue;
+            }
+            empty_reads += 1;
+            match context.mode {
+                Mode::Drain if empty_reads >= EMPTY_READS_WHEN_CAUGHT_UP => break,
+                Mode::Drain => {}
+                Mode::Follow => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if self.buffer.is_empty() || left.is_zero() {
+                        break;
+                    }
+                    context.pause(left.min(*idle_interval)).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the next batch from what was read.
+    fn cut(&mut self, settings: &Settings) -> Option<Batch> {
+        if self.buffer.is_empty() {
+            return None;
+        }
+        let batch_size = settings.batch_size.get();
+        let repeated = match &mut self.faults {
+            Some(faults) => faults.overlap(batch_size),
+            None => Vec::new(),
+        };
+        let mut bytes: usize = repeated.iter().map(|record| record.json.get().len()).sum();
+        let mut take = 0;
+        for record in self.buffer.iter().take(batch_size - repeated.len()) {
+            bytes += record.json.get().len();
+            // One record always fits: DynamoDB's items end at 400 KB.
+            if take > 0 && bytes > PAYLOAD_BYTES_MAX {
+                break;
+            }
+            take += 1;
+        }
+        if let Some(faults) = &mut self.faults {
+            take = faults.split(take);
+        }
+        Some(Batch::new(repeated, self.buffer.drain(..take)))
+    }
+
+    /// Delivers a batch until all of it is done; `false` when the run was stopped before that.
+    async fn deliver<S: Source, H: Handler>(
+        &self,
+        batch: &Batch,
+        context: &Context<'_, S, H>,
+    ) -> Result<bool, Error> {
+        // A stack whose top is the earliest stretch: nothing overtakes a record that failed.
+        let mut stretches = vec![Stretch { first: 0, end: batch.len(), attempts: 0 }];
+        let mut retrying = false;
+        while let Some(Stretch { first, end, attempts }) = stretches.pop() {
+            if context.stopping() {
+                return Ok(false);
+            }
+            {
+                let mut progress = lock(context.progress);
+                progress.invocations += 1;
+                progress.delivered += u64::try_from(end - first).unwrap_or(u64::MAX);
+                progress.retries += u64::from(retrying);
+            }
+            let answer = context.handler.handle(&batch.payloads[first..end]).await;
+            let (failed_from, error): (usize, Option<BoxError>) = match answer {
+                Ok(response) => match batch.failed_from(first, end, &response) {
+                    None => {
+                        self.commit(batch, first, end, context);
+                        retrying = false;
+                        continue;
+                    }
+                    Some(index) => (index, None),
+                },
+                Err(error) => (first, Some(error.into())),
+            };
+            retrying = true;
+            self.commit(batch, first, failed_from, context);
+            let attempts = if failed_from > first { 1 } else { attempts + 1 };
+            let rest = Stretch { first: failed_from, end, attempts };
+            let exhausted = context.settings.max_attempts.is_some_and(|max| attempts >= max.get());
+            // A partial answer says where to go on, so it is bisected only as a last resort.
+            let bisects = context.settings.bisect_on_error && end - failed_from > 1;
+            if bisects && (exhausted || error.is_some()) {
+                let middle = failed_from + (end - failed_from) / 2;
+                stretches.push(Stretch { first: middle, end, attempts: 0 });
+                stretches.push(Stretch { first: failed_from, end: middle, attempts: 0 });
+            } else if exhausted {
+                self.give_up(batch, &rest, error, context)?;
+            } else {
+                context.pause(context.settings.backoff.after(attempts)).await;
+                stretches.push(rest);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Moves the checkpoint past `first..end`, as far as those records are new.
+    fn commit<S, H>(&self, batch: &Batch, first: usize, end: usize, context: &Context<'_, S, H>) {
+        let fresh_first = first.max(batch.fresh_from);
+        if end <= fresh_first {
+            return;
+        }
+        let mut progress = lock(context.progress);
+        progress.records += u64::try_from(end - fresh_first).unwrap_or(u64::MAX);
+        progress.checkpoints.insert(self.shard.clone(), batch.position(end - 1).clone());
+    }
+
+    fn give_up<S, H>(
+        &self,
+        batch: &Batch,
+        rest: &Stretch,
+        error: Option<BoxError>,
+        context: &Context<'_, S, H>,
+    ) -> Result<(), Error> {
+        match context.settings.exhausted {
+            Exhausted::Stop => Err(Error::Exhausted {
+                shard: self.shard.clone(),
+                first_record: batch.name(rest.first),
+                attempts: rest.attempts,
+                source: error.unwrap_or_else(|| "reported in batchItemFailures".into()),
+            }),
+            Exhausted::GiveUp => {
+                let names = (rest.first.max(batch.fresh_from)..rest.end).map(|at| batch.name(at));
+                lock(context.progress).given_up.extend(names);
+                self.commit(batch, rest.first, rest.end, context);
+                Ok(())
+            }
+        }
+    }
+}

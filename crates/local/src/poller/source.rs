@@ -1,0 +1,99 @@
+//! Where records come from: shards, each an ordered log that is read page by page.
+//!
+//! A position belongs to its source and is opaque to the poller: the list of a recorded stream may
+//! hold a sequence number twice, or a record without any, and must still be read in order.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::Error;
+
+/// A shard of a stream and the shard it was split from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shard {
+    /// Its id, unique in the stream.
+    pub id: String,
+    /// The shard whose records come before any of this one.
+    pub parent: Option<String>,
+}
+
+/// A place in a shard: just after some record. A sequence number for a real stream, a count of
+/// records for a recorded one.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Position(String);
+
+impl Position {
+    /// A position as its source writes it.
+    pub fn new(position: impl Into<String>) -> Self {
+        Self(position.into())
+    }
+
+    /// The position as its source wrote it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Position {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Position after the last record done, per shard id.
+pub type Checkpoints = BTreeMap<String, Position>;
+
+/// A record of a shard.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// The place just after it.
+    pub position: Position,
+    /// Its sequence number; a recorded event may lack one.
+    pub sequence_number: Option<String>,
+    /// The record as Lambda hands it to a function.
+    pub json: Box<RawValue>,
+}
+
+/// What one read returned.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Records in shard order.
+    pub records: Vec<Record>,
+    /// The shard is closed and these are its last records.
+    pub ended: bool,
+}
+
+/// A stream, real or recorded.
+pub trait Source: Send + Sync {
+    /// Every shard there is now, in any order.
+    fn shards(&self) -> impl Future<Output = Result<Vec<Shard>, Error>> + Send;
+
+    /// At most `limit` records of `shard` after a position, or from its oldest record. A real
+    /// stream may return fewer, or none although there are more.
+    fn read(
+        &self,
+        shard: &str,
+        after: Option<&Position>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Page, Error>> + Send;
+}
+
+impl<S: Source> Source for &S {
+    fn shards(&self) -> impl Future<Output = Result<Vec<Shard>, Error>> + Send {
+        S::shards(self)
+    }
+
+    fn read(
+        &self,
+        shard: &str,
+        after: Option<&Position>,
+        limit: usize,
+    ) -> impl Future<Output = Result<Page, Error>> + Send {
+        S::read(self, shard, after, limit)
+    }
+}

@@ -1,0 +1,275 @@
+//! Delivery as Lambda's event source mapping does it, over recorded shards.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU32;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use aws_lambda_events::event::streams::DynamoDbEventResponse;
+use serde_json::value::RawValue;
+
+use super::testing::{Answer, Script, id, number, record, records, settings};
+use super::*;
+
+fn shard(
+    shard_id: &str,
+    parent: Option<&str>,
+    numbers: std::ops::RangeInclusive<u64>,
+) -> RecordedShard {
+    RecordedShard { id: shard_id.into(), parent: parent.map(Into::into), records: records(numbers) }
+}
+
+#[test]
+fn a_batch_size_is_1_to_10_000() {
+    assert!(BatchSize::new(0).is_err());
+    assert!(BatchSize::new(10_001).is_err());
+    assert_eq!(BatchSize::new(10_000).unwrap().get(), 10_000);
+}
+
+#[test]
+fn waits_double_up_to_the_longest() {
+    let backoff =
+        Backoff { first: Duration::from_millis(100), longest: Duration::from_millis(350) };
+    let waits: Vec<_> = [1, 2, 3, 200].map(|n| backoff.after(n).as_millis()).into();
+    assert_eq!(waits, [100, 200, 350, 350]);
+}
+
+#[tokio::test]
+async fn batches_are_full_and_in_order() {
+    let source = RecordedSource::new(records(1..=7));
+    let mut poller = Poller::new(source, Script::new(|_| Answer::Done), settings(3));
+    let report = poller.drain().await.unwrap();
+    assert_eq!(poller.handler().batches(), [vec![1, 2, 3], vec![4, 5, 6], vec![7]]);
+    assert_eq!((report.records, report.invocations, report.retries), (7, 3, 0));
+    assert_eq!(report.checkpoints, poller.checkpoints());
+}
+
+#[tokio::test]
+async fn a_batch_ends_before_the_payload_limit() {
+    let filler = "x".repeat(4 * 1024 * 1024);
+    let large = |n| {
+        let json = serde_json::json!({"dynamodb": {"SequenceNumber": id(n), "Filler": filler}});
+        serde_json::value::to_raw_value(&json).unwrap()
+    };
+    let source = RecordedSource::new(vec![large(1), large(2), record(3)]);
+    let mut poller = Poller::new(source, Script::new(|_| Answer::Done), settings(100));
+    poller.drain().await.unwrap();
+    assert_eq!(poller.handler().batches(), [vec![1], vec![2, 3]]);
+}
+
+#[tokio::test]
+async fn children_start_when_their_parent_is_done_and_strangers_are_not_waited_for() {
+    let source = RecordedSource::with_shards(vec![
+        shard("child-a", Some("parent"), 10..=12),
+        shard("grandchild", Some("child-a"), 20..=21),
+        shard("parent", Some("trimmed long ago"), 1..=5),
+        shard("child-b", Some("parent"), 30..=31),
+    ]);
+    // The parent stumbles, so that a child that does not wait would get ahead of it.
+    let stumbles = AtomicU32::new(0);
+    let handler = Script::new(|batch: &[u64]| {
+        let stumbles_now = batch == [3, 4] && stumbles.fetch_add(1, Ordering::Relaxed) < 3;
+        if stumbles_now { Answer::Failed(vec![id(3)]) } else { Answer::Done }
+    });
+    let mut poller = Poller::new(source, &handler, settings(2));
+    assert_eq!(poller.drain().await.unwrap().records, 12);
+    let batches = handler.batches();
+    let at = |batch: &[u64]| batches.iter().rposition(|b| b == batch).unwrap();
+    assert!(at(&[5]) < at(&[10, 11]) && at(&[5]) < at(&[30, 31]));
+    assert!(at(&[12]) < at(&[20, 21]));
+}
+
+#[tokio::test]
+async fn a_partial_failure_starts_again_at_the_lowest_identifier() {
+    let calls = AtomicU32::new(0);
+    let handler = Script::new(|_: &[u64]| match calls.fetch_add(1, Ordering::Relaxed) {
+        0 => Answer::Failed(vec![id(5), id(3), id(4)]),
+        1 => Answer::Failed(vec![id(4)]),
+        _ => Answer::Done,
+    });
+    let mut poller = Poller::new(RecordedSource::new(records(1..=5)), handler, settings(100));
+    let report = poller.drain().await.unwrap();
+    assert_eq!(poller.handler().batches(), [vec![1, 2, 3, 4, 5], vec![3, 4, 5], vec![4, 5]]);
+    assert_eq!((report.records, report.delivered, report.retries), (5, 10, 2));
+}
+
+#[tokio::test]
+async fn an_identifier_that_names_no_record_fails_the_whole_batch() {
+    for odd in [None, Some(String::new()), Some("2".to_owned()), id(9)] {
+        let calls = AtomicU32::new(0);
+        let handler = Script::new(|_: &[u64]| match calls.fetch_add(1, Ordering::Relaxed) {
+            0 => Answer::Failed(vec![id(3), odd.clone()]),
+            _ => Answer::Done,
+        });
+        let mut poller = Poller::new(RecordedSource::new(records(1..=3)), &handler, settings(9));
+        poller.drain().await.unwrap();
+        assert_eq!(handler.batches(), [vec![1, 2, 3], vec![1, 2, 3]], "{odd:?}");
+    }
+}
+
+#[tokio::test]
+async fn bisecting_isolates_a_poison_record() {
+    let handler =
+        Script::new(|batch: &[u64]| if batch.contains(&6) { Answer::Error } else { Answer::Done });
+    let settings =
+        Settings { max_attempts: NonZeroU32::new(2), exhausted: Exhausted::GiveUp, ..settings(8) };
+    let mut poller = Poller::new(RecordedSource::new(records(1..=8)), handler, settings);
+    let report = poller.drain().await.unwrap();
+    let expected: [&[u64]; 8] = [
+        &[1, 2, 3, 4, 5, 6, 7, 8],
+        &[1, 2, 3, 4],
+        &[5, 6, 7, 8],
+        &[5, 6],
+        &[5],
+        &[6],
+        &[6],
+        &[7, 8],
+    ];
+    assert_eq!(poller.handler().batches(), expected);
+    assert_eq!(report.given_up, [id(6).unwrap()]);
+    assert_eq!(report.records, 8);
+}
+
+#[tokio::test]
+async fn without_bisecting_the_whole_batch_is_retried() {
+    let calls = AtomicU32::new(0);
+    let handler = Script::new(|_: &[u64]| {
+        if calls.fetch_add(1, Ordering::Relaxed) < 2 { Answer::Error } else { Answer::Done }
+    });
+    let settings = Settings { bisect_on_error: false, ..settings(4) };
+    let mut poller = Poller::new(RecordedSource::new(records(1..=4)), handler, settings);
+    poller.drain().await.unwrap();
+    assert_eq!(poller.handler().batches(), vec![vec![1, 2, 3, 4]; 3]);
+}
+
+#[tokio::test]
+async fn a_stopped_poller_starts_again_before_the_record_that_stopped_it() {
+    let source = RecordedSource::new(records(1..=9));
+    let poisoned =
+        Script::new(|batch: &[u64]| if batch.contains(&5) { Answer::Error } else { Answer::Done });
+    let limited = Settings { max_attempts: NonZeroU32::new(1), ..settings(4) };
+    let mut poller = Poller::new(&source, &poisoned, limited);
+    let error = poller.drain().await.unwrap_err();
+    assert!(
+        matches!(&error, Error::Exhausted { first_record, .. } if Some(first_record) == id(5).as_ref()),
+        "{error}"
+    );
+
+    // Checkpoints survive being written down.
+    let written = serde_json::to_string(&poller.checkpoints()).unwrap();
+    let checkpoints = serde_json::from_str(&written).unwrap();
+    let cured = Script::new(|_: &[u64]| Answer::Done);
+    let mut poller = Poller::new(&source, &cured, settings(4)).starting_after(checkpoints);
+    poller.drain().await.unwrap();
+    assert_eq!(cured.batches(), [vec![5, 6, 7, 8], vec![9]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retries_go_on_for_ever_with_growing_waits() {
+    let start = tokio::time::Instant::now();
+    let handler = Script::new(|_: &[u64]| {
+        // A table that is throttled for a day.
+        if start.elapsed() < Duration::from_secs(86_400) {
+            Answer::Failed(vec![id(1)])
+        } else {
+            Answer::Done
+        }
+    });
+    let settings = Settings {
+        backoff: Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
+        ..settings(2)
+    };
+    let mut poller = Poller::new(RecordedSource::new(records(1..=2)), handler, settings);
+    let report = poller.drain().await.unwrap();
+    assert_eq!(report.records, 2);
+    assert!((1_440..1_450).contains(&report.retries), "{}", report.retries);
+}
+
+#[tokio::test]
+async fn records_are_delivered_as_recorded_even_if_doubled_or_odd() {
+    let odd = RawValue::from_string(r#"{"dynamodb": 7}"#.into()).unwrap();
+    let source = RecordedSource::new(vec![record(2), record(1), odd, record(2)]);
+    let seen = Mutex::new(0);
+    struct Counter<'a>(&'a Mutex<usize>);
+    impl Handler for Counter<'_> {
+        type Error = crate::BoxError;
+        async fn handle(
+            &self,
+            records: &[Box<RawValue>],
+        ) -> Result<DynamoDbEventResponse, Self::Error> {
+            *self.0.lock().unwrap() += records.len();
+            Ok(DynamoDbEventResponse::default())
+        }
+    }
+    let mut poller = Poller::new(source, Counter(&seen), settings(1));
+    assert_eq!(poller.drain().await.unwrap().records, 4);
+    assert_eq!(*seen.lock().unwrap(), 4);
+}
+
+/// An open shard to which records are added while it is read.
+#[derive(Default)]
+struct Growing(Mutex<VecDeque<Box<RawValue>>>);
+
+impl Source for Growing {
+    async fn shards(&self) -> Result<Vec<Shard>, Error> {
+        Ok(vec![Shard { id: "open".into(), parent: None }])
+    }
+
+    async fn read(&self, _: &str, _: Option<&Position>, limit: usize) -> Result<Page, Error> {
+        let mut waiting = self.0.lock().unwrap();
+        let take = limit.min(waiting.len());
+        let records = waiting
+            .drain(..take)
+            .map(|json| Record {
+                position: Position::new(number(&json).to_string()),
+                sequence_number: id(number(&json)),
+                json,
+            })
+            .collect();
+        Ok(Page { records, ended: false })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_window_lets_a_batch_fill_and_no_longer() {
+    let source = Growing::default();
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    let settings = Settings {
+        batching_window: Duration::from_secs(5),
+        idle_interval: Duration::from_millis(100),
+        ..settings(3)
+    };
+    let mut poller = Poller::new(&source, &handler, settings);
+    let producer = async {
+        for number in 1..=4 {
+            source.0.lock().unwrap().push_back(record(number));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+    };
+    let report = poller.run_until(producer).await.unwrap();
+    // The first batch is full after 2 s; the second waits out its window alone.
+    assert_eq!(handler.batches(), [vec![1, 2, 3], vec![4]]);
+    assert_eq!(report.checkpoints["open"], Position::new("4"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutting_down_cuts_a_retry_short_and_keeps_what_is_done() {
+    let handler = Script::new(|_: &[u64]| Answer::Failed(vec![id(2)]));
+    let hour = Duration::from_secs(3_600);
+    let settings = Settings { backoff: Backoff { first: hour, longest: hour }, ..settings(2) };
+    let start = tokio::time::Instant::now();
+    let mut poller = Poller::new(RecordedSource::new(records(1..=2)), &handler, settings);
+    let report = poller.run_until(tokio::time::sleep(Duration::from_secs(1))).await.unwrap();
+    assert_eq!(report.records, 1);
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+}
+
+#[tokio::test]
+async fn a_poller_can_run_in_a_task_of_its_own() {
+    let handler = std::sync::Arc::new(Script::new(|_: &[u64]| Answer::Done));
+    let mut poller = Poller::new(RecordedSource::new(records(1..=3)), handler.clone(), settings(3));
+    tokio::spawn(async move { poller.drain().await.map(drop) }).await.unwrap().unwrap();
+    assert_eq!(handler.batches(), [vec![1, 2, 3]]);
+}

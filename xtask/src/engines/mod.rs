@@ -1,0 +1,103 @@
+//! `cargo xtask engines`: the engines and tools that are not Rust, pinned, in `target/engines/`.
+//!
+//! Nothing is installed into the system or the user's home. Each engine has a Python environment
+//! of its own, because the tools disagree about the versions of one another (aws-sam-cli refuses
+//! the pinned cfn-lint). An install is done when its stamp says so; a torn one is repeated.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use crate::workspace;
+
+mod python;
+mod venv;
+
+/// Installs the engines and tools that the tests and the other tasks use.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to install; everything if nothing is named.
+    engines: Vec<Engine>,
+}
+
+/// Something that is installed with pip.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Engine {
+    /// DynamoDB, Lambda and CloudFormation for the tests.
+    Ministack,
+    /// Builds the function.
+    CargoLambda,
+    /// `sam validate`, `sam build`.
+    Sam,
+    /// Linter of templates.
+    CfnLint,
+}
+
+impl Engine {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ministack => "ministack",
+            Self::CargoLambda => "cargo-lambda",
+            Self::Sam => "sam",
+            Self::CfnLint => "cfn-lint",
+        }
+    }
+
+    fn pins(self) -> &'static [&'static str] {
+        match self {
+            // The translator is what MiniStack needs to deploy SAM templates.
+            Self::Ministack => &["ministack==1.5.33", "aws-sam-translator>=1.90"],
+            Self::CargoLambda => &["cargo-lambda==1.9.2"],
+            Self::Sam => &["aws-sam-cli==1.170.0"],
+            Self::CfnLint => &["cfn-lint==1.51.0"],
+        }
+    }
+
+    /// The folder with the programs of the engine.
+    pub(crate) fn bin(self) -> PathBuf {
+        workspace::engines_dir().join(self.name()).join("bin")
+    }
+
+    /// The program that the engine is installed for, which has its name.
+    pub(crate) fn program(self) -> PathBuf {
+        self.bin().join(self.name())
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let engines =
+        if args.engines.is_empty() { Engine::value_variants() } else { args.engines.as_slice() };
+    ensure(engines)?;
+    for engine in engines {
+        println!("{}", engine.program().display());
+    }
+    Ok(())
+}
+
+/// Installs those of `engines` that are missing or differ from their pins.
+pub(crate) fn ensure(engines: &[Engine]) -> Result<()> {
+    let dir = workspace::engines_dir();
+    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    // Two tasks at once must not build one environment together.
+    let lock = File::create(dir.join(".lock")).context("cannot create the lock of the engines")?;
+    lock.lock().context("cannot lock the engines")?;
+    for engine in engines {
+        venv::ensure(&dir, engine.name(), engine.pins())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_engine_is_asked_for_by_the_name_of_its_folder() {
+        for engine in Engine::value_variants() {
+            let typed = engine.to_possible_value().unwrap();
+            assert_eq!(typed.get_name(), engine.name());
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Compares a template with what [`expectations`] says about it.
+//!
+//! A property is a JSON pointer, what is expected there, and the reason. The tests break every
+//! expectation once, so no check can pass by accident.
+//!
+//! [`expectations`]: super::expectations
+
+use serde_json::Value;
+
+use super::expectations::PROPERTIES;
+
+/// One property of the template.
+pub(super) struct Property {
+    pointer: &'static str,
+    expected: Expected,
+    reason: &'static str,
+}
+
+enum Expected {
+    /// This JSON.
+    Is(&'static str),
+    /// A string that holds this JSON.
+    Holds(&'static str),
+    /// Nothing at all.
+    Absent,
+}
+
+pub(super) const fn is(
+    pointer: &'static str,
+    json: &'static str,
+    reason: &'static str,
+) -> Property {
+    Property { pointer, expected: Expected::Is(json), reason }
+}
+
+pub(super) const fn holds(
+    pointer: &'static str,
+    json: &'static str,
+    reason: &'static str,
+) -> Property {
+    Property { pointer, expected: Expected::Holds(json), reason }
+}
+
+pub(super) const fn absent(pointer: &'static str, reason: &'static str) -> Property {
+    Property { pointer, expected: Expected::Absent, reason }
+}
+
+/// How many properties are asserted.
+pub(super) fn count() -> usize {
+    PROPERTIES.iter().map(|group| group.len()).sum()
+}
+
+/// A sentence for every property that `template` does not have.
+pub(super) fn violations(template: &Value) -> Vec<String> {
+    PROPERTIES
+        .iter()
+        .copied()
+        .flatten()
+        .filter_map(|property| violation(property, template))
+        .collect()
+}
+
+fn violation(property: &Property, template: &Value) -> Option<String> {
+    let found = template.pointer(property.pointer);
+    let (holds, wanted) = match property.expected {
+        Expected::Is(json) => (found.is_some() && found == parse(json).as_ref(), json),
+        Expected::Holds(json) => {
+            let inner = found.and_then(Value::as_str).and_then(parse);
+            (inner.is_some() && inner == parse(json), json)
+        }
+        Expected::Absent => (found.is_none(), "absent"),
+    };
+    if holds {
+        return None;
+    }
+    let found = found.map_or_else(|| "nothing".to_owned(), Value::to_string);
+    Some(format!("{} must be {wanted}, found {found} ({})", property.pointer, property.reason))
+}
+
+fn parse(json: &str) -> Option<Value> {
+    serde_json::from_str(json).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn template() -> Value {
+        super::super::yaml::parse(include_str!("../../../template.yaml")).unwrap()
+    }
+
+    fn all() -> impl Iterator<Item = &'static Property> {
+        PROPERTIES.iter().copied().flatten()
+    }
+
+    /// The parent of what `pointer` points to, and the last step.
+    fn parent<'t>(template: &'t mut Value, pointer: &'static str) -> (&'t mut Value, &'static str) {
+        let (parent, last) = pointer.rsplit_once('/').unwrap();
+        (template.pointer_mut(parent).unwrap_or_else(|| panic!("{parent}")), last)
+    }
+
+    fn set(template: &mut Value, pointer: &'static str, value: Value) {
+        match parent(template, pointer) {
+            (Value::Array(items), last) => {
+                let index: usize = last.parse().unwrap();
+                items.truncate(index);
+                items.push(value);
+            }
+            (object, last) => object[last] = value,
+        }
+    }
+
+    fn remove(template: &mut Value, pointer: &'static str) {
+        let (parent, last) = parent(template, pointer);
+        parent.as_object_mut().unwrap().remove(last).unwrap();
+    }
+
+    fn assert_only_violation(template: &Value, pointer: &str) {
+        let found = violations(template);
+        assert!(
+            found.iter().any(|text| text.starts_with(&format!("{pointer} must be"))),
+            "{pointer}: {found:?}"
+        );
+        // What lies within the broken place may complain too, nothing else.
+        assert!(found.iter().all(|text| text.starts_with(pointer)), "{pointer}: {found:?}");
+    }
+
+    #[test]
+    fn a_removed_property_is_named() {
+        for property in all().filter(|property| !matches!(property.expected, Expected::Absent)) {
+            let mut template = template();
+            remove(&mut template, property.pointer);
+            assert_only_violation(&template, property.pointer);
+        }
+    }
+
+    #[test]
+    fn a_changed_property_is_named() {
+        for property in all() {
+            for value in [json!("changed"), json!(null), json!({}), json!(0), json!("{}")] {
+                let mut template = template();
+                set(&mut template, property.pointer, value);
+                assert_only_violation(&template, property.pointer);
+            }
+        }
+    }
+
+    #[test]
+    fn an_added_permission_is_named() {
+        let mut template = template();
+        let statements = "/Resources/ProcessorRole/Properties/Policies/0/PolicyDocument/Statement";
+        let actions = template.pointer_mut(&format!("{statements}/0/Action")).unwrap();
+        actions.as_array_mut().unwrap().push(json!("dynamodb:DeleteItem"));
+        assert_only_violation(&template, statements);
+    }
+
+    #[test]
+    fn expectations_are_json() {
+        for property in all() {
+            if let Expected::Is(json) | Expected::Holds(json) = property.expected {
+                assert!(parse(json).is_some(), "{json}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_empty_template_violates_everything_that_must_be_there() {
+        let missing = violations(&json!({}));
+        let absent = all().filter(|property| matches!(property.expected, Expected::Absent)).count();
+        assert_eq!(missing.len(), count() - absent);
+    }
+}

@@ -1,0 +1,29 @@
+//! Where things are: every path that a task uses is derived here, from the place of this package.
+
+use std::path::{Path, PathBuf};
+
+/// The root of the workspace.
+pub(crate) fn root() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask)
+}
+
+/// Where the engines and tools of `cargo xtask engines` are installed.
+///
+/// Always below `target/`, even when cargo builds elsewhere: an install outlives a build folder.
+pub(crate) fn engines_dir() -> PathBuf {
+    root().join("target").join("engines")
+}
+
+/// Where cargo builds.
+pub(crate) fn target_dir() -> PathBuf {
+    match std::env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => root().join(dir),
+        None => root().join("target"),
+    }
+}
+
+/// The SAM template.
+pub(crate) fn template() -> PathBuf {
+    root().join("template.yaml")
+}
