@@ -8,9 +8,11 @@
 pub mod client;
 mod engine;
 mod error;
+mod function;
 pub mod poller;
 mod quirks;
 pub mod table;
 
 pub use engine::{EmbeddedEngine, Storage};
 pub use error::{BoxError, Error};
+pub use function::InProcess;

@@ -14,16 +14,9 @@ use aws_sdk_dynamodb::types::{
     TimeToLiveSpecification,
 };
 
+use sluicegate_core::keys::{GSI1, GSI2, PK, SK, TTL};
+
 use crate::{BoxError, Error};
-
-/// Attribute that DynamoDB reads as the time of expiry, in epoch seconds.
-const TTL_ATTRIBUTE: &str = "ttl";
-
-/// Every attribute that takes part in a key, all strings: partition and sort key of the table, then
-/// of each index.
-const TABLE_KEY: [&str; 2] = ["PK", "SK"];
-const INDEXES: [(&str, [&str; 2]); 2] =
-    [("GSI1", ["GSI1PK", "GSI1SK"]), ("GSI2", ["GSI2PK", "GSI2SK"])];
 
 const ACTIVE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// DynamoDB takes 10 to 20 s for a table with two indexes, local engines none.
@@ -72,14 +65,14 @@ fn request(
         .create_table()
         .table_name(name)
         .billing_mode(BillingMode::PayPerRequest)
-        .set_key_schema(Some(key_schema(TABLE_KEY)?))
+        .set_key_schema(Some(key_schema(PK, SK)?))
         .stream_specification(
             StreamSpecification::builder()
                 .stream_enabled(true)
                 .stream_view_type(StreamViewType::NewAndOldImages)
                 .build()?,
         );
-    for attribute in TABLE_KEY.into_iter().chain(INDEXES.into_iter().flat_map(|(_, key)| key)) {
+    for attribute in [PK, SK, GSI1[1], GSI1[2], GSI2[1], GSI2[2]] {
         request = request.attribute_definitions(
             AttributeDefinition::builder()
                 .attribute_name(attribute)
@@ -87,11 +80,11 @@ fn request(
                 .build()?,
         );
     }
-    for (index, key) in INDEXES {
+    for [index, partition, sort] in [GSI1, GSI2] {
         request = request.global_secondary_indexes(
             GlobalSecondaryIndex::builder()
                 .index_name(index)
-                .set_key_schema(Some(key_schema(key)?))
+                .set_key_schema(Some(key_schema(partition, sort)?))
                 .projection(Projection::builder().projection_type(ProjectionType::KeysOnly).build())
                 .build()?,
         );
@@ -99,7 +92,7 @@ fn request(
     Ok(request)
 }
 
-fn key_schema([partition, sort]: [&str; 2]) -> Result<Vec<KeySchemaElement>, BuildError> {
+fn key_schema(partition: &str, sort: &str) -> Result<Vec<KeySchemaElement>, BuildError> {
     let element =
         |name, kind| KeySchemaElement::builder().attribute_name(name).key_type(kind).build();
     Ok(vec![element(partition, KeyType::Hash)?, element(sort, KeyType::Range)?])
@@ -131,7 +124,7 @@ async fn wait_until_active(client: &Client, name: &str) -> Result<(), Error> {
 async fn enable_ttl(client: &Client, name: &str) -> Result<(), Error> {
     let specification = TimeToLiveSpecification::builder()
         .enabled(true)
-        .attribute_name(TTL_ATTRIBUTE)
+        .attribute_name(TTL)
         .build()
         .map_err(failed("UpdateTimeToLive", name))?;
     client
@@ -179,7 +172,7 @@ mod tests {
             table.stream_specification().and_then(|stream| stream.stream_view_type()),
             Some(&StreamViewType::NewAndOldImages)
         );
-        assert_eq!(table.key_schema(), key_schema(TABLE_KEY).unwrap());
+        assert_eq!(table.key_schema(), key_schema("PK", "SK").unwrap());
         let mut indexes: Vec<_> = table
             .global_secondary_indexes()
             .iter()
@@ -194,7 +187,7 @@ mod tests {
             [("GSI1".into(), ProjectionType::KeysOnly), ("GSI2".into(), ProjectionType::KeysOnly)]
         );
         let ttl = client.describe_time_to_live().table_name(TABLE).send().await.unwrap();
-        assert_eq!(ttl.time_to_live_description().unwrap().attribute_name(), Some(TTL_ATTRIBUTE));
+        assert_eq!(ttl.time_to_live_description().unwrap().attribute_name(), Some("ttl"));
         assert!(stream_arn(&client, TABLE).await.unwrap().contains(TABLE));
         engine.stop().await.unwrap();
     }

@@ -77,24 +77,22 @@ impl Processor {
             record_age_ms: read.oldest_s.map(age_ms),
             ..Report::default()
         });
-        let quarantine = stream::iter(&read.odd)
-            .map(|entry| async move {
-                (entry, quarantine::put(&self.client, &self.settings, entry, deadline).await)
-            })
-            .buffer_unordered(WRITES_AT_ONCE)
-            .collect::<Vec<_>>();
-        let windows = stream::iter(&folded.windows)
-            .map(|fold| async move { (fold, self.write(fold, records, deadline).await) })
-            .buffer_unordered(WRITES_AT_ONCE)
-            .collect::<Vec<_>>();
-        let (quarantine, windows) = tokio::join!(quarantine, windows);
-        for (entry, result) in quarantine {
+        // By index: a closure over references would keep this future from being `Send` for callers.
+        let entries = (0..read.odd.len()).map(|n| self.keep(&read.odd[n], deadline));
+        let windows =
+            (0..folded.windows.len()).map(|n| self.write(&folded.windows[n], records, deadline));
+        let (kept, written) = tokio::join!(bounded(entries), bounded(windows));
+        for (entry, result) in read.odd.iter().zip(kept) {
             tally.entry(entry, result);
         }
-        for (fold, written) in windows {
+        for (fold, written) in folded.windows.iter().zip(written) {
             tally.window(fold, written);
         }
         tally.into_outcome(folded.windows.iter().map(WindowFold::key).collect())
+    }
+
+    async fn keep(&self, entry: &Entry, deadline: Instant) -> Result<(bool, f64), Refusal> {
+        quarantine::put(&self.client, &self.settings, entry, deadline).await
     }
 
     /// Counts one window; records that it cannot take go to quarantine instead.
@@ -188,6 +186,11 @@ impl Processor {
         }
         Ok(true)
     }
+}
+
+/// Runs futures at most [`WRITES_AT_ONCE`] at a time; the results are in their order.
+async fn bounded<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    stream::iter(futures).buffered(WRITES_AT_ONCE).collect().await
 }
 
 /// The records of an event, sorted into what counts and what is odd.

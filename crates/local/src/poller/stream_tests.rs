@@ -13,7 +13,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Position, Record, Shard, Source, StreamSource};
+use super::testing::{Answer, Script, settings};
+use super::{Poller, Position, Record, Shard, Source, StreamSource};
 use crate::{EmbeddedEngine, Error, Storage, client, table};
 
 const TABLE: &str = "sluicegate-stream";
@@ -223,6 +224,30 @@ async fn a_shard_without_a_next_iterator_has_ended_and_an_empty_page_says_nothin
         ended.push(source.read(SHARD, None, 10).await.unwrap().ended);
     }
     assert_eq!(ended, [false, false, true]);
+    assert!(replies.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_drain_goes_on_past_empty_pages() {
+    let describe = || {
+        let shards = json!({"Shards": [{"ShardId": SHARD}]});
+        ("DescribeStream", 200, json!({"StreamDescription": shards}))
+    };
+    let (source, replies) = scripted(vec![
+        describe(),
+        ("GetShardIterator", 200, iterator("i0")),
+        ("GetRecords", 200, page_of(&[], Some("i1"))),
+        ("GetRecords", 200, page_of(&[], Some("i2"))),
+        ("GetRecords", 200, page_of(&[1], None)),
+        // The shard has ended: are there children?
+        describe(),
+    ])
+    .await;
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    let mut poller = Poller::new(source, handler, settings(10));
+    let report = poller.drain().await.unwrap();
+    assert_eq!(poller.handler().batches(), [[1]]);
+    assert_eq!(report.checkpoints[SHARD], Position::new(sequence_number(1)));
     assert!(replies.lock().unwrap().is_empty());
 }
 

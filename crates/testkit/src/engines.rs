@@ -1,0 +1,257 @@
+//! The DynamoDB engines that the suite runs over, chosen by the environment and alike to a test.
+//!
+//! `SLUICEGATE_TEST_ENDPOINT=<url>` runs it against that endpoint only;
+//! `SLUICEGATE_TEST_ENGINES=embedded,ministack` chooses among those that are started here, by
+//! default the embedded one, which needs nothing but Rust. A test gets a table of its own, so tests
+//! may share an endpoint.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use aws_config::BehaviorVersion;
+use sluicegate_local::poller::StreamSource;
+use sluicegate_local::{EmbeddedEngine, Storage, client, table};
+
+use crate::ministack::MiniStack;
+
+/// An engine to test on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EngineKind {
+    /// The engine of `sluicegate-local`, in memory, in this process.
+    Embedded,
+    /// MiniStack, a process of its own, installed by `cargo xtask engines`.
+    MiniStack,
+    /// Whatever answers at this URL.
+    Endpoint(String),
+}
+
+/// The engines that the environment asks for.
+///
+/// # Panics
+/// When it names an engine that there is not.
+#[must_use]
+pub fn engines_under_test() -> Vec<EngineKind> {
+    let endpoint = std::env::var("SLUICEGATE_TEST_ENDPOINT").ok();
+    let names = std::env::var("SLUICEGATE_TEST_ENGINES").ok();
+    choose(endpoint.as_deref(), names.as_deref())
+}
+
+fn choose(endpoint: Option<&str>, names: Option<&str>) -> Vec<EngineKind> {
+    if let Some(url) = endpoint.filter(|url| !url.is_empty()) {
+        return vec![EngineKind::Endpoint(url.to_owned())];
+    }
+    let names = names.filter(|names| !names.trim().is_empty()).unwrap_or("embedded");
+    let kind = |name: &str| match name.trim() {
+        "embedded" => EngineKind::Embedded,
+        "ministack" => EngineKind::MiniStack,
+        other => panic!(
+            "SLUICEGATE_TEST_ENGINES names {other:?}; known engines are embedded and ministack"
+        ),
+    };
+    names.split(',').map(kind).collect()
+}
+
+/// An engine that answers. Dropping it ends what was started for it.
+#[derive(Debug)]
+pub struct RunningEngine {
+    kind: EngineKind,
+    endpoint_url: String,
+    client: aws_sdk_dynamodb::Client,
+    streams_client: aws_sdk_dynamodbstreams::Client,
+    backing: Backing,
+    tables: Mutex<Vec<String>>,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Embedded(EmbeddedEngine),
+    // Held for its Drop.
+    MiniStack { _process: MiniStack },
+    External,
+}
+
+impl RunningEngine {
+    /// Starts an engine, or connects to it.
+    ///
+    /// # Panics
+    /// When it cannot be started, with what to do about it.
+    pub async fn start(kind: EngineKind) -> Self {
+        let (endpoint_url, backing) = match &kind {
+            EngineKind::Embedded => {
+                let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
+                (engine.endpoint_url(), Backing::Embedded(engine))
+            }
+            EngineKind::MiniStack => {
+                let process = MiniStack::start().await;
+                (process.endpoint_url(), Backing::MiniStack { _process: process })
+            }
+            EngineKind::Endpoint(url) => (url.clone(), Backing::External),
+        };
+        let (client, streams_client) = clients(&endpoint_url).await;
+        let tables = Mutex::default();
+        Self { kind, endpoint_url, client, streams_client, backing, tables }
+    }
+
+    /// Which engine this is.
+    pub fn kind(&self) -> &EngineKind {
+        &self.kind
+    }
+
+    /// Where it answers.
+    pub fn endpoint_url(&self) -> &str {
+        &self.endpoint_url
+    }
+
+    /// A DynamoDB client without retries for it.
+    pub fn client(&self) -> &aws_sdk_dynamodb::Client {
+        &self.client
+    }
+
+    /// A DynamoDB Streams client for it.
+    pub fn streams_client(&self) -> &aws_sdk_dynamodbstreams::Client {
+        &self.streams_client
+    }
+
+    /// The embedded engine, for what only it can do (sweeping expired items on demand).
+    pub fn embedded(&self) -> Option<&EmbeddedEngine> {
+        match &self.backing {
+            Backing::Embedded(engine) => Some(engine),
+            Backing::MiniStack { .. } | Backing::External => None,
+        }
+    }
+
+    /// Creates the table of Sluicegate under a name that nothing else uses; returns the name.
+    ///
+    /// # Panics
+    /// When the engine refuses.
+    pub async fn create_table(&self) -> String {
+        let name = unique_table_name();
+        table::create_table(&self.client, &name).await.unwrap();
+        self.tables.lock().unwrap().push(name.clone());
+        name
+    }
+
+    /// The current stream of a table.
+    ///
+    /// # Panics
+    /// When the table has none.
+    pub async fn stream(&self, table_name: &str) -> StreamSource {
+        let arn = table::stream_arn(&self.client, table_name).await.unwrap();
+        StreamSource::new(self.streams_client.clone(), arn)
+    }
+
+    /// Ends the engine; of one that goes on, deletes the tables created here. A test that fails
+    /// before this leaves its tables there, for a look at them.
+    ///
+    /// # Panics
+    /// When a table cannot be deleted.
+    pub async fn stop(self) {
+        match self.backing {
+            Backing::Embedded(engine) => engine.stop().await.unwrap(),
+            Backing::MiniStack { .. } => {}
+            Backing::External => {
+                for table in self.tables.into_inner().unwrap() {
+                    self.client.delete_table().table_name(table).send().await.unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// Engines on plain HTTP take any credentials; anything else gets those of the environment.
+async fn clients(url: &str) -> (aws_sdk_dynamodb::Client, aws_sdk_dynamodbstreams::Client) {
+    if url.starts_with("http://") {
+        return (client::dynamodb(url), client::streams(url));
+    }
+    let config = aws_config::defaults(BehaviorVersion::latest())
+        .endpoint_url(url)
+        .http_client(client::https_client())
+        .load()
+        .await;
+    (aws_sdk_dynamodb::Client::new(&config), aws_sdk_dynamodbstreams::Client::new(&config))
+}
+
+/// At least 11 characters: the embedded engine builds shard ids from it, and SDKs refuse short ones.
+fn unique_table_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    // Several processes, and earlier runs, may have used the same endpoint.
+    format!("sluicegate-test-{:08x}-{count}", fastrand::u32(..))
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_lambda_events::event::dynamodb::EventRecord;
+    use aws_lambda_events::event::streams::DynamoDbEventResponse;
+    use aws_sdk_dynamodb::types::AttributeValue;
+    use serde_json::value::RawValue;
+    use sluicegate_local::poller::{Handler, Poller, Settings};
+
+    use super::*;
+
+    #[test]
+    fn the_environment_chooses() {
+        use EngineKind::{Embedded, Endpoint, MiniStack};
+        assert_eq!(choose(None, None), [Embedded]);
+        assert_eq!(choose(Some(""), Some(" ")), [Embedded]);
+        assert_eq!(choose(None, Some("ministack, embedded")), [MiniStack, Embedded]);
+        let url = "http://localhost:8000";
+        assert_eq!(choose(Some(url), Some("ministack")), [Endpoint(url.into())]);
+    }
+
+    #[test]
+    #[should_panic(expected = "known engines are embedded and ministack")]
+    fn an_unknown_engine_is_named() {
+        choose(None, Some("embedded,localstack"));
+    }
+
+    /// Counts the kinds of events in the batches that it gets.
+    #[derive(Default)]
+    struct Names(Mutex<Vec<String>>);
+
+    impl Handler for Names {
+        type Error = serde_json::Error;
+
+        async fn handle(
+            &self,
+            records: &[Box<RawValue>],
+        ) -> Result<DynamoDbEventResponse, Self::Error> {
+            for record in records {
+                let record: EventRecord = serde_json::from_str(record.get())?;
+                self.0.lock().unwrap().push(record.event_name);
+            }
+            Ok(DynamoDbEventResponse::default())
+        }
+    }
+
+    #[tokio::test]
+    async fn every_engine_gives_tables_whose_streams_can_be_drained() {
+        for kind in engines_under_test() {
+            let engine = RunningEngine::start(kind).await;
+            let (table, other) = (engine.create_table().await, engine.create_table().await);
+            assert_ne!(table, other);
+            assert!(table.len() >= 11);
+
+            let key = ["PK", "SK"].map(|name| (name.to_owned(), AttributeValue::S("k".into())));
+            let update = engine.client().update_item().table_name(&table);
+            let update = update
+                .set_key(Some(key.clone().into()))
+                .update_expression("ADD n :one")
+                .expression_attribute_values(":one", AttributeValue::N("1".into()));
+            update.clone().send().await.unwrap();
+            update.send().await.unwrap();
+            let delete = engine.client().delete_item().table_name(&table);
+            delete.set_key(Some(key.into())).send().await.unwrap();
+
+            let names = Names::default();
+            let stream = engine.stream(&table).await;
+            let mut poller = Poller::new(stream, &names, Settings::default());
+            poller.drain().await.unwrap();
+            // Nothing is delivered twice to a poller that goes on.
+            assert_eq!(poller.drain().await.unwrap().records, 3);
+            let seen = names.0.into_inner().unwrap();
+            assert_eq!(seen, ["INSERT", "MODIFY", "REMOVE"], "{:?}", engine.kind());
+            engine.stop().await;
+        }
+    }
+}

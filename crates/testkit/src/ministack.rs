@@ -1,0 +1,113 @@
+//! MiniStack as a process of a test: started on a free port, killed with the value that holds it.
+//!
+//! One for each test that asks: it starts in half a second, and a shared one would need an owner
+//! that outlives every test of the process and still ends before it.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use sluicegate_local::client;
+use tokio::time::Instant;
+
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
+/// The port is free when it is chosen and may be taken when it is used.
+const ATTEMPTS: u32 = 3;
+
+#[derive(Debug)]
+pub(crate) struct MiniStack {
+    child: Child,
+    port: u16,
+    log: tempfile::NamedTempFile,
+}
+
+impl MiniStack {
+    pub(crate) async fn start() -> Self {
+        for _ in 1..ATTEMPTS {
+            let mut engine = Self::spawn();
+            if engine.answers().await {
+                return engine;
+            }
+        }
+        let mut engine = Self::spawn();
+        if !engine.answers().await {
+            let log = std::fs::read_to_string(engine.log.path()).unwrap_or_default();
+            panic!("MiniStack does not answer on port {}; its log:\n{log}", engine.port);
+        }
+        engine
+    }
+
+    pub(crate) fn endpoint_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn spawn() -> Self {
+        let binary = binary();
+        assert!(
+            binary.exists(),
+            "{} is missing; install it with `cargo xtask engines`",
+            binary.display()
+        );
+        let port = free_port();
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let output = || Stdio::from(File::options().append(true).open(log.path()).unwrap());
+        let child = dying_with_this_thread(binary)
+            .env("BIND_HOST", "127.0.0.1")
+            .env("GATEWAY_PORT", port.to_string())
+            .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"))
+            .stdin(Stdio::null())
+            .stdout(output())
+            .stderr(output())
+            .spawn()
+            .unwrap();
+        Self { child, port, log }
+    }
+
+    /// Waits until it does; `false` when it ended or takes too long.
+    async fn answers(&mut self) -> bool {
+        let client = client::dynamodb(&self.endpoint_url());
+        let deadline = Instant::now() + ANSWERS_WITHIN;
+        while Instant::now() < deadline && self.child.try_wait().unwrap().is_none() {
+            if client.list_tables().send().await.is_ok() {
+                return true;
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        false
+    }
+}
+
+impl Drop for MiniStack {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `setpriv` asks the kernel to kill the process when the thread that started it ends: a test that
+/// is itself killed runs no destructor. Where there is no `setpriv`, the destructor has to do.
+fn dying_with_this_thread(binary: PathBuf) -> Command {
+    let setpriv = PathBuf::from("/usr/bin/setpriv");
+    if !setpriv.exists() {
+        return Command::new(binary);
+    }
+    let mut command = Command::new(setpriv);
+    command.args(["--pdeathsig", "KILL"]).arg(binary);
+    command
+}
+
+fn binary() -> PathBuf {
+    let folder = std::env::var_os("SLUICEGATE_ENGINES_DIR").map_or_else(
+        || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/engines")),
+        PathBuf::from,
+    );
+    folder.join("ministack/bin/ministack")
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}

@@ -1,0 +1,64 @@
+//! The process dies in the middle of a batch, and the batch is delivered again.
+
+use std::process::Stdio;
+
+use serde_json::json;
+use serde_json::value::to_raw_value;
+use sluicegate_testkit::RunningEngine;
+use sluicegate_testkit::history::{History, Shape};
+use sluicegate_testkit::usage::{read_quarantine, read_usages};
+use tokio::process::Command;
+
+use crate::support::{assert_exact, on_every_engine};
+
+/// More writes than any batch has: the process lives.
+const NEVER: u64 = u64::MAX;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_abort_after_any_write_loses_and_doubles_nothing() {
+    // One batch: ten buckets within minutes, two kinds of windows, one record for quarantine.
+    let shape = Shape { pause_ms: 10, ..Shape::new(11, 200) };
+    let history = History::generate(&shape);
+    let mut records = history.records.clone();
+    let broken = json!({"eventName": "MODIFY", "dynamodb": {"SequenceNumber": "17",
+        "Keys": {"PK": {"S": "ENTITY#x"}, "SK": {"S": "#BUCKET#y"}}, "NewImage": {"rf": {"N": "1"}}}});
+    records.insert(50, to_raw_value(&broken).unwrap());
+    let writes = u64::try_from(history.windows.len()).unwrap() + 1;
+    assert!(writes >= 21, "{writes} writes");
+
+    let folder = tempfile::tempdir().unwrap();
+    let event = folder.path().join("event.json");
+    std::fs::write(&event, json!({"Records": records}).to_string()).unwrap();
+    on_every_engine(async |engine| {
+        for after in 1..=writes {
+            let table = engine.create_table().await;
+            assert!(!run(engine, &table, &event, after).await, "aborts after write {after}");
+            assert!(
+                run(engine, &table, &event, NEVER).await,
+                "delivered again from the checkpoint"
+            );
+            let found = read_usages(engine.client(), &table).await;
+            assert_exact(&found, &history, &format!("aborted after write {after}"));
+            assert_eq!(read_quarantine(engine.client(), &table).await.len(), 1);
+        }
+    })
+    .await;
+}
+
+/// True when the process lived to the end.
+async fn run(engine: &RunningEngine, table: &str, event: &std::path::Path, after: u64) -> bool {
+    let status = Command::new(env!("CARGO_BIN_EXE_deliver"))
+        .args([engine.endpoint_url(), table])
+        .arg(event)
+        .arg(after.to_string())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .status()
+        .await
+        .unwrap();
+    assert!(
+        status.success() || status.code().is_none(),
+        "aborted by a signal, not failed: {status}"
+    );
+    status.success()
+}

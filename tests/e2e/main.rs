@@ -1,0 +1,10 @@
+//! End to end over every engine under test: what the product promises, seen from outside.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
+
+mod cost;
+mod crash;
+mod exactness;
+mod quarantine;
+mod streams;
+mod support;
+mod unavailable;

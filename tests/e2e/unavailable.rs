@@ -1,0 +1,113 @@
+//! A table that throttles, loses replies or is not there: reported, never dropped, later complete.
+
+use sluicegate_processor::{Processor, Settings};
+use sluicegate_testkit::history::{History, Shape};
+use sluicegate_testkit::usage::{read_quarantine, read_usages};
+use sluicegate_testkit::{Fault, Proxy};
+
+use crate::support::{
+    Records, acquire, assert_exact, deliver, hour_of, on_every_engine, processor, soon,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_throttled_window_is_reported_by_its_first_record_and_completed_later() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let processor_behind = Processor::new(client, Settings::new(&table));
+        proxy.inject(|call| {
+            let throttled = contains(call.body, b"ENTITY#throttled");
+            if throttled { Fault::THROTTLED } else { Fault::None }
+        });
+        let batch: Records = vec![
+            acquire("fine", 1, 0, 1_000),
+            acquire("throttled", 2, 0, 1_000),
+            acquire("fine", 3, 0, 1_000),
+            acquire("throttled", 4, 0, 1_000),
+        ];
+        let outcome = processor_behind.handle(&batch, soon(1)).await.unwrap();
+        let reported = &outcome.response.batch_item_failures;
+        assert_eq!(reported.len(), 1);
+        assert_eq!(reported[0].item_identifier.as_deref(), Some("300000000000000000002"));
+        assert_eq!(outcome.report.retryable_failures, 2, "the hour and the day");
+        assert!(proxy.received("UpdateItem") > 4, "throttled writes are repeated within the time");
+
+        // Lambda delivers from the reported record on.
+        deliver(&processor(engine, &table), &batch[1..]).await;
+        let found = read_usages(engine.client(), &table).await;
+        for entity in ["fine", "throttled"] {
+            assert_eq!(hour_of(&found, entity).unwrap().consumed_milli["rpm"], 2_000, "{entity}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_replies_and_internal_errors_count_nothing_twice() {
+    on_every_engine(async |engine| {
+        let history = History::generate(&Shape { pause_ms: 10_000, ..Shape::new(5, 300) });
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let processor = Processor::new(client, Settings::new(&table));
+        proxy.inject(|call| match call.number % 7 {
+            1 => Fault::LoseReply,
+            2 => Fault::INTERNAL,
+            3 => Fault::THROTTLING,
+            4 => Fault::Cut,
+            _ => Fault::None,
+        });
+        for batch in history.records.chunks(50) {
+            deliver(&processor, batch).await;
+        }
+        assert!(proxy.forwarded("UpdateItem") > u64::try_from(history.windows.len()).unwrap());
+        assert_exact(&read_usages(engine.client(), &table).await, &history, "faulty replies");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_quarantine_that_is_throttled_is_reported_too() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let processor_behind = Processor::new(client, Settings::new(&table));
+        proxy.inject(
+            |call| if call.operation == "PutItem" { Fault::THROTTLED } else { Fault::None },
+        );
+        let text = acquire("odd", 9, 0, 1_000).get().replace("OldImage", "Other");
+        let odd = serde_json::value::RawValue::from_string(text).unwrap();
+        let batch = [acquire("fine", 1, 0, 1_000), odd];
+        let outcome = processor_behind.handle(&batch, soon(1)).await.unwrap();
+        let reported = outcome.response.batch_item_failures[0].item_identifier.as_deref();
+        assert_eq!(reported, Some("300000000000000000009"));
+
+        // Without a position there is nothing to report: the whole batch comes again.
+        let nameless = [serde_json::value::RawValue::from_string("{}".to_owned()).unwrap()];
+        assert!(processor_behind.handle(&nameless, soon(1)).await.is_err());
+        deliver(&processor(engine, &table), &batch[1..]).await;
+        deliver(&processor(engine, &table), &nameless).await;
+        assert_eq!(read_quarantine(engine.client(), &table).await.len(), 2);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_table_is_reported_at_once() {
+    on_every_engine(async |engine| {
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let processor = Processor::new(client, Settings::new("sluicegate-missing"));
+        let outcome = processor.handle(&[acquire("u", 1, 0, 1_000)], soon(60)).await.unwrap();
+        assert_eq!(outcome.failures.len(), 2);
+        assert!(outcome.failures[0].reason.contains("ResourceNotFoundException"), "{outcome:?}");
+        assert_eq!(proxy.received("UpdateItem"), 2, "waiting creates no table");
+    })
+    .await;
+}
+
+fn contains(body: &[u8], needle: &[u8]) -> bool {
+    body.windows(needle.len()).any(|window| window == needle)
+}
