@@ -65,7 +65,7 @@ async fn misbehaving(engine: &RunningEngine, history: &History, seed: u64) {
         reports: AtomicU64::new(0),
     };
     let settings = Settings {
-        batch_size: BatchSize::new(333).unwrap(),
+        batch_size: BatchSize::new(history.records.len() / 30).unwrap(),
         duplicates: Some(Duplicates::seeded(seed)),
         backoff: Backoff { first: Duration::ZERO, longest: Duration::ZERO },
         ..Settings::default()
