@@ -6,7 +6,8 @@
 //! * [`keys`] spells and parses every key and attribute name of the table.
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
-//! * [`extract_deltas`] turns one stream record into what it says was consumed.
+//! * [`Batch`] reads the records of a stream event; [`extract_deltas`] turns one of them into what
+//!   it says was consumed.
 //! * [`fold`] adds the deltas of a batch up into one guarded update per usage window.
 //!
 //! ```
@@ -21,6 +22,7 @@
 //! ```
 
 mod accrual;
+mod batch;
 mod bucket;
 mod delta;
 mod fold;
@@ -33,6 +35,7 @@ mod usage;
 mod window;
 
 pub use accrual::{Refill, Rule, Wait};
+pub use batch::{Batch, OddRecord, StreamEvent};
 pub use bucket::{Bucket, CompositeBucket, ItemError};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};

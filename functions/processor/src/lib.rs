@@ -9,7 +9,6 @@
 //! * what can be repeated (throttling, timeouts) is reported by its position, never dropped.
 
 mod client;
-mod event;
 mod expressions;
 mod metrics;
 mod processor;
@@ -20,9 +19,9 @@ mod store;
 mod usage;
 
 pub use client::{client, sdk_config};
-pub use event::StreamEvent;
 pub use metrics::Metrics;
 pub use processor::{HandleError, Processor};
 pub use report::{Failure, Outcome, Quarantined, Report};
 pub use settings::{Retention, Settings, SettingsError};
+pub use sluicegate_core::StreamEvent;
 pub use store::Refusal;

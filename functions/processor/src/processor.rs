@@ -9,7 +9,7 @@ use futures_util::{StreamExt, stream};
 use serde_json::value::RawValue;
 use sluicegate_core::keys::QuarantineId;
 use sluicegate_core::{
-    RecordDeltas, SequenceNumber, StreamLabel, StreamRecord, WindowFold, extract_deltas, fold,
+    Batch, RecordDeltas, SequenceNumber, StreamLabel, StreamRecord, WindowFold, fold,
 };
 use tokio::time::Instant;
 
@@ -68,21 +68,23 @@ impl Processor {
         records: &[Box<RawValue>],
         deadline: Instant,
     ) -> Result<Outcome, HandleError> {
-        let read = Read::from(records);
-        let folded = fold(read.counted, &self.settings.windows);
+        let batch = Batch::read(records);
+        let odd: Vec<Entry> = batch.odd.into_iter().map(Entry::of_record).collect();
+        let deltas = batch.counted.iter().map(|record| record.deltas.len()).sum();
+        let folded = fold(batch.counted, &self.settings.windows);
         let mut tally = Tally::new(Report {
             records: count(records.len()),
-            deltas: read.deltas,
+            deltas: count(deltas),
             duplicates_dropped: count(folded.duplicates),
-            record_age_ms: read.oldest_s.map(age_ms),
+            record_age_ms: batch.oldest_s.map(age_ms),
             ..Report::default()
         });
         // By index: a closure over references would keep this future from being `Send` for callers.
-        let entries = (0..read.odd.len()).map(|n| self.keep(&read.odd[n], deadline));
+        let entries = (0..odd.len()).map(|n| self.keep(&odd[n], deadline));
         let windows =
             (0..folded.windows.len()).map(|n| self.write(&folded.windows[n], records, deadline));
         let (kept, written) = tokio::join!(bounded(entries), bounded(windows));
-        for (entry, result) in read.odd.iter().zip(kept) {
+        for (entry, result) in odd.iter().zip(kept) {
             tally.entry(entry, result);
         }
         for (fold, written) in folded.windows.iter().zip(written) {
@@ -191,51 +193,6 @@ impl Processor {
 /// Runs futures at most [`WRITES_AT_ONCE`] at a time; the results are in their order.
 async fn bounded<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
     stream::iter(futures).buffered(WRITES_AT_ONCE).collect().await
-}
-
-/// The records of an event, sorted into what counts and what is odd.
-struct Read {
-    counted: Vec<RecordDeltas>,
-    odd: Vec<Entry>,
-    deltas: u64,
-    /// Creation of the oldest record, epoch seconds.
-    oldest_s: Option<f64>,
-}
-
-impl Read {
-    fn from(records: &[Box<RawValue>]) -> Self {
-        let mut read = Self {
-            counted: Vec::with_capacity(records.len()),
-            odd: Vec::new(),
-            deltas: 0,
-            oldest_s: None,
-        };
-        for raw in records {
-            let json = raw.get();
-            let extracted = match StreamRecord::from_json(json) {
-                Ok(record) => {
-                    read.note_age(record.created_s());
-                    extract_deltas(&record).map_err(|error| error.to_string())
-                }
-                Err(error) => Err(format!("not a DynamoDB stream record: {error}")),
-            };
-            match extracted {
-                Ok(None) => {}
-                Ok(Some(deltas)) => {
-                    read.deltas += count(deltas.deltas.len());
-                    read.counted.push(deltas);
-                }
-                Err(reason) => read.odd.push(Entry::of_record(json, reason)),
-            }
-        }
-        read
-    }
-
-    fn note_age(&mut self, created_s: Option<f64>) {
-        if let Some(created_s) = created_s {
-            self.oldest_s = Some(self.oldest_s.map_or(created_s, |oldest| oldest.min(created_s)));
-        }
-    }
 }
 
 /// What became of one window.

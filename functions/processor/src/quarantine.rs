@@ -18,7 +18,7 @@ use aws_sdk_dynamodb::types::{
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use sluicegate_core::keys::{self, ItemKey, QuarantineId};
-use sluicegate_core::{SequenceNumber, StreamLabel, StreamRecord};
+use sluicegate_core::{OddRecord, SequenceNumber, StreamLabel, StreamRecord};
 use tokio::time::Instant;
 
 use crate::expressions::{self, text};
@@ -41,7 +41,8 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// An entry for a record that cannot be counted at all.
-    pub(crate) fn of_record(json: &str, reason: String) -> Self {
+    pub(crate) fn of_record(odd: OddRecord<'_>) -> Self {
+        let OddRecord { json, reason } = odd;
         let id = match StreamRecord::position_of(json) {
             Some((stream, sequence)) => QuarantineId::Record(stream, sequence),
             None => {
@@ -224,13 +225,17 @@ fn units_of(output: &TransactWriteItemsOutput) -> f64 {
 mod tests {
     use super::*;
 
+    fn odd<'a>(json: &'a str, reason: &str) -> OddRecord<'a> {
+        OddRecord { json, reason: reason.to_owned() }
+    }
+
     #[test]
     fn a_record_without_a_position_is_known_by_its_content() {
-        let entry = Entry::of_record("{\"odd\":1}", "odd".to_owned());
+        let entry = Entry::of_record(odd("{\"odd\":1}", "odd"));
         assert_eq!(entry.sequence(), None);
         assert!(entry.key.sk().starts_with("-#content#"), "{}", entry.key.sk());
-        assert_eq!(entry.key, Entry::of_record("{\"odd\":1}", "again".to_owned()).key);
-        assert_ne!(entry.key, Entry::of_record("{\"odd\":2}", "odd".to_owned()).key);
+        assert_eq!(entry.key, Entry::of_record(odd("{\"odd\":1}", "again")).key);
+        assert_ne!(entry.key, Entry::of_record(odd("{\"odd\":2}", "odd")).key);
     }
 
     #[test]
@@ -239,7 +244,7 @@ mod tests {
         let json = format!(
             "{{\"dynamodb\":{{\"SequenceNumber\":\"7\",\"NewImage\":{{\"a\":{{\"S\":\"{huge}\"}}}}}}}}"
         );
-        let item = Entry::of_record(&json, "why".to_owned()).item();
+        let item = Entry::of_record(odd(&json, "why")).item();
         assert_eq!(item["record"], text("{\"dynamodb\":{\"SequenceNumber\":\"7\"}}"));
         assert_eq!(item["truncated"], AttributeValue::Bool(true));
         assert_eq!(item["state"], text("open"));

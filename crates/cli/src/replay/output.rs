@@ -141,13 +141,18 @@ pub(super) fn quarantined(entry: &Quarantined, output: Output) {
 
 pub(super) fn summary(replayed: &Replayed, windows: usize, files: usize) {
     eprintln!(
-        "{} records from {files} {}: {windows} windows, {} duplicates dropped, {} quarantined, {} write units",
-        replayed.records,
-        if files == 1 { "file" } else { "files" },
+        "{} from {}: {}, {} duplicates dropped, {} quarantined, {} write units",
+        counted(replayed.records, "record"),
+        counted(files as u64, "file"),
+        counted(windows as u64, "window"),
         replayed.duplicates,
         replayed.quarantined.len(),
         replayed.write_units,
     );
+}
+
+fn counted(n: u64, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]

@@ -1,0 +1,255 @@
+//! `sluicegate replay` as a person or a script sees it: output, errors, exit codes.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use sluicegate_testkit::history::{History, Shape};
+use sluicegate_testkit::usage::read_usages;
+use sluicegate_testkit::{RunningEngine, engines_under_test};
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn replay(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        .current_dir(workspace())
+        .arg("replay")
+        .args(args)
+        .env_remove("AWS_ENDPOINT_URL")
+        .env("AWS_ACCESS_KEY_ID", "local")
+        .env("AWS_SECRET_ACCESS_KEY", "local")
+        .env("AWS_REGION", "us-east-1")
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn windows(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// One window of the JSON output.
+fn window<'a>(
+    windows: &'a Value,
+    entity: &str,
+    resource: &str,
+    kind: &str,
+    start: &str,
+) -> &'a Value {
+    let found = windows.as_array().unwrap().iter().find(|w| {
+        w["entity"] == entity
+            && w["resource"] == resource
+            && w["window"] == kind
+            && w["start"] == start
+    });
+    found.unwrap_or_else(|| panic!("no {kind} {start} of {entity} {resource} in {windows:#}"))
+}
+
+#[test]
+fn the_sample_events_add_up_by_hand() {
+    let output = replay(&["tests/events", "--output", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let windows = windows(&output);
+    let at = |entity, resource, kind, start| {
+        let window = window(&windows, entity, resource, kind, start);
+        (window["consumed_milli"].clone(), window["events"].clone())
+    };
+    // Create 1 + Normal 3 + Retry 7 - refund 1; tpm 500 + 1200 + 2400 + 740 - 500.
+    assert_eq!(
+        at("user-123", "gpt-4", "hour", "2026-01-28T14:00:00Z"),
+        (json!({"rpm": 10_000, "tpm": 4_340_000}), json!(5))
+    );
+    // The adjust five hours later counts when it happened, and only tpm.
+    assert_eq!(
+        at("user-123", "gpt-4", "hour", "2026-01-28T19:00:00Z"),
+        (json!({"tpm": 12_345_000}), json!(1))
+    );
+    // Midnight: the last millisecond belongs to the day before.
+    for (day, tpm) in [("2026-01-28T00:00:00Z", 1_800_000), ("2026-01-29T00:00:00Z", 2_250_000)] {
+        assert_eq!(
+            at("team-berlin", "claude-opus", "day", day),
+            (json!({"rpm": 2_000, "tpm": tpm}), json!(2))
+        );
+    }
+    // Expired by TTL and created again: both lives count.
+    assert_eq!(
+        at("user-42", "gpt-4", "day", "2026-01-28T00:00:00Z"),
+        (json!({"rpm": 9_000}), json!(3))
+    );
+    // Named like attributes of the item.
+    assert_eq!(
+        at("user-123", "odd names", "day", "2026-01-28T00:00:00Z").0,
+        json!({"events": 3_000, "req-min": 5_000, "rpm.v2": 4_000, "ttl": 2_000, "window": 2_000})
+    );
+    // Converted from the older layout: only what came after counts.
+    assert_eq!(at("user-8", "gpt-4", "hour", "2026-01-28T12:00:00Z").0, json!({"rpm": 2_000}));
+    // Ten limits in one window.
+    let ten = at("ingest-1", "embeddings", "hour", "2026-01-28T15:00:00Z").0;
+    assert_eq!(ten.as_object().unwrap().len(), 10);
+}
+
+#[test]
+fn repeats_batches_and_order_of_windows_change_nothing() {
+    let once = replay(&["tests/events", "--output", "json"]);
+    for args in [
+        &["--repeat", "3"][..],
+        &["--batch-size", "1"],
+        &["--batch-size", "7", "--repeat", "2", "--windows", "day,hour,day"],
+    ] {
+        let again = replay(&[&["tests/events", "--output", "json"], args].concat());
+        assert_eq!(windows(&again), windows(&once), "{args:?}");
+    }
+    let keys: Vec<Vec<String>> = windows(&once)
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|w| {
+            ["entity", "resource", "window", "start"]
+                .map(|k| w[k].as_str().unwrap().to_owned())
+                .to_vec()
+        })
+        .collect();
+    assert!(keys.is_sorted(), "{keys:?}");
+}
+
+#[test]
+fn any_windows_may_be_asked_for() {
+    let output = replay(&[
+        "tests/events/05-month-end.json",
+        "--windows",
+        "month,minute",
+        "--output",
+        "json",
+    ]);
+    let starts: Vec<String> = windows(&output)
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|w| format!("{} {}", w["window"].as_str().unwrap(), w["start"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        starts,
+        [
+            "minute 2026-01-31T23:59:00Z",
+            "minute 2026-02-01T00:00:00Z",
+            "month 2026-01-01T00:00:00Z",
+            "month 2026-02-01T00:00:00Z",
+        ]
+    );
+    let output = replay(&["tests/events", "--windows", "hours"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        text(&output.stderr).contains("minute, hour, day or month"),
+        "{}",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn the_table_has_a_column_for_each_limit() {
+    let output = replay(&["tests/events/01-insert-first-acquire.json"]);
+    let table = text(&output.stdout);
+    let lines: Vec<Vec<&str>> =
+        table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(
+        lines[0],
+        ["entity", "resource", "window", "start", "(UTC)", "rpm", "tpm", "events"]
+    );
+    assert_eq!(lines[3], ["user-123", "gpt-4", "hour", "2026-01-28T14:00:00Z", "1", "500", "1"]);
+    assert!(text(&output.stderr).starts_with("1 record from 1 file: 2 windows, "), "{output:?}");
+}
+
+#[test]
+fn bad_input_is_one_line_with_its_place_and_writes_nothing() {
+    let empty = tempfile::tempdir().unwrap();
+    for (args, place) in [
+        (&["tests/events-bad/not-json.json"][..], "not-json.json:4:1: not JSON"),
+        (
+            &["tests/events-bad/not-an-event.json"],
+            "not-an-event.json:3:3: not a DynamoDB stream record",
+        ),
+        (&["tests/nowhere.json"], "tests/nowhere.json: No such file"),
+        (&["tests/events", "Cargo.toml"], "Cargo.toml:1:2: not JSON"),
+        (&[empty.path().to_str().unwrap()], "the folder has no"),
+    ] {
+        let output = replay(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert_eq!(text(&output.stdout), "", "{args:?}");
+        let error = text(&output.stderr);
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(error.starts_with("error: ") && error.contains(place), "{error}");
+    }
+}
+
+#[test]
+fn quarantined_records_are_listed_and_the_rest_is_counted() {
+    for file in ["wrong-view-type.json", "broken-counters.json"] {
+        let path = format!("tests/events-bad/{file}");
+        let output = replay(&[&path, "--output", "json", "--repeat", "2"]);
+        assert_eq!(output.status.code(), Some(1), "{file}");
+        let listed: Vec<Value> =
+            text(&output.stderr).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(!listed.is_empty() && listed.iter().all(|entry| entry["reason"].is_string()));
+        let windows = windows(&output);
+        let good = window(&windows, "user-good", "gpt-4", "hour", "2026-01-28T14:00:00Z");
+        assert_eq!(good["consumed_milli"], json!({"rpm": 1_000}));
+    }
+    let output = replay(&["tests/events-bad/wrong-view-type.json"]);
+    assert!(text(&output.stderr).contains("MODIFY without OldImage"), "{}", text(&output.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_table_is_written_and_read_back() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let table = engine.create_table().await;
+        let url = engine.endpoint_url().to_owned();
+        let args = ["--table", &table, "--endpoint-url", &url, "--output", "json"];
+        let history = History::generate(&Shape::new(4, 400));
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("history.jsonl");
+        let lines: Vec<&str> = history.records.iter().map(|record| record.get()).collect();
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        let path = path.to_str().unwrap();
+        let run = |extra: &[&str]| {
+            let output = replay(&[&[path], &args[..], extra].concat());
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            windows(&output)
+        };
+        let first = tokio::task::block_in_place(|| run(&[]));
+        assert_eq!(first.as_array().unwrap().len(), history.windows.len());
+        assert_eq!(read_usages(engine.client(), &table).await, history.windows);
+        let again = tokio::task::block_in_place(|| run(&["--repeat", "2", "--batch-size", "33"]));
+        assert_eq!(again, first);
+        engine.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_table_is_one_line_and_its_own_exit_code() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let args = [
+            "tests/events",
+            "--table",
+            "sluicegate-missing",
+            "--endpoint-url",
+            engine.endpoint_url(),
+        ];
+        let output = tokio::task::block_in_place(|| replay(&args));
+        assert_eq!(output.status.code(), Some(5));
+        let error = text(&output.stderr);
+        assert_eq!(error.lines().count(), 1, "{error}");
+        assert!(
+            error.contains("sluicegate-missing") && error.contains("ResourceNotFound"),
+            "{error}"
+        );
+        engine.stop().await;
+    }
+}
