@@ -1,15 +1,16 @@
 //! What cannot be counted is kept, once, and the batch goes on.
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use serde_json::value::to_raw_value;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use sluicegate_core::keys::{PK, SK};
-use sluicegate_testkit::RunningEngine;
+use sluicegate_processor::{Processor, Settings};
 use sluicegate_testkit::usage::{read_quarantine, read_usages};
+use sluicegate_testkit::{Fault, Proxy, RunningEngine};
 
 use crate::support::{Records, acquire, deliver, hour_of, on_every_engine, processor};
 
-fn changed(n: u64, change: impl FnOnce(&mut Value)) -> Box<serde_json::value::RawValue> {
+fn changed(n: u64, change: impl FnOnce(&mut Value)) -> Box<RawValue> {
     let mut record: Value = serde_json::from_str(acquire("odd", n, 0, 1_000).get()).unwrap();
     change(&mut record);
     to_raw_value(&record).unwrap()
@@ -99,6 +100,117 @@ async fn a_window_that_cannot_take_records_is_passed_over_for_good() {
         assert_eq!(hour_of(&found, "u").unwrap().consumed_milli["rpm"], 7);
         let day = found.iter().find(|(id, _)| id.2 == "day").unwrap().1;
         assert_eq!((day.events, day.consumed_milli["rpm"]), (151, 150_007));
+    })
+    .await;
+}
+
+/// An acquire that changes this many limits at once; more than one expression can name.
+fn many_limits(entity: &str, n: u64, limits: usize, padding: usize) -> Box<RawValue> {
+    let mut record: Value = serde_json::from_str(acquire(entity, n, 0, 1_000).get()).unwrap();
+    for limit in 0..limits {
+        record["dynamodb"]["NewImage"][format!("b_limit-{limit}_tc")] = json!({"N": "1"});
+    }
+    record["dynamodb"]["NewImage"]["padding"] = json!({"S": "x".repeat(padding)});
+    to_raw_value(&record).unwrap()
+}
+
+/// An over-long expression is refused before its condition is looked at, so a redelivery learns
+/// only from the transaction that the records were passed over.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_that_were_passed_over_stay_so_after_redelivery_and_lost_replies() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let behind = Processor::new(client, Settings::new(&table));
+        proxy.inject(|call| match (call.operation, call.number) {
+            ("TransactWriteItems" | "PutItem", ..=2) => Fault::LoseReply,
+            _ => Fault::None,
+        });
+        let odd = changed(3, |record| record["dynamodb"]["NewImage"] = Value::Null);
+        let batch: Records = vec![
+            acquire("u", 1, 0, 1_000),
+            many_limits("u", 2, 400, 0),
+            odd,
+            acquire("u", 4, 0, 1_000),
+        ];
+        let first = deliver(&behind, &batch).await;
+        assert_eq!(first.report.quarantined, 3, "a lost reply is not silence: {first:?}");
+        for _ in 0..2 {
+            let again = deliver(&behind, &batch).await;
+            assert_eq!((again.report.windows_written, again.report.quarantined), (0, 0));
+        }
+        let entries = read_quarantine(engine.client(), &table).await;
+        assert_eq!(entries.len(), 3, "the record for each kind of window, and the odd one");
+        let found = read_usages(engine.client(), &table).await;
+        assert_eq!(hour_of(&found, "u").unwrap().consumed_milli["rpm"], 2_000);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_limits_in_one_batch_are_counted_however_it_is_cut() {
+    on_every_engine(async |engine| {
+        let records: Records = (0..400)
+            .map(|n| {
+                let text =
+                    acquire("u", n, 0, 1_000).get().replace("b_rpm_tc", &format!("b_l{n}_tc"));
+                RawValue::from_string(text).unwrap()
+            })
+            .collect();
+        for size in [400, 150, 7] {
+            let table = engine.create_table().await;
+            let processor = processor(engine, &table);
+            for batch in records.chunks(size) {
+                assert_eq!(deliver(&processor, batch).await.report.quarantined, 0);
+            }
+            let found = read_usages(engine.client(), &table).await;
+            let hour = hour_of(&found, "u").unwrap();
+            assert_eq!((hour.events, hour.consumed_milli.len()), (400, 400), "batches of {size}");
+        }
+    })
+    .await;
+}
+
+/// Entries are large and many: more than a transaction holds, and more than an item.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_records_are_kept_in_as_many_transactions_as_it_takes() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let processor = processor(engine, &table);
+        let mut batch: Records = (1..=30).map(|n| many_limits("u", n, 400, 250_000)).collect();
+        batch.push(many_limits("u", 31, 400, 420_000));
+        let long_name = "\u{7f}".repeat(60_000);
+        batch.push(changed(32, |record| {
+            record["dynamodb"]["NewImage"][format!("b_{long_name}_tc")] = json!({"S": "1"});
+        }));
+        let outcome = deliver(&processor, &batch).await;
+        assert_eq!(outcome.report.quarantined, 63);
+        let entries = read_quarantine(engine.client(), &table).await;
+        assert_eq!(entries.values().filter(|entry| entry.contains_key("truncated")).count(), 2);
+    })
+    .await;
+}
+
+/// Positions order the records of one shard; two items may well have the same one.
+#[tokio::test(flavor = "multi_thread")]
+async fn items_that_share_a_position_are_kept_apart() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let processor = processor(engine, &table);
+        let odd = |entity: &str| {
+            let text = acquire(entity, 9, 0, 1_000).get().replace("OldImage", "Other");
+            RawValue::from_string(text).unwrap()
+        };
+        let batch = [odd("a"), odd("b"), many_limits("c", 9, 400, 0), acquire("d", 9, 0, 1_000)];
+        deliver(&processor, &batch).await;
+        let entries = read_quarantine(engine.client(), &table).await;
+        assert_eq!(entries.len(), 4);
+        for (id, entry) in entries.iter().filter(|(id, _)| id.ends_with("#hour")) {
+            assert_eq!(entry["record"].as_s().unwrap(), batch[2].get(), "{id}");
+        }
+        let found = read_usages(engine.client(), &table).await;
+        assert_eq!(hour_of(&found, "d").unwrap().consumed_milli["rpm"], 1_000);
     })
     .await;
 }

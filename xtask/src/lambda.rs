@@ -5,6 +5,7 @@
 //! machine may link newer symbols. `sam build` makes the arm64 build, with zig.
 
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -12,19 +13,46 @@ use anyhow::{Context, Result};
 use crate::engines::{self, Engine};
 use crate::{process, workspace};
 
+/// What to build: a binary of the function's package.
+#[derive(Clone, Copy)]
+pub(crate) enum Function {
+    /// The function that is deployed.
+    Bootstrap,
+    /// The one that it is measured beside.
+    Bare,
+}
+
+impl Function {
+    /// The binary, and the feature that it needs.
+    fn target(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::Bootstrap => ("bootstrap", &[]),
+            Self::Bare => ("bare", &["--features", "bare"]),
+        }
+    }
+}
+
 pub(crate) fn run() -> Result<()> {
+    let bootstrap = build(Function::Bootstrap)?;
+    let bytes = fs::metadata(&bootstrap)
+        .with_context(|| format!("cannot read {}", bootstrap.display()))?
+        .len();
+    println!("{} {bytes} bytes", bootstrap.display());
+    Ok(())
+}
+
+/// Builds one and returns the path of its binary.
+pub(crate) fn build(function: Function) -> Result<PathBuf> {
     engines::ensure(&[Engine::CargoLambda])?;
     // Called by its path: `cargo lambda` would prefer one that the user installed.
     let mut build = Command::new(Engine::CargoLambda.program());
     build.args(["lambda", "build", "--release", "--locked", "--compiler", "cargo"]);
-    build.args(["--package", "sluicegate-processor", "--bin", "bootstrap"]);
+    let (name, features) = function.target();
+    build.args(["--package", "sluicegate-processor", "--bin", name]).args(features);
     process::forget_package(&mut build);
     process::run(&mut build)?;
 
-    let bootstrap = workspace::target_dir().join("lambda").join("bootstrap").join("bootstrap");
-    let bytes = fs::metadata(&bootstrap)
-        .with_context(|| format!("cargo-lambda left no {}", bootstrap.display()))?
-        .len();
-    println!("{} {bytes} bytes", bootstrap.display());
-    Ok(())
+    let binary = workspace::target_dir().join("lambda").join(name).join("bootstrap");
+    anyhow::ensure!(binary.exists(), "cargo-lambda left no {}", binary.display());
+    Ok(binary)
 }

@@ -8,9 +8,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+mod bench;
+mod capture;
 mod engines;
+mod figures;
 mod lambda;
 mod process;
+mod soak;
 mod stages;
 mod template;
 mod test;
@@ -26,9 +30,15 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Benchmarks reading and folding events; ratios and instruction counts.
+    Bench,
+    Capture(capture::Args),
     Engines(engines::Args),
+    /// Measures the function beside a bare one: size, memory, time to the first response.
+    Figures,
     /// Builds the function for this machine's architecture.
     Lambda,
+    Soak(soak::Args),
     /// Lints template.yaml and asserts what correct counting depends on.
     Template,
     Test(test::Args),
@@ -36,8 +46,12 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().task {
+        Task::Bench => bench::run(),
+        Task::Capture(args) => capture::run(&args),
         Task::Engines(args) => engines::run(&args),
+        Task::Figures => figures::run(),
         Task::Lambda => lambda::run(),
+        Task::Soak(args) => soak::run(&args),
         Task::Template => template::run(),
         Task::Test(args) => test::run(&args),
     };

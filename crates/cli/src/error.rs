@@ -1,5 +1,6 @@
 //! Why a command could not do its work, and the exit code that tells a script.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Each variant has an exit code of its own, the same for every command.
@@ -21,7 +22,20 @@ impl CliError {
         match self {
             Self::BadInput(_) => ExitCode::from(2),
             Self::Store(_) => ExitCode::from(5),
-            Self::Output(_) => ExitCode::FAILURE,
+            Self::Output(_) => ExitCode::from(6),
         }
     }
+}
+
+/// Tells a person something on standard error, in one line. Nobody may be reading, and what is
+/// quoted may come from anywhere: control characters are spelled out.
+pub(crate) fn say(line: &str) {
+    let mut shown = String::with_capacity(line.len());
+    for character in line.chars() {
+        match character {
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
+        }
+    }
+    let _ = writeln!(std::io::stderr(), "{shown}");
 }

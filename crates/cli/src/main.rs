@@ -2,14 +2,14 @@
 //!
 //! Results go to standard output; everything else (progress, quarantined records, errors) to
 //! standard error, so that a script reads one and a person the other.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command line tool prints")]
-
 mod error;
 mod replay;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use error::{CliError, say};
 
 /// Rate limiting and usage metering on DynamoDB.
 #[derive(Parser)]
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: cannot start: {error}");
+            say(&format!("error: cannot start: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -37,7 +37,15 @@ fn main() -> ExitCode {
         Command::Replay(args) => runtime.block_on(replay::run(args)),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("error: {error}");
-        error.exit_code()
+        match error {
+            // Whoever read the output has seen enough.
+            CliError::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
+                ExitCode::SUCCESS
+            }
+            error => {
+                say(&format!("error: {error}"));
+                error.exit_code()
+            }
+        }
     })
 }

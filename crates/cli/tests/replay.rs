@@ -204,6 +204,85 @@ fn quarantined_records_are_listed_and_the_rest_is_counted() {
     assert!(text(&output.stderr).contains("MODIFY without OldImage"), "{}", text(&output.stderr));
 }
 
+#[test]
+fn records_out_of_order_are_brought_into_stream_order() {
+    let paths = |order: &str| order.split(' ').map(|n| sample(n)).collect::<Vec<_>>();
+    let run = |order: &str, batch: &str| {
+        let paths = paths(order);
+        let mut args: Vec<&str> = paths.iter().map(String::as_str).collect();
+        args.extend(["--output", "json", "--batch-size", batch]);
+        replay(&args)
+    };
+    let right = windows(&run("01 02 03", "100"));
+    for (order, batch) in [("03 01 02", "100"), ("02 03 01", "1"), ("03 02 01", "2")] {
+        let output = run(order, batch);
+        assert_eq!(windows(&output), right, "{order}");
+        assert!(
+            text(&output.stderr).contains("replayed in stream order"),
+            "{}",
+            text(&output.stderr)
+        );
+    }
+}
+
+/// The sample file whose name begins with `number`.
+fn sample(number: &str) -> String {
+    let mut names = std::fs::read_dir(workspace().join("tests/events"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    format!("tests/events/{}", names.find(|name| name.starts_with(number)).unwrap())
+}
+
+#[test]
+fn a_pipe_is_replayed() {
+    let event = std::fs::read(workspace().join(sample("01"))).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        .args(["replay", "/dev/stdin", "--output", "json"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::io::Write::write_all(&mut child.stdin.take().unwrap(), &event).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(windows(&output).as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_store_that_cannot_be_used_is_one_line_at_once() {
+    let run = |args: &[&str], env: &[(&str, &str)]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+        command
+            .current_dir(workspace())
+            .args(["replay", "tests/events", "--table", "t"])
+            .args(args);
+        command.env_clear().envs(env.iter().copied()).output().unwrap()
+    };
+    let none = [
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_EC2_METADATA_DISABLED", "true"),
+        ("HOME", "/nonexistent"),
+    ];
+    let output = run(&["--endpoint-url", "http://127.0.0.1:9"], &none);
+    assert_eq!(output.status.code(), Some(5), "no credentials: {}", text(&output.stderr));
+    assert_eq!(text(&output.stderr).lines().count(), 1, "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("redential"), "{}", text(&output.stderr));
+    let output = run(&["--endpoint-url", "not a url"], &none);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_result_that_cannot_be_printed_is_no_quarantine() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let status = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        .current_dir(workspace())
+        .args(["replay", "tests/events"])
+        .stdout(full)
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert_eq!(status.code(), Some(6));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_real_table_is_written_and_read_back() {
     for kind in engines_under_test() {

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{RecordDeltas, StreamRecord, extract_deltas};
+use crate::{EpochMillis, RecordDeltas, StreamRecord, extract_deltas};
 
 /// A DynamoDB stream event as Lambda delivers it.
 #[derive(Debug, Deserialize)]
@@ -23,8 +23,8 @@ pub struct Batch<'a> {
     pub counted: Vec<RecordDeltas>,
     /// Records that cannot be counted.
     pub odd: Vec<OddRecord<'a>>,
-    /// Creation of the oldest record, in epoch seconds.
-    pub oldest_s: Option<f64>,
+    /// Creation of the oldest record.
+    pub oldest: Option<EpochMillis>,
 }
 
 /// A record that cannot be counted, and why.
@@ -55,8 +55,8 @@ impl<'a> Batch<'a> {
                 return self.odd.push(OddRecord { json, reason });
             }
         };
-        if let Some(created_s) = record.created_s() {
-            self.oldest_s = Some(self.oldest_s.map_or(created_s, |oldest| oldest.min(created_s)));
+        if let Some(created) = record.created() {
+            self.oldest = Some(self.oldest.map_or(created, |oldest| oldest.min(created)));
         }
         match extract_deltas(&record) {
             Ok(None) => {}
@@ -93,6 +93,6 @@ mod tests {
             batch.odd.iter().map(|odd| odd.json).collect::<Vec<_>>(),
             ["7", &record("8", "x")]
         );
-        assert_eq!(batch.oldest_s, Some(8.0));
+        assert_eq!(batch.oldest.map(EpochMillis::get), Some(8_000));
     }
 }

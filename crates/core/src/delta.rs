@@ -3,7 +3,7 @@
 //! The counters only grow by what was consumed and shrink by what was returned, whatever the write
 //! path, so the sum of the differences over all records of an item is the growth of its counters.
 
-use crate::keys::ItemKey;
+use crate::keys::{self, ItemKey};
 use crate::record::{Image, Scalar};
 use crate::{
     BadSequenceNumber, EntityId, EpochMillis, EventName, LimitName, Millitokens, NameError,
@@ -58,6 +58,14 @@ pub enum RecordError {
         /// What stands there.
         value: String,
     },
+    /// An image names a counter more than once.
+    #[error("{image} has the counter of limit {limit:?} more than once")]
+    Repeated {
+        /// The limit, cut to 80 characters.
+        limit: String,
+        /// `OldImage` or `NewImage`.
+        image: &'static str,
+    },
     /// The entity, the resource or a limit has a name that the schema does not allow.
     #[error(transparent)]
     BadName(#[from] NameError),
@@ -91,9 +99,12 @@ pub fn extract_deltas(record: &StreamRecord<'_>) -> Result<Option<RecordDeltas>,
         return Ok(None);
     }
     let change = &record.change;
-    let Some(ItemKey::Bucket(entity, resource)) =
-        ItemKey::parse(&change.keys.pk.text.0, &change.keys.sk.text.0)?
-    else {
+    let (pk, sk) = (&change.keys.pk.text.0, &change.keys.sk.text.0);
+    // Names in items of other kinds are none of metering's business.
+    if !sk.starts_with(keys::BUCKET_PREFIX) {
+        return Ok(None);
+    }
+    let Some(ItemKey::Bucket(entity, resource)) = ItemKey::parse(pk, sk)? else {
         return Ok(None);
     };
     let present = |image: &'_ Option<Image<'_>>| image.as_ref().is_some_and(|i| i.attributes > 0);
@@ -119,13 +130,19 @@ pub fn extract_deltas(record: &StreamRecord<'_>) -> Result<Option<RecordDeltas>,
         sequence: SequenceNumber::parse(&sequence.0)?,
         entity,
         resource,
-        at: event_time(old, new, change.created_s)?,
+        at: event_time(old, new, record.created())?,
         deltas,
     }))
 }
 
 /// Walks both sorted lists of counters in step.
 fn compare(old: &Image<'_>, new: &Image<'_>) -> Result<Vec<Delta>, RecordError> {
+    for (image, name) in [(old, "OldImage"), (new, "NewImage")] {
+        if let Some(pair) = image.counters.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            let limit = crate::excerpt(&pair[0].0.0);
+            return Err(RecordError::Repeated { limit, image: name });
+        }
+    }
     let mut deltas = Vec::with_capacity(new.counters.len());
     let mut before = old.counters.iter().peekable();
     for (limit, value) in &new.counters {
@@ -153,23 +170,21 @@ fn counter(limit: &str, value: &Scalar<'_>, image: &'static str) -> Result<i64, 
         Scalar::Number(digits) => digits.0.parse().ok().and_then(|n| Millitokens::new(n).ok()),
         Scalar::Other => None,
     };
-    number
-        .map(Millitokens::get)
-        .ok_or_else(|| bad_number(&format!("counter of limit {limit:?}"), value, image))
+    number.map(Millitokens::get).ok_or_else(|| {
+        bad_number(&format!("counter of limit {:?}", crate::excerpt(limit)), value, image)
+    })
 }
 
 fn event_time(
     old: &Image<'_>,
     new: &Image<'_>,
-    created_s: Option<f64>,
+    created: Option<EpochMillis>,
 ) -> Result<EpochMillis, RecordError> {
     let refilled = new.refilled_at.as_ref().map(|rf| instant(rf, "NewImage")).transpose()?;
     match refilled {
         Some(refilled) if new.refilled_at != old.refilled_at => Ok(refilled),
-        Some(refilled) => {
-            Ok(created_s.and_then(from_seconds).map_or(refilled, |t| t.max(refilled)))
-        }
-        None => created_s.and_then(from_seconds).ok_or(RecordError::NoTime),
+        Some(refilled) => Ok(created.map_or(refilled, |created| created.max(refilled))),
+        None => created.ok_or(RecordError::NoTime),
     }
 }
 
@@ -181,18 +196,9 @@ fn instant(value: &Scalar<'_>, image: &'static str) -> Result<EpochMillis, Recor
     millis.ok_or_else(|| bad_number("rf", value, image))
 }
 
-fn from_seconds(seconds: f64) -> Option<EpochMillis> {
-    let millis = (seconds * 1_000.0).round();
-    if !(0.0..=1e15).contains(&millis) {
-        return None;
-    }
-    #[expect(clippy::cast_possible_truncation, reason = "checked to be far inside an i64")]
-    EpochMillis::new(millis as i64).ok()
-}
-
 fn bad_number(attribute: &str, value: &Scalar<'_>, image: &'static str) -> RecordError {
     let value = match value {
-        Scalar::Number(digits) => format!("the number {:?}", digits.0),
+        Scalar::Number(digits) => format!("the number {:?}", crate::excerpt(&digits.0)),
         Scalar::Other => "not a number at all".to_owned(),
     };
     RecordError::BadNumber { attribute: attribute.to_owned(), image, value }

@@ -158,6 +158,30 @@ fn a_broken_counter_in_either_image_spoils_the_record() {
 }
 
 #[test]
+fn a_counter_that_an_image_has_twice_spoils_the_record() {
+    let text = record("INSERT", None, Some(image(RF, &[("rpm", 5)]))).to_string();
+    let twice = text.replace("\"b_rpm_tc\":", "\"b_rpm_tc\":{\"N\":\"5\"},\"b_rpm_tc\":");
+    let error = extract_deltas(&StreamRecord::from_json(&twice).unwrap()).unwrap_err();
+    assert!(matches!(error, RecordError::Repeated { .. }), "{error}");
+}
+
+#[test]
+fn an_error_quotes_no_more_than_it_needs() {
+    let name = "x".repeat(60_000);
+    let error = extract(&record("INSERT", None, Some(image(RF, &[(&name, 5)])))).unwrap_err();
+    assert!(error.to_string().len() < 300, "{error}");
+}
+
+#[test]
+fn illegal_names_of_other_items_are_not_judged() {
+    let mut record = record("INSERT", None, Some(json!({"parent_id": {"S": "x"}})));
+    record["dynamodb"]["Keys"] = json!({"PK": {"S": "ENTITY#a#b"}, "SK": {"S": "#META"}});
+    assert_eq!(named(&record), []);
+    record["dynamodb"]["Keys"]["SK"]["S"] = json!("#BUCKET#gpt-4");
+    assert!(extract(&record).is_err());
+}
+
+#[test]
 fn a_position_is_needed_only_for_what_counts() {
     let mut record = record("INSERT", None, Some(image(RF, &[("rpm", 1)])));
     record["dynamodb"]["SequenceNumber"] = json!("12x");

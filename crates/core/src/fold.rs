@@ -13,6 +13,10 @@ use crate::{
     EntityId, LimitName, RecordDeltas, Resource, SequenceNumber, StreamLabel, Window, WindowKind,
 };
 
+/// Most limits that one update names, unless a single record names more: an expression has 4 KB,
+/// which is 326 limits, and DynamoDB documents 300 operators for it.
+const LIMITS_PER_UPDATE: usize = 200;
+
 /// What a batch adds up to.
 #[derive(Debug)]
 pub struct Folded {
@@ -126,7 +130,9 @@ impl WindowFold {
         &self.records[counted..]
     }
 
-    /// The update for a window with this watermark; `None` when everything was counted.
+    /// The update for a window with this watermark; `None` when everything was counted. Where the
+    /// records name more limits than fit one update it counts the first of them, and another one,
+    /// after its [`WindowUpdate::last`], is needed.
     #[must_use]
     pub fn after(&self, watermark: Option<&SequenceNumber>) -> Option<WindowUpdate> {
         WindowUpdate::of(self.pending(watermark))
@@ -136,15 +142,40 @@ impl WindowFold {
 impl WindowUpdate {
     /// Adds up records of one window in the order of their positions; `None` when there are none.
     fn of(records: &[Arc<RecordDeltas>]) -> Option<Self> {
-        let (first, last) = (records.first()?.sequence, records.last()?.sequence);
-        let mut consumed: Vec<(LimitName, i128)> = Vec::new();
-        for delta in records.iter().flat_map(|record| &record.deltas) {
-            match consumed.binary_search_by(|(limit, _)| limit.cmp(&delta.limit)) {
-                Ok(at) => consumed[at].1 += i128::from(delta.consumed_milli),
-                Err(at) => consumed.insert(at, (delta.limit.clone(), delta.consumed_milli.into())),
+        let first = records.first()?.sequence;
+        let mut update = Self { first, last: first, events: 0, consumed_milli: Vec::new() };
+        for record in records {
+            if update.events > 0 && !update.has_room_for(record) {
+                break;
+            }
+            update.add(record);
+        }
+        Some(update)
+    }
+
+    fn has_room_for(&self, record: &RecordDeltas) -> bool {
+        let named = self.consumed_milli.len();
+        // Only near the limit is it worth looking which of the names are new.
+        named + record.deltas.len() <= LIMITS_PER_UPDATE || {
+            let is_new =
+                |limit| self.consumed_milli.binary_search_by(|(l, _)| l.cmp(limit)).is_err();
+            named + record.deltas.iter().filter(|delta| is_new(&delta.limit)).count()
+                <= LIMITS_PER_UPDATE
+        }
+    }
+
+    fn add(&mut self, record: &RecordDeltas) {
+        self.last = record.sequence;
+        self.events += 1;
+        for delta in &record.deltas {
+            match self.consumed_milli.binary_search_by(|(limit, _)| limit.cmp(&delta.limit)) {
+                Ok(at) => self.consumed_milli[at].1 += i128::from(delta.consumed_milli),
+                Err(at) => {
+                    self.consumed_milli
+                        .insert(at, (delta.limit.clone(), delta.consumed_milli.into()));
+                }
             }
         }
-        Some(Self { first, last, events: records.len(), consumed_milli: consumed })
     }
 }
 
@@ -206,6 +237,26 @@ mod tests {
         assert_eq!(fold.after(Some(&sequence(25))), Some(rest));
         assert_eq!(fold.after(Some(&sequence(40))), None);
         assert_eq!(fold.after(None).unwrap().events, 4);
+    }
+
+    #[test]
+    fn more_limits_than_an_expression_holds_are_counted_piece_by_piece() {
+        let names: Vec<String> = (0..450).map(|n| format!("limit-{n}")).collect();
+        let batch =
+            (0..900).map(|n| record("a", n, 0, &[(&names[usize::try_from(n).unwrap() % 450], 1)]));
+        let folded = fold(batch.collect(), &[WindowKind::Hour]);
+        let (mut watermark, mut events, mut pieces) = (None, 0, 0);
+        while let Some(update) = folded.windows[0].after(watermark.as_ref()) {
+            assert!(update.consumed_milli.len() <= LIMITS_PER_UPDATE);
+            events += update.events;
+            pieces += 1;
+            watermark = Some(update.last);
+        }
+        assert_eq!((events, pieces), (900, 5));
+        // One record is never cut.
+        let all: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
+        let folded = fold(vec![record("a", 1, 0, &all)], &[WindowKind::Hour]);
+        assert_eq!(folded.windows[0].after(None).unwrap().consumed_milli.len(), 450);
     }
 
     #[test]

@@ -66,15 +66,18 @@ pub enum LimitsScope {
     System,
 }
 
-/// Identifies a quarantined record.
+/// Identifies a quarantined record, or one kind of window that could not take a record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum QuarantineId {
-    /// A record whose content cannot be counted at all.
-    Record(StreamLabel, SequenceNumber),
-    /// A record that one kind of window cannot take; its other windows counted it.
-    Window(StreamLabel, SequenceNumber, WindowKind),
-    /// A record without a readable sequence number, by a digest of its bytes (hexadecimal).
-    Content(StreamLabel, String),
+pub struct QuarantineId {
+    /// The stream that delivered it.
+    pub stream: StreamLabel,
+    /// Its position, if it has a readable one.
+    pub sequence: Option<SequenceNumber>,
+    /// Tells records of one position apart (positions order the records of one shard): a digest of
+    /// the item's key or, for a record without a position, of its bytes. Letters and digits.
+    pub digest: String,
+    /// The one kind of window that is missing it; `None` when nothing of it was counted.
+    pub window: Option<WindowKind>,
 }
 
 /// The identity of an item of the table.
@@ -124,14 +127,10 @@ impl ItemKey {
             Self::Usage(_, resource, window) => {
                 format!("{USAGE_PREFIX}{resource}#{}#{}", window.kind(), window.start_text())
             }
-            Self::Quarantine(QuarantineId::Record(label, sequence)) => {
-                format!("{label}#{}", sequence.padded())
-            }
-            Self::Quarantine(QuarantineId::Window(label, sequence, kind)) => {
-                format!("{label}#{}#{kind}", sequence.padded())
-            }
-            Self::Quarantine(QuarantineId::Content(label, digest)) => {
-                format!("{label}#content#{digest}")
+            Self::Quarantine(id) => {
+                let sequence = id.sequence.as_ref().map_or("-", SequenceNumber::padded);
+                let window = id.window.map(|kind| format!("#{kind}")).unwrap_or_default();
+                format!("{}#{sequence}#{}{window}", id.stream, id.digest)
             }
             Self::SchemaVersion => VERSION.to_owned(),
         }
@@ -209,20 +208,16 @@ impl ItemKey {
 }
 
 fn parse_quarantine(id: &str) -> Option<QuarantineId> {
-    let (label, rest) = id.split_once('#')?;
-    let label = StreamLabel::parse(label)?;
-    if let Some(digest) = rest.strip_prefix("content#") {
-        return Some(QuarantineId::Content(label, digest.to_owned()));
-    }
-    let (sequence, kind) = match rest.split_once('#') {
-        Some((sequence, kind)) => (sequence, Some(kind)),
-        None => (rest, None),
+    let mut parts = id.split('#');
+    let stream = StreamLabel::parse(parts.next()?)?;
+    let sequence = match parts.next()? {
+        "-" => None,
+        digits => Some(SequenceNumber::parse(digits).ok()?),
     };
-    let sequence = SequenceNumber::parse(sequence).ok()?;
-    Some(match kind {
-        Some(kind) => QuarantineId::Window(label, sequence, kind.parse().ok()?),
-        None => QuarantineId::Record(label, sequence),
-    })
+    let digest = parts.next()?.to_owned();
+    let window =
+        parts.next().map(|kind| kind.parse().ok()).map_or(Some(None), |kind| kind.map(Some))?;
+    parts.next().is_none().then_some(QuarantineId { stream, sequence, digest, window })
 }
 
 /// A field of one limit in a bucket item.
@@ -345,11 +340,16 @@ mod tests {
             resource().prop_map(|r| K::Limits(LimitsScope::Resource(r))),
             Just(K::Limits(LimitsScope::System)),
             (entity(), resource(), window()).prop_map(|(e, r, w)| K::Usage(e, r, w)),
-            (label(), sequence()).prop_map(|(l, s)| K::Quarantine(QuarantineId::Record(l, s))),
-            (label(), sequence(), 0..4_usize).prop_map(|(l, s, k)| K::Quarantine(
-                QuarantineId::Window(l, s, WindowKind::ALL[k])
-            )),
-            (label(), "[0-9a-f]{64}").prop_map(|(l, d)| K::Quarantine(QuarantineId::Content(l, d))),
+            (
+                label(),
+                proptest::option::of(sequence()),
+                "[0-9a-f]{16}",
+                proptest::option::of(0..4_usize)
+            )
+                .prop_map(|(stream, sequence, digest, kind)| {
+                    let window = kind.map(|kind| WindowKind::ALL[kind]);
+                    K::Quarantine(QuarantineId { stream, sequence, digest, window })
+                }),
             Just(K::SchemaVersion),
         ]
     }

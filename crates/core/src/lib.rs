@@ -45,3 +45,8 @@ pub use record::{EventName, Image, StreamRecord};
 pub use sequence::{BadSequenceNumber, SequenceNumber, StreamLabel};
 pub use usage::UsageWindow;
 pub use window::{UnknownWindowKind, Window, WindowKind};
+
+/// What an error message quotes of a text from outside, which may have any length.
+fn excerpt(text: &str) -> String {
+    text.chars().take(80).collect()
+}

@@ -37,7 +37,7 @@ pub enum NameError {
     Illegal {
         /// Which name.
         what: &'static str,
-        /// The name as given.
+        /// The name as given, cut to 80 characters.
         name: String,
         /// The first character that is not allowed.
         character: char,
@@ -61,7 +61,7 @@ fn check(
     }
     match name.chars().find(|&c| !is_allowed(c)) {
         Some(character) => {
-            Err(NameError::Illegal { what, name: name.to_owned(), character, allowed })
+            Err(NameError::Illegal { what, name: crate::excerpt(name), character, allowed })
         }
         None => Ok(SmolStr::new(name)),
     }

@@ -10,8 +10,9 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_dynamo::{AttributeValue, Item};
+use serde_json::value::RawValue;
 
-use crate::{SequenceNumber, StreamLabel, keys};
+use crate::{EpochMillis, SequenceNumber, StreamLabel, keys};
 
 /// What happened to the item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -88,6 +89,26 @@ pub(crate) struct KeyValue<'a> {
     pub(crate) text: Text<'a>,
 }
 
+/// What can be told of a record that is not as it should be; nothing else of it is judged.
+#[derive(Default, Deserialize)]
+struct Odd<'a> {
+    #[serde(borrow, rename = "eventSourceARN")]
+    arn: Option<&'a RawValue>,
+    #[serde(borrow, rename = "dynamodb")]
+    change: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+struct OddChange<'a> {
+    #[serde(borrow, rename = "SequenceNumber")]
+    sequence: Option<&'a RawValue>,
+}
+
+/// Decodes a value if it is one of the expected kind.
+fn lenient<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
+    serde_json::from_str(raw?.get()).ok()
+}
+
 impl<'a> StreamRecord<'a> {
     /// Reads one record of a Lambda event.
     ///
@@ -97,19 +118,35 @@ impl<'a> StreamRecord<'a> {
         serde_json::from_str(json)
     }
 
-    /// The stream and position of anything that has them, however odd the rest of it is.
+    /// The stream and, where it is readable, the position of a record, however odd the rest of it.
     #[must_use]
-    pub fn position_of(json: &str) -> Option<(StreamLabel, SequenceNumber)> {
-        let record: serde_json::Value = serde_json::from_str(json).ok()?;
-        let sequence = record["dynamodb"]["SequenceNumber"].as_str()?;
-        let stream = StreamLabel::from_arn(record["eventSourceARN"].as_str());
-        Some((stream, SequenceNumber::parse(sequence).ok()?))
+    pub fn position_of(json: &str) -> (StreamLabel, Option<SequenceNumber>) {
+        let record: Odd<'_> = serde_json::from_str(json).unwrap_or_default();
+        let stream = StreamLabel::from_arn(lenient::<String>(record.arn).as_deref());
+        let change: OddChange<'_> = lenient(record.change).unwrap_or_default();
+        let digits: Option<String> = lenient(change.sequence);
+        let sequence = digits.and_then(|digits| SequenceNumber::parse(&digits).ok());
+        (stream, sequence)
     }
 
-    /// When the record was created, in epoch seconds, as far as it says so.
+    /// When the record was created, if it says so with a time between 1970 and 9999.
     #[must_use]
-    pub fn created_s(&self) -> Option<f64> {
-        self.change.created_s
+    pub fn created(&self) -> Option<EpochMillis> {
+        let millis = (self.change.created_s? * 1_000.0).round();
+        if !(0.0..=1e15).contains(&millis) {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "checked to be far inside an i64")]
+        EpochMillis::new(millis as i64).ok()
+    }
+
+    /// The stream, partition key, sort key and position, for telling records of one item apart.
+    #[must_use]
+    pub fn identity(&self) -> Option<(StreamLabel, &str, &str, SequenceNumber)> {
+        let stream = StreamLabel::from_arn(self.arn.as_ref().map(|arn| arn.0.as_ref()));
+        let sequence = SequenceNumber::parse(&self.change.sequence.as_ref()?.0).ok()?;
+        let keys = &self.change.keys;
+        Some((stream, &keys.pk.text.0, &keys.sk.text.0, sequence))
     }
 }
 
@@ -308,12 +345,19 @@ mod tests {
 
     #[test]
     fn a_position_is_found_in_odd_records_too() {
-        let json = r##"{"eventName":7,"dynamodb":{"Keys":[],"SequenceNumber":"42"}}"##;
-        let (stream, sequence) = StreamRecord::position_of(json).unwrap();
-        assert_eq!((stream.as_str(), sequence.as_sent()), ("-", "42"));
-        for json in ["{}", "[1]", "null", r##"{"dynamodb":{"SequenceNumber":42}}"##, "{"] {
-            assert!(StreamRecord::position_of(json).is_none(), "{json}");
+        for json in [
+            r##"{"eventName":7,"dynamodb":{"Keys":[],"SequenceNumber":"42"}}"##,
+            r##"{"dynamodb":{"SequenceNumber":"42","NewImage":{"a":{"N":1e400}}}}"##,
+            r##"{"eventSourceARN":8,"dynamodb":{"SequenceNumber":"42","x":"\ud800"}}"##,
+        ] {
+            let (stream, sequence) = StreamRecord::position_of(json);
+            assert_eq!((stream.as_str(), sequence.unwrap().as_sent()), ("-", "42"), "{json}");
         }
+        for json in ["{}", "[1]", "null", r##"{"dynamodb":{"SequenceNumber":42}}"##, "{"] {
+            assert!(StreamRecord::position_of(json).1.is_none(), "{json}");
+        }
+        let json = r##"{"eventSourceARN":"x/stream/2026","dynamodb":7}"##;
+        assert_eq!(StreamRecord::position_of(json).0.as_str(), "2026");
     }
 
     #[test]

@@ -12,7 +12,7 @@ const WIDTH: usize = 40;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a sequence number: 1 to 40 digits are expected")]
 pub struct BadSequenceNumber {
-    /// The text as given.
+    /// The text as given, cut to 80 characters.
     pub text: String,
 }
 
@@ -31,7 +31,7 @@ impl SequenceNumber {
     pub fn parse(text: &str) -> Result<Self, BadSequenceNumber> {
         let digits = text.len();
         if !(1..=WIDTH).contains(&digits) || !text.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(BadSequenceNumber { text: text.chars().take(80).collect() });
+            return Err(BadSequenceNumber { text: crate::excerpt(text) });
         }
         let mut padded = [b'0'; WIDTH];
         padded[WIDTH - digits..].copy_from_slice(text.as_bytes());

@@ -7,9 +7,7 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
-use sluicegate_core::{SequenceNumber, StreamLabel, WindowFold, WindowUpdate};
-
-use crate::settings::Retention;
+use sluicegate_core::{SequenceNumber, WindowFold, WindowUpdate};
 
 /// An update of one item with its guard.
 #[derive(Debug, Default)]
@@ -44,50 +42,54 @@ impl Update {
         format!("{name}{operator}{value}")
     }
 
-    /// `SET watermark = last`, on condition that nothing at or above `first` was counted.
-    fn advance(
+    /// What every write to a window sets: the watermark, on condition that nothing at or above
+    /// `first` was counted, the expiry and the index keys.
+    fn settle(
         &mut self,
-        stream: &StreamLabel,
+        fold: &WindowFold,
         first: &SequenceNumber,
         last: &SequenceNumber,
+        expiry_s: Option<i64>,
     ) -> String {
-        let watermark = self.name(keys::watermark_attribute(stream));
+        let watermark = self.name(keys::watermark_attribute(fold.stream()));
         let first = self.value(text(first.padded()));
         let last = self.value(text(last.padded()));
         self.condition = format!("attribute_not_exists({watermark}) OR {watermark} < {first}");
-        format!("{watermark} = {last}")
+        let mut sets = vec![format!("{watermark} = {last}")];
+        if let Some(expiry_s) = expiry_s {
+            sets.push(self.term(keys::TTL, " = ", number(expiry_s)));
+        }
+        if let Some((gsi2pk, gsi2sk)) = fold.key().by_resource() {
+            sets.push(self.term(keys::GSI2[1], " = ", text(gsi2pk)));
+            sets.push(self.term(keys::GSI2[2], " = ", text(gsi2sk)));
+        }
+        sets.join(", ")
     }
 }
 
 /// Adds an update to its window and moves the watermark, in one guarded write.
-pub(crate) fn count(fold: &WindowFold, update: &WindowUpdate, retention: Retention) -> Update {
+pub(crate) fn count(fold: &WindowFold, update: &WindowUpdate, expiry_s: Option<i64>) -> Update {
     let mut built = Update::default();
     let mut adds = Vec::with_capacity(update.consumed_milli.len() + 1);
     for (limit, milli) in &update.consumed_milli {
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
     adds.push(built.term(keys::EVENTS, " ", number(update.events)));
-    let mut sets = vec![built.advance(fold.stream(), &update.first, &update.last)];
-    if let Some(expiry_s) = retention.expiry_s(fold.window().end_s()) {
-        sets.push(built.term(keys::TTL, " = ", number(expiry_s)));
-    }
-    if let Some((gsi2pk, gsi2sk)) = fold.key().by_resource() {
-        sets.push(built.term(keys::GSI2[1], " = ", text(gsi2pk)));
-        sets.push(built.term(keys::GSI2[2], " = ", text(gsi2sk)));
-    }
-    built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
+    let sets = built.settle(fold, &update.first, &update.last, expiry_s);
+    built.expression = format!("ADD {} SET {sets}", adds.join(", "));
     built
 }
 
 /// Moves the watermark past records, `first` to `last`, that quarantine keeps instead.
 pub(crate) fn pass_over(
-    stream: &StreamLabel,
+    fold: &WindowFold,
     first: &SequenceNumber,
     last: &SequenceNumber,
+    expiry_s: Option<i64>,
 ) -> Update {
     let mut built = Update::default();
-    let set = built.advance(stream, first, last);
-    built.expression = format!("SET {set}");
+    let sets = built.settle(fold, first, last, expiry_s);
+    built.expression = format!("SET {sets}");
     built
 }
 
@@ -141,11 +143,11 @@ mod tests {
     fn every_expression() {
         let fold = &folds()[0];
         let update = fold.after(None).unwrap();
-        insta::assert_snapshot!("count", shown(&count(fold, &update, Retention::Days(90))));
-        insta::assert_snapshot!("count_forever", shown(&count(fold, &update, Retention::Forever)));
+        insta::assert_snapshot!("count", shown(&count(fold, &update, Some(1_777_388_400))));
+        insta::assert_snapshot!("count_forever", shown(&count(fold, &update, None)));
         insta::assert_snapshot!(
             "pass_over",
-            shown(&pass_over(fold.stream(), &update.first, &update.last))
+            shown(&pass_over(fold, &update.first, &update.last, None))
         );
         insta::assert_snapshot!("absent", format!("{:?}", absent()));
     }

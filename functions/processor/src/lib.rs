@@ -16,6 +16,7 @@ mod quarantine;
 mod report;
 mod settings;
 mod store;
+mod tally;
 mod usage;
 
 pub use client::{client, sdk_config};
@@ -24,4 +25,4 @@ pub use processor::{HandleError, Processor};
 pub use report::{Failure, Outcome, Quarantined, Report};
 pub use settings::{Retention, Settings, SettingsError};
 pub use sluicegate_core::StreamEvent;
-pub use store::Refusal;
+pub use store::{Refusal, explain};

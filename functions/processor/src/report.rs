@@ -26,7 +26,7 @@ pub struct Report {
     pub records: u64,
     /// Counters whose change was read from them.
     pub deltas: u64,
-    /// Usage windows written.
+    /// Updates of usage windows.
     pub windows_written: u64,
     /// Records that had been counted before, or came twice in the event.
     pub duplicates_dropped: u64,
@@ -34,7 +34,8 @@ pub struct Report {
     pub quarantined: u64,
     /// Windows and quarantine entries whose write must be repeated by a later delivery.
     pub retryable_failures: u64,
-    /// Write capacity units, as DynamoDB reported them.
+    /// Write capacity units: as DynamoDB reported them, and one for each refused condition, whose
+    /// answer does not say.
     pub write_units: f64,
     /// Age of the oldest record when it was processed, in milliseconds.
     pub record_age_ms: Option<f64>,

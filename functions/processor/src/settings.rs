@@ -18,12 +18,27 @@ impl Retention {
     /// Most days, a century.
     pub const MAX_DAYS: u32 = 36_525;
 
-    /// When a window that ends at `end_s` may be deleted, in epoch seconds.
+    /// When a window that ends at `end_s` and is written at `now_s` may be deleted, all in epoch
+    /// seconds. A window of the past is kept as long from now on: it must not be gone before the
+    /// stream can no longer deliver one of its records again.
     #[must_use]
-    pub fn expiry_s(self, end_s: i64) -> Option<i64> {
+    pub fn expiry_s(self, end_s: i64, now_s: i64) -> Option<i64> {
         match self {
-            Self::Days(days) => Some(end_s + i64::from(days) * 86_400),
+            Self::Days(days) => Some(end_s.max(now_s) + i64::from(days) * 86_400),
             Self::Forever => None,
+        }
+    }
+}
+
+/// Days from 2 to 36,525, or 0 to keep windows for ever.
+impl std::str::FromStr for Retention {
+    type Err = SettingsError;
+
+    fn from_str(value: &str) -> Result<Self, SettingsError> {
+        match value.trim().parse() {
+            Ok(0) => Ok(Self::Forever),
+            Ok(days @ Self::MIN_DAYS..=Self::MAX_DAYS) => Ok(Self::Days(days)),
+            _ => Err(SettingsError::Retention { value: value.to_owned() }),
         }
     }
 }
@@ -86,7 +101,7 @@ impl Settings {
             settings.windows = parse_windows(&value)?;
         }
         if let Some(value) = get("USAGE_TTL_DAYS") {
-            settings.retention = parse_retention(&value)?;
+            settings.retention = value.parse()?;
         }
         Ok(settings)
     }
@@ -100,14 +115,6 @@ fn parse_windows(value: &str) -> Result<Vec<WindowKind>, SettingsError> {
     kinds.sort_unstable();
     kinds.dedup();
     Ok(kinds)
-}
-
-fn parse_retention(value: &str) -> Result<Retention, SettingsError> {
-    match value.trim().parse() {
-        Ok(0) => Ok(Retention::Forever),
-        Ok(days @ Retention::MIN_DAYS..=Retention::MAX_DAYS) => Ok(Retention::Days(days)),
-        _ => Err(SettingsError::Retention { value: value.to_owned() }),
-    }
 }
 
 #[cfg(test)]
@@ -148,7 +155,8 @@ mod tests {
             let error = retention(value).unwrap_err();
             assert!(error.to_string().contains("USAGE_TTL_DAYS"), "{error}");
         }
-        assert_eq!(Retention::Days(2).expiry_s(100), Some(172_900));
-        assert_eq!(Retention::Forever.expiry_s(100), None);
+        assert_eq!(Retention::Days(2).expiry_s(100, 50), Some(172_900));
+        assert_eq!(Retention::Days(2).expiry_s(100, 200), Some(173_000), "from now on");
+        assert_eq!(Retention::Forever.expiry_s(100, 50), None);
     }
 }

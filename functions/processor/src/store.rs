@@ -1,6 +1,6 @@
 //! Sending one request: which refusals can be repeated, and for how long.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use tokio::time::Instant;
@@ -29,33 +29,51 @@ impl Refusal {
         E: ProvideErrorMetadata + std::error::Error + 'static,
         R: std::fmt::Debug,
     {
-        let reason = match error.meta().message() {
-            Some(message) => format!("{}: {message}", error.code().unwrap_or("error")),
-            None => chain(error),
-        };
-        match error.code() {
-            Some("ValidationException" | "ItemCollectionSizeLimitExceededException") => {
-                Self::Invalid(reason)
+        let reason = explain(error);
+        if let Some(code) = error.code() {
+            return Self::of_code(code, reason);
+        }
+        match error {
+            // No credentials, no such endpoint: the same in a moment.
+            SdkError::ConstructionFailure(_) => Self::Setup(reason),
+            SdkError::DispatchFailure(failure)
+                if failure.is_user() || (failure.is_other() && failure.as_other().is_none()) =>
+            {
+                Self::Setup(reason)
             }
-            Some(
-                "AccessDeniedException"
-                | "ResourceNotFoundException"
-                | "UnrecognizedClientException"
-                | "IncompleteSignatureException"
-                | "InvalidSignatureException"
-                | "MissingAuthenticationTokenException"
-                | "ExpiredTokenException"
-                | "InvalidClientTokenId",
-            ) => Self::Setup(reason),
-            _ => match error {
-                SdkError::ConstructionFailure(_) => Self::Setup(reason),
-                _ => Self::Transient(reason),
-            },
+            _ => Self::Transient(reason),
+        }
+    }
+
+    /// Sorts an error code of DynamoDB, or the code of a cancelled transaction's item.
+    pub(crate) fn of_code(code: &str, reason: String) -> Self {
+        match code {
+            "ValidationException"
+            | "ValidationError"
+            | "ItemCollectionSizeLimitExceededException" => Self::Invalid(reason),
+            "AccessDeniedException"
+            | "ResourceNotFoundException"
+            | "UnrecognizedClientException"
+            | "IncompleteSignatureException"
+            | "InvalidSignatureException"
+            | "MissingAuthenticationTokenException"
+            | "ExpiredTokenException"
+            | "InvalidClientTokenId" => Self::Setup(reason),
+            _ => Self::Transient(reason),
         }
     }
 
     pub(crate) fn out_of_time() -> Self {
         Self::Transient("the invocation ran out of time".to_owned())
+    }
+
+    /// What is refused although it was made to fit: a person must look at the table, and the
+    /// records stay in the stream until then.
+    pub(crate) fn repairable(self) -> Self {
+        match self {
+            Self::Invalid(reason) => Self::Setup(reason),
+            other => other,
+        }
     }
 
     pub(crate) fn reason(self) -> String {
@@ -65,15 +83,45 @@ impl Refusal {
     }
 }
 
-/// The message of an error and of everything that caused it.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
+/// Now, in epoch seconds.
+pub(crate) fn epoch_s() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+}
+
+/// What went wrong, in one line of at most a few hundred characters: DynamoDB's own words, or the
+/// chain of causes.
+pub fn explain<E, R>(error: &SdkError<E, R>) -> String
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+    R: std::fmt::Debug,
+{
+    let text = match error.meta().message() {
+        Some(message) => format!("{}: {message}", error.code().unwrap_or("error")),
+        None => {
+            let mut text = error.to_string();
+            let mut source = std::error::Error::source(error);
+            while let Some(cause) = source {
+                text = format!("{text}: {cause}");
+                source = cause.source();
+            }
+            text
+        }
+    };
+    one_line(&text, 400)
+}
+
+/// The first characters of a text, with line breaks and other control characters spelled out.
+pub(crate) fn one_line(text: &str, most: usize) -> String {
+    let mut line = String::new();
+    for character in text.chars().take(most) {
+        match character {
+            '\n' => line.push(' '),
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
     }
-    text
+    line
 }
 
 /// Pauses between repetitions, with full jitter, until the deadline.
@@ -102,6 +150,12 @@ impl Backoff {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reason_is_one_short_line() {
+        assert_eq!(one_line("a\nb\u{1b}[31m\u{e9}", 100), "a b\\u{1b}[31m\u{e9}");
+        assert_eq!(one_line("\u{e9}\u{e9}\u{e9}", 2), "\u{e9}\u{e9}");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_and_end_before_the_deadline() {

@@ -1,4 +1,7 @@
-//! Writing one usage window: a guarded update, answered by the watermark when it is refused.
+//! Settling one usage window: every record of a fold is counted, found counted, or kept aside.
+//!
+//! The window's watermark is all that is known of it. A guarded update that is refused hands it
+//! back, and the next one begins behind it, so nothing is ever read.
 
 use std::collections::HashMap;
 
@@ -11,109 +14,168 @@ use sluicegate_core::{SequenceNumber, WindowFold, WindowUpdate, keys};
 use tokio::time::Instant;
 
 use crate::expressions;
+use crate::quarantine::{self, Entry, Texts};
+use crate::report::{Failure, Quarantined};
 use crate::settings::Settings;
-use crate::store::{Backoff, Refusal};
+use crate::store::{Backoff, Refusal, epoch_s};
 
-/// How the attempt to count a window's records ended.
-#[derive(Debug)]
-pub(crate) enum Counted {
-    /// All records are counted, by this call or before it.
-    Done {
-        /// The newest position that an earlier delivery had counted.
-        known: Option<SequenceNumber>,
-        /// True when this call wrote.
-        wrote: bool,
-        write_units: f64,
-    },
-    /// The records after `known` could not be counted.
-    Refused { known: Option<SequenceNumber>, refusal: Refusal, write_units: f64 },
+/// What became of one window.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    /// Records up to here had been counted by an earlier delivery.
+    pub(crate) duplicates_to: Option<SequenceNumber>,
+    /// Updates written.
+    pub(crate) writes: u64,
+    pub(crate) write_units: f64,
+    /// Records that the window cannot take.
+    pub(crate) quarantined: Vec<Quarantined>,
+    pub(crate) failure: Option<Failure>,
 }
 
-/// Counts the records of `fold` that its window has not counted yet.
-pub(crate) async fn count(
-    client: &Client,
-    settings: &Settings,
-    fold: &WindowFold,
-    deadline: Instant,
-) -> Counted {
-    let mut backoff = Backoff::until(deadline);
-    let (mut known, mut write_units) = (None, 0.0);
-    while let Some(update) = fold.after(known.as_ref()) {
-        match attempt(client, settings, fold, &update, deadline).await {
-            Attempt::Written(units) => {
-                return Counted::Done { known, wrote: true, write_units: write_units + units };
-            }
-            // A refused condition costs one write unit, like a write of up to 1 KB.
-            Attempt::Behind(watermark) if Some(watermark) > known => {
-                known = Some(watermark);
-                write_units += 1.0;
-            }
-            Attempt::Behind(_) => {
-                let refusal = Refusal::Setup(
-                    "the table refused a watermark that its answer does not show".to_owned(),
-                );
-                return Counted::Refused { known, refusal, write_units };
-            }
-            Attempt::Refused(Refusal::Transient(reason)) => {
-                if !backoff.pause().await {
-                    return Counted::Refused {
-                        known,
-                        refusal: Refusal::Transient(reason),
-                        write_units,
-                    };
-                }
-            }
-            Attempt::Refused(refusal) => return Counted::Refused { known, refusal, write_units },
-        }
-    }
-    Counted::Done { known, wrote: false, write_units }
+/// Where the records of a fold are to go, and by when.
+#[derive(Clone, Copy)]
+pub(crate) struct Window<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) settings: &'a Settings,
+    pub(crate) fold: &'a WindowFold,
+    pub(crate) texts: &'a Texts<'a>,
+    pub(crate) deadline: Instant,
 }
 
-enum Attempt {
-    /// Written, at this many write units.
-    Written(f64),
-    /// Records up to this position were counted before.
+/// What a write does. One whose reply was lost may have done it: then the watermark is at `to`.
+struct Tried {
+    to: SequenceNumber,
+    /// Entries for the quarantine; none when it counts.
+    aside: Vec<Quarantined>,
+}
+
+/// How one write ended.
+pub(crate) enum Attempt {
+    /// Done, at this many write units.
+    Done(f64),
+    /// The guard refused: records up to this position were settled before.
     Behind(SequenceNumber),
     Refused(Refusal),
 }
 
-async fn attempt(
-    client: &Client,
-    settings: &Settings,
-    fold: &WindowFold,
-    update: &WindowUpdate,
-    deadline: Instant,
-) -> Attempt {
-    let built = expressions::count(fold, update, settings.retention);
-    let request = client
-        .update_item()
-        .table_name(&settings.table)
-        .set_key(Some(expressions::key(&fold.key())))
-        .update_expression(built.expression)
-        .condition_expression(built.condition)
-        .set_expression_attribute_names(Some(built.names))
-        .set_expression_attribute_values(Some(built.values))
-        .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
-        .return_consumed_capacity(ReturnConsumedCapacity::Total);
-    let error = match tokio::time::timeout_at(deadline, request.send()).await {
-        Err(_) => return Attempt::Refused(Refusal::out_of_time()),
-        Ok(Ok(output)) => {
-            let units = output.consumed_capacity.and_then(|capacity| capacity.capacity_units);
-            return Attempt::Written(units.unwrap_or(0.0));
+impl Window<'_> {
+    /// Settles all records of the fold, or says why not.
+    pub(crate) async fn settle(self) -> Settled {
+        let mut settled = Settled::default();
+        let mut backoff = Backoff::until(self.deadline);
+        let mut watermark = None;
+        let mut doubt: Option<Tried> = None;
+        while let Some(update) = self.fold.after(watermark.as_ref()) {
+            let (attempt, tried) = match self.count(&update).await {
+                Attempt::Refused(Refusal::Invalid(reason)) => {
+                    self.keep_aside(watermark.as_ref(), &update, &reason).await
+                }
+                attempt => (attempt, Tried { to: update.last, aside: Vec::new() }),
+            };
+            match attempt {
+                Attempt::Done(units) => {
+                    settled.write_units += units;
+                    watermark = Some(tried.to);
+                    settled.note(tried);
+                }
+                Attempt::Behind(position) if Some(position) > watermark => {
+                    // A refused condition costs one write unit, like a write of up to 1 KB.
+                    settled.write_units += 1.0;
+                    watermark = Some(position);
+                    match doubt.take() {
+                        Some(tried) if tried.to == position => settled.note(tried),
+                        _ => settled.duplicates_to = Some(position),
+                    }
+                }
+                Attempt::Behind(_) => {
+                    let why = "the table refused a watermark that its answer does not show";
+                    return settled.failed(update.first, Refusal::Setup(why.to_owned()));
+                }
+                Attempt::Refused(Refusal::Transient(reason)) => {
+                    doubt = Some(tried);
+                    if !backoff.pause().await {
+                        return settled.failed(update.first, Refusal::Transient(reason));
+                    }
+                }
+                Attempt::Refused(refusal) => return settled.failed(update.first, refusal),
+            }
         }
-        Ok(Err(error)) => error,
-    };
-    match error.as_service_error() {
-        Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
-            behind(failed.item(), &keys::watermark_attribute(fold.stream()))
+        settled
+    }
+
+    fn expiry_s(self) -> Option<i64> {
+        self.settings.retention.expiry_s(self.fold.window().end_s(), epoch_s())
+    }
+
+    async fn count(self, update: &WindowUpdate) -> Attempt {
+        let built = expressions::count(self.fold, update, self.expiry_s());
+        let request = self
+            .client
+            .update_item()
+            .table_name(&self.settings.table)
+            .set_key(Some(expressions::key(&self.fold.key())))
+            .update_expression(built.expression)
+            .condition_expression(built.condition)
+            .set_expression_attribute_names(Some(built.names))
+            .set_expression_attribute_values(Some(built.values))
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
+            Err(_) => return Attempt::Refused(Refusal::out_of_time()),
+            Ok(Ok(output)) => {
+                let units = output.consumed_capacity.and_then(|capacity| capacity.capacity_units);
+                return Attempt::Done(units.unwrap_or(0.0));
+            }
+            Ok(Err(error)) => error,
+        };
+        match error.as_service_error() {
+            Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
+                behind(failed.item(), self.fold)
+            }
+            _ => Attempt::Refused(Refusal::of(&error)),
         }
-        _ => Attempt::Refused(Refusal::of(&error)),
+    }
+
+    /// Keeps the first records of an update that the window will never take in quarantine, and
+    /// moves the watermark past them; its other windows count them.
+    async fn keep_aside(
+        self,
+        watermark: Option<&SequenceNumber>,
+        update: &WindowUpdate,
+        reason: &str,
+    ) -> (Attempt, Tried) {
+        let records = &self.fold.pending(watermark)[..update.events];
+        let entries =
+            records.iter().map(|record| Entry::of_window(self.fold, record, self.texts, reason));
+        let entries = quarantine::first_that_fit(entries);
+        let to = records[..entries.len()].last().map_or(update.first, |record| record.sequence);
+        let aside = entries.iter().map(|entry| Quarantined {
+            key: entry.key.clone(),
+            reason: entry.reason.clone(),
+            is_new: true,
+        });
+        let tried = Tried { to, aside: aside.collect() };
+        let built = expressions::pass_over(self.fold, &update.first, &to, self.expiry_s());
+        (quarantine::pass_over(self, built, entries).await, tried)
     }
 }
 
-/// Reads the watermark from the item that a refused update hands back.
-fn behind(item: Option<&HashMap<String, AttributeValue>>, watermark: &str) -> Attempt {
-    let value = item.and_then(|item| item.get(watermark));
+impl Settled {
+    fn note(&mut self, done: Tried) {
+        self.writes += u64::from(done.aside.is_empty());
+        self.quarantined.extend(done.aside);
+    }
+
+    fn failed(mut self, first: SequenceNumber, refusal: Refusal) -> Self {
+        self.failure = Some(Failure { first: Some(first), reason: refusal.reason() });
+        self
+    }
+}
+
+/// Reads the watermark from the item that a refused guard hands back.
+pub(crate) fn behind(item: Option<&HashMap<String, AttributeValue>>, fold: &WindowFold) -> Attempt {
+    let watermark = keys::watermark_attribute(fold.stream());
+    let value = item.and_then(|item| item.get(&watermark));
     let position = match value.map(AttributeValue::as_s) {
         Some(Ok(digits)) => SequenceNumber::parse(digits).map_err(|bad| bad.to_string()),
         Some(Err(_)) => Err("not a string".to_owned()),

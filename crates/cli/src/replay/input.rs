@@ -1,7 +1,8 @@
-//! Finding, checking and reading event files.
+//! Finding, reading and checking event files.
 //!
-//! Only one file is in memory at a time. A file holds any number of JSON values: events, records,
-//! or both, one a line or spread over many.
+//! All of it is read once and held, so that a pipe can be replayed, nothing is written before
+//! everything is checked, and records can be brought into stream order. A file holds any number of
+//! JSON values: events, records, or both, one a line or spread over many.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,69 +10,48 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::order;
 use crate::error::CliError;
 
 const EXTENSIONS: [&str; 3] = ["json", "jsonl", "ndjson"];
 
-/// Event files in the order in which they are replayed.
+/// The records of all files.
 pub(super) struct Input {
-    files: Vec<PathBuf>,
+    /// In the order given, unless that was not stream order.
+    pub(super) records: Vec<Box<RawValue>>,
+    pub(super) files: usize,
+    /// Records that stood behind later ones of their item, and were moved before them.
+    pub(super) moved: usize,
 }
 
 impl Input {
-    /// Resolves files and folders.
-    pub(super) fn find(paths: &[PathBuf]) -> Result<Self, CliError> {
-        let mut files = Vec::new();
-        for path in paths {
-            let about = fs::metadata(path).map_err(|error| bad(path, &error.to_string()))?;
-            if !about.is_dir() {
-                files.push(path.clone());
-                continue;
-            }
-            let found = event_files(path).map_err(|error| bad(path, &error.to_string()))?;
-            if found.is_empty() {
-                return Err(bad(path, "the folder has no .json, .jsonl or .ndjson file"));
-            }
-            files.extend(found);
+    /// Resolves files and folders and reads them.
+    pub(super) fn read(paths: &[PathBuf]) -> Result<Self, CliError> {
+        let files = find(paths)?;
+        let mut records = Vec::new();
+        for file in &files {
+            read_file(file, &mut records)?;
         }
-        Ok(Self { files })
-    }
-
-    pub(super) const fn files(&self) -> usize {
-        self.files.len()
-    }
-
-    /// Reads everything once and returns the number of records.
-    pub(super) fn check(&self) -> Result<u64, CliError> {
-        let mut records = 0;
-        for file in self.load() {
-            records += file?.len() as u64;
-        }
-        Ok(records)
-    }
-
-    /// The records of file after file.
-    pub(super) fn load(&self) -> impl Iterator<Item = Result<Vec<Box<RawValue>>, CliError>> {
-        self.files.iter().map(|path| {
-            let bytes = fs::read(path).map_err(|error| bad(path, &error.to_string()))?;
-            let text = String::from_utf8(bytes).map_err(|error| {
-                let at = error.utf8_error().valid_up_to();
-                bad(path, &format!("not UTF-8 text, at byte {at}"))
-            })?;
-            let records = records(&text).map_err(|(at, why)| {
-                let (line, column) = position(&text, at);
-                CliError::BadInput(format!("{}:{line}:{column}: {why}", path.display()))
-            })?;
-            if records.is_empty() && text.trim().is_empty() {
-                return Err(bad(path, "the file is empty: a stream event was expected"));
-            }
-            Ok(records.into_iter().map(ToOwned::to_owned).collect())
-        })
+        let moved = order::restore(&mut records);
+        Ok(Self { records, files: files.len(), moved })
     }
 }
 
-fn bad(path: &Path, why: &str) -> CliError {
-    CliError::BadInput(format!("{}: {why}", path.display()))
+fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
+    let mut files = Vec::new();
+    for path in paths {
+        let about = fs::metadata(path).map_err(|error| bad(path, &error.to_string()))?;
+        if !about.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let found = event_files(path).map_err(|error| bad(path, &error.to_string()))?;
+        if found.is_empty() {
+            return Err(bad(path, "the folder has no .json, .jsonl or .ndjson file"));
+        }
+        files.extend(found);
+    }
+    Ok(files)
 }
 
 fn event_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
@@ -79,7 +59,8 @@ fn event_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let extension = path.extension().and_then(|extension| extension.to_str());
-        if path.is_file() && extension.is_some_and(|extension| EXTENSIONS.contains(&extension)) {
+        let extension = extension.map(str::to_ascii_lowercase).unwrap_or_default();
+        if path.is_file() && EXTENSIONS.contains(&extension.as_str()) {
             files.push(path);
         }
     }
@@ -87,6 +68,27 @@ fn event_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+fn read_file(path: &Path, to: &mut Vec<Box<RawValue>>) -> Result<(), CliError> {
+    let bytes = fs::read(path).map_err(|error| bad(path, &error.to_string()))?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        bad(path, &format!("not UTF-8 text, at byte {at}"))
+    })?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+    if text.trim().is_empty() {
+        return Err(bad(path, "the file is empty: a stream event was expected"));
+    }
+    let records = records(text).map_err(|(at, why)| {
+        let (line, column) = position(text, at);
+        CliError::BadInput(format!("{}:{line}:{column}: {why}", path.display()))
+    })?;
+    to.extend(records.into_iter().map(ToOwned::to_owned));
+    Ok(())
+}
+
+fn bad(path: &Path, why: &str) -> CliError {
+    CliError::BadInput(format!("{}: {why}", path.display()))
+}
 /// The two shapes that a value in a file may have.
 #[derive(Deserialize)]
 struct Shape<'a> {

@@ -4,6 +4,7 @@
 //! half-written. Delivering everything again changes no figure.
 
 mod input;
+mod order;
 mod output;
 mod target;
 
@@ -13,13 +14,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::value::RawValue;
 use sluicegate_core::WindowKind;
 use sluicegate_core::keys::ItemKey;
-use sluicegate_processor::{Processor, Quarantined, Settings};
+use sluicegate_processor::{Outcome, Processor, Quarantined, Retention, Settings};
 use tokio::time::Instant;
 
-use crate::error::CliError;
+use crate::error::{CliError, say};
 use input::Input;
 use target::Target;
 
@@ -40,10 +40,10 @@ Examples:
   sluicegate replay tests/events --repeat 3        # the figures stay the same
 
 Exit codes: 0 all counted, 1 some records went to quarantine, 2 bad input (nothing was
-written), 5 the table could not be used.")]
+written), 5 the table could not be used, 6 the result could not be printed.")]
 pub(crate) struct Args {
     /// Files or folders of stream events: what Lambda receives ({"Records": [...]}), or one record
-    /// a line. A folder's .json, .jsonl and .ndjson files are taken by name.
+    /// a line. A folder's .json, .jsonl and .ndjson files are taken by name, its subfolders are not.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Usage windows to count: any of minute, hour, day, month.
@@ -59,8 +59,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
     /// Where the table is; by default as the AWS environment says.
-    #[arg(long, value_name = "URL", requires = "table")]
+    #[arg(long, value_name = "URL", requires = "table", value_parser = endpoint)]
     endpoint_url: Option<String>,
+    /// Days that windows are kept in the table; at least 2, or 0 for ever.
+    #[arg(long, default_value = "90", value_name = "DAYS")]
+    ttl_days: Retention,
     /// How to print the windows.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -84,88 +87,84 @@ struct Replayed {
     write_units: f64,
 }
 
+/// Checked here, because the SDK would only fail with its first request.
+fn endpoint(url: &str) -> Result<String, String> {
+    let parsed: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
+    match (parsed.scheme_str(), parsed.host()) {
+        (Some("http" | "https"), Some(_)) => Ok(url.to_owned()),
+        _ => Err("expected a URL like http://127.0.0.1:8000".to_owned()),
+    }
+}
+
 pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
-    let input = Input::find(&args.paths)?;
-    let total = input.check()?;
+    let input = Input::read(&args.paths)?;
     let target = Target::open(args.table.as_deref(), args.endpoint_url.as_deref()).await?;
     let mut settings = Settings::new(target.table());
+    settings.retention = args.ttl_days;
     settings.windows.clone_from(&args.windows);
     settings.windows.sort_unstable();
     settings.windows.dedup();
     let processor = Processor::new(target.client().clone(), settings);
 
-    let progress = progress_bar(total * u64::from(args.repeat));
-    let replayed = deliver(&args, &input, &processor, &progress).await;
+    let progress = progress_bar(input.records.len() as u64 * u64::from(args.repeat));
+    let mut replayed = Replayed::default();
+    let delivered = deliver(&args, &input, &processor, &mut replayed, &progress).await;
     progress.finish_and_clear();
-    let replayed = replayed?;
+    if input.moved > 0 {
+        let moved = input.moved;
+        say(&format!(
+            "{moved} records stood behind later ones of their item; replayed in stream order"
+        ));
+    }
+    for entry in &replayed.quarantined {
+        output::quarantined(entry, args.output);
+    }
+    delivered.map_err(|reason| target.refused(&reason))?;
     let windows = target.read(&replayed.windows).await?;
     target.close().await?;
 
     output::windows(&windows, args.output)?;
-    for entry in &replayed.quarantined {
-        output::quarantined(entry, args.output);
-    }
     if args.output == Output::Table {
-        output::summary(&replayed, windows.len(), input.files());
+        output::summary(&replayed, windows.len(), input.files);
     }
     Ok(if replayed.quarantined.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-/// Feeds every file, as often as asked, in batches that run on across files.
+/// Hands all records to the processor, as often as asked; on failure says why.
 async fn deliver(
     args: &Args,
     input: &Input,
     processor: &Processor,
-    progress: &ProgressBar,
-) -> Result<Replayed, CliError> {
-    let mut replayed = Replayed::default();
-    let size = usize::from(args.batch_size);
-    for _ in 0..args.repeat {
-        let mut pending: Vec<Box<RawValue>> = Vec::new();
-        for file in input.load() {
-            pending.extend(file?);
-            let whole = pending.len() - pending.len() % size;
-            let rest = pending.split_off(whole);
-            for batch in pending.chunks(size) {
-                handle(processor, batch, &mut replayed).await?;
-                progress.inc(batch.len() as u64);
-            }
-            pending = rest;
-        }
-        if !pending.is_empty() {
-            handle(processor, &pending, &mut replayed).await?;
-            progress.inc(pending.len() as u64);
-        }
-    }
-    Ok(replayed)
-}
-
-async fn handle(
-    processor: &Processor,
-    batch: &[Box<RawValue>],
     replayed: &mut Replayed,
-) -> Result<(), CliError> {
-    let outcome = processor
-        .handle(batch, Instant::now() + BATCH_TIME)
-        .await
-        .map_err(|error| CliError::Store(error.to_string()))?;
-    if let Some(failure) = outcome.failures.first() {
-        let table = &processor.settings().table;
-        return Err(CliError::Store(format!(
-            "table {table} did not take the windows: {}. What was counted stays counted; run the same command again to go on",
-            failure.reason
-        )));
-    }
-    replayed.records += outcome.report.records;
-    replayed.duplicates += outcome.report.duplicates_dropped;
-    replayed.write_units += outcome.report.write_units;
-    replayed.windows.extend(outcome.windows);
-    for entry in outcome.quarantined {
-        if replayed.seen.insert(entry.key.clone()) {
-            replayed.quarantined.push(entry);
+    progress: &ProgressBar,
+) -> Result<(), String> {
+    for _ in 0..args.repeat {
+        for batch in input.records.chunks(usize::from(args.batch_size)) {
+            let deadline = Instant::now() + BATCH_TIME;
+            let outcome =
+                processor.handle(batch, deadline).await.map_err(|error| error.to_string())?;
+            replayed.add(&outcome);
+            if let Some(failure) = outcome.failures.into_iter().next() {
+                return Err(failure.reason);
+            }
+            progress.inc(batch.len() as u64);
         }
     }
     Ok(())
+}
+
+impl Replayed {
+    fn add(&mut self, outcome: &Outcome) {
+        self.records += outcome.report.records;
+        self.duplicates += outcome.report.duplicates_dropped;
+        self.write_units += outcome.report.write_units;
+        self.windows.extend(outcome.windows.iter().cloned());
+        for entry in &outcome.quarantined {
+            if self.seen.insert(entry.key.clone()) {
+                self.quarantined.push(entry.clone());
+            }
+        }
+    }
 }
 
 /// Visible only where a person looks at it.

@@ -9,6 +9,7 @@ use sluicegate_core::{EntityId, LimitName, Resource, UsageWindow};
 use sluicegate_processor::Quarantined;
 
 use super::{Output, Replayed};
+use crate::error::say;
 
 /// Columns before the limits.
 const FIXED: [&str; 4] = ["entity", "resource", "window", "start (UTC)"];
@@ -131,16 +132,16 @@ struct JsonQuarantined<'a> {
 pub(super) fn quarantined(entry: &Quarantined, output: Output) {
     let key = entry.key.sk();
     match output {
-        Output::Table => eprintln!("quarantined {key}: {}", entry.reason),
+        Output::Table => say(&format!("quarantined {key}: {}", entry.reason)),
         Output::Json => {
             let line = JsonQuarantined { quarantined: key, reason: &entry.reason };
-            eprintln!("{}", serde_json::to_string(&line).unwrap_or_default());
+            say(&serde_json::to_string(&line).unwrap_or_default());
         }
     }
 }
 
 pub(super) fn summary(replayed: &Replayed, windows: usize, files: usize) {
-    eprintln!(
+    say(&format!(
         "{} from {}: {}, {} duplicates dropped, {} quarantined, {} write units",
         counted(replayed.records, "record"),
         counted(files as u64, "file"),
@@ -148,7 +149,7 @@ pub(super) fn summary(replayed: &Replayed, windows: usize, files: usize) {
         replayed.duplicates,
         replayed.quarantined.len(),
         replayed.write_units,
-    );
+    ));
 }
 
 fn counted(n: u64, what: &str) -> String {

@@ -1,13 +1,14 @@
 //! Where the windows go: an engine inside this process, or a table.
 
 use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::error::DisplayErrorContext;
 use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
 use sluicegate_core::UsageWindow;
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_local::{EmbeddedEngine, Storage};
+use sluicegate_processor::explain;
 
 use crate::error::CliError;
 
@@ -15,9 +16,15 @@ use crate::error::CliError;
 const EMBEDDED_TABLE: &str = "sluicegate-limits";
 /// Most keys of one BatchGetItem.
 const KEYS_PER_READ: usize = 100;
+/// How often keys that a throttled table left out are asked for again; six seconds in all.
+const READ_ROUNDS: u32 = 7;
+
+type Attributes = HashMap<String, AttributeValue>;
 
 pub(super) struct Target {
     client: Client,
+    /// With the SDK's own retries, unlike the processor's client.
+    reader: Client,
     table: String,
     engine: Option<EmbeddedEngine>,
 }
@@ -33,8 +40,9 @@ impl Target {
         if let Some(url) = endpoint_url {
             config = config.endpoint_url(url);
         }
-        let client = sluicegate_processor::client(&config.build());
-        Ok(Self { client, table: table.to_owned(), engine: None })
+        let config = config.build();
+        let client = sluicegate_processor::client(&config);
+        Ok(Self { client, reader: Client::new(&config), table: table.to_owned(), engine: None })
     }
 
     async fn embedded() -> Result<Self, CliError> {
@@ -44,7 +52,12 @@ impl Target {
         let engine = EmbeddedEngine::start(Storage::Memory).await.map_err(failed)?;
         let client = sluicegate_local::client::dynamodb(&engine.endpoint_url());
         sluicegate_local::table::create_table(&client, EMBEDDED_TABLE).await.map_err(failed)?;
-        Ok(Self { client, table: EMBEDDED_TABLE.to_owned(), engine: Some(engine) })
+        Ok(Self {
+            reader: client.clone(),
+            client,
+            table: EMBEDDED_TABLE.to_owned(),
+            engine: Some(engine),
+        })
     }
 
     pub(super) fn table(&self) -> &str {
@@ -55,6 +68,17 @@ impl Target {
         &self.client
     }
 
+    /// Why a batch did not get through, and what to do next.
+    pub(super) fn refused(&self, reason: &str) -> CliError {
+        let table = &self.table;
+        CliError::Store(match self.engine {
+            Some(_) => format!("the engine in this process did not take the windows: {reason}"),
+            None => format!(
+                "table {table} did not take the windows: {reason}. What was counted stays counted; when it is repaired, run the same command again"
+            ),
+        })
+    }
+
     /// Reads the windows back, sorted by entity, resource, window kind and start as texts.
     pub(super) async fn read(
         &self,
@@ -63,34 +87,12 @@ impl Target {
         let keys: Vec<_> = windows.iter().map(key).collect();
         let mut usages = Vec::with_capacity(keys.len());
         for chunk in keys.chunks(KEYS_PER_READ) {
-            let mut pending = Some(chunk.to_vec());
-            while let Some(keys) = pending.take() {
-                let wanted = KeysAndAttributes::builder()
-                    .set_keys(Some(keys))
-                    .consistent_read(true)
-                    .build()
-                    .map_err(|error| CliError::Store(error.to_string()))?;
-                let answer = self
-                    .client
-                    .batch_get_item()
-                    .request_items(&self.table, wanted)
-                    .send()
-                    .await
-                    .map_err(|error| self.unreadable(&DisplayErrorContext(error)))?;
-                for item in
-                    answer.responses.unwrap_or_default().remove(&self.table).unwrap_or_default()
-                {
-                    let item = serde_dynamo::Item::from(item);
-                    let usage =
-                        UsageWindow::from_item(&item).map_err(|error| self.unreadable(&error))?;
-                    usages.extend(usage);
-                }
-                pending = answer
-                    .unprocessed_keys
-                    .unwrap_or_default()
-                    .remove(&self.table)
-                    .map(|left| left.keys)
-                    .filter(|left| !left.is_empty());
+            for item in self.read_chunk(chunk.to_vec()).await? {
+                let item = serde_dynamo::Item::from(item);
+                let usage =
+                    UsageWindow::from_item(&item).map_err(|error| self.unreadable(&error))?;
+                // A window whose records all went to quarantine holds nothing but its watermark.
+                usages.extend(usage.filter(|usage| usage.events > 0));
             }
         }
         usages.sort_by_cached_key(|u| {
@@ -99,10 +101,33 @@ impl Target {
         Ok(usages)
     }
 
+    async fn read_chunk(&self, mut keys: Vec<Attributes>) -> Result<Vec<Attributes>, CliError> {
+        let mut items = Vec::with_capacity(keys.len());
+        for round in 0..READ_ROUNDS {
+            let wanted = KeysAndAttributes::builder()
+                .set_keys(Some(keys))
+                .consistent_read(true)
+                .build()
+                .map_err(|error| CliError::Store(error.to_string()))?;
+            let request = self.reader.batch_get_item().request_items(&self.table, wanted);
+            let answer = request.send().await.map_err(|error| self.unreadable(&explain(&error)))?;
+            items.extend(
+                answer.responses.unwrap_or_default().remove(&self.table).unwrap_or_default(),
+            );
+            let left = answer.unprocessed_keys.unwrap_or_default().remove(&self.table);
+            keys = left.map(|left| left.keys).unwrap_or_default();
+            if keys.is_empty() {
+                return Ok(items);
+            }
+            tokio::time::sleep(Duration::from_millis(50 << round)).await;
+        }
+        Err(self.unreadable(&"the table keeps leaving keys out; it is throttled"))
+    }
+
     fn unreadable(&self, why: &dyn std::fmt::Display) -> CliError {
+        let table = &self.table;
         CliError::Store(format!(
-            "the windows were written but cannot be read back from {}: {why}",
-            self.table
+            "the windows were written but cannot be read back from {table}: {why}"
         ))
     }
 
@@ -114,7 +139,7 @@ impl Target {
     }
 }
 
-fn key(key: &ItemKey) -> HashMap<String, AttributeValue> {
+fn key(key: &ItemKey) -> Attributes {
     HashMap::from([
         (keys::PK.to_owned(), AttributeValue::S(key.pk())),
         (keys::SK.to_owned(), AttributeValue::S(key.sk())),

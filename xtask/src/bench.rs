@@ -1,0 +1,40 @@
+//! `cargo xtask bench`: from the bytes of an event to the folded updates, in time and instructions.
+//!
+//! Times depend on what else the machine does, so they are only good as ratios within one run;
+//! instruction counts are the same on a busy machine. The latter need valgrind.
+
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::{process, workspace};
+
+/// The same version as the library `gungraun` in Cargo.lock: the two speak a private protocol.
+const RUNNER_VERSION: &str = "0.20.0";
+
+pub(crate) fn run() -> Result<()> {
+    bench("fold", |_| ())?;
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        bail!("instruction counts need valgrind; type:  apt-get install -y valgrind");
+    }
+    let tools = workspace::root().join("target").join("tools");
+    let runner = tools.join("bin").join("gungraun-runner");
+    let version = Command::new(&runner).arg("--version").output();
+    let installed =
+        version.is_ok_and(|v| String::from_utf8_lossy(&v.stdout).contains(RUNNER_VERSION));
+    if !installed {
+        println!("installing gungraun-runner {RUNNER_VERSION} into target/tools (a few minutes)");
+        let mut install = process::cargo();
+        install.args(["install", "gungraun-runner", "--quiet", "--locked", "--debug", "--force"]);
+        install.args(["--version", RUNNER_VERSION, "--root"]).arg(tools);
+        process::run(&mut install)?;
+    }
+    bench("instructions", |cargo| drop(cargo.env("GUNGRAUN_RUNNER", &runner)))
+}
+
+fn bench(name: &str, prepare: impl FnOnce(&mut Command)) -> Result<()> {
+    let mut cargo = process::cargo();
+    cargo.args(["bench", "--locked", "--package", "sluicegate-core", "--bench", name]);
+    prepare(&mut cargo);
+    process::run(&mut cargo)
+}
