@@ -36,6 +36,7 @@ async fn a_thousand_records_of_ten_buckets_are_twenty_updates_and_no_read() {
         let more = deliver(&processor, &more).await;
         assert_eq!((more.report.windows_written, more.report.write_units), (20, 20.0));
         let found = read_usages(engine.client(), &table).await;
+        assert_eq!(found.len(), 20);
         assert!(found.values().all(|usage| usage.consumed_milli["rpm"] == 200_000));
     })
     .await;

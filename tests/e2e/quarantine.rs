@@ -206,6 +206,7 @@ async fn items_that_share_a_position_are_kept_apart() {
         deliver(&processor, &batch).await;
         let entries = read_quarantine(engine.client(), &table).await;
         assert_eq!(entries.len(), 4);
+        assert_eq!(entries.keys().filter(|id| id.ends_with("#hour")).count(), 1);
         for (id, entry) in entries.iter().filter(|(id, _)| id.ends_with("#hour")) {
             assert_eq!(entry["record"].as_s().unwrap(), batch[2].get(), "{id}");
         }

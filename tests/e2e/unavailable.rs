@@ -26,8 +26,8 @@ async fn a_throttled_window_is_reported_by_its_first_record_and_completed_later(
             acquire("fine", 3, 0, 1_000),
             acquire("throttled", 4, 0, 1_000),
         ];
-        let outcome = processor_behind.handle(&batch, soon(1)).await.unwrap();
-        let reported = &outcome.response.batch_item_failures;
+        let outcome = processor_behind.handle(&batch, soon(1)).await;
+        let reported = outcome.response.unwrap().batch_item_failures;
         assert_eq!(reported.len(), 1);
         assert_eq!(reported[0].item_identifier.as_deref(), Some("300000000000000000002"));
         assert_eq!(outcome.report.retryable_failures, 2, "the hour and the day");
@@ -80,13 +80,13 @@ async fn a_quarantine_that_is_throttled_is_reported_too() {
         let text = acquire("odd", 9, 0, 1_000).get().replace("OldImage", "Other");
         let odd = serde_json::value::RawValue::from_string(text).unwrap();
         let batch = [acquire("fine", 1, 0, 1_000), odd];
-        let outcome = processor_behind.handle(&batch, soon(1)).await.unwrap();
-        let reported = outcome.response.batch_item_failures[0].item_identifier.as_deref();
-        assert_eq!(reported, Some("300000000000000000009"));
+        let outcome = processor_behind.handle(&batch, soon(1)).await;
+        let reported = outcome.response.unwrap().batch_item_failures[0].item_identifier.clone();
+        assert_eq!(reported.as_deref(), Some("300000000000000000009"));
 
         // Without a position there is nothing to report: the whole batch comes again.
         let nameless = [serde_json::value::RawValue::from_string("{}".to_owned()).unwrap()];
-        assert!(processor_behind.handle(&nameless, soon(1)).await.is_err());
+        assert!(processor_behind.handle(&nameless, soon(1)).await.response.is_err());
         deliver(&processor(engine, &table), &batch[1..]).await;
         deliver(&processor(engine, &table), &nameless).await;
         assert_eq!(read_quarantine(engine.client(), &table).await.len(), 2);
@@ -100,7 +100,7 @@ async fn a_missing_table_is_reported_at_once() {
         let proxy = Proxy::start(engine.endpoint_url()).await;
         let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
         let processor = Processor::new(client, Settings::new("sluicegate-missing"));
-        let outcome = processor.handle(&[acquire("u", 1, 0, 1_000)], soon(60)).await.unwrap();
+        let outcome = processor.handle(&[acquire("u", 1, 0, 1_000)], soon(60)).await;
         assert_eq!(outcome.failures.len(), 2);
         assert!(outcome.failures[0].reason.contains("ResourceNotFoundException"), "{outcome:?}");
         assert_eq!(proxy.received("UpdateItem"), 2, "waiting creates no table");
@@ -110,4 +110,23 @@ async fn a_missing_table_is_reported_at_once() {
 
 fn contains(body: &[u8], needle: &[u8]) -> bool {
     body.windows(needle.len()).any(|window| window == needle)
+}
+
+/// Forty windows, the first of which is throttled all the time: it holds up nobody behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_throttled_window_holds_up_no_other() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let processor = Processor::new(client, Settings::new(&table));
+        proxy.inject(|call| {
+            if contains(call.body, b"ENTITY#user-0\"") { Fault::THROTTLED } else { Fault::None }
+        });
+        let batch: Records = (0..40).map(|n| acquire(&format!("user-{n}"), n, 0, 1_000)).collect();
+        let outcome = processor.handle(&batch, soon(4)).await;
+        assert_eq!(outcome.report.windows_written, 78);
+        assert_eq!(outcome.report.retryable_failures, 2);
+    })
+    .await;
 }

@@ -3,6 +3,7 @@
 //! Times depend on what else the machine does, so they are only good as ratios within one run;
 //! instruction counts are the same on a busy machine. The latter need valgrind.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, bail};
@@ -13,7 +14,7 @@ use crate::{process, workspace};
 const RUNNER_VERSION: &str = "0.20.0";
 
 pub(crate) fn run() -> Result<()> {
-    bench("fold", |_| ())?;
+    bench("fold", None)?;
     if Command::new("valgrind").arg("--version").output().is_err() {
         bail!("instruction counts need valgrind; type:  apt-get install -y valgrind");
     }
@@ -29,12 +30,14 @@ pub(crate) fn run() -> Result<()> {
         install.args(["--version", RUNNER_VERSION, "--root"]).arg(tools);
         process::run(&mut install)?;
     }
-    bench("instructions", |cargo| drop(cargo.env("GUNGRAUN_RUNNER", &runner)))
+    bench("instructions", Some(&runner))
 }
 
-fn bench(name: &str, prepare: impl FnOnce(&mut Command)) -> Result<()> {
+fn bench(name: &str, runner: Option<&Path>) -> Result<()> {
     let mut cargo = process::cargo();
     cargo.args(["bench", "--locked", "--package", "sluicegate-core", "--bench", name]);
-    prepare(&mut cargo);
+    if let Some(runner) = runner {
+        cargo.env("GUNGRAUN_RUNNER", runner);
+    }
     process::run(&mut cargo)
 }

@@ -27,15 +27,11 @@ impl CliError {
     }
 }
 
+/// Longer than any line that is worth reading.
+const LINE_CHARS: usize = 4_000;
+
 /// Tells a person something on standard error, in one line. Nobody may be reading, and what is
 /// quoted may come from anywhere: control characters are spelled out.
 pub(crate) fn say(line: &str) {
-    let mut shown = String::with_capacity(line.len());
-    for character in line.chars() {
-        match character {
-            c if c.is_control() => shown.extend(c.escape_default()),
-            c => shown.push(c),
-        }
-    }
-    let _ = writeln!(std::io::stderr(), "{shown}");
+    let _ = writeln!(std::io::stderr(), "{}", sluicegate_processor::one_line(line, LINE_CHARS));
 }

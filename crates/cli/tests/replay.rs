@@ -206,7 +206,7 @@ fn quarantined_records_are_listed_and_the_rest_is_counted() {
 
 #[test]
 fn records_out_of_order_are_brought_into_stream_order() {
-    let paths = |order: &str| order.split(' ').map(|n| sample(n)).collect::<Vec<_>>();
+    let paths = |order: &str| order.split(' ').map(sample).collect::<Vec<_>>();
     let run = |order: &str, batch: &str| {
         let paths = paths(order);
         let mut args: Vec<&str> = paths.iter().map(String::as_str).collect();

@@ -20,7 +20,7 @@ pub struct StreamEvent {
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
     /// What was consumed, one entry for each record that counts anything.
-    pub counted: Vec<RecordDeltas>,
+    pub counted: Vec<RecordDeltas<'a>>,
     /// Records that cannot be counted.
     pub odd: Vec<OddRecord<'a>>,
     /// Creation of the oldest record.

@@ -132,8 +132,8 @@ impl CompositeBucket {
             (keys::REFILLED_AT.to_owned(), number(self.refilled_at.get())),
         ]);
         if let Some((gsi2pk, gsi2sk)) = key.by_resource() {
-            item.insert(keys::GSI2[1].to_owned(), AttributeValue::S(gsi2pk));
-            item.insert(keys::GSI2[2].to_owned(), AttributeValue::S(gsi2sk));
+            item.insert(keys::GSI2.pk.to_owned(), AttributeValue::S(gsi2pk));
+            item.insert(keys::GSI2.sk.to_owned(), AttributeValue::S(gsi2sk));
         }
         if let Some(expires_at_s) = self.expires_at_s {
             item.insert(keys::TTL.to_owned(), number(expires_at_s));

@@ -6,8 +6,8 @@
 use crate::keys::{self, ItemKey};
 use crate::record::{Image, Scalar};
 use crate::{
-    BadSequenceNumber, EntityId, EpochMillis, EventName, LimitName, Millitokens, NameError,
-    Resource, SequenceNumber, StreamLabel, StreamRecord,
+    BadSequenceNumber, BadStreamArn, EntityId, EpochMillis, EventName, LimitName, Millitokens,
+    NameError, Resource, SequenceNumber, StreamLabel, StreamRecord,
 };
 
 /// Change of one limit's counter.
@@ -22,7 +22,9 @@ pub struct Delta {
 
 /// Everything that one stream record says was consumed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordDeltas {
+pub struct RecordDeltas<'a> {
+    /// The record as it was delivered.
+    pub json: &'a str,
     /// The stream of the record.
     pub stream: StreamLabel,
     /// Its position there.
@@ -75,6 +77,9 @@ pub enum RecordError {
     /// Without a position a record cannot be counted exactly once.
     #[error("the record has no SequenceNumber")]
     NoSequenceNumber,
+    /// The stream cannot be told.
+    #[error(transparent)]
+    BadStreamArn(#[from] BadStreamArn),
     /// The position is not a number.
     #[error(transparent)]
     BadSequenceNumber(#[from] BadSequenceNumber),
@@ -93,13 +98,15 @@ pub enum RecordError {
 ///
 /// # Errors
 /// [`RecordError`] for a composite bucket whose record cannot be counted.
-pub fn extract_deltas(record: &StreamRecord<'_>) -> Result<Option<RecordDeltas>, RecordError> {
+pub fn extract_deltas<'a>(
+    record: &StreamRecord<'a>,
+) -> Result<Option<RecordDeltas<'a>>, RecordError> {
     let event = record.event;
     if event == EventName::Remove {
         return Ok(None);
     }
     let change = &record.change;
-    let (pk, sk) = (&change.keys.pk.text.0, &change.keys.sk.text.0);
+    let (pk, sk) = record.keys();
     // Names in items of other kinds are none of metering's business.
     if !sk.starts_with(keys::BUCKET_PREFIX) {
         return Ok(None);
@@ -126,7 +133,8 @@ pub fn extract_deltas(record: &StreamRecord<'_>) -> Result<Option<RecordDeltas>,
     }
     let sequence = change.sequence.as_ref().ok_or(RecordError::NoSequenceNumber)?;
     Ok(Some(RecordDeltas {
-        stream: StreamLabel::from_arn(record.arn.as_ref().map(|arn| arn.0.as_ref())),
+        json: record.json,
+        stream: record.stream()?,
         sequence: SequenceNumber::parse(&sequence.0)?,
         entity,
         resource,

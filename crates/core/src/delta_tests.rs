@@ -38,8 +38,9 @@ fn record(event: &str, old: Option<Value>, new: Option<Value>) -> Value {
     record
 }
 
-fn extract(record: &Value) -> Result<Option<RecordDeltas>, RecordError> {
-    extract_deltas(&StreamRecord::from_json(&record.to_string()).unwrap())
+fn extract(record: &Value) -> Result<Option<RecordDeltas<'static>>, RecordError> {
+    // Leaked, so that a test need not hold the text.
+    extract_deltas(&StreamRecord::from_json(record.to_string().leak()).unwrap())
 }
 
 fn named(record: &Value) -> Vec<(String, i64)> {

@@ -1,4 +1,5 @@
-//! Adds the deltas of a batch up into one update per usage window.
+//! Adds the deltas of a batch up into one update per usage window (several, where the batch names
+//! more limits than one update can).
 //!
 //! An update carries the positions of the first and the last record in it. The store applies it
 //! only while the window's watermark is below the first; otherwise it hands the watermark back and
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use crate::keys::ItemKey;
 use crate::{
-    EntityId, LimitName, RecordDeltas, Resource, SequenceNumber, StreamLabel, Window, WindowKind,
+    EntityId, LimitName, RecordDeltas, Resource, SequenceNumber, StreamLabel, Window, WindowKinds,
 };
 
 /// Most limits that one update names, unless a single record names more: an expression has 4 KB,
@@ -19,22 +20,22 @@ const LIMITS_PER_UPDATE: usize = 200;
 
 /// What a batch adds up to.
 #[derive(Debug)]
-pub struct Folded {
+pub struct Folded<'a> {
     /// One entry for each stream and window; the order is that of the first record of each bucket.
-    pub windows: Vec<WindowFold>,
+    pub windows: Vec<WindowFold<'a>>,
     /// Records that the batch contained more than once.
     pub duplicates: usize,
 }
 
 /// The records of one stream that count in one window.
 #[derive(Debug, Clone)]
-pub struct WindowFold {
+pub struct WindowFold<'a> {
     entity: EntityId,
     resource: Resource,
     window: Window,
     stream: StreamLabel,
     /// At least one, in the order of their positions, each position once.
-    records: Vec<Arc<RecordDeltas>>,
+    records: Vec<Arc<RecordDeltas<'a>>>,
 }
 
 /// What to add to a window that has counted nothing at or above `first` yet.
@@ -52,8 +53,8 @@ pub struct WindowUpdate {
 
 /// Groups the records of a batch by window, for each of the given kinds.
 #[must_use]
-pub fn fold(records: Vec<RecordDeltas>, kinds: &[WindowKind]) -> Folded {
-    let mut groups: Vec<Vec<Arc<RecordDeltas>>> = Vec::new();
+pub fn fold<'a>(records: Vec<RecordDeltas<'a>>, kinds: &WindowKinds) -> Folded<'a> {
+    let mut groups: Vec<Vec<Arc<RecordDeltas<'a>>>> = Vec::new();
     let mut index: HashMap<(EntityId, Resource, StreamLabel), usize> = HashMap::new();
     for record in records {
         let key = (record.entity.clone(), record.resource.clone(), record.stream.clone());
@@ -75,13 +76,13 @@ pub fn fold(records: Vec<RecordDeltas>, kinds: &[WindowKind]) -> Folded {
 }
 
 /// All records of `group` are of one bucket and one stream, in order.
-fn split_by_window(
-    group: &[Arc<RecordDeltas>],
-    kinds: &[WindowKind],
-) -> impl Iterator<Item = WindowFold> {
-    let mut windows: BTreeMap<Window, Vec<Arc<RecordDeltas>>> = BTreeMap::new();
+fn split_by_window<'a>(
+    group: &[Arc<RecordDeltas<'a>>],
+    kinds: &WindowKinds,
+) -> impl Iterator<Item = WindowFold<'a>> {
+    let mut windows: BTreeMap<Window, Vec<Arc<RecordDeltas<'a>>>> = BTreeMap::new();
     for record in group {
-        for kind in kinds {
+        for kind in kinds.iter() {
             windows.entry(kind.containing(record.at)).or_default().push(Arc::clone(record));
         }
     }
@@ -97,7 +98,7 @@ fn split_by_window(
     })
 }
 
-impl WindowFold {
+impl<'a> WindowFold<'a> {
     /// The usage item that the records count in.
     #[must_use]
     pub fn key(&self) -> ItemKey {
@@ -118,13 +119,13 @@ impl WindowFold {
 
     /// The records, oldest first.
     #[must_use]
-    pub fn records(&self) -> &[Arc<RecordDeltas>] {
+    pub fn records(&self) -> &[Arc<RecordDeltas<'a>>] {
         &self.records
     }
 
     /// The records that a window with this watermark has not counted yet.
     #[must_use]
-    pub fn pending(&self, watermark: Option<&SequenceNumber>) -> &[Arc<RecordDeltas>] {
+    pub fn pending(&self, watermark: Option<&SequenceNumber>) -> &[Arc<RecordDeltas<'a>>] {
         let counted =
             watermark.map_or(0, |wm| self.records.partition_point(|record| record.sequence <= *wm));
         &self.records[counted..]
@@ -141,7 +142,7 @@ impl WindowFold {
 
 impl WindowUpdate {
     /// Adds up records of one window in the order of their positions; `None` when there are none.
-    fn of(records: &[Arc<RecordDeltas>]) -> Option<Self> {
+    fn of(records: &[Arc<RecordDeltas<'_>>]) -> Option<Self> {
         let first = records.first()?.sequence;
         let mut update = Self { first, last: first, events: 0, consumed_milli: Vec::new() };
         for record in records {
@@ -153,7 +154,7 @@ impl WindowUpdate {
         Some(update)
     }
 
-    fn has_room_for(&self, record: &RecordDeltas) -> bool {
+    fn has_room_for(&self, record: &RecordDeltas<'_>) -> bool {
         let named = self.consumed_milli.len();
         // Only near the limit is it worth looking which of the names are new.
         named + record.deltas.len() <= LIMITS_PER_UPDATE || {
@@ -164,7 +165,7 @@ impl WindowUpdate {
         }
     }
 
-    fn add(&mut self, record: &RecordDeltas) {
+    fn add(&mut self, record: &RecordDeltas<'_>) {
         self.last = record.sequence;
         self.events += 1;
         for delta in &record.deltas {
@@ -182,11 +183,17 @@ impl WindowUpdate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Delta, EpochMillis};
+    use crate::{Delta, EpochMillis, WindowKind};
 
-    fn record(entity: &str, sequence: u64, at: i64, deltas: &[(&str, i64)]) -> RecordDeltas {
+    fn record(
+        entity: &str,
+        sequence: u64,
+        at: i64,
+        deltas: &[(&str, i64)],
+    ) -> RecordDeltas<'static> {
         RecordDeltas {
-            stream: StreamLabel::from_arn(None),
+            json: "",
+            stream: StreamLabel::default(),
             sequence: SequenceNumber::parse(&format!("{sequence}")).unwrap(),
             entity: EntityId::new(entity).unwrap(),
             resource: Resource::new("gpt-4").unwrap(),
@@ -215,7 +222,7 @@ mod tests {
             record("a", 3, hour, &[("rpm", 1_000)]),
             record("a", 2, 1, &[("tpm", -70)]),
         ];
-        let folded = fold(batch, &[WindowKind::Hour, WindowKind::Day]);
+        let folded = fold(batch, &WindowKinds::default());
         assert_eq!(folded.duplicates, 1);
         assert_eq!(folded.windows.len(), 5);
         let first = folded.windows[0].after(None).unwrap();
@@ -230,7 +237,7 @@ mod tests {
     #[test]
     fn a_watermark_drops_what_is_at_or_below_it() {
         let batch = (1..=4).map(|n| record("a", n * 10, 0, &[("rpm", 1)])).collect();
-        let folded = fold(batch, &[WindowKind::Day]);
+        let folded = fold(batch, &WindowKind::Day.into());
         let fold = &folded.windows[0];
         let rest = fold.after(Some(&sequence(20))).unwrap();
         assert_eq!((rest.first, rest.events), (sequence(30), 2));
@@ -244,7 +251,7 @@ mod tests {
         let names: Vec<String> = (0..450).map(|n| format!("limit-{n}")).collect();
         let batch =
             (0..900).map(|n| record("a", n, 0, &[(&names[usize::try_from(n).unwrap() % 450], 1)]));
-        let folded = fold(batch.collect(), &[WindowKind::Hour]);
+        let folded = fold(batch.collect(), &WindowKind::Hour.into());
         let (mut watermark, mut events, mut pieces) = (None, 0, 0);
         while let Some(update) = folded.windows[0].after(watermark.as_ref()) {
             assert!(update.consumed_milli.len() <= LIMITS_PER_UPDATE);
@@ -255,15 +262,15 @@ mod tests {
         assert_eq!((events, pieces), (900, 5));
         // One record is never cut.
         let all: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
-        let folded = fold(vec![record("a", 1, 0, &all)], &[WindowKind::Hour]);
+        let folded = fold(vec![record("a", 1, 0, &all)], &WindowKind::Hour.into());
         assert_eq!(folded.windows[0].after(None).unwrap().consumed_milli.len(), 450);
     }
 
     #[test]
     fn streams_are_counted_side_by_side() {
         let mut other = record("a", 1, 0, &[("rpm", 1)]);
-        other.stream = StreamLabel::from_arn(Some("x/stream/2026"));
-        let folded = fold(vec![record("a", 1, 0, &[("rpm", 1)]), other], &[WindowKind::Hour]);
+        other.stream = StreamLabel::from_arn(Some("x/stream/2026")).unwrap();
+        let folded = fold(vec![record("a", 1, 0, &[("rpm", 1)]), other], &WindowKind::Hour.into());
         assert_eq!((folded.windows.len(), folded.duplicates), (2, 0));
     }
 
@@ -271,7 +278,7 @@ mod tests {
     fn sums_do_not_overflow() {
         let most = 2 * crate::Millitokens::MAX.get();
         let batch = (1..=100).map(|n| record("a", n, 0, &[("rpm", most)])).collect();
-        let folded = fold(batch, &[WindowKind::Hour]);
+        let folded = fold(batch, &WindowKind::Hour.into());
         let update = folded.windows[0].after(None).unwrap();
         assert_eq!(update.consumed_milli[0].1, 100 * i128::from(most));
     }

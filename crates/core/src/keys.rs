@@ -11,10 +11,22 @@ use crate::{
 pub const PK: &str = "PK";
 /// Sort key of the table.
 pub const SK: &str = "SK";
-/// Index of children by parent: name, partition key and sort key.
-pub const GSI1: [&str; 3] = ["GSI1", "GSI1PK", "GSI1SK"];
-/// Index of buckets and usage windows by resource: name, partition key and sort key.
-pub const GSI2: [&str; 3] = ["GSI2", "GSI2PK", "GSI2SK"];
+
+/// A global secondary index: its name and its two key attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Index {
+    /// Name of the index.
+    pub name: &'static str,
+    /// Its partition key.
+    pub pk: &'static str,
+    /// Its sort key.
+    pub sk: &'static str,
+}
+
+/// Children by parent.
+pub const GSI1: Index = Index { name: "GSI1", pk: "GSI1PK", sk: "GSI1SK" };
+/// Buckets and usage windows by resource.
+pub const GSI2: Index = Index { name: "GSI2", pk: "GSI2PK", sk: "GSI2SK" };
 /// Expiry in epoch seconds, the table's TTL attribute.
 pub const TTL: &str = "ttl";
 /// The entity of a bucket item.
@@ -37,9 +49,14 @@ pub const EVENTS: &str = "events";
 pub const RECORD: &str = "record";
 /// Why a record was quarantined.
 pub const REASON: &str = "reason";
-/// `open` until a quarantined record was counted, then `done`.
+/// [`OPEN`] until a quarantined record was counted, then [`DONE`].
 pub const STATE: &str = "state";
-/// Set on a quarantine entry whose record was too large for an item: its images were left out.
+/// The state of a quarantined record that nothing counted yet.
+pub const OPEN: &str = "open";
+/// The state of a quarantined record that was counted since: it stays as a tombstone.
+pub const DONE: &str = "done";
+/// Set on a quarantine entry whose record was too large for an item: its images were cut down to
+/// what metering reads.
 pub const TRUNCATED: &str = "truncated";
 
 /// Begins the sort key of every bucket item.
@@ -74,10 +91,20 @@ pub struct QuarantineId {
     /// Its position, if it has a readable one.
     pub sequence: Option<SequenceNumber>,
     /// Tells records of one position apart (positions order the records of one shard): a digest of
-    /// the item's key or, for a record without a position, of its bytes. Letters and digits.
-    pub digest: String,
+    /// the item's key or, for a record that does not name its item, of its bytes. Hexadecimal.
+    pub digest: Digest,
     /// The one kind of window that is missing it; `None` when nothing of it was counted.
     pub window: Option<WindowKind>,
+}
+
+/// 64 bits of a hash, spelled as 16 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest(pub u64);
+
+impl std::fmt::Display for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
 }
 
 /// The identity of an item of the table.
@@ -214,7 +241,7 @@ fn parse_quarantine(id: &str) -> Option<QuarantineId> {
         "-" => None,
         digits => Some(SequenceNumber::parse(digits).ok()?),
     };
-    let digest = parts.next()?.to_owned();
+    let digest = Digest(u64::from_str_radix(parts.next().filter(|hex| hex.len() == 16)?, 16).ok()?);
     let window =
         parts.next().map(|kind| kind.parse().ok()).map_or(Some(None), |kind| kind.map(Some))?;
     parts.next().is_none().then_some(QuarantineId { stream, sequence, digest, window })
@@ -280,6 +307,12 @@ pub fn parse_counter_attribute(attribute: &str) -> Option<&str> {
     attribute.strip_prefix("b_")?.strip_suffix("_tc")
 }
 
+/// Whether metering reads this attribute of a bucket item.
+#[must_use]
+pub fn is_metered(attribute: &str) -> bool {
+    parse_counter_attribute(attribute).is_some() || matches!(attribute, REFILLED_AT | MIGRATED)
+}
+
 /// The attribute of one limit in a usage window.
 #[must_use]
 pub fn usage_attribute(limit: &LimitName) -> String {
@@ -343,12 +376,12 @@ mod tests {
             (
                 label(),
                 proptest::option::of(sequence()),
-                "[0-9a-f]{16}",
+                any::<u64>(),
                 proptest::option::of(0..4_usize)
             )
                 .prop_map(|(stream, sequence, digest, kind)| {
                     let window = kind.map(|kind| WindowKind::ALL[kind]);
-                    K::Quarantine(QuarantineId { stream, sequence, digest, window })
+                    K::Quarantine(QuarantineId { stream, sequence, digest: Digest(digest), window })
                 }),
             Just(K::SchemaVersion),
         ]

@@ -8,7 +8,7 @@
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
 //! * [`Batch`] reads the records of a stream event; [`extract_deltas`] turns one of them into what
 //!   it says was consumed.
-//! * [`fold`] adds the deltas of a batch up into one guarded update per usage window.
+//! * [`fold`] adds the deltas of a batch up into guarded updates of usage windows.
 //!
 //! ```
 //! use sluicegate_core::{EpochMillis, Millitokens, Refill, Rule};
@@ -42,11 +42,16 @@ pub use fold::{Folded, WindowFold, WindowUpdate, fold};
 pub use names::{EntityId, LimitName, NameError, Resource};
 pub use quantity::{EpochMillis, Millitokens, OutOfRange};
 pub use record::{EventName, Image, StreamRecord};
-pub use sequence::{BadSequenceNumber, SequenceNumber, StreamLabel};
+pub use sequence::{BadSequenceNumber, BadStreamArn, SequenceNumber, StreamLabel};
 pub use usage::UsageWindow;
-pub use window::{UnknownWindowKind, Window, WindowKind};
+pub use window::{UnknownWindowKind, Window, WindowKind, WindowKinds};
 
 /// What an error message quotes of a text from outside, which may have any length.
 fn excerpt(text: &str) -> String {
     text.chars().take(80).collect()
 }
+
+/// The example of the project's front page compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -12,7 +12,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_dynamo::{AttributeValue, Item};
 use serde_json::value::RawValue;
 
-use crate::{EpochMillis, SequenceNumber, StreamLabel, keys};
+use crate::{BadStreamArn, EpochMillis, SequenceNumber, StreamLabel, keys};
 
 /// What happened to the item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -52,6 +52,9 @@ impl fmt::Display for EventName {
 /// ```
 #[derive(Debug, Deserialize)]
 pub struct StreamRecord<'a> {
+    /// The record as it was delivered.
+    #[serde(skip)]
+    pub(crate) json: &'a str,
     #[serde(rename = "eventName")]
     pub(crate) event: EventName,
     #[serde(borrow, rename = "eventSourceARN", default)]
@@ -115,7 +118,7 @@ impl<'a> StreamRecord<'a> {
     /// # Errors
     /// The JSON error, with its position, when the text is not a DynamoDB stream record.
     pub fn from_json(json: &'a str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(json)
+        Ok(Self { json, ..serde_json::from_str(json)? })
     }
 
     /// The stream and, where it is readable, the position of a record, however odd the rest of it.
@@ -123,6 +126,7 @@ impl<'a> StreamRecord<'a> {
     pub fn position_of(json: &str) -> (StreamLabel, Option<SequenceNumber>) {
         let record: Odd<'_> = serde_json::from_str(json).unwrap_or_default();
         let stream = StreamLabel::from_arn(lenient::<String>(record.arn).as_deref());
+        let stream = stream.unwrap_or_default();
         let change: OddChange<'_> = lenient(record.change).unwrap_or_default();
         let digits: Option<String> = lenient(change.sequence);
         let sequence = digits.and_then(|digits| SequenceNumber::parse(&digits).ok());
@@ -140,13 +144,24 @@ impl<'a> StreamRecord<'a> {
         EpochMillis::new(millis as i64).ok()
     }
 
-    /// The stream, partition key, sort key and position, for telling records of one item apart.
+    /// Partition key and sort key of the item.
     #[must_use]
-    pub fn identity(&self) -> Option<(StreamLabel, &str, &str, SequenceNumber)> {
-        let stream = StreamLabel::from_arn(self.arn.as_ref().map(|arn| arn.0.as_ref()));
-        let sequence = SequenceNumber::parse(&self.change.sequence.as_ref()?.0).ok()?;
-        let keys = &self.change.keys;
-        Some((stream, &keys.pk.text.0, &keys.sk.text.0, sequence))
+    pub fn keys(&self) -> (&str, &str) {
+        (&self.change.keys.pk.text.0, &self.change.keys.sk.text.0)
+    }
+
+    /// The stream that delivered it.
+    ///
+    /// # Errors
+    /// [`BadStreamArn`] when there is an ARN but no label in it.
+    pub fn stream(&self) -> Result<StreamLabel, BadStreamArn> {
+        StreamLabel::from_arn(self.arn.as_ref().map(|arn| arn.0.as_ref()))
+    }
+
+    /// Its position there, if it has a readable one.
+    #[must_use]
+    pub fn sequence(&self) -> Option<SequenceNumber> {
+        SequenceNumber::parse(&self.change.sequence.as_ref()?.0).ok()
     }
 }
 

@@ -95,14 +95,32 @@ impl std::fmt::Debug for SequenceNumber {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamLabel(SmolStr);
 
+/// An ARN that does not say which stream it is. Taking it for none would let two streams share a
+/// watermark, and the one with the lower numbers would be dropped as counted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("eventSourceARN {arn:?} has no readable label behind /stream/")]
+pub struct BadStreamArn {
+    /// The ARN as given, cut to 80 characters.
+    pub arn: String,
+}
+
+impl Default for StreamLabel {
+    /// `-`, for a record without an ARN.
+    fn default() -> Self {
+        Self(SmolStr::new_static("-"))
+    }
+}
+
 impl StreamLabel {
     /// The label in an ARN like `arn:aws:dynamodb:...:table/t/stream/2026-01-28T14:00:00.000`.
-    #[must_use]
-    pub fn from_arn(arn: Option<&str>) -> Self {
-        let label = arn.and_then(|arn| arn.split_once("/stream/")).map(|(_, label)| label);
-        match label {
-            Some(label) if Self::is_valid(label) => Self(SmolStr::new(label)),
-            _ => Self(SmolStr::new_static("-")),
+    ///
+    /// # Errors
+    /// [`BadStreamArn`] when there is an ARN but no label of 1 to 64 characters in it.
+    pub fn from_arn(arn: Option<&str>) -> Result<Self, BadStreamArn> {
+        let Some(arn) = arn else { return Ok(Self::default()) };
+        match arn.split_once("/stream/") {
+            Some((_, label)) if Self::is_valid(label) => Ok(Self(SmolStr::new(label))),
+            _ => Err(BadStreamArn { arn: crate::excerpt(arn) }),
         }
     }
 
@@ -152,9 +170,11 @@ mod tests {
     #[test]
     fn labels_come_from_the_arn() {
         let arn = "arn:aws:dynamodb:eu-west-1:1:table/t/stream/2026-01-28T14:00:00.000";
-        assert_eq!(StreamLabel::from_arn(Some(arn)).as_str(), "2026-01-28T14:00:00.000");
-        assert_eq!(StreamLabel::from_arn(Some("arn:aws:dynamodb:x")).as_str(), "-");
-        assert_eq!(StreamLabel::from_arn(None).as_str(), "-");
+        assert_eq!(StreamLabel::from_arn(Some(arn)).unwrap().as_str(), "2026-01-28T14:00:00.000");
+        assert_eq!(StreamLabel::from_arn(None).unwrap().as_str(), "-");
+        for arn in ["", "arn:aws:dynamodb:x", "x/stream/", "x/stream/a#b"] {
+            assert!(StreamLabel::from_arn(Some(arn)).is_err(), "{arn}");
+        }
     }
 
     proptest! {

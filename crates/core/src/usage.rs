@@ -39,8 +39,13 @@ impl UsageWindow {
                 consumed_milli.insert(LimitName::new(limit)?, number_of(attribute, value)?);
             }
         }
-        let no_events = AttributeValue::N("0".to_owned());
-        let events = item.inner().get(keys::EVENTS).unwrap_or(&no_events);
+        // Nothing counted yet: every record so far went to quarantine, and only the watermark moved.
+        let nothing = AttributeValue::N("0".to_owned());
+        let events = match item.inner().get(keys::EVENTS) {
+            Some(events) => events,
+            None if consumed_milli.is_empty() => &nothing,
+            None => return Err(ItemError::Missing { attribute: keys::EVENTS.to_owned() }),
+        };
         Ok(Some(Self {
             entity,
             resource,
@@ -88,5 +93,9 @@ mod tests {
     fn a_broken_figure_is_an_error_not_a_zero() {
         let broken = item(&[("u_rpm", AttributeValue::S("5".to_owned()))]);
         assert!(UsageWindow::from_item(&broken).is_err());
+        let uncounted = item(&[("u_rpm", AttributeValue::N("5".to_owned()))]);
+        assert!(UsageWindow::from_item(&uncounted).is_err());
+        let passed_over = UsageWindow::from_item(&item(&[])).unwrap().unwrap();
+        assert_eq!(passed_over.events, 0);
     }
 }

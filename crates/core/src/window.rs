@@ -19,6 +19,51 @@ pub enum WindowKind {
     Month,
 }
 
+/// Which kinds of windows are counted: at least one, each once, or a record would count twice in a
+/// kind. Reads lists like `hour,day`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowKinds(Vec<WindowKind>);
+
+impl WindowKinds {
+    /// The kinds, shortest first.
+    pub fn iter(&self) -> impl Iterator<Item = WindowKind> + '_ {
+        self.0.iter().copied()
+    }
+}
+
+impl Default for WindowKinds {
+    /// Hours and days.
+    fn default() -> Self {
+        Self(vec![WindowKind::Hour, WindowKind::Day])
+    }
+}
+
+impl From<WindowKind> for WindowKinds {
+    fn from(kind: WindowKind) -> Self {
+        Self(vec![kind])
+    }
+}
+
+impl std::str::FromStr for WindowKinds {
+    type Err = UnknownWindowKind;
+
+    fn from_str(list: &str) -> Result<Self, UnknownWindowKind> {
+        let kinds: Result<Vec<WindowKind>, _> =
+            list.split(',').map(|word| word.trim().parse()).collect();
+        let mut kinds = kinds?;
+        kinds.sort_unstable();
+        kinds.dedup();
+        Ok(Self(kinds))
+    }
+}
+
+impl std::fmt::Display for WindowKinds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kinds: Vec<&str> = self.0.iter().map(|kind| kind.as_str()).collect();
+        f.write_str(&kinds.join(","))
+    }
+}
+
 /// A word that names no window kind.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?} is not a usage window: use minute, hour, day or month")]
@@ -140,6 +185,16 @@ mod tests {
 
     fn at(text: &str) -> EpochMillis {
         EpochMillis::new(DateTime::parse_from_rfc3339(text).unwrap().timestamp_millis()).unwrap()
+    }
+
+    #[test]
+    fn kinds_are_listed_once_each() {
+        let list = |text: &str| text.parse::<WindowKinds>().map(|kinds| kinds.to_string());
+        assert_eq!(list("month, minute,month"), Ok("minute,month".to_owned()));
+        assert_eq!(WindowKinds::default().to_string(), "hour,day");
+        for text in ["", "hours", "hour,", "hour;day", ","] {
+            assert!(list(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

@@ -14,7 +14,7 @@ use aws_sdk_dynamodb::types::{
     TimeToLiveSpecification,
 };
 
-use sluicegate_core::keys::{GSI1, GSI2, PK, SK, TTL};
+use sluicegate_core::keys::{GSI1, GSI2, Index, PK, SK, TTL};
 
 use crate::{BoxError, Error};
 
@@ -72,7 +72,7 @@ fn request(
                 .stream_view_type(StreamViewType::NewAndOldImages)
                 .build()?,
         );
-    for attribute in [PK, SK, GSI1[1], GSI1[2], GSI2[1], GSI2[2]] {
+    for attribute in [PK, SK, GSI1.pk, GSI1.sk, GSI2.pk, GSI2.sk] {
         request = request.attribute_definitions(
             AttributeDefinition::builder()
                 .attribute_name(attribute)
@@ -80,7 +80,7 @@ fn request(
                 .build()?,
         );
     }
-    for [index, partition, sort] in [GSI1, GSI2] {
+    for Index { name: index, pk: partition, sk: sort } in [GSI1, GSI2] {
         request = request.global_secondary_indexes(
             GlobalSecondaryIndex::builder()
                 .index_name(index)

@@ -6,6 +6,7 @@ use aws_config::SdkConfig;
 use aws_config::retry::RetryConfig;
 use aws_config::timeout::TimeoutConfig;
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::SharedHttpClient;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
 /// Long enough for a TLS handshake across a region, short enough to try again.
@@ -13,12 +14,18 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// DynamoDB answers in milliseconds; a reply that takes this long is lost.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// TLS by rustls and Ring, with the system's root certificates.
+#[must_use]
+pub fn https_client() -> SharedHttpClient {
+    aws_smithy_http_client::Builder::new()
+        .tls_provider(Provider::Rustls(CryptoMode::Ring))
+        .build_https()
+}
+
 /// The usual AWS environment (region, credentials, `AWS_ENDPOINT_URL`) with Ring for TLS.
 pub async fn sdk_config() -> SdkConfig {
-    let http = aws_smithy_http_client::Builder::new()
-        .tls_provider(Provider::Rustls(CryptoMode::Ring))
-        .build_https();
-    aws_config::defaults(aws_config::BehaviorVersion::latest()).http_client(http).load().await
+    let defaults = aws_config::defaults(aws_config::BehaviorVersion::latest());
+    defaults.http_client(https_client()).load().await
 }
 
 /// A client whose every call is one attempt: the processor repeats calls itself, with a view of

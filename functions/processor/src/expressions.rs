@@ -46,7 +46,7 @@ impl Update {
     /// `first` was counted, the expiry and the index keys.
     fn settle(
         &mut self,
-        fold: &WindowFold,
+        fold: &WindowFold<'_>,
         first: &SequenceNumber,
         last: &SequenceNumber,
         expiry_s: Option<i64>,
@@ -60,15 +60,15 @@ impl Update {
             sets.push(self.term(keys::TTL, " = ", number(expiry_s)));
         }
         if let Some((gsi2pk, gsi2sk)) = fold.key().by_resource() {
-            sets.push(self.term(keys::GSI2[1], " = ", text(gsi2pk)));
-            sets.push(self.term(keys::GSI2[2], " = ", text(gsi2sk)));
+            sets.push(self.term(keys::GSI2.pk, " = ", text(gsi2pk)));
+            sets.push(self.term(keys::GSI2.sk, " = ", text(gsi2sk)));
         }
         sets.join(", ")
     }
 }
 
 /// Adds an update to its window and moves the watermark, in one guarded write.
-pub(crate) fn count(fold: &WindowFold, update: &WindowUpdate, expiry_s: Option<i64>) -> Update {
+pub(crate) fn count(fold: &WindowFold<'_>, update: &WindowUpdate, expiry_s: Option<i64>) -> Update {
     let mut built = Update::default();
     let mut adds = Vec::with_capacity(update.consumed_milli.len() + 1);
     for (limit, milli) in &update.consumed_milli {
@@ -82,7 +82,7 @@ pub(crate) fn count(fold: &WindowFold, update: &WindowUpdate, expiry_s: Option<i
 
 /// Moves the watermark past records, `first` to `last`, that quarantine keeps instead.
 pub(crate) fn pass_over(
-    fold: &WindowFold,
+    fold: &WindowFold<'_>,
     first: &SequenceNumber,
     last: &SequenceNumber,
     expiry_s: Option<i64>,
@@ -119,13 +119,13 @@ mod tests {
     use super::*;
     use sluicegate_core::{StreamRecord, WindowKind, extract_deltas, fold};
 
-    fn folds() -> Vec<WindowFold> {
+    fn folds() -> Vec<WindowFold<'static>> {
         let json = r##"{"eventName":"INSERT","eventSourceARN":"a/stream/2026-01-28T14:00:00.000",
             "dynamodb":{"Keys":{"PK":{"S":"ENTITY#user-123"},"SK":{"S":"#BUCKET#gpt-4"}},
             "SequenceNumber":"100000000003498069978","NewImage":{"rf":{"N":"1769608800000"},
             "b_rpm.v2_tc":{"N":"1000"},"b_ttl_tc":{"N":"500000"}}}}"##;
         let record = StreamRecord::from_json(json).unwrap();
-        fold(vec![extract_deltas(&record).unwrap().unwrap()], &[WindowKind::Hour]).windows
+        fold(vec![extract_deltas(&record).unwrap().unwrap()], &WindowKind::Hour.into()).windows
     }
 
     fn shown(update: &Update) -> String {

@@ -8,21 +8,23 @@
 //! * a record that cannot be counted is kept in quarantine and the batch goes on;
 //! * what can be repeated (throttling, timeouts) is reported by its position, never dropped.
 
+mod backoff;
 mod client;
+mod entry;
 mod expressions;
 mod metrics;
 mod processor;
 mod quarantine;
+mod refusal;
 mod report;
 mod settings;
-mod store;
 mod tally;
 mod usage;
 
-pub use client::{client, sdk_config};
-pub use metrics::Metrics;
-pub use processor::{HandleError, Processor};
-pub use report::{Failure, Outcome, Quarantined, Report};
-pub use settings::{Retention, Settings, SettingsError};
+pub use client::{client, https_client, sdk_config};
+pub use metrics::{Metrics, MetricsError};
+pub use processor::Processor;
+pub use refusal::{chain, explain, one_line};
+pub use report::{Failure, HandleError, Outcome, Quarantined, Report};
+pub use settings::{BadRetention, Retention, Settings, SettingsError};
 pub use sluicegate_core::StreamEvent;
-pub use store::{Refusal, explain};

@@ -48,16 +48,15 @@ impl Metrics {
             reason = "units are small and positive"
         )]
         let write_units = report.write_units.ceil() as u64;
-        let counts = [
-            report.records,
-            report.deltas,
-            report.windows_written,
-            report.duplicates_dropped,
-            report.quarantined,
-            report.retryable_failures,
-            write_units,
-        ];
-        for (name, count) in COUNTS.into_iter().zip(counts) {
+        for (name, count) in [
+            (RECORDS, report.records),
+            (DELTAS, report.deltas),
+            (WINDOWS_WRITTEN, report.windows_written),
+            (DUPLICATES_DROPPED, report.duplicates_dropped),
+            (QUARANTINED, report.quarantined),
+            (RETRYABLE_FAILURES, report.retryable_failures),
+            (WRITE_UNITS, write_units),
+        ] {
             counter!(name).increment(count);
         }
         if let Some(age_ms) = report.record_age_ms {
@@ -67,15 +66,21 @@ impl Metrics {
     }
 }
 
-/// In the order of [`Metrics::write`].
+const RECORDS: &str = "Records";
+const DELTAS: &str = "Deltas";
+const WINDOWS_WRITTEN: &str = "WindowsWritten";
+const DUPLICATES_DROPPED: &str = "DuplicatesDropped";
+const QUARANTINED: &str = "Quarantined";
+const RETRYABLE_FAILURES: &str = "RetryableFailures";
+const WRITE_UNITS: &str = "WriteUnits";
 const COUNTS: [&str; 7] = [
-    "Records",
-    "Deltas",
-    "WindowsWritten",
-    "DuplicatesDropped",
-    "Quarantined",
-    "RetryableFailures",
-    "WriteUnits",
+    RECORDS,
+    DELTAS,
+    WINDOWS_WRITTEN,
+    DUPLICATES_DROPPED,
+    QUARANTINED,
+    RETRYABLE_FAILURES,
+    WRITE_UNITS,
 ];
 /// Age of the oldest record of the event.
 const RECORD_AGE: &str = "RecordAge";
@@ -92,9 +97,11 @@ mod tests {
             records: 100,
             deltas: 200,
             windows_written: 4,
-            write_units: 4.0,
+            duplicates_dropped: 7,
+            quarantined: 2,
+            retryable_failures: 0,
+            write_units: 5.0,
             record_age_ms: Some(1_250.0),
-            ..Report::default()
         };
         let mut line = Vec::new();
         metrics.write(&report, &mut line).unwrap();

@@ -4,11 +4,25 @@ use aws_lambda_events::event::streams::DynamoDbEventResponse;
 use sluicegate_core::SequenceNumber;
 use sluicegate_core::keys::ItemKey;
 
+/// A failure that no position can report: the whole event must be delivered again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HandleError {
+    /// A record without a readable position could not be put into quarantine.
+    #[error(
+        "a record without a sequence number is not safe yet, so the whole batch is to be retried: {reason}"
+    )]
+    Unidentified {
+        /// What DynamoDB answered.
+        reason: String,
+    },
+}
+
 /// The answer to Lambda and everything worth telling beside it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outcome {
-    /// At most one identifier: the lowest position that must be delivered again.
-    pub response: DynamoDbEventResponse,
+    /// At most one identifier: the lowest position that must be delivered again. An error when a
+    /// failure concerns a record that has no position to report.
+    pub response: Result<DynamoDbEventResponse, HandleError>,
     /// Figures of the event.
     pub report: Report,
     /// Records that went to quarantine now or had gone there before.
@@ -34,8 +48,8 @@ pub struct Report {
     pub quarantined: u64,
     /// Windows and quarantine entries whose write must be repeated by a later delivery.
     pub retryable_failures: u64,
-    /// Write capacity units: as DynamoDB reported them, and one for each refused condition, whose
-    /// answer does not say.
+    /// Write capacity units, a lower bound: as DynamoDB reported them, and one for each refused
+    /// condition, whose answer does not say.
     pub write_units: f64,
     /// Age of the oldest record when it was processed, in milliseconds.
     pub record_age_ms: Option<f64>,

@@ -1,6 +1,6 @@
 //! What the environment says, checked once at start.
 
-use sluicegate_core::WindowKind;
+use sluicegate_core::WindowKinds;
 
 /// How long usage windows are kept after their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,24 +32,29 @@ impl Retention {
 
 /// Days from 2 to 36,525, or 0 to keep windows for ever.
 impl std::str::FromStr for Retention {
-    type Err = SettingsError;
+    type Err = BadRetention;
 
-    fn from_str(value: &str) -> Result<Self, SettingsError> {
+    fn from_str(value: &str) -> Result<Self, BadRetention> {
         match value.trim().parse() {
             Ok(0) => Ok(Self::Forever),
             Ok(days @ Self::MIN_DAYS..=Self::MAX_DAYS) => Ok(Self::Days(days)),
-            _ => Err(SettingsError::Retention { value: value.to_owned() }),
+            _ => Err(BadRetention),
         }
     }
 }
+
+/// Text that is no retention.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("give a number of days from 2 to 36525, or 0 to keep windows for ever")]
+pub struct BadRetention;
 
 /// The settings of a processor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The table that windows and quarantined records are written to.
     pub table: String,
-    /// Which windows are counted: at least one, each once.
-    pub windows: Vec<WindowKind>,
+    /// Which windows are counted.
+    pub windows: WindowKinds,
     /// How long windows are kept.
     pub retention: Retention,
 }
@@ -69,12 +74,12 @@ pub enum SettingsError {
         value: String,
     },
     /// The retention is not a number of days, or too short.
-    #[error(
-        "USAGE_TTL_DAYS={value:?}: give a number of days from 2 to 36525, or 0 to keep windows for ever"
-    )]
+    #[error("USAGE_TTL_DAYS={value:?}: {source}")]
     Retention {
         /// The value as given.
         value: String,
+        /// What it should be.
+        source: BadRetention,
     },
 }
 
@@ -84,7 +89,7 @@ impl Settings {
     pub fn new(table: impl Into<String>) -> Self {
         Self {
             table: table.into(),
-            windows: vec![WindowKind::Hour, WindowKind::Day],
+            windows: WindowKinds::default(),
             retention: Retention::Days(90),
         }
     }
@@ -98,23 +103,14 @@ impl Settings {
         let get = |name| get(name).filter(|value| !value.trim().is_empty());
         let mut settings = Self::new(get("TABLE_NAME").ok_or(SettingsError::NoTable)?);
         if let Some(value) = get("USAGE_WINDOWS") {
-            settings.windows = parse_windows(&value)?;
+            settings.windows = value.parse().map_err(|_| SettingsError::Windows { value })?;
         }
         if let Some(value) = get("USAGE_TTL_DAYS") {
-            settings.retention = value.parse()?;
+            settings.retention =
+                value.parse().map_err(|source| SettingsError::Retention { value, source })?;
         }
         Ok(settings)
     }
-}
-
-fn parse_windows(value: &str) -> Result<Vec<WindowKind>, SettingsError> {
-    let kinds: Result<Vec<WindowKind>, _> =
-        value.split(',').map(|word| word.trim().parse()).collect();
-    let mut kinds = kinds.map_err(|_| SettingsError::Windows { value: value.to_owned() })?;
-    // A kind named twice must not be counted twice.
-    kinds.sort_unstable();
-    kinds.dedup();
-    Ok(kinds)
 }
 
 #[cfg(test)]
@@ -137,12 +133,15 @@ mod tests {
 
     #[test]
     fn windows_are_any_kinds_each_once() {
-        let windows =
-            |value| from(&[("TABLE_NAME", "t"), ("USAGE_WINDOWS", value)]).map(|s| s.windows);
-        assert_eq!(windows("month, minute,month"), Ok(vec![WindowKind::Minute, WindowKind::Month]));
-        for value in ["hours", "hour,", "hour;day", ","] {
-            assert!(windows(value).is_err(), "{value}");
-        }
+        let windows = |value| {
+            from(&[("TABLE_NAME", "t"), ("USAGE_WINDOWS", value)]).map(|s| s.windows.to_string())
+        };
+        assert_eq!(windows("month, minute,month"), Ok("minute,month".to_owned()));
+        let error = windows("hours").unwrap_err().to_string();
+        assert!(
+            error.contains("USAGE_WINDOWS") && error.contains("minute, hour, day, month"),
+            "{error}"
+        );
     }
 
     #[test]

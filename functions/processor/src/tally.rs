@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use aws_lambda_events::event::streams::DynamoDbBatchItemFailure;
+use aws_lambda_events::event::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
 use serde_json::value::RawValue;
 use sluicegate_core::{RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
 
-use crate::processor::HandleError;
-use crate::quarantine::Entry;
-use crate::report::{Failure, Outcome, Quarantined, Report};
-use crate::store::Refusal;
+use crate::entry::Entry;
+use crate::quarantine::Kept;
+use crate::refusal::Refusal;
+use crate::report::{Failure, HandleError, Outcome, Quarantined, Report};
 use crate::usage::Settled;
 
 /// The outcome of an event while its parts come in.
@@ -23,12 +23,19 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new(report: Report) -> Self {
-        Self { outcome: Outcome { report, ..Outcome::default() }, dropped: HashSet::new() }
+        let outcome = Outcome {
+            response: Ok(DynamoDbEventResponse::default()),
+            report,
+            quarantined: Vec::new(),
+            failures: Vec::new(),
+            windows: Vec::new(),
+        };
+        Self { outcome, dropped: HashSet::new() }
     }
 
-    pub(crate) fn entry(&mut self, entry: &Entry, result: Result<(bool, f64), Refusal>) {
+    pub(crate) fn entry(&mut self, entry: &Entry, result: Result<Kept, Refusal>) {
         match result {
-            Ok((is_new, write_units)) => {
+            Ok(Kept { is_new, write_units }) => {
                 self.outcome.report.write_units += write_units;
                 let (key, reason) = (entry.key.clone(), entry.reason.clone());
                 self.quarantined([Quarantined { key, reason, is_new }]);
@@ -39,13 +46,13 @@ impl Tally {
         }
     }
 
-    pub(crate) fn window(&mut self, fold: &WindowFold, settled: Settled) {
+    pub(crate) fn window(&mut self, fold: &WindowFold<'_>, settled: Settled) {
         let report = &mut self.outcome.report;
         report.windows_written += settled.writes;
         report.write_units += settled.write_units;
         if let Some(position) = settled.duplicates_to {
             let dropped = fold.records().iter().take_while(|record| record.sequence <= position);
-            let address = |record: &Arc<RecordDeltas>| Arc::as_ptr(record) as usize;
+            let address = |record: &Arc<RecordDeltas<'_>>| Arc::as_ptr(record) as usize;
             self.dropped.extend(dropped.map(address));
         }
         self.outcome.windows.push(fold.key());
@@ -72,39 +79,42 @@ impl Tally {
         self.outcome.failures.push(failure);
     }
 
-    pub(crate) fn into_outcome(
-        mut self,
-        records: &[Box<RawValue>],
-    ) -> Result<Outcome, HandleError> {
-        if !self.outcome.failures.is_empty() {
-            let mut failure = DynamoDbBatchItemFailure::default();
-            failure.item_identifier = Some(self.lowest(records)?.to_string());
-            self.outcome.response.batch_item_failures.push(failure);
-        }
+    pub(crate) fn into_outcome(mut self, records: &[Box<RawValue>]) -> Outcome {
         self.outcome.report.duplicates_dropped += count(self.dropped.len());
-        Ok(self.outcome)
+        if !self.outcome.failures.is_empty() {
+            self.outcome.response = self.begin_again_at(records).map(|lowest| {
+                let mut failure = DynamoDbBatchItemFailure::default();
+                failure.item_identifier = Some(lowest.to_string());
+                let mut response = DynamoDbEventResponse::default();
+                response.batch_item_failures.push(failure);
+                response
+            });
+        }
+        self.outcome
     }
 
     /// Where the next delivery must begin: at the lowest position that failed. In a batch that is
     /// not in the order of one stream (no mapping makes one) that is the batch's first record.
-    fn lowest(&self, records: &[Box<RawValue>]) -> Result<SequenceNumber, HandleError> {
+    fn begin_again_at(&self, records: &[Box<RawValue>]) -> Result<SequenceNumber, HandleError> {
+        let unidentified =
+            |failure: &Failure| HandleError::Unidentified { reason: failure.reason.clone() };
+        let mut failures = self.outcome.failures.iter();
+        let (mut lowest, mut any) = (None, None);
+        for failure in &mut failures {
+            let first = failure.first.ok_or_else(|| unidentified(failure))?;
+            lowest = Some(lowest.map_or(first, |known: SequenceNumber| known.min(first)));
+            any = Some(failure);
+        }
         let positions = records.iter().map(|record| StreamRecord::position_of(record.get()));
         let positions: Vec<_> = positions.collect();
         let in_order = positions.windows(2).all(|pair| {
             let [(stream, before), (next_stream, after)] = pair else { return false };
             stream == next_stream && before <= after
         });
-        let failures = &self.outcome.failures;
-        let nameless = failures.iter().any(|failure| failure.first.is_none());
-        let lowest = match failures.iter().filter_map(|failure| failure.first).min() {
-            _ if nameless => None,
-            Some(lowest) if in_order => Some(lowest),
-            _ => positions.first().and_then(|(_, sequence)| *sequence),
-        };
-        lowest.ok_or_else(|| {
-            let reason = failures.first().map(|failure| failure.reason.clone());
-            HandleError::Unidentified { reason: reason.unwrap_or_default() }
-        })
+        let at =
+            if in_order { lowest } else { positions.first().and_then(|(_, sequence)| *sequence) };
+        let reason = any.map_or_else(String::new, |failure| failure.reason.clone());
+        at.ok_or(HandleError::Unidentified { reason })
     }
 }
 

@@ -13,11 +13,13 @@ use aws_sdk_dynamodb::types::{
 use sluicegate_core::{SequenceNumber, WindowFold, WindowUpdate, keys};
 use tokio::time::Instant;
 
+use crate::backoff::Backoff;
+use crate::entry::{self, Entry};
 use crate::expressions;
-use crate::quarantine::{self, Entry, Texts};
+use crate::quarantine;
+use crate::refusal::Refusal;
 use crate::report::{Failure, Quarantined};
 use crate::settings::Settings;
-use crate::store::{Backoff, Refusal, epoch_s};
 
 /// What became of one window.
 #[derive(Debug, Default)]
@@ -32,20 +34,26 @@ pub(crate) struct Settled {
     pub(crate) failure: Option<Failure>,
 }
 
-/// Where the records of a fold are to go, and by when.
+/// What it takes to settle one window.
 #[derive(Clone, Copy)]
-pub(crate) struct Window<'a> {
+pub(crate) struct Settling<'a> {
     pub(crate) client: &'a Client,
     pub(crate) settings: &'a Settings,
-    pub(crate) fold: &'a WindowFold,
-    pub(crate) texts: &'a Texts<'a>,
+    pub(crate) fold: &'a WindowFold<'a>,
+    pub(crate) now_s: i64,
     pub(crate) deadline: Instant,
 }
+
+/// A refused condition costs what the write would have: at least this, and the answer does not say
+/// how much more.
+pub(crate) const REFUSED_UNITS: f64 = 1.0;
 
 /// What a write does. One whose reply was lost may have done it: then the watermark is at `to`.
 struct Tried {
     to: SequenceNumber,
-    /// Entries for the quarantine; none when it counts.
+    /// False when it keeps records in quarantine instead.
+    counts: bool,
+    /// Its new entries for the quarantine.
     aside: Vec<Quarantined>,
 }
 
@@ -58,7 +66,7 @@ pub(crate) enum Attempt {
     Refused(Refusal),
 }
 
-impl Window<'_> {
+impl Settling<'_> {
     /// Settles all records of the fold, or says why not.
     pub(crate) async fn settle(self) -> Settled {
         let mut settled = Settled::default();
@@ -70,7 +78,7 @@ impl Window<'_> {
                 Attempt::Refused(Refusal::Invalid(reason)) => {
                     self.keep_aside(watermark.as_ref(), &update, &reason).await
                 }
-                attempt => (attempt, Tried { to: update.last, aside: Vec::new() }),
+                attempt => (attempt, Tried { to: update.last, counts: true, aside: Vec::new() }),
             };
             match attempt {
                 Attempt::Done(units) => {
@@ -79,8 +87,7 @@ impl Window<'_> {
                     settled.note(tried);
                 }
                 Attempt::Behind(position) if Some(position) > watermark => {
-                    // A refused condition costs one write unit, like a write of up to 1 KB.
-                    settled.write_units += 1.0;
+                    settled.write_units += REFUSED_UNITS;
                     watermark = Some(position);
                     match doubt.take() {
                         Some(tried) if tried.to == position => settled.note(tried),
@@ -88,13 +95,16 @@ impl Window<'_> {
                     }
                 }
                 Attempt::Behind(_) => {
-                    let why = "the table refused a watermark that its answer does not show";
+                    let why = "the table refused a watermark that its answer does not show; \
+                               look at the window's item";
                     return settled.failed(update.first, Refusal::Setup(why.to_owned()));
                 }
-                Attempt::Refused(Refusal::Transient(reason)) => {
-                    doubt = Some(tried);
+                Attempt::Refused(refusal @ Refusal::Transient { maybe_done, .. }) => {
+                    if maybe_done {
+                        doubt = Some(tried);
+                    }
                     if !backoff.pause().await {
-                        return settled.failed(update.first, Refusal::Transient(reason));
+                        return settled.failed(update.first, refusal);
                     }
                 }
                 Attempt::Refused(refusal) => return settled.failed(update.first, refusal),
@@ -104,7 +114,7 @@ impl Window<'_> {
     }
 
     fn expiry_s(self) -> Option<i64> {
-        self.settings.retention.expiry_s(self.fold.window().end_s(), epoch_s())
+        self.settings.retention.expiry_s(self.fold.window().end_s(), self.now_s)
     }
 
     async fn count(self, update: &WindowUpdate) -> Attempt {
@@ -145,24 +155,24 @@ impl Window<'_> {
         reason: &str,
     ) -> (Attempt, Tried) {
         let records = &self.fold.pending(watermark)[..update.events];
-        let entries =
-            records.iter().map(|record| Entry::of_window(self.fold, record, self.texts, reason));
-        let entries = quarantine::first_that_fit(entries);
+        let entries = records.iter().map(|record| Entry::of_window(self.fold, record, reason));
+        let mut entries = entry::first_that_fit(entries);
+        // An entry is a tenth of what a transaction holds, so there always is one.
         let to = records[..entries.len()].last().map_or(update.first, |record| record.sequence);
-        let aside = entries.iter().map(|entry| Quarantined {
-            key: entry.key.clone(),
-            reason: entry.reason.clone(),
+        let built = expressions::pass_over(self.fold, &update.first, &to, self.expiry_s());
+        let attempt = quarantine::pass_over(self, built, &mut entries).await;
+        let aside = entries.into_iter().map(|entry| Quarantined {
+            key: entry.key,
+            reason: entry.reason,
             is_new: true,
         });
-        let tried = Tried { to, aside: aside.collect() };
-        let built = expressions::pass_over(self.fold, &update.first, &to, self.expiry_s());
-        (quarantine::pass_over(self, built, entries).await, tried)
+        (attempt, Tried { to, counts: false, aside: aside.collect() })
     }
 }
 
 impl Settled {
     fn note(&mut self, done: Tried) {
-        self.writes += u64::from(done.aside.is_empty());
+        self.writes += u64::from(done.counts);
         self.quarantined.extend(done.aside);
     }
 
@@ -173,7 +183,10 @@ impl Settled {
 }
 
 /// Reads the watermark from the item that a refused guard hands back.
-pub(crate) fn behind(item: Option<&HashMap<String, AttributeValue>>, fold: &WindowFold) -> Attempt {
+pub(crate) fn behind(
+    item: Option<&HashMap<String, AttributeValue>>,
+    fold: &WindowFold<'_>,
+) -> Attempt {
     let watermark = keys::watermark_attribute(fold.stream());
     let value = item.and_then(|item| item.get(&watermark));
     let position = match value.map(AttributeValue::as_s) {

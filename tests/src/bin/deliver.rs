@@ -48,7 +48,7 @@ async fn main() {
     let event: StreamEvent = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let processor = Processor::new(client, Settings::new(table));
     let deadline = Instant::now() + Duration::from_secs(60);
-    let outcome = processor.handle(&event.records, deadline).await.unwrap();
+    let outcome = processor.handle(&event.records, deadline).await;
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     println!("{}", outcome.report.windows_written);
 }

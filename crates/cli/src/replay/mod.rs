@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sluicegate_core::WindowKind;
+use sluicegate_core::WindowKinds;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_processor::{Outcome, Processor, Quarantined, Retention, Settings};
 use tokio::time::Instant;
@@ -47,8 +47,8 @@ pub(crate) struct Args {
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// Usage windows to count: any of minute, hour, day, month.
-    #[arg(long, value_delimiter = ',', default_value = "hour,day", value_name = "KINDS")]
-    windows: Vec<WindowKind>,
+    #[arg(long, default_value = "hour,day", value_name = "KINDS")]
+    windows: WindowKinds,
     /// Records handed to the handler at once.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     batch_size: u16,
@@ -102,8 +102,6 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
     let mut settings = Settings::new(target.table());
     settings.retention = args.ttl_days;
     settings.windows.clone_from(&args.windows);
-    settings.windows.sort_unstable();
-    settings.windows.dedup();
     let processor = Processor::new(target.client().clone(), settings);
 
     let progress = progress_bar(input.records.len() as u64 * u64::from(args.repeat));
@@ -141,8 +139,7 @@ async fn deliver(
     for _ in 0..args.repeat {
         for batch in input.records.chunks(usize::from(args.batch_size)) {
             let deadline = Instant::now() + BATCH_TIME;
-            let outcome =
-                processor.handle(batch, deadline).await.map_err(|error| error.to_string())?;
+            let outcome = processor.handle(batch, deadline).await;
             replayed.add(&outcome);
             if let Some(failure) = outcome.failures.into_iter().next() {
                 return Err(failure.reason);

@@ -25,7 +25,8 @@ pub(super) fn restore(records: &mut [Box<RawValue>]) -> usize {
     let mut items: HashMap<Item, Places> = HashMap::new();
     for (at, raw) in records.iter().enumerate() {
         let Ok(record) = StreamRecord::from_json(raw.get()) else { continue };
-        let Some((stream, pk, sk, sequence)) = record.identity() else { continue };
+        let (Ok(stream), Some(sequence)) = (record.stream(), record.sequence()) else { continue };
+        let (pk, sk) = record.keys();
         items.entry((stream, pk.to_owned(), sk.to_owned())).or_default().add(at, sequence);
     }
     let late: Vec<Places> = items.into_values().filter(|places| places.late > 0).collect();
@@ -67,8 +68,7 @@ mod tests {
         let late = restore(&mut records);
         let shown = records.iter().map(|raw| {
             let record = StreamRecord::from_json(raw.get()).unwrap();
-            let (_, pk, _, sequence) = record.identity().unwrap();
-            (pk.to_owned(), sequence.to_string())
+            (record.keys().0.to_owned(), record.sequence().unwrap().to_string())
         });
         (late, shown.collect())
     }

@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
 use sluicegate_core::UsageWindow;
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_local::{EmbeddedEngine, Storage};
-use sluicegate_processor::explain;
+use sluicegate_processor::{chain, explain};
 
 use crate::error::CliError;
 
@@ -47,7 +47,7 @@ impl Target {
 
     async fn embedded() -> Result<Self, CliError> {
         let failed = |error: sluicegate_local::Error| {
-            CliError::Store(format!("the embedded engine failed: {error}"))
+            CliError::Store(format!("the embedded engine failed: {}", chain(&error)))
         };
         let engine = EmbeddedEngine::start(Storage::Memory).await.map_err(failed)?;
         let client = sluicegate_local::client::dynamodb(&engine.endpoint_url());
@@ -91,10 +91,15 @@ impl Target {
                 let item = serde_dynamo::Item::from(item);
                 let usage =
                     UsageWindow::from_item(&item).map_err(|error| self.unreadable(&error))?;
-                // A window whose records all went to quarantine holds nothing but its watermark.
-                usages.extend(usage.filter(|usage| usage.events > 0));
+                usages.extend(usage);
             }
         }
+        if usages.len() < windows.len() {
+            let missing = windows.len() - usages.len();
+            return Err(self.unreadable(&format!("{missing} of {} are not there", windows.len())));
+        }
+        // A window whose records all went to quarantine holds nothing but its watermark.
+        usages.retain(|usage| usage.events > 0);
         usages.sort_by_cached_key(|u| {
             (u.entity.clone(), u.resource.clone(), u.window.kind().as_str(), u.window.start_text())
         });
@@ -133,7 +138,7 @@ impl Target {
 
     pub(super) async fn close(self) -> Result<(), CliError> {
         match self.engine {
-            Some(engine) => engine.stop().await.map_err(|error| CliError::Store(error.to_string())),
+            Some(engine) => engine.stop().await.map_err(|error| CliError::Store(chain(&error))),
             None => Ok(()),
         }
     }

@@ -1,7 +1,7 @@
 //! The event and the two ways through it that the benchmarks compare.
 
 use serde_json::{Value, json};
-use sluicegate_core::{Batch, StreamEvent, WindowKind, WindowUpdate, fold};
+use sluicegate_core::{Batch, StreamEvent, WindowKinds, WindowUpdate, fold};
 
 /// A thousand records of fifty buckets, as Lambda spells them: images with every attribute that the
 /// limiter writes.
@@ -53,7 +53,7 @@ fn record(n: i64, limits: usize) -> Value {
 pub(crate) fn to_updates(event: &[u8]) -> Vec<WindowUpdate> {
     let event: StreamEvent = serde_json::from_slice(event).expect("an event");
     let batch = Batch::read(&event.records);
-    let folded = fold(batch.counted, &[WindowKind::Hour, WindowKind::Day]);
+    let folded = fold(batch.counted, &WindowKinds::default());
     folded.windows.iter().filter_map(|window| window.after(None)).collect()
 }
 

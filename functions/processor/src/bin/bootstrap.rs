@@ -35,7 +35,7 @@ async fn run() -> Result<(), lambda_runtime::Error> {
     let settings = Settings::from_env(|name| std::env::var(name).ok())?;
     let metrics = Metrics::init(&settings.table)?;
     let client = sluicegate_processor::client(&sluicegate_processor::sdk_config().await);
-    tracing::info!(table = settings.table, windows = ?settings.windows, retention = ?settings.retention, "ready");
+    tracing::info!(table = settings.table, windows = %settings.windows, retention = ?settings.retention, "ready");
     let processor = &Processor::new(client, settings);
     let metrics = &metrics;
     lambda_runtime::run(service_fn(move |event: LambdaEvent<StreamEvent>| async move {
@@ -50,11 +50,11 @@ async fn invoke(
     event: LambdaEvent<StreamEvent>,
 ) -> Result<DynamoDbEventResponse, Diagnostic> {
     let deadline = Instant::now() + time_to_work(&event.context);
-    let outcome = processor.handle(&event.payload.records, deadline).await.map_err(diagnostic)?;
+    let outcome = processor.handle(&event.payload.records, deadline).await;
     if let Err(error) = metrics.write(&outcome.report, std::io::stdout()) {
         tracing::warn!(%error, "the event's metrics could not be written");
     }
-    Ok(outcome.response)
+    outcome.response.map_err(diagnostic)
 }
 
 /// The error's name stays the same whatever its message says, for metric filters.
@@ -65,7 +65,14 @@ fn diagnostic(error: HandleError) -> Diagnostic {
     Diagnostic { error_type: error_type.to_owned(), error_message: error.to_string() }
 }
 
+/// A deadline before 2001 is no instant: `cargo lambda watch` (1.9.2) sends the time that is left,
+/// ten minutes, and every write would be out of time before it is tried.
+const DEADLINE_MIN_MS: u64 = 1_000_000_000_000;
+
 fn time_to_work(context: &Context) -> Duration {
-    let left = context.deadline().duration_since(std::time::SystemTime::now()).unwrap_or_default();
+    let left = match context.deadline {
+        left_ms @ ..DEADLINE_MIN_MS => Duration::from_millis(left_ms),
+        _ => context.deadline().duration_since(std::time::SystemTime::now()).unwrap_or_default(),
+    };
     left - (left / 10).min(ANSWER_TIME_MAX)
 }

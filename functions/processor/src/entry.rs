@@ -1,0 +1,183 @@
+//! A record on its way to quarantine, cut to what an item holds.
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use sluicegate_core::keys::{self, Digest, ItemKey, QuarantineId};
+use sluicegate_core::{OddRecord, RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
+
+use crate::expressions::{self, text};
+use crate::refusal::one_line;
+
+/// A DynamoDB item holds 400 KB; a record carries two images of one and is kept whole below this.
+const RECORD_BYTES_MAX: usize = 350_000;
+/// An error may quote what it found, which may be anything.
+const REASON_CHARS_MAX: usize = 1_000;
+/// A transaction takes 100 items; one is the window.
+const ENTRIES_PER_TRANSACTION: usize = 99;
+/// A transaction takes 4 MB, keys and names included.
+const BYTES_PER_TRANSACTION: usize = 3_500_000;
+
+/// An entry of the quarantine.
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) key: ItemKey,
+    pub(crate) reason: String,
+    record: String,
+    truncated: bool,
+}
+
+impl Entry {
+    /// An entry for a record that cannot be counted at all.
+    pub(crate) fn of_record(odd: &OddRecord<'_>) -> Self {
+        let (stream, sequence) = StreamRecord::position_of(odd.json);
+        let digest = match StreamRecord::from_json(odd.json) {
+            Ok(record) => digest_of_item(record.keys()),
+            Err(_) => digest(odd.json.as_bytes()),
+        };
+        Self::new(QuarantineId { stream, sequence, digest, window: None }, odd.json, &odd.reason)
+    }
+
+    /// An entry for a record that one window cannot take.
+    pub(crate) fn of_window(
+        fold: &WindowFold<'_>,
+        record: &RecordDeltas<'_>,
+        reason: &str,
+    ) -> Self {
+        let item = ItemKey::Bucket(record.entity.clone(), record.resource.clone());
+        let id = QuarantineId {
+            stream: record.stream.clone(),
+            sequence: Some(record.sequence),
+            digest: digest_of_item((&item.pk(), &item.sk())),
+            window: Some(fold.window().kind()),
+        };
+        Self::new(id, record.json, reason)
+    }
+
+    fn new(id: QuarantineId, json: &str, reason: &str) -> Self {
+        let truncated = json.len() > RECORD_BYTES_MAX;
+        let record = if truncated { cut_down(json) } else { json.to_owned() };
+        let reason = one_line(reason, REASON_CHARS_MAX);
+        Self { key: ItemKey::Quarantine(id), reason, record, truncated }
+    }
+
+    /// The position of the record, if it has one.
+    pub(crate) fn sequence(&self) -> Option<SequenceNumber> {
+        match &self.key {
+            ItemKey::Quarantine(id) => id.sequence,
+            _ => None,
+        }
+    }
+
+    pub(crate) fn item(&self) -> HashMap<String, AttributeValue> {
+        let mut item = expressions::key(&self.key);
+        item.insert(keys::RECORD.to_owned(), text(&self.record));
+        item.insert(keys::REASON.to_owned(), text(&self.reason));
+        // No ttl: an open entry waits for a person, however long.
+        item.insert(keys::STATE.to_owned(), text(keys::OPEN));
+        if self.truncated {
+            item.insert(keys::TRUNCATED.to_owned(), AttributeValue::Bool(true));
+        }
+        item
+    }
+}
+
+/// The first entries that one transaction holds: at least one, if there is any.
+pub(crate) fn first_that_fit(entries: impl Iterator<Item = Entry>) -> Vec<Entry> {
+    let mut bytes = 0;
+    entries
+        .take(ENTRIES_PER_TRANSACTION)
+        .take_while(|entry| {
+            bytes += entry.record.len() + entry.reason.len() + 1_000;
+            bytes <= BYTES_PER_TRANSACTION
+        })
+        .collect()
+}
+
+/// Tells records of one position apart.
+fn digest_of_item((pk, sk): (&str, &str)) -> Digest {
+    digest(format!("{pk}\0{sk}").as_bytes())
+}
+
+fn digest(bytes: &[u8]) -> Digest {
+    let first =
+        Sha256::digest(bytes).iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte));
+    Digest(first)
+}
+
+/// What is kept of a record that is larger than an item: of its images only what metering reads.
+fn cut_down(json: &str) -> String {
+    let beginning = |text: &str| text.chars().take(RECORD_BYTES_MAX / 4).collect();
+    let Ok(mut record) = serde_json::from_str::<Value>(json) else {
+        return beginning(json);
+    };
+    for image in ["OldImage", "NewImage"] {
+        if let Some(image) = record["dynamodb"].get_mut(image).and_then(Value::as_object_mut) {
+            image.retain(|attribute, _| keys::is_metered(attribute));
+        }
+    }
+    let short = record.to_string();
+    if short.len() <= RECORD_BYTES_MAX { short } else { beginning(&short) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_core::extract_deltas;
+
+    fn entry(json: &str) -> Entry {
+        Entry::of_record(&OddRecord { json, reason: "odd".to_owned() })
+    }
+
+    #[test]
+    fn a_record_without_a_position_is_known_by_its_content() {
+        let odd = entry("{\"odd\":1}");
+        assert_eq!(odd.sequence(), None);
+        assert!(odd.key.sk().starts_with("-#-#"), "{}", odd.key.sk());
+        assert_eq!(odd.key, entry("{\"odd\":1}").key);
+        assert_ne!(odd.key, entry("{\"odd\":2}").key);
+    }
+
+    #[test]
+    fn records_of_two_items_with_one_position_are_two_entries() {
+        let of = |entity: &str| {
+            entry(&format!(
+                r##"{{"eventName":"MODIFY","dynamodb":{{"SequenceNumber":"7","Keys":
+                {{"PK":{{"S":"ENTITY#{entity}"}},"SK":{{"S":"#BUCKET#r"}}}}}}}}"##
+            ))
+        };
+        assert_eq!(of("a").key, of("a").key);
+        assert_ne!(of("a").key, of("b").key);
+        assert_eq!(of("a").sequence(), of("b").sequence());
+    }
+
+    #[test]
+    fn a_record_larger_than_an_item_keeps_what_metering_reads() {
+        let huge = "x".repeat(RECORD_BYTES_MAX);
+        let json = format!(
+            r##"{{"eventName":"INSERT","dynamodb":{{"SequenceNumber":"7","Keys":
+            {{"PK":{{"S":"ENTITY#u"}},"SK":{{"S":"#BUCKET#r"}}}},"NewImage":
+            {{"rf":{{"N":"5"}},"b_rpm_tc":{{"N":"1000"}},"padding":{{"S":"{huge}"}}}}}}}}"##
+        );
+        let item = entry(&json).item();
+        assert_eq!(item["truncated"], AttributeValue::Bool(true));
+        assert_eq!(item["state"], text("open"));
+        let kept = StreamRecord::from_json(item["record"].as_s().unwrap()).unwrap();
+        let deltas = extract_deltas(&kept).unwrap().unwrap();
+        assert_eq!(deltas.deltas[0].consumed_milli, 1_000, "a replay can count it");
+    }
+
+    #[test]
+    fn a_transaction_is_bounded_in_items_and_bytes() {
+        let small = (0..150).map(|n| entry(&n.to_string()));
+        assert_eq!(first_that_fit(small).len(), ENTRIES_PER_TRANSACTION);
+        let large = format!("[\"{}\"]", "x".repeat(340_000));
+        let fitting = first_that_fit((0..99).map(|_| entry(&large)));
+        assert!((9..=10).contains(&fitting.len()), "{}", fitting.len());
+        let reason = "x".repeat(500_000);
+        let long = Entry::of_record(&OddRecord { json: "{}", reason });
+        assert_eq!(long.reason.len(), REASON_CHARS_MAX);
+    }
+}

@@ -1,0 +1,145 @@
+//! Why DynamoDB did not do what it was asked, sorted by what can be done about it.
+
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+
+/// A refused write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// Throttled, overloaded or out of reach: worth repeating within this invocation.
+    Transient {
+        reason: String,
+        /// True when the write may have happened all the same: no answer came, or none that says.
+        maybe_done: bool,
+    },
+    /// Not allowed, no such table, a broken item: a person must act, so a later delivery repeats it.
+    Setup(String),
+    /// The request itself is not acceptable and never will be.
+    Invalid(String),
+}
+
+impl Refusal {
+    /// Sorts an error. A lost reply is transient: every write of the processor is guarded, so
+    /// repeating one that landed changes nothing.
+    pub(crate) fn of<E, R>(error: &SdkError<E, R>) -> Self
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+        R: std::fmt::Debug,
+    {
+        let reason = explain(error);
+        if let Some(code) = error.code() {
+            return Self::of_code(code, reason);
+        }
+        match error {
+            // No credentials, no such endpoint: the same in a moment.
+            SdkError::ConstructionFailure(_) => Self::Setup(reason),
+            SdkError::DispatchFailure(failure)
+                if failure.is_user() || (failure.is_other() && failure.as_other().is_none()) =>
+            {
+                Self::Setup(reason)
+            }
+            _ => Self::Transient { reason, maybe_done: true },
+        }
+    }
+
+    /// Sorts an error code of DynamoDB, or the code of a cancelled transaction's item.
+    pub(crate) fn of_code(code: &str, reason: String) -> Self {
+        match code {
+            "ValidationException"
+            | "ValidationError"
+            | "ItemCollectionSizeLimitExceededException" => Self::Invalid(reason),
+            "AccessDeniedException"
+            | "ResourceNotFoundException"
+            | "UnrecognizedClientException"
+            | "IncompleteSignatureException"
+            | "InvalidSignatureException"
+            | "MissingAuthenticationTokenException"
+            | "ExpiredTokenException"
+            | "InvalidClientTokenId" => Self::Setup(reason),
+            _ => Self::Transient { reason, maybe_done: code == "InternalServerError" },
+        }
+    }
+
+    pub(crate) fn out_of_time() -> Self {
+        Self::Transient { reason: "the invocation ran out of time".to_owned(), maybe_done: true }
+    }
+
+    /// What is refused although it was made to fit: a person must look at the table, and the
+    /// records stay in the stream until then.
+    pub(crate) fn repairable(self) -> Self {
+        match self {
+            Self::Invalid(reason) => Self::Setup(reason),
+            other => other,
+        }
+    }
+
+    pub(crate) fn reason(self) -> String {
+        match self {
+            Self::Transient { reason, .. } | Self::Setup(reason) | Self::Invalid(reason) => reason,
+        }
+    }
+}
+
+/// What went wrong, in one line of at most a few hundred characters: DynamoDB's own words, or the
+/// chain of causes.
+pub fn explain<E, R>(error: &SdkError<E, R>) -> String
+where
+    E: ProvideErrorMetadata + std::error::Error + 'static,
+    R: std::fmt::Debug,
+{
+    match error.meta().message() {
+        Some(message) => {
+            one_line(&format!("{}: {message}", error.code().unwrap_or("error")), REASON_CHARS)
+        }
+        None => chain(error),
+    }
+}
+
+/// An error and everything that caused it, in one line of at most a few hundred characters.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    one_line(&text, REASON_CHARS)
+}
+
+const REASON_CHARS: usize = 400;
+
+/// The first characters of a text, in one line: control characters are spelled out.
+pub fn one_line(text: &str, most_chars: usize) -> String {
+    let mut line = String::new();
+    for character in text.chars().take(most_chars) {
+        match character {
+            '\n' => line.push(' '),
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_is_one_short_line() {
+        assert_eq!(one_line("a\nb\u{1b}[31m\u{e9}", 100), "a b\\u{1b}[31m\u{e9}");
+        assert_eq!(one_line("\u{e9}\u{e9}\u{e9}", 2), "\u{e9}\u{e9}");
+    }
+
+    #[test]
+    fn a_throttled_write_did_not_happen_and_an_internal_error_may_have() {
+        let maybe_done = |code| match Refusal::of_code(code, String::new()) {
+            Refusal::Transient { maybe_done, .. } => Some(maybe_done),
+            _ => None,
+        };
+        assert_eq!(maybe_done("ProvisionedThroughputExceededException"), Some(false));
+        assert_eq!(maybe_done("TransactionConflict"), Some(false));
+        assert_eq!(maybe_done("InternalServerError"), Some(true));
+        assert_eq!(maybe_done("AccessDeniedException"), None);
+        assert_eq!(maybe_done("ValidationException"), None);
+    }
+}
