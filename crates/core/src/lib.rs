@@ -6,6 +6,7 @@
 //! * [`keys`] spells and parses every key and attribute name of the table.
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
+//! * [`decide`] says how an acquire is to be written, as a [`WritePlan`] with its conditions.
 //! * [`Batch`] reads the records of a stream event; [`extract_deltas`] turns one of them into what
 //!   it says was consumed.
 //! * [`fold`] adds the deltas of a batch up into guarded updates of usage windows.
@@ -24,10 +25,12 @@
 mod accrual;
 mod batch;
 mod bucket;
+mod decide;
 mod delta;
 mod fold;
 pub mod keys;
 mod names;
+mod plan;
 mod quantity;
 mod record;
 mod sequence;
@@ -37,9 +40,11 @@ mod window;
 pub use accrual::{Refill, Rule, Wait};
 pub use batch::{Batch, OddRecord, StreamEvent};
 pub use bucket::{Bucket, CompositeBucket, ItemError};
+pub use decide::{Asked, ClaimInterval, Decision, decide};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
 pub use names::{EntityId, LimitName, NameError, Resource};
+pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, Millitokens, OutOfRange};
 pub use record::{EventName, Image, StreamRecord};
 pub use sequence::{BadSequenceNumber, BadStreamArn, SequenceNumber, StreamLabel};
