@@ -9,7 +9,8 @@ use serde_dynamo::{AttributeValue, Item};
 
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
-    EntityId, EpochMillis, LimitName, Millitokens, NameError, OutOfRange, Refill, Resource, Rule,
+    BucketId, EntityId, EpochMillis, LimitName, Millitokens, NameError, OutOfRange, Refill,
+    RequestId, Resource, Rule, RulesHash,
 };
 
 /// The stored state of one limit.
@@ -39,9 +40,9 @@ pub struct CompositeBucket {
     /// The newest change of the configuration that the item follows.
     pub config_epoch: Option<EpochMillis>,
     /// Hash of all rules; absent on items of other producers.
-    pub rules_hash: Option<String>,
+    pub rules_hash: Option<RulesHash>,
     /// The last request ids, newest first, at most four.
-    pub request_ids: Vec<String>,
+    pub request_ids: Vec<RequestId>,
 }
 
 /// An item that stands where a bucket or a usage window should and cannot be read as one.
@@ -81,6 +82,12 @@ impl CompositeBucket {
         ItemKey::Bucket(self.entity.clone(), self.resource.clone())
     }
 
+    /// The name of the bucket.
+    #[must_use]
+    pub fn id(&self) -> BucketId {
+        BucketId { entity: self.entity.clone(), resource: self.resource.clone() }
+    }
+
     /// Reads an item; `None` when its keys are not those of a composite bucket.
     ///
     /// A limit is there when its capacity `cp` is; `bx` may be absent and is then
@@ -112,10 +119,12 @@ impl CompositeBucket {
             config_epoch: optional(item, keys::CONFIG_EPOCH)?
                 .map(|epoch| ranged(keys::CONFIG_EPOCH, epoch, EpochMillis::new))
                 .transpose()?,
-            rules_hash: optional_text(item, keys::RULES_HASH)?,
+            rules_hash: optional_text(item, keys::RULES_HASH)?.map(|hash| RulesHash::stored(&hash)),
             request_ids: keys::REQUEST_IDS
                 .iter()
                 .filter_map(|name| optional_text(item, name).transpose())
+                .filter(|id| id.as_ref().map_or(true, |id| id != keys::NO_REQUEST_ID))
+                .map(|id| id.map(|id| RequestId::stored(&id)))
                 .collect::<Result<_, _>>()?,
         }))
     }
@@ -142,10 +151,10 @@ impl CompositeBucket {
             item.insert(keys::CONFIG_EPOCH.to_owned(), number(epoch.get()));
         }
         if let Some(hash) = &self.rules_hash {
-            item.insert(keys::RULES_HASH.to_owned(), AttributeValue::S(hash.clone()));
+            item.insert(keys::RULES_HASH.to_owned(), AttributeValue::S(hash.as_str().to_owned()));
         }
         for (name, id) in keys::REQUEST_IDS.iter().zip(&self.request_ids) {
-            item.insert((*name).to_owned(), AttributeValue::S(id.clone()));
+            item.insert((*name).to_owned(), AttributeValue::S(id.as_str().to_owned()));
         }
         for (limit, bucket) in &self.limits {
             for field in BucketField::ALL {
@@ -290,8 +299,8 @@ mod tests {
                         .collect(),
                     expires_at_s: ttl,
                     config_epoch: epoch.map(|epoch| EpochMillis::new(epoch).unwrap()),
-                    rules_hash: hash,
-                    request_ids: ids,
+                    rules_hash: hash.map(|hash| RulesHash::stored(&hash)),
+                    request_ids: ids.iter().map(|id| RequestId::stored(id)).collect(),
                 }
             })
     }

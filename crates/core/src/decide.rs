@@ -6,170 +6,346 @@
 
 use std::collections::BTreeMap;
 
+use crate::claim::{Claim, milli};
+use crate::configuration::Differences;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
-use crate::{Bucket, CompositeBucket, EpochMillis, LimitName, Millitokens, Wait};
+use crate::{
+    Amounts, Bucket, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
+    LimitName, Millitokens, RequestId, Rule, RulesHash, Wait, expiry,
+};
 
-/// Tokens asked of the limits of one bucket, all or nothing; every amount is positive.
-pub type Asked = BTreeMap<LimitName, Millitokens>;
+/// An `rf` this far ahead of the clock, in milliseconds, is an error of some clock.
+const AHEAD_MS: i64 = 60_000;
+
+/// A request for tokens of one bucket.
+#[derive(Debug, Clone, Copy)]
+pub struct Acquire<'a> {
+    /// Which bucket.
+    pub bucket: &'a BucketId,
+    /// How much; every amount is positive.
+    pub amounts: &'a Amounts,
+    /// What the limits should be.
+    pub configuration: &'a Configuration,
+    /// The id of the request, the same for all its attempts.
+    pub id: &'a RequestId,
+    /// How long a claim serves the writers behind it.
+    pub interval: ClaimInterval,
+    /// What to take for granted.
+    pub presume: Presume,
+}
+
+/// What a decision takes for granted about writers that it has not seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presume {
+    /// The item is as the image shows it.
+    Unchanged,
+    /// Somebody claimed within the last interval, although the image does not show it yet: with
+    /// many processes on one bucket every image is out of date, and a lock tied to it would make
+    /// them lose to one another.
+    ClaimedSince,
+}
 
 /// What to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Write this.
+    /// Write this, and the request is granted.
     Write(WritePlan),
-    /// Say no: these limits are short.
-    Short(BTreeMap<LimitName, Wait>),
+    /// Write this and decide again: a clock that was ahead has stopped refill.
+    Repair(WritePlan),
+    /// The image remembers the request: it was granted.
+    Landed,
+    /// Say no: at least one of these has a wait.
+    Short(Vec<Standing>),
+    /// Nobody knows this limit: neither the configuration nor the item.
+    Unknown(LimitName),
 }
 
-/// How long a claim serves the writers behind it, in milliseconds: a bucket that somebody refilled
-/// this recently is consumed from without another claim. DESIGN's `Q`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClaimInterval(pub u32);
-
-impl Default for ClaimInterval {
-    /// 100 ms.
-    fn default() -> Self {
-        Self(100)
-    }
+/// How one limit stands to what is asked of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The limit.
+    pub limit: LimitName,
+    /// Its rule.
+    pub rule: Rule,
+    /// What is asked.
+    pub asked: Millitokens,
+    /// What is there; negative while a debt stands.
+    pub available: Millitokens,
+    /// How long until what is asked is there.
+    pub wait: Wait,
 }
 
-/// Decides on an acquire from the image of an item that has every limit asked for.
+/// Whether `rf` is so far ahead of this clock that some clock must be wrong.
 #[must_use]
-pub fn decide(
-    image: &CompositeBucket,
-    asked: &Asked,
-    now: EpochMillis,
-    interval: ClaimInterval,
-) -> Decision {
-    let waits = shortages(image, asked, now);
-    if !waits.is_empty() {
-        return Decision::Short(waits);
+pub fn is_clock_ahead(image: &CompositeBucket, now: EpochMillis) -> bool {
+    image.refilled_at.get() > now.get() + AHEAD_MS
+}
+
+/// Decides on an acquire from what is known of the item; `None`: there is none.
+#[must_use]
+pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochMillis) -> Decision {
+    let Some(image) = image else { return create(acquire, now) };
+    if image.request_ids.contains(acquire.id) {
+        return Decision::Landed;
     }
-    let plan = retry(image, asked, now, interval);
-    Decision::Write(plan.unwrap_or_else(|| normal(image, asked, now, interval)))
+    let differences = acquire.configuration.compare(image);
+    let view = View { image, differences: &differences, now };
+    let mut standings = Vec::with_capacity(acquire.amounts.len());
+    for (limit, amount) in acquire.amounts {
+        match view.standing(limit, *amount) {
+            Some(standing) => standings.push(standing),
+            None => return Decision::Unknown(limit.clone()),
+        }
+    }
+    let ahead = is_clock_ahead(image, now);
+    if standings.iter().any(|standing| standing.wait != Wait::None) {
+        let never = standings.iter().any(|standing| standing.wait == Wait::ExceedsBurst);
+        return match ahead && !never {
+            true => Decision::Repair(normal(&view, &Take::nothing(acquire))),
+            false => Decision::Short(standings),
+        };
+    }
+    let take =
+        Take { amounts: acquire.amounts, floors: true, id: acquire.id, ..Take::nothing(acquire) };
+    let retry =
+        if differences.is_empty() && !ahead { retry(&view, &take, acquire.presume) } else { None };
+    Decision::Write(retry.unwrap_or_else(|| normal(&view, &take)))
 }
 
-/// The limits that cannot give what is asked at `now`, and how long until they can.
-fn shortages(
-    image: &CompositeBucket,
-    asked: &Asked,
+/// How every limit of an item stands, the configuration applied; what is asked of each is zero
+/// unless `amounts` says otherwise.
+#[must_use]
+pub fn standings(
+    image: Option<&CompositeBucket>,
+    amounts: &Amounts,
+    configuration: &Configuration,
     now: EpochMillis,
-) -> BTreeMap<LimitName, Wait> {
-    let wait = |limit, amount: &Millitokens| {
-        let bucket: &Bucket = image.limits.get(limit)?;
-        let wait = bucket.rule.wait_for(*amount, bucket.tokens, image.refilled_at, now);
-        (wait != Wait::None).then(|| (LimitName::clone(limit), wait))
+) -> Vec<Standing> {
+    let asked = |limit| amounts.get(limit).copied().unwrap_or(Millitokens::ZERO);
+    let Some(image) = image else {
+        let rules = configuration.rules();
+        return rules.iter().map(|(limit, rule)| full(limit, *rule, asked(limit))).collect();
     };
-    asked.iter().filter_map(|(limit, amount)| wait(limit, amount)).collect()
+    let differences = configuration.compare(image);
+    let view = View { image, differences: &differences, now };
+    let limits = image.limits.keys().chain(differences.missing.keys());
+    limits.filter_map(|limit| view.standing(limit, asked(limit))).collect()
 }
 
-/// Consumes without a claim, if the image says that somebody claimed within the interval and that
-/// every balance is enough without what accrued since.
-fn retry(
-    image: &CompositeBucket,
-    asked: &Asked,
+fn full(limit: &LimitName, rule: Rule, asked: Millitokens) -> Standing {
+    let wait = if asked > rule.burst() { Wait::ExceedsBurst } else { Wait::None };
+    Standing { limit: limit.clone(), rule, asked, available: rule.burst(), wait }
+}
+
+fn create(acquire: Acquire<'_>, now: EpochMillis) -> Decision {
+    let rules = acquire.configuration.rules();
+    if let Some(limit) = acquire.amounts.keys().find(|limit| !rules.contains_key(*limit)) {
+        return Decision::Unknown(limit.clone());
+    }
+    let standings: Vec<_> =
+        acquire.amounts.iter().map(|(limit, asked)| full(limit, rules[limit], *asked)).collect();
+    if standings.iter().any(|standing| standing.wait != Wait::None) {
+        return Decision::Short(standings);
+    }
+    let Acquire { bucket, amounts, configuration, id, .. } = acquire;
+    Decision::Write(new_item(bucket, amounts, configuration, id, now))
+}
+
+/// Puts a full bucket less what is consumed at once; a refund leaves it full.
+pub(crate) fn new_item(
+    bucket: &BucketId,
+    amounts: &Amounts,
+    configuration: &Configuration,
+    id: &RequestId,
     now: EpochMillis,
-    interval: ClaimInterval,
-) -> Option<WritePlan> {
-    let since = before(now, interval).max(image.refilled_at);
+) -> WritePlan {
+    let rules = configuration.rules();
+    let consumed = |limit: &LimitName| amounts.get(limit).copied().unwrap_or(Millitokens::ZERO);
+    let limits: BTreeMap<_, _> = rules
+        .iter()
+        .map(|(limit, rule)| (limit.clone(), new_bucket(*rule, consumed(limit))))
+        .collect();
+    let expires_at_s =
+        expiry::expiry_s(limits.values(), now).filter(|_| !configuration.is_personal());
+    let item = CompositeBucket {
+        entity: bucket.entity.clone(),
+        resource: bucket.resource.clone(),
+        refilled_at: now,
+        limits,
+        expires_at_s,
+        config_epoch: configuration.epoch(),
+        rules_hash: Some(RulesHash::of(&rules)),
+        request_ids: vec![id.clone()],
+    };
+    WritePlan {
+        path: WritePath::Create,
+        changes: vec![Change::Put(Box::new(item))],
+        conditions: vec![Condition::Absent],
+    }
+}
+
+fn new_bucket(rule: Rule, consumed: Millitokens) -> Bucket {
+    let taken = i128::from(consumed.get()).max(0);
+    let tokens = Millitokens::saturating(i128::from(rule.burst().get()) - taken);
+    Bucket { rule, tokens, consumed }
+}
+
+/// An image as the configuration would have it.
+pub(crate) struct View<'a> {
+    pub(crate) image: &'a CompositeBucket,
+    pub(crate) differences: &'a Differences,
+    pub(crate) now: EpochMillis,
+}
+
+impl View<'_> {
+    /// How a limit stands; `None` when neither the item nor the configuration has it.
+    fn standing(&self, limit: &LimitName, asked: Millitokens) -> Option<Standing> {
+        if let Some(rule) = self.differences.missing.get(limit) {
+            return Some(full(limit, *rule, asked));
+        }
+        let bucket = self.image.limits.get(limit)?;
+        if self.differences.removed.contains(limit) {
+            return None;
+        }
+        let (refilled_at, now) = (self.image.refilled_at, self.now);
+        let worth = bucket.rule.effective(bucket.tokens, refilled_at, now);
+        let Some(rule) = self.differences.changed.get(limit).copied() else {
+            let rule = bucket.rule;
+            let wait = rule.wait_for(asked, bucket.tokens, refilled_at, now);
+            return Some(Standing { limit: limit.clone(), rule, asked, available: worth, wait });
+        };
+        // The refill up to now is claimed at the old rate; what is above the new burst is gone.
+        let available = worth.min(rule.burst());
+        let wait = rule.wait_for(asked, available, now, now);
+        Some(Standing { limit: limit.clone(), rule, asked, available, wait })
+    }
+}
+
+/// What a write takes from a bucket, or gives back.
+pub(crate) struct Take<'a> {
+    pub(crate) amounts: &'a Amounts,
+    /// Whether the balances must cover the amounts.
+    pub(crate) floors: bool,
+    pub(crate) id: &'a RequestId,
+    pub(crate) interval: ClaimInterval,
+    pub(crate) expires: bool,
+}
+
+static NOTHING: Amounts = Amounts::new();
+
+impl<'a> Take<'a> {
+    /// Only claims.
+    fn nothing(acquire: Acquire<'a>) -> Self {
+        Self {
+            amounts: &NOTHING,
+            floors: false,
+            id: acquire.id,
+            interval: acquire.interval,
+            expires: !acquire.configuration.is_personal(),
+        }
+    }
+
+    fn amount(&self, limit: &LimitName) -> Millitokens {
+        self.amounts.get(limit).copied().unwrap_or(Millitokens::ZERO)
+    }
+}
+
+/// Takes without a claim, if somebody claimed within the interval and every balance is enough
+/// without what accrued since.
+pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Option<WritePlan> {
+    let image = view.image;
+    let since = take.interval.before(view.now).max(image.refilled_at);
     let mut plan = WritePlan {
         path: WritePath::Retry,
-        changes: Vec::with_capacity(asked.len()),
+        changes: vec![Change::Remember(take.id.clone())],
         conditions: vec![
+            Condition::Unseen(take.id.clone()),
             Condition::RefilledSince(since),
             Condition::RulesHash(image.rules_hash.clone()),
         ],
     };
-    for (limit, amount) in asked {
+    for (limit, amount) in take.amounts {
         let bucket = image.limits.get(limit)?;
-        // Full meanwhile: what accrued since the claim would be granted twice, by this write that
-        // makes room for it and by the next claim.
-        let unclaimed = saturating(bucket.rule.refill().gap(since, now));
-        let ceiling = bucket.rule.burst().get() - unclaimed;
-        plan.conditions.push(Condition::AtLeast(limit.clone(), amount.get()));
-        plan.conditions.push(Condition::AtMost(limit.clone(), ceiling));
-        plan.changes.push(Change::Add {
-            limit: limit.clone(),
-            tokens: -amount.get(),
-            consumed: amount.get(),
-        });
+        if *amount > Millitokens::ZERO {
+            // Full meanwhile: what accrued since the claim would be granted twice, by this write
+            // that makes room for it and by the next claim.
+            let unclaimed = bucket.rule.refill().gap(since, view.now);
+            let ceiling = milli(i128::from(bucket.rule.burst().get()) - unclaimed);
+            plan.conditions.push(Condition::AtMost(limit.clone(), ceiling));
+        }
+        if take.floors {
+            plan.conditions.push(Condition::AtLeast(limit.clone(), amount.get()));
+        }
+        plan.changes.push(taken(limit, 0, *amount));
     }
-    plan.conditions.iter().all(|condition| condition.holds(Some(image))).then_some(plan)
+    (presume == Presume::ClaimedSince || plan.holds(Some(image))).then_some(plan)
 }
 
-/// Claims the refill of every limit up to now and consumes.
-fn normal(
-    image: &CompositeBucket,
-    asked: &Asked,
-    now: EpochMillis,
-    interval: ClaimInterval,
-) -> WritePlan {
-    let now = now.max(image.refilled_at);
+/// Claims the refill of every limit up to now, takes, and brings the item to the configuration.
+pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
+    let View { image, differences, now } = *view;
+    // A clock that is a little behind claims nothing; an `rf` far ahead is pulled back, or one bad
+    // clock would freeze refill for all.
+    let until = if is_clock_ahead(image, now) { now } else { now.max(image.refilled_at) };
+    let since = image.refilled_at.min(until);
     let mut plan = WritePlan {
         path: WritePath::Normal,
-        changes: vec![Change::RefilledAt(now)],
+        changes: vec![Change::RefilledAt(until), Change::Remember(take.id.clone())],
         conditions: vec![
+            Condition::Unseen(take.id.clone()),
             Condition::RefilledAt(image.refilled_at),
             Condition::RulesHash(image.rules_hash.clone()),
         ],
     };
+    let mut after = BTreeMap::new();
     for (limit, bucket) in &image.limits {
-        let amount = asked.get(limit).copied().unwrap_or(Millitokens::ZERO);
-        let claim = Claim::of(bucket, amount, image.refilled_at, now, interval);
-        if amount > Millitokens::ZERO {
-            // The lock is not enough: Retry and Adjust change the balance and leave the timestamp.
-            plan.conditions.push(Condition::AtLeast(limit.clone(), amount.get() - claim.tokens));
+        if differences.removed.contains(limit) {
+            plan.changes.push(Change::Remove(limit.clone()));
+            continue;
         }
-        plan.conditions.push(if claim.is_whole {
-            Condition::AtMost(limit.clone(), bucket.rule.burst().get() - claim.tokens)
-        } else {
-            Condition::Exactly(limit.clone(), bucket.tokens)
-        });
-        plan.changes.push(Change::Add {
-            limit: limit.clone(),
-            tokens: claim.tokens - amount.get(),
-            consumed: amount.get(),
-        });
+        let rule = differences.changed.get(limit).copied().unwrap_or(bucket.rule);
+        let amount = take.amount(limit);
+        let cap = bucket.rule.burst().min(rule.burst());
+        let claim = Claim::of(limit, bucket, cap, amount, (since, until), take.interval);
+        if take.floors && amount > Millitokens::ZERO {
+            // The lock is not enough: Retry and Adjust change the balance and leave the timestamp.
+            let floor = amount.get().saturating_sub(claim.tokens);
+            plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
+        }
+        plan.conditions.push(claim.condition);
+        plan.changes.push(taken(limit, claim.tokens, amount));
+        if rule != bucket.rule {
+            plan.changes.push(Change::Rule(limit.clone(), rule));
+        }
+        let tokens =
+            i128::from(bucket.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
+        after.insert(limit, Bucket { rule, tokens: Millitokens::saturating(tokens), ..*bucket });
+    }
+    for (limit, rule) in &differences.missing {
+        let bucket = new_bucket(*rule, take.amount(limit));
+        plan.conditions.push(Condition::HasNot(limit.clone()));
+        plan.changes.push(Change::Seed(limit.clone(), bucket));
+        after.insert(limit, bucket);
+    }
+    let hash = RulesHash::of(after.iter().map(|(limit, bucket)| (*limit, &bucket.rule)));
+    if image.rules_hash.as_ref() != Some(&hash) {
+        plan.changes.push(Change::RulesHash(hash));
+    }
+    plan.changes.extend(differences.epoch.map(Change::ConfigEpoch));
+    let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| take.expires);
+    if expires_at_s != image.expires_at_s {
+        plan.changes.push(Change::ExpiresAt(expires_at_s));
     }
     plan
 }
 
-/// What a claim adds to one balance.
-struct Claim {
-    tokens: i64,
-    /// False when the cap cut it.
-    is_whole: bool,
-}
-
-impl Claim {
-    fn of(
-        bucket: &Bucket,
-        amount: Millitokens,
-        refilled_at: EpochMillis,
-        now: EpochMillis,
-        interval: ClaimInterval,
-    ) -> Self {
-        let (tokens, burst) = (bucket.tokens.get(), bucket.rule.burst().get());
-        let refill = bucket.rule.refill();
-        let gap = saturating(refill.gap(refilled_at, now));
-        if tokens + gap <= burst {
-            return Self { tokens: gap, is_whole: true };
-        }
-        // Room for what accrues in the next interval, so that its writers need no claim of their
-        // own; a request for the whole burst gets it.
-        let accrues = saturating(refill.gap(before(now, interval), now));
-        let headroom = (accrues - amount.get()).max(0).min(burst - amount.get()).max(0);
-        Self { tokens: burst - headroom - tokens, is_whole: false }
+/// Adds a claim and takes an amount.
+pub(crate) fn taken(limit: &LimitName, claimed: i64, amount: Millitokens) -> Change {
+    Change::Add {
+        limit: limit.clone(),
+        tokens: milli(i128::from(claimed) - i128::from(amount.get())),
+        consumed: amount.get(),
     }
-}
-
-fn before(now: EpochMillis, interval: ClaimInterval) -> EpochMillis {
-    EpochMillis::new(now.get() - i64::from(interval.0)).unwrap_or(EpochMillis::MIN)
-}
-
-/// Accruals beyond any burst need not be exact.
-fn saturating(milli: i128) -> i64 {
-    Millitokens::saturating(milli).get()
 }
 
 #[cfg(test)]

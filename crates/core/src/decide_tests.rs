@@ -1,7 +1,9 @@
 //! Writers with images that are out of date, writes in flight and refunds, against an exact bucket.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use super::*;
-use crate::{EntityId, Refill, Resource, Rule};
+use crate::{EntityId, Refill, Resource};
 
 const T0: i64 = 1_769_608_800_000;
 /// Longest time from a decision to the write, in milliseconds.
@@ -37,9 +39,24 @@ fn full_bucket() -> CompositeBucket {
         ]),
         expires_at_s: None,
         config_epoch: None,
-        rules_hash: Some("hash".to_owned()),
+        rules_hash: Some(RulesHash::stored("hash")),
         request_ids: Vec::new(),
     }
+}
+
+static NEXT_ID: AtomicU64 = AtomicU64::new(0);
+
+/// Decides on an acquire of a bucket whose limits nobody configures otherwise.
+fn decide_on(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> Decision {
+    let acquire = Acquire {
+        bucket: &image.id(),
+        amounts,
+        configuration: &Configuration::default(),
+        id: &RequestId::from_bits(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
+        interval: ClaimInterval::default(),
+        presume: Presume::Unchanged,
+    };
+    decide(Some(image), acquire, now)
 }
 
 /// A bucket that is refilled continuously and takes whatever it is told.
@@ -69,7 +86,6 @@ enum Violation {
 fn run(seed: u64, weaken: &dyn Fn(&mut WritePlan)) -> Result<usize, Violation> {
     let mut rng = steps(seed);
     let mut pick = |below: u64| i64::try_from(rng.next().unwrap() % below).unwrap();
-    let interval = ClaimInterval::default();
     let fast = name("fast");
     let rule = full_bucket().limits[&fast].rule;
     let mut item = full_bucket();
@@ -109,14 +125,15 @@ fn run(seed: u64, weaken: &dyn Fn(&mut WritePlan)) -> Result<usize, Violation> {
             }
         } else {
             let amount = 1_000 + pick(9_000);
-            let asked = Asked::from([(fast.clone(), milli(amount))]);
-            match decide(&images[writer], &asked, at(now), interval) {
+            let asked = Amounts::from([(fast.clone(), milli(amount))]);
+            match decide_on(&images[writer], &asked, at(now)) {
                 Decision::Write(mut plan) => {
                     weaken(&mut plan);
                     flying[writer] = Some((now, plan, amount));
                 }
                 // "No" is only said from a fresh image.
                 Decision::Short(_) => images[writer] = item.clone(),
+                other => panic!("{other:?}"),
             }
         }
         check(&item, &fast, rule, at(now), &exact, net)?;
@@ -142,7 +159,7 @@ fn check(
     // Near a full bucket up to what accrues in an interval is withheld; a write in flight while the
     // bucket fills up is judged by the time it was decided at.
     let worth = i128::from(rule.effective(bucket.tokens, item.refilled_at, now).get());
-    let withheld = rule.refill().gap(before(now, ClaimInterval::default()), now);
+    let withheld = rule.refill().gap(ClaimInterval::default().before(now), now);
     let lost = exact.tokens.min(rule.burst().get().into()) - worth;
     if lost > withheld + 2 { Err(Violation::LostRefill) } else { Ok(()) }
 }
@@ -215,16 +232,12 @@ fn the_trace_of_the_reference_ends_where_it_should() {
     let mut item = full_bucket();
     item.limits =
         BTreeMap::from([(rpm.clone(), Bucket { rule, tokens: milli(90_000), consumed: milli(0) })]);
-    let asked = |tokens: i64| Asked::from([(rpm.clone(), milli(tokens * 1_000))]);
-    let write = |image: &CompositeBucket, tokens| match decide(
-        image,
-        &asked(tokens),
-        at(T0 + 1_000),
-        ClaimInterval::default(),
-    ) {
-        Decision::Write(plan) => plan,
-        other => panic!("{other:?}"),
-    };
+    let asked = |tokens: i64| Amounts::from([(rpm.clone(), milli(tokens * 1_000))]);
+    let write =
+        |image: &CompositeBucket, tokens| match decide_on(image, &asked(tokens), at(T0 + 1_000)) {
+            Decision::Write(plan) => plan,
+            other => panic!("{other:?}"),
+        };
     let (a, b) = (write(&item, 3), write(&item, 7));
     assert_eq!((a.path, b.path), (WritePath::Normal, WritePath::Normal));
     let after = a.apply(Some(&item)).unwrap();
@@ -240,9 +253,10 @@ fn the_trace_of_the_reference_ends_where_it_should() {
 fn a_shortage_says_how_long_to_wait() {
     let mut item = full_bucket();
     item.limits.get_mut(&name("fast")).unwrap().tokens = milli(0);
-    let asked = Asked::from([(name("fast"), milli(1_000)), (name("slow"), milli(1_000))]);
-    let on = |millis| decide(&item, &asked, at(T0 + millis), ClaimInterval::default());
-    let Decision::Short(waits) = on(0) else { panic!("short") };
-    assert_eq!(waits, BTreeMap::from([(name("fast"), Wait::Millis(10))]));
+    let asked = Amounts::from([(name("fast"), milli(1_000)), (name("slow"), milli(1_000))]);
+    let on = |millis| decide_on(&item, &asked, at(T0 + millis));
+    let Decision::Short(standings) = on(0) else { panic!("short") };
+    let waits: Vec<_> = standings.iter().map(|s| (s.limit.as_str(), s.wait)).collect();
+    assert_eq!(waits, [("fast", Wait::Millis(10)), ("slow", Wait::None)]);
     assert!(matches!(on(9), Decision::Short(_)) && matches!(on(10), Decision::Write(_)));
 }

@@ -41,6 +41,8 @@ pub const CONFIG_EPOCH: &str = "ep";
 pub const RULES_HASH: &str = "pv";
 /// The last four request ids of a bucket item, newest first.
 pub const REQUEST_IDS: [&str; 4] = ["lr", "lr1", "lr2", "lr3"];
+/// Stands in [`REQUEST_IDS`] where an item has had fewer requests.
+pub const NO_REQUEST_ID: &str = "-";
 /// Marks a bucket item that was converted from the layout of one item per limit.
 pub const MIGRATED: &str = "mg";
 /// Records counted in a usage window.

@@ -23,30 +23,39 @@
 //! ```
 
 mod accrual;
+mod adjust;
 mod batch;
 mod bucket;
+mod claim;
+mod configuration;
 mod decide;
 mod delta;
+mod expiry;
 mod fold;
 pub mod keys;
 mod names;
 mod plan;
 mod quantity;
 mod record;
+mod request;
 mod sequence;
 mod usage;
 mod window;
 
 pub use accrual::{Refill, Rule, Wait};
+pub use adjust::{Adjust, Adjustment, Force, adjust, extend};
 pub use batch::{Batch, OddRecord, StreamEvent};
 pub use bucket::{Bucket, CompositeBucket, ItemError};
-pub use decide::{Asked, ClaimInterval, Decision, decide};
+pub use claim::ClaimInterval;
+pub use configuration::{Configuration, Rules, RulesHash, StoredRules};
+pub use decide::{Acquire, Decision, Presume, Standing, decide, is_clock_ahead, standings};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
 pub use names::{EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, Millitokens, OutOfRange};
 pub use record::{EventName, Image, StreamRecord};
+pub use request::{Amounts, BucketId, RequestId};
 pub use sequence::{BadSequenceNumber, BadStreamArn, SequenceNumber, StreamLabel};
 pub use usage::UsageWindow;
 pub use window::{UnknownWindowKind, Window, WindowKind, WindowKinds};

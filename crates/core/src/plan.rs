@@ -4,10 +4,12 @@
 //! item: the same words for the product, for its model and for its tests. Dropping a condition from
 //! the value is how a test shows what the condition is for.
 
-use crate::{CompositeBucket, EpochMillis, LimitName, Millitokens};
+use crate::{
+    Bucket, CompositeBucket, EpochMillis, LimitName, Millitokens, RequestId, Rule, RulesHash,
+};
 
 /// Which of the write paths made a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WritePath {
     /// The item is new.
     Create,
@@ -15,6 +17,21 @@ pub enum WritePath {
     Normal,
     /// Consumes what is there; somebody else claimed a moment ago.
     Retry,
+    /// Corrects the consumption after the fact, whatever the balance.
+    Adjust,
+}
+
+impl WritePath {
+    /// The path in lower case, as spans and reports name it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "create",
+            Self::Normal => "normal",
+            Self::Retry => "retry",
+            Self::Adjust => "adjust",
+        }
+    }
 }
 
 /// One write of one item, all or nothing.
@@ -44,6 +61,20 @@ pub enum Change {
         /// Added to the counter, in millitokens.
         consumed: i64,
     },
+    /// Writes a limit that the item lacks.
+    Seed(LimitName, Bucket),
+    /// Writes the rule of a limit that the item has.
+    Rule(LimitName, Rule),
+    /// Removes a limit.
+    Remove(LimitName),
+    /// Writes the hash of all rules.
+    RulesHash(RulesHash),
+    /// Writes the epoch of the configuration that the item follows.
+    ConfigEpoch(EpochMillis),
+    /// Writes the expiry in epoch seconds; `None` removes it.
+    ExpiresAt(Option<i64>),
+    /// Puts an id in front of those that the item remembers.
+    Remember(RequestId),
 }
 
 /// A condition on the item as it is when the write happens.
@@ -56,32 +87,42 @@ pub enum Condition {
     /// The refill timestamp is this one or a later one.
     RefilledSince(EpochMillis),
     /// The hash of the rules is this one; `None`: the item has none.
-    RulesHash(Option<String>),
+    RulesHash(Option<RulesHash>),
     /// The balance of a limit is at least this, in millitokens.
     AtLeast(LimitName, i64),
     /// The balance of a limit is at most this, in millitokens.
     AtMost(LimitName, i64),
     /// The balance of a limit is exactly this.
     Exactly(LimitName, Millitokens),
+    /// The item has this limit.
+    Has(LimitName),
+    /// The item does not have this limit.
+    HasNot(LimitName),
+    /// The item does not remember this id.
+    Unseen(RequestId),
+    /// The item expires, and before this instant in epoch seconds.
+    ExpiresBefore(i64),
 }
 
 impl WritePlan {
-    /// What the item is after the write; `None` when a condition does not hold.
+    /// Whether all its conditions hold for the item.
+    #[must_use]
+    pub fn holds(&self, item: Option<&CompositeBucket>) -> bool {
+        self.conditions.iter().all(|condition| condition.holds(item))
+    }
+
+    /// What the item is after the write; `None` when a condition does not hold. (A plan without
+    /// the conditions that it was made with may also add to what is not there: `None`, too.)
     #[must_use]
     pub fn apply(&self, item: Option<&CompositeBucket>) -> Option<CompositeBucket> {
-        if !self.conditions.iter().all(|condition| condition.holds(item)) {
+        if !self.holds(item) {
             return None;
         }
         let mut after = item.cloned();
         for change in &self.changes {
             match (change, &mut after) {
                 (Change::Put(new), after) => *after = Some(new.as_ref().clone()),
-                (Change::RefilledAt(at), Some(item)) => item.refilled_at = *at,
-                (Change::Add { limit, tokens, consumed }, Some(item)) => {
-                    let bucket = item.limits.get_mut(limit)?;
-                    bucket.tokens = add(bucket.tokens, *tokens);
-                    bucket.consumed = add(bucket.consumed, *consumed);
-                }
+                (change, Some(item)) => change.apply(item)?,
                 (_, None) => return None,
             }
         }
@@ -89,21 +130,54 @@ impl WritePlan {
     }
 }
 
+impl Change {
+    fn apply(&self, item: &mut CompositeBucket) -> Option<()> {
+        match self {
+            Self::Put(new) => *item = new.as_ref().clone(),
+            Self::RefilledAt(at) => item.refilled_at = *at,
+            Self::Add { limit, tokens, consumed } => {
+                let bucket = item.limits.get_mut(limit)?;
+                bucket.tokens = add(bucket.tokens, *tokens);
+                bucket.consumed = add(bucket.consumed, *consumed);
+            }
+            Self::Seed(limit, bucket) => _ = item.limits.insert(limit.clone(), *bucket),
+            Self::Rule(limit, rule) => item.limits.get_mut(limit)?.rule = *rule,
+            Self::Remove(limit) => _ = item.limits.remove(limit),
+            Self::RulesHash(hash) => item.rules_hash = Some(hash.clone()),
+            Self::ConfigEpoch(epoch) => item.config_epoch = Some(*epoch),
+            Self::ExpiresAt(expires_at_s) => item.expires_at_s = *expires_at_s,
+            Self::Remember(id) => {
+                item.request_ids.insert(0, id.clone());
+                item.request_ids.truncate(RequestId::REMEMBERED);
+            }
+        }
+        Some(())
+    }
+}
+
 impl Condition {
-    /// Whether it holds for the item. On an item or a limit that is not there only
-    /// [`Condition::Absent`] does.
+    /// Whether it holds for the item. What is not there has no balance, is no time and remembers
+    /// nothing, as in DynamoDB's own conditions.
     #[must_use]
     pub fn holds(&self, item: Option<&CompositeBucket>) -> bool {
-        let Some(item) = item else { return *self == Self::Absent };
-        let balance = |limit| item.limits.get(limit).map(|bucket| bucket.tokens.get());
+        let bucket = |limit| item.and_then(|item| item.limits.get(limit));
+        let balance = |limit| bucket(limit).map(|bucket| bucket.tokens.get());
         match self {
-            Self::Absent => false,
-            Self::RefilledAt(at) => item.refilled_at == *at,
-            Self::RefilledSince(at) => item.refilled_at >= *at,
-            Self::RulesHash(hash) => item.rules_hash == *hash,
+            Self::Absent => item.is_none(),
+            Self::RefilledAt(at) => item.is_some_and(|item| item.refilled_at == *at),
+            Self::RefilledSince(at) => item.is_some_and(|item| item.refilled_at >= *at),
+            Self::RulesHash(hash) => {
+                item.and_then(|item| item.rules_hash.as_ref()) == hash.as_ref()
+            }
             Self::AtLeast(limit, least) => balance(limit).is_some_and(|tokens| tokens >= *least),
             Self::AtMost(limit, most) => balance(limit).is_some_and(|tokens| tokens <= *most),
             Self::Exactly(limit, seen) => balance(limit) == Some(seen.get()),
+            Self::Has(limit) => bucket(limit).is_some(),
+            Self::HasNot(limit) => bucket(limit).is_none(),
+            Self::Unseen(id) => item.is_none_or(|item| !item.request_ids.contains(id)),
+            Self::ExpiresBefore(at_s) => {
+                item.and_then(|item| item.expires_at_s).is_some_and(|expires| expires < *at_s)
+            }
         }
     }
 }

@@ -1,0 +1,66 @@
+//! What a refill claim adds to one balance.
+
+use crate::{Bucket, Condition, EpochMillis, LimitName, Millitokens};
+
+/// How long a claim serves the writers behind it, in milliseconds: a bucket that somebody refilled
+/// this recently is consumed from without another claim. DESIGN's `Q`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClaimInterval(pub u32);
+
+impl Default for ClaimInterval {
+    /// 100 ms.
+    fn default() -> Self {
+        Self(100)
+    }
+}
+
+impl ClaimInterval {
+    /// The instant one interval ago.
+    pub(crate) fn before(self, now: EpochMillis) -> EpochMillis {
+        EpochMillis::new(now.get() - i64::from(self.0)).unwrap_or(EpochMillis::MIN)
+    }
+}
+
+/// What a claim adds to one balance, and the balance that it is right for.
+pub(crate) struct Claim {
+    /// Millitokens; negative where it trims a surplus.
+    pub(crate) tokens: i64,
+    /// Its condition on the balance before it.
+    pub(crate) condition: Condition,
+}
+
+impl Claim {
+    /// What accrued from `since` to `now`, as far as it fits under the cap with room for `amount`.
+    pub(crate) fn of(
+        limit: &LimitName,
+        bucket: &Bucket,
+        cap: Millitokens,
+        amount: Millitokens,
+        (since, now): (EpochMillis, EpochMillis),
+        interval: ClaimInterval,
+    ) -> Self {
+        let refill = bucket.rule.refill();
+        let (tokens, cap) = (i128::from(bucket.tokens.get()), i128::from(cap.get()));
+        let gap = refill.gap(since, now);
+        if tokens + gap <= cap {
+            // A refund that lands first must not be topped up by a refill computed without it.
+            let condition = Condition::AtMost(limit.clone(), milli(cap - gap));
+            return Self { tokens: milli(gap), condition };
+        }
+        // Room for what accrues in the next interval, so that its writers need no claim of their
+        // own; a request for the whole burst gets it.
+        let amount = i128::from(amount.get()).max(0);
+        let accrues = refill.gap(interval.before(now), now);
+        let headroom = (accrues - amount).min(cap - amount).max(0);
+        // Right only for the balance that it was cut for, or refill is lost.
+        let condition = Condition::Exactly(limit.clone(), bucket.tokens);
+        Self { tokens: milli(cap - headroom - tokens), condition }
+    }
+}
+
+/// No balance and no burst is beyond the range of [`Millitokens`], so what is cut off never
+/// matters; twice the range still fits an `i64`.
+pub(crate) fn milli(milli: i128) -> i64 {
+    let most = 2 * i128::from(Millitokens::MAX.get());
+    i64::try_from(milli.clamp(-most, most)).unwrap_or(0)
+}

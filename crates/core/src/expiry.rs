@@ -1,0 +1,82 @@
+//! When DynamoDB may delete a bucket: not before a new one would give the same balances.
+
+use crate::{Bucket, CompositeBucket, EpochMillis, Rule};
+
+/// What is added to every expiry, in milliseconds: clocks differ and writes take their time.
+const MARGIN_MS: i128 = 60_000;
+
+/// Milliseconds until a bucket with this balance is full; `None`: it never is.
+fn fills_in_ms(rule: Rule, tokens: i64) -> Option<i128> {
+    let missing = i128::from(rule.burst().get()) - i128::from(tokens);
+    if missing <= 0 {
+        return Some(0);
+    }
+    let amount = i128::from(rule.refill().amount().get());
+    let scaled = missing * i128::from(rule.refill().period_ms());
+    (amount > 0).then(|| scaled / amount + i128::from(scaled % amount != 0))
+}
+
+/// Expiry in epoch seconds of an item with these buckets: twice the longest time that any of them
+/// takes to fill from empty, debt included, and a minute. `None` when one never fills.
+pub(crate) fn expiry_s<'a>(
+    buckets: impl IntoIterator<Item = &'a Bucket>,
+    now: EpochMillis,
+) -> Option<i64> {
+    let mut longest = 0;
+    for bucket in buckets {
+        longest = fills_in_ms(bucket.rule, bucket.tokens.get().min(0))?.max(longest);
+    }
+    Some(seconds(i128::from(now.get()) + MARGIN_MS + 2 * longest))
+}
+
+/// The expiry that the item needs because its own comes before it is full: a debt that somebody
+/// added after the expiry was set.
+pub(crate) fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
+    let expires_at_s = image.expires_at_s?;
+    let fills = |bucket: &Bucket| fills_in_ms(bucket.rule, bucket.tokens.get());
+    let mut full_in = 0;
+    for bucket in image.limits.values() {
+        full_in = fills(bucket)?.max(full_in);
+    }
+    let full_at = i128::from(image.refilled_at.get()) + full_in;
+    (i128::from(expires_at_s) * 1_000 < full_at)
+        .then(|| expiry_s(image.limits.values(), now))
+        .flatten()
+}
+
+fn seconds(millis: i128) -> i64 {
+    let capped = millis.min(EpochMillis::MAX.get().into());
+    i64::try_from((capped + 999) / 1_000).unwrap_or(EpochMillis::MAX.get() / 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Millitokens, Refill};
+
+    fn bucket(tokens: i64, burst: i64, amount: i64, period_ms: i64) -> Bucket {
+        let milli = |amount| Millitokens::new(amount).unwrap();
+        let rule = Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap();
+        Bucket { rule, tokens: milli(tokens), consumed: milli(0) }
+    }
+
+    #[test]
+    fn an_item_outlives_the_time_that_its_slowest_limit_needs_to_fill() {
+        let now = EpochMillis::new(1_000_000_000_000).unwrap();
+        let minute = bucket(50_000, 60_000, 60_000, 60_000);
+        let day = bucket(0, 1_000, 1_000, 86_400_000);
+        assert_eq!(expiry_s([&minute], now), Some(1_000_000_000 + 60 + 120));
+        assert_eq!(expiry_s([&minute, &day], now), Some(1_000_000_000 + 60 + 2 * 86_400));
+        // A debt of three bursts takes four times as long.
+        let debt = bucket(-180_000, 60_000, 60_000, 60_000);
+        assert_eq!(expiry_s([&debt], now), Some(1_000_000_000 + 60 + 480));
+        let quota = bucket(5, 10, 0, 1_000);
+        assert_eq!(expiry_s([&minute, &quota], now), None);
+    }
+
+    #[test]
+    fn the_ends_of_every_range_do_not_overflow() {
+        let slow = bucket(Millitokens::MIN.get(), Millitokens::MAX.get(), 1, Refill::MAX_PERIOD_MS);
+        assert_eq!(expiry_s([&slow], EpochMillis::MAX), Some(253_402_300_800));
+    }
+}

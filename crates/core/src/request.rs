@@ -1,0 +1,76 @@
+//! What a caller asks of a bucket: which bucket, how much, and under which id.
+
+use std::collections::BTreeMap;
+
+use smol_str::SmolStr;
+
+use crate::{EntityId, LimitName, Millitokens, Resource};
+
+/// Names one composite bucket.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BucketId {
+    /// Who is limited.
+    pub entity: EntityId,
+    /// What is limited.
+    pub resource: Resource,
+}
+
+impl std::fmt::Display for BucketId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} on {}", self.entity, self.resource)
+    }
+}
+
+/// Millitokens by limit of one bucket, all or nothing.
+///
+/// An acquire asks for positive amounts. An adjustment names what it adds to the consumption, so
+/// a negative amount gives tokens back.
+pub type Amounts = BTreeMap<LimitName, Millitokens>;
+
+/// Identifies one logical request over all its attempts, so that a write whose reply was lost is
+/// recognised in the item that it changed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(SmolStr);
+
+impl RequestId {
+    /// How many ids an item remembers.
+    pub const REMEMBERED: usize = 4;
+
+    /// The id of 60 random bits (the upper four are not used), spelled as ten characters.
+    #[must_use]
+    pub fn from_bits(bits: u64) -> Self {
+        const ALPHABET: [u8; 64] =
+            *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+        let digit = |place: u32| {
+            let index = usize::try_from((bits >> (6 * place)) & 63).unwrap_or(0);
+            char::from(ALPHABET[index])
+        };
+        Self((0..10).map(digit).collect())
+    }
+
+    /// An id as an item holds it.
+    #[must_use]
+    pub fn stored(text: &str) -> Self {
+        Self(SmolStr::new(text))
+    }
+
+    /// The id as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_where_their_bits_do() {
+        assert_eq!(RequestId::from_bits(0).as_str(), "AAAAAAAAAA");
+        let ids: std::collections::BTreeSet<_> =
+            (0..60).map(|n| RequestId::from_bits(1 << n)).collect();
+        assert_eq!(ids.len(), 60);
+        assert!(ids.iter().all(|id| id.as_str().len() == 10));
+    }
+}
