@@ -1,0 +1,285 @@
+//! Executes plans on a DynamoDB table.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::retry::RetryConfig;
+use aws_sdk_dynamodb::operation::put_item::PutItemError;
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::{
+    AttributeValue, CancellationReason, ConsumedCapacity, KeysAndAttributes, Put,
+    ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
+    Update,
+};
+use serde_dynamo::Item;
+use sluicegate_core::keys::{self, ItemKey};
+use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
+
+use super::expressions::{self, Expression};
+use super::trouble;
+use crate::table::{
+    BothError, Cancelled, Consistency, ReadItems, SetupError, Table, Trouble, WriteError, Written,
+};
+
+const ALL_OLD: ReturnValuesOnConditionCheckFailure = ReturnValuesOnConditionCheckFailure::AllOld;
+
+/// A table on DynamoDB, or on anything that speaks its protocol.
+#[derive(Debug, Clone)]
+pub struct DynamoTable {
+    client: Client,
+    name: Arc<str>,
+}
+
+impl DynamoTable {
+    /// The table `name`, by way of `client` with the SDK's own retries turned off: an ADD that may
+    /// have been applied must not be repeated blindly.
+    #[must_use]
+    pub fn new(client: &Client, name: impl AsRef<str>) -> Self {
+        let config = client.config().to_builder().retry_config(RetryConfig::disabled()).build();
+        Self { client: Client::from_conf(config), name: name.as_ref().into() }
+    }
+
+    /// The client, without retries.
+    #[must_use]
+    pub const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The name of the table.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    async fn put(
+        &self,
+        bucket: &BucketId,
+        item: HashMap<String, AttributeValue>,
+        condition: String,
+        names: HashMap<String, String>,
+    ) -> Result<Written, WriteError> {
+        let request = self
+            .client
+            .put_item()
+            .table_name(&*self.name)
+            .set_item(Some(item))
+            .condition_expression(condition)
+            .set_expression_attribute_names(Some(names))
+            .return_values_on_condition_check_failure(ALL_OLD)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        match request.send().await {
+            // PutItem cannot return what it wrote; the caller knows.
+            Ok(output) => {
+                Ok(Written { image: None, write_units: units(output.consumed_capacity.as_ref()) })
+            }
+            Err(error) => Err(match error.as_service_error() {
+                Some(PutItemError::ConditionalCheckFailedException(failed)) => {
+                    refused(bucket, failed.item())
+                }
+                _ => WriteError::Trouble(trouble::of(&self.name, error)),
+            }),
+        }
+    }
+
+    async fn update(
+        &self,
+        bucket: &BucketId,
+        update: expressions::Update,
+    ) -> Result<Written, WriteError> {
+        let request = self
+            .client
+            .update_item()
+            .table_name(&*self.name)
+            .set_key(Some(expressions::key(&key(bucket))))
+            .update_expression(update.expression)
+            .condition_expression(update.condition)
+            .set_expression_attribute_names(Some(update.names))
+            .set_expression_attribute_values(Some(update.values))
+            .return_values(ReturnValue::AllNew)
+            .return_values_on_condition_check_failure(ALL_OLD)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        match request.send().await {
+            Ok(output) => {
+                let write_units = units(output.consumed_capacity.as_ref());
+                // The write is done; an answer that cannot be read only means that its image is
+                // not known.
+                let image = output.attributes.and_then(|item| image(bucket, item).ok()).flatten();
+                Ok(Written { image, write_units })
+            }
+            Err(error) => Err(match error.as_service_error() {
+                Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
+                    refused(bucket, failed.item())
+                }
+                _ => WriteError::Trouble(trouble::of(&self.name, error)),
+            }),
+        }
+    }
+
+    /// One write of a transaction.
+    fn part(&self, bucket: &BucketId, plan: &WritePlan) -> Result<TransactWriteItem, Trouble> {
+        let part = match expressions::of(plan) {
+            Expression::Put { item, condition, names } => Put::builder()
+                .table_name(&*self.name)
+                .set_item(Some(item))
+                .condition_expression(condition)
+                .set_expression_attribute_names(Some(names))
+                .return_values_on_condition_check_failure(ALL_OLD)
+                .build()
+                .map(|put| TransactWriteItem::builder().put(put).build()),
+            Expression::Update(update) => Update::builder()
+                .table_name(&*self.name)
+                .set_key(Some(expressions::key(&key(bucket))))
+                .update_expression(update.expression)
+                .condition_expression(update.condition)
+                .set_expression_attribute_names(Some(update.names))
+                .set_expression_attribute_values(Some(update.values))
+                .return_values_on_condition_check_failure(ALL_OLD)
+                .build()
+                .map(|update| TransactWriteItem::builder().update(update).build()),
+        };
+        part.map_err(|error| SetupError::Rejected(error.into()).into())
+    }
+
+    fn cancelled(&self, bucket: &BucketId, reason: Option<&CancellationReason>) -> Cancelled {
+        let Some(reason) = reason else { return Cancelled::None };
+        match reason.code() {
+            None | Some("None") => Cancelled::None,
+            Some("ConditionalCheckFailed") => match refused(bucket, reason.item()) {
+                WriteError::Refused(image) => Cancelled::Refused(image),
+                WriteError::Trouble(trouble) => Cancelled::Trouble(trouble),
+            },
+            Some(code) => {
+                let source = reason.message().unwrap_or(code).to_owned();
+                Cancelled::Trouble(trouble::of_code(&self.name, code, source.into()))
+            }
+        }
+    }
+
+    async fn get(
+        &self,
+        key: &ItemKey,
+        consistency: Consistency,
+    ) -> Result<(Option<Item>, f64), Trouble> {
+        let request = self
+            .client
+            .get_item()
+            .table_name(&*self.name)
+            .set_key(Some(expressions::key(key)))
+            .consistent_read(consistency == Consistency::Strong)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        let output = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
+        let read_units = units(output.consumed_capacity.as_ref());
+        Ok((output.item.map(Item::from), read_units))
+    }
+}
+
+impl Table for DynamoTable {
+    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
+        match expressions::of(plan) {
+            Expression::Put { item, condition, names } => {
+                self.put(bucket, item, condition, names).await
+            }
+            Expression::Update(update) => self.update(bucket, update).await,
+        }
+    }
+
+    async fn write_both(
+        &self,
+        writes: &[(BucketId, WritePlan); 2],
+        token: &str,
+    ) -> Result<f64, BothError> {
+        let mut parts = Vec::with_capacity(2);
+        for (bucket, plan) in writes {
+            parts.push(self.part(bucket, plan).map_err(BothError::Trouble)?);
+        }
+        let request = self
+            .client
+            .transact_write_items()
+            .set_transact_items(Some(parts))
+            .client_request_token(token)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        let error = match request.send().await {
+            Ok(output) => {
+                return Ok(output.consumed_capacity().iter().map(|units| self::units(Some(units))).sum());
+            }
+            Err(error) => error,
+        };
+        match error.as_service_error() {
+            Some(TransactWriteItemsError::TransactionCanceledException(cancelled))
+                if cancelled.cancellation_reasons().len() == 2 =>
+            {
+                let reasons = cancelled.cancellation_reasons();
+                let reason = |index: usize| self.cancelled(&writes[index].0, reasons.get(index));
+                Err(BothError::Cancelled([reason(0), reason(1)]))
+            }
+            _ => Err(BothError::Trouble(trouble::of(&self.name, error))),
+        }
+    }
+
+    async fn read(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+    ) -> Result<ReadItems, Trouble> {
+        if let [key] = keys {
+            let (item, read_units) = self.get(key, consistency).await?;
+            return Ok(ReadItems { items: vec![item], read_units });
+        }
+        let mut found = HashMap::new();
+        let mut read_units = 0.0;
+        let mut wanted: Vec<_> = keys.iter().map(expressions::key).collect();
+        while !wanted.is_empty() {
+            let request = KeysAndAttributes::builder()
+                .set_keys(Some(wanted))
+                .consistent_read(consistency == Consistency::Strong)
+                .build()
+                .map_err(|error| SetupError::Rejected(error.into()))?;
+            let request = self
+                .client
+                .batch_get_item()
+                .request_items(&*self.name, request)
+                .return_consumed_capacity(ReturnConsumedCapacity::Total);
+            let output = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
+            read_units += output.consumed_capacity().iter().map(|c| units(Some(c))).sum::<f64>();
+            for item in output.responses.into_iter().flatten().flat_map(|(_, items)| items) {
+                found.insert((text(&item, keys::PK), text(&item, keys::SK)), Item::from(item));
+            }
+            let rest = output.unprocessed_keys.and_then(|mut rest| rest.remove(&*self.name));
+            wanted = rest.map(|rest| rest.keys).unwrap_or_default();
+        }
+        let items = keys.iter().map(|key| found.remove(&(key.pk(), key.sk()))).collect();
+        Ok(ReadItems { items, read_units })
+    }
+}
+
+fn key(bucket: &BucketId) -> ItemKey {
+    ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone())
+}
+
+fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> String {
+    item.get(attribute).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
+}
+
+fn units(capacity: Option<&ConsumedCapacity>) -> f64 {
+    capacity.and_then(ConsumedCapacity::capacity_units).unwrap_or(0.0)
+}
+
+fn refused(bucket: &BucketId, item: Option<&HashMap<String, AttributeValue>>) -> WriteError {
+    // Some answer with an empty item where there is none.
+    let Some(item) = item.filter(|item| !item.is_empty()) else { return WriteError::Refused(None) };
+    match image(bucket, item.clone()) {
+        Ok(image) => WriteError::Refused(image),
+        Err(error) => WriteError::Trouble(error.into()),
+    }
+}
+
+fn image(
+    bucket: &BucketId,
+    item: HashMap<String, AttributeValue>,
+) -> Result<Option<Arc<CompositeBucket>>, SetupError> {
+    CompositeBucket::from_item(&Item::from(item))
+        .map(|image| image.map(Arc::new))
+        .map_err(|source| SetupError::BrokenItem { bucket: bucket.to_string(), source })
+}

@@ -1,0 +1,7 @@
+//! The table on DynamoDB.
+
+mod expressions;
+mod execute;
+mod trouble;
+
+pub use execute::DynamoTable;

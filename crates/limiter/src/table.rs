@@ -1,0 +1,142 @@
+//! What the write paths need of a table: execute a plan, execute two together, read items.
+//!
+//! A table executes and knows no policy. [`DynamoTable`](crate::DynamoTable) sends plans to
+//! DynamoDB; [`MemoryTable`](crate::MemoryTable) applies them to a map, for tests of programs that
+//! use a limiter and for the model of this one. Both pass the same suite.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use serde_dynamo::Item;
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{BucketId, CompositeBucket, ItemError, WritePlan};
+
+use crate::BoxError;
+
+/// A table of composite buckets.
+pub trait Table: Send + Sync + 'static {
+    /// Executes one plan on one bucket.
+    fn write(
+        &self,
+        bucket: &BucketId,
+        plan: &WritePlan,
+    ) -> impl Future<Output = Result<Written, WriteError>> + Send;
+
+    /// Executes two plans, both or neither. The same token with the same plans never applies them
+    /// twice.
+    fn write_both(
+        &self,
+        writes: &[(BucketId, WritePlan); 2],
+        token: &str,
+    ) -> impl Future<Output = Result<f64, BothError>> + Send;
+
+    /// Reads items, in the order of their keys; at most 100.
+    fn read(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+    ) -> impl Future<Output = Result<ReadItems, Trouble>> + Send;
+}
+
+/// Whether a read sees every write that was acknowledged before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Consistency {
+    /// It does: one read unit per 4 KB.
+    Strong,
+    /// It may lag by a moment: half a unit.
+    Eventual,
+}
+
+/// A write that was done.
+#[derive(Debug, Clone)]
+pub struct Written {
+    /// The item after it, where the table says so.
+    pub image: Option<Arc<CompositeBucket>>,
+    /// Write units that it cost, indexes included.
+    pub write_units: f64,
+}
+
+/// What was read.
+#[derive(Debug, Clone)]
+pub struct ReadItems {
+    /// The items, `None` where there is none.
+    pub items: Vec<Option<Item>>,
+    /// Read units that it cost.
+    pub read_units: f64,
+}
+
+/// Why a write was not done.
+#[derive(Debug)]
+pub enum WriteError {
+    /// A condition does not hold; this is what stands there.
+    Refused(Option<Arc<CompositeBucket>>),
+    /// Something else.
+    Trouble(Trouble),
+}
+
+/// Why two writes were not done.
+#[derive(Debug)]
+pub enum BothError {
+    /// Each by itself, in the order of the writes; at least one says why.
+    Cancelled([Cancelled; 2]),
+    /// Something that concerns both.
+    Trouble(Trouble),
+}
+
+/// What one write of a transaction has to do with its end.
+#[derive(Debug)]
+pub enum Cancelled {
+    /// Nothing.
+    None,
+    /// A condition does not hold; this is what stands there.
+    Refused(Option<Arc<CompositeBucket>>),
+    /// Something else.
+    Trouble(Trouble),
+}
+
+/// What keeps a table from doing what it is told.
+#[derive(Debug, thiserror::Error)]
+pub enum Trouble {
+    /// Another write of the same item was under way; nothing was done.
+    #[error("another transaction was writing the same item")]
+    Conflict,
+    /// The table has no capacity for this now; nothing was done.
+    #[error("the table is throttled")]
+    Throttled(#[source] BoxError),
+    /// No answer came, or none that says whether it was done.
+    #[error("the table does not answer")]
+    Away(#[source] BoxError),
+    /// The caller may not, there is no such table, or the request is not acceptable: the same in a
+    /// moment.
+    #[error("{0}")]
+    Setup(SetupError),
+}
+
+/// What a person must repair before the table can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The credentials do not allow it.
+    #[error("access denied: allow this action on the table to the role in use")]
+    Denied(#[source] BoxError),
+    /// There is no such table.
+    #[error("there is no table {0}: create it with the template or `create_table`")]
+    NoTable(String),
+    /// An item stands where a bucket should and cannot be read as one.
+    #[error("the item of {bucket} is broken: {source}; repair or delete it")]
+    BrokenItem {
+        /// Which bucket.
+        bucket: String,
+        /// What is wrong with it.
+        #[source]
+        source: ItemError,
+    },
+    /// The request was not acceptable or could not be made (no region, no credentials).
+    #[error("the request was not accepted")]
+    Rejected(#[source] BoxError),
+}
+
+impl From<SetupError> for Trouble {
+    fn from(error: SetupError) -> Self {
+        Self::Setup(error)
+    }
+}
