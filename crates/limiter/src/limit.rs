@@ -1,0 +1,305 @@
+//! A limit as its user says it: a name, an amount, how often, and how much at once.
+//!
+//! Saying it cannot fail, so that a list of limits reads like one; [`Limit::check`] is the one place
+//! where what was said becomes a [`LimitName`] and a [`Rule`], or an error that names the limit.
+
+use std::time::Duration;
+
+use sluicegate_core::{LimitName, Millitokens, NameError, Refill, Rule};
+
+mod spec;
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+const DAY: Duration = Duration::from_secs(86_400);
+/// The refill period of a quota. It earns nothing in any period; one and the same keeps the rules
+/// of two quotas equal.
+const QUOTA_PERIOD_MS: i64 = 1_000;
+
+/// One limit: so many tokens every period, and how many a full bucket holds.
+///
+/// A bucket refills steadily, not all at once when a period ends: 60 a minute is one a second.
+///
+/// ```
+/// use sluicegate::Limit;
+///
+/// let limits = [Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 100_000).burst(200_000)];
+/// for limit in &limits {
+///     limit.check()?;
+/// }
+/// assert_eq!(limits[1], "tpm=100000/min,burst=200000".parse()?);
+/// assert!(Limit::per_minute("no spaces", 100).check().is_err());
+/// # Ok::<(), sluicegate::BadLimit>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Limit {
+    name: String,
+    capacity: Amount,
+    burst: Amount,
+    refill: Refills,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Refills {
+    Every { amount: Amount, period: Duration },
+    Never,
+}
+
+/// Millitokens, as many as anybody may ask for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Amount {
+    milli: u128,
+}
+
+/// What is wrong with a limit.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BadLimit {
+    /// The name is not allowed.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// An amount is zero or too large.
+    #[error(
+        "limit {limit}: {what} {tokens} is out of range: give from 0.001 to 1000000000000000 tokens"
+    )]
+    Amount {
+        /// Name of the limit.
+        limit: LimitName,
+        /// Which amount: "amount", "capacity" or "burst".
+        what: &'static str,
+        /// The tokens given.
+        tokens: String,
+    },
+    /// The period is zero, too long, or not in whole milliseconds.
+    #[error(
+        "limit {limit}: period {period:?} is out of range: give whole milliseconds, from 1 to 1000000000000"
+    )]
+    Period {
+        /// Name of the limit.
+        limit: LimitName,
+        /// The period given.
+        period: Duration,
+    },
+    /// A text cannot be read as a limit.
+    #[error(
+        "{spec:?} is not a limit: {problem}; write NAME=AMOUNT/PERIOD[,burst=N] like rpm=100/min,burst=200"
+    )]
+    Spec {
+        /// The text, cut to 80 characters.
+        spec: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl Limit {
+    /// `tokens` a second.
+    #[must_use]
+    pub fn per_second(name: impl Into<String>, tokens: u64) -> Self {
+        Self::every(name, tokens, SECOND)
+    }
+
+    /// `tokens` a minute.
+    #[must_use]
+    pub fn per_minute(name: impl Into<String>, tokens: u64) -> Self {
+        Self::every(name, tokens, MINUTE)
+    }
+
+    /// `tokens` an hour.
+    #[must_use]
+    pub fn per_hour(name: impl Into<String>, tokens: u64) -> Self {
+        Self::every(name, tokens, HOUR)
+    }
+
+    /// `tokens` in 24 hours.
+    #[must_use]
+    pub fn per_day(name: impl Into<String>, tokens: u64) -> Self {
+        Self::every(name, tokens, DAY)
+    }
+
+    /// `tokens` every `period`: whole milliseconds, from one to 10^12 (31 years). A full bucket holds
+    /// as many, unless [`Limit::burst`] says otherwise.
+    #[must_use]
+    pub fn every(name: impl Into<String>, tokens: u64, period: Duration) -> Self {
+        let amount = Amount::tokens(tokens);
+        let refill = Refills::Every { amount, period };
+        Self { name: name.into(), capacity: amount, burst: amount, refill }
+    }
+
+    /// `tokens` once and for all: a bucket that never refills.
+    #[must_use]
+    pub fn quota(name: impl Into<String>, tokens: u64) -> Self {
+        let amount = Amount::tokens(tokens);
+        Self { name: name.into(), capacity: amount, burst: amount, refill: Refills::Never }
+    }
+
+    /// A rule under a name, to the millitoken. The period of a rule that refills by nothing is not
+    /// kept.
+    #[must_use]
+    pub fn from_rule(name: &LimitName, rule: Rule) -> Self {
+        let refill = rule.refill();
+        let refill = if refill.amount() == Millitokens::ZERO {
+            Refills::Never
+        } else {
+            let period = Duration::from_millis(refill.period_ms().unsigned_abs());
+            Refills::Every { amount: refill.amount().into(), period }
+        };
+        let (capacity, burst) = (rule.capacity().into(), rule.burst().into());
+        Self { name: name.to_string(), capacity, burst, refill }
+    }
+
+    /// Lets a full bucket hold `tokens`, more or less than what it earns in a period. Nobody can
+    /// ever take more than this at once.
+    #[must_use]
+    pub const fn burst(mut self, tokens: u64) -> Self {
+        self.burst = Amount::tokens(tokens);
+        self
+    }
+
+    /// The name as given.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What was said, as a name and a rule.
+    ///
+    /// # Errors
+    /// [`BadLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, or the
+    /// period is not a whole number of milliseconds from 1 to 10^12.
+    pub fn check(&self) -> Result<(LimitName, Rule), BadLimit> {
+        let name = LimitName::new(&self.name)?;
+        let in_range = |what, amount: Amount| {
+            amount.in_range().ok_or_else(|| BadLimit::Amount {
+                limit: name.clone(),
+                what,
+                tokens: amount.to_string(),
+            })
+        };
+        let refill = match self.refill {
+            Refills::Every { amount, period } => refill(in_range("amount", amount)?, period),
+            Refills::Never => Refill::new(Millitokens::ZERO, QUOTA_PERIOD_MS).ok(),
+        };
+        let refill = refill.ok_or_else(|| BadLimit::Period {
+            limit: name.clone(),
+            period: self.refill.period(),
+        })?;
+        let capacity = in_range("capacity", self.capacity)?;
+        let burst = in_range("burst", self.burst)?;
+        let rule = Rule::with_burst(capacity, burst, refill).map_err(|_| BadLimit::Amount {
+            limit: name.clone(),
+            what: "capacity",
+            tokens: self.capacity.to_string(),
+        })?;
+        Ok((name, rule))
+    }
+}
+
+fn refill(amount: Millitokens, period: Duration) -> Option<Refill> {
+    let is_whole = period.subsec_nanos().is_multiple_of(1_000_000);
+    let period_ms = i64::try_from(period.as_millis()).ok().filter(|_| is_whole)?;
+    Refill::new(amount, period_ms).ok()
+}
+
+impl Refills {
+    const fn period(self) -> Duration {
+        match self {
+            Self::Every { period, .. } => period,
+            Self::Never => Duration::ZERO,
+        }
+    }
+}
+
+impl Amount {
+    const fn tokens(tokens: u64) -> Self {
+        // A u64 always fits; `From` is not const.
+        Self { milli: tokens as u128 * 1_000 }
+    }
+
+    /// The amount if a rule can have it.
+    fn in_range(self) -> Option<Millitokens> {
+        let milli = i64::try_from(self.milli).ok().filter(|milli| *milli > 0)?;
+        Millitokens::new(milli).ok()
+    }
+}
+
+impl From<Millitokens> for Amount {
+    fn from(milli: Millitokens) -> Self {
+        Self { milli: milli.get().unsigned_abs().into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(limit: &Limit) -> (String, [i64; 4]) {
+        let (name, rule) = limit.check().unwrap();
+        let refill = rule.refill();
+        let figures = [rule.capacity(), rule.burst(), refill.amount()].map(Millitokens::get);
+        (name.to_string(), [figures[0], figures[1], figures[2], refill.period_ms()])
+    }
+
+    #[test]
+    fn what_is_said_is_what_holds() {
+        let every = Limit::every("f", 7, Duration::from_millis(250));
+        for (limit, figures) in [
+            (Limit::per_second("a", 5), [5_000, 5_000, 5_000, 1_000]),
+            (Limit::per_minute("b", 5), [5_000, 5_000, 5_000, 60_000]),
+            (Limit::per_hour("c", 5), [5_000, 5_000, 5_000, 3_600_000]),
+            (Limit::per_day("d", 5).burst(9), [5_000, 9_000, 5_000, 86_400_000]),
+            (Limit::per_day("e", 5).burst(1), [5_000, 1_000, 5_000, 86_400_000]),
+            (every, [7_000, 7_000, 7_000, 250]),
+            (Limit::quota("g", 5).burst(6), [5_000, 6_000, 0, 1_000]),
+        ] {
+            assert_eq!(checked(&limit), (limit.name().to_owned(), figures));
+        }
+    }
+
+    #[test]
+    fn what_cannot_hold_is_named() {
+        let micros = Duration::from_micros(1_500);
+        for (limit, message) in [
+            (
+                Limit::per_minute("rpm", 0),
+                "limit rpm: amount 0 is out of range: give from 0.001 to 1000000000000000 tokens",
+            ),
+            (
+                Limit::quota("q", u64::MAX),
+                "limit q: capacity 18446744073709551615 is out of range: give from 0.001 to 1000000000000000 tokens",
+            ),
+            (
+                Limit::per_minute("rpm", 1).burst(0),
+                "limit rpm: burst 0 is out of range: give from 0.001 to 1000000000000000 tokens",
+            ),
+            (
+                Limit::every("rpm", 1, Duration::ZERO),
+                "limit rpm: period 0ns is out of range: give whole milliseconds, from 1 to 1000000000000",
+            ),
+            (
+                Limit::every("rpm", 1, micros),
+                "limit rpm: period 1.5ms is out of range: give whole milliseconds, from 1 to 1000000000000",
+            ),
+            (Limit::per_minute("", 1), "limit name is empty: give at least one character"),
+        ] {
+            assert_eq!(limit.check().unwrap_err().to_string(), message);
+        }
+        assert!(Limit::every("a", 1, Duration::MAX).check().is_err());
+        assert!(Limit::per_minute("a", 1_000_000_000_000_000).check().is_ok());
+        assert!(Limit::per_minute("a", 1_000_000_000_000_001).check().is_err());
+    }
+
+    #[test]
+    fn a_rule_comes_back_to_the_millitoken() {
+        let milli = |n| Millitokens::new(n).unwrap();
+        let name = LimitName::new("x").unwrap();
+        for (amount, period_ms) in [(1, 1), (1_234, 999), (5, Refill::MAX_PERIOD_MS)] {
+            let refill = Refill::new(milli(amount), period_ms).unwrap();
+            let rule = Rule::with_burst(milli(1_001), milli(77), refill).unwrap();
+            assert_eq!(Limit::from_rule(&name, rule).check(), Ok((name.clone(), rule)));
+        }
+        let quota = Rule::new(milli(10), Refill::new(milli(0), 86_400_000).unwrap()).unwrap();
+        let (_, again) = Limit::from_rule(&name, quota).check().unwrap();
+        assert_eq!((again.burst(), again.refill().amount()), (milli(10), Millitokens::ZERO));
+    }
+}

@@ -1,0 +1,226 @@
+//! Limits as text, for command lines and settings: `NAME=AMOUNT/PERIOD[,burst=N]`.
+//!
+//! What is written parses back to the limit it was written from, and what is parsed is a limit that
+//! holds: a text that says something impossible is refused at once.
+
+use std::fmt::{self, Display, Formatter};
+use std::str::FromStr;
+use std::time::Duration;
+
+use super::{Amount, BadLimit, Limit, Refills};
+
+/// The period of a limit that never refills.
+const NEVER: &str = "never";
+/// Words for periods and their milliseconds, longest first.
+const UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)];
+
+/// Writes `rpm=100/min,burst=200`. Amounts have up to three decimals; `,capacity=N` is written only
+/// for a rule whose nominal capacity is not what it earns in a period.
+impl Display for Limit {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let amount = match self.refill {
+            Refills::Every { amount, .. } => amount,
+            Refills::Never => self.capacity,
+        };
+        write!(f, "{}={amount}/{}", self.name, self.refill)?;
+        if self.capacity != amount {
+            write!(f, ",capacity={}", self.capacity)?;
+        }
+        if self.burst != self.capacity {
+            write!(f, ",burst={}", self.burst)?;
+        }
+        Ok(())
+    }
+}
+
+/// Reads `NAME=AMOUNT/PERIOD[,burst=N][,capacity=N]`. The period is `s`, `min`, `h`, `d` or `ms`,
+/// with a number before it for several (`30s`), or `never` for a quota. Amounts are tokens, with up
+/// to three decimals.
+impl FromStr for Limit {
+    type Err = BadLimit;
+
+    fn from_str(spec: &str) -> Result<Self, BadLimit> {
+        let limit = parse(spec)
+            .map_err(|problem| BadLimit::Spec { spec: spec.chars().take(80).collect(), problem })?;
+        limit.check()?;
+        Ok(limit)
+    }
+}
+
+fn parse(spec: &str) -> Result<Limit, &'static str> {
+    let (name, rule) = spec.split_once('=').ok_or("it has no '='")?;
+    let mut parts = rule.split(',');
+    let (amount, period) = parts
+        .next()
+        .and_then(|rate| rate.split_once('/'))
+        .ok_or("it does not say how often the amount comes")?;
+    let amount = Amount::parse(amount)?;
+    let refill = Refills::parse(amount, period)?;
+    let (mut capacity, mut burst) = (None, None);
+    for part in parts {
+        let (word, value) = part.split_once('=').ok_or("it has a ',' without burst=N behind it")?;
+        let said = match word {
+            "burst" => &mut burst,
+            "capacity" => &mut capacity,
+            _ => return Err("it has a word that is neither burst nor capacity"),
+        };
+        if said.replace(Amount::parse(value)?).is_some() {
+            return Err("it says one thing twice");
+        }
+    }
+    if capacity.is_some() && refill == Refills::Never {
+        return Err("the capacity of a quota is its amount");
+    }
+    let capacity = capacity.unwrap_or(amount);
+    Ok(Limit { name: name.to_owned(), capacity, burst: burst.unwrap_or(capacity), refill })
+}
+
+impl Refills {
+    fn parse(amount: Amount, period: &str) -> Result<Self, &'static str> {
+        if period == NEVER {
+            return Ok(Self::Never);
+        }
+        let split = period.find(|c: char| !c.is_ascii_digit()).unwrap_or(period.len());
+        let (count, unit) = period.split_at(split);
+        let (_, unit_ms) = UNITS
+            .into_iter()
+            .find(|(word, _)| *word == unit)
+            .ok_or("its period is none of ms, s, min, h, d, or several like 30s, or never")?;
+        let count = if count.is_empty() { Ok(1) } else { count.parse::<u64>() };
+        let period_ms = count.ok().and_then(|count| count.checked_mul(unit_ms));
+        let period_ms = period_ms.ok_or("its period is too long")?;
+        Ok(Self::Every { amount, period: Duration::from_millis(period_ms) })
+    }
+}
+
+impl Display for Refills {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self::Every { period, .. } = self else { return f.write_str(NEVER) };
+        let whole_ms = u64::try_from(period.as_millis())
+            .ok()
+            .filter(|ms| *ms > 0 && Duration::from_millis(*ms) == *period);
+        // What no limit can have is shown all the same, for messages about it.
+        let Some(period_ms) = whole_ms else { return write!(f, "{period:?}") };
+        let divides = |(_, unit_ms): &(&str, u64)| period_ms.is_multiple_of(*unit_ms);
+        let (unit, unit_ms) = UNITS.into_iter().find(divides).unwrap_or(("ms", 1));
+        match period_ms / unit_ms {
+            1 => f.write_str(unit),
+            count => write!(f, "{count}{unit}"),
+        }
+    }
+}
+
+impl Amount {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        const PROBLEM: &str = "an amount is not a number of tokens with at most three decimals";
+        let (tokens, decimals) = text.split_once('.').unwrap_or((text, "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        if !digits(tokens) || !digits(decimals) || decimals.len() > 3 {
+            return Err(PROBLEM);
+        }
+        let tokens: u64 = tokens.parse().map_err(|_| "an amount is too large")?;
+        let milli: u128 = format!("{decimals:0<3}").parse().map_err(|_| PROBLEM)?;
+        Ok(Self { milli: Self::tokens(tokens).milli + milli })
+    }
+}
+
+impl Display for Amount {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (tokens, milli) = (self.milli / 1_000, self.milli % 1_000);
+        if milli == 0 {
+            return write!(f, "{tokens}");
+        }
+        write!(f, "{tokens}.{}", format!("{milli:03}").trim_end_matches('0'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use sluicegate_core::{LimitName, Millitokens, Refill, Rule};
+
+    #[test]
+    fn texts_say_what_constructors_say() {
+        for (spec, limit) in [
+            ("rpm=100/min", Limit::per_minute("rpm", 100)),
+            ("rpm=100/min,burst=200", Limit::per_minute("rpm", 100).burst(200)),
+            ("rps=5/s", Limit::per_second("rps", 5)),
+            ("a.b=5/h", Limit::per_hour("a.b", 5)),
+            ("a_b=5/d", Limit::per_day("a_b", 5)),
+            ("x=5/30s", Limit::every("x", 5, Duration::from_secs(30))),
+            ("x=5/5min", Limit::every("x", 5, Duration::from_secs(300))),
+            ("x=5/250ms", Limit::every("x", 5, Duration::from_millis(250))),
+            ("total=1000/never", Limit::quota("total", 1_000)),
+        ] {
+            assert_eq!(spec.parse(), Ok(limit.clone()), "{spec}");
+            assert_eq!(limit.to_string(), spec);
+        }
+        assert_eq!("x=5.0/60s".parse(), Ok(Limit::per_minute("x", 5)));
+        let half: Limit = "x=0.5/min".parse().unwrap();
+        assert_eq!(half.check().unwrap().1.burst().get(), 500);
+    }
+
+    #[test]
+    fn texts_that_are_no_limits_say_why() {
+        for (spec, problem) in [
+            ("rpm", "it has no '='"),
+            ("rpm=100", "it does not say how often the amount comes"),
+            ("rpm=100/fortnight", "its period is none of"),
+            ("rpm=100/", "its period is none of"),
+            ("rpm=100/99999999999999999999d", "its period is too long"),
+            ("rpm=-5/min", "an amount is not a number"),
+            ("rpm=+5/min", "an amount is not a number"),
+            ("rpm=1.2345/min", "an amount is not a number"),
+            ("rpm=5./min", "an amount is not a number"),
+            ("rpm=99999999999999999999/min", "an amount is too large"),
+            ("rpm=5/min,", "it has a ',' without"),
+            ("rpm=5/min,bursts=7", "neither burst nor capacity"),
+            ("rpm=5/min,burst=7,burst=8", "it says one thing twice"),
+            ("q=5/never,capacity=7", "the capacity of a quota"),
+            ("r m=5/min", "limit name"),
+            ("=5/min", "limit name is empty"),
+            ("rpm=0/min", "limit rpm: amount 0"),
+            ("rpm=5/0s", "limit rpm: period 0ns"),
+            ("rpm=5/min,burst=0", "limit rpm: burst 0"),
+        ] {
+            let error = spec.parse::<Limit>().unwrap_err().to_string();
+            assert!(error.contains(problem), "{spec}: {error}");
+            assert!(!error.contains('\n'), "{spec}: {error}");
+        }
+    }
+
+    fn limit() -> impl Strategy<Value = Limit> {
+        let amount = || 1..=Millitokens::MAX.get();
+        let period = prop_oneof![
+            1..=Refill::MAX_PERIOD_MS,
+            (0..4_usize, 1..1_000_i64)
+                .prop_map(|(unit, count)| { count * [1_000, 60_000, 3_600_000, 86_400_000][unit] }),
+        ];
+        let refill = prop_oneof![3 => amount(), 1 => Just(0)];
+        let equal = any::<(bool, bool)>();
+        ("[A-Za-z0-9_.-]{1,64}", refill, amount(), amount(), period, equal).prop_map(
+            |(name, refill, capacity, burst, period_ms, (same_capacity, same_burst))| {
+                let milli = |n| Millitokens::new(n).unwrap();
+                let capacity = if same_capacity && refill > 0 { refill } else { capacity };
+                let burst = if same_burst { capacity } else { burst };
+                let refill = Refill::new(milli(refill), period_ms).unwrap();
+                let rule = Rule::with_burst(milli(capacity), milli(burst), refill).unwrap();
+                Limit::from_rule(&LimitName::new(name).unwrap(), rule)
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_limit_parses_back(limit in limit()) {
+            prop_assert_eq!(limit.to_string().parse(), Ok(limit));
+        }
+
+        #[test]
+        fn no_text_panics(spec in "[a-z0-9=/.,]{0,30}|\\PC{0,100}") {
+            let _ = spec.parse::<Limit>();
+        }
+    }
+}
