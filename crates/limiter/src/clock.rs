@@ -1,0 +1,167 @@
+//! Where the time comes from: the system, or a test that moves it by hand.
+//!
+//! Nothing else in this crate reads a clock or sleeps, so a test that holds a [`TestClock`] decides
+//! when everything happens.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures_util::future::BoxFuture;
+use sluicegate_core::EpochMillis;
+use tokio::sync::watch;
+
+/// Tells the time and waits.
+pub trait Clock: Send + Sync + 'static {
+    /// The instant, in milliseconds since 1970. It may be set back between two calls.
+    fn now(&self) -> EpochMillis;
+
+    /// Waits at least `duration` from the call on, not from the first poll.
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
+}
+
+/// The clock of the system. Sleeping needs a tokio runtime with its time driver on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> EpochMillis {
+        // A clock before 1970 is not set: zero is as good as anything it could say.
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        after(EpochMillis::MIN, since_epoch)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// A clock that stands still until it is told to move. Clones are the same clock.
+///
+/// ```
+/// use std::time::Duration;
+/// use sluicegate::{Clock, EpochMillis, TestClock};
+///
+/// let clock = TestClock::at(EpochMillis::new(1_769_608_800_000)?);
+/// clock.clone().advance(Duration::from_secs(60));
+/// assert_eq!(clock.now().get(), 1_769_608_860_000);
+/// # Ok::<(), sluicegate::OutOfRange>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct TestClock {
+    now: Arc<watch::Sender<EpochMillis>>,
+}
+
+impl TestClock {
+    /// A clock that stands at `now`.
+    #[must_use]
+    pub fn at(now: EpochMillis) -> Self {
+        Self { now: Arc::new(watch::Sender::new(now)) }
+    }
+
+    /// Moves the clock ahead, by whole milliseconds and at most to the end of the year 9999, and
+    /// wakes whoever sleeps no longer than that.
+    pub fn advance(&self, by: Duration) {
+        self.now.send_modify(|now| *now = after(*now, by));
+    }
+
+    /// Sets the clock, back if that is what `now` means. Sleepers look at it when they are next
+    /// polled: an instant that it passed and left again before wakes nobody.
+    pub fn set(&self, now: EpochMillis) {
+        self.now.send_replace(now);
+    }
+
+    /// How many sleepers wait for the clock to move, so that a test can wait for them first.
+    #[must_use]
+    pub fn sleepers(&self) -> usize {
+        self.now.receiver_count()
+    }
+}
+
+impl Clock for TestClock {
+    fn now(&self) -> EpochMillis {
+        *self.now.borrow()
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        // A part of a millisecond counts as one: nobody wakes early.
+        let until = after(self.now(), duration.saturating_add(Duration::from_nanos(999_999)));
+        let mut seen = self.now.subscribe();
+        // A sleeper keeps the clock: one that nobody can move any more wakes nobody.
+        let clock = self.clone();
+        Box::pin(async move {
+            let _ = seen.wait_for(|now| *now >= until).await;
+            drop(clock);
+        })
+    }
+}
+
+/// The instant `duration` after another, in whole milliseconds, at most the last there is.
+fn after(instant: EpochMillis, duration: Duration) -> EpochMillis {
+    i64::try_from(duration.as_millis())
+        .ok()
+        .and_then(|millis| instant.get().checked_add(millis))
+        .and_then(|millis| EpochMillis::new(millis).ok())
+        .unwrap_or(EpochMillis::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    fn at(millis: i64) -> EpochMillis {
+        EpochMillis::new(millis).unwrap()
+    }
+
+    #[test]
+    fn the_system_clock_tells_this_century() {
+        let now = SystemClock.now();
+        assert!(now > at(1_700_000_000_000) && now < at(4_000_000_000_000), "{now}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_system_clock_sleeps_from_the_call_on() {
+        let start = tokio::time::Instant::now();
+        let sleep = SystemClock.sleep(Duration::from_secs(5));
+        tokio::time::advance(Duration::from_secs(3)).await;
+        sleep.await;
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+    }
+
+    #[tokio::test]
+    async fn sleepers_wake_at_their_instant_and_not_before() {
+        let clock = TestClock::at(at(1_000));
+        let mut short = clock.sleep(Duration::from_micros(1_500));
+        let long = tokio::spawn(clock.sleep(Duration::from_secs(1)));
+        assert_eq!(clock.sleepers(), 2);
+
+        clock.advance(Duration::from_millis(1));
+        assert!((&mut short).now_or_never().is_none());
+        clock.clone().advance(Duration::from_millis(1));
+        assert!((&mut short).now_or_never().is_some());
+
+        assert!(!long.is_finished());
+        clock.set(at(2_000));
+        long.await.unwrap();
+        assert!(clock.sleep(Duration::ZERO).now_or_never().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_clock_set_back_makes_sleepers_wait_longer() {
+        let clock = TestClock::at(at(1_000));
+        let mut sleep = clock.sleep(Duration::from_millis(10));
+        clock.set(at(0));
+        clock.advance(Duration::from_millis(1_009));
+        assert!((&mut sleep).now_or_never().is_none());
+        clock.advance(Duration::from_millis(1));
+        assert!(sleep.now_or_never().is_some());
+    }
+
+    #[test]
+    fn the_clock_ends_with_the_year_9999() {
+        let clock = TestClock::at(EpochMillis::MAX);
+        clock.advance(Duration::MAX);
+        assert_eq!(clock.now(), EpochMillis::MAX);
+        assert!(clock.sleep(Duration::MAX).now_or_never().is_some());
+    }
+}
