@@ -100,7 +100,7 @@ fn guarded(
     let take = Take {
         amounts,
         floors: false,
-        id: adjust.id,
+        id: Some(adjust.id),
         interval: adjust.interval,
         expires: image.expires_at_s.is_some(),
     };

@@ -43,6 +43,9 @@ pub enum Presume {
     /// many processes on one bucket every image is out of date, and a lock tied to it would make
     /// them lose to one another.
     ClaimedSince,
+    /// It is time for this writer to claim, although the last claim still serves: those behind it
+    /// then need not wait for one.
+    ClaimDue,
 }
 
 /// What to do.
@@ -105,10 +108,14 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
             false => Decision::Short(standings),
         };
     }
-    let take =
-        Take { amounts: acquire.amounts, floors: true, id: acquire.id, ..Take::nothing(acquire) };
-    let retry =
-        if differences.is_empty() && !ahead { retry(&view, &take, acquire.presume) } else { None };
+    let take = Take {
+        amounts: acquire.amounts,
+        floors: true,
+        id: Some(acquire.id),
+        ..Take::nothing(acquire)
+    };
+    let may_retry = differences.is_empty() && !ahead && acquire.presume != Presume::ClaimDue;
+    let retry = if may_retry { retry(&view, &take, acquire.presume) } else { None };
     Decision::Write(retry.unwrap_or_else(|| normal(&view, &take)))
 }
 
@@ -226,7 +233,8 @@ pub(crate) struct Take<'a> {
     pub(crate) amounts: &'a Amounts,
     /// Whether the balances must cover the amounts.
     pub(crate) floors: bool,
-    pub(crate) id: &'a RequestId,
+    /// `None`: a claim on behalf of nobody, which its lock alone keeps from happening twice.
+    pub(crate) id: Option<&'a RequestId>,
     pub(crate) interval: ClaimInterval,
     pub(crate) expires: bool,
 }
@@ -239,9 +247,18 @@ impl<'a> Take<'a> {
         Self {
             amounts: &NOTHING,
             floors: false,
-            id: acquire.id,
+            id: None,
             interval: acquire.interval,
             expires: !acquire.configuration.is_personal(),
+        }
+    }
+
+    /// A plan that happens once under its id, and nothing else yet.
+    fn plan(&self, path: WritePath) -> WritePlan {
+        WritePlan {
+            path,
+            changes: self.id.cloned().map(Change::Remember).into_iter().collect(),
+            conditions: self.id.cloned().map(Condition::Unseen).into_iter().collect(),
         }
     }
 
@@ -255,15 +272,9 @@ impl<'a> Take<'a> {
 pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Option<WritePlan> {
     let image = view.image;
     let since = take.interval.before(view.now).max(image.refilled_at);
-    let mut plan = WritePlan {
-        path: WritePath::Retry,
-        changes: vec![Change::Remember(take.id.clone())],
-        conditions: vec![
-            Condition::Unseen(take.id.clone()),
-            Condition::RefilledSince(since),
-            Condition::RulesHash(image.rules_hash.clone()),
-        ],
-    };
+    let mut plan = take.plan(WritePath::Retry);
+    plan.conditions.push(Condition::RefilledSince(since));
+    plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     for (limit, amount) in take.amounts {
         let bucket = image.limits.get(limit)?;
         if *amount > Millitokens::ZERO {
@@ -288,15 +299,10 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
     // clock would freeze refill for all.
     let until = if is_clock_ahead(image, now) { now } else { now.max(image.refilled_at) };
     let since = image.refilled_at.min(until);
-    let mut plan = WritePlan {
-        path: WritePath::Normal,
-        changes: vec![Change::RefilledAt(until), Change::Remember(take.id.clone())],
-        conditions: vec![
-            Condition::Unseen(take.id.clone()),
-            Condition::RefilledAt(image.refilled_at),
-            Condition::RulesHash(image.rules_hash.clone()),
-        ],
-    };
+    let mut plan = take.plan(WritePath::Normal);
+    plan.changes.push(Change::RefilledAt(until));
+    plan.conditions.push(Condition::RefilledAt(image.refilled_at));
+    plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     let mut after = BTreeMap::new();
     for (limit, bucket) in &image.limits {
         if differences.removed.contains(limit) {

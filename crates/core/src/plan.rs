@@ -115,9 +115,13 @@ impl WritePlan {
     /// the conditions that it was made with may also add to what is not there: `None`, too.)
     #[must_use]
     pub fn apply(&self, item: Option<&CompositeBucket>) -> Option<CompositeBucket> {
-        if !self.holds(item) {
-            return None;
-        }
+        if self.holds(item) { self.changed(item) } else { None }
+    }
+
+    /// What its changes make of an item, whether its conditions hold or not: the best guess at an
+    /// item that was written without being returned. `None`: there is nothing to change.
+    #[must_use]
+    pub fn changed(&self, item: Option<&CompositeBucket>) -> Option<CompositeBucket> {
         let mut after = item.cloned();
         for change in &self.changes {
             match (change, &mut after) {

@@ -4,10 +4,43 @@
 //! * [`Clock`] tells the time, of the system or of a test.
 
 mod clock;
+mod composite;
+mod counters;
+mod dynamo;
+mod error;
+mod lease;
 mod limit;
+mod limiter;
+mod memory;
+mod queue;
+mod request;
+mod store;
+mod table;
 
 pub use clock::{Clock, SystemClock, TestClock};
+pub use composite::{CascadeMode, CompositeStore, Settings};
+pub use counters::{Counter, Counters};
+pub use dynamo::DynamoTable;
+pub use error::{
+    AcquireError, AdjustError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible,
+};
+pub use lease::{Cost, Lease, Remaining};
 pub use limit::{BadLimit, Limit};
+pub use limiter::{Limiter, Mode};
+pub use memory::MemoryTable;
+pub use request::{AcquireRequest, LIMITS_MAX, PeekRequest};
+pub use store::{Adjusted, Cascade, Correction, Grant, Part, Request, Store};
+pub use table::{
+    BothError, Cancelled, Consistency, ReadItems, SetupError, Table, Trouble, WriteError, Written,
+};
+
+/// Balances on DynamoDB.
+pub type DynamoStore = CompositeStore<DynamoTable>;
+
+/// An error of somebody else.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 pub use sluicegate_core::{
-    EntityId, EpochMillis, LimitName, Millitokens, NameError, OutOfRange, Resource, Rule,
+    BucketId, ClaimInterval, EntityId, EpochMillis, LimitName, Millitokens, NameError, OutOfRange,
+    Refill, Resource, Rule, Wait, WritePath,
 };

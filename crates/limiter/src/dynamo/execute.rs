@@ -202,7 +202,11 @@ impl Table for DynamoTable {
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match request.send().await {
             Ok(output) => {
-                return Ok(output.consumed_capacity().iter().map(|units| self::units(Some(units))).sum());
+                return Ok(output
+                    .consumed_capacity()
+                    .iter()
+                    .map(|units| self::units(Some(units)))
+                    .sum());
             }
             Err(error) => error,
         };
@@ -218,11 +222,7 @@ impl Table for DynamoTable {
         }
     }
 
-    async fn read(
-        &self,
-        keys: &[ItemKey],
-        consistency: Consistency,
-    ) -> Result<ReadItems, Trouble> {
+    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
         if let [key] = keys {
             let (item, read_units) = self.get(key, consistency).await?;
             return Ok(ReadItems { items: vec![item], read_units });

@@ -1,7 +1,7 @@
 //! The table on DynamoDB.
 
-mod expressions;
 mod execute;
+mod expressions;
 mod trouble;
 
 pub use execute::DynamoTable;

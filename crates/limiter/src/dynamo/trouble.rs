@@ -30,9 +30,9 @@ where
 /// Sorts an error code of DynamoDB, or the code of one item of a cancelled transaction.
 pub(crate) fn of_code(table: &str, code: &str, source: BoxError) -> Trouble {
     match code {
-        "TransactionConflict" | "TransactionConflictException" | "TransactionInProgressException" => {
-            Trouble::Conflict
-        }
+        "TransactionConflict"
+        | "TransactionConflictException"
+        | "TransactionInProgressException" => Trouble::Conflict,
         "ProvisionedThroughputExceededException"
         | "ProvisionedThroughputExceeded"
         | "ThrottlingException"

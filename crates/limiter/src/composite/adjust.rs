@@ -1,0 +1,235 @@
+//! Correcting what was taken: never refused, guarded as long as there is time, never given back twice.
+
+use std::sync::Arc;
+
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{
+    Adjust, Adjustment, BucketId, CompositeBucket, Force, Millitokens, Presume, RequestId,
+    WritePath, WritePlan, adjust, extend,
+};
+use tokio::time::Instant;
+
+use super::CompositeStore;
+use super::images::{Entry, Known};
+use super::run::Run;
+use crate::error::AdjustError;
+use crate::store::{Adjusted, Correction};
+use crate::table::{Consistency, Table, Trouble, WriteError, Written};
+
+/// Attempts with guards; after that the correction is forced through.
+const GUARDED_ATTEMPTS: u32 = 12;
+
+/// A correction under way.
+pub(super) struct Adjusting<'s, 'r, 'c, T> {
+    store: &'s CompositeStore<T>,
+    run: &'r mut Run<'c>,
+    correction: &'r Correction<'r>,
+    entry: Arc<Entry>,
+    image: Option<Arc<CompositeBucket>>,
+    /// What the item remembered before a write whose answer was lost.
+    doubt: Option<Vec<RequestId>>,
+    adjusted: Adjusted,
+}
+
+impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
+    pub(super) fn new(
+        store: &'s CompositeStore<T>,
+        run: &'r mut Run<'c>,
+        correction: &'r Correction<'r>,
+    ) -> Self {
+        let entry = store.images.entry(correction.bucket);
+        Self {
+            store,
+            run,
+            correction,
+            entry,
+            image: None,
+            doubt: None,
+            adjusted: Adjusted::default(),
+        }
+    }
+
+    pub(super) async fn finish(mut self) -> Result<Adjusted, AdjustError> {
+        match self.entry.known() {
+            Some(known) => self.image = known.image,
+            // Evicted, or a lease from another process: one read.
+            None => self.read().await?,
+        }
+        loop {
+            let (plan, dropped) = match self.decide() {
+                Adjustment::Write { plan, dropped } => (plan, dropped),
+                Adjustment::Landed => return Ok(self.done()),
+                Adjustment::Gone(dropped) => {
+                    self.adjusted.dropped = dropped;
+                    return Ok(self.done());
+                }
+            };
+            self.adjusted.dropped = dropped;
+            self.adjusted.is_forced = plan.path == WritePath::Adjust && self.takes();
+            self.run.attempts += 1;
+            let written =
+                self.run.in_time(self.store.table.write(self.correction.bucket, &plan)).await;
+            match written {
+                Ok(written) => {
+                    self.landed(&plan, written).await;
+                    return Ok(self.done());
+                }
+                Err(WriteError::Refused(image)) => {
+                    self.run.refused();
+                    self.look(image)?;
+                    let in_time = self.run.attempts <= GUARDED_ATTEMPTS || self.run.pause().await;
+                    if !in_time {
+                        return Err(AdjustError::Contended);
+                    }
+                }
+                Err(WriteError::Trouble(trouble)) => self.wait_out(trouble).await?,
+            }
+        }
+    }
+
+    fn decide(&self) -> Adjustment {
+        let is_last = self.run.attempts >= GUARDED_ATTEMPTS || self.is_late();
+        let adjustment = Adjust {
+            bucket: self.correction.bucket,
+            amounts: self.correction.amounts,
+            configuration: self.correction.configuration,
+            id: &self.run.id,
+            interval: self.store.settings.claim_interval,
+            presume: self.presume(),
+            force: if is_last { Force::Yes } else { Force::No },
+        };
+        adjust(self.image.as_deref(), adjustment, self.run.now())
+    }
+
+    /// Less than a quarter of the time is left: the last resort needs some.
+    fn is_late(&self) -> bool {
+        Instant::now() + self.correction.deadline / 4 >= self.run.deadline
+    }
+
+    fn presume(&self) -> Presume {
+        let is_first = self.run.attempts == 0;
+        if is_first && self.entry.rivals.claimed_lately() {
+            Presume::ClaimedSince
+        } else {
+            Presume::Unchanged
+        }
+    }
+
+    fn takes(&self) -> bool {
+        self.correction.amounts.values().any(|amount| *amount > Millitokens::ZERO)
+    }
+
+    async fn landed(&mut self, plan: &WritePlan, written: Written) {
+        self.run.write_units += written.write_units;
+        if self.adjusted.is_forced {
+            self.store.counters.forced_adjusts.increment();
+        }
+        let is_authoritative = written.image.is_some() || plan.path == WritePath::Create;
+        let image = written.image.or_else(|| plan.changed(self.image.as_deref()).map(Arc::new));
+        self.settle_doubt(image.as_deref());
+        let now = self.run.now();
+        self.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative });
+        let Some(extension) = image.as_deref().and_then(|image| extend(image, now)) else { return };
+        // A debt beyond the expiry: one more unit, or the debt would be forgiven. The correction
+        // itself stands whatever becomes of this.
+        match self.run.in_time(self.store.table.write(self.correction.bucket, &extension)).await {
+            Ok(extended) => {
+                self.run.write_units += extended.write_units;
+                if let Some(image) = extended.image {
+                    self.entry.learn(Known {
+                        image: Some(image),
+                        as_of: now,
+                        is_authoritative: true,
+                    });
+                }
+            }
+            // Somebody else extended it further.
+            Err(WriteError::Refused(_)) => self.run.refused(),
+            Err(WriteError::Trouble(trouble)) => tracing::warn!(
+                bucket = %self.correction.bucket, %trouble,
+                "a debt may outlive its bucket: the expiry could not be extended"
+            ),
+        }
+    }
+
+    /// Takes over what a refusal or a read found, if it leaves the correction possible.
+    fn look(&mut self, image: Option<Arc<CompositeBucket>>) -> Result<(), AdjustError> {
+        let now = self.run.now();
+        self.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative: true });
+        let has_landed =
+            image.as_ref().is_some_and(|image| image.request_ids.contains(&self.run.id));
+        if !has_landed {
+            let is_refund = !self.takes();
+            let is_ambiguous = self.settle_doubt(image.as_deref());
+            if is_ambiguous && is_refund {
+                return Err(AdjustError::Ambiguous(
+                    "four other writers came between, or the item is gone".into(),
+                ));
+            }
+        }
+        self.image = image;
+        Ok(())
+    }
+
+    /// True, and counted, when the item can no longer tell whether a write landed.
+    fn settle_doubt(&mut self, image: Option<&CompositeBucket>) -> bool {
+        let Some(before) = self.doubt.take() else { return false };
+        let is_ambiguous =
+            image.is_none_or(|image| super::is_overrun(&before, image, &self.run.id));
+        if is_ambiguous {
+            self.store.counters.ambiguous.increment();
+        }
+        is_ambiguous
+    }
+
+    async fn read(&mut self) -> Result<(), AdjustError> {
+        let BucketId { entity, resource } = self.correction.bucket.clone();
+        let keys = [ItemKey::Bucket(entity, resource)];
+        loop {
+            match self.run.in_time(self.store.table.read(&keys, Consistency::Strong)).await {
+                Ok(found) => {
+                    self.run.read_units += found.read_units;
+                    let item = found.items.first().and_then(Option::as_ref);
+                    let image = super::image(self.correction.bucket, item)?;
+                    return self.look(image);
+                }
+                Err(trouble) => self.pause_or(trouble).await?,
+            }
+        }
+    }
+
+    async fn wait_out(&mut self, trouble: Trouble) -> Result<(), AdjustError> {
+        let is_lost = matches!(trouble, Trouble::Away(_));
+        if is_lost && self.doubt.is_none() {
+            let ids = self.image.as_ref().map(|image| image.request_ids.clone());
+            self.doubt = Some(ids.unwrap_or_default());
+        }
+        match self.pause_or(trouble).await {
+            // What was to be given back may have been: the caller must not try again.
+            Err(AdjustError::Unavailable(source)) if is_lost && !self.takes() => {
+                self.store.counters.ambiguous.increment();
+                Err(AdjustError::Ambiguous(source))
+            }
+            Ok(()) if is_lost => self.read().await,
+            result => result,
+        }
+    }
+
+    async fn pause_or(&mut self, trouble: Trouble) -> Result<(), AdjustError> {
+        if let Trouble::Setup(error) = trouble {
+            return Err(error.into());
+        }
+        if self.run.pause().await {
+            return Ok(());
+        }
+        match trouble {
+            Trouble::Away(source) => Err(AdjustError::Unavailable(source)),
+            _ => Err(AdjustError::Contended),
+        }
+    }
+
+    fn done(mut self) -> Adjusted {
+        self.adjusted.write_units = self.run.write_units;
+        self.adjusted
+    }
+}

@@ -1,0 +1,173 @@
+//! The newest image of each bucket, and what its history says about other writers.
+//!
+//! An image is a guess: every plan made from it carries the conditions under which it is right. So
+//! it may be old, evicted or derived at any time; only "no" must not be said from one like that.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use quick_cache::sync::Cache;
+use sluicegate_core::{
+    BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis, is_clock_ahead,
+};
+use tokio::sync::Semaphore;
+
+/// What is known of a bucket.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    /// The item; `None`: there was none.
+    pub(super) image: Option<Arc<CompositeBucket>>,
+    /// When the answer came.
+    pub(super) as_of: EpochMillis,
+    /// Whether the table itself said so, by an answer that sees every write.
+    pub(super) is_authoritative: bool,
+}
+
+impl Known {
+    /// Whether "no" may be said from it.
+    pub(super) fn may_refuse(&self, now: EpochMillis, deny_cache: Duration) -> bool {
+        let age_ms = now.get().saturating_sub(self.as_of.get());
+        self.is_authoritative
+            && u128::try_from(age_ms).is_ok_and(|age| age <= deny_cache.as_millis())
+            && !deny_cache.is_zero()
+    }
+}
+
+/// All buckets that this process knows.
+#[derive(Debug)]
+pub(super) struct Images {
+    entries: Cache<BucketId, Arc<Entry>>,
+}
+
+impl Images {
+    pub(super) fn new(most: usize) -> Self {
+        Self { entries: Cache::new(most) }
+    }
+
+    pub(super) fn entry(&self, bucket: &BucketId) -> Arc<Entry> {
+        if let Some(entry) = self.entries.get(bucket) {
+            return entry;
+        }
+        let made = self
+            .entries
+            .get_or_insert_with(bucket, || Ok::<_, std::convert::Infallible>(Arc::default()));
+        match made {
+            Ok(entry) => entry,
+            Err(never) => match never {},
+        }
+    }
+}
+
+/// One bucket.
+#[derive(Debug)]
+pub(super) struct Entry {
+    state: Mutex<State>,
+    /// One claim at a time: tasks of one process would lose the lock to one another.
+    pub(super) claims: Semaphore,
+    /// Waiters queue here, first come first served.
+    pub(super) rivals: Rivals,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    known: Option<Known>,
+    resolved: Option<Resolved>,
+}
+
+/// A configuration and when it was put together.
+#[derive(Debug, Clone)]
+pub(super) struct Resolved {
+    pub(super) configuration: Arc<Configuration>,
+    pub(super) as_of: EpochMillis,
+}
+
+impl Default for Entry {
+    fn default() -> Self {
+        Self { state: Mutex::default(), claims: Semaphore::new(1), rivals: Rivals::default() }
+    }
+}
+
+impl Entry {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn known(&self) -> Option<Known> {
+        self.lock().known.clone()
+    }
+
+    /// Keeps what an answer said, unless something newer is known: answers overtake each other.
+    pub(super) fn learn(&self, new: Known) {
+        let mut state = self.lock();
+        let old = state.known.as_ref().and_then(|known| known.image.as_ref());
+        let is_older = match (old, &new.image) {
+            (Some(old), Some(image)) => {
+                image.refilled_at < old.refilled_at && !is_clock_ahead(old, new.as_of)
+            }
+            _ => false,
+        };
+        if !is_older {
+            state.known = Some(new);
+        }
+    }
+
+    pub(super) fn resolved(&self) -> Option<Resolved> {
+        self.lock().resolved.clone()
+    }
+
+    pub(super) fn resolve(&self, resolved: Resolved) {
+        self.lock().resolved = Some(resolved);
+    }
+}
+
+/// How often other processes write the bucket, as two running shares in 1024ths.
+///
+/// With many processes on one bucket every image is out of date. Whether to trust it, to presume
+/// that somebody claimed meanwhile, or to read first is decided by what was found before.
+#[derive(Debug, Default)]
+pub(super) struct Rivals {
+    /// How often somebody had claimed within the last interval.
+    claimed: AtomicU32,
+    /// How often the item had moved on at all.
+    moved: AtomicU32,
+}
+
+const WHOLE: u32 = 1_024;
+/// One observation moves a share by a quarter of the way.
+const STEP: u32 = 4;
+
+impl Rivals {
+    /// Notes what stood in the table when a stale image was used.
+    pub(super) fn observe(
+        &self,
+        stale: &CompositeBucket,
+        found: &CompositeBucket,
+        now: EpochMillis,
+        interval: ClaimInterval,
+    ) {
+        let interval = i64::from(interval.0);
+        if stale.refilled_at.get() + interval >= now.get() {
+            return;
+        }
+        shift(&self.moved, found.refilled_at != stale.refilled_at);
+        shift(&self.claimed, found.refilled_at.get() + interval >= now.get());
+    }
+
+    pub(super) fn claimed_lately(&self) -> bool {
+        self.claimed.load(Ordering::Relaxed) * 2 >= WHOLE
+    }
+
+    pub(super) fn moves(&self) -> bool {
+        self.moved.load(Ordering::Relaxed) * 2 >= WHOLE
+    }
+}
+
+fn shift(share: &AtomicU32, happened: bool) {
+    let old = share.load(Ordering::Relaxed);
+    let target = if happened { WHOLE } else { 0 };
+    // A lost update between two tasks loses one observation.
+    let new =
+        if target > old { old + (target - old).div_ceil(STEP) } else { old - old.div_ceil(STEP) };
+    share.store(new, Ordering::Relaxed);
+}

@@ -1,0 +1,287 @@
+//! A store of composite buckets on any [`Table`]: what is known, what to do, and the table to do it.
+//!
+//! The decisions are `sluicegate-core`'s and the writes the table's; here is the loop between them,
+//! and the memory that makes a warm acquire one write and no read.
+
+mod acquire;
+mod adjust;
+mod images;
+mod run;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_dynamo::Item;
+use sluicegate_core::{
+    Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, RequestId, WritePath,
+    standings,
+};
+
+use self::acquire::{Acquiring, Side};
+use self::adjust::Adjusting;
+use self::images::Images;
+use self::run::Run;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::dynamo::DynamoTable;
+use crate::error::{AcquireError, AdjustError, LimitExceeded, LimitStatus, NeverAdmissible};
+use crate::store::{Adjusted, Cascade, Correction, Grant, Part, Request, Store};
+use crate::table::{SetupError, Table};
+
+/// How a store of composite buckets works.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// How long a claim of refill serves the writers behind it; 100 ms.
+    pub claim_interval: ClaimInterval,
+    /// How old an image may be that "no" is said from; 1 s. Zero: every "no" comes from the table.
+    pub deny_cache: Duration,
+    /// How a child's and its parent's buckets are written together.
+    pub cascade_mode: CascadeMode,
+    /// Buckets that are remembered; 100,000. A bucket takes about a kilobyte.
+    pub buckets_max: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            claim_interval: ClaimInterval::default(),
+            deny_cache: Duration::from_secs(1),
+            cascade_mode: CascadeMode::default(),
+            buckets_max: 100_000,
+        }
+    }
+}
+
+/// How a child's and its parent's buckets are written together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CascadeMode {
+    /// In one transaction, both or neither: four write units.
+    #[default]
+    Transaction,
+    /// Side by side, and what was taken from one is given back when the other refuses: two write
+    /// units. For a moment, and for good when the process dies between the two, tokens are taken
+    /// from one bucket only: it admits less, never more.
+    Compensating,
+}
+
+/// A store of composite buckets.
+#[derive(Debug)]
+pub struct CompositeStore<T> {
+    table: T,
+    settings: Settings,
+    images: Images,
+    counters: Counters,
+}
+
+impl CompositeStore<DynamoTable> {
+    /// The table `table` on DynamoDB. The client's own retries are turned off, whatever it says: a
+    /// write that may have been applied must not be repeated blindly.
+    #[must_use]
+    pub fn new(client: aws_sdk_dynamodb::Client, table: impl AsRef<str>) -> Self {
+        Self::on(DynamoTable::new(&client, table))
+    }
+}
+
+impl<T: Table> CompositeStore<T> {
+    /// A store on this table.
+    #[must_use]
+    pub fn on(table: T) -> Self {
+        Self::with_settings(table, Settings::default())
+    }
+
+    /// A store on this table that works differently.
+    #[must_use]
+    pub fn with_settings(table: T, settings: Settings) -> Self {
+        let images = Images::new(settings.buckets_max);
+        Self { table, settings, images, counters: Counters::default() }
+    }
+
+    /// The table.
+    #[must_use]
+    pub const fn table(&self) -> &T {
+        &self.table
+    }
+
+    fn side(&self, bucket: BucketId, amounts: Amounts, configuration: Arc<Configuration>) -> Side {
+        let entry = self.images.entry(&bucket);
+        let known = entry.known();
+        Side { bucket, amounts, configuration, entry, known, is_fresh: false }
+    }
+
+    /// The buckets of a request: the entity's own, and its parent's if it has one and cascades.
+    async fn sides(
+        &self,
+        request: &Request,
+        _run: &mut Run<'_>,
+    ) -> Result<Vec<Side>, AcquireError> {
+        let resource = &request.resource;
+        let bucket = |entity| BucketId { entity, resource: resource.clone() };
+        let own = Arc::new(Configuration::explicit(request.limits.clone()));
+        let mut sides =
+            vec![self.side(bucket(request.entity.clone()), request.amounts.clone(), own)];
+        if let Cascade::To(parent) = &request.cascade {
+            let limits = request.parent_limits.as_ref().unwrap_or(&request.limits).clone();
+            let parents = Arc::new(Configuration::explicit(limits));
+            sides.push(self.side(bucket(parent.clone()), request.amounts.clone(), parents));
+        }
+        Ok(sides)
+    }
+
+    async fn side_by_side(
+        &self,
+        sides: Vec<Side>,
+        run: &mut Run<'_>,
+        clock: &dyn Clock,
+        deadline: Duration,
+    ) -> Result<(Vec<Part>, WritePath), AcquireError> {
+        let mut runs = [Run::new(clock, deadline), Run::new(clock, deadline)];
+        let [first, second] = &mut runs;
+        let mut sides = sides.into_iter().map(|side| vec![side]);
+        let child = Acquiring::new(self, first, sides.next().unwrap_or_default()).finish();
+        let parent = Acquiring::new(self, second, sides.next().unwrap_or_default()).finish();
+        let (child, parent) = tokio::join!(child, parent);
+        for part in &runs {
+            run.attempts += part.attempts;
+            run.write_units += part.write_units;
+            run.read_units += part.read_units;
+        }
+        match (child, parent) {
+            (Ok((mut parts, path)), Ok((parents, _))) => {
+                parts.extend(parents);
+                Ok((parts, path))
+            }
+            (Ok((taken, _)), Err(refusal)) => {
+                Err(self.compensate(taken, refusal, clock, deadline).await)
+            }
+            (Err(refusal), Ok((taken, _))) => {
+                Err(self.compensate(taken, refusal, clock, deadline).await)
+            }
+            (Err(child), Err(parent)) => Err(joined(child, parent)),
+        }
+    }
+
+    /// Gives back what is known to have been taken, and says why.
+    async fn compensate(
+        &self,
+        taken: Vec<Part>,
+        refusal: AcquireError,
+        clock: &dyn Clock,
+        deadline: Duration,
+    ) -> AcquireError {
+        let mut granted = Vec::new();
+        for part in taken {
+            let back = negated(&part.amounts);
+            let correction = Correction {
+                bucket: &part.bucket,
+                amounts: &back,
+                configuration: &part.configuration,
+                deadline,
+            };
+            if let Err(error) = self.adjust(&correction, clock).await {
+                tracing::warn!(bucket = %part.bucket, %error, "tokens of a refused request were not given back");
+            }
+            let image = part.image.as_deref();
+            let of_request = standings(image, &part.amounts, &part.configuration, clock.now())
+                .into_iter()
+                .filter(|standing| part.amounts.contains_key(&standing.limit))
+                .map(|mut standing| {
+                    // It had what was asked: that is why it is being given back.
+                    standing.wait = sluicegate_core::Wait::None;
+                    LimitStatus::new(&part.bucket.entity, standing)
+                });
+            granted.extend(of_request);
+        }
+        match refusal {
+            AcquireError::LimitExceeded(mut exceeded) => {
+                exceeded.limits.extend(granted);
+                AcquireError::LimitExceeded(exceeded)
+            }
+            AcquireError::NeverAdmissible(mut never) => {
+                never.limits.extend(granted);
+                AcquireError::NeverAdmissible(never)
+            }
+            other => other,
+        }
+    }
+}
+
+impl<T: Table> Store for CompositeStore<T> {
+    async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
+        let mut run = Run::new(clock, request.deadline);
+        let sides = self.sides(request, &mut run).await?;
+        let is_transaction = self.settings.cascade_mode == CascadeMode::Transaction;
+        let (parts, path) = if sides.len() == 1 || is_transaction {
+            Acquiring::new(self, &mut run, sides).finish().await?
+        } else {
+            self.side_by_side(sides, &mut run, clock, request.deadline).await?
+        };
+        let Run { attempts, write_units, read_units, .. } = run;
+        Ok(Grant { parts, path, attempts, write_units, read_units })
+    }
+
+    async fn adjust(
+        &self,
+        correction: &Correction<'_>,
+        clock: &dyn Clock,
+    ) -> Result<Adjusted, AdjustError> {
+        let mut run = Run::new(clock, correction.deadline);
+        Adjusting::new(self, &mut run, correction).finish().await
+    }
+
+    async fn peek(
+        &self,
+        request: &Request,
+        clock: &dyn Clock,
+    ) -> Result<Vec<LimitStatus>, AcquireError> {
+        let mut run = Run::new(clock, request.deadline);
+        let sides = self.sides(request, &mut run).await?;
+        Acquiring::new(self, &mut run, sides).look().await
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}
+
+/// Two refusals in one answer.
+fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
+    match (child, parent) {
+        (AcquireError::LimitExceeded(child), AcquireError::LimitExceeded(parent)) => {
+            LimitExceeded::new([child.limits, parent.limits].concat()).into()
+        }
+        (AcquireError::NeverAdmissible(child), AcquireError::NeverAdmissible(parent)) => {
+            NeverAdmissible { limits: [child.limits, parent.limits].concat() }.into()
+        }
+        // What cannot be repaired by waiting comes first.
+        (AcquireError::LimitExceeded(_), parent) => parent,
+        (child, _) => child,
+    }
+}
+
+pub(crate) fn negated(amounts: &Amounts) -> Amounts {
+    amounts
+        .iter()
+        // The range is symmetric: what can be taken can be given back.
+        .filter_map(|(limit, amount)| {
+            let back = sluicegate_core::Millitokens::new(-amount.get()).ok()?;
+            Some((limit.clone(), back))
+        })
+        .collect()
+}
+
+fn image(
+    bucket: &BucketId,
+    item: Option<&Item>,
+) -> Result<Option<Arc<CompositeBucket>>, SetupError> {
+    let Some(item) = item else { return Ok(None) };
+    CompositeBucket::from_item(item)
+        .map(|image| image.map(Arc::new))
+        .map_err(|source| SetupError::BrokenItem { bucket: bucket.to_string(), source })
+}
+
+/// Whether so many others wrote since the item remembered `before` that it may have forgotten `id`.
+fn is_overrun(before: &[RequestId], now: &CompositeBucket, id: &RequestId) -> bool {
+    let mut others = now.request_ids.iter().filter(|seen| *seen != id);
+    let is_full = now.request_ids.len() >= RequestId::REMEMBERED;
+    is_full && !others.any(|seen| before.contains(seen))
+}

@@ -1,0 +1,95 @@
+//! One call: its id, its time, and what it has spent.
+
+use std::future::Future;
+use std::time::Duration;
+
+use sluicegate_core::{EpochMillis, RequestId};
+use tokio::time::Instant;
+
+use crate::BoxError;
+use crate::clock::Clock;
+use crate::table::Trouble;
+
+/// Writes that one call attempts at most. Every attempt that loses saw somebody else win.
+const ATTEMPTS_MAX: u32 = 40;
+/// Attempts before the first pause: a refused condition hands over the item as it is this moment.
+const ATTEMPTS_AT_ONCE: u32 = 3;
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+
+pub(super) struct Run<'a> {
+    pub(super) clock: &'a dyn Clock,
+    pub(super) id: RequestId,
+    pub(super) deadline: Instant,
+    pub(super) attempts: u32,
+    pub(super) write_units: f64,
+    pub(super) read_units: f64,
+    pause: Duration,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(clock: &'a dyn Clock, time: Duration) -> Self {
+        Self {
+            clock,
+            id: RequestId::from_bits(fastrand::u64(..)),
+            deadline: Instant::now() + time,
+            attempts: 0,
+            write_units: 0.0,
+            read_units: 0.0,
+            pause: Duration::from_millis(1),
+        }
+    }
+
+    pub(super) fn now(&self) -> EpochMillis {
+        self.clock.now()
+    }
+
+    /// A refused condition costs what the write would have: at least one unit, and the answer does
+    /// not say how much more.
+    pub(super) fn refused(&mut self) {
+        self.write_units += 1.0;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.attempts >= ATTEMPTS_MAX || Instant::now() >= self.deadline
+    }
+
+    /// Waits a random while that grows; false when there is no time left for it.
+    pub(super) async fn pause(&mut self) -> bool {
+        let pause = self.pause.mul_f64(fastrand::f64());
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        if self.is_over() || Instant::now() + pause >= self.deadline {
+            return false;
+        }
+        tokio::time::sleep(pause).await;
+        true
+    }
+
+    /// The pause after losing to another writer: none at first.
+    pub(super) async fn pause_after_loss(&mut self) -> bool {
+        if self.attempts <= ATTEMPTS_AT_ONCE { !self.is_over() } else { self.pause().await }
+    }
+
+    /// Ends a call on the table with the time that is left.
+    pub(super) async fn in_time<T, E: From<Trouble>>(
+        &self,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        match tokio::time::timeout_at(self.deadline, call).await {
+            Ok(result) => result,
+            Err(elapsed) => Err(Trouble::Away(BoxError::from(elapsed)).into()),
+        }
+    }
+}
+
+impl From<Trouble> for crate::table::WriteError {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+impl From<Trouble> for crate::table::BothError {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}

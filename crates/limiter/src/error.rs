@@ -1,0 +1,226 @@
+//! Why tokens were not granted, sorted by what the caller can do about it.
+
+use std::time::Duration;
+
+use sluicegate_core::{EntityId, LimitName, Millitokens, NameError, Rule, Standing, Wait};
+
+use crate::table::SetupError;
+use crate::{BadLimit, BoxError};
+
+/// Why an acquire granted nothing. Whatever it says, no balance changed, except where
+/// [`Unavailable`](Self::Unavailable) says otherwise.
+#[derive(Debug, thiserror::Error)]
+pub enum AcquireError {
+    /// A limit is short at this moment: a gateway answers 429 with `Retry-After`.
+    #[error(transparent)]
+    LimitExceeded(#[from] LimitExceeded),
+    /// More was asked than the bucket can ever hold: 400, because waiting does not help.
+    #[error(transparent)]
+    NeverAdmissible(#[from] NeverAdmissible),
+    /// Other writers, or a throttled table, were in the way until attempts or time ran out: 503,
+    /// the same request may pass in a moment.
+    #[error(
+        "the bucket was contended or the table throttled for {attempts} attempts: ask again in a moment"
+    )]
+    Contended {
+        /// Writes attempted.
+        attempts: u32,
+    },
+    /// The table did not answer in time: 503. A write whose answer was lost may stand; then the
+    /// tokens are taken, never given twice.
+    #[error("the table did not answer: check the network, the endpoint and the table's health")]
+    Unavailable(#[source] BoxError),
+    /// The request makes no sense: 500, because the program that made it is wrong; 400 where its
+    /// parts come from a client. No call was made, unless a limit is unknown to the table too.
+    #[error(transparent)]
+    InvalidRequest(#[from] InvalidRequest),
+    /// Permissions, the table or an item must be repaired first: 500.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+}
+
+/// At least one limit of the request is short.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitExceeded {
+    /// Every limit of the request; [`LimitStatus::is_violated`] marks those that are short.
+    pub limits: Vec<LimitStatus>,
+    /// When to ask again: at this instant every limit has what is asked, one millisecond before
+    /// some limit has not, unless others take or give meanwhile. `None`: a quota without refill.
+    pub retry_after: Option<Duration>,
+}
+
+impl LimitExceeded {
+    pub(crate) fn new(limits: Vec<LimitStatus>) -> Self {
+        let mut retry_after = Some(Duration::ZERO);
+        for limit in &limits {
+            retry_after = match limit.wait {
+                Wait::None => retry_after,
+                Wait::Millis(millis) => {
+                    retry_after.map(|so_far| so_far.max(Duration::from_millis(millis)))
+                }
+                Wait::NoRefill | Wait::ExceedsBurst => None,
+            };
+        }
+        Self { limits, retry_after }
+    }
+
+    /// The limits that are short.
+    pub fn violations(&self) -> impl Iterator<Item = &LimitStatus> {
+        self.limits.iter().filter(|limit| limit.is_violated())
+    }
+}
+
+impl std::error::Error for LimitExceeded {}
+
+impl std::fmt::Display for LimitExceeded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("limit exceeded:")?;
+        for (n, limit) in self.violations().enumerate() {
+            write!(f, "{} {limit}", if n == 0 { "" } else { ";" })?;
+        }
+        match self.retry_after {
+            Some(after) => write!(f, "; ask again in {} ms", after.as_millis()),
+            None => f.write_str("; it does not refill"),
+        }
+    }
+}
+
+/// More was asked of some limit than its bucket can ever hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NeverAdmissible {
+    /// Every limit of the request; those asked for more than their burst are violated.
+    pub limits: Vec<LimitStatus>,
+}
+
+impl std::error::Error for NeverAdmissible {}
+
+impl std::fmt::Display for NeverAdmissible {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("never admissible, whatever the wait:")?;
+        let beyond = |limit: &&LimitStatus| limit.wait == Wait::ExceedsBurst;
+        for (n, limit) in self.limits.iter().filter(beyond).enumerate() {
+            let comma = if n == 0 { "" } else { ";" };
+            let (asked, burst) = (Tokens(limit.asked), Tokens(limit.rule.burst()));
+            write!(
+                f,
+                "{comma} {} of {} asked for {asked}, a full bucket holds {burst}",
+                limit.limit, limit.entity
+            )?;
+        }
+        f.write_str("; ask for less or raise the limit's burst")
+    }
+}
+
+/// How one limit of one entity stands to what is asked of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LimitStatus {
+    /// Whose limit: with cascade the child's or the parent's.
+    pub entity: EntityId,
+    /// Its name.
+    pub limit: LimitName,
+    /// Its rule.
+    pub rule: Rule,
+    /// What was asked, in millitokens.
+    pub asked: Millitokens,
+    /// What was there, in millitokens; negative while a debt stands.
+    pub available: Millitokens,
+    /// How long until what was asked is there.
+    pub wait: Wait,
+}
+
+impl LimitStatus {
+    pub(crate) fn new(entity: &EntityId, standing: Standing) -> Self {
+        let Standing { limit, rule, asked, available, wait } = standing;
+        Self { entity: entity.clone(), limit, rule, asked, available, wait }
+    }
+
+    /// Whether it cannot give what was asked now.
+    #[must_use]
+    pub fn is_violated(&self) -> bool {
+        self.wait != Wait::None
+    }
+}
+
+impl std::fmt::Display for LimitStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { entity, limit, asked, available, .. } = self;
+        write!(f, "{limit} of {entity} has {} of {}", Tokens(*available), Tokens(*asked))
+    }
+}
+
+/// Millitokens as tokens, with as many decimals as they need.
+struct Tokens(Millitokens);
+
+impl std::fmt::Display for Tokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let milli = self.0.get();
+        let (sign, milli) = (if milli < 0 { "-" } else { "" }, milli.unsigned_abs());
+        match milli % 1_000 {
+            0 => write!(f, "{sign}{}", milli / 1_000),
+            rest => {
+                let decimals = format!("{rest:03}");
+                write!(f, "{sign}{}.{}", milli / 1_000, decimals.trim_end_matches('0'))
+            }
+        }
+    }
+}
+
+/// A request that makes no sense.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidRequest {
+    /// An entity, resource or limit has a name that keys cannot carry.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A limit that came with the request cannot be.
+    #[error(transparent)]
+    Limit(#[from] BadLimit),
+    /// Nothing is asked.
+    #[error("nothing is asked: consume at least one limit")]
+    Nothing,
+    /// An amount is zero, negative or too large.
+    #[error("{limit}: {milli} millitokens cannot be asked: give from 1 to {}", Millitokens::MAX)]
+    Amount {
+        /// Of which limit.
+        limit: LimitName,
+        /// How much was asked, in millitokens.
+        milli: i128,
+    },
+    /// A limit is named twice in one request.
+    #[error("limit {0} is named twice")]
+    Twice(LimitName),
+    /// More limits than one item can be asked about in one expression.
+    #[error("{count} limits: a bucket can have at most {max}")]
+    TooManyLimits {
+        /// How many.
+        count: usize,
+        /// How many are allowed.
+        max: usize,
+    },
+    /// Neither the request nor the table nor the bucket knows the limit.
+    #[error("unknown limit {0}: pass it with `limits` or store it")]
+    UnknownLimit(LimitName),
+    /// An entity cannot be its own parent.
+    #[error("{0} cannot be its own parent")]
+    OwnParent(EntityId),
+}
+
+/// Why a correction did not happen, or may not have.
+#[derive(Debug, thiserror::Error)]
+pub enum AdjustError {
+    /// The answer was lost and the item no longer tells whether the tokens were given back. It is
+    /// not repeated: they may be given back, never twice.
+    #[error("the answer was lost: the tokens may or may not have been given back")]
+    Ambiguous(#[source] BoxError),
+    /// Others were in the way until time ran out.
+    #[error("the bucket was contended or the table throttled: adjust again in a moment")]
+    Contended,
+    /// The table did not answer in time.
+    #[error("the table did not answer: check the network, the endpoint and the table's health")]
+    Unavailable(#[source] BoxError),
+    /// The correction makes no sense.
+    #[error(transparent)]
+    InvalidRequest(#[from] InvalidRequest),
+    /// Permissions, the table or an item must be repaired first.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+}

@@ -1,0 +1,251 @@
+//! What an acquire returns: tokens that are taken already, to be corrected or given back.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sluicegate_core::{
+    Amounts, CompositeBucket, EntityId, LimitName, Millitokens, Rule, WritePath,
+};
+
+use crate::clock::Clock;
+use crate::composite::negated;
+use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
+use crate::limiter::Limiter;
+use crate::store::{Adjusted, Correction, Grant, Part, Store};
+
+/// Tokens that were taken before the guarded work starts.
+///
+/// Dropping it keeps the consumption as it is, at once and without a call.
+pub struct Lease<S, C> {
+    limiter: Limiter<S, C>,
+    deadline: Duration,
+    parts: Vec<Part>,
+    /// What each part has taken by now: what was acquired and what was adjusted since.
+    taken: Mutex<Vec<Amounts>>,
+    shadowed: Option<LimitExceeded>,
+    cost: Cost,
+}
+
+/// What an acquire took to be granted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cost {
+    /// The path of the last write; `None` when nothing was written (shadow mode).
+    pub path: Option<WritePath>,
+    /// Writes attempted.
+    pub attempts: u32,
+    /// Write units spent, refused attempts included (each counted as one unit).
+    pub write_units: f64,
+    /// Read units spent.
+    pub read_units: f64,
+}
+
+/// What one limit has left.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Remaining {
+    /// Whose limit.
+    pub entity: EntityId,
+    /// Its name.
+    pub limit: LimitName,
+    /// Its rule.
+    pub rule: Rule,
+    /// What is left, in millitokens; negative while a debt stands.
+    pub available: Millitokens,
+    /// The share of the burst that is left, from 0 to 1.
+    pub share: f64,
+}
+
+impl<S: Store, C: Clock> Lease<S, C> {
+    pub(crate) fn granted(limiter: &Limiter<S, C>, deadline: Duration, grant: Grant) -> Self {
+        let Grant { parts, path, attempts, write_units, read_units } = grant;
+        let taken = Mutex::new(parts.iter().map(|part| part.amounts.clone()).collect());
+        let cost = Cost { path: Some(path), attempts, write_units, read_units };
+        Self { limiter: limiter.clone(), deadline, parts, taken, shadowed: None, cost }
+    }
+
+    pub(crate) fn shadow(
+        limiter: &Limiter<S, C>,
+        deadline: Duration,
+        exceeded: LimitExceeded,
+    ) -> Self {
+        let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
+        let (parts, taken) = (Vec::new(), Mutex::default());
+        Self { limiter: limiter.clone(), deadline, parts, taken, shadowed: Some(exceeded), cost }
+    }
+
+    /// Adds `by` tokens to what was consumed of a limit, or takes off where it is negative. Any
+    /// limit of the bucket can be named, and never is this refused: a balance may go below zero,
+    /// which the next acquires wait out. One write unit, and one more for a parent's bucket.
+    ///
+    /// # Errors
+    /// [`AdjustError`]. [`Ambiguous`](AdjustError::Ambiguous) only where tokens were to be given
+    /// back.
+    pub async fn adjust(&self, limit: impl AsRef<str>, by: i64) -> Result<Adjusted, AdjustError> {
+        self.adjust_wide(limit.as_ref(), i128::from(by) * 1_000).await
+    }
+
+    /// As [`adjust`](Self::adjust), in thousandths of a token.
+    ///
+    /// # Errors
+    /// [`AdjustError`].
+    pub async fn adjust_milli(
+        &self,
+        limit: impl AsRef<str>,
+        by_milli: i64,
+    ) -> Result<Adjusted, AdjustError> {
+        self.adjust_wide(limit.as_ref(), by_milli.into()).await
+    }
+
+    async fn adjust_wide(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
+        let limit = LimitName::new(limit).map_err(InvalidRequest::Name)?;
+        let amount = i64::try_from(milli).ok().and_then(|milli| Millitokens::new(milli).ok());
+        let Some(amount) = amount else {
+            return Err(InvalidRequest::Amount { limit, milli }.into());
+        };
+        if amount == Millitokens::ZERO || self.parts.is_empty() {
+            return Ok(Adjusted::default());
+        }
+        let knows = |part: &Part| {
+            let image = part.image.as_ref();
+            part.configuration.rule(&limit).is_some()
+                || image.is_some_and(|image| image.limits.contains_key(&limit))
+        };
+        let is_known = self.parts.iter().any(knows);
+        let amounts = Amounts::from([(limit.clone(), amount)]);
+        // The parent may lack a limit; the entity's own bucket is asked in any case.
+        let corrections = self.parts.iter().enumerate().map(|(index, part)| {
+            (index == 0 || knows(part)).then(|| amounts.clone()).unwrap_or_default()
+        });
+        let adjusted = self.correct(corrections.collect()).await?;
+        if !is_known && adjusted.dropped.contains(&limit) {
+            return Err(InvalidRequest::UnknownLimit(limit).into());
+        }
+        Ok(adjusted)
+    }
+
+    /// Gives back everything that was acquired and adjusted: the work did not happen.
+    ///
+    /// # Errors
+    /// [`AdjustError`]. What was not given back stays consumed, the restrictive direction.
+    pub async fn release(self) -> Result<Adjusted, AdjustError> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.correct(taken.iter().map(negated).collect()).await
+    }
+
+    /// Corrects each part by its amounts, side by side.
+    async fn correct(&self, corrections: Vec<Amounts>) -> Result<Adjusted, AdjustError> {
+        let each = self.parts.iter().zip(&corrections).enumerate().map(
+            |(index, (part, amounts))| async move {
+                let amounts = nonzero(amounts);
+                if amounts.is_empty() {
+                    return Ok::<_, AdjustError>(Adjusted::default());
+                }
+                let correction = Correction {
+                    bucket: &part.bucket,
+                    amounts: &amounts,
+                    configuration: &part.configuration,
+                    deadline: self.deadline,
+                };
+                let adjusted =
+                    self.limiter.store().adjust(&correction, self.limiter.clock()).await?;
+                self.note(index, &amounts, &adjusted);
+                Ok(adjusted)
+            },
+        );
+        let mut total = Adjusted::default();
+        for result in futures_util::future::join_all(each).await {
+            let adjusted = result?;
+            total.dropped.extend(adjusted.dropped);
+            total.is_forced |= adjusted.is_forced;
+            total.write_units += adjusted.write_units;
+        }
+        Ok(total)
+    }
+
+    fn note(&self, index: usize, amounts: &Amounts, adjusted: &Adjusted) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(taken) = taken.get_mut(index) else { return };
+        for (limit, amount) in amounts.iter().filter(|(limit, _)| !adjusted.dropped.contains(limit))
+        {
+            let so_far = taken.entry(limit.clone()).or_default();
+            let sum = so_far.get().saturating_add(amount.get());
+            *so_far = Millitokens::new(sum).unwrap_or(if sum < 0 {
+                Millitokens::MIN
+            } else {
+                Millitokens::MAX
+            });
+        }
+    }
+
+    /// What the limits of the request have left, as of the grant; nothing where it is not known.
+    #[must_use]
+    pub fn remaining(&self) -> Vec<Remaining> {
+        let now = self.limiter.clock().now();
+        let of_part = |part: &Part| {
+            let image: Option<Arc<CompositeBucket>> = part.image.clone();
+            let entity = part.bucket.entity.clone();
+            let asked = part.amounts.clone();
+            image.into_iter().flat_map(move |image| {
+                let remaining = |limit: &LimitName| {
+                    let bucket = image.limits.get(limit)?;
+                    let rule = bucket.rule;
+                    let available = rule.effective(bucket.tokens, image.refilled_at, now);
+                    let share = share(available, rule.burst());
+                    Some(Remaining {
+                        entity: entity.clone(),
+                        limit: limit.clone(),
+                        rule,
+                        available,
+                        share,
+                    })
+                };
+                asked.keys().filter_map(remaining).collect::<Vec<_>>()
+            })
+        };
+        self.parts.iter().flat_map(of_part).collect()
+    }
+
+    /// Whether a limit of the request is nearly used up: see [`Limiter::near_share`].
+    #[must_use]
+    pub fn is_near_limit(&self) -> bool {
+        let near = self.limiter.options().near_share;
+        self.remaining().iter().any(|remaining| remaining.share <= near)
+    }
+
+    /// In shadow mode: why the request would have been refused. Then nothing was taken, and
+    /// adjusting or releasing does nothing.
+    #[must_use]
+    pub const fn shadowed(&self) -> Option<&LimitExceeded> {
+        self.shadowed.as_ref()
+    }
+
+    /// What it took to be granted.
+    #[must_use]
+    pub const fn cost(&self) -> Cost {
+        self.cost
+    }
+}
+
+impl<S, C> std::fmt::Debug for Lease<S, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { parts, taken, shadowed, .. } = self;
+        let buckets: Vec<_> = parts.iter().map(|part| &part.bucket).collect();
+        f.debug_struct("Lease")
+            .field("buckets", &buckets)
+            .field("taken", taken)
+            .field("shadowed", shadowed)
+            .finish_non_exhaustive()
+    }
+}
+
+fn nonzero(amounts: &Amounts) -> Amounts {
+    let is_nonzero = |(_, amount): &(&LimitName, &Millitokens)| **amount != Millitokens::ZERO;
+    amounts.iter().filter(is_nonzero).map(|(limit, amount)| (limit.clone(), *amount)).collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a share needs no more than a double's precision")]
+fn share(available: Millitokens, burst: Millitokens) -> f64 {
+    if burst <= Millitokens::ZERO {
+        return 0.0;
+    }
+    (available.get().max(0) as f64 / burst.get() as f64).min(1.0)
+}

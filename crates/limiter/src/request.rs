@@ -1,0 +1,328 @@
+//! Making a request: what is said is collected, checked once, and sent.
+
+use std::future::{Future, IntoFuture};
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, Either, select};
+use sluicegate_core::{Amounts, BucketId, EntityId, LimitName, Millitokens, Resource, Rules};
+use tracing::{Instrument, Span, field};
+
+use crate::clock::Clock;
+use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
+use crate::lease::Lease;
+use crate::limit::Limit;
+use crate::limiter::{Limiter, Mode};
+use crate::store::{Cascade, Grant, Request, Store};
+
+/// Limits that a bucket can have at most: an expression of DynamoDB holds 300 operators, and a
+/// limit takes up to seven.
+pub const LIMITS_MAX: usize = 40;
+
+/// A request for tokens. Awaiting it takes everything that is asked, or nothing.
+#[must_use = "a request does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct AcquireRequest<'a, S, C> {
+    limiter: &'a Limiter<S, C>,
+    entity: String,
+    resource: String,
+    amounts: Vec<(String, i128)>,
+    limits: Vec<Limit>,
+    parent_limits: Option<Vec<Limit>>,
+    cascade: Option<CascadeTo>,
+    wait: Option<Duration>,
+    deadline: Option<Duration>,
+}
+
+#[derive(Debug)]
+enum CascadeTo {
+    No,
+    Parent(String),
+}
+
+impl<'a, S: Store, C: Clock> AcquireRequest<'a, S, C> {
+    pub(crate) fn new(limiter: &'a Limiter<S, C>, entity: &str, resource: &str) -> Self {
+        Self {
+            limiter,
+            entity: entity.to_owned(),
+            resource: resource.to_owned(),
+            amounts: Vec::new(),
+            limits: Vec::new(),
+            parent_limits: None,
+            cascade: None,
+            wait: None,
+            deadline: None,
+        }
+    }
+
+    /// Asks for `tokens` of a limit: from 1 to 10^15.
+    pub fn consume(self, limit: impl Into<String>, tokens: i64) -> Self {
+        self.ask(limit, i128::from(tokens) * 1_000)
+    }
+
+    /// Asks for thousandths of a token: from 1 to 10^18.
+    pub fn consume_milli(self, limit: impl Into<String>, milli: i64) -> Self {
+        self.ask(limit, milli.into())
+    }
+
+    fn ask(mut self, limit: impl Into<String>, milli: i128) -> Self {
+        self.amounts.push((limit.into(), milli));
+        self
+    }
+
+    /// Limits of the bucket, at most 40. They win over stored ones in what they name, and nothing
+    /// is read from the table when they name all that is asked.
+    pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Self {
+        self.limits.extend(limits);
+        self
+    }
+
+    /// Takes from this parent's bucket of the same resource too, all or nothing over both. A limit
+    /// that the parent does not have is not asked of it.
+    pub fn cascade_to(mut self, parent: impl Into<String>) -> Self {
+        self.cascade = Some(CascadeTo::Parent(parent.into()));
+        self
+    }
+
+    /// Takes from no parent, whatever the table says, and does not read it.
+    pub fn no_cascade(mut self) -> Self {
+        self.cascade = Some(CascadeTo::No);
+        self
+    }
+
+    /// Limits of the parent's bucket, where they differ from the entity's own.
+    pub fn parent_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Self {
+        self.parent_limits.get_or_insert_default().extend(limits);
+        self
+    }
+
+    /// Waits for the tokens when they come within this time, first come first served among the
+    /// waiting tasks of this process. The wait is the exact one of the refusal; with other
+    /// processes on the bucket it may have to be repeated.
+    pub fn wait_up_to(mut self, wait: Duration) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    /// How long this call may take, waiting for tokens not counted.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// How all limits stand to this request, without taking anything.
+    ///
+    /// # Errors
+    /// As for awaiting it; a limit that is short is no error here.
+    pub async fn peek(self) -> Result<Vec<LimitStatus>, AcquireError> {
+        let limiter = self.limiter;
+        let request = self.check()?;
+        limiter.store().peek(&request, limiter.clock()).await
+    }
+
+    /// How long until what is asked can be had; zero: at once, `None`: never.
+    ///
+    /// # Errors
+    /// As for awaiting it; a limit that is short is no error here.
+    pub async fn time_until_available(self) -> Result<Option<Duration>, AcquireError> {
+        Ok(LimitExceeded::new(self.peek().await?).retry_after)
+    }
+
+    fn check(self) -> Result<Request, InvalidRequest> {
+        let entity = EntityId::new(self.entity)?;
+        let resource = Resource::new(self.resource)?;
+        let limits = rules(&self.limits)?;
+        let parent_limits = self.parent_limits.as_deref().map(rules).transpose()?;
+        let cascade = match self.cascade {
+            None => self.limiter.options().cascade.clone(),
+            Some(CascadeTo::No) => Cascade::No,
+            Some(CascadeTo::Parent(parent)) => Cascade::To(EntityId::new(parent)?),
+        };
+        if cascade == Cascade::To(entity.clone()) {
+            return Err(InvalidRequest::OwnParent(entity));
+        }
+        let mut amounts = Amounts::new();
+        for (limit, milli) in self.amounts {
+            let limit = LimitName::new(limit)?;
+            let amount = i64::try_from(milli)
+                .ok()
+                .filter(|milli| *milli > 0)
+                .and_then(|milli| Millitokens::new(milli).ok());
+            let Some(amount) = amount else { return Err(InvalidRequest::Amount { limit, milli }) };
+            if amounts.insert(limit.clone(), amount).is_some() {
+                return Err(InvalidRequest::Twice(limit));
+            }
+        }
+        if amounts.len() > LIMITS_MAX {
+            return Err(InvalidRequest::TooManyLimits { count: amounts.len(), max: LIMITS_MAX });
+        }
+        let deadline = self.deadline.unwrap_or(self.limiter.options().deadline);
+        Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
+    }
+
+    async fn send(self) -> Result<Lease<S, C>, AcquireError> {
+        let (limiter, wait) = (self.limiter, self.wait);
+        let request = self.check()?;
+        if request.amounts.is_empty() {
+            return Err(InvalidRequest::Nothing.into());
+        }
+        let result = match wait {
+            Some(wait) => wait_for(limiter, &request, wait).await,
+            None => attempt(limiter, &request).await,
+        };
+        match result {
+            Ok(grant) => Ok(Lease::granted(limiter, request.deadline, grant)),
+            Err(AcquireError::LimitExceeded(exceeded)) if limiter.mode() == Mode::Shadow => {
+                limiter.counters().shadowed.increment();
+                Ok(Lease::shadow(limiter, request.deadline, exceeded))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl<'a, S: Store, C: Clock> IntoFuture for AcquireRequest<'a, S, C> {
+    type Output = Result<Lease<S, C>, AcquireError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
+    if limits.len() > LIMITS_MAX {
+        return Err(InvalidRequest::TooManyLimits { count: limits.len(), max: LIMITS_MAX });
+    }
+    let mut rules = Rules::new();
+    for limit in limits {
+        let (name, rule) = limit.check()?;
+        if rules.insert(name.clone(), rule).is_some() {
+            return Err(InvalidRequest::Twice(name));
+        }
+    }
+    Ok(rules)
+}
+
+/// One acquire, with its span.
+async fn attempt<S: Store, C: Clock>(
+    limiter: &Limiter<S, C>,
+    request: &Request,
+) -> Result<Grant, AcquireError> {
+    let span = tracing::info_span!(
+        "acquire",
+        entity = %request.entity,
+        resource = %request.resource,
+        path = field::Empty,
+        attempts = field::Empty,
+        limited = field::Empty,
+        retry_after_ms = field::Empty,
+        write_units = field::Empty,
+    );
+    let result = limiter.store().acquire(request, limiter.clock()).instrument(span.clone()).await;
+    record(&span, &result);
+    result
+}
+
+fn record(span: &Span, result: &Result<Grant, AcquireError>) {
+    if span.is_disabled() {
+        return;
+    }
+    match result {
+        Ok(grant) => {
+            span.record("path", grant.path.as_str());
+            span.record("attempts", grant.attempts);
+            span.record("write_units", grant.write_units);
+            span.record("limited", false);
+        }
+        Err(AcquireError::LimitExceeded(exceeded)) => {
+            span.record("limited", true);
+            if let Some(after) = exceeded.retry_after {
+                span.record("retry_after_ms", u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+            }
+        }
+        Err(AcquireError::Contended { attempts }) => _ = span.record("attempts", attempts),
+        Err(_) => {}
+    }
+}
+
+/// Acquires now or, in its turn, when the tokens are there.
+async fn wait_for<S: Store, C: Clock>(
+    limiter: &Limiter<S, C>,
+    request: &Request,
+    wait: Duration,
+) -> Result<Grant, AcquireError> {
+    let clock = limiter.clock();
+    let until =
+        clock.now().get().saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX));
+    let bucket = BucketId { entity: request.entity.clone(), resource: request.resource.clone() };
+    let queue = limiter.queues().of(&bucket);
+    if queue.is_empty() {
+        match attempt(limiter, request).await {
+            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until) => {}
+            result => return result,
+        }
+    }
+    let place = queue.join();
+    // Nobody who is ahead waits longer than its own time, but that may be longer than this one's.
+    let Some(_turn) = within(clock, until, place.turn()).await else {
+        return attempt(limiter, request).await;
+    };
+    loop {
+        match attempt(limiter, request).await {
+            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until) => {
+                clock.sleep(exceeded.retry_after.unwrap_or_default()).await;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn comes_by(clock: &impl Clock, exceeded: &LimitExceeded, until: i64) -> bool {
+    let left = u128::try_from(until.saturating_sub(clock.now().get())).unwrap_or(0);
+    exceeded.retry_after.is_some_and(|after| after.as_millis() <= left)
+}
+
+async fn within<T>(clock: &impl Clock, until: i64, turn: impl Future<Output = T>) -> Option<T> {
+    let left = u64::try_from(until.saturating_sub(clock.now().get())).unwrap_or(0);
+    match select(std::pin::pin!(turn), clock.sleep(Duration::from_millis(left))).await {
+        Either::Left((turn, _)) => Some(turn),
+        Either::Right(_) => None,
+    }
+}
+
+/// A look at a bucket.
+#[must_use = "a request does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct PeekRequest<'a, S, C> {
+    request: AcquireRequest<'a, S, C>,
+}
+
+impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
+    pub(crate) const fn new(request: AcquireRequest<'a, S, C>) -> Self {
+        Self { request }
+    }
+
+    /// Limits of the bucket, where the table does not know them.
+    pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self { request: self.request.limits(limits) }
+    }
+
+    /// Looks at this parent's bucket too.
+    pub fn cascade_to(self, parent: impl Into<String>) -> Self {
+        Self { request: self.request.cascade_to(parent) }
+    }
+
+    /// Looks at no parent's bucket.
+    pub fn no_cascade(self) -> Self {
+        Self { request: self.request.no_cascade() }
+    }
+}
+
+impl<'a, S: Store, C: Clock> IntoFuture for PeekRequest<'a, S, C> {
+    type Output = Result<Vec<LimitStatus>, AcquireError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.request.peek())
+    }
+}

@@ -1,0 +1,1 @@
+//! A child and its parent, all or nothing.

@@ -1,0 +1,1 @@
+//! What each operation costs, as the table itself reports it.

@@ -1,0 +1,7 @@
+//! The limiter over every engine under test and over the table in memory that the model shares.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
+
+mod basics;
+mod cascade;
+mod costs;
+mod support;

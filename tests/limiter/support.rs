@@ -1,0 +1,152 @@
+//! What the suites share: one suite, run on every table.
+
+use std::sync::Arc;
+
+use sluicegate::{
+    BucketId, CompositeStore, DynamoTable, EntityId, EpochMillis, LimitName, Limiter, MemoryTable,
+    Resource, Settings, Table, TestClock,
+};
+use sluicegate_core::CompositeBucket;
+use sluicegate_core::keys::ItemKey;
+use sluicegate_testkit::{Proxy, RunningEngine, engines_under_test};
+
+pub(crate) const T0: i64 = 1_769_608_800_000;
+
+pub(crate) fn at(millis: i64) -> EpochMillis {
+    EpochMillis::new(millis).unwrap()
+}
+
+pub(crate) fn name(limit: &str) -> LimitName {
+    LimitName::new(limit).unwrap()
+}
+
+pub(crate) fn bucket(entity: &str, resource: &str) -> BucketId {
+    BucketId { entity: EntityId::new(entity).unwrap(), resource: Resource::new(resource).unwrap() }
+}
+
+/// A limiter by a clock that the test moves.
+pub(crate) type Tested<T> = Limiter<CompositeStore<T>, TestClock>;
+
+pub(crate) fn limiter<T: Table>(table: T, clock: &TestClock) -> Tested<T> {
+    with_settings(table, clock, Settings::default())
+}
+
+pub(crate) fn with_settings<T: Table>(
+    table: T,
+    clock: &TestClock,
+    settings: Settings,
+) -> Tested<T> {
+    Limiter::with_clock(CompositeStore::with_settings(table, settings), clock.clone())
+        .deadline(std::time::Duration::from_secs(20))
+}
+
+/// A table of which two limiters can have one each, as two processes would.
+pub(crate) trait Shared: Table + Clone {
+    /// The bucket as it is stored.
+    async fn stored(&self, bucket: &BucketId) -> Option<CompositeBucket>;
+    /// Puts a bucket where there may be one already, or takes it away.
+    async fn place(&self, bucket: &BucketId, image: Option<CompositeBucket>);
+}
+
+/// Memory that several limiters share.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Memory(Arc<MemoryTable>);
+
+impl Table for Memory {
+    async fn write(
+        &self,
+        bucket: &BucketId,
+        plan: &sluicegate_core::WritePlan,
+    ) -> Result<sluicegate::Written, sluicegate::WriteError> {
+        self.0.write(bucket, plan).await
+    }
+
+    async fn write_both(
+        &self,
+        writes: &[(BucketId, sluicegate_core::WritePlan); 2],
+        token: &str,
+    ) -> Result<f64, sluicegate::BothError> {
+        self.0.write_both(writes, token).await
+    }
+
+    async fn read(
+        &self,
+        keys: &[ItemKey],
+        consistency: sluicegate::Consistency,
+    ) -> Result<sluicegate::ReadItems, sluicegate::Trouble> {
+        self.0.read(keys, consistency).await
+    }
+}
+
+impl Shared for Memory {
+    async fn stored(&self, bucket: &BucketId) -> Option<CompositeBucket> {
+        self.0.bucket(bucket).map(|bucket| bucket.as_ref().clone())
+    }
+
+    async fn place(&self, bucket: &BucketId, image: Option<CompositeBucket>) {
+        self.0.set(bucket, image);
+    }
+}
+
+impl Shared for DynamoTable {
+    async fn stored(&self, bucket: &BucketId) -> Option<CompositeBucket> {
+        let key = ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone());
+        let found = self.read(&[key], sluicegate::Consistency::Strong).await.unwrap();
+        let item = found.items.into_iter().next().flatten()?;
+        CompositeBucket::from_item(&item).unwrap()
+    }
+
+    async fn place(&self, bucket: &BucketId, image: Option<CompositeBucket>) {
+        let key = ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone());
+        let (client, table) = (self.client(), self.name());
+        match image {
+            Some(image) => {
+                let item = image.to_item().into();
+                client.put_item().table_name(table).set_item(Some(item)).send().await.unwrap();
+            }
+            None => {
+                let delete = client.delete_item().table_name(table);
+                let s = |text: String| aws_sdk_dynamodb::types::AttributeValue::S(text);
+                delete.key("PK", s(key.pk())).key("SK", s(key.sk())).send().await.unwrap();
+            }
+        }
+    }
+}
+
+/// Runs a suite on a fresh table of every kind.
+pub(crate) async fn run_on_every_table(suite: impl Suite) {
+    suite.run(Memory::default()).await;
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let name = engine.create_table().await;
+        suite.run(DynamoTable::new(engine.client(), name)).await;
+        engine.stop().await;
+    }
+}
+
+/// A suite that is the same for every table.
+pub(crate) trait Suite {
+    async fn run<T: Shared>(&self, table: T);
+}
+
+/// Makes a suite of an async function over any table.
+macro_rules! on_every_table {
+    ($suite:ident) => {{
+        struct This;
+        impl crate::support::Suite for This {
+            async fn run<T: crate::support::Shared>(&self, table: T) {
+                $suite(table).await;
+            }
+        }
+        crate::support::run_on_every_table(This).await;
+    }};
+}
+pub(crate) use on_every_table;
+
+/// An engine, a proxy before it, and a table by way of the proxy.
+pub(crate) async fn proxied(engine: &RunningEngine) -> (Proxy, DynamoTable) {
+    let name = engine.create_table().await;
+    let proxy = Proxy::start(engine.endpoint_url()).await;
+    let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+    (proxy, DynamoTable::new(&client, name))
+}
