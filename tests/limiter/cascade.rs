@@ -1,1 +1,100 @@
 //! A child and its parent, all or nothing.
+
+use std::time::Duration;
+
+use sluicegate::{AcquireError, CascadeMode, Limit, Settings, TestClock};
+
+use crate::support::{Shared, T0, at, bucket, name, on_every_table, with_settings};
+
+const MODES: [CascadeMode; 2] = [CascadeMode::Transaction, CascadeMode::Compensating];
+
+/// Tokens of a limit as they are stored, whole.
+async fn tokens<T: Shared>(table: &T, entity: &str) -> i64 {
+    let stored = table.stored(&bucket(entity, "r")).await.unwrap();
+    stored.limits[&name("rpm")].tokens.get() / 1_000
+}
+
+async fn another_writer_comes_between<T: Shared>(table: T) {
+    for (n, mode) in MODES.into_iter().enumerate() {
+        let clock = TestClock::at(at(T0));
+        let settings = || Settings { cascade_mode: mode, ..Settings::default() };
+        let (limiter, other) = (
+            with_settings(table.clone(), &clock, settings()),
+            with_settings(table.clone(), &clock, settings()),
+        );
+        let (child, parent) = (format!("child-{n}"), format!("parent-{n}"));
+        let limits = || [Limit::quota("rpm", 35)];
+        let ask = |tokens| {
+            limiter.acquire(&child, "r").consume("rpm", tokens).limits(limits()).cascade_to(&parent)
+        };
+        // 30 and 30, known to the limiter.
+        ask(5).await.unwrap();
+        other.acquire(&parent, "r").consume("rpm", 1).limits(limits()).no_cascade().await.unwrap();
+        let lease = ask(5).await.unwrap();
+        assert_eq!(
+            (tokens(&table, &child).await, tokens(&table, &parent).await),
+            (25, 24),
+            "{mode:?}"
+        );
+
+        lease.adjust("rpm", 2).await.unwrap();
+        assert_eq!(
+            (tokens(&table, &child).await, tokens(&table, &parent).await),
+            (23, 22),
+            "{mode:?}"
+        );
+        lease.release().await.unwrap();
+        assert_eq!(
+            (tokens(&table, &child).await, tokens(&table, &parent).await),
+            (30, 29),
+            "{mode:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_are_taken_from_although_another_writer_comes_between() {
+    on_every_table!(another_writer_comes_between);
+}
+
+async fn a_short_parent<T: Shared>(table: T) {
+    for (n, mode) in MODES.into_iter().enumerate() {
+        let clock = TestClock::at(at(T0));
+        let settings = Settings { cascade_mode: mode, ..Settings::default() };
+        let limiter = with_settings(table.clone(), &clock, settings);
+        let (child, parent) = (format!("child-{n}"), format!("parent-{n}"));
+        let ask = |tokens| {
+            let request = limiter.acquire(&child, "r").consume("rpm", tokens).cascade_to(&parent);
+            request
+                .limits([Limit::per_minute("rpm", 60)])
+                .parent_limits([Limit::per_minute("rpm", 10)])
+        };
+        ask(8).await.unwrap();
+        for later in [0, 2_000] {
+            // From the images of a moment ago, and from newer ones.
+            clock.advance(Duration::from_millis(later));
+            let refused = ask(5).await.unwrap_err();
+            let AcquireError::LimitExceeded(refused) = refused else { panic!("{refused:?}") };
+            let violated: Vec<_> =
+                refused.violations().map(|limit| limit.entity.as_str()).collect();
+            assert_eq!((violated, refused.limits.len()), (vec![parent.as_str()], 2), "{mode:?}");
+            // The parent earns ten a minute: three more take 18 s.
+            let wait = Duration::from_millis(18_000 - later);
+            assert_eq!(refused.retry_after, Some(wait), "{mode:?}");
+        }
+        let left = limiter
+            .peek(&child, "r")
+            .limits([Limit::per_minute("rpm", 60)])
+            .no_cascade()
+            .await
+            .unwrap();
+        assert_eq!(left[0].available.get(), 54_000, "{mode:?}: the child is as it was");
+        clock.advance(Duration::from_millis(16_000));
+        ask(5).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_parent_that_is_short_refuses_and_leaves_the_child_alone() {
+    on_every_table!(a_short_parent);
+}

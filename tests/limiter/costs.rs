@@ -1,1 +1,144 @@
-//! What each operation costs, as the table itself reports it.
+//! What each operation costs, as the table itself reports it: indexes included.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use sluicegate::{
+    AcquireError, CascadeMode, Cost, DynamoTable, Limit, Settings, TestClock, WritePath,
+};
+use sluicegate_testkit::{RunningEngine, engines_under_test};
+
+use crate::support::{Shared, T0, Tested, at, bucket, limiter, proxied, with_settings};
+
+const ENTITY: &str = "user-0123456789-0123456789-01234";
+const PARENT: &str = "team-0123456789-0123456789-01234";
+const RESOURCE: &str = "model-0123456789-0123456789-0123";
+
+fn limits(count: usize) -> Vec<Limit> {
+    (0..count).map(|n| Limit::per_minute(format!("l{n:02}"), 1_000_000)).collect()
+}
+
+/// One token of each limit.
+macro_rules! ask {
+    ($limiter:expr, $count:expr) => {
+        limits($count)
+            .into_iter()
+            .fold($limiter.acquire(ENTITY, RESOURCE).limits(limits($count)), |request, limit| {
+                request.consume(limit.check().unwrap().0.as_str(), 1)
+            })
+    };
+}
+
+fn units(cost: Cost) -> (f64, f64) {
+    assert_eq!(cost.attempts, 1, "{cost:?}");
+    (cost.read_units, cost.write_units)
+}
+
+/// Bytes of an item by DynamoDB's rule: names and values, two digits of a number a byte.
+fn size(item: &HashMap<String, AttributeValue>) -> usize {
+    let value = |value: &AttributeValue| match value {
+        AttributeValue::N(digits) => digits.trim_end_matches('0').len().div_ceil(2) + 1,
+        AttributeValue::S(text) => text.len(),
+        other => panic!("{other:?}"),
+    };
+    item.iter().map(|(name, attribute)| name.len() + value(attribute)).sum()
+}
+
+async fn costs_of(table: &DynamoTable, clock: &TestClock, count: usize, unit: f64) {
+    let no_parent = |table: &DynamoTable| -> Tested<DynamoTable> { limiter(table.clone(), clock) };
+    let first = no_parent(table);
+    let lease = ask!(first, count).no_cascade().await.unwrap();
+    // The item and, once, its entry in the index of the resource.
+    assert_eq!(units(lease.cost()), (1.0, unit + 1.0), "first acquire");
+
+    // Warm: by the claim of a moment ago, and with a claim of its own.
+    let lease = ask!(first, count).no_cascade().await.unwrap();
+    assert_eq!(lease.cost().path, Some(WritePath::Retry));
+    assert_eq!(units(lease.cost()), (0.0, unit), "warm acquire, retry");
+    clock.advance(Duration::from_secs(1));
+    let lease = ask!(first, count).no_cascade().await.unwrap();
+    assert_eq!(lease.cost().path, Some(WritePath::Normal));
+    assert_eq!(units(lease.cost()), (0.0, unit), "warm acquire, normal");
+
+    assert_eq!(lease.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, debit");
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(lease.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, with a claim");
+    assert_eq!(lease.adjust("l00", -5).await.unwrap().write_units, unit, "adjust, refund");
+    assert_eq!(lease.release().await.unwrap().write_units, unit, "release");
+
+    let cold = no_parent(table);
+    let lease = ask!(cold, count).no_cascade().await.unwrap();
+    assert_eq!(
+        units(lease.cost()),
+        (if unit > 1.0 { unit / 2.0 } else { 1.0 }.ceil(), unit),
+        "cold acquire"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_is_one_write_and_no_read() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        // Up to one kilobyte is one unit: with ids of 32 bytes that is up to ten limits with names
+        // of three characters.
+        for (count, unit) in [(2, 1.0), (5, 1.0), (10, 1.0), (12, 2.0)] {
+            let name = engine.create_table().await;
+            let table = DynamoTable::new(engine.client(), name);
+            costs_of(&table, &TestClock::at(at(T0)), count, unit).await;
+        }
+        engine.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_costs_nothing_or_one_read() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let (proxy, table) = proxied(&engine).await;
+        let clock = TestClock::at(at(T0));
+        let limiter = limiter(table, &clock);
+        let hour = || [Limit::per_hour("rph", 2)];
+        let ask =
+            || limiter.acquire(ENTITY, RESOURCE).consume("rph", 2).limits(hour()).no_cascade();
+        ask().await.unwrap();
+
+        proxy.reset_counts();
+        let refused = ask().await.unwrap_err();
+        assert!(matches!(refused, AcquireError::LimitExceeded(_)), "{refused}");
+        assert!(proxy.received_by_operation().is_empty(), "the image is a moment old");
+        clock.advance(Duration::from_millis(1_001));
+        let refused = ask().await.unwrap_err();
+        assert!(matches!(refused, AcquireError::LimitExceeded(_)), "{refused}");
+        assert_eq!(proxy.received_by_operation(), [("GetItem".to_owned(), 1)].into());
+        engine.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cascade_is_four_units_or_two() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        for (mode, units_of_mode) in
+            [(CascadeMode::Transaction, 4.0), (CascadeMode::Compensating, 2.0)]
+        {
+            for count in [2, 5] {
+                let table = DynamoTable::new(engine.client(), engine.create_table().await);
+                let clock = TestClock::at(at(T0));
+                let settings = Settings { cascade_mode: mode, ..Settings::default() };
+                let limiter = with_settings(table, &clock, settings);
+                ask!(limiter, count).cascade_to(PARENT).await.unwrap();
+                for _ in 0..3 {
+                    clock.advance(Duration::from_secs(1));
+                    let cost = ask!(limiter, count).cascade_to(PARENT).await.unwrap().cost();
+                    assert_eq!(
+                        (cost.read_units, cost.write_units),
+                        (0.0, units_of_mode),
+                        "{mode:?}"
+                    );
+                }
+            }
+        }
+        engine.stop().await;
+    }
+}
