@@ -69,11 +69,12 @@ async fn costs_of(table: &DynamoTable, clock: &TestClock, count: usize, unit: f6
 
     let cold = no_parent(table);
     let lease = ask!(cold, count).no_cascade().await.unwrap();
-    assert_eq!(
-        units(lease.cost()),
-        (if unit > 1.0 { unit / 2.0 } else { 1.0 }.ceil(), unit),
-        "cold acquire"
-    );
+    assert_eq!(units(lease.cost()), (1.0, unit), "cold acquire");
+
+    let stored = table.stored(&bucket(ENTITY, RESOURCE)).await.unwrap();
+    let bytes = size(&stored.to_item().into());
+    println!("{count} limits: {bytes} bytes, {unit} write units");
+    assert_eq!(bytes.div_ceil(1_024), if unit > 1.0 { 2 } else { 1 });
 }
 
 #[tokio::test(flavor = "multi_thread")]

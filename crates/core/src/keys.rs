@@ -7,6 +7,14 @@ use crate::{
     EntityId, LimitName, NameError, Resource, SequenceNumber, StreamLabel, Window, WindowKind,
 };
 
+mod range;
+mod stored;
+
+pub use range::{KeyRange, SortKeys, by_parent, parse_child, usage_index_keys};
+pub use stored::{
+    CASCADE, LimitField, PARENT_ID, UPDATED_AT, limit_attribute, parse_limit_attribute,
+};
+
 /// Partition key of the table.
 pub const PK: &str = "PK";
 /// Sort key of the table.

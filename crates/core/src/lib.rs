@@ -5,6 +5,7 @@
 //!
 //! * [`keys`] spells and parses every key and attribute name of the table.
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
+//! * [`StoredLimits`] and [`EntityRecord`] are what is configured in the table.
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
 //! * [`decide`] says how an acquire is to be written, as a [`WritePlan`] with its conditions.
 //! * [`Batch`] reads the records of a stream event; [`extract_deltas`] turns one of them into what
@@ -39,6 +40,8 @@ mod quantity;
 mod record;
 mod request;
 mod sequence;
+mod span;
+mod stored;
 mod usage;
 mod window;
 
@@ -57,6 +60,8 @@ pub use quantity::{EpochMillis, Millitokens, OutOfRange};
 pub use record::{EventName, Image, StreamRecord};
 pub use request::{Amounts, BucketId, RequestId};
 pub use sequence::{BadSequenceNumber, BadStreamArn, SequenceNumber, StreamLabel};
+pub use span::WindowSpan;
+pub use stored::{EntityRecord, StoredLimits, rule_attributes};
 pub use usage::UsageWindow;
 pub use window::{UnknownWindowKind, Window, WindowKind, WindowKinds};
 

@@ -1,6 +1,6 @@
 //! Where the time comes from: the system, or a test that moves it by hand.
 //!
-//! Nothing else in this crate reads a clock or sleeps, so a test that holds a [`TestClock`] decides
+//! Whatever counts tokens asks a [`Clock`] for the time, so a test that holds a [`TestClock`] decides
 //! when everything happens.
 
 use std::sync::Arc;

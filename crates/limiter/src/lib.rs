@@ -6,7 +6,7 @@
 mod clock;
 mod composite;
 mod counters;
-mod dynamo;
+pub mod dynamo;
 mod error;
 mod lease;
 mod limit;
@@ -40,7 +40,9 @@ pub type DynamoStore = CompositeStore<DynamoTable>;
 /// An error of somebody else.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+pub use sluicegate_core::keys::LimitsScope;
 pub use sluicegate_core::{
-    BucketId, ClaimInterval, EntityId, EpochMillis, LimitName, Millitokens, NameError, OutOfRange,
-    Refill, Resource, Rule, Wait, WritePath,
+    BucketId, ClaimInterval, CompositeBucket, EntityId, EntityRecord, EpochMillis, ItemError,
+    LimitName, Millitokens, NameError, OutOfRange, Refill, Resource, Rule, StoredLimits,
+    UsageWindow, Wait, Window, WindowKind, WindowSpan, WritePath,
 };

@@ -17,39 +17,9 @@ pub enum Error {
         source: BoxError,
     },
 
-    /// The name is taken: use the table that is there, or another name.
-    #[error("table {table} exists already; use it as it is or choose another name")]
-    TableExists {
-        /// Name of the table.
-        table: String,
-    },
-
-    /// An operation on a table failed.
-    #[error("{operation} failed for table {table}")]
-    Table {
-        /// The API operation.
-        operation: &'static str,
-        /// Name of the table.
-        table: String,
-        /// What the SDK said.
-        source: BoxError,
-    },
-
-    /// The table was created but did not become usable.
-    #[error("table {table} is still not ACTIVE after {waited_seconds} s; look at the engine's log")]
-    TableNotActive {
-        /// Name of the table.
-        table: String,
-        /// How long it was waited for.
-        waited_seconds: u64,
-    },
-
-    /// The table has no stream to read.
-    #[error("table {table} has no stream; enable one with view type NEW_AND_OLD_IMAGES")]
-    NoStream {
-        /// Name of the table.
-        table: String,
-    },
+    /// The table could not be set up or described.
+    #[error(transparent)]
+    Table(#[from] sluicegate::dynamo::TableError),
 
     /// A stream could not be read.
     #[error("{operation} failed for {subject}")]

@@ -1,7 +1,20 @@
-//! The table on DynamoDB.
+//! Everything that speaks DynamoDB: the table itself, what is configured in it, what it knows.
+//!
+//! What an item means is decided in `sluicegate_core`; here it is asked for and sent.
 
 mod execute;
 mod expressions;
+mod item;
+mod readers;
+mod request;
+mod stored;
+mod stored_expressions;
+mod table;
 mod trouble;
 
 pub use execute::DynamoTable;
+pub use item::BrokenItem;
+pub use readers::{ReadError, Reader};
+pub use request::RequestError;
+pub use stored::{ConfigError, ConfigStore};
+pub use table::{TableError, create_table, stream_arn};

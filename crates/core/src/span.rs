@@ -1,0 +1,97 @@
+//! Windows of one kind over a span of time.
+
+use std::ops::Range;
+
+use crate::{EpochMillis, Window, WindowKind};
+
+/// The windows of one kind that start in a span of time: at its start or later, before its end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowSpan {
+    /// The kind.
+    pub kind: WindowKind,
+    /// When they start, the end of the range excluded.
+    pub starts: Range<EpochMillis>,
+}
+
+impl WindowSpan {
+    /// The first and the last window; `None` when no window starts in the span.
+    #[must_use]
+    pub fn ends(&self) -> Option<(Window, Window)> {
+        let last_start = EpochMillis::new(self.starts.end.get() - 1).ok()?;
+        let last = self.kind.containing(last_start);
+        let first = self.kind.containing(self.starts.start);
+        let first = if start_ms(first) < self.starts.start.get() {
+            self.kind.containing(EpochMillis::new(first.end_s() * 1_000).ok()?)
+        } else {
+            first
+        };
+        (first.start_s() <= last.start_s()).then_some((first, last))
+    }
+
+    /// Whether a window is one of them.
+    #[must_use]
+    pub fn holds(&self, window: Window) -> bool {
+        let start_ms = start_ms(window);
+        window.kind() == self.kind
+            && (self.starts.start.get()..self.starts.end.get()).contains(&start_ms)
+    }
+}
+
+/// At most the year 9999, so it fits.
+const fn start_ms(window: Window) -> i64 {
+    window.start_s() * 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn at(millis: i64) -> EpochMillis {
+        EpochMillis::new(millis).unwrap()
+    }
+
+    fn ends(kind: WindowKind, from: i64, to: i64) -> Option<(i64, i64)> {
+        let span = WindowSpan { kind, starts: at(from)..at(to) };
+        span.ends().map(|(first, last)| (first.start_s(), last.start_s()))
+    }
+
+    #[test]
+    fn the_start_belongs_to_a_span_and_the_end_does_not() {
+        let hour = WindowKind::Hour;
+        assert_eq!(ends(hour, 0, 7_200_000), Some((0, 3_600)));
+        assert_eq!(ends(hour, 0, 7_200_001), Some((0, 7_200)));
+        assert_eq!(ends(hour, 1, 3_600_001), Some((3_600, 3_600)));
+        assert_eq!(ends(hour, 1, 3_600_000), None);
+        assert_eq!(ends(hour, 5, 5), None);
+        assert_eq!(ends(hour, 9, 5), None);
+        assert_eq!(ends(hour, 0, 0), None);
+        let last = EpochMillis::MAX.get();
+        assert_eq!(ends(WindowKind::Month, last - 1, last), None);
+    }
+
+    proptest! {
+        #[test]
+        fn the_ends_are_in_the_span_and_their_neighbours_are_not(
+            kind in 0..4_usize,
+            from in 0..=4_000_000_000_000_i64,
+            length_ms in 0..=10_000_000_000_i64,
+        ) {
+            let span = WindowSpan {
+                kind: WindowKind::ALL[kind],
+                starts: at(from)..at(from + length_ms),
+            };
+            if let Some((first, last)) = span.ends() {
+                prop_assert!(span.holds(first) && span.holds(last));
+                prop_assert!(!span.holds(span.kind.containing(at(last.end_s() * 1_000))));
+                if first.start_s() > 0 {
+                    prop_assert!(!span.holds(span.kind.containing(at(start_ms(first) - 1))));
+                }
+            } else {
+                prop_assert!(!span.holds(span.kind.containing(span.starts.start)));
+                let next = span.kind.containing(span.starts.start).end_s() * 1_000;
+                prop_assert!(next >= span.starts.end.get());
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! What is configured in the table: who belongs to whom, and which limits hold where.
+//!
+//! A limit that was deleted leaves a tombstone, so that a bucket which still has it can be told from
+//! one whose limit nobody ever stored.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde_dynamo::{AttributeValue, Item};
+
+use crate::bucket::{number_of, text_of};
+use crate::keys::{self, ItemKey, LimitField, LimitsScope};
+use crate::{EntityId, EpochMillis, ItemError, LimitName, Millitokens, OutOfRange, Refill, Rule};
+
+/// What is known of an entity.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EntityRecord {
+    /// Who it is.
+    pub entity: EntityId,
+    /// Whose child it is; never its own.
+    pub parent: Option<EntityId>,
+    /// Whether an acquire takes from the parent's bucket too.
+    pub cascade: bool,
+}
+
+/// The limits that one level of the configuration names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredLimits {
+    /// What they apply to.
+    pub scope: LimitsScope,
+    /// The limits that stand.
+    pub rules: BTreeMap<LimitName, Rule>,
+    /// Limits that were deleted and not stored again. One of them says nothing about a limit of
+    /// that name at another level.
+    pub dropped: BTreeSet<LimitName>,
+    /// The last change; every change moves it ahead.
+    pub updated_at: EpochMillis,
+}
+
+impl EntityRecord {
+    /// The key of the item.
+    #[must_use]
+    pub fn key(&self) -> ItemKey {
+        ItemKey::Entity(self.entity.clone())
+    }
+
+    /// Reads an item; `None` when its keys are not those of an entity. Without `cascade` it is off,
+    /// and a `parent_id` that is null is none.
+    ///
+    /// # Errors
+    /// [`ItemError`] when an attribute is of the wrong type, a name is not allowed, or the entity is
+    /// its own parent.
+    pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
+        let Some(ItemKey::Entity(entity)) = key_of(item)? else { return Ok(None) };
+        let parent = match item.inner().get(keys::PARENT_ID) {
+            None | Some(AttributeValue::Null(_)) => None,
+            Some(_) => Some(EntityId::new(text_of(item, keys::PARENT_ID)?)?),
+        };
+        if parent.as_ref() == Some(&entity) {
+            return Err(wrong_type(keys::PARENT_ID, "another entity"));
+        }
+        let cascade = match item.inner().get(keys::CASCADE) {
+            None => false,
+            Some(AttributeValue::Bool(cascade)) => *cascade,
+            Some(_) => return Err(wrong_type(keys::CASCADE, "a boolean")),
+        };
+        Ok(Some(Self { entity, parent, cascade }))
+    }
+
+    /// Writes the whole item, keys and index keys included.
+    #[must_use]
+    pub fn to_item(&self) -> Item {
+        let mut item = keyed(&self.key());
+        item.insert(keys::CASCADE.to_owned(), AttributeValue::Bool(self.cascade));
+        if let Some(parent) = &self.parent {
+            item.insert(keys::PARENT_ID.to_owned(), AttributeValue::S(parent.to_string()));
+            let (gsi1pk, gsi1sk) = keys::by_parent(parent, &self.entity);
+            item.insert(keys::GSI1.pk.to_owned(), AttributeValue::S(gsi1pk));
+            item.insert(keys::GSI1.sk.to_owned(), AttributeValue::S(gsi1sk));
+        }
+        Item::from(item)
+    }
+}
+
+impl StoredLimits {
+    /// The key of the item.
+    #[must_use]
+    pub fn key(&self) -> ItemKey {
+        ItemKey::Limits(self.scope.clone())
+    }
+
+    /// Reads an item; `None` when its keys are not those of stored limits.
+    ///
+    /// A limit is there when any field of its rule is; `bx` may be absent and is then the capacity.
+    /// A tombstone beside a rule counts for nothing.
+    ///
+    /// # Errors
+    /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
+    pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
+        let Some(ItemKey::Limits(scope)) = key_of(item)? else { return Ok(None) };
+        let (mut named, mut dropped) = (BTreeSet::new(), BTreeSet::new());
+        for attribute in item.inner().keys() {
+            let Some((limit, field)) = keys::parse_limit_attribute(attribute) else { continue };
+            let limit = LimitName::new(limit)?;
+            if field == LimitField::DeletedAt {
+                number(item, attribute, EpochMillis::new)?;
+                dropped.insert(limit);
+            } else {
+                named.insert(limit);
+            }
+        }
+        let updated_at = number(item, keys::UPDATED_AT, EpochMillis::new)?;
+        let mut rules = BTreeMap::new();
+        for limit in named {
+            let rule = rule_of(item, &limit)?;
+            rules.insert(limit, rule);
+        }
+        dropped.retain(|limit| !rules.contains_key(limit));
+        Ok(Some(Self { scope, rules, dropped, updated_at }))
+    }
+
+    /// Writes the whole item. A tombstone's time is for people who read the table; here it is that
+    /// of the last change.
+    #[must_use]
+    pub fn to_item(&self) -> Item {
+        let mut item = keyed(&self.key());
+        let number = |value: i64| AttributeValue::N(value.to_string());
+        item.insert(keys::UPDATED_AT.to_owned(), number(self.updated_at.get()));
+        for (limit, rule) in &self.rules {
+            let attributes = rule_attributes(limit, *rule);
+            item.extend(attributes.into_iter().map(|(name, value)| (name, number(value))));
+        }
+        for limit in &self.dropped {
+            let tombstone = keys::limit_attribute(limit, LimitField::DeletedAt);
+            item.insert(tombstone, number(self.updated_at.get()));
+        }
+        Item::from(item)
+    }
+}
+
+/// The attributes of a stored limit and their values.
+#[must_use]
+pub fn rule_attributes(limit: &LimitName, rule: Rule) -> [(String, i64); 4] {
+    [
+        (LimitField::Capacity, rule.capacity().get()),
+        (LimitField::Burst, rule.burst().get()),
+        (LimitField::RefillAmount, rule.refill().amount().get()),
+        (LimitField::RefillPeriod, rule.refill().period_ms()),
+    ]
+    .map(|(field, value)| (keys::limit_attribute(limit, field), value))
+}
+
+fn rule_of(item: &Item, limit: &LimitName) -> Result<Rule, ItemError> {
+    let name = |field| keys::limit_attribute(limit, field);
+    let amount = |field| number(item, &name(field), Millitokens::new);
+    let capacity = amount(LimitField::Capacity)?;
+    let burst = match item.inner().contains_key(&name(LimitField::Burst)) {
+        true => amount(LimitField::Burst)?,
+        false => capacity,
+    };
+    let refill_amount = amount(LimitField::RefillAmount)?;
+    let refill = number(item, &name(LimitField::RefillPeriod), |period_ms| {
+        Refill::new(refill_amount, period_ms)
+    })?;
+    Rule::with_burst(capacity, burst, refill)
+        .map_err(|source| ItemError::OutOfRange { attribute: name(LimitField::Capacity), source })
+}
+
+fn key_of(item: &Item) -> Result<Option<ItemKey>, ItemError> {
+    Ok(ItemKey::parse(text_of(item, keys::PK)?, text_of(item, keys::SK)?)?)
+}
+
+fn keyed(key: &ItemKey) -> HashMap<String, AttributeValue> {
+    HashMap::from([
+        (keys::PK.to_owned(), AttributeValue::S(key.pk())),
+        (keys::SK.to_owned(), AttributeValue::S(key.sk())),
+    ])
+}
+
+fn number<T>(
+    item: &Item,
+    attribute: &str,
+    new: impl FnOnce(i64) -> Result<T, OutOfRange>,
+) -> Result<T, ItemError> {
+    let missing = || ItemError::Missing { attribute: attribute.to_owned() };
+    let value = number_of(attribute, item.inner().get(attribute).ok_or_else(missing)?)?;
+    new(value).map_err(|source| ItemError::OutOfRange { attribute: attribute.to_owned(), source })
+}
+
+fn wrong_type(attribute: &str, expected: &'static str) -> ItemError {
+    ItemError::WrongType { attribute: attribute.to_owned(), expected }
+}
+
+#[cfg(test)]
+#[path = "stored_tests.rs"]
+mod tests;

@@ -1,0 +1,287 @@
+//! Reading what lies together: usage windows, the buckets of a resource, the children of a parent.
+//!
+//! Every answer is a stream that asks for the next page when the last one is used up, and holds no
+//! more than that page. Reads are eventually consistent, which costs half and is all that an index
+//! offers; usage windows lag behind the buckets anyway.
+
+use std::num::NonZeroU16;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::operation::query::QueryOutput;
+use aws_sdk_dynamodb::types::KeysAndAttributes;
+use futures_util::stream::{self, Stream, TryStreamExt};
+use serde_dynamo::Item;
+use sluicegate_core::keys::{self, GSI1, KeyRange, PK, SK};
+use sluicegate_core::{CompositeBucket, EntityId, ItemError, Resource, UsageWindow, WindowSpan};
+
+use super::item::{Attributes, decode};
+use super::stored_expressions::{self as expressions, Query};
+use super::{BrokenItem, RequestError};
+
+/// Most keys of one BatchGetItem.
+const KEYS_PER_READ: u16 = 100;
+/// How often keys that DynamoDB left out are asked for again without getting any.
+const FRUITLESS_ROUNDS: u32 = 5;
+/// The pause before the first of them; it doubles. 1.5 s in all.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why something could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// An item is broken. The stream goes on behind it.
+    #[error(transparent)]
+    Item(#[from] Box<BrokenItem>),
+
+    /// DynamoDB left items out of its answers again and again. The stream ends.
+    #[error("table {table} leaves {items} items out of BatchGetItem; try again, more slowly")]
+    LeftOut {
+        /// Name of the table.
+        table: String,
+        /// How many.
+        items: usize,
+    },
+
+    /// DynamoDB did not do what it was asked. The stream ends.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Reads ranges of items of one table.
+///
+/// The streams want to be pinned, and are independent of the reader:
+///
+/// ```no_run
+/// use futures_util::TryStreamExt;
+/// use sluicegate::dynamo::{ReadError, Reader};
+/// use sluicegate::{EntityId, EpochMillis, Resource, WindowKind, WindowSpan};
+///
+/// async fn tokens_of_a_day(
+///     reader: &Reader,
+///     user: &EntityId,
+///     model: &Resource,
+///     midnight: EpochMillis,
+///     next_midnight: EpochMillis,
+/// ) -> Result<i128, ReadError> {
+///     let span = WindowSpan { kind: WindowKind::Hour, starts: midnight..next_midnight };
+///     let mut windows = std::pin::pin!(reader.usage(user, model, &span));
+///     let mut milli = 0;
+///     while let Some(window) = windows.try_next().await? {
+///         milli += window.consumed_milli.values().sum::<i128>();
+///     }
+///     Ok(milli / 1_000)
+/// }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Reader {
+    client: Client,
+    table: String,
+    page_size: Option<NonZeroU16>,
+}
+
+/// Where a query stands: before its first page, or behind a page that was not the last.
+struct Position {
+    reader: Reader,
+    query: Query,
+    start: Option<Attributes>,
+}
+
+impl Reader {
+    /// Reads from `table`. The SDK's own retries may be on.
+    #[must_use]
+    pub fn new(client: Client, table: impl Into<String>) -> Self {
+        Self { client, table: table.into(), page_size: None }
+    }
+
+    /// Lets a page have at most so many items. Without, a page is what DynamoDB reads at once, 1 MB;
+    /// where items are fetched by their keys it has 100 at most.
+    #[must_use]
+    pub const fn page_size(mut self, items: NonZeroU16) -> Self {
+        self.page_size = Some(items);
+        self
+    }
+
+    /// Usage windows of an entity and a resource, earliest first.
+    ///
+    /// A window whose records all went to quarantine is there without figures.
+    pub fn usage(
+        &self,
+        entity: &EntityId,
+        resource: &Resource,
+        span: &WindowSpan,
+    ) -> impl Stream<Item = Result<UsageWindow, ReadError>> + Send + use<> {
+        let range = KeyRange::usage(entity, resource, span);
+        items(self.pages(range.map(expressions::query)), UsageWindow::from_item)
+    }
+
+    /// Usage windows of an entity on all resources, by resource and then earliest first.
+    ///
+    /// DynamoDB reads, and bills, every usage window of the entity, and leaves out those of other
+    /// kinds and times before it answers: the resource stands before the time in the key.
+    pub fn usage_of_entity(
+        &self,
+        entity: &EntityId,
+        span: &WindowSpan,
+    ) -> impl Stream<Item = Result<UsageWindow, ReadError>> + Send + use<> {
+        let query = expressions::query_span(KeyRange::usage_of_entity(entity), span);
+        items(self.pages(query), UsageWindow::from_item)
+    }
+
+    /// Usage windows of a resource over all entities, earliest first and then by entity.
+    ///
+    /// The index knows the keys; the windows are fetched by them, a page at a time.
+    pub fn usage_of_resource(
+        &self,
+        resource: &Resource,
+        span: &WindowSpan,
+    ) -> impl Stream<Item = Result<UsageWindow, ReadError>> + Send + use<> {
+        let range = KeyRange::usage_of_resource(resource, span);
+        items(self.fetched_pages(range), UsageWindow::from_item)
+    }
+
+    /// The buckets of a resource, by entity. Fetched by their keys, a page at a time.
+    pub fn buckets_of_resource(
+        &self,
+        resource: &Resource,
+    ) -> impl Stream<Item = Result<CompositeBucket, ReadError>> + Send + use<> {
+        let range = KeyRange::buckets_of_resource(resource);
+        items(self.fetched_pages(Some(range)), CompositeBucket::from_item)
+    }
+
+    /// The children of a parent, by their names. The index alone knows them.
+    pub fn children(
+        &self,
+        parent: &EntityId,
+    ) -> impl Stream<Item = Result<EntityId, ReadError>> + Send + use<> {
+        let query = expressions::query(KeyRange::children(parent));
+        items(self.pages(Some(query)), child_of)
+    }
+
+    /// The pages of a query; none for no query.
+    fn pages(
+        &self,
+        query: Option<Query>,
+    ) -> impl Stream<Item = Result<Vec<Attributes>, ReadError>> + Send + use<> {
+        let reader = self.clone();
+        let start = query.map(|query| Position { reader, query, start: None });
+        stream::try_unfold(start, async |position| {
+            let Some(mut position) = position else { return Ok(None) };
+            let page = position.read().await?;
+            position.start = page.last_evaluated_key;
+            let next = position.start.is_some().then_some(position);
+            Ok(Some((page.items.unwrap_or_default(), next)))
+        })
+    }
+
+    /// The pages of a query of an index, each with the whole items in place of their keys.
+    fn fetched_pages(
+        &self,
+        range: Option<KeyRange>,
+    ) -> impl Stream<Item = Result<Vec<Attributes>, ReadError>> + Send + use<> {
+        let most = NonZeroU16::MIN.saturating_add(KEYS_PER_READ - 1);
+        let page_size = self.page_size.map_or(most, |items| items.min(most));
+        let reader = self.clone().page_size(page_size);
+        let keys = reader.pages(range.map(expressions::query));
+        keys.and_then(move |keys| {
+            let reader = reader.clone();
+            async move { reader.fetch(keys).await }
+        })
+    }
+
+    /// The items of a page of keys, in the order of the keys; those that are gone are left out.
+    async fn fetch(&self, page: Vec<Attributes>) -> Result<Vec<Attributes>, ReadError> {
+        let keys: Vec<Attributes> = page.into_iter().map(key_of).collect();
+        let mut items = Vec::with_capacity(keys.len());
+        let mut wanted = keys.clone();
+        let mut fruitless = 0;
+        while !wanted.is_empty() {
+            let (got, left) = self.fetch_some(wanted).await?;
+            if got.is_empty() && !left.is_empty() {
+                if fruitless == FRUITLESS_ROUNDS {
+                    return Err(ReadError::LeftOut {
+                        table: self.table.clone(),
+                        items: left.len(),
+                    });
+                }
+                tokio::time::sleep(FIRST_PAUSE * 2_u32.pow(fruitless)).await;
+                fruitless += 1;
+            }
+            items.extend(got);
+            wanted = left;
+        }
+        // An answer has its items in any order; a page is too small for anything but a look.
+        let place = |item: &Attributes| {
+            keys.iter().position(|key| key.get(PK) == item.get(PK) && key.get(SK) == item.get(SK))
+        };
+        items.sort_by_cached_key(place);
+        Ok(items)
+    }
+
+    /// Items of some of the keys, and the keys that DynamoDB left out: it was throttled, or the
+    /// answer would have been too large.
+    async fn fetch_some(
+        &self,
+        keys: Vec<Attributes>,
+    ) -> Result<(Vec<Attributes>, Vec<Attributes>), ReadError> {
+        if keys.is_empty() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        let wanted = KeysAndAttributes::builder()
+            .set_keys(Some(keys))
+            .build()
+            .map_err(|error| RequestError::failed("BatchGetItem", &self.table, error))?;
+        let answer = self
+            .client
+            .batch_get_item()
+            .request_items(&self.table, wanted)
+            .send()
+            .await
+            .map_err(|error| RequestError::of("BatchGetItem", &self.table, error))?;
+        let items = answer.responses.and_then(|mut tables| tables.remove(&self.table));
+        let left = answer.unprocessed_keys.and_then(|mut tables| tables.remove(&self.table));
+        Ok((items.unwrap_or_default(), left.map(|left| left.keys).unwrap_or_default()))
+    }
+}
+
+impl Position {
+    async fn read(&self) -> Result<QueryOutput, RequestError> {
+        let Self { reader, query, start } = self;
+        reader
+            .client
+            .query()
+            .table_name(&reader.table)
+            .set_index_name(query.index.map(str::to_owned))
+            .key_condition_expression(&query.condition)
+            .set_filter_expression(query.filter.clone())
+            .set_expression_attribute_names(Some(query.placeholders.names.clone()))
+            .set_expression_attribute_values(Some(query.placeholders.values.clone()))
+            .set_limit(reader.page_size.map(|items| items.get().into()))
+            .set_exclusive_start_key(start.clone())
+            .send()
+            .await
+            .map_err(|error| RequestError::of("Query", &reader.table, error))
+    }
+}
+
+/// The values in pages of items; items of other kinds are passed over.
+fn items<T: Send + 'static>(
+    pages: impl Stream<Item = Result<Vec<Attributes>, ReadError>> + Send,
+    from_item: fn(&Item) -> Result<Option<T>, ItemError>,
+) -> impl Stream<Item = Result<T, ReadError>> + Send {
+    let read = move |item| decode(item, from_item).map_err(ReadError::from).transpose();
+    pages.map_ok(move |page| stream::iter(page.into_iter().filter_map(read))).try_flatten()
+}
+
+fn key_of(mut index_item: Attributes) -> Attributes {
+    index_item.retain(|name, _| name == PK || name == SK);
+    index_item
+}
+
+fn child_of(item: &Item) -> Result<Option<EntityId>, ItemError> {
+    let child = match item.inner().get(GSI1.sk) {
+        Some(serde_dynamo::AttributeValue::S(child)) => keys::parse_child(child),
+        _ => None,
+    };
+    Ok(child.map(EntityId::new).transpose()?)
+}

@@ -1,0 +1,293 @@
+//! Writing and reading what is configured in the table: entities and stored limits.
+//!
+//! Every change of a level's limits moves its `updated_at` strictly ahead, whatever the clocks of
+//! those who change it say: that is how a bucket knows which of two configurations is the newer.
+
+use std::collections::HashSet;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::{ReturnValue, ReturnValuesOnConditionCheckFailure};
+use serde_dynamo::Item;
+use sluicegate_core::keys::{ItemKey, LimitsScope, UPDATED_AT};
+use sluicegate_core::{EntityId, EntityRecord, EpochMillis, ItemError, LimitName, StoredLimits};
+
+use super::item::decode;
+use super::stored_expressions::{self as expressions, Deletion, Update};
+use super::{BrokenItem, RequestError};
+use crate::{BadLimit, Limit};
+
+/// Most limits that one write can name: an expression has at most 4,096 bytes.
+pub(super) const LIMITS_PER_WRITE: usize = 50;
+/// How often a change is tried while others change the same limits.
+const ATTEMPTS: u32 = 10;
+
+/// Why something was not configured, or cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// An entity would be its own parent.
+    #[error("entity {entity} cannot be its own parent; name another one, or none")]
+    OwnParent {
+        /// The entity.
+        entity: EntityId,
+    },
+
+    /// A limit is not possible.
+    #[error(transparent)]
+    Limit(#[from] BadLimit),
+
+    /// Two limits of one name.
+    #[error("limit {limit} was given twice; give it once")]
+    Repeated {
+        /// Their name.
+        limit: LimitName,
+    },
+
+    /// No limits, or more than a write takes.
+    #[error("{given} limits were given; give from 1 to {LIMITS_PER_WRITE} at once")]
+    Count {
+        /// How many.
+        given: usize,
+    },
+
+    /// An item of the configuration is broken.
+    #[error(transparent)]
+    Item(#[from] Box<BrokenItem>),
+
+    /// Others changed the same limits, every time.
+    #[error("the limits were changed by others {ATTEMPTS} times in a row; try again")]
+    Contended,
+
+    /// DynamoDB did not do what it was asked.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Entities and limits that are stored in the table.
+#[derive(Debug, Clone)]
+pub struct ConfigStore {
+    client: Client,
+    table: String,
+}
+
+/// How a guarded change ended.
+enum Change {
+    Written(Option<StoredLimits>),
+    /// The guard refused; this is what it found.
+    Refused(Option<StoredLimits>),
+}
+
+impl ConfigStore {
+    /// What is stored in `table`. The SDK's own retries may be on: every write here can be repeated.
+    #[must_use]
+    pub fn new(client: Client, table: impl Into<String>) -> Self {
+        Self { client, table: table.into() }
+    }
+
+    /// Says whose child an entity is and whether it takes from its parent's bucket too; replaces
+    /// what was said before. One write unit, two more when the parent changes.
+    ///
+    /// # Errors
+    /// [`ConfigError::OwnParent`] for an entity that is its own parent, else
+    /// [`ConfigError::Request`].
+    pub async fn put_entity(&self, record: &EntityRecord) -> Result<(), ConfigError> {
+        if record.parent.as_ref() == Some(&record.entity) {
+            return Err(ConfigError::OwnParent { entity: record.entity.clone() });
+        }
+        let update = expressions::put_entity(record);
+        self.client
+            .update_item()
+            .table_name(&self.table)
+            .set_key(Some(expressions::key(&record.key())))
+            .update_expression(update.expression)
+            .set_expression_attribute_names(Some(update.placeholders.names))
+            .set_expression_attribute_values(Some(update.placeholders.values))
+            .send()
+            .await
+            .map_err(|error| RequestError::of("UpdateItem", &self.table, error))?;
+        Ok(())
+    }
+
+    /// What was said of an entity; `None` if nothing was. A consistent read.
+    ///
+    /// # Errors
+    /// [`ConfigError::Item`] when the item is broken, else [`ConfigError::Request`].
+    pub async fn get_entity(&self, entity: &EntityId) -> Result<Option<EntityRecord>, ConfigError> {
+        let key = ItemKey::Entity(entity.clone());
+        self.get(&key, EntityRecord::from_item).await
+    }
+
+    /// Forgets what was said of an entity, and so whose child it is. Its buckets, usage windows and
+    /// stored limits stay, and so do its own children.
+    ///
+    /// # Errors
+    /// [`ConfigError::Request`].
+    pub async fn delete_entity(&self, entity: &EntityId) -> Result<(), ConfigError> {
+        self.client
+            .delete_item()
+            .table_name(&self.table)
+            .set_key(Some(expressions::key(&ItemKey::Entity(entity.clone()))))
+            .send()
+            .await
+            .map_err(|error| RequestError::of("DeleteItem", &self.table, error))?;
+        Ok(())
+    }
+
+    /// Stores limits, from 1 to 50, all or none of them. Others of the same scope stay as they are.
+    /// Returns what the scope has now; its `updated_at` is `now`, or more if the last change was
+    /// not before `now`.
+    ///
+    /// # Errors
+    /// [`ConfigError::Limit`], [`ConfigError::Repeated`] or [`ConfigError::Count`] for limits that
+    /// cannot be stored; [`ConfigError::Contended`] when others keep changing them.
+    pub async fn set_limits(
+        &self,
+        scope: &LimitsScope,
+        limits: &[Limit],
+        now: EpochMillis,
+    ) -> Result<StoredLimits, ConfigError> {
+        let rules = limits.iter().map(Limit::check).collect::<Result<Vec<_>, _>>()?;
+        if !(1..=LIMITS_PER_WRITE).contains(&rules.len()) {
+            return Err(ConfigError::Count { given: rules.len() });
+        }
+        let mut names = HashSet::new();
+        if let Some((limit, _)) = rules.iter().find(|(limit, _)| !names.insert(limit)) {
+            return Err(ConfigError::Repeated { limit: limit.clone() });
+        }
+        let key = ItemKey::Limits(scope.clone());
+        let mut at = now;
+        for _ in 0..ATTEMPTS {
+            match self.change(&key, expressions::set_limits(&rules, at)).await? {
+                Change::Written(Some(stored)) => return Ok(stored),
+                Change::Refused(Some(stored)) => at = after(&stored, now)?,
+                // Deleted by hand in between.
+                Change::Written(None) | Change::Refused(None) => {}
+            }
+        }
+        Err(ConfigError::Contended)
+    }
+
+    /// Deletes limits of a scope by name; names that are not stored there are passed over. Returns
+    /// what the scope has now, `None` if it never had any. Two requests, or one if nothing changes.
+    ///
+    /// # Errors
+    /// [`ConfigError::Contended`] when others keep changing them.
+    pub async fn delete_limits(
+        &self,
+        scope: &LimitsScope,
+        limits: &[LimitName],
+        now: EpochMillis,
+    ) -> Result<Option<StoredLimits>, ConfigError> {
+        self.delete_where(scope, |limit| limits.contains(limit), now).await
+    }
+
+    /// Deletes every limit of a scope; the item stays, with tombstones. Returns what the scope has
+    /// now, `None` if it never had any.
+    ///
+    /// # Errors
+    /// [`ConfigError::Contended`] when others keep changing them.
+    pub async fn delete_all_limits(
+        &self,
+        scope: &LimitsScope,
+        now: EpochMillis,
+    ) -> Result<Option<StoredLimits>, ConfigError> {
+        self.delete_where(scope, |_| true, now).await
+    }
+
+    /// The limits of a scope, tombstones included; `None` if it never had any. A consistent read.
+    ///
+    /// # Errors
+    /// [`ConfigError::Item`] when the item is broken, else [`ConfigError::Request`].
+    pub async fn get_limits(
+        &self,
+        scope: &LimitsScope,
+    ) -> Result<Option<StoredLimits>, ConfigError> {
+        self.get(&ItemKey::Limits(scope.clone()), StoredLimits::from_item).await
+    }
+
+    async fn delete_where(
+        &self,
+        scope: &LimitsScope,
+        is_meant: impl Fn(&LimitName) -> bool,
+        now: EpochMillis,
+    ) -> Result<Option<StoredLimits>, ConfigError> {
+        let key = ItemKey::Limits(scope.clone());
+        let mut found = self.get_limits(scope).await?;
+        let mut refused = 0;
+        while refused < ATTEMPTS {
+            let Some(stored) = &found else { return Ok(None) };
+            let limits = stored.rules.keys().filter(|limit| is_meant(limit));
+            let limits: Vec<_> = limits.take(LIMITS_PER_WRITE).cloned().collect();
+            if limits.is_empty() {
+                return Ok(found);
+            }
+            let when = Deletion { seen: stored.updated_at, at: after(stored, now)? };
+            found = match self.change(&key, expressions::delete_limits(&limits, when)).await? {
+                Change::Written(stored) => stored,
+                Change::Refused(stored) => {
+                    refused += 1;
+                    stored
+                }
+            };
+        }
+        Err(ConfigError::Contended)
+    }
+
+    async fn change(&self, key: &ItemKey, update: Update) -> Result<Change, ConfigError> {
+        let sent = self
+            .client
+            .update_item()
+            .table_name(&self.table)
+            .set_key(Some(expressions::key(key)))
+            .update_expression(update.expression)
+            .set_condition_expression(update.condition)
+            .set_expression_attribute_names(Some(update.placeholders.names))
+            .set_expression_attribute_values(Some(update.placeholders.values))
+            .return_values(ReturnValue::AllNew)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .send()
+            .await;
+        let read = |item: Option<_>| match item {
+            Some(item) => decode(item, StoredLimits::from_item),
+            None => Ok(None),
+        };
+        match sent {
+            Ok(output) => Ok(Change::Written(read(output.attributes)?)),
+            Err(error) => match error.as_service_error() {
+                Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
+                    Ok(Change::Refused(read(failed.item.clone())?))
+                }
+                _ => Err(RequestError::of("UpdateItem", &self.table, error).into()),
+            },
+        }
+    }
+
+    async fn get<T>(
+        &self,
+        key: &ItemKey,
+        from_item: fn(&Item) -> Result<Option<T>, ItemError>,
+    ) -> Result<Option<T>, ConfigError> {
+        let output = self
+            .client
+            .get_item()
+            .table_name(&self.table)
+            .set_key(Some(expressions::key(key)))
+            .consistent_read(true)
+            .send()
+            .await
+            .map_err(|error| RequestError::of("GetItem", &self.table, error))?;
+        let Some(item) = output.item else { return Ok(None) };
+        Ok(decode(item, from_item)?)
+    }
+}
+
+/// `now`, or the first instant after the last change.
+fn after(stored: &StoredLimits, now: EpochMillis) -> Result<EpochMillis, ConfigError> {
+    let next = EpochMillis::new(stored.updated_at.get() + 1).map_err(|source| {
+        let (pk, sk) = (stored.key().pk(), stored.key().sk());
+        let attribute = UPDATED_AT.to_owned();
+        Box::new(BrokenItem { pk, sk, source: ItemError::OutOfRange { attribute, source } })
+    })?;
+    Ok(next.max(now))
+}

@@ -1,0 +1,167 @@
+//! Every expression about configuration, and every one that reads a range of keys.
+//!
+//! Names and values are positional placeholders, so no name from outside is ever parsed as part of
+//! an expression.
+
+use std::collections::HashMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use sluicegate_core::keys::{self, ItemKey, KeyRange, LimitField, SortKeys};
+use sluicegate_core::{EntityRecord, EpochMillis, LimitName, Rule, WindowSpan, rule_attributes};
+
+/// What the placeholders of a request stand for.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Placeholders {
+    pub(super) names: HashMap<String, String>,
+    pub(super) values: HashMap<String, AttributeValue>,
+}
+
+/// An update of one item.
+#[derive(Debug, Default)]
+pub(super) struct Update {
+    pub(super) expression: String,
+    pub(super) condition: Option<String>,
+    pub(super) placeholders: Placeholders,
+}
+
+/// A query of a range of keys.
+#[derive(Debug, Clone)]
+pub(super) struct Query {
+    pub(super) index: Option<&'static str>,
+    pub(super) condition: String,
+    pub(super) filter: Option<String>,
+    pub(super) placeholders: Placeholders,
+}
+
+impl Placeholders {
+    fn name(&mut self, attribute: impl Into<String>) -> String {
+        let placeholder = format!("#n{}", self.names.len());
+        self.names.insert(placeholder.clone(), attribute.into());
+        placeholder
+    }
+
+    fn value(&mut self, value: AttributeValue) -> String {
+        let placeholder = format!(":v{}", self.values.len());
+        self.values.insert(placeholder.clone(), value);
+        placeholder
+    }
+
+    fn assignment(&mut self, attribute: impl Into<String>, value: AttributeValue) -> String {
+        let (name, value) = (self.name(attribute), self.value(value));
+        format!("{name} = {value}")
+    }
+
+    fn within(&mut self, attribute: &str, keys: SortKeys) -> String {
+        let name = self.name(attribute);
+        match keys {
+            SortKeys::Prefix(prefix) => {
+                format!("begins_with({name}, {})", self.value(text(prefix)))
+            }
+            SortKeys::Between(first, last) => {
+                let (first, last) = (self.value(text(first)), self.value(text(last)));
+                format!("{name} BETWEEN {first} AND {last}")
+            }
+        }
+    }
+}
+
+/// Writes what is known of an entity and leaves attributes of others alone.
+pub(super) fn put_entity(record: &EntityRecord) -> Update {
+    let mut built = Update::default();
+    let p = &mut built.placeholders;
+    let cascade = p.assignment(keys::CASCADE, AttributeValue::Bool(record.cascade));
+    built.expression = if let Some(parent) = &record.parent {
+        let (gsi1pk, gsi1sk) = keys::by_parent(parent, &record.entity);
+        let parent = p.assignment(keys::PARENT_ID, text(parent.as_str()));
+        let gsi1pk = p.assignment(keys::GSI1.pk, text(gsi1pk));
+        let gsi1sk = p.assignment(keys::GSI1.sk, text(gsi1sk));
+        format!("SET {cascade}, {parent}, {gsi1pk}, {gsi1sk}")
+    } else {
+        let gone = [keys::PARENT_ID, keys::GSI1.pk, keys::GSI1.sk].map(|name| p.name(name));
+        format!("SET {cascade} REMOVE {}", gone.join(", "))
+    };
+    built
+}
+
+/// Stores limits at the instant `at`, on condition that the last change was before it.
+pub(super) fn set_limits(rules: &[(LimitName, Rule)], at: EpochMillis) -> Update {
+    let mut built = Update::default();
+    let p = &mut built.placeholders;
+    let (updated_at, at) = (p.name(keys::UPDATED_AT), p.value(number(at.get())));
+    let mut sets = vec![format!("{updated_at} = {at}")];
+    let mut removes = Vec::with_capacity(rules.len());
+    for (limit, rule) in rules {
+        for (attribute, value) in rule_attributes(limit, *rule) {
+            sets.push(p.assignment(attribute, number(value)));
+        }
+        removes.push(p.name(keys::limit_attribute(limit, LimitField::DeletedAt)));
+    }
+    built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
+    built.condition = Some(format!("attribute_not_exists({updated_at}) OR {updated_at} < {at}"));
+    built
+}
+
+/// When limits are deleted: what the last change was, and what this one is to be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deletion {
+    pub(super) seen: EpochMillis,
+    pub(super) at: EpochMillis,
+}
+
+/// Puts tombstones in place of limits, on condition that nothing changed since they were seen.
+pub(super) fn delete_limits(limits: &[LimitName], when: Deletion) -> Update {
+    let mut built = Update::default();
+    let p = &mut built.placeholders;
+    let (updated_at, at) = (p.name(keys::UPDATED_AT), p.value(number(when.at.get())));
+    let seen = p.value(number(when.seen.get()));
+    let mut sets = vec![format!("{updated_at} = {at}")];
+    let mut removes = Vec::with_capacity(limits.len() * LimitField::RULE.len());
+    for limit in limits {
+        let tombstone = p.name(keys::limit_attribute(limit, LimitField::DeletedAt));
+        sets.push(format!("{tombstone} = {at}"));
+        removes.extend(LimitField::RULE.map(|field| p.name(keys::limit_attribute(limit, field))));
+    }
+    built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
+    built.condition = Some(format!("{updated_at} = {seen}"));
+    built
+}
+
+/// Reads a range of keys.
+pub(super) fn query(range: KeyRange) -> Query {
+    let mut placeholders = Placeholders::default();
+    let (pk, sk) = range.index.map_or((keys::PK, keys::SK), |index| (index.pk, index.sk));
+    let partition = placeholders.assignment(pk, text(range.partition));
+    let sort = placeholders.within(sk, range.sort);
+    Query {
+        index: range.index.map(|index| index.name),
+        condition: format!("{partition} AND {sort}"),
+        filter: None,
+        placeholders,
+    }
+}
+
+/// Reads the usage windows of a span out of a range that holds others too; `None` for a span
+/// without windows. The key of the table cannot be filtered by, that of an index can.
+pub(super) fn query_span(range: KeyRange, span: &WindowSpan) -> Option<Query> {
+    let keys = keys::usage_index_keys(span)?;
+    let mut query = query(range);
+    query.filter = Some(query.placeholders.within(keys::GSI2.sk, keys));
+    Some(query)
+}
+
+/// The two key attributes of an item.
+pub(super) fn key(key: &ItemKey) -> HashMap<String, AttributeValue> {
+    HashMap::from([(keys::PK.to_owned(), text(key.pk())), (keys::SK.to_owned(), text(key.sk()))])
+}
+
+fn text(text: impl Into<String>) -> AttributeValue {
+    AttributeValue::S(text.into())
+}
+
+fn number(number: i64) -> AttributeValue {
+    AttributeValue::N(number.to_string())
+}
+
+#[cfg(test)]
+#[path = "stored_expressions_tests.rs"]
+mod tests;

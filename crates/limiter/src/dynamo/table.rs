@@ -1,0 +1,177 @@
+//! The table of Sluicegate, created on any DynamoDB endpoint as the deployment template would.
+//!
+//! Both indexes project keys only: with more, every write to a bucket would pay for an index write
+//! and every entity of a resource would share one hot index key.
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::error::{BuildError, SdkError};
+use aws_sdk_dynamodb::operation::create_table::CreateTableError;
+use aws_sdk_dynamodb::operation::create_table::builders::CreateTableFluentBuilder;
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
+    ProjectionType, ScalarAttributeType, StreamSpecification, StreamViewType, TableStatus,
+    TimeToLiveSpecification,
+};
+
+use sluicegate_core::keys::{GSI1, GSI2, Index, PK, SK, TTL};
+
+use super::RequestError;
+
+const ACTIVE_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// DynamoDB takes 10 to 20 s for a table with two indexes, local engines none.
+const ACTIVE_WITHIN: Duration = Duration::from_secs(120);
+
+/// Why the table cannot be set up or described.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TableError {
+    /// The name is taken: use the table that is there, or another name.
+    #[error("table {table} exists already; use it as it is or choose another name")]
+    Exists {
+        /// Name of the table.
+        table: String,
+    },
+
+    /// The table was created but did not become usable.
+    #[error(
+        "table {table} is still not ACTIVE after {waited_seconds} s; look at it in the console, or at the engine's log"
+    )]
+    NotActive {
+        /// Name of the table.
+        table: String,
+        /// How long it was waited for.
+        waited_seconds: u64,
+    },
+
+    /// The table has no stream to read.
+    #[error("table {table} has no stream; enable one with view type NEW_AND_OLD_IMAGES")]
+    NoStream {
+        /// Name of the table.
+        table: String,
+    },
+
+    /// DynamoDB did not do what it was asked.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// Creates table `name`: PK/SK, GSI1 and GSI2 with keys only, on-demand billing, a stream with both
+/// images, TTL on `ttl`. Returns when it is usable.
+///
+/// # Errors
+/// [`TableError::Exists`] when the name is taken, [`TableError::NotActive`] when it stays unusable
+/// for two minutes, [`TableError::Request`] for anything else that DynamoDB refuses.
+pub async fn create_table(client: &Client, name: &str) -> Result<(), TableError> {
+    request(client, name)
+        .map_err(|error| RequestError::failed("CreateTable", name, error))?
+        .send()
+        .await
+        .map_err(|error| refused(error, name))?;
+    wait_until_active(client, name).await?;
+    enable_ttl(client, name).await
+}
+
+/// ARN of the table's current stream.
+///
+/// # Errors
+/// [`TableError::NoStream`] when the table has none, [`TableError::Request`] when it cannot be
+/// described.
+pub async fn stream_arn(client: &Client, name: &str) -> Result<String, TableError> {
+    let described = client
+        .describe_table()
+        .table_name(name)
+        .send()
+        .await
+        .map_err(|error| RequestError::of("DescribeTable", name, error))?;
+    described
+        .table()
+        .and_then(|table| table.latest_stream_arn())
+        .map(str::to_owned)
+        .ok_or_else(|| TableError::NoStream { table: name.to_owned() })
+}
+
+fn request(client: &Client, name: &str) -> Result<CreateTableFluentBuilder, BuildError> {
+    let mut request = client
+        .create_table()
+        .table_name(name)
+        .billing_mode(BillingMode::PayPerRequest)
+        .set_key_schema(Some(key_schema(PK, SK)?))
+        .stream_specification(
+            StreamSpecification::builder()
+                .stream_enabled(true)
+                .stream_view_type(StreamViewType::NewAndOldImages)
+                .build()?,
+        );
+    for attribute in [PK, SK, GSI1.pk, GSI1.sk, GSI2.pk, GSI2.sk] {
+        request = request.attribute_definitions(
+            AttributeDefinition::builder()
+                .attribute_name(attribute)
+                .attribute_type(ScalarAttributeType::S)
+                .build()?,
+        );
+    }
+    for Index { name: index, pk: partition, sk: sort } in [GSI1, GSI2] {
+        request = request.global_secondary_indexes(
+            GlobalSecondaryIndex::builder()
+                .index_name(index)
+                .set_key_schema(Some(key_schema(partition, sort)?))
+                .projection(Projection::builder().projection_type(ProjectionType::KeysOnly).build())
+                .build()?,
+        );
+    }
+    Ok(request)
+}
+
+fn key_schema(partition: &str, sort: &str) -> Result<Vec<KeySchemaElement>, BuildError> {
+    let element =
+        |name, kind| KeySchemaElement::builder().attribute_name(name).key_type(kind).build();
+    Ok(vec![element(partition, KeyType::Hash)?, element(sort, KeyType::Range)?])
+}
+
+async fn wait_until_active(client: &Client, name: &str) -> Result<(), TableError> {
+    let deadline = tokio::time::Instant::now() + ACTIVE_WITHIN;
+    loop {
+        let described = client
+            .describe_table()
+            .table_name(name)
+            .send()
+            .await
+            .map_err(|error| RequestError::of("DescribeTable", name, error))?;
+        let status = described.table().and_then(|table| table.table_status());
+        if status == Some(&TableStatus::Active) {
+            return Ok(());
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Err(TableError::NotActive {
+                table: name.to_owned(),
+                waited_seconds: ACTIVE_WITHIN.as_secs(),
+            });
+        }
+        tokio::time::sleep(ACTIVE_POLL_INTERVAL).await;
+    }
+}
+
+async fn enable_ttl(client: &Client, name: &str) -> Result<(), TableError> {
+    let specification = TimeToLiveSpecification::builder()
+        .enabled(true)
+        .attribute_name(TTL)
+        .build()
+        .map_err(|error| RequestError::failed("UpdateTimeToLive", name, error))?;
+    client
+        .update_time_to_live()
+        .table_name(name)
+        .time_to_live_specification(specification)
+        .send()
+        .await
+        .map_err(|error| RequestError::of("UpdateTimeToLive", name, error))?;
+    Ok(())
+}
+
+fn refused(error: SdkError<CreateTableError>, name: &str) -> TableError {
+    if error.as_service_error().is_some_and(CreateTableError::is_resource_in_use_exception) {
+        return TableError::Exists { table: name.to_owned() };
+    }
+    RequestError::of("CreateTable", name, error).into()
+}

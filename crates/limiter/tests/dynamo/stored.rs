@@ -1,0 +1,235 @@
+//! Entities and stored limits as they are written and read back.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use sluicegate::dynamo::{ConfigError, ConfigStore, RequestError};
+use sluicegate::{
+    EntityId, EntityRecord, EpochMillis, Limit, LimitName, LimitsScope, Resource, StoredLimits,
+};
+use sluicegate_testkit::usage::scan;
+
+use crate::{entity, on_every_engine};
+
+fn at(millis: i64) -> EpochMillis {
+    EpochMillis::new(millis).unwrap()
+}
+
+fn scopes() -> [LimitsScope; 4] {
+    let (user, resource) = (entity("user-123"), Resource::new("gpt-4").unwrap());
+    [
+        LimitsScope::EntityResource(user.clone(), resource.clone()),
+        LimitsScope::Entity(user),
+        LimitsScope::Resource(resource),
+        LimitsScope::System,
+    ]
+}
+
+/// Limits as texts, then the names of tombstones, then the last change.
+fn shown(stored: &StoredLimits) -> (Vec<String>, Vec<&str>, i64) {
+    let limits = stored.rules.iter().map(|(name, rule)| Limit::from_rule(name, *rule).to_string());
+    let dropped = stored.dropped.iter().map(LimitName::as_str);
+    (limits.collect(), dropped.collect(), stored.updated_at.get())
+}
+
+#[tokio::test]
+async fn an_entity_is_what_was_said_last() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        let user = entity("user-123");
+        assert_eq!(store.get_entity(&user).await.unwrap(), None);
+
+        let child =
+            EntityRecord { entity: user.clone(), parent: Some(entity("project-1")), cascade: true };
+        store.put_entity(&child).await.unwrap();
+        assert_eq!(store.get_entity(&user).await.unwrap().as_ref(), Some(&child));
+
+        let orphan = EntityRecord { parent: None, cascade: false, ..child.clone() };
+        store.put_entity(&orphan).await.unwrap();
+        assert_eq!(store.get_entity(&user).await.unwrap().as_ref(), Some(&orphan));
+        let items = scan(engine.client(), &table).await;
+        assert!(!items[0].contains_key("GSI1PK") && !items[0].contains_key("GSI1SK"));
+
+        store.delete_entity(&user).await.unwrap();
+        assert_eq!(store.get_entity(&user).await.unwrap(), None);
+        store.delete_entity(&user).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn nobody_is_their_own_parent() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        let user = entity("user-123");
+        let record =
+            EntityRecord { entity: user.clone(), parent: Some(user.clone()), cascade: true };
+        let error = store.put_entity(&record).await.unwrap_err();
+        assert!(matches!(error, ConfigError::OwnParent { entity } if entity == user));
+        assert_eq!(scan(engine.client(), &table).await.len(), 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_another_producer_keeps_in_an_item_stays() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let put = engine.client().put_item().table_name(&table);
+        let put = put.item("PK", text("ENTITY#user-123")).item("SK", text("#META"));
+        put.item("display_name", text("Ada")).send().await.unwrap();
+
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        let record = EntityRecord { entity: entity("user-123"), parent: None, cascade: false };
+        store.put_entity(&record).await.unwrap();
+        let items = scan(engine.client(), &table).await;
+        assert_eq!(items[0]["display_name"], text("Ada"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn limits_are_set_changed_deleted_and_set_again_at_every_level() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        for scope in &scopes() {
+            assert_eq!(store.get_limits(scope).await.unwrap(), None);
+            assert_eq!(store.delete_all_limits(scope, at(1)).await.unwrap(), None);
+
+            let both =
+                [Limit::per_minute("rpm", 100), Limit::per_minute("tpm.v2", 5_000).burst(9_000)];
+            let stored = store.set_limits(scope, &both, at(1_000)).await.unwrap();
+            let tpm = "tpm.v2=5000/min,burst=9000".to_owned();
+            assert_eq!(
+                shown(&stored),
+                (vec!["rpm=100/min".to_owned(), tpm.clone()], vec![], 1_000)
+            );
+            assert_eq!(store.get_limits(scope).await.unwrap(), Some(stored));
+
+            // Only what is named changes.
+            let rpm = [Limit::per_minute("rpm", 200)];
+            let stored = store.set_limits(scope, &rpm, at(2_000)).await.unwrap();
+            assert_eq!(
+                shown(&stored),
+                (vec!["rpm=200/min".to_owned(), tpm.clone()], vec![], 2_000)
+            );
+
+            let names = ["rpm", "never-stored"].map(|name| LimitName::new(name).unwrap());
+            let stored = store.delete_limits(scope, &names, at(3_000)).await.unwrap().unwrap();
+            assert_eq!(shown(&stored), (vec![tpm], vec!["rpm"], 3_000));
+            // Once is enough.
+            let again = store.delete_limits(scope, &names, at(4_000)).await.unwrap();
+            assert_eq!(again, Some(stored));
+
+            let stored = store.delete_all_limits(scope, at(5_000)).await.unwrap().unwrap();
+            assert_eq!(shown(&stored), (vec![], vec!["rpm", "tpm.v2"], 5_000));
+
+            let stored = store.set_limits(scope, &rpm, at(6_000)).await.unwrap();
+            assert_eq!(shown(&stored), (vec!["rpm=200/min".to_owned()], vec!["tpm.v2"], 6_000));
+            assert_eq!(store.get_limits(scope).await.unwrap(), Some(stored));
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn every_change_is_later_than_the_one_before_whatever_the_clock_says() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        let limits = [Limit::per_minute("rpm", 1)];
+        let mut seen = Vec::new();
+        for now in [5_000, 5_000, 10, 5_001] {
+            let stored = store.set_limits(&LimitsScope::System, &limits, at(now)).await.unwrap();
+            seen.push(stored.updated_at.get());
+        }
+        let stored = store.delete_all_limits(&LimitsScope::System, at(0)).await.unwrap().unwrap();
+        seen.push(stored.updated_at.get());
+        assert_eq!(seen, [5_000, 5_001, 5_002, 5_003, 5_004]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn changes_at_once_all_happen_one_after_the_other() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        let set = async |name: &str| {
+            let limits = [Limit::per_minute(name, 1)];
+            let stored = store.set_limits(&LimitsScope::System, &limits, at(7)).await.unwrap();
+            stored.updated_at.get()
+        };
+        let (a, b, c) = tokio::join!(set("a"), set("b"), set("c"));
+        let mut times = [a, b, c];
+        times.sort_unstable();
+        assert_eq!(times, [7, 8, 9]);
+        let stored = store.get_limits(&LimitsScope::System).await.unwrap().unwrap();
+        assert_eq!((stored.rules.len(), stored.updated_at.get()), (3, 9));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn more_limits_than_a_write_takes_are_refused_at_once_and_deleted_in_parts() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        let limits: Vec<_> = (0..51).map(|n| Limit::per_day(format!("{n:064}"), 1)).collect();
+        let scope = LimitsScope::System;
+        let too_many = store.set_limits(&scope, &limits, at(1)).await.unwrap_err();
+        assert!(matches!(too_many, ConfigError::Count { given: 51 }), "{too_many}");
+        let none = store.set_limits(&scope, &[], at(1)).await.unwrap_err();
+        assert!(matches!(none, ConfigError::Count { given: 0 }), "{none}");
+        let twice = [&limits[0], &limits[0]].map(Clone::clone);
+        let twice = store.set_limits(&scope, &twice, at(1)).await.unwrap_err();
+        assert!(matches!(twice, ConfigError::Repeated { .. }), "{twice}");
+        let bad = store.set_limits(&scope, &[Limit::per_day("x", 0)], at(1)).await.unwrap_err();
+        assert!(matches!(bad, ConfigError::Limit(_)), "{bad}");
+        assert_eq!(store.get_limits(&scope).await.unwrap(), None);
+
+        store.set_limits(&scope, &limits[..50], at(1)).await.unwrap();
+        store.set_limits(&scope, &limits[50..], at(2)).await.unwrap();
+        let stored = store.delete_all_limits(&scope, at(3)).await.unwrap().unwrap();
+        assert_eq!((stored.rules.len(), stored.dropped.len()), (0, 51));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_broken_item_is_named() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let put = engine.client().put_item().table_name(&table);
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let put = put.item("PK", text("SYSTEM#")).item("SK", text("#LIMITS"));
+        put.item("updated_at", text("yesterday")).send().await.unwrap();
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        let limits = [Limit::per_day("x", 1)];
+        for error in [
+            store.get_limits(&LimitsScope::System).await.unwrap_err(),
+            store.set_limits(&LimitsScope::System, &limits, at(1)).await.unwrap_err(),
+            store.delete_all_limits(&LimitsScope::System, at(1)).await.unwrap_err(),
+        ] {
+            let message = error.to_string();
+            assert_eq!(message, "the item SYSTEM# / #LIMITS cannot be read; repair or delete it");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_missing_table_is_told_apart() {
+    on_every_engine(async |engine| {
+        let store = ConfigStore::new(engine.client().clone(), "sluicegate-missing");
+        let user: EntityId = entity("user-123");
+        let error = store.get_entity(&user).await.unwrap_err();
+        assert!(
+            matches!(error, ConfigError::Request(RequestError::MissingTable { .. })),
+            "{error:?}"
+        );
+    })
+    .await;
+}
