@@ -3,5 +3,6 @@
 
 mod basics;
 mod cascade;
+mod configuration;
 mod costs;
 mod support;

@@ -3,6 +3,7 @@
 //! * [`Limit`] says what is allowed.
 //! * [`Clock`] tells the time, of the system or of a test.
 
+mod admin;
 mod clock;
 mod composite;
 mod counters;

@@ -162,6 +162,12 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
     }
 
     fn parts(&self) -> Vec<Part> {
+        let now = self.run.now();
+        for side in &self.sides {
+            if side.image().is_some_and(|image| side.configuration.is_older_than(image)) {
+                self.store.directory.forget_older(&side.bucket, now);
+            }
+        }
         self.sides.iter().map(Side::part).collect()
     }
 
@@ -510,10 +516,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         if self.run.pause().await {
             return Ok(());
         }
-        match trouble {
-            Trouble::Away(source) => Err(AcquireError::Unavailable(source)),
-            _ => Err(self.out_of_attempts()),
-        }
+        Err(self.run.given_up(trouble))
     }
 
     /// A limit that nobody knows may have been stored a moment ago.
@@ -521,9 +524,9 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         if std::mem::replace(&mut self.refreshed_configuration, true) {
             return Err(unknown.into());
         }
-        if !self.sides.iter().all(|side| side.is_fresh) {
-            self.refresh().await?;
+        for side in &mut self.sides {
+            self.store.look_up_again(side, self.run).await?;
         }
-        Ok(())
+        self.refresh().await
     }
 }

@@ -75,11 +75,14 @@ struct State {
     resolved: Option<Resolved>,
 }
 
-/// A configuration and when it was put together.
+/// A configuration put together, and until when it need not be again.
 #[derive(Debug, Clone)]
 pub(super) struct Resolved {
     pub(super) configuration: Arc<Configuration>,
-    pub(super) as_of: EpochMillis,
+    /// Of the directory that it was made from.
+    pub(super) generation: u64,
+    /// When the first of its levels must be asked for again.
+    pub(super) until: EpochMillis,
 }
 
 impl Default for Entry {

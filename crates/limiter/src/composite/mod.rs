@@ -5,27 +5,31 @@
 
 mod acquire;
 mod adjust;
+mod directory;
 mod images;
+mod resolve;
 mod run;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_dynamo::Item;
+use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{
-    Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, RequestId, WritePath,
-    standings,
+    Amounts, BucketId, ClaimInterval, CompositeBucket, EntityId, RequestId, WritePath, standings,
 };
 
 use self::acquire::{Acquiring, Side};
 use self::adjust::Adjusting;
+use self::directory::Directory;
 use self::images::Images;
+use self::resolve::Lookup;
 use self::run::Run;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::dynamo::DynamoTable;
 use crate::error::{AcquireError, AdjustError, LimitExceeded, LimitStatus, NeverAdmissible};
-use crate::store::{Adjusted, Cascade, Correction, Grant, Part, Request, Store};
+use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
 use crate::table::{SetupError, Table};
 
 /// How a store of composite buckets works.
@@ -70,6 +74,7 @@ pub struct CompositeStore<T> {
     table: T,
     settings: Settings,
     images: Images,
+    directory: Directory,
     counters: Counters,
 }
 
@@ -93,7 +98,8 @@ impl<T: Table> CompositeStore<T> {
     #[must_use]
     pub fn with_settings(table: T, settings: Settings) -> Self {
         let images = Images::new(settings.buckets_max);
-        Self { table, settings, images, counters: Counters::default() }
+        let (directory, counters) = (Directory::default(), Counters::default());
+        Self { table, settings, images, directory, counters }
     }
 
     /// The table.
@@ -102,29 +108,14 @@ impl<T: Table> CompositeStore<T> {
         &self.table
     }
 
-    fn side(&self, bucket: BucketId, amounts: Amounts, configuration: Arc<Configuration>) -> Side {
-        let entry = self.images.entry(&bucket);
-        let known = entry.known();
-        Side { bucket, amounts, configuration, entry, known, is_fresh: false }
+    /// Forgets what it believes of an entity's record, because somebody changed it.
+    pub(crate) fn forget_entity(&self, entity: &EntityId) {
+        self.directory.forget_entity(entity);
     }
 
-    /// The buckets of a request: the entity's own, and its parent's if it has one and cascades.
-    async fn sides(
-        &self,
-        request: &Request,
-        _run: &mut Run<'_>,
-    ) -> Result<Vec<Side>, AcquireError> {
-        let resource = &request.resource;
-        let bucket = |entity| BucketId { entity, resource: resource.clone() };
-        let own = Arc::new(Configuration::explicit(request.limits.clone()));
-        let mut sides =
-            vec![self.side(bucket(request.entity.clone()), request.amounts.clone(), own)];
-        if let Cascade::To(parent) = &request.cascade {
-            let limits = request.parent_limits.as_ref().unwrap_or(&request.limits).clone();
-            let parents = Arc::new(Configuration::explicit(limits));
-            sides.push(self.side(bucket(parent.clone()), request.amounts.clone(), parents));
-        }
-        Ok(sides)
+    /// Forgets what it believes of stored limits, because somebody changed them.
+    pub(crate) fn forget_limits(&self, scope: &LimitsScope) {
+        self.directory.forget_limits(scope);
     }
 
     async fn side_by_side(
@@ -208,7 +199,7 @@ impl<T: Table> CompositeStore<T> {
 impl<T: Table> Store for CompositeStore<T> {
     async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
         let mut run = Run::new(clock, request.deadline);
-        let sides = self.sides(request, &mut run).await?;
+        let sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
         let is_transaction = self.settings.cascade_mode == CascadeMode::Transaction;
         let (parts, path) = if sides.len() == 1 || is_transaction {
             Acquiring::new(self, &mut run, sides).finish().await?
@@ -234,7 +225,7 @@ impl<T: Table> Store for CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         let mut run = Run::new(clock, request.deadline);
-        let sides = self.sides(request, &mut run).await?;
+        let sides = self.sides(request, Lookup::Always, &mut run).await?;
         Acquiring::new(self, &mut run, sides).look().await
     }
 

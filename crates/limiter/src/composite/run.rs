@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::BoxError;
 use crate::clock::Clock;
+use crate::error::AcquireError;
 use crate::table::Trouble;
 
 /// Writes that one call attempts at most. Every attempt that loses saw somebody else win.
@@ -68,6 +69,17 @@ impl<'a> Run<'a> {
     /// The pause after losing to another writer: none at first.
     pub(super) async fn pause_after_loss(&mut self) -> bool {
         if self.attempts <= ATTEMPTS_AT_ONCE { !self.is_over() } else { self.pause().await }
+    }
+
+    /// What a call ends with that has no more time for this.
+    pub(super) fn given_up(&self, trouble: Trouble) -> AcquireError {
+        match trouble {
+            Trouble::Away(source) => AcquireError::Unavailable(source),
+            Trouble::Setup(error) => error.into(),
+            Trouble::Throttled(_) | Trouble::Conflict => {
+                AcquireError::Contended { attempts: self.attempts }
+            }
+        }
     }
 
     /// Ends a call on the table with the time that is left.

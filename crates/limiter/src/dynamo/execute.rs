@@ -18,7 +18,7 @@ use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
 
 use super::expressions::{self, Expression};
-use super::trouble;
+use super::{ConfigStore, Reader, trouble};
 use crate::table::{
     BothError, Cancelled, Consistency, ReadItems, SetupError, Table, Trouble, WriteError, Written,
 };
@@ -29,6 +29,8 @@ const ALL_OLD: ReturnValuesOnConditionCheckFailure = ReturnValuesOnConditionChec
 #[derive(Debug, Clone)]
 pub struct DynamoTable {
     client: Client,
+    /// As it was given: what can be repeated may be.
+    patient: Client,
     name: Arc<str>,
 }
 
@@ -38,7 +40,20 @@ impl DynamoTable {
     #[must_use]
     pub fn new(client: &Client, name: impl AsRef<str>) -> Self {
         let config = client.config().to_builder().retry_config(RetryConfig::disabled()).build();
-        Self { client: Client::from_conf(config), name: name.as_ref().into() }
+        let (patient, name) = (client.clone(), name.as_ref().into());
+        Self { client: Client::from_conf(config), patient, name }
+    }
+
+    /// Entities and limits that are stored in the table.
+    #[must_use]
+    pub fn config(&self) -> ConfigStore {
+        ConfigStore::new(self.patient.clone(), &*self.name)
+    }
+
+    /// Reads usage windows, buckets of a resource, and children.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        Reader::new(self.patient.clone(), &*self.name)
     }
 
     /// The client, without retries.

@@ -221,3 +221,7 @@ fn text(text: &str) -> AttributeValue {
 fn number(number: i64) -> AttributeValue {
     AttributeValue::N(number.to_string())
 }
+
+#[cfg(test)]
+#[path = "expressions_tests.rs"]
+mod tests;

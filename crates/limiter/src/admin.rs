@@ -1,0 +1,92 @@
+//! Stored limits, entities and usage, by way of the limiter: what this process changes, its own
+//! cache forgets at once; others follow within a minute.
+
+use sluicegate_core::keys::LimitsScope;
+use sluicegate_core::{EntityId, EntityRecord, LimitName, StoredLimits};
+
+use crate::DynamoStore;
+use crate::clock::Clock;
+use crate::dynamo::{ConfigError, Reader};
+use crate::limit::Limit;
+use crate::limiter::Limiter;
+
+impl<C: Clock> Limiter<DynamoStore, C> {
+    /// Stores limits, from 1 to 50, all or none of them; others of the scope stay as they are.
+    ///
+    /// A request takes each limit that it does not name itself from the narrowest scope that has
+    /// it: entity and resource, entity, resource, system.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; limits that cannot be are refused before any call.
+    pub async fn set_limits(
+        &self,
+        scope: &LimitsScope,
+        limits: &[Limit],
+    ) -> Result<StoredLimits, ConfigError> {
+        let stored =
+            self.store().table().config().set_limits(scope, limits, self.clock().now()).await;
+        self.store().forget_limits(scope);
+        stored
+    }
+
+    /// Deletes limits of a scope by name. Buckets that have them drop them, unless another scope or
+    /// a request names them.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub async fn delete_limits(
+        &self,
+        scope: &LimitsScope,
+        limits: &[LimitName],
+    ) -> Result<Option<StoredLimits>, ConfigError> {
+        let left =
+            self.store().table().config().delete_limits(scope, limits, self.clock().now()).await;
+        self.store().forget_limits(scope);
+        left
+    }
+
+    /// The limits of a scope; `None` if it never had any. A read that sees every write.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub async fn stored_limits(
+        &self,
+        scope: &LimitsScope,
+    ) -> Result<Option<StoredLimits>, ConfigError> {
+        self.store().table().config().get_limits(scope).await
+    }
+
+    /// Says whose child an entity is, and whether its requests take from its parent's bucket too.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; an entity cannot be its own parent.
+    pub async fn put_entity(&self, record: &EntityRecord) -> Result<(), ConfigError> {
+        let put = self.store().table().config().put_entity(record).await;
+        self.store().forget_entity(&record.entity);
+        put
+    }
+
+    /// What was said of an entity; `None` if nothing was.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub async fn entity(&self, entity: &EntityId) -> Result<Option<EntityRecord>, ConfigError> {
+        self.store().table().config().get_entity(entity).await
+    }
+
+    /// Forgets what was said of an entity; its buckets and usage stay.
+    ///
+    /// # Errors
+    /// [`ConfigError`].
+    pub async fn delete_entity(&self, entity: &EntityId) -> Result<(), ConfigError> {
+        let deleted = self.store().table().config().delete_entity(entity).await;
+        self.store().forget_entity(entity);
+        deleted
+    }
+
+    /// Reads usage windows, buckets of a resource, and children.
+    #[must_use]
+    pub fn reader(&self) -> Reader {
+        self.store().table().reader()
+    }
+}

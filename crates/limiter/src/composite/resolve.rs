@@ -1,0 +1,203 @@
+//! Which buckets a request concerns and what their limits are.
+//!
+//! What a request says itself is never looked up. The rest is remembered for a minute; what is not
+//! is read together with the bucket, by one read that may lag: half a unit an item.
+
+use std::sync::Arc;
+
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, Rules};
+
+use super::CompositeStore;
+use super::acquire::Side;
+use super::images::{Entry, Known, Resolved};
+use super::run::Run;
+use crate::error::AcquireError;
+use crate::store::{Cascade, Request};
+use crate::table::{Consistency, Table, Trouble};
+
+/// Whether the table is asked for the limits of a bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lookup {
+    /// Where the request does not name everything that it asks for.
+    WhereNeeded,
+    /// In any case: the answer is to show all limits.
+    Always,
+}
+
+impl<T: Table> CompositeStore<T> {
+    /// The buckets of a request: the entity's own, and its parent's if it has one and cascades.
+    pub(super) async fn sides(
+        &self,
+        request: &Request,
+        lookup: Lookup,
+        run: &mut Run<'_>,
+    ) -> Result<Vec<Side>, AcquireError> {
+        let resource = &request.resource;
+        let bucket =
+            |entity: &EntityId| BucketId { entity: entity.clone(), resource: resource.clone() };
+        let own = Wanted { bucket: bucket(&request.entity), explicit: &request.limits, lookup };
+        let asks_record = request.cascade == Cascade::Stored;
+        let own = self.side(&own, &request.amounts, asks_record, run).await?;
+        let parent = match &request.cascade {
+            Cascade::No => None,
+            Cascade::To(parent) => Some(parent.clone()),
+            Cascade::Stored => {
+                let record = self.directory.entity(&request.entity, run.now()).flatten();
+                record.filter(|record| record.cascade).and_then(|record| record.parent.clone())
+            }
+        };
+        let mut sides = vec![own];
+        if let Some(parent) = parent {
+            let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
+            let wanted = Wanted { bucket: bucket(&parent), explicit, lookup };
+            let mut side = self.side(&wanted, &request.amounts, false, run).await?;
+            side.keep_known_amounts();
+            if !side.amounts.is_empty() || lookup == Lookup::Always {
+                sides.push(side);
+            }
+        }
+        Ok(sides)
+    }
+
+    async fn side(
+        &self,
+        wanted: &Wanted<'_>,
+        amounts: &Amounts,
+        asks_record: bool,
+        run: &mut Run<'_>,
+    ) -> Result<Side, AcquireError> {
+        let bucket = wanted.bucket.clone();
+        let entry = self.images.entry(&bucket);
+        let now = run.now();
+        let mut missing = Vec::new();
+        if asks_record && self.directory.entity(&bucket.entity, now).is_none() {
+            missing.push(ItemKey::Entity(bucket.entity.clone()));
+        }
+        let needs_stored = wanted.needs_stored(amounts);
+        let mut configuration = self.remembered(&entry, wanted, needs_stored, run);
+        if configuration.is_none() && needs_stored {
+            missing.extend(self.directory.missing(&bucket, now));
+        }
+        if !missing.is_empty() {
+            self.look_up(&bucket, &entry, missing, Consistency::Eventual, run).await?;
+        }
+        let configuration =
+            configuration.take().unwrap_or_else(|| self.put_together(&entry, wanted, needs_stored));
+        let known = entry.known();
+        Ok(Side { bucket, amounts: amounts.clone(), configuration, entry, known, is_fresh: false })
+    }
+
+    /// The configuration as it was put together last, if it still holds.
+    fn remembered(
+        &self,
+        entry: &Entry,
+        wanted: &Wanted<'_>,
+        needs_stored: bool,
+        run: &Run<'_>,
+    ) -> Option<Arc<Configuration>> {
+        let resolved = entry.resolved()?;
+        let configuration = resolved.configuration;
+        let is_same = configuration.explicit == *wanted.explicit
+            && configuration.stored.is_some() == needs_stored;
+        let is_current = !needs_stored
+            || (resolved.generation == self.directory.generation() && run.now() < resolved.until);
+        (is_same && is_current).then_some(configuration)
+    }
+
+    fn put_together(
+        &self,
+        entry: &Entry,
+        wanted: &Wanted<'_>,
+        needs_stored: bool,
+    ) -> Arc<Configuration> {
+        let generation = self.directory.generation();
+        let configuration = Arc::new(Configuration {
+            explicit: wanted.explicit.clone(),
+            stored: needs_stored.then(|| self.directory.rules(&wanted.bucket)),
+        });
+        let until = self.directory.believed_until(&wanted.bucket);
+        let resolved = Resolved { configuration: configuration.clone(), generation, until };
+        entry.resolve(resolved);
+        configuration
+    }
+
+    /// Asks the table for records and limits, and for the bucket when nobody knows it.
+    async fn look_up(
+        &self,
+        bucket: &BucketId,
+        entry: &Entry,
+        mut keys: Vec<ItemKey>,
+        consistency: Consistency,
+        run: &mut Run<'_>,
+    ) -> Result<(), AcquireError> {
+        let asks_bucket = entry.known().is_none();
+        if asks_bucket {
+            keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
+        }
+        let found = loop {
+            match run.in_time(self.table.read(&keys, consistency)).await {
+                Ok(found) => break found,
+                Err(Trouble::Setup(error)) => return Err(error.into()),
+                Err(trouble) => {
+                    if !run.pause().await {
+                        return Err(run.given_up(trouble));
+                    }
+                }
+            }
+        };
+        run.read_units += found.read_units;
+        let now = run.now();
+        for (key, item) in keys.iter().zip(&found.items) {
+            if matches!(key, ItemKey::Bucket(..)) {
+                let image = super::image(bucket, item.as_ref())?;
+                let is_authoritative = consistency == Consistency::Strong;
+                entry.learn(Known { image, as_of: now, is_authoritative });
+            } else {
+                self.directory.learn(key, item.as_ref(), now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks again for the limits of a bucket, by a read that sees every write.
+    pub(super) async fn look_up_again(
+        &self,
+        side: &mut Side,
+        run: &mut Run<'_>,
+    ) -> Result<(), AcquireError> {
+        let keys = super::directory::levels(&side.bucket).map(ItemKey::Limits).to_vec();
+        self.look_up(&side.bucket, &side.entry, keys, Consistency::Strong, run).await?;
+        let explicit = side.configuration.explicit.clone();
+        let wanted =
+            Wanted { bucket: side.bucket.clone(), explicit: &explicit, lookup: Lookup::Always };
+        side.configuration = self.put_together(&side.entry, &wanted, true);
+        Ok(())
+    }
+}
+
+/// A bucket and what the request says of its limits.
+struct Wanted<'a> {
+    bucket: BucketId,
+    explicit: &'a Rules,
+    lookup: Lookup,
+}
+
+impl Wanted<'_> {
+    fn needs_stored(&self, amounts: &Amounts) -> bool {
+        self.lookup == Lookup::Always
+            || amounts.keys().any(|limit| !self.explicit.contains_key(limit))
+    }
+}
+
+impl Side {
+    /// A limit that a parent does not have is not asked of it.
+    fn keep_known_amounts(&mut self) {
+        let image = self.known.as_ref().and_then(|known| known.image.clone());
+        let configuration = &self.configuration;
+        self.amounts.retain(|limit, _| {
+            configuration.rule(limit).is_some()
+                || image.as_ref().is_some_and(|image| image.limits.contains_key(limit))
+        });
+    }
+}

@@ -1,0 +1,179 @@
+//! Every expression that a plan can become, made by the decisions that make the plans.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::*;
+use sluicegate_core::{
+    Acquire, Adjust, Adjustment, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration,
+    Decision, EntityId, EpochMillis, Force, Millitokens, Presume, Resource, Rules, StoredRules,
+    adjust, decide, extend,
+};
+
+use crate::Limit;
+
+const T0: i64 = 1_769_608_800_000;
+
+fn at(millis: i64) -> EpochMillis {
+    EpochMillis::new(millis).unwrap()
+}
+
+fn name(limit: &str) -> LimitName {
+    LimitName::new(limit).unwrap()
+}
+
+fn amounts(amounts: &[(&str, i64)]) -> Amounts {
+    let milli = |tokens| Millitokens::from_tokens(tokens).unwrap();
+    amounts.iter().map(|(limit, tokens)| (name(limit), milli(*tokens))).collect()
+}
+
+fn rules(limits: &[Limit]) -> Rules {
+    limits.iter().map(|limit| limit.check().unwrap()).collect()
+}
+
+fn shown(plan: &WritePlan) -> String {
+    let mut lines = Vec::new();
+    let (names, values) = match of(plan) {
+        Expression::Put { item, condition, names } => {
+            lines.push("PUT".to_owned());
+            lines.push(format!("IF {condition}"));
+            (names, item)
+        }
+        Expression::Update(update) => {
+            lines.push(update.expression);
+            lines.push(format!("IF {}", update.condition));
+            (update.names, update.values)
+        }
+    };
+    let numbered = |name: &str| (name.len(), name.to_owned());
+    let names: BTreeMap<_, _> = names.iter().map(|(name, to)| (numbered(name), to)).collect();
+    let values: BTreeMap<_, _> = values.iter().map(|(name, to)| (numbered(name), to)).collect();
+    lines.extend(names.iter().map(|((_, name), to)| format!("{name} {to}")));
+    lines.extend(values.iter().map(|((_, name), to)| format!("{name} {to:?}")));
+    lines.join("\n")
+}
+
+/// A bucket, and the decisions on it.
+struct Story {
+    bucket: BucketId,
+    configuration: Configuration,
+    image: Option<CompositeBucket>,
+}
+
+impl Story {
+    fn new() -> Self {
+        let limits = [Limit::per_minute("rpm.v2", 100), Limit::per_hour("ttl", 5)];
+        Self {
+            bucket: BucketId {
+                entity: EntityId::new("user-123").unwrap(),
+                resource: Resource::new("gpt-4").unwrap(),
+            },
+            configuration: Configuration::explicit(rules(&limits)),
+            image: None,
+        }
+    }
+
+    fn decide(&self, amounts: &Amounts, now: EpochMillis) -> Decision {
+        let acquire = Acquire {
+            bucket: &self.bucket,
+            amounts,
+            configuration: &self.configuration,
+            id: &RequestId::from_bits(7),
+            interval: ClaimInterval::default(),
+            presume: Presume::Unchanged,
+        };
+        decide(self.image.as_ref(), acquire, now)
+    }
+
+    fn acquire(&self, amounts: &Amounts, now: EpochMillis) -> WritePlan {
+        match self.decide(amounts, now) {
+            Decision::Write(plan) => plan,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn adjust(&self, amounts: &Amounts, now: EpochMillis, force: Force) -> WritePlan {
+        let correction = Adjust {
+            bucket: &self.bucket,
+            amounts,
+            configuration: &self.configuration,
+            id: &RequestId::from_bits(8),
+            interval: ClaimInterval::default(),
+            presume: Presume::Unchanged,
+            force,
+        };
+        match adjust(self.image.as_ref(), correction, now) {
+            Adjustment::Write { plan, .. } => plan,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn created() -> Self {
+        let mut story = Self::new();
+        let create = story.acquire(&amounts(&[("rpm.v2", 60), ("ttl", 1)]), at(T0));
+        story.image = create.apply(None);
+        story.image.as_mut().unwrap().request_ids.clear();
+        story
+    }
+}
+
+#[test]
+fn every_path_of_an_acquire() {
+    let story = Story::new();
+    let one = amounts(&[("rpm.v2", 1)]);
+    insta::assert_snapshot!("create", shown(&story.acquire(&one, at(T0))));
+    let story = Story::created();
+    insta::assert_snapshot!("retry", shown(&story.acquire(&one, at(T0 + 50))));
+    insta::assert_snapshot!("normal_whole", shown(&story.acquire(&one, at(T0 + 1_000))));
+    insta::assert_snapshot!("normal_cut", shown(&story.acquire(&one, at(T0 + 3_600_000))));
+}
+
+#[test]
+fn buckets_of_another_producer() {
+    let mut story = Story::created();
+    let image = story.image.as_mut().unwrap();
+    (image.rules_hash, image.expires_at_s) = (None, None);
+    let one = amounts(&[("rpm.v2", 1)]);
+    insta::assert_snapshot!("foreign_retry", shown(&story.acquire(&one, at(T0 + 50))));
+    insta::assert_snapshot!("foreign_normal", shown(&story.acquire(&one, at(T0 + 1_000))));
+}
+
+#[test]
+fn a_change_of_the_configuration() {
+    let mut story = Story::created();
+    story.configuration = Configuration {
+        explicit: rules(&[Limit::per_minute("rpm.v2", 30)]),
+        stored: Some(StoredRules {
+            rules: rules(&[Limit::quota("usd", 9)]),
+            dropped: BTreeSet::from([name("ttl")]),
+            epoch: Some(at(T0)),
+            is_personal: true,
+        }),
+    };
+    let both = amounts(&[("rpm.v2", 1), ("usd", 2)]);
+    insta::assert_snapshot!("reconfigured", shown(&story.acquire(&both, at(T0 + 1_000))));
+}
+
+#[test]
+fn a_clock_that_was_ahead() {
+    let mut story = Story::created();
+    story.image.as_mut().unwrap().refilled_at = at(T0 + 3_600_000);
+    let Decision::Repair(plan) = story.decide(&amounts(&[("rpm.v2", 50)]), at(T0)) else {
+        panic!("short until the clock is put right");
+    };
+    insta::assert_snapshot!("repair", shown(&plan));
+}
+
+#[test]
+fn every_path_of_a_correction() {
+    let mut story = Story::created();
+    let (more, less) = (amounts(&[("ttl", 50)]), amounts(&[("rpm.v2", -2), ("ttl", -1)]));
+    insta::assert_snapshot!("adjust_retry", shown(&story.adjust(&more, at(T0 + 50), Force::No)));
+    let normal = story.adjust(&more, at(T0 + 1_000), Force::No);
+    insta::assert_snapshot!("adjust_normal", shown(&normal));
+    let forced = story.adjust(&more, at(T0 + 1_000), Force::Yes);
+    insta::assert_snapshot!("adjust_forced", shown(&forced));
+    insta::assert_snapshot!("refund", shown(&story.adjust(&less, at(T0 + 1_000), Force::No)));
+    story.image = forced.apply(story.image.as_ref());
+    let extension = extend(story.image.as_ref().unwrap(), at(T0 + 1_000)).unwrap();
+    insta::assert_snapshot!("extend", shown(&extension));
+}

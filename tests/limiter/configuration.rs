@@ -1,0 +1,219 @@
+//! Limits that are stored in the table, and buckets that follow them.
+
+use std::time::Duration;
+
+use sluicegate::{
+    AcquireError, DynamoStore, DynamoTable, EntityRecord, InvalidRequest, Limit, Limiter,
+    LimitsScope, TestClock,
+};
+use sluicegate_testkit::{RunningEngine, engines_under_test};
+
+use crate::support::{Shared, T0, at, bucket, limiter, name, proxied};
+
+type Tested = Limiter<DynamoStore, TestClock>;
+
+async fn on_every_engine(suite: impl AsyncFn(DynamoTable, TestClock)) {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let table = DynamoTable::new(engine.client(), engine.create_table().await);
+        suite(table, TestClock::at(at(T0))).await;
+        engine.stop().await;
+    }
+}
+
+fn scopes() -> [LimitsScope; 4] {
+    let id = bucket("u", "r");
+    [
+        LimitsScope::EntityResource(id.entity.clone(), id.resource.clone()),
+        LimitsScope::Entity(id.entity),
+        LimitsScope::Resource(id.resource),
+        LimitsScope::System,
+    ]
+}
+
+/// The bursts that a bucket's limits have, in tokens.
+async fn bursts(limiter: &Tested) -> Vec<(String, i64)> {
+    let limits = limiter.peek("u", "r").await.unwrap();
+    limits.iter().map(|l| (l.limit.to_string(), l.rule.burst().get() / 1_000)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limit_comes_from_the_narrowest_scope_that_names_it() {
+    on_every_engine(async |table, clock| {
+        let limiter: Tested = limiter(table, &clock);
+        let [personal, entity, resource, system] = scopes();
+        limiter.set_limits(&system, &[Limit::per_minute("rpm", 1), Limit::per_minute("tpm", 1)]).await.unwrap();
+        limiter.set_limits(&resource, &[Limit::per_minute("rpm", 2), Limit::per_minute("rpd", 2)]).await.unwrap();
+        limiter.set_limits(&entity, &[Limit::per_minute("rpm", 3)]).await.unwrap();
+        let of = |limits: &[(&str, i64)]| -> Vec<(String, i64)> {
+            limits.iter().map(|(limit, burst)| ((*limit).to_owned(), *burst)).collect()
+        };
+        assert_eq!(bursts(&limiter).await, of(&[("rpd", 2), ("rpm", 3), ("tpm", 1)]));
+        limiter.set_limits(&personal, &[Limit::per_minute("rpm", 4)]).await.unwrap();
+        assert_eq!(bursts(&limiter).await, of(&[("rpd", 2), ("rpm", 4), ("tpm", 1)]));
+        limiter.delete_limits(&personal, &[name("rpm")]).await.unwrap();
+        assert_eq!(bursts(&limiter).await, of(&[("rpd", 2), ("rpm", 3), ("tpm", 1)]));
+
+        // A bucket with limits of its entity's own never expires.
+        limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        let stored = limiter.store().table().stored(&bucket("u", "r")).await.unwrap();
+        assert_eq!((stored.limits.len(), stored.expires_at_s), (3, None));
+        let unknown = limiter.acquire("u", "r").consume("typo", 1).await.unwrap_err();
+        assert!(
+            matches!(&unknown, AcquireError::InvalidRequest(InvalidRequest::UnknownLimit(limit)) if *limit == name("typo")),
+            "{unknown}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bucket_follows_changes_and_a_process_behind_adopts_them() {
+    on_every_engine(async |table, clock| {
+        let (ahead, behind): (Tested, Tested) =
+            (limiter(table.clone(), &clock), limiter(table.clone(), &clock));
+        let [.., system] = scopes();
+        ahead
+            .set_limits(&system, &[Limit::per_minute("rpm", 60), Limit::per_minute("old", 5)])
+            .await
+            .unwrap();
+        for limiter in [&ahead, &behind] {
+            limiter.acquire("u", "r").consume("rpm", 10).await.unwrap();
+        }
+        let stored = async || table.stored(&bucket("u", "r")).await.unwrap();
+        assert_eq!(stored().await.limits[&name("rpm")].tokens.get(), 40_000);
+
+        clock.advance(Duration::from_secs(2));
+        ahead
+            .set_limits(&system, &[Limit::per_minute("rpm", 600), Limit::per_minute("new", 9)])
+            .await
+            .unwrap();
+        ahead.delete_limits(&system, &[name("old")]).await.unwrap();
+        ahead.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        let after = stored().await;
+        let names: Vec<_> = after.limits.keys().map(|limit| limit.as_str()).collect();
+        assert_eq!(names, ["new", "rpm"]);
+        // Two seconds at the old rate of one a second, less one.
+        assert_eq!(after.limits[&name("rpm")].tokens.get(), 41_000);
+        assert_eq!(after.limits[&name("rpm")].rule.burst().get(), 600_000);
+
+        // Its copy of the limits is half a minute old and it does not set them back; a second later
+        // it asks again and knows the new limit.
+        clock.advance(Duration::from_secs(30));
+        let lease = behind.acquire("u", "r").consume("rpm", 300).await.unwrap();
+        // More than the burst that it knew: "never" is only said of what stands in the table.
+        assert_eq!((lease.cost().attempts, lease.cost().read_units), (1, 1.0));
+        assert_eq!(stored().await.limits, {
+            let mut limits = after.limits.clone();
+            let rpm = limits.get_mut(&name("rpm")).unwrap();
+            // Thirty seconds at ten a second.
+            rpm.tokens = sluicegate::Millitokens::new(41_000).unwrap();
+            rpm.consumed = sluicegate::Millitokens::new(321_000).unwrap();
+            limits
+        });
+        behind.acquire("u", "r").consume("new", 9).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_writers_add_a_limit_at_once() {
+    on_every_engine(async |table, clock| {
+        let (a, b): (Tested, Tested) =
+            (limiter(table.clone(), &clock), limiter(table.clone(), &clock));
+        let rpm = || Limit::per_minute("rpm", 100);
+        for limiter in [&a, &b] {
+            limiter.acquire("u", "r").consume("rpm", 1).limits([rpm()]).await.unwrap();
+        }
+        let both = |limiter: &Tested, tokens| {
+            let limiter = limiter.clone();
+            let limits = [rpm(), Limit::per_minute("tpm", 1_000)];
+            async move {
+                limiter
+                    .acquire("u", "r")
+                    .consume("rpm", 1)
+                    .consume("tpm", tokens)
+                    .limits(limits)
+                    .await
+                    .unwrap()
+            }
+        };
+        tokio::join!(both(&a, 30), both(&b, 70));
+        let stored = table.stored(&bucket("u", "r")).await.unwrap();
+        let tpm = stored.limits[&name("tpm")];
+        assert_eq!((tpm.tokens.get(), tpm.consumed.get()), (900_000, 100_000));
+        assert_eq!(stored.limits[&name("rpm")].consumed.get(), 4_000);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_stored_is_asked_for_once_a_minute() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let (proxy, table) = proxied(&engine).await;
+        let clock = TestClock::at(at(T0));
+        let limiter: Tested = limiter(table, &clock);
+        let [.., system] = scopes();
+        limiter.set_limits(&system, &[Limit::per_minute("rpm", 100)]).await.unwrap();
+        let id = bucket("u", "r");
+        let child = EntityRecord {
+            entity: id.entity.clone(),
+            parent: Some(bucket("team", "r").entity),
+            cascade: true,
+        };
+        limiter.put_entity(&child).await.unwrap();
+        proxy.reset_counts();
+        let first = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        // Half a unit each: record, four levels and bucket of the child; two levels and bucket of
+        // the parent, which has the others in common.
+        assert_eq!(first.cost().read_units, 4.5);
+        assert_eq!(
+            proxy.received_by_operation(),
+            [("BatchGetItem".to_owned(), 2), ("TransactWriteItems".to_owned(), 1)].into()
+        );
+        for _ in 0..3 {
+            clock.advance(Duration::from_secs(19));
+            let warm = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+            assert_eq!(warm.cost().read_units, 0.0);
+        }
+        clock.advance(Duration::from_secs(4));
+        let again = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        assert_eq!(again.cost().read_units, 3.5);
+        engine.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_takes_from_its_parent_as_its_record_says() {
+    on_every_engine(async |table, clock| {
+        let limiter: Tested = limiter(table.clone(), &clock);
+        let (child, parent) = (bucket("u", "r"), bucket("team", "r"));
+        limiter
+            .set_limits(&LimitsScope::Entity(parent.entity.clone()), &[Limit::per_minute("rpm", 5)])
+            .await
+            .unwrap();
+        limiter
+            .set_limits(&scopes()[1], &[Limit::per_minute("rpm", 50), Limit::per_minute("tpm", 50)])
+            .await
+            .unwrap();
+        let mut record = EntityRecord {
+            entity: child.entity.clone(),
+            parent: Some(parent.entity.clone()),
+            cascade: true,
+        };
+        limiter.put_entity(&record).await.unwrap();
+        // The parent has no tpm: it is not asked for any.
+        limiter.acquire("u", "r").consume("rpm", 4).consume("tpm", 4).await.unwrap();
+        assert_eq!(table.stored(&parent).await.unwrap().limits[&name("rpm")].consumed.get(), 4_000);
+        let refused = limiter.acquire("u", "r").consume("rpm", 4).await.unwrap_err();
+        let AcquireError::LimitExceeded(refused) = refused else { panic!("{refused:?}") };
+        assert_eq!(refused.violations().map(|l| l.entity.as_str()).collect::<Vec<_>>(), ["team"]);
+
+        record.cascade = false;
+        limiter.put_entity(&record).await.unwrap();
+        limiter.acquire("u", "r").consume("rpm", 4).await.unwrap();
+        assert_eq!(table.stored(&parent).await.unwrap().limits[&name("rpm")].consumed.get(), 4_000);
+    })
+    .await;
+}
