@@ -1,5 +1,11 @@
 //! The limiter over every engine under test and over the table in memory that the model shares.
-#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "tests panic, and say what they measured"
+)]
 
 mod basics;
 mod cascade;

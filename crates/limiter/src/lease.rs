@@ -113,7 +113,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
         let amounts = Amounts::from([(limit.clone(), amount)]);
         // The parent may lack a limit; the entity's own bucket is asked in any case.
         let corrections = self.parts.iter().enumerate().map(|(index, part)| {
-            (index == 0 || knows(part)).then(|| amounts.clone()).unwrap_or_default()
+            if index == 0 || knows(part) { amounts.clone() } else { Amounts::new() }
         });
         let adjusted = self.correct(corrections.collect()).await?;
         if !is_known && adjusted.dropped.contains(&limit) {

@@ -128,7 +128,7 @@ pub enum SetupError {
         bucket: String,
         /// What is wrong with it.
         #[source]
-        source: ItemError,
+        source: Box<ItemError>,
     },
     /// The request was not acceptable or could not be made (no region, no credentials).
     #[error("the request was not accepted")]

@@ -124,7 +124,7 @@ impl Directory {
     ) -> Result<(), SetupError> {
         let broken = |source| SetupError::BrokenItem {
             bucket: format!("{} / {}", key.pk(), key.sk()),
-            source,
+            source: Box::new(source),
         };
         match key {
             ItemKey::Entity(entity) => {

@@ -265,9 +265,9 @@ fn image(
     item: Option<&Item>,
 ) -> Result<Option<Arc<CompositeBucket>>, SetupError> {
     let Some(item) = item else { return Ok(None) };
-    CompositeBucket::from_item(item)
-        .map(|image| image.map(Arc::new))
-        .map_err(|source| SetupError::BrokenItem { bucket: bucket.to_string(), source })
+    CompositeBucket::from_item(item).map(|image| image.map(Arc::new)).map_err(|source| {
+        SetupError::BrokenItem { bucket: bucket.to_string(), source: source.into() }
+    })
 }
 
 /// Whether so many others wrote since the item remembered `before` that it may have forgotten `id`.

@@ -294,7 +294,7 @@ fn image(
     bucket: &BucketId,
     item: HashMap<String, AttributeValue>,
 ) -> Result<Option<Arc<CompositeBucket>>, SetupError> {
-    CompositeBucket::from_item(&Item::from(item))
-        .map(|image| image.map(Arc::new))
-        .map_err(|source| SetupError::BrokenItem { bucket: bucket.to_string(), source })
+    CompositeBucket::from_item(&Item::from(item)).map(|image| image.map(Arc::new)).map_err(
+        |source| SetupError::BrokenItem { bucket: bucket.to_string(), source: source.into() },
+    )
 }

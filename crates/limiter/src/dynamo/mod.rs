@@ -4,6 +4,7 @@
 
 mod execute;
 mod expressions;
+mod fetch;
 mod item;
 mod readers;
 mod request;

@@ -5,26 +5,18 @@
 //! offers; usage windows lag behind the buckets anyway.
 
 use std::num::NonZeroU16;
-use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::query::QueryOutput;
-use aws_sdk_dynamodb::types::KeysAndAttributes;
 use futures_util::stream::{self, Stream, TryStreamExt};
 use serde_dynamo::Item;
 use sluicegate_core::keys::{self, GSI1, KeyRange, PK, SK};
 use sluicegate_core::{CompositeBucket, EntityId, ItemError, Resource, UsageWindow, WindowSpan};
 
+use super::fetch::{self, KEYS_PER_READ};
 use super::item::{Attributes, decode};
 use super::stored_expressions::{self as expressions, Query};
 use super::{BrokenItem, RequestError};
-
-/// Most keys of one BatchGetItem.
-const KEYS_PER_READ: u16 = 100;
-/// How often keys that DynamoDB left out are asked for again without getting any.
-const FRUITLESS_ROUNDS: u32 = 5;
-/// The pause before the first of them; it doubles. 1.5 s in all.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Why something could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -183,64 +175,11 @@ impl Reader {
         let page_size = self.page_size.map_or(most, |items| items.min(most));
         let reader = self.clone().page_size(page_size);
         let keys = reader.pages(range.map(expressions::query));
-        keys.and_then(move |keys| {
-            let reader = reader.clone();
-            async move { reader.fetch(keys).await }
+        keys.and_then(move |page| {
+            let Self { client, table, .. } = reader.clone();
+            let keys = page.into_iter().map(key_of).collect();
+            async move { fetch::in_order(&client, &table, keys).await }
         })
-    }
-
-    /// The items of a page of keys, in the order of the keys; those that are gone are left out.
-    async fn fetch(&self, page: Vec<Attributes>) -> Result<Vec<Attributes>, ReadError> {
-        let keys: Vec<Attributes> = page.into_iter().map(key_of).collect();
-        let mut items = Vec::with_capacity(keys.len());
-        let mut wanted = keys.clone();
-        let mut fruitless = 0;
-        while !wanted.is_empty() {
-            let (got, left) = self.fetch_some(wanted).await?;
-            if got.is_empty() && !left.is_empty() {
-                if fruitless == FRUITLESS_ROUNDS {
-                    return Err(ReadError::LeftOut {
-                        table: self.table.clone(),
-                        items: left.len(),
-                    });
-                }
-                tokio::time::sleep(FIRST_PAUSE * 2_u32.pow(fruitless)).await;
-                fruitless += 1;
-            }
-            items.extend(got);
-            wanted = left;
-        }
-        // An answer has its items in any order; a page is too small for anything but a look.
-        let place = |item: &Attributes| {
-            keys.iter().position(|key| key.get(PK) == item.get(PK) && key.get(SK) == item.get(SK))
-        };
-        items.sort_by_cached_key(place);
-        Ok(items)
-    }
-
-    /// Items of some of the keys, and the keys that DynamoDB left out: it was throttled, or the
-    /// answer would have been too large.
-    async fn fetch_some(
-        &self,
-        keys: Vec<Attributes>,
-    ) -> Result<(Vec<Attributes>, Vec<Attributes>), ReadError> {
-        if keys.is_empty() {
-            return Ok((Vec::new(), Vec::new()));
-        }
-        let wanted = KeysAndAttributes::builder()
-            .set_keys(Some(keys))
-            .build()
-            .map_err(|error| RequestError::failed("BatchGetItem", &self.table, error))?;
-        let answer = self
-            .client
-            .batch_get_item()
-            .request_items(&self.table, wanted)
-            .send()
-            .await
-            .map_err(|error| RequestError::of("BatchGetItem", &self.table, error))?;
-        let items = answer.responses.and_then(|mut tables| tables.remove(&self.table));
-        let left = answer.unprocessed_keys.and_then(|mut tables| tables.remove(&self.table));
-        Ok((items.unwrap_or_default(), left.map(|left| left.keys).unwrap_or_default()))
     }
 }
 

@@ -1,11 +1,15 @@
 //! Entities and stored limits as they are written and read back.
 
+use std::time::Duration;
+
+use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate::dynamo::{ConfigError, ConfigStore, RequestError};
 use sluicegate::{
     EntityId, EntityRecord, EpochMillis, Limit, LimitName, LimitsScope, Resource, StoredLimits,
 };
 use sluicegate_testkit::usage::scan;
+use sluicegate_testkit::{Fault, Proxy};
 
 use crate::{entity, on_every_engine};
 
@@ -168,6 +172,36 @@ async fn changes_at_once_all_happen_one_after_the_other() {
         assert_eq!(times, [7, 8, 9]);
         let stored = store.get_limits(&LimitsScope::System).await.unwrap().unwrap();
         assert_eq!((stored.rules.len(), stored.updated_at.get()), (3, 9));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_deletion_that_was_overtaken_looks_again() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        let scope = LimitsScope::System;
+        let both = [Limit::per_day("a", 1), Limit::per_day("b", 1)];
+        store.set_limits(&scope, &both, at(1)).await.unwrap();
+
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        proxy.inject(|call| match (call.operation, call.number) {
+            ("UpdateItem", 1) => Fault::Delay(Duration::from_millis(300)),
+            _ => Fault::None,
+        });
+        let config = engine.client().config().to_builder().endpoint_url(proxy.endpoint_url());
+        let slow = ConfigStore::new(Client::from_conf(config.build()), &table);
+        let delete = slow.delete_all_limits(&scope, at(5));
+        let overtake = async {
+            while proxy.received("UpdateItem") == 0 {
+                tokio::task::yield_now().await;
+            }
+            store.set_limits(&scope, &[Limit::per_day("c", 1)], at(9)).await.unwrap();
+        };
+        let (deleted, ()) = tokio::join!(delete, overtake);
+        assert_eq!(shown(&deleted.unwrap().unwrap()), (vec![], vec!["a", "b", "c"], 10));
+        assert_eq!(proxy.forwarded("UpdateItem"), 2);
     })
     .await;
 }

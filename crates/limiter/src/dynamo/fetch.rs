@@ -1,0 +1,71 @@
+//! Fetching items by their keys, with patience for what DynamoDB leaves out of an answer.
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::types::KeysAndAttributes;
+use sluicegate_core::keys::{PK, SK};
+
+use super::item::Attributes;
+use super::{ReadError, RequestError};
+
+/// Most keys of one BatchGetItem.
+pub(super) const KEYS_PER_READ: u16 = 100;
+/// How often keys that were left out are asked for again without getting any.
+const FRUITLESS_ROUNDS: u32 = 5;
+/// The pause before the first of them; it doubles. 1.5 s in all.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The items of at most 100 keys, in the order of the keys; those that are gone are left out.
+pub(super) async fn in_order(
+    client: &Client,
+    table: &str,
+    keys: Vec<Attributes>,
+) -> Result<Vec<Attributes>, ReadError> {
+    let mut items = Vec::with_capacity(keys.len());
+    let mut wanted = keys.clone();
+    let mut fruitless = 0;
+    while !wanted.is_empty() {
+        let answer = some(client, table, wanted).await?;
+        if answer.items.is_empty() && !answer.left_out.is_empty() {
+            if fruitless == FRUITLESS_ROUNDS {
+                let items = answer.left_out.len();
+                return Err(ReadError::LeftOut { table: table.to_owned(), items });
+            }
+            tokio::time::sleep(FIRST_PAUSE * 2_u32.pow(fruitless)).await;
+            fruitless += 1;
+        }
+        items.extend(answer.items);
+        wanted = answer.left_out;
+    }
+    // An answer has its items in any order; a hundred keys are few enough to look through.
+    items.sort_by_cached_key(|item: &Attributes| {
+        keys.iter().position(|key| key.get(PK) == item.get(PK) && key.get(SK) == item.get(SK))
+    });
+    Ok(items)
+}
+
+struct Answer {
+    items: Vec<Attributes>,
+    /// Keys of which the table was throttled, or the answer would have been larger than 16 MB.
+    left_out: Vec<Attributes>,
+}
+
+async fn some(client: &Client, table: &str, keys: Vec<Attributes>) -> Result<Answer, RequestError> {
+    let wanted = KeysAndAttributes::builder()
+        .set_keys(Some(keys))
+        .build()
+        .map_err(|error| RequestError::failed("BatchGetItem", table, error))?;
+    let output = client
+        .batch_get_item()
+        .request_items(table, wanted)
+        .send()
+        .await
+        .map_err(|error| RequestError::of("BatchGetItem", table, error))?;
+    let items = output.responses.and_then(|mut tables| tables.remove(table));
+    let left_out = output.unprocessed_keys.and_then(|mut tables| tables.remove(table));
+    Ok(Answer {
+        items: items.unwrap_or_default(),
+        left_out: left_out.map(|left| left.keys).unwrap_or_default(),
+    })
+}
