@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The stored state of one limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Bucket {
     /// How much it holds and how it refills.
     pub rule: Rule,
@@ -25,7 +25,7 @@ pub struct Bucket {
 }
 
 /// All buckets of one entity and one resource.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CompositeBucket {
     /// Who is limited.
     pub entity: EntityId,

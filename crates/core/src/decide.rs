@@ -35,7 +35,7 @@ pub struct Acquire<'a> {
 }
 
 /// What a decision takes for granted about writers that it has not seen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Presume {
     /// The item is as the image shows it.
     Unchanged,

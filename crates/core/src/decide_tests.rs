@@ -1,14 +1,11 @@
-//! Writers with images that are out of date, writes in flight and refunds, against an exact bucket.
+//! Single decisions. Schedules of many writers are in `tests/simulation`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::{EntityId, Refill, Resource};
+use crate::{EntityId, Refill, Resource, Rules, StoredRules};
 
 const T0: i64 = 1_769_608_800_000;
-/// Longest time from a decision to the write, in milliseconds.
-const IN_FLIGHT_MS: i64 = 5;
-const WRITERS: usize = 6;
 
 fn milli(amount: i64) -> Millitokens {
     Millitokens::new(amount).unwrap()
@@ -22,222 +19,85 @@ fn name(limit: &str) -> LimitName {
     LimitName::new(limit).unwrap()
 }
 
-/// 100 a second with a burst of 50, and one of a day: both full.
-fn full_bucket() -> CompositeBucket {
-    let bucket = |burst, amount, period_ms| {
-        let refill = Refill::new(milli(amount), period_ms).unwrap();
-        let rule = Rule::new(milli(burst), refill).unwrap();
-        Bucket { rule, tokens: milli(burst), consumed: milli(0) }
-    };
+fn rule(burst: i64, amount: i64, period_ms: i64) -> Rule {
+    Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap()
+}
+
+fn item(limits: &[(&str, Rule, i64)]) -> CompositeBucket {
+    let bucket = |rule, tokens| Bucket { rule, tokens: milli(tokens), consumed: milli(0) };
+    let rules = limits.iter().map(|(limit, rule, _)| (name(limit), *rule)).collect::<Rules>();
     CompositeBucket {
         entity: EntityId::new("u").unwrap(),
         resource: Resource::new("r").unwrap(),
         refilled_at: at(T0),
-        limits: BTreeMap::from([
-            (name("fast"), bucket(50_000, 100_000, 1_000)),
-            (name("slow"), bucket(5_000, 1_000, 86_400_000)),
-        ]),
+        limits: limits
+            .iter()
+            .map(|(limit, rule, tokens)| (name(limit), bucket(*rule, *tokens)))
+            .collect(),
         expires_at_s: None,
         config_epoch: None,
-        rules_hash: Some(RulesHash::stored("hash")),
+        rules_hash: Some(RulesHash::of(&rules)),
         request_ids: Vec::new(),
     }
 }
 
+/// 100 a second with a burst of 50, and one of a day: both full.
+fn full_bucket() -> CompositeBucket {
+    item(&[
+        ("fast", rule(50_000, 100_000, 1_000), 50_000),
+        ("slow", rule(5_000, 1_000, 86_400_000), 5_000),
+    ])
+}
+
+fn asks(amounts: &[(&str, i64)]) -> Amounts {
+    amounts.iter().map(|(limit, amount)| (name(limit), milli(*amount))).collect()
+}
+
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// Decides on an acquire of a bucket whose limits nobody configures otherwise.
-fn decide_on(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> Decision {
+fn decide_with(
+    image: &CompositeBucket,
+    amounts: &Amounts,
+    configuration: &Configuration,
+    presume: Presume,
+    now: EpochMillis,
+) -> Decision {
     let acquire = Acquire {
         bucket: &image.id(),
         amounts,
-        configuration: &Configuration::default(),
+        configuration,
         id: &RequestId::from_bits(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
         interval: ClaimInterval::default(),
-        presume: Presume::Unchanged,
+        presume,
     };
     decide(Some(image), acquire, now)
 }
 
-/// A bucket that is refilled continuously and takes whatever it is told.
-struct Exact {
-    tokens: i128,
-    since: EpochMillis,
+/// Decides on an acquire of a bucket whose limits nobody configures otherwise.
+fn decide_on(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> Decision {
+    decide_with(image, amounts, &Configuration::default(), Presume::Unchanged, now)
 }
 
-impl Exact {
-    fn advance(&mut self, rule: Rule, now: EpochMillis) {
-        let refilled = self.tokens + rule.refill().gap(self.since, now);
-        self.tokens = refilled.min(rule.burst().get().into());
-        self.since = self.since.max(now);
+fn plan(decision: Decision) -> WritePlan {
+    match decision {
+        Decision::Write(plan) => plan,
+        other => panic!("{other:?}"),
     }
 }
 
-/// What went wrong first in a run, if anything did.
-#[derive(Debug, PartialEq, Eq)]
-enum Violation {
-    Negative,
-    OverAdmitted,
-    LostRefill,
-    LostConsumption,
-}
-
-/// One schedule; `weaken` may drop conditions from every plan.
-fn run(seed: u64, weaken: &dyn Fn(&mut WritePlan)) -> Result<usize, Violation> {
-    let mut rng = steps(seed);
-    let mut pick = |below: u64| i64::try_from(rng.next().unwrap() % below).unwrap();
-    let fast = name("fast");
-    let rule = full_bucket().limits[&fast].rule;
-    let mut item = full_bucket();
-    let mut images = vec![item.clone(); WRITERS];
-    let mut flying: Vec<Option<(i64, WritePlan, i64)>> = vec![None; WRITERS];
-    let mut exact = Exact { tokens: 50_000, since: at(T0) };
-    let (mut now, mut admitted, mut net) = (T0, Vec::new(), 0);
-    for _ in 0..3_000 {
-        // Mostly busy, at times idle long enough to fill up.
-        now += if pick(200) == 0 { pick(3_000) } else { pick(4) };
-        exact.advance(rule, at(now));
-        let writer = usize::try_from(pick(WRITERS as u64)).unwrap();
-        if pick(25) == 0 {
-            // A refund, unconditional.
-            let back = pick(2_000);
-            let bucket = item.limits.get_mut(&fast).unwrap();
-            bucket.tokens = milli(bucket.tokens.get() + back);
-            bucket.consumed = milli(bucket.consumed.get() - back);
-            exact.tokens += i128::from(back);
-            net -= back;
-            admitted.push((now, -back));
-        } else if let Some((decided, plan, amount)) = flying[writer].take() {
-            if now - decided > IN_FLIGHT_MS {
-                continue;
-            }
-            match plan.apply(Some(&item)) {
-                Some(after) => {
-                    item = after;
-                    admitted.push((now, amount));
-                    exact.tokens -= i128::from(amount);
-                    net += amount;
-                }
-                None => images[writer] = item.clone(),
-            }
-            if plan.path == WritePath::Normal || pick(3) == 0 {
-                images[writer] = item.clone();
-            }
-        } else {
-            let amount = 1_000 + pick(9_000);
-            let asked = Amounts::from([(fast.clone(), milli(amount))]);
-            match decide_on(&images[writer], &asked, at(now)) {
-                Decision::Write(mut plan) => {
-                    weaken(&mut plan);
-                    flying[writer] = Some((now, plan, amount));
-                }
-                // "No" is only said from a fresh image.
-                Decision::Short(_) => images[writer] = item.clone(),
-                other => panic!("{other:?}"),
-            }
-        }
-        check(&item, &fast, rule, at(now), &exact, net)?;
-    }
-    over_admission(&admitted, rule).map(|()| admitted.len())
-}
-
-fn check(
-    item: &CompositeBucket,
-    fast: &LimitName,
-    rule: Rule,
-    now: EpochMillis,
-    exact: &Exact,
-    net: i64,
-) -> Result<(), Violation> {
-    let bucket = item.limits[fast];
-    if bucket.tokens < Millitokens::ZERO {
-        return Err(Violation::Negative);
-    }
-    if bucket.consumed.get() != net {
-        return Err(Violation::LostConsumption);
-    }
-    // Near a full bucket up to what accrues in an interval is withheld; a write in flight while the
-    // bucket fills up is judged by the time it was decided at.
-    let worth = i128::from(rule.effective(bucket.tokens, item.refilled_at, now).get());
-    let withheld = rule.refill().gap(ClaimInterval::default().before(now), now);
-    let lost = exact.tokens.min(rule.burst().get().into()) - worth;
-    if lost > withheld + 2 { Err(Violation::LostRefill) } else { Ok(()) }
-}
-
-/// No interval admits more than the burst and what accrues in it (and while a write is in flight).
-fn over_admission(admitted: &[(i64, i64)], rule: Rule) -> Result<(), Violation> {
-    for (n, &(from, _)) in admitted.iter().enumerate() {
-        let mut sum = 0;
-        for &(to, amount) in &admitted[n..] {
-            sum += i128::from(amount);
-            let accrued = rule.refill().gap(at(from - IN_FLIGHT_MS), at(to));
-            if sum > i128::from(rule.burst().get()) + accrued + 1 {
-                return Err(Violation::OverAdmitted);
-            }
-        }
-    }
-    Ok(())
-}
-
-fn steps(mut seed: u64) -> impl Iterator<Item = u64> {
-    seed = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    std::iter::repeat_with(move || {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed >> 11
-    })
-}
-
-#[test]
-fn schedules_keep_every_invariant() {
-    for seed in 0..60 {
-        let admitted = run(seed, &|_| ());
-        assert!(admitted.as_ref().is_ok_and(|n| *n > 300), "seed {seed}: {admitted:?}");
-    }
-}
-
-/// Each condition, dropped from the plan, breaks something in some schedule. (The hash of the rules
-/// and the time of Retry guard against changes of rules and clocks, which these schedules lack.)
-#[test]
-fn no_condition_is_idle() {
-    let without = |what: &str, drop: &dyn Fn(WritePath, &Condition) -> bool| {
-        let broken = (0..200).find_map(|seed| {
-            let weaken = |plan: &mut WritePlan| {
-                let path = plan.path;
-                plan.conditions.retain(|condition| !drop(path, condition));
-            };
-            run(seed, &weaken).err()
-        });
-        println!("without {what}: {broken:?}");
-        assert!(broken.is_some(), "{what} protects nothing");
-    };
-    use Condition as C;
-    use WritePath::{Normal, Retry};
-    without("the lock of Normal", &|path, c| path == Normal && matches!(c, C::RefilledAt(_)));
-    without("the floor of Normal", &|path, c| path == Normal && matches!(c, C::AtLeast(..)));
-    without("the ceilings of Normal", &|path, c| {
-        path == Normal && matches!(c, C::AtMost(..) | C::Exactly(..))
-    });
-    without("the floor of Retry", &|path, c| path == Retry && matches!(c, C::AtLeast(..)));
-    without("the guard of Retry", &|path, c| path == Retry && matches!(c, C::AtMost(..)));
+/// Acquires what is certainly there.
+fn acquire(item: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> CompositeBucket {
+    plan(decide_on(item, amounts, now)).apply(Some(item)).unwrap()
 }
 
 #[test]
 fn the_trace_of_the_reference_ends_where_it_should() {
     // Balance 90, 100 a minute, burst 100; writers ask for 3 and 7 in the same second.
-    let refill = Refill::new(milli(100_000), 60_000).unwrap();
-    let rule = Rule::new(milli(100_000), refill).unwrap();
     let rpm = name("rpm");
-    let mut item = full_bucket();
-    item.limits =
-        BTreeMap::from([(rpm.clone(), Bucket { rule, tokens: milli(90_000), consumed: milli(0) })]);
-    let asked = |tokens: i64| Amounts::from([(rpm.clone(), milli(tokens * 1_000))]);
-    let write =
-        |image: &CompositeBucket, tokens| match decide_on(image, &asked(tokens), at(T0 + 1_000)) {
-            Decision::Write(plan) => plan,
-            other => panic!("{other:?}"),
-        };
+    let item = item(&[("rpm", rule(100_000, 100_000, 60_000), 90_000)]);
+    let write = |image: &CompositeBucket, tokens: i64| {
+        plan(decide_on(image, &asks(&[("rpm", tokens * 1_000)]), at(T0 + 1_000)))
+    };
     let (a, b) = (write(&item, 3), write(&item, 7));
     assert_eq!((a.path, b.path), (WritePath::Normal, WritePath::Normal));
     let after = a.apply(Some(&item)).unwrap();
@@ -259,4 +119,168 @@ fn a_shortage_says_how_long_to_wait() {
     let waits: Vec<_> = standings.iter().map(|s| (s.limit.as_str(), s.wait)).collect();
     assert_eq!(waits, [("fast", Wait::Millis(10)), ("slow", Wait::None)]);
     assert!(matches!(on(9), Decision::Short(_)) && matches!(on(10), Decision::Write(_)));
+}
+
+#[test]
+fn the_wait_is_exact_to_the_millisecond() {
+    for (amount, period_ms) in [(7_919, 997), (7_000, 3_600_000), (1, 1), (1_000_003, 1_000)] {
+        for (tokens, asked) in [(0, 1), (-5_003, 1_000), (999, 1_000), (17, 9_999)] {
+            let item = item(&[("odd", rule(10_000, amount, period_ms), tokens)]);
+            let asked = asks(&[("odd", asked)]);
+            let Decision::Short(standings) = decide_on(&item, &asked, at(T0)) else {
+                panic!("short")
+            };
+            let Wait::Millis(wait) = standings[0].wait else { panic!("{standings:?}") };
+            let then = T0 + i64::try_from(wait).unwrap();
+            let early = decide_on(&item, &asked, at(then - 1));
+            assert!(matches!(early, Decision::Short(_)), "{early:?}");
+            acquire(&item, &asked, at(then));
+        }
+    }
+}
+
+#[test]
+fn a_slow_limit_earns_its_due_beside_a_busy_one() {
+    let mut item = item(&[
+        ("day", rule(1_000, 1_000, 86_400_000), 0),
+        ("rpm", rule(60_000, 60_000, 60_000), 0),
+    ]);
+    for second in 1..=6 * 3_600 {
+        item = acquire(&item, &asks(&[("rpm", 1_000)]), at(T0 + 1_000 * second));
+    }
+    // A quarter of a day, one claim a second.
+    let earned = item.limits[&name("day")].tokens.get();
+    assert!((249..=251).contains(&earned), "{earned}");
+}
+
+#[test]
+fn odd_polls_neither_lose_nor_make_refill() {
+    let mut item = item(&[
+        ("hourly", rule(20_000, 7_000, 3_600_000), 0),
+        ("probe", rule(1_000_000, 1_000_000, 1_000), 1_000_000),
+    ]);
+    let mut now = T0;
+    while now + 333 <= T0 + 2 * 3_600_000 {
+        now += 333;
+        item = acquire(&item, &asks(&[("probe", 1)]), at(now));
+    }
+    let earned = item.limits[&name("hourly")].tokens.get();
+    assert!((13_999..=14_001).contains(&earned), "{earned}");
+}
+
+#[test]
+fn a_debt_on_one_limit_does_not_refuse_another() {
+    let mut item = full_bucket();
+    item.limits.get_mut(&name("slow")).unwrap().tokens = milli(-90_000);
+    for millis in [0, 50, 200] {
+        let after = acquire(&item, &asks(&[("fast", 20_000)]), at(T0 + millis));
+        assert_eq!(after.limits[&name("slow")].consumed, milli(0), "after {millis} ms");
+    }
+    let both = decide_on(&item, &asks(&[("fast", 1), ("slow", 1)]), at(T0 + 200));
+    assert!(matches!(both, Decision::Short(_)), "{both:?}");
+}
+
+fn stored(epoch: i64, rules: &[(&str, Rule)]) -> Configuration {
+    let rules = rules.iter().map(|(limit, rule)| (name(limit), *rule)).collect();
+    let stored = StoredRules { rules, epoch: Some(at(epoch)), ..StoredRules::default() };
+    Configuration { stored: Some(stored), ..Configuration::default() }
+}
+
+#[test]
+fn two_writers_add_a_limit_at_once() {
+    let (old, new) = (rule(50_000, 100_000, 1_000), rule(9_000, 9_000, 60_000));
+    let before = item(&[("old", old, 50_000)]);
+    let configuration = stored(1, &[("old", old), ("new", new)]);
+    let write = |image: &CompositeBucket, amount| {
+        let asked = asks(&[("new", amount)]);
+        plan(decide_with(image, &asked, &configuration, Presume::ClaimedSince, at(T0)))
+    };
+    let (first, second) = (write(&before, 2_000), write(&before, 3_000));
+    let after = first.apply(Some(&before)).unwrap();
+    assert_eq!(second.apply(Some(&after)), None, "the limit is there by now");
+    let after = write(&after, 3_000).apply(Some(&after)).unwrap();
+    let added = after.limits[&name("new")];
+    assert_eq!((added.tokens, added.consumed), (milli(4_000), milli(5_000)));
+    // Another producer adds a limit and leaves the hash: only the limit itself tells.
+    let mut foreign = before.clone();
+    foreign.limits.insert(name("new"), added);
+    assert_eq!(first.apply(Some(&foreign)), None, "its counter would start again");
+}
+
+#[test]
+fn a_change_of_rules_claims_at_the_old_rate_first() {
+    let (slow, fast) = (rule(50_000, 1_000, 1_000), rule(50_000, 100_000, 1_000));
+    let before = item(&[("a", slow, 10_000)]);
+    let asked = asks(&[("a", 12_000)]);
+    let configuration = stored(1, &[("a", fast)]);
+    let on =
+        |millis| decide_with(&before, &asked, &configuration, Presume::Unchanged, at(T0 + millis));
+    // Two seconds at the old rate earn the missing two tokens, not two hundred.
+    assert!(matches!(on(1_000), Decision::Short(_)));
+    let after = plan(on(2_000)).apply(Some(&before)).unwrap();
+    let changed = after.limits[&name("a")];
+    assert_eq!((changed.rule, changed.tokens, after.config_epoch), (fast, milli(0), Some(at(1))));
+    // From now on it is the new one.
+    acquire(&after, &asks(&[("a", 10_000)]), at(T0 + 2_100));
+}
+
+#[test]
+fn what_is_above_a_lowered_burst_is_gone() {
+    let (high, low) = (rule(50_000, 1_000, 1_000), rule(5_000, 1_000, 1_000));
+    let before = item(&[("a", high, 50_000)]);
+    let configuration = stored(1, &[("a", low)]);
+    let ask = |amount| {
+        let asked = asks(&[("a", amount)]);
+        decide_with(&before, &asked, &configuration, Presume::Unchanged, at(T0 + 1))
+    };
+    let Decision::Short(standings) = ask(5_001) else { panic!("short") };
+    assert_eq!(standings[0].wait, Wait::ExceedsBurst);
+    let after = plan(ask(4_000)).apply(Some(&before)).unwrap();
+    assert_eq!(after.limits[&name("a")].tokens, milli(1_000));
+}
+
+#[test]
+fn a_timestamp_far_ahead_is_pulled_back_by_whoever_writes_next() {
+    let mut item = full_bucket();
+    item.refilled_at = at(T0 + 60_001);
+    item.limits.get_mut(&name("fast")).unwrap().tokens = milli(7_000);
+    let asked = Amounts::from([(name("fast"), milli(7_000))]);
+    let Decision::Write(plan) = decide_on(&item, &asked, at(T0)) else { panic!("write") };
+    let after = plan.apply(Some(&item)).unwrap();
+    assert_eq!((plan.path, after.refilled_at), (WritePath::Normal, at(T0)));
+    assert_eq!(after.limits[&name("fast")].tokens, milli(0), "nothing was claimed");
+    // A millisecond less is no error of a clock: nobody moves it.
+    item.refilled_at = at(T0 + 60_000);
+    let Decision::Write(plan) = decide_on(&item, &asked, at(T0)) else { panic!("write") };
+    assert_eq!(plan.path, WritePath::Retry);
+}
+
+#[test]
+fn a_shortage_under_a_timestamp_far_ahead_is_repaired_before_it_is_said() {
+    let mut item = full_bucket();
+    item.refilled_at = at(T0 + 3_600_000);
+    item.limits.get_mut(&name("fast")).unwrap().tokens = milli(0);
+    let asked = Amounts::from([(name("fast"), milli(1_000))]);
+    let (id, bucket, configuration) =
+        (RequestId::from_bits(7), item.id(), Configuration::default());
+    let acquire = Acquire {
+        bucket: &bucket,
+        amounts: &asked,
+        configuration: &configuration,
+        id: &id,
+        interval: ClaimInterval::default(),
+        presume: Presume::Unchanged,
+    };
+    let Decision::Repair(plan) = decide(Some(&item), acquire, at(T0)) else { panic!("repair") };
+    let repaired = plan.apply(Some(&item)).unwrap();
+    assert_eq!((repaired.refilled_at, &repaired.limits), (at(T0), &item.limits));
+    // The repair granted nothing, so the item must not take the request for one that landed.
+    let again = decide(Some(&repaired), acquire, at(T0));
+    assert!(matches!(again, Decision::Short(_)), "{again:?}");
+    let later = decide(Some(&repaired), acquire, at(T0 + 10));
+    assert!(matches!(later, Decision::Write(_)), "{later:?}");
+    // What can never be had needs no repair.
+    let never = Amounts::from([(name("fast"), milli(50_001))]);
+    let never = decide(Some(&item), Acquire { amounts: &never, ..acquire }, at(T0));
+    assert!(matches!(never, Decision::Short(_)), "{never:?}");
 }

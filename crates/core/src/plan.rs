@@ -35,7 +35,7 @@ impl WritePath {
 }
 
 /// One write of one item, all or nothing.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WritePlan {
     /// The path that made it.
     pub path: WritePath,
@@ -46,7 +46,7 @@ pub struct WritePlan {
 }
 
 /// A change of an item.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Change {
     /// Writes the whole item.
     Put(Box<CompositeBucket>),
@@ -78,7 +78,7 @@ pub enum Change {
 }
 
 /// A condition on the item as it is when the write happens.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Condition {
     /// There is no item.
     Absent,

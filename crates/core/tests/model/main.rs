@@ -1,0 +1,65 @@
+//! Every interleaving of two or three writers, checked exhaustively within the bounds that each
+//! scenario states: who writes what, which instants there are, how many replies get lost.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "tests panic and report")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod protocol;
+mod scenarios;
+
+use protocol::invariants;
+use scenarios::{SCENARIOS, scenario};
+use stateright::{Checker as _, HasDiscoveries, Model as _};
+use support::{CONTROLS, Control};
+
+#[test]
+fn scenarios_keep_every_invariant() {
+    let mut sum = 0;
+    for name in SCENARIOS {
+        let started = std::time::Instant::now();
+        let checker = scenario(name, None).checker().threads(2).spawn_bfs().join();
+        let (states, elapsed) = (checker.unique_state_count(), started.elapsed());
+        println!("{name}: {states} states, depth {}, {elapsed:.1?}", checker.max_depth());
+        checker.assert_properties();
+        sum += states;
+    }
+    println!("{sum} states in all");
+}
+
+/// The shortest schedule that breaks an invariant once a condition is left out.
+fn counterexample(name: &str, control: Control) -> Option<(&'static str, usize)> {
+    let names = invariants().map(|(name, _)| name).into_iter().collect();
+    let checker = scenario(name, Some(control))
+        .checker()
+        .threads(2)
+        .finish_when(HasDiscoveries::AnyOf(names))
+        .spawn_bfs()
+        .join();
+    let mut discoveries = checker.discoveries();
+    invariants().into_iter().find_map(|(invariant, _)| {
+        discoveries.remove(invariant).map(|path| (invariant, path.into_actions().len()))
+    })
+}
+
+#[test]
+fn without_a_condition_some_interleaving_breaks_an_invariant() {
+    let idle: Vec<_> = CONTROLS
+        .iter()
+        .filter(|control| {
+            let found =
+                SCENARIOS.iter().find_map(|name| Some((name, counterexample(name, **control)?)));
+            match found {
+                Some((scenario, (invariant, steps))) => println!(
+                    "without {}: not \"{invariant}\" after {steps} steps of \"{scenario}\"",
+                    control.name
+                ),
+                None => println!("without {}: nothing", control.name),
+            }
+            found.is_none()
+        })
+        .map(|control| control.name)
+        .collect();
+    assert!(idle.is_empty(), "these protect nothing: {idle:?}");
+}

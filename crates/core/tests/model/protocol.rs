@@ -1,0 +1,192 @@
+//! The protocol as a state machine: what may happen next, in every order.
+
+use sluicegate_core::{Amounts, Presume};
+use stateright::{Model, Property};
+
+use super::support::{Call, Purpose, Reply, Scenario, System, Violation, request_id};
+
+/// One scenario and its bounds.
+#[derive(Debug, Clone)]
+pub(crate) struct Protocol {
+    pub(crate) scenario: Scenario,
+    pub(crate) start: System,
+    /// What each writer asks for, in this order.
+    pub(crate) scripts: Vec<Vec<(Purpose, Amounts)>>,
+    /// How far the clock goes at each tick, in milliseconds.
+    pub(crate) ticks: Vec<i64>,
+    /// How many replies may be lost, writes be late and writes be throttled.
+    pub(crate) faults: Faults,
+    /// What a decision may take for granted.
+    pub(crate) presumes: Vec<Presume>,
+    /// Whether the item is deleted once it has expired.
+    pub(crate) expires: bool,
+}
+
+/// How many faults of each kind there may be.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Faults {
+    pub(crate) lost: u8,
+    pub(crate) late: u8,
+    pub(crate) throttled: u8,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    system: System,
+    /// How much of its script each writer has started.
+    started: Vec<usize>,
+    ticks: usize,
+    faults: Faults,
+    broken: Option<Violation>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Action {
+    /// A writer decides, on its next request if it has none.
+    Act(usize, Presume),
+    Land(usize, Reply),
+    Late(usize),
+    Throttle(usize),
+    Tick,
+    Delete,
+}
+
+/// The invariants, by the violation that would break them.
+pub(crate) fn invariants() -> [(&'static str, Violation); 9] {
+    [
+        ("never negative on acquire", Violation::Negative),
+        ("no over-admission", Violation::OverAdmitted),
+        ("no lost refill", Violation::LostRefill),
+        ("no lost consumption", Violation::LostConsumption),
+        ("nothing applies twice", Violation::DoubleApplied),
+        ("what is granted took effect", Violation::Phantom),
+        ("no false refusal", Violation::FalseRefusal),
+        ("no stump", Violation::Stump),
+        ("nothing is forgiven by expiry", Violation::Forgiven),
+    ]
+}
+
+macro_rules! kept {
+    ($index:literal) => {
+        Property::always(invariants()[$index].0, |_, state: &State| {
+            state.broken != Some(invariants()[$index].1)
+        })
+    };
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State {
+            system: self.start.clone(),
+            started: vec![0; self.scripts.len()],
+            ticks: 0,
+            faults: self.faults,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &State, actions: &mut Vec<Action>) {
+        if state.broken.is_some() {
+            return;
+        }
+        let system = &state.system;
+        for (writer, script) in self.scripts.iter().enumerate() {
+            let may_start =
+                system.writers[writer].call.is_none() && state.started[writer] < script.len();
+            if system.is_ready(writer) || may_start {
+                actions.extend(self.presumes.iter().map(|p| Action::Act(writer, *p)));
+            }
+        }
+        for (index, flight) in system.flights.iter().enumerate() {
+            actions.push(Action::Land(index, Reply::Delivered));
+            if flight.waiting.is_none() {
+                continue;
+            }
+            if state.faults.lost > 0 {
+                actions.push(Action::Land(index, Reply::Lost));
+            }
+            if state.faults.late > 0 {
+                actions.push(Action::Late(index));
+            }
+            if state.faults.throttled > 0 {
+                actions.push(Action::Throttle(index));
+            }
+        }
+        if let Some(millis) = self.ticks.get(state.ticks) {
+            // Only writes that nobody waits for disappear.
+            let oldest = system.table.now_ms + millis - self.scenario.timing.flight_ms;
+            if system.flights.iter().all(|f| f.waiting.is_none() || f.decided_ms >= oldest) {
+                actions.push(Action::Tick);
+            }
+        }
+        if self.expires && system.table.is_expired() {
+            actions.push(Action::Delete);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        let mut state = last.clone();
+        let system = &mut state.system;
+        let checked = match action {
+            Action::Act(writer, presume) => {
+                if system.writers[writer].call.is_none() {
+                    let step = state.started[writer];
+                    let (purpose, amounts) = self.scripts[writer][step].clone();
+                    let id = request_id(writer, u64::try_from(step).unwrap());
+                    system.writers[writer].call = Some(Call::new(purpose, amounts, id));
+                    state.started[writer] += 1;
+                }
+                system.act(&self.scenario, writer, presume)
+            }
+            Action::Land(flight, reply) => {
+                state.faults.lost -= u8::from(reply == Reply::Lost);
+                system.land(&self.scenario, flight, reply)
+            }
+            Action::Late(flight) => {
+                state.faults.late -= 1;
+                system.time_out(flight);
+                Ok(())
+            }
+            Action::Throttle(flight) => {
+                state.faults.throttled -= 1;
+                system.throttle(flight);
+                Ok(())
+            }
+            Action::Tick => {
+                let millis = self.ticks[state.ticks];
+                state.ticks += 1;
+                system.pass(&self.scenario, millis)
+            }
+            Action::Delete => system.table.delete(),
+        };
+        state.broken = checked.err();
+        // In which order they were sent makes no difference.
+        state.system.flights.sort_by(|a, b| (&a.id, a.decided_ms).cmp(&(&b.id, b.decided_ms)));
+        Some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            kept!(0),
+            kept!(1),
+            kept!(2),
+            kept!(3),
+            kept!(4),
+            kept!(5),
+            kept!(6),
+            kept!(7),
+            kept!(8),
+            Property::sometimes("everybody gets an answer", |model: &Self, state: &State| {
+                let started = state.started.iter().zip(&model.scripts);
+                started.into_iter().all(|(started, script)| *started == script.len())
+                    && state.system.writers.iter().all(|writer| writer.call.is_none())
+            }),
+            Property::sometimes("something is granted or corrected", |_, state: &State| {
+                state.system.tally.granted + state.system.tally.corrected > 0
+            }),
+        ]
+    }
+}

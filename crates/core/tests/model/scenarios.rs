@@ -1,0 +1,243 @@
+//! The scenarios, each with its bounds: small enough to be exhaustive, large enough that every
+//! condition of a write has something to prevent.
+
+use sluicegate_core::{
+    Amounts, Bucket, BucketId, CompositeBucket, Configuration, Presume, Rule, RulesHash,
+};
+
+use super::protocol::{Faults, Protocol};
+use super::support::{
+    Control, Purpose, Scenario, System, T0, Table, Timing, Writer, at, bucket_id, milli, name,
+    rule, stored,
+};
+
+pub(crate) const SCENARIOS: &[&str] = &[
+    "one bucket, two writers",
+    "one bucket, three writers",
+    "two limits",
+    "creation",
+    "corrections",
+    "a debit of a bucket that filled up",
+    "a slower rate",
+    "a lower burst",
+    "an added limit",
+    "a dropped limit",
+    "expiry",
+    "clocks apart",
+    "lost replies",
+    "late writes",
+];
+
+const INTERVAL_MS: u32 = 20;
+
+/// Three tokens, ten a second.
+fn fast() -> Rule {
+    rule(3_000, 10_000, 1_000)
+}
+
+/// Two tokens, one a day.
+fn slow() -> Rule {
+    rule(2_000, 1_000, 86_400_000)
+}
+
+fn asks(amounts: &[(&str, i64)]) -> Amounts {
+    amounts.iter().map(|(limit, amount)| (name(limit), milli(*amount))).collect()
+}
+
+fn take(amounts: &[(&str, i64)]) -> (Purpose, Amounts) {
+    (Purpose::Acquire, asks(amounts))
+}
+
+fn force(amounts: &[(&str, i64)]) -> (Purpose, Amounts) {
+    (Purpose::Forced, asks(amounts))
+}
+
+fn correct(amounts: &[(&str, i64)]) -> (Purpose, Amounts) {
+    (Purpose::Adjust, asks(amounts))
+}
+
+/// An item that follows a configuration, claimed at the start, with these balances.
+fn item(configuration: &Configuration, balances: &[i64]) -> CompositeBucket {
+    let BucketId { entity, resource } = bucket_id();
+    let rules = configuration.rules();
+    CompositeBucket {
+        entity,
+        resource,
+        refilled_at: at(T0),
+        limits: rules
+            .iter()
+            .zip(balances)
+            .map(|((limit, rule), tokens)| {
+                let bucket = Bucket { rule: *rule, tokens: milli(*tokens), consumed: milli(0) };
+                (limit.clone(), bucket)
+            })
+            .collect(),
+        expires_at_s: Some(T0 / 1_000 + 4 * 86_400),
+        config_epoch: configuration.epoch(),
+        rules_hash: Some(RulesHash::of(&rules)),
+        request_ids: Vec::new(),
+    }
+}
+
+/// Writers that all know the item and the first configuration, no faults, both presumptions.
+fn warm(
+    configurations: Vec<Configuration>,
+    balances: &[i64],
+    scripts: Vec<Vec<(Purpose, Amounts)>>,
+    ticks: &[i64],
+) -> Protocol {
+    let timing = Timing { spread_ms: 0, flight_ms: 5, interval_ms: INTERVAL_MS };
+    let item = item(&configurations[0], balances);
+    let writer = Writer { clock_ms: 0, configuration: 0, image: Some(item.clone()), call: None };
+    let writers = vec![writer; scripts.len()];
+    Protocol {
+        scenario: Scenario { timing, configurations, without: None },
+        start: System::new(Table::holding(Some(item), timing), writers),
+        scripts,
+        ticks: ticks.to_vec(),
+        faults: Faults::default(),
+        presumes: vec![Presume::Unchanged, Presume::ClaimedSince],
+        expires: false,
+    }
+}
+
+/// The same without an item.
+fn cold(mut protocol: Protocol) -> Protocol {
+    for writer in &mut protocol.start.writers {
+        writer.image = None;
+    }
+    protocol.start.table = Table::holding(None, protocol.scenario.timing);
+    protocol
+}
+
+fn one() -> Vec<Configuration> {
+    vec![stored(1, &[("a", fast())], &[])]
+}
+
+fn two() -> Vec<Configuration> {
+    vec![stored(1, &[("a", fast()), ("b", slow())], &[])]
+}
+
+pub(crate) fn scenario(which: &str, without: Option<Control>) -> Protocol {
+    let mut protocol = named(which);
+    protocol.scenario.without = without;
+    protocol
+}
+
+fn named(which: &str) -> Protocol {
+    let (a1, a2, a3) = (take(&[("a", 1_000)]), take(&[("a", 2_000)]), take(&[("a", 3_000)]));
+    match which {
+        "one bucket, two writers" => {
+            let scripts = vec![vec![a1.clone(), a3, a1.clone()], vec![a2.clone(), a1, a2]];
+            warm(one(), &[1_000], scripts, &[1, 0, 99, 1, 300])
+        }
+        "one bucket, three writers" => {
+            let scripts = vec![vec![a1.clone(), a2.clone()], vec![a2.clone(), a1], vec![a2]];
+            warm(one(), &[2_500], scripts, &[1, 50, 2])
+        }
+        "two limits" => {
+            let both = take(&[("a", 1_500), ("b", 500)]);
+            let scripts = vec![
+                vec![both.clone(), a2],
+                vec![both.clone(), take(&[("b", 1_000)])],
+                vec![correct(&[("a", -200), ("b", 100)]), both],
+            ];
+            warm(two(), &[2_000, 1_000], scripts, &[1, 60, 250])
+        }
+        "creation" => {
+            let back = correct(&[("a", -1_000)]);
+            let scripts = vec![vec![a2.clone(), back], vec![a1, correct(&[("b", 500)])], vec![a2]];
+            cold(warm(two(), &[], scripts, &[1, 100]))
+        }
+        "corrections" => {
+            let (back, debit) = (correct(&[("a", -1_000)]), correct(&[("a", 1_500)]));
+            let forced = force(&[("a", 1_000)]);
+            let scripts = vec![vec![a2.clone(), back], vec![a2, debit], vec![a1, forced]];
+            warm(one(), &[2_900], scripts, &[1, 120])
+        }
+        "a debit of a bucket that filled up" => {
+            let debit = correct(&[("a", 2_000)]);
+            let scripts = vec![vec![a2, debit], vec![a1, a3]];
+            warm(one(), &[3_000], scripts, &[1, 5, 900, 2])
+        }
+        "lost replies" => {
+            let scripts = vec![vec![a1.clone(), correct(&[("a", -500)])], vec![a1, a2]];
+            let faults = Faults { lost: 2, late: 0, throttled: 1 };
+            Protocol { faults, ..warm(one(), &[2_000], scripts, &[1, 100]) }
+        }
+        "late writes" => {
+            let scripts = vec![vec![a1.clone(), correct(&[("a", -700)])], vec![a1.clone(), a1]];
+            let faults = Faults { lost: 0, late: 2, throttled: 0 };
+            let presumes = vec![Presume::Unchanged];
+            Protocol { faults, presumes, ..cold(warm(one(), &[], scripts, &[1, 4, 100])) }
+        }
+        "a slower rate" => {
+            let before = stored(1, &[("a", rule(3_000, 100_000, 1_000))], &[]);
+            let after = stored(2, &[("a", fast())], &[]);
+            let debit = correct(&[("a", 400)]);
+            let half = take(&[("a", 500)]);
+            let scripts = vec![vec![half.clone(), a1.clone()], vec![debit, a1], vec![half]];
+            first_knows_more(warm(vec![before, after], &[500], scripts, &[1, 21, 40]))
+        }
+        "a lower burst" => {
+            let lower = stored(2, &[("a", rule(1_000, 10_000, 1_000))], &[]);
+            let (back, debit) = (correct(&[("a", -1_000)]), correct(&[("a", 1_000)]));
+            let scripts = vec![vec![a1.clone(), back], vec![debit, a2], vec![a1]];
+            let mut protocol = warm([one(), vec![lower]].concat(), &[2_990], scripts, &[1, 12, 90]);
+            protocol.scenario.timing.interval_ms = 100;
+            first_knows_more(protocol)
+        }
+        "an added limit" => {
+            let added = two().remove(0);
+            let both = take(&[("a", 1_000), ("b", 1_000)]);
+            let scripts = vec![vec![both.clone(), a1], vec![both], vec![take(&[("a", 500)])]];
+            let mut protocol = warm([one(), vec![added]].concat(), &[2_000], scripts, &[1, 80]);
+            protocol.start.writers[0].configuration = 1;
+            protocol.start.writers[1].configuration = 1;
+            protocol
+        }
+        "a dropped limit" => {
+            let dropped = stored(2, &[("a", fast())], &["b"]);
+            let both = correct(&[("a", 1), ("b", 500)]);
+            let scripts = vec![
+                vec![a1.clone(), a2],
+                vec![correct(&[("b", -500)]), both],
+                vec![a1, take(&[("b", 500)])],
+            ];
+            first_knows_more(warm(
+                [two(), vec![dropped]].concat(),
+                &[2_000, 1_000],
+                scripts,
+                &[1, 80],
+            ))
+        }
+        "expiry" => {
+            let scripts = vec![
+                vec![a2.clone(), correct(&[("a", 2_500)])],
+                vec![correct(&[("a", -1_000)]), a1],
+            ];
+            let mut protocol = warm(one(), &[2_000], scripts, &[1, 60_700, 1_000]);
+            if let Some(item) = &mut protocol.start.table.item {
+                item.expires_at_s = Some(T0 / 1_000 + 61);
+            }
+            Protocol { expires: true, ..protocol }
+        }
+        "clocks apart" => {
+            let scripts = vec![vec![a2.clone(), a1.clone()], vec![a1, a2.clone()], vec![a2]];
+            let mut protocol = warm(one(), &[2_000], scripts, &[1, 60, 300]);
+            protocol.scenario.timing.spread_ms = 10;
+            protocol.start.writers[0].clock_ms = -5;
+            protocol.start.writers[1].clock_ms = 5;
+            let item = protocol.start.table.item.take();
+            protocol.start.table = Table::holding(item, protocol.scenario.timing);
+            protocol
+        }
+        other => panic!("no scenario is called {other}"),
+    }
+}
+
+/// The first writer has the newest configuration.
+fn first_knows_more(mut protocol: Protocol) -> Protocol {
+    protocol.start.writers[0].configuration = 1;
+    protocol
+}

@@ -1,0 +1,262 @@
+//! One schedule: what a seed makes of limits, writers, faults and time.
+
+use sluicegate_core::{Amounts, Bucket, BucketId, CompositeBucket, Configuration, Presume, Rules};
+
+use super::rng::Rng;
+use super::support::{
+    Call, Control, Purpose, Reply, Scenario, System, T0, Table, Tally, Timing, Violation, Writer,
+    at, bucket_id, milli, name, request_id, rule, stored,
+};
+
+const SECOND_MS: i64 = 1_000;
+const MINUTE_MS: i64 = 60_000;
+const HOUR_MS: i64 = 3_600_000;
+const DAY_MS: i64 = 86_400_000;
+
+/// Limits by name with burst and refill amount in millitokens and the period; the first is the one
+/// whose rule changes, the last the one that may be dropped.
+type Limits = &'static [(&'static str, i64, i64, i64)];
+
+const LIMITS: &[Limits] = &[
+    &[("fast", 50_000, 100_000, SECOND_MS), ("day", 1_000, 1_000, DAY_MS)],
+    &[("minute", 60_000, 60_000, MINUTE_MS), ("day", 1_000, 1_000, DAY_MS)],
+    &[
+        ("fast", 20_000, 10_000, SECOND_MS),
+        ("minute", 60_000, 60_000, MINUTE_MS),
+        ("hour", 7_000, 7_000, HOUR_MS),
+    ],
+    &[("tiny", 3_000, 1_000, 40), ("hour", 7_000, 7_000, HOUR_MS)],
+    &[("odd", 10_007, 7_919, 997), ("quota", 40_000, 0, SECOND_MS)],
+];
+
+/// The one that configurations add.
+const EXTRA: (&str, i64, i64, i64) = ("extra", 9_000, 30_000, SECOND_MS);
+
+/// What the table stores one after the other; the last one comes with requests instead.
+fn configurations(limits: Limits) -> Vec<Configuration> {
+    let rules = |limits: &[(&'static str, i64, i64, i64)]| -> Vec<_> {
+        limits.iter().map(|(limit, bx, ra, rp)| (*limit, rule(*bx, *ra, *rp))).collect()
+    };
+    let base = rules(limits);
+    let with_first = |factor: i64, divisor: i64| {
+        let (limit, bx, ra, rp) = limits[0];
+        let mut changed = base.clone();
+        changed[0] = (limit, rule(bx * factor / divisor, ra * factor / divisor, rp));
+        changed
+    };
+    let (dropped, kept) = base.split_last().unwrap();
+    let with_extra = [&base[..], &rules(&[EXTRA])].concat();
+    let mut explicit = stored(1, &base, &[]);
+    let (limit, bigger) = with_first(3, 2)[0];
+    explicit.explicit = Rules::from([(name(limit), bigger)]);
+    vec![
+        stored(1, &base, &[]),
+        stored(2, &with_first(5, 1), &[]),
+        stored(3, &with_first(1, 4), &[]),
+        stored(4, &with_extra, &[]),
+        stored(5, kept, &[dropped.0, EXTRA.0]),
+        stored(6, &base, &[]),
+        explicit,
+    ]
+}
+
+/// An item as another producer of the same schema leaves it, without our own attributes.
+fn foreign_item(rng: &mut Rng, limits: Limits) -> CompositeBucket {
+    let BucketId { entity, resource } = bucket_id();
+    let refills = limits.iter().all(|limit| limit.2 > 0);
+    let mut bucket = |&(limit, bx, ra, rp): &(&str, i64, i64, i64)| {
+        let (tokens, consumed) = (milli(rng.within(0, bx)), milli(rng.within(0, bx)));
+        (name(limit), Bucket { rule: rule(bx, ra, rp), tokens, consumed })
+    };
+    CompositeBucket {
+        entity,
+        resource,
+        limits: limits.iter().map(&mut bucket).collect(),
+        refilled_at: at(T0 - rng.within(0, 2 * SECOND_MS)),
+        expires_at_s: refills.then_some((T0 + 2 * DAY_MS) / SECOND_MS),
+        config_epoch: None,
+        rules_hash: None,
+        request_ids: Vec::new(),
+    }
+}
+
+struct Schedule {
+    rng: Rng,
+    scenario: Scenario,
+    system: System,
+    limits: Limits,
+    /// How many of the stored configurations there are by now.
+    published: usize,
+    /// Whether limits change.
+    changes: bool,
+    /// Whether corrections resort to force.
+    forces: bool,
+    calls: u64,
+}
+
+/// Runs the schedule of a seed.
+pub(crate) fn run(seed: u64, without: Option<Control>) -> Result<(Tally, u32), Violation> {
+    let mut schedule = Schedule::new(seed, without);
+    for _ in 0..schedule.rng.within(40, 160) {
+        schedule.step()?;
+    }
+    schedule.settle()?;
+    Ok((schedule.system.tally, schedule.system.table.ambiguous))
+}
+
+impl Schedule {
+    fn new(seed: u64, without: Option<Control>) -> Self {
+        let mut rng = Rng::new(seed);
+        let timing = Timing {
+            spread_ms: rng.pick(&[0, 0, 0, 0, 4, 4, 40, 40, 200 * SECOND_MS]),
+            flight_ms: rng.pick(&[5, 30, 120]),
+            interval_ms: rng.pick(&[100, 100, 20]),
+        };
+        let limits = rng.pick(LIMITS);
+        let half = timing.spread_ms / 2;
+        let writers = (0..rng.within(2, 6))
+            .map(|_| Writer {
+                clock_ms: rng.within(-half, half),
+                configuration: 0,
+                image: None,
+                call: None,
+            })
+            .collect();
+        let scenario = Scenario { timing, configurations: configurations(limits), without };
+        let (changes, forces) = (rng.once_in(2), rng.once_in(6));
+        let item = rng.once_in(3).then(|| foreign_item(&mut rng, limits));
+        let system = System::new(Table::holding(item, timing), writers);
+        Self { rng, scenario, system, limits, published: 1, changes, forces, calls: 0 }
+    }
+
+    fn step(&mut self) -> Result<(), Violation> {
+        match self.rng.below(14) {
+            0..=2 => self.pass_time()?,
+            3..=6 => {
+                let writer = self.rng.below(self.system.writers.len());
+                self.advance_writer(writer)?;
+            }
+            7..=10 if !self.system.flights.is_empty() => {
+                let flight = self.rng.below(self.system.flights.len());
+                self.resolve(flight)?;
+            }
+            11..=13 if self.changes => self.change_configuration(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn pass_time(&mut self) -> Result<(), Violation> {
+        if self.rng.once_in(60) {
+            return self.expire();
+        }
+        let most_ms = match self.rng.below(100) {
+            0..=69 => 4,
+            70..=89 => 150,
+            90..=96 => 5 * SECOND_MS,
+            97..=98 => 2 * MINUTE_MS,
+            _ => HOUR_MS,
+        };
+        let millis = self.rng.within(0, most_ms);
+        self.system.pass(&self.scenario, millis)
+    }
+
+    fn advance_writer(&mut self, writer: usize) -> Result<(), Violation> {
+        if self.system.is_waiting(writer) {
+            let flights = &self.system.flights;
+            let flight = flights.iter().position(|f| f.waiting == Some(writer)).unwrap();
+            return self.resolve(flight);
+        }
+        if self.system.writers[writer].call.is_none() {
+            let call = self.new_call(writer);
+            self.system.writers[writer].call = Some(call);
+        } else {
+            self.lose_patience(writer);
+        }
+        let presume = self.rng.pick(&[Presume::Unchanged, Presume::ClaimedSince]);
+        self.system.act(&self.scenario, writer, presume)
+    }
+
+    fn new_call(&mut self, writer: usize) -> Call {
+        self.calls += 1;
+        let id = request_id(writer, self.calls);
+        let corrects = self.rng.once_in(4);
+        let mut amounts = Amounts::new();
+        for _ in 0..self.rng.pick(&[1, 1, 2, 3]) {
+            let (limit, burst) = match self.rng.once_in(8) && self.changes {
+                true => (EXTRA.0, EXTRA.1),
+                false => self.rng.pick(&self.limits.iter().map(|l| (l.0, l.1)).collect::<Vec<_>>()),
+            };
+            let size = self.rng.pick(&[burst / 12, burst / 4, burst / 2, burst]);
+            let amount = self.rng.within(size / 2 + 1, size);
+            let sign = if corrects && self.rng.once_in(2) { -1 } else { 1 };
+            amounts.insert(name(limit), milli(sign * amount));
+        }
+        let purpose = if corrects { Purpose::Adjust } else { Purpose::Acquire };
+        Call::new(purpose, amounts, id)
+    }
+
+    /// Bounded attempts: a correction resorts to force, an acquire gives up.
+    fn lose_patience(&mut self, writer: usize) {
+        let Some(call) = &mut self.system.writers[writer].call else { return };
+        match call.purpose {
+            Purpose::Adjust if self.forces && call.attempts > 3 => call.purpose = Purpose::Forced,
+            Purpose::Acquire if call.attempts > 8 => self.system.writers[writer].call = None,
+            _ => {}
+        }
+    }
+
+    fn resolve(&mut self, flight: usize) -> Result<(), Violation> {
+        match self.rng.below(16) {
+            0 => self.system.throttle(flight),
+            1 => self.system.time_out(flight),
+            2 => self.system.land(&self.scenario, flight, Reply::Lost)?,
+            _ => self.system.land(&self.scenario, flight, Reply::Delivered)?,
+        }
+        Ok(())
+    }
+
+    /// Somebody stores other limits, or a writer hears of them.
+    fn change_configuration(&mut self) {
+        let last = self.scenario.configurations.len() - 1;
+        if self.rng.once_in(3) {
+            self.published = (self.published + 1).min(last);
+        }
+        let writer = self.rng.below(self.system.writers.len());
+        let explicit = self.rng.once_in(6);
+        self.system.writers[writer].configuration =
+            if explicit { last } else { self.rng.below(self.published) };
+    }
+
+    /// Everybody finishes.
+    fn settle(&mut self) -> Result<(), Violation> {
+        for _ in 0..100 {
+            for writer in 0..self.system.writers.len() {
+                if self.system.is_ready(writer) {
+                    self.system.act(&self.scenario, writer, Presume::Unchanged)?;
+                }
+            }
+            if self.system.flights.is_empty() {
+                return Ok(());
+            }
+            self.system.land(&self.scenario, 0, Reply::Delivered)?;
+        }
+        self.system.forget_calls();
+        Ok(())
+    }
+
+    /// Nobody comes until DynamoDB deletes the item.
+    fn expire(&mut self) -> Result<(), Violation> {
+        self.settle()?;
+        let expires_at_s = self.system.table.item.as_ref().and_then(|item| item.expires_at_s);
+        let Some(expires_at_s) = expires_at_s else { return Ok(()) };
+        let idle_ms = expires_at_s * SECOND_MS + 1 - self.system.table.now_ms;
+        self.system.pass(&self.scenario, idle_ms.max(0))?;
+        // DynamoDB takes its time: until then the item is used like any other.
+        if self.rng.once_in(4) || !self.system.table.is_expired() {
+            Ok(())
+        } else {
+            self.system.table.delete()
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! The bucket that the protocol imitates: refilled continuously, by one clock, seeing every write
+//! in the order in which it lands.
+
+use sluicegate_core::{Bucket, EpochMillis, Rule};
+
+/// What went wrong, named after the invariant that it breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Violation {
+    /// An acquire took a balance below zero.
+    Negative,
+    /// More was admitted, or is there to be admitted, than an exact bucket would.
+    OverAdmitted,
+    /// Less is there than an exact bucket would hold.
+    LostRefill,
+    /// The counter is not what was consumed less what was returned.
+    LostConsumption,
+    /// One request took effect twice although the item still remembered it.
+    DoubleApplied,
+    /// A request was granted that never took effect.
+    Phantom,
+    /// A request was refused that the exact bucket covers.
+    FalseRefusal,
+    /// A write held that adds to an item or a limit that is not there.
+    Stump,
+    /// The item expired before it was full.
+    Forgiven,
+}
+
+/// What distinguishes a run from one clock and writes without delay, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Timing {
+    /// How far any two clocks are apart.
+    pub(crate) spread_ms: i64,
+    /// Longest time from a decision to its landing.
+    pub(crate) flight_ms: i64,
+    /// How long a claim serves the writers behind it.
+    pub(crate) interval_ms: u32,
+}
+
+/// One exact bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Exact {
+    pub(crate) rule: Rule,
+    tokens: i128,
+    at: EpochMillis,
+    /// Everything consumed less everything returned.
+    net: i64,
+    /// How far the balance may be off because clocks differ and writes take their time: once, and
+    /// once more for every change of the rule, which takes effect by the clock of its writer.
+    slack: i128,
+    /// What may be withheld near a full bucket.
+    withheld: i128,
+    /// What forced debits took, which may be forgiven.
+    excused: i128,
+    /// The largest of `taken in [a, t] - A(a)` over every `a`, under this rule.
+    peak: Option<i128>,
+}
+
+/// An upper bound of what accrues within a duration, wherever it starts.
+fn accrues(rule: Rule, millis: i64) -> i128 {
+    let scaled = i128::from(rule.refill().amount().get()) * i128::from(millis);
+    scaled / i128::from(rule.refill().period_ms()) + 1
+}
+
+impl Timing {
+    fn slack(self, rule: Rule) -> i128 {
+        accrues(rule, 2 * self.spread_ms + self.flight_ms) + 1
+    }
+
+    fn withheld(self, rule: Rule) -> i128 {
+        accrues(rule, self.interval_ms.into())
+    }
+}
+
+impl Exact {
+    pub(crate) fn full(rule: Rule, now: EpochMillis, timing: Timing) -> Self {
+        Self {
+            rule,
+            tokens: rule.burst().get().into(),
+            at: now,
+            net: 0,
+            slack: timing.slack(rule),
+            withheld: timing.withheld(rule),
+            excused: 0,
+            peak: None,
+        }
+    }
+
+    /// A bucket as the item has it at the start.
+    pub(crate) fn holding(bucket: &Bucket, refilled_at: EpochMillis, timing: Timing) -> Self {
+        let tokens = bucket.tokens.get().into();
+        let net = bucket.consumed.get();
+        Self { tokens, net, ..Self::full(bucket.rule, refilled_at, timing) }
+    }
+
+    /// The refill timestamp was ahead and went back: what was claimed for that time is claimed
+    /// again.
+    pub(crate) fn pulled_back(&mut self, timing: Timing) {
+        self.slack += timing.slack(self.rule);
+        self.peak = None;
+    }
+
+    pub(crate) fn advance(&mut self, now: EpochMillis) {
+        let refilled = self.tokens + self.rule.refill().gap(self.at, now);
+        self.tokens = refilled.min(self.rule.burst().get().into());
+        self.at = now;
+    }
+
+    /// Follows a change of the rule.
+    pub(crate) fn follow(&mut self, rule: Rule, timing: Timing) {
+        if rule == self.rule {
+            return;
+        }
+        self.slack += timing.slack(rule).max(timing.slack(self.rule));
+        self.withheld = self.withheld.max(timing.withheld(rule));
+        self.rule = rule;
+        self.tokens = self.tokens.min(rule.burst().get().into());
+        self.peak = None;
+    }
+
+    /// Takes an amount, or gives back a negative one.
+    pub(crate) fn take(&mut self, amount: i64, timing: Timing) {
+        self.tokens -= i128::from(amount);
+        self.net += amount;
+        let started = self.accrued(-timing.spread_ms - timing.flight_ms);
+        let peak = self.peak.map_or(started, |peak| peak.max(started));
+        self.peak = Some(peak + i128::from(amount));
+    }
+
+    /// Takes an amount without any guard: what the bucket holds beyond its burst may cover it.
+    pub(crate) fn force(&mut self, amount: i64) {
+        self.tokens -= i128::from(amount);
+        self.net += amount;
+        self.excused += i128::from(amount);
+    }
+
+    fn accrued(&self, later_ms: i64) -> i128 {
+        self.rule.refill().accrued(EpochMillis::new(self.at.get() + later_ms).unwrap())
+    }
+
+    /// No interval that ends now admitted more than the burst and what accrued in it.
+    pub(crate) fn check_admitted(&self, timing: Timing) -> Result<(), Violation> {
+        let burst = i128::from(self.rule.burst().get());
+        let most = burst + self.accrued(timing.spread_ms) + self.excused + 2;
+        if self.peak.is_some_and(|peak| peak > most) {
+            return Err(Violation::OverAdmitted);
+        }
+        Ok(())
+    }
+
+    /// The stored bucket is worth what this one holds.
+    pub(crate) fn check(&self, bucket: &Bucket, refilled_at: EpochMillis) -> Result<(), Violation> {
+        if bucket.consumed.get() != self.net {
+            return Err(Violation::LostConsumption);
+        }
+        let worth = i128::from(bucket.rule.effective(bucket.tokens, refilled_at, self.at).get());
+        let tokens = self.tokens.min(self.rule.burst().get().into());
+        if worth > tokens + self.slack + self.excused {
+            return Err(Violation::OverAdmitted);
+        }
+        if worth < tokens - self.slack - self.withheld {
+            return Err(Violation::LostRefill);
+        }
+        Ok(())
+    }
+
+    /// Whether it certainly covers an amount.
+    pub(crate) fn covers(&self, amount: i64) -> bool {
+        self.tokens >= i128::from(amount) + self.slack + self.withheld
+    }
+
+    /// Whether it may pass for full.
+    pub(crate) fn is_full(&self) -> bool {
+        self.tokens + self.slack + self.withheld >= i128::from(self.rule.burst().get())
+    }
+}
