@@ -69,8 +69,3 @@ pub use window::{UnknownWindowKind, Window, WindowKind, WindowKinds};
 fn excerpt(text: &str) -> String {
     text.chars().take(80).collect()
 }
-
-/// The example of the project's front page compiles and runs.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

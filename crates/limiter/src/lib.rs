@@ -1,7 +1,79 @@
 //! Rate limiting on DynamoDB: acquire tokens from several limits of a user and a resource at once.
 //!
-//! * [`Limit`] says what is allowed.
-//! * [`Clock`] tells the time, of the system or of a test.
+//! All balances of one entity and one resource live in a single item, changed only by atomic `ADD`s
+//! under conditions and refilled when they are looked at. Taking from ten limits is one write.
+//!
+//! ```
+//! use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! // On DynamoDB: Limiter::new(DynamoStore::new(client, "sluicegate-limits"))
+//! let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+//! let lease = limiter
+//!     .acquire("user-123", "gpt-4")
+//!     .consume("rpm", 1)
+//!     .consume("tpm", 500)
+//!     .limits([Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 100_000).burst(200_000)])
+//!     .await?;
+//! lease.adjust("tpm", 1_240 - 500).await?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Limits of tokens per minute
+//!
+//! A language model's answer has a length that nobody knows before it is there. Acquire what is
+//! estimated, [`adjust`](Lease::adjust) while tokens arrive or once they are counted, and
+//! [`release`](Lease::release) when the call failed. An adjustment is never refused: a balance may go
+//! below zero, and the next acquires wait until it is earned back. Dropping a lease keeps what was
+//! taken. [`wait_up_to`](AcquireRequest::wait_up_to) waits for tokens that come soon, in order.
+//!
+//! # Where limits come from
+//!
+//! A request names its [limits](AcquireRequest::limits), or they are stored in the table
+//! ([`Limiter::set_limits`]) for an entity and a resource, an entity, a resource or everything; each
+//! limit comes from the narrowest of these that names it. What is stored is remembered for a minute.
+//! A bucket follows a change with its next refill: new limits start full, changed ones keep their
+//! balance, deleted ones go. A process that has not seen the change yet adopts what it finds.
+//!
+//! # A user and the team behind it
+//!
+//! An entity can have a parent ([`Limiter::put_entity`], or
+//! [`cascade_to`](AcquireRequest::cascade_to) in a request). Then tokens are taken from both buckets
+//! or from neither, in one transaction; [`CascadeMode::Compensating`] is half the price and gives up
+//! that nobody ever sees one without the other. A refusal names whose limit it was.
+//!
+//! # What can go wrong
+//!
+//! | [`AcquireError`] | what it means | a gateway answers |
+//! |---|---|---|
+//! | [`LimitExceeded`] | a limit is short; `retry_after` is exact | 429 |
+//! | [`NeverAdmissible`] | more than a full bucket holds: waiting does not help | 400 |
+//! | `Contended` | other writers or throttling until attempts ran out | 503 |
+//! | `Unavailable` | no answer in time | 503 |
+//! | [`InvalidRequest`] | the program is wrong; no call was made | 500 |
+//! | `Setup` | permissions, the table or an item must be repaired | 500 |
+//!
+//! A write whose answer was lost is recognised in the item by its request id, so it is neither done
+//! twice nor forgotten. When four others wrote in between the item no longer can tell: then an
+//! acquire takes again (the restrictive side) and a refund is not repeated; both are
+//! [counted](Counters).
+//!
+//! # What it costs
+//!
+//! In DynamoDB's units, two or ten limits with ids of 32 bytes (an item of up to 1 KB):
+//!
+//! | | read | write |
+//! |---|--:|--:|
+//! | warm acquire; adjust; release | 0 | 1 |
+//! | cold acquire of a bucket that exists | 1 | 1 |
+//! | first acquire: the item, and its entry in the index of the resource | 1 | 2 |
+//! | refused, from an image of up to a second ago | 0 | 0 |
+//! | refused otherwise | 1 | 0 |
+//! | with a parent, in a transaction; compensating | 0 | 4; 2 |
+//!
+//! An item takes about 1,000 writes a second, whatever the table: that is the ceiling of one bucket.
 
 mod admin;
 mod clock;
@@ -47,3 +119,8 @@ pub use sluicegate_core::{
     LimitName, Millitokens, NameError, OutOfRange, Refill, Resource, Rule, StoredLimits,
     UsageWindow, Wait, Window, WindowKind, WindowSpan, WritePath,
 };
+
+/// The examples of the project's front page compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
