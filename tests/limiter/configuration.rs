@@ -6,7 +6,7 @@ use sluicegate::{
     AcquireError, DynamoStore, DynamoTable, EntityRecord, InvalidRequest, Limit, Limiter,
     LimitsScope, TestClock,
 };
-use sluicegate_testkit::{RunningEngine, engines_under_test};
+use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
 
 use crate::support::{Shared, T0, at, bucket, limiter, name, proxied};
 
@@ -169,7 +169,9 @@ async fn what_is_stored_is_asked_for_once_a_minute() {
         let first = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
         // Half a unit each: record, four levels and bucket of the child; two levels and bucket of
         // the parent, which has the others in common.
-        assert_eq!(first.cost().read_units, 4.5);
+        // MiniStack does not say what a BatchGetItem costs.
+        let counts_reads = *engine.kind() == EngineKind::Embedded;
+        assert_eq!(first.cost().read_units, if counts_reads { 4.5 } else { 0.0 });
         assert_eq!(
             proxy.received_by_operation(),
             [("BatchGetItem".to_owned(), 2), ("TransactWriteItems".to_owned(), 1)].into()
@@ -181,7 +183,7 @@ async fn what_is_stored_is_asked_for_once_a_minute() {
         }
         clock.advance(Duration::from_secs(4));
         let again = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
-        assert_eq!(again.cost().read_units, 3.5);
+        assert_eq!(again.cost().read_units, if counts_reads { 3.5 } else { 0.0 });
         engine.stop().await;
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate::{
-    AcquireError, CascadeMode, Cost, DynamoTable, Limit, Settings, TestClock, WritePath,
+    AcquireError, CascadeMode, Certainty, Cost, DynamoTable, Limit, Settings, TestClock, WritePath,
 };
-use sluicegate_testkit::{RunningEngine, engines_under_test};
+use sluicegate_testkit::{Fault, RunningEngine, engines_under_test};
 
 use crate::support::{Shared, T0, Tested, at, bucket, limiter, proxied, with_settings};
 
@@ -140,6 +140,34 @@ async fn a_cascade_is_four_units_or_two() {
                 }
             }
         }
+        engine.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn certainty_costs_twice_and_a_lost_answer_takes_once() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let (proxy, table) = proxied(&engine).await;
+        let clock = TestClock::at(at(T0));
+        let settings = Settings { certainty: Certainty::Transactional, ..Settings::default() };
+        let limiter = with_settings(table.clone(), &clock, settings);
+        ask!(limiter, 2).no_cascade().await.unwrap();
+        proxy.inject(|call| match (call.operation, call.number) {
+            ("TransactWriteItems", 2) => Fault::LoseReply,
+            _ => Fault::None,
+        });
+        clock.advance(Duration::from_secs(1));
+        let lease = ask!(limiter, 2).no_cascade().await.unwrap();
+        assert_eq!(proxy.received("TransactWriteItems"), 3);
+        clock.advance(Duration::from_secs(1));
+        let lease_after = ask!(limiter, 2).no_cascade().await.unwrap();
+        assert_eq!(units(lease_after.cost()), (0.0, 2.0));
+        assert_eq!(lease_after.release().await.unwrap().write_units, 2.0);
+        lease.adjust("l00", -1).await.unwrap();
+        let stored = table.stored(&bucket(ENTITY, RESOURCE)).await.unwrap();
+        let consumed: Vec<_> = stored.limits.values().map(|limit| limit.consumed.get()).collect();
+        assert_eq!(consumed, [1_000, 2_000]);
         engine.stop().await;
     }
 }

@@ -61,12 +61,12 @@ impl Table for Memory {
         self.0.write(bucket, plan).await
     }
 
-    async fn write_both(
+    async fn write_together(
         &self,
-        writes: &[(BucketId, sluicegate_core::WritePlan); 2],
+        writes: &[(BucketId, sluicegate_core::WritePlan)],
         token: &str,
-    ) -> Result<f64, sluicegate::BothError> {
-        self.0.write_both(writes, token).await
+    ) -> Result<f64, sluicegate::TogetherError> {
+        self.0.write_together(writes, token).await
     }
 
     async fn read(

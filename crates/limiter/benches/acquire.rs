@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sluicegate::{
-    BothError, BucketId, CompositeStore, Consistency, EpochMillis, Limit, Limiter, ReadItems,
-    Table, TestClock, Trouble, WriteError, Written,
+    BucketId, CompositeStore, Consistency, EpochMillis, Limit, Limiter, ReadItems, Table,
+    TestClock, TogetherError, Trouble, WriteError, Written,
 };
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Bucket, CompositeBucket, Millitokens, RulesHash, WritePlan};
@@ -25,7 +25,11 @@ impl Table for Yes {
         Ok(Written { image: Some(self.0.clone()), write_units: 1.0 })
     }
 
-    async fn write_both(&self, _: &[(BucketId, WritePlan); 2], _: &str) -> Result<f64, BothError> {
+    async fn write_together(
+        &self,
+        _: &[(BucketId, WritePlan)],
+        _: &str,
+    ) -> Result<f64, TogetherError> {
         Ok(4.0)
     }
 

@@ -91,7 +91,7 @@ mod store;
 mod table;
 
 pub use clock::{Clock, SystemClock, TestClock};
-pub use composite::{CascadeMode, CompositeStore, Settings};
+pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};
 pub use dynamo::DynamoTable;
 pub use error::{
@@ -104,7 +104,8 @@ pub use memory::MemoryTable;
 pub use request::{AcquireRequest, LIMITS_MAX, PeekRequest};
 pub use store::{Adjusted, Cascade, Correction, Grant, Part, Request, Store};
 pub use table::{
-    BothError, Cancelled, Consistency, ReadItems, SetupError, Table, Trouble, WriteError, Written,
+    Cancelled, Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError,
+    Written,
 };
 
 /// Balances on DynamoDB.

@@ -7,7 +7,7 @@ use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
 
 use crate::table::{
-    BothError, Cancelled, Consistency, ReadItems, Table, Trouble, WriteError, Written,
+    Cancelled, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
 };
 
 /// Buckets in memory, gone with the process: for tests of programs that use a limiter.
@@ -57,30 +57,35 @@ impl Table for MemoryTable {
         Ok(Written { image: Some(after), write_units: 1.0 })
     }
 
-    async fn write_both(
+    async fn write_together(
         &self,
-        writes: &[(BucketId, WritePlan); 2],
+        writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, BothError> {
+    ) -> Result<f64, TogetherError> {
         let mut buckets = self.lock();
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if tokens.iter().any(|seen| seen == token) {
-            return Ok(4.0);
+            return Ok(0.0);
         }
-        let after = writes.each_ref().map(|(bucket, plan)| {
-            let before = buckets.get(bucket);
-            plan.apply(before.map(AsRef::as_ref)).ok_or_else(|| before.cloned())
-        });
-        let [Ok(first), Ok(second)] = after else {
-            return Err(BothError::Cancelled(after.map(|after| match after {
+        let after: Vec<_> = writes
+            .iter()
+            .map(|(bucket, plan)| {
+                let before = buckets.get(bucket);
+                plan.apply(before.map(AsRef::as_ref)).ok_or_else(|| before.cloned())
+            })
+            .collect();
+        if after.iter().any(Result::is_err) {
+            let reasons = after.into_iter().map(|after| match after {
                 Ok(_) => Cancelled::None,
                 Err(before) => Cancelled::Refused(before),
-            })));
-        };
-        buckets.insert(writes[0].0.clone(), Arc::new(first));
-        buckets.insert(writes[1].0.clone(), Arc::new(second));
+            });
+            return Err(TogetherError::Cancelled(reasons.collect()));
+        }
+        for ((bucket, _), after) in writes.iter().zip(after.into_iter().flatten()) {
+            buckets.insert(bucket.clone(), Arc::new(after));
+        }
         tokens.push(token.to_owned());
-        Ok(4.0)
+        Ok(writes.iter().map(|_| 2.0).sum())
     }
 
     async fn read(

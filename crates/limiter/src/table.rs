@@ -1,4 +1,4 @@
-//! What the write paths need of a table: execute a plan, execute two together, read items.
+//! What the write paths need of a table: execute a plan, execute some together, read items.
 //!
 //! A table executes and knows no policy. [`DynamoTable`](crate::DynamoTable) sends plans to
 //! DynamoDB; [`MemoryTable`](crate::MemoryTable) applies them to a map, for tests of programs that
@@ -22,13 +22,13 @@ pub trait Table: Send + Sync + 'static {
         plan: &WritePlan,
     ) -> impl Future<Output = Result<Written, WriteError>> + Send;
 
-    /// Executes two plans, both or neither. The same token with the same plans never applies them
-    /// twice.
-    fn write_both(
+    /// Executes a plan on each of some buckets, all or none. The same token with the same plans
+    /// never applies them twice.
+    fn write_together(
         &self,
-        writes: &[(BucketId, WritePlan); 2],
+        writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> impl Future<Output = Result<f64, BothError>> + Send;
+    ) -> impl Future<Output = Result<f64, TogetherError>> + Send;
 
     /// Reads items, in the order of their keys; at most 100.
     fn read(
@@ -74,12 +74,12 @@ pub enum WriteError {
     Trouble(Trouble),
 }
 
-/// Why two writes were not done.
+/// Why some writes were not done together.
 #[derive(Debug)]
-pub enum BothError {
+pub enum TogetherError {
     /// Each by itself, in the order of the writes; at least one says why.
-    Cancelled([Cancelled; 2]),
-    /// Something that concerns both.
+    Cancelled(Vec<Cancelled>),
+    /// Something that concerns all of them.
     Trouble(Trouble),
 }
 

@@ -17,7 +17,7 @@ use super::images::{Entry, Known};
 use super::run::Run;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible};
 use crate::store::Part;
-use crate::table::{BothError, Cancelled, Consistency, Table, Trouble, WriteError};
+use crate::table::{Cancelled, Consistency, Table, TogetherError, Trouble, WriteError};
 
 /// One bucket of a request.
 pub(super) struct Side {
@@ -353,7 +353,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         self.run.attempts += 1;
         match plans {
             [plan] => self.write_one(plan, now).await,
-            plans => self.write_both(plans, now).await,
+            plans => self.write_together(plans, now).await,
         }
     }
 
@@ -363,7 +363,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         now: EpochMillis,
     ) -> Result<Option<WritePath>, AcquireError> {
         let (store, interval) = (self.store, self.store.settings.claim_interval);
-        let written = self.run.in_time(store.table.write(&self.sides[0].bucket, plan)).await;
+        let written = store.write(self.run, &self.sides[0].bucket, plan).await;
         let side = &mut self.sides[0];
         match written {
             Ok(written) => {
@@ -404,7 +404,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         }
     }
 
-    async fn write_both(
+    async fn write_together(
         &mut self,
         plans: &[WritePlan],
         now: EpochMillis,
@@ -413,11 +413,15 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             Some(pending) => pending,
             None => Pending {
                 writes: [0, 1].map(|n| (self.sides[n].bucket.clone(), plans[n].clone())),
-                token: format!("{}-{}", self.run.id.as_str(), self.run.attempts),
+                token: self.run.token(),
             },
         };
         let interval = self.store.settings.claim_interval;
-        match self.run.in_time(self.store.table.write_both(&pending.writes, &pending.token)).await {
+        match self
+            .run
+            .in_time(self.store.table.write_together(&pending.writes, &pending.token))
+            .await
+        {
             Ok(write_units) => {
                 self.run.write_units += write_units;
                 let after = self.run.now();
@@ -427,7 +431,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 }
                 Ok(Some(pending.writes[0].1.path))
             }
-            Err(BothError::Cancelled(reasons)) => {
+            Err(TogetherError::Cancelled(reasons)) => {
                 let after = self.run.now();
                 let mut trouble = None;
                 for (side, reason) in self.sides.iter_mut().zip(reasons) {
@@ -451,7 +455,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 }
                 Ok(None)
             }
-            Err(BothError::Trouble(trouble)) => {
+            Err(TogetherError::Trouble(trouble)) => {
                 if matches!(trouble, Trouble::Away(_) | Trouble::Conflict) {
                     self.pending = Some(pending);
                 }
@@ -466,8 +470,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             return Err(self.out_of_attempts());
         }
         self.run.attempts += 1;
-        let side = &self.sides[index];
-        let written = self.run.in_time(self.store.table.write(&side.bucket, plan)).await;
+        let written = self.store.write(self.run, &self.sides[index].bucket, plan).await;
         let now = self.run.now();
         match written {
             Ok(written) => {

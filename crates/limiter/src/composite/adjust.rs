@@ -67,8 +67,7 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
             self.adjusted.dropped = dropped;
             self.adjusted.is_forced = plan.path == WritePath::Adjust && self.takes();
             self.run.attempts += 1;
-            let written =
-                self.run.in_time(self.store.table.write(self.correction.bucket, &plan)).await;
+            let written = self.store.write(self.run, self.correction.bucket, &plan).await;
             match written {
                 Ok(written) => {
                     self.landed(&plan, written).await;

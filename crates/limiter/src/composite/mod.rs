@@ -16,7 +16,8 @@ use std::time::Duration;
 use serde_dynamo::Item;
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{
-    Amounts, BucketId, ClaimInterval, CompositeBucket, EntityId, RequestId, WritePath, standings,
+    Amounts, BucketId, ClaimInterval, CompositeBucket, EntityId, RequestId, WritePath, WritePlan,
+    standings,
 };
 
 use self::acquire::{Acquiring, Side};
@@ -30,7 +31,7 @@ use crate::counters::Counters;
 use crate::dynamo::DynamoTable;
 use crate::error::{AcquireError, AdjustError, LimitExceeded, LimitStatus, NeverAdmissible};
 use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
-use crate::table::{SetupError, Table};
+use crate::table::{Cancelled, SetupError, Table, TogetherError, Trouble, WriteError, Written};
 
 /// How a store of composite buckets works.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct Settings {
     pub deny_cache: Duration,
     /// How a child's and its parent's buckets are written together.
     pub cascade_mode: CascadeMode,
+    /// How a write whose answer was lost is told from one that did not happen.
+    pub certainty: Certainty,
     /// Buckets that are remembered; 100,000. A bucket takes about a kilobyte.
     pub buckets_max: usize,
 }
@@ -51,6 +54,7 @@ impl Default for Settings {
             claim_interval: ClaimInterval::default(),
             deny_cache: Duration::from_secs(1),
             cascade_mode: CascadeMode::default(),
+            certainty: Certainty::default(),
             buckets_max: 100_000,
         }
     }
@@ -66,6 +70,18 @@ pub enum CascadeMode {
     /// units. For a moment, and for good when the process dies between the two, tokens are taken
     /// from one bucket only: it admits less, never more.
     Compensating,
+}
+
+/// How a write whose answer was lost is told from one that did not happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Certainty {
+    /// The item remembers the last four requests. When four others wrote in between it cannot tell:
+    /// see [`Counters::ambiguous`](crate::Counters).
+    #[default]
+    Remembered,
+    /// Every write is a transaction under a token of its own, which DynamoDB remembers for ten
+    /// minutes: certain, at twice the write units.
+    Transactional,
 }
 
 /// A store of composite buckets.
@@ -116,6 +132,39 @@ impl<T: Table> CompositeStore<T> {
     /// Forgets what it believes of stored limits, because somebody changed them.
     pub(crate) fn forget_limits(&self, scope: &LimitsScope) {
         self.directory.forget_limits(scope);
+    }
+
+    /// Sends one plan, as the settings have it.
+    async fn write(
+        &self,
+        run: &mut Run<'_>,
+        bucket: &BucketId,
+        plan: &WritePlan,
+    ) -> Result<Written, WriteError> {
+        if self.settings.certainty == Certainty::Remembered {
+            return run.in_time(self.table.write(bucket, plan)).await;
+        }
+        let writes = [(bucket.clone(), plan.clone())];
+        let token = run.token();
+        loop {
+            let trouble = match run.in_time(self.table.write_together(&writes, &token)).await {
+                Ok(write_units) => return Ok(Written { image: None, write_units }),
+                Err(TogetherError::Trouble(trouble)) => trouble,
+                Err(TogetherError::Cancelled(reasons)) => {
+                    return Err(match reasons.into_iter().next() {
+                        Some(Cancelled::Refused(image)) => WriteError::Refused(image),
+                        Some(Cancelled::Trouble(trouble)) => WriteError::Trouble(trouble),
+                        // Cancelled for no reason: as good as another writer in the way.
+                        Some(Cancelled::None) | None => WriteError::Trouble(Trouble::Conflict),
+                    });
+                }
+            };
+            // The same again under the same token is done once.
+            let may_repeat = matches!(trouble, Trouble::Away(_) | Trouble::Conflict);
+            if !may_repeat || !run.pause().await {
+                return Err(trouble.into());
+            }
+        }
     }
 
     async fn side_by_side(

@@ -45,6 +45,11 @@ impl<'a> Run<'a> {
         self.clock.now()
     }
 
+    /// Names this attempt to the table: never the same again, within what a token can hold.
+    pub(super) fn token(&self) -> String {
+        format!("{}-{}", self.id.as_str(), self.attempts)
+    }
+
     /// A refused condition costs what the write would have: at least one unit, and the answer does
     /// not say how much more.
     pub(super) fn refused(&mut self) {
@@ -100,7 +105,7 @@ impl From<Trouble> for crate::table::WriteError {
     }
 }
 
-impl From<Trouble> for crate::table::BothError {
+impl From<Trouble> for crate::table::TogetherError {
     fn from(trouble: Trouble) -> Self {
         Self::Trouble(trouble)
     }

@@ -20,7 +20,8 @@ use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
 use super::expressions::{self, Expression};
 use super::{ConfigStore, Reader, trouble};
 use crate::table::{
-    BothError, Cancelled, Consistency, ReadItems, SetupError, Table, Trouble, WriteError, Written,
+    Cancelled, Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError,
+    Written,
 };
 
 const ALL_OLD: ReturnValuesOnConditionCheckFailure = ReturnValuesOnConditionCheckFailure::AllOld;
@@ -157,8 +158,7 @@ impl DynamoTable {
         part.map_err(|error| SetupError::Rejected(error.into()).into())
     }
 
-    fn cancelled(&self, bucket: &BucketId, reason: Option<&CancellationReason>) -> Cancelled {
-        let Some(reason) = reason else { return Cancelled::None };
+    fn cancelled(&self, bucket: &BucketId, reason: &CancellationReason) -> Cancelled {
         match reason.code() {
             None | Some("None") => Cancelled::None,
             Some("ConditionalCheckFailed") => match refused(bucket, reason.item()) {
@@ -200,14 +200,14 @@ impl Table for DynamoTable {
         }
     }
 
-    async fn write_both(
+    async fn write_together(
         &self,
-        writes: &[(BucketId, WritePlan); 2],
+        writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, BothError> {
-        let mut parts = Vec::with_capacity(2);
+    ) -> Result<f64, TogetherError> {
+        let mut parts = Vec::with_capacity(writes.len());
         for (bucket, plan) in writes {
-            parts.push(self.part(bucket, plan).map_err(BothError::Trouble)?);
+            parts.push(self.part(bucket, plan).map_err(TogetherError::Trouble)?);
         }
         let request = self
             .client
@@ -227,13 +227,16 @@ impl Table for DynamoTable {
         };
         match error.as_service_error() {
             Some(TransactWriteItemsError::TransactionCanceledException(cancelled))
-                if cancelled.cancellation_reasons().len() == 2 =>
+                if cancelled.cancellation_reasons().len() == writes.len() =>
             {
                 let reasons = cancelled.cancellation_reasons();
-                let reason = |index: usize| self.cancelled(&writes[index].0, reasons.get(index));
-                Err(BothError::Cancelled([reason(0), reason(1)]))
+                let reasons = writes
+                    .iter()
+                    .zip(reasons)
+                    .map(|((bucket, _), reason)| self.cancelled(bucket, reason));
+                Err(TogetherError::Cancelled(reasons.collect()))
             }
-            _ => Err(BothError::Trouble(trouble::of(&self.name, error))),
+            _ => Err(TogetherError::Trouble(trouble::of(&self.name, error))),
         }
     }
 
