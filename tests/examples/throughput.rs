@@ -41,21 +41,31 @@ enum Sender {
 /// The write of a warm acquire, prepared once.
 struct Bare {
     client: Client,
+    update: &'static str,
+    condition: &'static str,
     names: HashMap<String, String>,
     values: HashMap<String, AttributeValue>,
 }
 
-const UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exists(#n2, :v0), \
+/// What is written when somebody claimed a moment ago: one hot bucket.
+const RETRY_UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exists(#n2, :v0), \
     #n2 = if_not_exists(#n3, :v0), #n3 = :v1 ADD #n4 :v2, #n5 :v3, #n8 :v2, #n9 :v3";
-const CONDITION: &str = "NOT #n3 = :v4 AND NOT #n2 = :v4 AND NOT #n0 = :v4 AND NOT #n1 = :v4 \
+const RETRY_CONDITION: &str = "NOT #n3 = :v4 AND NOT #n2 = :v4 AND NOT #n0 = :v4 AND NOT #n1 = :v4 \
     AND #n6 >= :v5 AND #n7 = :v6 AND #n4 <= :v7 AND #n4 >= :v8 AND #n8 <= :v7 AND #n8 >= :v8";
+
+/// What is written with a claim: ten thousand buckets, each seldom.
+const NORMAL_UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exists(#n2, :v0), \
+    #n2 = if_not_exists(#n3, :v0), #n3 = :v1, #n6 = :v9, #n10 = :v10 \
+    ADD #n4 :v2, #n5 :v3, #n8 :v2, #n9 :v3";
+const NORMAL_CONDITION: &str = "NOT #n3 = :v4 AND NOT #n2 = :v4 AND NOT #n0 = :v4 AND NOT #n1 = :v4 \
+    AND #n6 <= :v9 AND #n7 = :v6 AND #n4 >= :v8 AND #n4 <= :v7 AND #n8 >= :v8 AND #n8 <= :v7";
 
 fn limits() -> [Limit; 2] {
     ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000_000))
 }
 
 impl Bare {
-    fn new(client: Client, hash: &str) -> Self {
+    fn new(client: Client, hash: &str, claims: bool) -> Self {
         let names =
             ["lr2", "lr3", "lr1", "lr", "b_rpm_tk", "b_rpm_tc", "rf", "pv", "b_tpm_tk", "b_tpm_tc"];
         let number = |n: i64| AttributeValue::N(n.to_string());
@@ -69,17 +79,30 @@ impl Bare {
             AttributeValue::S(hash.to_owned()),
             number(1_000_000_000_000_000_000),
             number(1_000),
+            // Ahead of every clock, so that the condition holds whoever wrote last.
+            number(253_402_300_799_999),
+            number(253_402_300_799),
         ];
+        let used = |n: usize| if claims { n != 5 } else { n < 9 };
+        let (update, condition) = if claims {
+            (NORMAL_UPDATE, NORMAL_CONDITION)
+        } else {
+            (RETRY_UPDATE, RETRY_CONDITION)
+        };
         Self {
             client,
+            update,
+            condition,
             names: names
                 .iter()
                 .enumerate()
+                .filter(|(n, _)| claims || *n < 10)
                 .map(|(n, name)| (format!("#n{n}"), (*name).into()))
                 .collect(),
             values: values
                 .into_iter()
                 .enumerate()
+                .filter(|(n, _)| used(*n))
                 .map(|(n, value)| (format!(":v{n}"), value))
                 .collect(),
         }
@@ -91,9 +114,9 @@ impl Bare {
             .update_item()
             .table_name(TABLE)
             .key("PK", s(format!("ENTITY#{entity}")))
-            .key("SK", s("#BUCKET#gpt-4".into()))
-            .update_expression(UPDATE)
-            .condition_expression(CONDITION)
+            .key("SK", s("#BUCKET#bare".into()))
+            .update_expression(self.update)
+            .condition_expression(self.condition)
             .set_expression_attribute_names(Some(self.names.clone()))
             .set_expression_attribute_values(Some(self.values.clone()))
             .return_values(ReturnValue::AllNew)
@@ -191,16 +214,20 @@ async fn main() {
     let ours = Sender::Ours(limiter.clone());
     for entity in &most {
         ours.send(entity).await;
+        // The bare SDK has buckets of its own: its times are none.
+        let request = limiter.acquire(entity, "bare").consume("rpm", 1).consume("tpm", 1);
+        request.limits(limits()).await.unwrap();
     }
     let item = sdk.get_item().table_name(TABLE);
     let item = item.key("PK", AttributeValue::S("ENTITY#user-0".into()));
-    let item = item.key("SK", AttributeValue::S("#BUCKET#gpt-4".into())).send().await.unwrap();
+    let item = item.key("SK", AttributeValue::S("#BUCKET#bare".into())).send().await.unwrap();
     let hash = item.item().unwrap()["pv"].as_s().unwrap().clone();
-    let bare = Sender::Bare(Arc::new(Bare::new(sdk.clone(), &hash)));
+    let bare = |claims| Sender::Bare(Arc::new(Bare::new(sdk.clone(), &hash, claims)));
 
     println!("| tasks | entities | | acquires/s | ratio | p50 ms | p99 ms |");
     println!("|--:|--:|---|--:|--:|--:|--:|");
     for entities in [1, most.len()] {
+        let bare = bare(entities > 1);
         let entities = Arc::new(most[..entities].to_vec());
         for tasks in [1, 16, 64] {
             let mut rates = [Vec::new(), Vec::new()];

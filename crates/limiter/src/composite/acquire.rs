@@ -305,6 +305,12 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         plans: &[WritePlan],
     ) -> bool {
         let is_claim = |plan: &WritePlan| plan.path == WritePath::Normal;
+        // Whoever waited and need not claim any more lets the next one look at once.
+        for (plan, permit) in plans.iter().zip(permits.iter_mut()) {
+            if !is_claim(plan) {
+                *permit = None;
+            }
+        }
         let missing = |permits: &[Option<SemaphorePermit<'_>>]| {
             plans.iter().zip(permits).any(|(plan, permit)| is_claim(plan) && permit.is_none())
         };
