@@ -12,3 +12,4 @@ mod cascade;
 mod configuration;
 mod costs;
 mod support;
+mod waiting;

@@ -1,0 +1,106 @@
+//! Waiting for tokens in order, shadow mode, and what a lease says of what is left.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sluicegate::{AcquireError, Clock, Limit, TestClock};
+
+use crate::support::{Memory, Shared, T0, Tested, at, bucket, limiter, name, on_every_table};
+
+fn per_second() -> [Limit; 1] {
+    [Limit::per_second("rps", 2)]
+}
+
+/// Moves the clock a millisecond whenever everybody who still runs is asleep.
+async fn tick_until_done(clock: &TestClock, tasks: &[tokio::task::JoinHandle<()>]) {
+    while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
+        // Others sleep until the end of their time; the head of the queue until its tokens come.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        clock.advance(Duration::from_millis(10));
+    }
+}
+
+#[tokio::test]
+async fn waiters_are_served_in_the_order_in_which_they_came() {
+    let clock = TestClock::at(at(T0));
+    let limiter: Tested<Memory> = limiter(Memory::default(), &clock);
+    limiter.acquire("u", "r").consume("rps", 2).limits(per_second()).await.unwrap();
+    let served = Arc::new(Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    for n in 0..6 {
+        let (waiter, served, clock) = (limiter.clone(), served.clone(), clock.clone());
+        tasks.push(tokio::spawn(async move {
+            // The later ones ask for less and would overtake.
+            let tokens = if n == 0 { 2 } else { 1 };
+            let request = waiter.acquire("u", "r").consume("rps", tokens).limits(per_second());
+            request.wait_up_to(Duration::from_secs(60)).await.unwrap();
+            served.lock().unwrap().push((n, clock.now().get() - T0));
+        }));
+        // Until it stands in the queue.
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
+    tick_until_done(&clock, &tasks).await;
+    let served = served.lock().unwrap().clone();
+    assert_eq!(served.iter().map(|(n, _)| *n).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    // Two tokens take a second and each further one half: seven tokens, three and a half seconds.
+    let last = served[5].1;
+    assert!((3_500..=3_700).contains(&last), "{served:?}");
+}
+
+async fn too_long<T: Shared>(table: T) {
+    let clock = TestClock::at(at(T0));
+    let limiter = limiter(table, &clock);
+    let ask = || limiter.acquire("u", "r").consume("rps", 2).limits(per_second());
+    ask().await.unwrap();
+    // A second would be enough; nobody sleeps for what does not come in time.
+    let refused = ask().wait_up_to(Duration::from_millis(999)).await.unwrap_err();
+    assert!(matches!(refused, AcquireError::LimitExceeded(_)), "{refused}");
+    assert_eq!(clock.now(), at(T0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_come_in_time_is_refused_at_once() {
+    on_every_table!(too_long);
+}
+
+async fn only_counting<T: Shared>(table: T) {
+    let clock = TestClock::at(at(T0));
+    let limiter = limiter(table.clone(), &clock).shadow();
+    let ask = || limiter.acquire("u", "r").consume("rps", 2).limits(per_second());
+    assert!(ask().await.unwrap().shadowed().is_none());
+    let lease = ask().await.unwrap();
+    assert_eq!(lease.shadowed().unwrap().retry_after, Some(Duration::from_secs(1)));
+    lease.adjust("rps", 5).await.unwrap();
+    lease.release().await.unwrap();
+    let stored = table.stored(&bucket("u", "r")).await.unwrap();
+    assert_eq!(stored.limits[&name("rps")].consumed.get(), 2_000);
+    assert_eq!(limiter.counters().shadowed.get(), 1);
+    // What makes no sense is an error all the same.
+    assert!(limiter.acquire("u", "r").await.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn shadow_mode_refuses_nobody_and_takes_what_would_have_been_granted() {
+    on_every_table!(only_counting);
+}
+
+async fn what_is_left<T: Shared>(table: T) {
+    let clock = TestClock::at(at(T0));
+    let limiter = limiter(table, &clock).near_share(0.25);
+    let limits = [Limit::per_minute("rpm", 10), Limit::per_minute("tpm", 1_000)];
+    let ask = |tpm| {
+        limiter.acquire("u", "r").consume("rpm", 1).consume("tpm", tpm).limits(limits.clone())
+    };
+    let lease = ask(700).await.unwrap();
+    let shares: Vec<_> = lease.remaining().iter().map(|left| left.share).collect();
+    assert_eq!(shares, [0.9, 0.3]);
+    assert!(!lease.is_near_limit());
+    assert!(ask(50).await.unwrap().is_near_limit());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_says_what_is_left() {
+    on_every_table!(what_is_left);
+}
