@@ -1,11 +1,15 @@
 //! `cargo xtask soak`: what takes longer than a change can wait for.
 //!
-//! The exactness suite over many more seeds than `cargo test` has time for, optimised. Run before
-//! an issue is resolved; a failure names its seed, and `--seeds` runs that one alone.
+//! The exactness suite and the limiter's schedules over many more seeds than `cargo test` has time
+//! for, optimised. Run before an issue is resolved; a failure names its seed, and `--seeds` or
+//! `--schedules` runs that one alone.
+
+use std::process::Command;
 
 use anyhow::Result;
 
 use crate::process;
+use crate::stages::Stages;
 
 /// Runs the long tests.
 #[derive(clap::Args)]
@@ -16,18 +20,37 @@ pub(crate) struct Args {
     /// Records in each history.
     #[arg(long, default_value_t = 5_000)]
     records: usize,
+    /// Seeds of the limiter's schedules, as FROM..TO (TO excluded).
+    #[arg(long, default_value = "10000..500000")]
+    schedules: String,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut stages = Stages::new("soak");
+    stages.run("schedules", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-core", "--test", "simulation", "schedules"]);
+        cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.schedules);
+        process::run(&mut cargo)
+    })?;
+    stages.run("exactness", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-tests", "--test", "e2e", "exactness"]);
+        cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.seeds);
+        cargo.env("SLUICEGATE_TEST_RECORDS", args.records.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.print();
+    Ok(())
+}
+
+/// `cargo test`, in a build of its own: hours of SQLite and JSON are worth that, but not fat LTO.
+fn optimised() -> Command {
     let mut cargo = process::cargo();
-    cargo.args(["test", "--locked", "--package", "sluicegate-tests", "--test", "e2e"]);
-    cargo.args(["exactness", "--", "--nocapture"]);
-    cargo.env("SLUICEGATE_TEST_SEEDS", &args.seeds);
-    cargo.env("SLUICEGATE_TEST_RECORDS", args.records.to_string());
-    // Hours of SQLite and JSON: worth a build of its own, but not fat LTO.
+    cargo.args(["test", "--locked"]);
     for (name, value) in [("OPT_LEVEL", "2"), ("DEBUG_ASSERTIONS", "true")] {
         cargo.env(format!("CARGO_PROFILE_DEV_{name}"), value);
     }
     cargo.env("CARGO_TARGET_DIR", crate::workspace::target_dir().join("soak"));
-    process::run(&mut cargo)
+    cargo
 }
