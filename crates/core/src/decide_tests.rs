@@ -234,7 +234,7 @@ fn what_is_above_a_lowered_burst_is_gone() {
         decide_with(&before, &asked, &configuration, Presume::Unchanged, at(T0 + 1))
     };
     let Decision::Short(standings) = ask(5_001) else { panic!("short") };
-    assert_eq!(standings[0].wait, Wait::ExceedsBurst);
+    assert_eq!((standings[0].wait, standings[0].available), (Wait::ExceedsBurst, milli(5_000)));
     let after = plan(ask(4_000)).apply(Some(&before)).unwrap();
     assert_eq!(after.limits[&name("a")].tokens, milli(1_000));
 }

@@ -52,7 +52,7 @@ pub(crate) enum Action {
 }
 
 /// The invariants, by the violation that would break them.
-pub(crate) fn invariants() -> [(&'static str, Violation); 9] {
+pub(crate) fn invariants() -> [(&'static str, Violation); 10] {
     [
         ("never negative on acquire", Violation::Negative),
         ("no over-admission", Violation::OverAdmitted),
@@ -63,6 +63,7 @@ pub(crate) fn invariants() -> [(&'static str, Violation); 9] {
         ("no false refusal", Violation::FalseRefusal),
         ("no stump", Violation::Stump),
         ("nothing is forgiven by expiry", Violation::Forgiven),
+        ("time does not go back", Violation::WentBack),
     ]
 }
 
@@ -179,6 +180,7 @@ impl Model for Protocol {
             kept!(6),
             kept!(7),
             kept!(8),
+            kept!(9),
             Property::sometimes("everybody gets an answer", |model: &Self, state: &State| {
                 let started = state.started.iter().zip(&model.scripts);
                 started.into_iter().all(|(started, script)| *started == script.len())

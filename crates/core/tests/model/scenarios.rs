@@ -132,7 +132,8 @@ fn named(which: &str) -> Protocol {
             warm(one(), &[1_000], scripts, &[1, 0, 99, 1, 300])
         }
         "one bucket, three writers" => {
-            let scripts = vec![vec![a1.clone(), a2.clone()], vec![a2.clone(), a1], vec![a2]];
+            let scripts =
+                vec![vec![a1.clone(), a2.clone()], vec![a2.clone(), a1.clone()], vec![a2, a1]];
             warm(one(), &[2_500], scripts, &[1, 50, 2])
         }
         "two limits" => {

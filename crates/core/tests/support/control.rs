@@ -9,14 +9,17 @@ use super::call::Purpose;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Control {
     pub(crate) name: &'static str,
+    /// The scenario of the model checker that shows what it is for.
+    pub(crate) scenario: &'static str,
     /// Whether it leaves out a condition of a plan.
     pub(crate) drops: fn(Purpose, Path, &C) -> bool,
 }
 
 macro_rules! control {
-    ($name:literal, $purpose:pat, $path:pat, $condition:pat) => {
+    ($name:literal, $scenario:literal, $purpose:pat, $path:pat, $condition:pat) => {
         Control {
             name: $name,
+            scenario: $scenario,
             drops: |purpose, path, condition| {
                 matches!((purpose, path, condition), ($purpose, $path, $condition))
             },
@@ -26,32 +29,74 @@ macro_rules! control {
 
 /// Every condition but those that others imply.
 pub(crate) const CONTROLS: &[Control] = &[
-    control!("absent of create", _, Path::Create, C::Absent),
-    control!("lock of normal", _, Path::Normal, C::RefilledAt(_)),
-    control!("floor of normal", _, Path::Normal, C::AtLeast(..)),
-    control!("ceiling of normal", _, Path::Normal, C::AtMost(..)),
-    control!("balance of a cut claim", _, Path::Normal, C::Exactly(..)),
-    control!("rules of normal", _, Path::Normal, C::RulesHash(_)),
-    control!("floor of retry", _, Path::Retry, C::AtLeast(..)),
-    control!("guard of retry", Purpose::Acquire, Path::Retry, C::AtMost(..)),
-    control!("claim before retry", _, Path::Retry, C::RefilledSince(_)),
-    control!("rules of retry", _, Path::Retry, C::RulesHash(_)),
-    control!("guard of a debit", Purpose::Adjust, Path::Retry, C::AtMost(..)),
-    control!("claim before a debit", Purpose::Adjust, Path::Retry, C::RefilledSince(_)),
-    control!("rules of a debit", Purpose::Adjust, Path::Retry, C::RulesHash(_)),
-    control!("lock of a claiming debit", Purpose::Adjust, Path::Normal, C::RefilledAt(_)),
-    control!("ceiling of a claiming debit", Purpose::Adjust, Path::Normal, C::AtMost(..)),
-    control!("balance of a claiming debit", Purpose::Adjust, Path::Normal, C::Exactly(..)),
-    control!("rules of a claiming debit", Purpose::Adjust, Path::Normal, C::RulesHash(_)),
-    control!("existence of adjust", _, Path::Adjust, C::Has(_)),
-    control!("memory", _, _, C::Unseen(_)),
-    control!("memory of normal", _, Path::Normal, C::Unseen(_)),
-    control!("memory of retry", _, Path::Retry, C::Unseen(_)),
-    control!("memory of adjust", _, Path::Adjust, C::Unseen(_)),
+    control!("absent of create", "creation", _, Path::Create, C::Absent),
+    control!("lock of normal", "one bucket, two writers", _, Path::Normal, C::RefilledAt(_)),
+    control!("floor of normal", "one bucket, two writers", _, Path::Normal, C::AtLeast(..)),
+    control!("ceiling of normal", "corrections", _, Path::Normal, C::AtMost(..)),
+    control!("balance of a cut claim", "one bucket, two writers", _, Path::Normal, C::Exactly(..)),
+    control!("rules of normal", "a slower rate", _, Path::Normal, C::RulesHash(_)),
+    control!("floor of retry", "one bucket, two writers", _, Path::Retry, C::AtLeast(..)),
+    control!(
+        "guard of retry",
+        "a debit of a bucket that filled up",
+        Purpose::Acquire,
+        Path::Retry,
+        C::AtMost(..)
+    ),
+    control!("claim before retry", "one bucket, two writers", _, Path::Retry, C::RefilledSince(_)),
+    control!("rules of retry", "a lower burst", _, Path::Retry, C::RulesHash(_)),
+    control!("guard of a debit", "a lower burst", Purpose::Adjust, Path::Retry, C::AtMost(..)),
+    control!(
+        "claim before a debit",
+        "corrections",
+        Purpose::Adjust,
+        Path::Retry,
+        C::RefilledSince(_)
+    ),
+    control!("rules of a debit", "a lower burst", Purpose::Adjust, Path::Retry, C::RulesHash(_)),
+    control!(
+        "lock of a claiming debit",
+        "two limits",
+        Purpose::Adjust,
+        Path::Normal,
+        C::RefilledAt(_)
+    ),
+    control!(
+        "ceiling of a claiming debit",
+        "corrections",
+        Purpose::Adjust,
+        Path::Normal,
+        C::AtMost(..)
+    ),
+    control!(
+        "balance of a claiming debit",
+        "two limits",
+        Purpose::Adjust,
+        Path::Normal,
+        C::Exactly(..)
+    ),
+    control!(
+        "rules of a claiming debit",
+        "a slower rate",
+        Purpose::Adjust,
+        Path::Normal,
+        C::RulesHash(_)
+    ),
+    control!("existence of adjust", "a dropped limit", _, Path::Adjust, C::Has(_)),
+    control!("memory", "lost replies", _, _, C::Unseen(_)),
+    control!("memory of normal", "late writes", _, Path::Normal, C::Unseen(_)),
+    control!("memory of retry", "lost replies", _, Path::Retry, C::Unseen(_)),
+    control!("memory of adjust", "late writes", _, Path::Adjust, C::Unseen(_)),
 ];
 
 /// What the hash of the rules implies between writers that keep it.
 pub(crate) const IMPLIED: &[Control] = &[
-    control!("absence of a new limit", _, _, C::HasNot(_)),
-    control!("existence of a guarded debit", _, Path::Normal | Path::Retry, C::Has(_)),
+    control!("absence of a new limit", "an added limit", _, _, C::HasNot(_)),
+    control!(
+        "existence of a guarded debit",
+        "a dropped limit",
+        _,
+        Path::Normal | Path::Retry,
+        C::Has(_)
+    ),
 ];

@@ -24,7 +24,13 @@ pub(crate) enum Violation {
     Stump,
     /// The item expired before it was full.
     Forgiven,
+    /// The refill timestamp went back although it was not ahead of every clock.
+    WentBack,
 }
+
+/// What may pass for the difference of two clocks, in milliseconds: a timestamp farther ahead is
+/// pulled back.
+pub(crate) const AHEAD_MS: i64 = 60_000;
 
 /// What distinguishes a run from one clock and writes without delay, in milliseconds.
 #[derive(Debug, Clone, Copy)]
@@ -95,7 +101,7 @@ impl Exact {
 
     /// The refill timestamp was ahead and went back: what was claimed for that time is claimed
     /// again.
-    pub(crate) fn pulled_back(&mut self, timing: Timing) {
+    pub(crate) fn pull_back(&mut self, timing: Timing) {
         self.slack += timing.slack(self.rule);
         self.peak = None;
     }

@@ -118,6 +118,7 @@ impl System {
                 }
                 Move::Drop => {
                     writer.call = None;
+                    self.extend(index);
                     return Ok(());
                 }
             }
@@ -126,23 +127,33 @@ impl System {
 
     /// A call took effect, as the writer's image shows.
     fn done(&mut self, index: usize) -> Checked {
-        let writer = &mut self.writers[index];
-        let now = at(self.table.now_ms + writer.clock_ms);
-        if let Some(plan) = writer.image.as_ref().and_then(|image| extend(image, now)) {
-            self.table.maintain(&plan);
-        }
-        match writer.call.take().map(|call| call.purpose) {
+        self.extend(index);
+        match self.writers[index].call.take().map(|call| call.purpose) {
             Some(super::Purpose::Acquire) => self.tally.granted += 1,
             _ => self.tally.corrected += 1,
         }
         Ok(())
     }
 
+    /// Moves an expiry that comes too early, as the writer's image shows it.
+    fn extend(&mut self, index: usize) {
+        let writer = &self.writers[index];
+        let now = at(self.table.now_ms + writer.clock_ms);
+        if let Some(plan) = writer.image.as_ref().and_then(|image| extend(image, now)) {
+            self.table.maintain(&plan);
+        }
+        self.table.unwatched = false;
+    }
+
     /// A write reaches the table.
     pub(crate) fn land(&mut self, scenario: &Scenario, flight: usize, reply: Reply) -> Checked {
         let flight = self.flights.remove(flight);
         let applied = self.table.write(&flight, scenario.timing)?;
-        let Some(index) = flight.waiting else { return Ok(()) };
+        let Some(index) = flight.waiting else {
+            let mut calls = self.writers.iter().filter_map(|writer| writer.call.as_ref());
+            self.table.unwatched |= applied && calls.all(|call| call.id != flight.id);
+            return Ok(());
+        };
         if reply == Reply::Lost {
             self.doubt(index);
             return Ok(());

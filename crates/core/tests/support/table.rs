@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sluicegate_core::{CompositeBucket, LimitName, RequestId, Standing, Wait, WritePlan};
 
 use super::call::{Flight, Purpose};
-use super::exact::{Exact, Timing, Violation};
+use super::exact::{AHEAD_MS, Exact, Timing, Violation};
 use super::fixtures::{T0, at};
 
 /// The item and what is true of it.
@@ -19,6 +19,9 @@ pub(crate) struct Table {
     recent: Vec<RequestId>,
     /// Every request that took effect.
     landed: BTreeSet<RequestId>,
+    /// Whether a correction landed after its writer had given up, so that nobody has seen the debt
+    /// and moved the expiry.
+    pub(crate) unwatched: bool,
     /// Requests that took effect twice after four others had pushed them out of the item's memory.
     pub(crate) ambiguous: u32,
 }
@@ -37,6 +40,7 @@ impl Table {
             item,
             recent: Vec::new(),
             landed: BTreeSet::new(),
+            unwatched: false,
             ambiguous: 0,
         }
     }
@@ -49,6 +53,7 @@ impl Table {
         let after = flight.plan.apply(self.item.as_ref()).ok_or(Violation::Stump)?;
         self.advance();
         self.remember(flight)?;
+        self.pull_back(&after, timing)?;
         self.follow(&after, timing);
         for (limit, amount) in &flight.amounts {
             let exact = self.exact.get_mut(limit).ok_or(Violation::Stump)?;
@@ -90,13 +95,22 @@ impl Table {
         Ok(())
     }
 
+    /// Allows for a timestamp that goes back, if it may.
+    fn pull_back(&mut self, after: &CompositeBucket, timing: Timing) -> Result<(), Violation> {
+        let before_ms = self.item.as_ref().map_or(0, |item| item.refilled_at.get());
+        let back_ms = before_ms - after.refilled_at.get();
+        if (1..=AHEAD_MS).contains(&back_ms) {
+            return Err(Violation::WentBack);
+        }
+        if back_ms > AHEAD_MS {
+            self.exact.values_mut().for_each(|exact| exact.pull_back(timing));
+        }
+        Ok(())
+    }
+
     /// Brings the exact buckets to the limits that the item has now.
     fn follow(&mut self, after: &CompositeBucket, timing: Timing) {
         self.exact.retain(|limit, _| after.limits.contains_key(limit));
-        let before = self.item.as_ref().map(|item| item.refilled_at);
-        if before.is_some_and(|before| after.refilled_at < before) {
-            self.exact.values_mut().for_each(|exact| exact.pulled_back(timing));
-        }
         for (limit, bucket) in &after.limits {
             let new = || Exact::full(bucket.rule, at(self.now_ms), timing);
             self.exact.entry(limit.clone()).or_insert_with(new).follow(bucket.rule, timing);
@@ -143,7 +157,7 @@ impl Table {
     /// Deletes the expired item.
     pub(crate) fn delete(&mut self) -> Result<(), Violation> {
         self.advance();
-        let full = self.exact.values().all(Exact::is_full);
+        let full = std::mem::take(&mut self.unwatched) || self.exact.values().all(Exact::is_full);
         self.item = None;
         self.exact.clear();
         self.recent.clear();
