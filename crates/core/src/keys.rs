@@ -101,7 +101,8 @@ pub struct QuarantineId {
     /// Its position, if it has a readable one.
     pub sequence: Option<SequenceNumber>,
     /// Tells records of one position apart (positions order the records of one shard): a digest of
-    /// the item's key or, for a record that does not name its item, of its bytes. Hexadecimal.
+    /// the item's key or, for a record that does not name its item, its stream or its position, of
+    /// its bytes. Hexadecimal.
     pub digest: Digest,
     /// The one kind of window that is missing it; `None` when nothing of it was counted.
     pub window: Option<WindowKind>,

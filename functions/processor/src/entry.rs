@@ -33,9 +33,12 @@ impl Entry {
     /// An entry for a record that cannot be counted at all.
     pub(crate) fn of_record(odd: &OddRecord<'_>) -> Self {
         let (stream, sequence) = StreamRecord::position_of(odd.json);
+        // The item tells records apart only where stream and position do the rest.
         let digest = match StreamRecord::from_json(odd.json) {
-            Ok(record) => digest_of_item(record.keys()),
-            Err(_) => digest(odd.json.as_bytes()),
+            Ok(record) if sequence.is_some() && record.stream().is_ok() => {
+                digest_of_item(record.keys())
+            }
+            _ => digest(odd.json.as_bytes()),
         };
         Self::new(QuarantineId { stream, sequence, digest, window: None }, odd.json, &odd.reason)
     }
@@ -138,6 +141,23 @@ mod tests {
         assert!(odd.key.sk().starts_with("-#-#"), "{}", odd.key.sk());
         assert_eq!(odd.key, entry("{\"odd\":1}").key);
         assert_ne!(odd.key, entry("{\"odd\":2}").key);
+    }
+
+    /// Nothing but its content tells such a record from another one of the same item.
+    #[test]
+    fn records_of_one_item_that_no_position_tells_apart_are_two_entries() {
+        let of = |arn: &str, sequence: &str, rf: u32| {
+            entry(&format!(
+                r##"{{"eventName":"INSERT",{arn}"dynamodb":{{{sequence}"Keys":
+                {{"PK":{{"S":"ENTITY#u"}},"SK":{{"S":"#BUCKET#r"}}}},"NewImage":
+                {{"rf":{{"N":"{rf}"}},"b_rpm_tc":{{"N":"1"}}}}}}}}"##
+            ))
+        };
+        let unplaced = |rf| of("", "", rf);
+        assert_eq!(unplaced(1).key, unplaced(1).key);
+        assert_ne!(unplaced(1).key, unplaced(2).key);
+        let (position, arn) = (r#""SequenceNumber":"7","#, r#""eventSourceARN":"x","#);
+        assert_ne!(of(arn, position, 1).key, of("", position, 1).key, "not of the same stream");
     }
 
     #[test]
