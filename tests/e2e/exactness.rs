@@ -17,8 +17,8 @@ use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{EngineKind, Fault, Proxy, RunningEngine, engines_under_test};
 
 use crate::support::{
-    Records, acquire, acquire_of, assert_exact, deliver, hour_of, on_every_engine, processor,
-    records_for,
+    Records, acquire, acquire_of, acquires_of_limits, assert_exact, contains, deliver, hour_of,
+    on_every_engine, processor, records_for,
 };
 
 /// `SLUICEGATE_TEST_SEEDS=FROM..TO`, by default three; a failure names its seed.
@@ -143,6 +143,37 @@ async fn two_processors_on_one_stream_count_once() {
         // Both from the trim horizon, as in a blue/green switch.
         tokio::join!(run(1), run(2));
         assert_exact(&read_usages(engine.client(), &table).await, &history, "two processors");
+    })
+    .await;
+}
+
+/// One of them is held up between the two updates of a window, and the other overtakes it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_overtaken_processor_tells_what_it_counted_from_what_it_dropped() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let slow = Processor::new(client, sluicegate_processor::Settings::new(&table));
+        proxy.inject(|call| {
+            let second = contains(call.body, b"\"u_l200\"");
+            if second { Fault::Delay(Duration::from_secs(2)) } else { Fault::None }
+        });
+        let batch = acquires_of_limits("u", 400);
+        let overtake = async {
+            // Two for the first half, two that are being held up.
+            while proxy.received("UpdateItem") < 4 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            deliver(&processor(engine, &table), &batch).await
+        };
+        let (slow, fast) = tokio::join!(deliver(&slow, &batch), overtake);
+        for outcome in [slow, fast] {
+            let report = outcome.report;
+            assert_eq!((report.windows_written, report.duplicates_dropped), (2, 200));
+        }
+        let found = read_usages(engine.client(), &table).await;
+        assert_eq!(hour_of(&found, "u").unwrap().events, 400);
     })
     .await;
 }

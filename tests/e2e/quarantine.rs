@@ -8,7 +8,9 @@ use sluicegate_processor::{Processor, Settings};
 use sluicegate_testkit::usage::{read_quarantine, read_usages};
 use sluicegate_testkit::{Fault, Proxy, RunningEngine};
 
-use crate::support::{Records, acquire, deliver, hour_of, on_every_engine, processor};
+use crate::support::{
+    Records, acquire, acquires_of_limits, deliver, hour_of, on_every_engine, processor,
+};
 
 fn changed(n: u64, change: impl FnOnce(&mut Value)) -> Box<RawValue> {
     let mut record: Value = serde_json::from_str(acquire("odd", n, 0, 1_000).get()).unwrap();
@@ -151,13 +153,7 @@ async fn records_that_were_passed_over_stay_so_after_redelivery_and_lost_replies
 #[tokio::test(flavor = "multi_thread")]
 async fn many_limits_in_one_batch_are_counted_however_it_is_cut() {
     on_every_engine(async |engine| {
-        let records: Records = (0..400)
-            .map(|n| {
-                let text =
-                    acquire("u", n, 0, 1_000).get().replace("b_rpm_tc", &format!("b_l{n}_tc"));
-                RawValue::from_string(text).unwrap()
-            })
-            .collect();
+        let records = acquires_of_limits("u", 400);
         for size in [400, 150, 7] {
             let table = engine.create_table().await;
             let processor = processor(engine, &table);

@@ -99,3 +99,17 @@ pub(crate) fn assert_exact(found: &Usages, history: &History, what: &str) {
 pub(crate) fn hour_of<'a>(usages: &'a Usages, entity: &str) -> Option<&'a Usage> {
     usages.iter().find(|(id, _)| id.0 == entity && id.2 == "hour").map(|(_, usage)| usage)
 }
+
+/// Acquires of one bucket, each from a limit of its own, `l0` and so on: a window takes them in
+/// updates of 200 limits.
+pub(crate) fn acquires_of_limits(entity: &str, limits: u64) -> Records {
+    let of = |n| {
+        let text = acquire(entity, n, 0, 1_000).get().replace("b_rpm_tc", &format!("b_l{n}_tc"));
+        RawValue::from_string(text).unwrap()
+    };
+    (0..limits).map(of).collect()
+}
+
+pub(crate) fn contains(body: &[u8], needle: &[u8]) -> bool {
+    body.windows(needle.len()).any(|window| window == needle)
+}

@@ -6,7 +6,8 @@ use sluicegate_testkit::usage::{read_quarantine, read_usages};
 use sluicegate_testkit::{Fault, Proxy};
 
 use crate::support::{
-    Records, acquire, assert_exact, deliver, hour_of, on_every_engine, processor, soon,
+    Records, acquire, acquires_of_limits, assert_exact, contains, deliver, hour_of,
+    on_every_engine, processor, soon,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,10 +109,6 @@ async fn a_missing_table_is_reported_at_once() {
     .await;
 }
 
-fn contains(body: &[u8], needle: &[u8]) -> bool {
-    body.windows(needle.len()).any(|window| window == needle)
-}
-
 /// Forty windows, the first of which is throttled all the time: it holds up nobody behind it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_throttled_window_holds_up_no_other() {
@@ -127,6 +124,34 @@ async fn a_throttled_window_holds_up_no_other() {
         let outcome = processor.handle(&batch, soon(4)).await;
         assert_eq!(outcome.report.windows_written, 78);
         assert_eq!(outcome.report.retryable_failures, 2);
+    })
+    .await;
+}
+
+/// The second of a window's two updates does not get through before the time is up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_that_is_interrupted_between_updates_goes_on_where_it_stood() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let processor_behind = Processor::new(client, Settings::new(&table));
+        proxy.inject(|call| {
+            if contains(call.body, b"\"u_l200\"") { Fault::THROTTLED } else { Fault::None }
+        });
+        let batch = acquires_of_limits("u", 400);
+        let outcome = processor_behind.handle(&batch, soon(2)).await;
+        let reported = outcome.response.unwrap().batch_item_failures;
+        assert_eq!(reported[0].item_identifier.as_deref(), Some("300000000000000000200"));
+        assert_eq!((outcome.report.windows_written, outcome.report.duplicates_dropped), (2, 0));
+
+        // From there on, and once more from the beginning.
+        deliver(&processor(engine, &table), &batch[200..]).await;
+        deliver(&processor(engine, &table), &batch).await;
+        let found = read_usages(engine.client(), &table).await;
+        let hour = hour_of(&found, "u").unwrap();
+        assert_eq!((hour.events, hour.consumed_milli.len()), (400, 400));
+        assert!(hour.consumed_milli.values().all(|milli| *milli == 1_000));
     })
     .await;
 }

@@ -50,11 +50,9 @@ impl Tally {
         let report = &mut self.outcome.report;
         report.windows_written += settled.writes;
         report.write_units += settled.write_units;
-        if let Some(position) = settled.duplicates_to {
-            let dropped = fold.records().iter().take_while(|record| record.sequence <= position);
-            let address = |record: &Arc<RecordDeltas<'_>>| Arc::as_ptr(record) as usize;
-            self.dropped.extend(dropped.map(address));
-        }
+        let dropped = settled.duplicates.iter().map(|&n| &fold.records()[n]);
+        let address = |record: &Arc<RecordDeltas<'_>>| Arc::as_ptr(record) as usize;
+        self.dropped.extend(dropped.map(address));
         self.outcome.windows.push(fold.key());
         self.quarantined(settled.quarantined);
         if let Some(failure) = settled.failure {

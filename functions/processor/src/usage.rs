@@ -24,8 +24,8 @@ use crate::settings::Settings;
 /// What became of one window.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
-    /// Records up to here had been counted by an earlier delivery.
-    pub(crate) duplicates_to: Option<SequenceNumber>,
+    /// Records that another delivery had settled, by where they are in the fold.
+    pub(crate) duplicates: Vec<usize>,
     /// Updates written.
     pub(crate) writes: u64,
     pub(crate) write_units: f64,
@@ -88,11 +88,14 @@ impl Settling<'_> {
                 }
                 Attempt::Behind(position) if Some(position) > watermark => {
                     settled.write_units += REFUSED_UNITS;
-                    watermark = Some(position);
                     match doubt.take() {
                         Some(tried) if tried.to == position => settled.note(tried),
-                        _ => settled.duplicates_to = Some(position),
+                        // What this invocation settled itself lies before the old watermark.
+                        _ => settled.duplicates.extend(
+                            self.settled_by(watermark.as_ref())..self.settled_by(Some(&position)),
+                        ),
                     }
+                    watermark = Some(position);
                 }
                 Attempt::Behind(_) => {
                     let why = "the table refused a watermark that its answer does not show; \
@@ -111,6 +114,11 @@ impl Settling<'_> {
             }
         }
         settled
+    }
+
+    /// How many records of the fold a window with this watermark has settled.
+    fn settled_by(self, watermark: Option<&SequenceNumber>) -> usize {
+        self.fold.records().len() - self.fold.pending(watermark).len()
     }
 
     fn expiry_s(self) -> Option<i64> {
