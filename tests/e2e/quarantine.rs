@@ -150,6 +150,31 @@ async fn records_that_were_passed_over_stay_so_after_redelivery_and_lost_replies
     .await;
 }
 
+/// A deleted window takes its watermark along, not the entries of the records that it is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_was_passed_over_before_is_told_when_its_window_is_new() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let processor = processor(engine, &table);
+        let batch = [many_limits("u", 1, 400, 0)];
+        assert_eq!(deliver(&processor, &batch).await.report.quarantined, 2);
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let deletion = engine.client().delete_item().table_name(&table);
+        let deletion = deletion.key(PK, text("ENTITY#u"));
+        let deletion = deletion.key(SK, text("#USAGE#gpt-4#hour#2026-01-28T14:00:00Z"));
+        deletion.send().await.unwrap();
+
+        let again = deliver(&processor, &batch).await;
+        assert_eq!(again.report.quarantined, 0);
+        let told: Vec<_> = again.quarantined.iter().map(|entry| entry.is_new).collect();
+        assert_eq!(told, [false], "the hour, which nobody may take for counted");
+        assert_eq!(read_quarantine(engine.client(), &table).await.len(), 2);
+        let third = deliver(&processor, &batch).await;
+        assert_eq!((third.quarantined.len(), third.report.duplicates_dropped), (0, 1));
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_limits_in_one_batch_are_counted_however_it_is_cut() {
     on_every_engine(async |engine| {

@@ -53,7 +53,7 @@ struct Tried {
     to: SequenceNumber,
     /// False when it keeps records in quarantine instead.
     counts: bool,
-    /// Its new entries for the quarantine.
+    /// Its entries in the quarantine.
     aside: Vec<Quarantined>,
 }
 
@@ -168,11 +168,13 @@ impl Settling<'_> {
         // An entry is a tenth of what a transaction holds, so there always is one.
         let to = records[..entries.len()].last().map_or(update.first, |record| record.sequence);
         let built = expressions::pass_over(self.fold, &update.first, &to, self.expiry_s());
+        let told = |Entry { key, reason, .. }: &Entry| (key.clone(), reason.clone());
+        let all: Vec<_> = entries.iter().map(told).collect();
         let attempt = quarantine::pass_over(self, built, &mut entries).await;
-        let aside = entries.into_iter().map(|entry| Quarantined {
-            key: entry.key,
-            reason: entry.reason,
-            is_new: true,
+        // One that stood already is told too, like that of an odd record: no window counts it.
+        let aside = all.into_iter().map(|(key, reason)| {
+            let is_new = entries.iter().any(|entry| entry.key == key);
+            Quarantined { key, reason, is_new }
         });
         (attempt, Tried { to, counts: false, aside: aside.collect() })
     }
