@@ -55,7 +55,11 @@ impl Refusal {
             | "MissingAuthenticationTokenException"
             | "ExpiredTokenException"
             | "InvalidClientTokenId" => Self::Setup(reason),
-            _ => Self::Transient { reason, maybe_done: code == "InternalServerError" },
+            // What DynamoDB answers with a status of 500 or 503.
+            "InternalServerError" | "InternalFailure" | "ServiceUnavailable" => {
+                Self::Transient { reason, maybe_done: true }
+            }
+            _ => Self::Transient { reason, maybe_done: false },
         }
     }
 
@@ -139,6 +143,7 @@ mod tests {
         assert_eq!(maybe_done("ProvisionedThroughputExceededException"), Some(false));
         assert_eq!(maybe_done("TransactionConflict"), Some(false));
         assert_eq!(maybe_done("InternalServerError"), Some(true));
+        assert_eq!(maybe_done("ServiceUnavailable"), Some(true));
         assert_eq!(maybe_done("AccessDeniedException"), None);
         assert_eq!(maybe_done("ValidationException"), None);
     }
