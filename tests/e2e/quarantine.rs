@@ -163,12 +163,18 @@ async fn a_record_that_was_passed_over_before_is_told_when_its_window_is_new() {
         let deletion = deletion.key(PK, text("ENTITY#u"));
         let deletion = deletion.key(SK, text("#USAGE#gpt-4#hour#2026-01-28T14:00:00Z"));
         deletion.send().await.unwrap();
+        let entries = read_quarantine(engine.client(), &table).await;
+        let (id, hour) = entries.iter().find(|(id, _)| id.ends_with("#hour")).unwrap();
+        let mut done = hour.clone();
+        done.insert("state".to_owned(), text("done"));
+        put(engine, &table, done).await;
 
         let again = deliver(&processor, &batch).await;
         assert_eq!(again.report.quarantined, 0);
         let told: Vec<_> = again.quarantined.iter().map(|entry| entry.is_new).collect();
-        assert_eq!(told, [false], "the hour, which nobody may take for counted");
-        assert_eq!(read_quarantine(engine.client(), &table).await.len(), 2);
+        assert_eq!(told, [false], "the hour, where the entry stood already");
+        let after = read_quarantine(engine.client(), &table).await;
+        assert_eq!((after.len(), &after[id]["state"]), (2, &text("done")));
         let third = deliver(&processor, &batch).await;
         assert_eq!((third.quarantined.len(), third.report.duplicates_dropped), (0, 1));
     })

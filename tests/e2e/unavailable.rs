@@ -1,5 +1,6 @@
 //! A table that throttles, loses replies or is not there: reported, never dropped, later complete.
 
+use serde_json::value::RawValue;
 use sluicegate_processor::{Processor, Settings};
 use sluicegate_testkit::history::{History, Shape};
 use sluicegate_testkit::usage::{read_quarantine, read_usages};
@@ -11,7 +12,7 @@ use crate::support::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_throttled_window_is_reported_by_its_first_record_and_completed_later() {
+async fn the_lowest_throttled_record_is_reported_and_all_are_completed_later() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let proxy = Proxy::start(engine.endpoint_url()).await;
@@ -26,22 +27,31 @@ async fn a_throttled_window_is_reported_by_its_first_record_and_completed_later(
             acquire("throttled", 2, 0, 1_000),
             acquire("fine", 3, 0, 1_000),
             acquire("throttled", 4, 0, 1_000),
+            acquire("throttled-too", 5, 0, 1_000),
+            odd("throttled-odd", 6),
         ];
         let outcome = processor_behind.handle(&batch, soon(1)).await;
         let reported = outcome.response.unwrap().batch_item_failures;
         assert_eq!(reported.len(), 1);
         assert_eq!(reported[0].item_identifier.as_deref(), Some("300000000000000000002"));
-        assert_eq!(outcome.report.retryable_failures, 2, "the hour and the day");
+        assert_eq!(outcome.report.retryable_failures, 5, "two hours, two days and the odd record");
         assert!(proxy.received("UpdateItem") > 4, "throttled writes are repeated within the time");
 
         // Lambda delivers from the reported record on.
         deliver(&processor(engine, &table), &batch[1..]).await;
         let found = read_usages(engine.client(), &table).await;
-        for entity in ["fine", "throttled"] {
-            assert_eq!(hour_of(&found, entity).unwrap().consumed_milli["rpm"], 2_000, "{entity}");
+        for (entity, milli) in [("fine", 2_000), ("throttled", 2_000), ("throttled-too", 1_000)] {
+            assert_eq!(hour_of(&found, entity).unwrap().consumed_milli["rpm"], milli, "{entity}");
         }
+        assert_eq!(read_quarantine(engine.client(), &table).await.len(), 1);
     })
     .await;
+}
+
+/// A record without its old image.
+fn odd(entity: &str, n: u64) -> Box<RawValue> {
+    let text = acquire(entity, n, 0, 1_000).get().replace("OldImage", "Other");
+    RawValue::from_string(text).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -78,15 +88,13 @@ async fn a_quarantine_that_is_throttled_is_reported_too() {
         proxy.inject(
             |call| if call.operation == "PutItem" { Fault::THROTTLED } else { Fault::None },
         );
-        let text = acquire("odd", 9, 0, 1_000).get().replace("OldImage", "Other");
-        let odd = serde_json::value::RawValue::from_string(text).unwrap();
-        let batch = [acquire("fine", 1, 0, 1_000), odd];
+        let batch = [acquire("fine", 1, 0, 1_000), odd("odd", 9)];
         let outcome = processor_behind.handle(&batch, soon(1)).await;
         let reported = outcome.response.unwrap().batch_item_failures[0].item_identifier.clone();
         assert_eq!(reported.as_deref(), Some("300000000000000000009"));
 
         // Without a position there is nothing to report: the whole batch comes again.
-        let nameless = [serde_json::value::RawValue::from_string("{}".to_owned()).unwrap()];
+        let nameless = [RawValue::from_string("{}".to_owned()).unwrap()];
         assert!(processor_behind.handle(&nameless, soon(1)).await.response.is_err());
         deliver(&processor(engine, &table), &batch[1..]).await;
         deliver(&processor(engine, &table), &nameless).await;
