@@ -66,8 +66,10 @@ fn limits() -> [Limit; 2] {
 
 impl Bare {
     fn new(client: Client, hash: &str, claims: bool) -> Self {
-        let names =
-            ["lr2", "lr3", "lr1", "lr", "b_rpm_tk", "b_rpm_tc", "rf", "pv", "b_tpm_tk", "b_tpm_tc"];
+        let names = [
+            "lr2", "lr3", "lr1", "lr", "b_rpm_tk", "b_rpm_tc", "rf", "pv", "b_tpm_tk", "b_tpm_tc",
+            "ttl",
+        ];
         let number = |n: i64| AttributeValue::N(n.to_string());
         let values = [
             AttributeValue::S("-".into()),
