@@ -1,11 +1,9 @@
 //! What an acquire returns: tokens that are taken already, to be corrected or given back.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_core::{
-    Amounts, CompositeBucket, EntityId, LimitName, Millitokens, Rule, WritePath,
-};
+use sluicegate_core::{Amounts, EntityId, LimitName, Millitokens, Rule, WritePath};
 
 use crate::clock::Clock;
 use crate::composite::negated;
@@ -115,7 +113,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
         let corrections = self.parts.iter().enumerate().map(|(index, part)| {
             if index == 0 || knows(part) { amounts.clone() } else { Amounts::new() }
         });
-        let adjusted = self.correct(corrections.collect()).await?;
+        let adjusted = self.correct(|_| corrections.collect()).await?;
         if !is_known && adjusted.dropped.contains(&limit) {
             return Err(InvalidRequest::UnknownLimit(limit).into());
         }
@@ -127,28 +125,49 @@ impl<S: Store, C: Clock> Lease<S, C> {
     /// # Errors
     /// [`AdjustError`]. What was not given back stays consumed, the restrictive direction.
     pub async fn release(self) -> Result<Adjusted, AdjustError> {
-        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        self.correct(taken.iter().map(negated).collect()).await
+        self.give_back().await
     }
 
-    /// Corrects each part by its amounts, side by side.
-    async fn correct(&self, corrections: Vec<Amounts>) -> Result<Adjusted, AdjustError> {
+    /// As [`release`](Self::release), for a lease that is shared. What is given back is so once,
+    /// however many give it back and whoever stops waiting for it; what is adjusted afterwards is
+    /// consumed again.
+    ///
+    /// # Errors
+    /// [`AdjustError`]. After [`Ambiguous`](AdjustError::Ambiguous) nothing is left to give back;
+    /// after any other, it can be tried again.
+    pub async fn give_back(&self) -> Result<Adjusted, AdjustError> {
+        self.correct(|taken| taken.iter().map(negated).collect()).await
+    }
+
+    /// Corrects each part by its amounts, side by side. They are made from what is taken now.
+    async fn correct(
+        &self,
+        corrections: impl FnOnce(&[Amounts]) -> Vec<Amounts>,
+    ) -> Result<Adjusted, AdjustError> {
+        let corrections: Vec<Amounts> = {
+            let mut taken = self.taken();
+            let corrections = corrections(&taken).iter().map(nonzero).collect::<Vec<_>>();
+            // What goes back is noted before the call, and what is added after it: whenever a
+            // caller stops waiting in between, less can be given back than was taken, never more.
+            for (taken, amounts) in taken.iter_mut().zip(&corrections) {
+                note(taken, amounts.iter().filter(is_decrease));
+            }
+            corrections
+        };
         let each = self.parts.iter().zip(&corrections).enumerate().map(
             |(index, (part, amounts))| async move {
-                let amounts = nonzero(amounts);
                 if amounts.is_empty() {
                     return Ok::<_, AdjustError>(Adjusted::default());
                 }
                 let correction = Correction {
                     bucket: &part.bucket,
-                    amounts: &amounts,
+                    amounts,
                     configuration: &part.configuration,
                     deadline: self.deadline,
                 };
-                let adjusted =
-                    self.limiter.store().adjust(&correction, self.limiter.clock()).await?;
-                self.note(index, &amounts, &adjusted);
-                Ok(adjusted)
+                let result = self.limiter.store().adjust(&correction, self.limiter.clock()).await;
+                self.settle(index, amounts, &result);
+                result
             },
         );
         let mut total = Adjusted::default();
@@ -161,47 +180,47 @@ impl<S: Store, C: Clock> Lease<S, C> {
         Ok(total)
     }
 
-    fn note(&self, index: usize, amounts: &Amounts, adjusted: &Adjusted) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Notes what a correction came to, beyond the decreases that are noted already.
+    fn settle(&self, index: usize, amounts: &Amounts, result: &Result<Adjusted, AdjustError>) {
+        let mut taken = self.taken();
         let Some(taken) = taken.get_mut(index) else { return };
-        for (limit, amount) in amounts.iter().filter(|(limit, _)| !adjusted.dropped.contains(limit))
-        {
-            let so_far = taken.entry(limit.clone()).or_default();
-            let sum = so_far.get().saturating_add(amount.get());
-            *so_far = Millitokens::new(sum).unwrap_or(if sum < 0 {
-                Millitokens::MIN
-            } else {
-                Millitokens::MAX
-            });
+        let undo = |(limit, _): &(&LimitName, &Millitokens)| match result {
+            Ok(adjusted) => adjusted.dropped.contains(limit),
+            Err(AdjustError::Ambiguous(_)) => false,
+            Err(_) => true,
+        };
+        let undone = amounts.iter().filter(is_decrease).filter(undo);
+        note(taken, negated(&undone.map(|(limit, by)| (limit.clone(), *by)).collect()).iter());
+        if result.is_ok() {
+            note(taken, amounts.iter().filter(|change| !is_decrease(change) && !undo(change)));
         }
     }
 
-    /// What the limits of the request have left, as of the grant; nothing where it is not known.
+    fn taken(&self) -> MutexGuard<'_, Vec<Amounts>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the limits of the request have left, as of the grant and what was adjusted since;
+    /// nothing where it is not known.
     #[must_use]
     pub fn remaining(&self) -> Vec<Remaining> {
         let now = self.limiter.clock().now();
-        let of_part = |part: &Part| {
-            let image: Option<Arc<CompositeBucket>> = part.image.clone();
-            let entity = part.bucket.entity.clone();
-            let asked = part.amounts.clone();
-            image.into_iter().flat_map(move |image| {
-                let remaining = |limit: &LimitName| {
-                    let bucket = image.limits.get(limit)?;
-                    let rule = bucket.rule;
-                    let available = rule.effective(bucket.tokens, image.refilled_at, now);
-                    let share = share(available, rule.burst());
-                    Some(Remaining {
-                        entity: entity.clone(),
-                        limit: limit.clone(),
-                        rule,
-                        available,
-                        share,
-                    })
-                };
-                asked.keys().filter_map(remaining).collect::<Vec<_>>()
-            })
+        let taken = self.taken();
+        let of_part = |(part, taken): (&Part, &Amounts)| -> Vec<Remaining> {
+            let remaining = |(limit, granted): (&LimitName, &Millitokens)| {
+                let image = part.image.as_ref()?;
+                let bucket = image.limits.get(limit)?;
+                let rule = bucket.rule;
+                let adjusted = taken.get(limit).map_or(0, |taken| taken.get()) - granted.get();
+                let tokens = clamped(bucket.tokens.get().saturating_sub(adjusted));
+                let available = rule.effective(tokens, image.refilled_at, now);
+                let share = share(available, rule.burst());
+                let (entity, limit) = (part.bucket.entity.clone(), limit.clone());
+                Some(Remaining { entity, limit, rule, available, share })
+            };
+            part.amounts.iter().filter_map(remaining).collect()
         };
-        self.parts.iter().flat_map(of_part).collect()
+        self.parts.iter().zip(taken.iter()).flat_map(of_part).collect()
     }
 
     /// Whether a limit of the request is nearly used up: see [`Limiter::near_share`].
@@ -235,6 +254,23 @@ impl<S, C> std::fmt::Debug for Lease<S, C> {
             .field("shadowed", shadowed)
             .finish_non_exhaustive()
     }
+}
+
+fn is_decrease((_, by): &(&LimitName, &Millitokens)) -> bool {
+    **by < Millitokens::ZERO
+}
+
+/// Adds changes to what is taken.
+fn note<'a>(taken: &mut Amounts, changes: impl Iterator<Item = (&'a LimitName, &'a Millitokens)>) {
+    for (limit, by) in changes {
+        let so_far = taken.entry(limit.clone()).or_default();
+        *so_far = clamped(so_far.get().saturating_add(by.get()));
+    }
+}
+
+fn clamped(milli: i64) -> Millitokens {
+    let end = if milli < 0 { Millitokens::MIN } else { Millitokens::MAX };
+    Millitokens::new(milli).unwrap_or(end)
 }
 
 fn nonzero(amounts: &Amounts) -> Amounts {
