@@ -89,6 +89,8 @@ mod queue;
 mod request;
 mod store;
 mod table;
+#[cfg(feature = "tower")]
+pub mod tower;
 
 pub use clock::{Clock, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};

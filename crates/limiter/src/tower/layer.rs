@@ -1,0 +1,51 @@
+//! The layer: what every service that it wraps shares.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use tower_layer::Layer;
+
+use super::request::Wanted;
+use super::service::RateLimit;
+use crate::clock::{Clock, SystemClock};
+use crate::limiter::Limiter;
+use crate::store::Store;
+
+/// Wraps services into [`RateLimit`]. Cheap to clone; all that it wraps share the limiter.
+pub struct RateLimitLayer<F, S, C = SystemClock> {
+    limiter: Limiter<S, C>,
+    extract: Arc<F>,
+}
+
+impl<F, S: Store, C: Clock> RateLimitLayer<F, S, C>
+where
+    F: Fn(&Parts) -> Option<Wanted>,
+{
+    /// A layer that asks `limiter` for what `extract` says; `None`: the request is not limited.
+    ///
+    /// The extractor runs before anything else and should only look. Who asks is best found out by
+    /// an authenticating layer around this one that leaves its result in the request's extensions.
+    pub fn new(limiter: Limiter<S, C>, extract: F) -> Self {
+        Self { limiter, extract: Arc::new(extract) }
+    }
+}
+
+impl<I, F, S, C> Layer<I> for RateLimitLayer<F, S, C> {
+    type Service = RateLimit<I, F, S, C>;
+
+    fn layer(&self, inner: I) -> Self::Service {
+        RateLimit::new(inner, self.limiter.clone(), self.extract.clone())
+    }
+}
+
+impl<F, S, C> Clone for RateLimitLayer<F, S, C> {
+    fn clone(&self) -> Self {
+        Self { limiter: self.limiter.clone(), extract: self.extract.clone() }
+    }
+}
+
+impl<F, S, C> std::fmt::Debug for RateLimitLayer<F, S, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RateLimitLayer").field("limiter", &self.limiter).finish_non_exhaustive()
+    }
+}

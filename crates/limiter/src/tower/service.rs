@@ -1,0 +1,108 @@
+//! The service: asks first, then calls the inner one or answers in its place.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::request::Parts;
+use http::{Request, Response};
+use tower_service::Service;
+
+use super::request::{LeaseHandle, Wanted};
+use super::response::{Fields, refusal};
+use crate::clock::{Clock, SystemClock};
+use crate::limiter::{Limiter, Mode};
+use crate::store::Store;
+
+/// What a [`RateLimit`] answers with, in time.
+pub type ResponseFuture<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
+
+/// A service whose requests are limited: see [`RateLimitLayer`](super::RateLimitLayer).
+///
+/// Refusals are responses, never errors. Their body is made from a `String`, which the bodies of
+/// axum, reqwest and `http_body_util::Full` can be.
+pub struct RateLimit<I, F, S, C = SystemClock> {
+    inner: I,
+    limiter: Limiter<S, C>,
+    extract: Arc<F>,
+}
+
+impl<I, F, S, C> RateLimit<I, F, S, C> {
+    pub(super) const fn new(inner: I, limiter: Limiter<S, C>, extract: Arc<F>) -> Self {
+        Self { inner, limiter, extract }
+    }
+
+    /// The inner service.
+    pub const fn get_ref(&self) -> &I {
+        &self.inner
+    }
+
+    /// The inner service.
+    pub const fn get_mut(&mut self) -> &mut I {
+        &mut self.inner
+    }
+
+    /// The inner service.
+    pub fn into_inner(self) -> I {
+        self.inner
+    }
+}
+
+impl<I, F, S, C, A, B> Service<Request<A>> for RateLimit<I, F, S, C>
+where
+    I: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
+    I::Future: Send + 'static,
+    F: Fn(&Parts) -> Option<Wanted>,
+    S: Store,
+    C: Clock,
+    A: Send + 'static,
+    B: From<String>,
+{
+    type Response = Response<B>;
+    type Error = I::Error;
+    type Future = ResponseFuture<B, I::Error>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), I::Error>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<A>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        let Some(wanted) = (self.extract)(&parts) else {
+            return Box::pin(self.inner.call(Request::from_parts(parts, body)));
+        };
+        // The one that was polled ready is the one to call; its clone may not be ready.
+        let next = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, next);
+        let limiter = self.limiter.clone();
+        Box::pin(async move {
+            let lease = match wanted.acquire(&limiter).await {
+                Ok(lease) => LeaseHandle::new(lease),
+                Err(error) => return Ok(refusal(&error, &wanted.entity, limiter.clock().now())),
+            };
+            parts.extensions.insert(lease.clone());
+            let mut response = inner.call(Request::from_parts(parts, body)).await?;
+            if limiter.mode() == Mode::Enforce {
+                Fields::left(&lease.remaining(), &wanted.entity, limiter.clock().now())
+                    .append_to(response.headers_mut());
+            }
+            Ok(response)
+        })
+    }
+}
+
+impl<I: Clone, F, S, C> Clone for RateLimit<I, F, S, C> {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), self.limiter.clone(), self.extract.clone())
+    }
+}
+
+impl<I: std::fmt::Debug, F, S, C> std::fmt::Debug for RateLimit<I, F, S, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .field("limiter", &self.limiter)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,106 @@
+//! What clients and handlers see of the tower layer, over a table in memory and a clock that the
+//! tests move.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
+
+mod granted;
+mod refused;
+mod service;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::routing::get;
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use sluicegate::tower::{LeaseHandle, RateLimitLayer, Wanted};
+use sluicegate::{
+    BucketId, CompositeStore, EntityId, EpochMillis, Limit, LimitName, Limiter, MemoryTable,
+    Resource, Store, TestClock,
+};
+use tower::ServiceExt;
+
+const T0: i64 = 1_769_608_800_000;
+
+type Tested = Limiter<CompositeStore<MemoryTable>, TestClock>;
+
+fn limiter() -> (Tested, TestClock) {
+    let clock = TestClock::at(EpochMillis::new(T0).unwrap());
+    (Limiter::with_clock(CompositeStore::on(MemoryTable::new()), clock.clone()), clock)
+}
+
+/// Limits whoever says who it is: one `rpm` a request, and as many `tpm` as it says.
+fn wanted(limits: &[Limit]) -> impl Fn(&Parts) -> Option<Wanted> + Send + Sync + 'static {
+    let limits = limits.to_vec();
+    move |parts| {
+        let said = |name: &str| parts.headers.get(name)?.to_str().ok();
+        let mut wanted = Wanted::new(said("x-user")?, "api").limits(limits.clone());
+        if let Some(parent) = said("x-project") {
+            wanted = wanted.cascade_to(parent);
+        }
+        if let Some(tokens) = said("x-tokens") {
+            wanted = wanted.consume("tpm", tokens.parse().ok()?);
+        }
+        Some(wanted.consume("rpm", 1))
+    }
+}
+
+/// A router behind the layer. `/` answers at once, `/adjust` first takes `tpm` by its `x-by`,
+/// `/fail` gives the lease back.
+fn app<S: Store>(limiter: &Limiter<S, TestClock>, limits: &[Limit]) -> Router {
+    let adjust = |request: Request| async move {
+        let lease = request.extensions().get::<LeaseHandle>().unwrap();
+        let by = request.headers()["x-by"].to_str().unwrap().parse().unwrap();
+        lease.adjust("tpm", by).await.unwrap();
+    };
+    let fail = |request: Request| async move {
+        let lease = request.extensions().get::<LeaseHandle>().unwrap().clone();
+        // However many do so, it is given back once.
+        let (a, b) = tokio::join!(lease.give_back(), lease.give_back());
+        (a.unwrap(), b.unwrap());
+        StatusCode::BAD_GATEWAY
+    };
+    Router::new()
+        .route("/", get(|| async { "done" }))
+        .route("/adjust", get(adjust))
+        .route("/fail", get(fail))
+        .layer(RateLimitLayer::new(limiter.clone(), wanted(limits)))
+}
+
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: String,
+}
+
+impl Answer {
+    /// The value of a field; nothing when it is absent. More than one line fails the test.
+    fn field(&self, name: &str) -> &str {
+        let lines: Vec<_> = self.headers.get_all(name).iter().collect();
+        assert!(lines.len() < 2, "{name}: {lines:?}");
+        lines.first().map_or("", |line| line.to_str().unwrap())
+    }
+
+    fn figures(&self) -> (u16, &str, &str) {
+        (self.status, self.field("ratelimit-policy"), self.field("ratelimit"))
+    }
+}
+
+async fn ask(app: &Router, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let mut request = Request::get(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let response = app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+    let (parts, body) = response.into_parts();
+    let body = String::from_utf8(to_bytes(body, 65_536).await.unwrap().to_vec()).unwrap();
+    Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+}
+
+/// What is consumed of a limit by now, in millitokens; `None`: there is no bucket.
+fn consumed(limiter: &Tested, entity: &str, limit: &str) -> Option<i64> {
+    let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new("api").unwrap());
+    let bucket: Arc<_> = limiter.store().table().bucket(&BucketId { entity, resource })?;
+    Some(bucket.limits[&LimitName::new(limit).unwrap()].consumed.get())
+}
