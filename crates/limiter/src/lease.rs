@@ -285,3 +285,109 @@ fn share(available: Millitokens, burst: Millitokens) -> f64 {
     }
     (available.get().max(0) as f64 / burst.get() as f64).min(1.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::TestClock;
+    use crate::composite::CompositeStore;
+    use crate::counters::Counters;
+    use crate::error::{AcquireError, LimitStatus};
+    use crate::limit::Limit;
+    use crate::memory::MemoryTable;
+    use crate::store::Request;
+    use futures_util::FutureExt;
+    use sluicegate_core::EpochMillis;
+    use tokio::sync::Semaphore;
+
+    /// A store in which corrections wait until a test lets them through.
+    struct Gated {
+        store: CompositeStore<MemoryTable>,
+        gate: Semaphore,
+    }
+
+    impl Store for Gated {
+        async fn acquire(
+            &self,
+            request: &Request,
+            clock: &dyn Clock,
+        ) -> Result<Grant, AcquireError> {
+            self.store.acquire(request, clock).await
+        }
+
+        async fn adjust(
+            &self,
+            correction: &Correction<'_>,
+            clock: &dyn Clock,
+        ) -> Result<Adjusted, AdjustError> {
+            let Ok(permit) = self.gate.acquire().await else {
+                return Err(AdjustError::Contended);
+            };
+            permit.forget();
+            self.store.adjust(correction, clock).await
+        }
+
+        async fn peek(
+            &self,
+            request: &Request,
+            clock: &dyn Clock,
+        ) -> Result<Vec<LimitStatus>, AcquireError> {
+            self.store.peek(request, clock).await
+        }
+
+        fn counters(&self) -> &Counters {
+            self.store.counters()
+        }
+    }
+
+    async fn lease() -> Lease<Gated, TestClock> {
+        let store =
+            Gated { store: CompositeStore::on(MemoryTable::new()), gate: Semaphore::new(0) };
+        let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
+        let limits = [Limit::per_minute("tpm", 100)];
+        let limiter = Limiter::with_clock(store, clock);
+        limiter.acquire("u", "r").consume("tpm", 60).limits(limits).await.unwrap()
+    }
+
+    fn consumed(lease: &Lease<Gated, TestClock>) -> i64 {
+        let store = &lease.limiter.store().store;
+        let bucket = store.table().bucket(&lease.parts[0].bucket).unwrap();
+        bucket.limits.values().map(|limit| limit.consumed.get()).sum()
+    }
+
+    #[tokio::test]
+    async fn two_holders_give_back_once() {
+        let lease = lease().await;
+        let (mut first, mut second) = (Box::pin(lease.give_back()), Box::pin(lease.give_back()));
+        assert!((&mut first).now_or_never().is_none());
+        lease.limiter.store().gate.add_permits(2);
+        assert_eq!(second.as_mut().await.unwrap(), Adjusted::default());
+        first.await.unwrap();
+        assert_eq!(consumed(&lease), 0);
+    }
+
+    #[tokio::test]
+    async fn whoever_stops_waiting_may_keep_tokens_and_gains_none() {
+        let lease = lease().await;
+        assert!(lease.give_back().now_or_never().is_none());
+        assert!(lease.adjust("tpm", 5).now_or_never().is_none());
+        lease.limiter.store().gate.add_permits(9);
+        lease.give_back().await.unwrap();
+        assert_eq!(consumed(&lease), 60_000);
+
+        lease.adjust("tpm", 5).await.unwrap();
+        assert_eq!(lease.remaining()[0].available.get(), 95_000);
+        lease.give_back().await.unwrap();
+        assert_eq!(consumed(&lease), 60_000);
+    }
+
+    #[tokio::test]
+    async fn what_failed_can_be_given_back_again() {
+        let lease = lease().await;
+        lease.limiter.store().gate.close();
+        for _ in 0..2 {
+            assert!(matches!(lease.give_back().await, Err(AdjustError::Contended)));
+            assert_eq!(lease.remaining()[0].available.get(), 40_000);
+        }
+    }
+}

@@ -93,7 +93,9 @@ async fn what_can_never_be_had_is_the_clients_mistake() {
 }
 
 /// A store that fails as it is told to.
-struct Broken(fn() -> AcquireError, Counters);
+struct Broken(Failure, Counters);
+
+type Failure = fn() -> AcquireError;
 
 impl Store for Broken {
     async fn acquire(&self, _: &sluicegate::Request, _: &dyn Clock) -> Result<Grant, AcquireError> {
@@ -119,7 +121,7 @@ impl Store for Broken {
 
 #[tokio::test]
 async fn what_cannot_be_decided_says_nothing_of_the_inside() {
-    let failures: [(fn() -> AcquireError, u16, &str); 4] = [
+    let failures: [(Failure, u16, &str); 4] = [
         (|| AcquireError::Contended { attempts: 5 }, 503, "Service Unavailable"),
         (|| AcquireError::Unavailable("secret".into()), 503, "Service Unavailable"),
         (|| InvalidRequest::Nothing.into(), 500, "Internal Server Error"),
