@@ -18,6 +18,7 @@ use hyper::{HeaderMap, Request, Response, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -44,8 +45,14 @@ pub enum Fault {
         /// Error type as DynamoDB spells it, with its namespace.
         error: &'static str,
     },
+    /// Answer that a transaction was cancelled, without forwarding: a code for each of its items,
+    /// `None` for those that were not the reason.
+    Cancel(&'static [&'static str]),
     /// Forward it after this time.
     Delay(Duration),
+    /// Close the connection at once and forward it after this time: a write that lands when the
+    /// client has long given it up.
+    Late(Duration),
     /// Forward it, then close the connection instead of replying: the write landed, nobody knows.
     LoseReply,
     /// Close the connection without forwarding.
@@ -64,6 +71,14 @@ impl Fault {
     /// DynamoDB failed internally.
     pub const INTERNAL: Self =
         Self::Refuse { status: 500, error: "com.amazonaws.dynamodb.v20120810#InternalServerError" };
+    /// A transaction is writing the same item.
+    pub const CONFLICT: Self = Self::Refuse {
+        status: 400,
+        error: "com.amazonaws.dynamodb.v20120810#TransactionConflictException",
+    };
+    /// The credentials do not allow it.
+    pub const DENIED: Self =
+        Self::Refuse { status: 400, error: "com.amazon.coral.service#AccessDeniedException" };
 }
 
 type Policy = Box<dyn Fn(&Call<'_>) -> Fault + Send + Sync>;
@@ -191,7 +206,7 @@ impl From<Infallible> for Close {
 
 async fn answer(
     request: Request<Incoming>,
-    shared: &Shared,
+    shared: &Arc<Shared>,
 ) -> Result<Response<Full<Bytes>>, Close> {
     let operation = operation(request.headers());
     let (head, body) = request.into_parts();
@@ -203,18 +218,29 @@ async fn answer(
     let call = Call { operation: &operation, number, body: &body };
     let fault = (shared.policy.lock().unwrap())(&call);
     match fault {
-        Fault::None | Fault::LoseReply => {}
+        Fault::None | Fault::LoseReply | Fault::Late(_) => {}
         Fault::Delay(duration) => tokio::time::sleep(duration).await,
         Fault::Cut => return Err(Close),
-        Fault::Refuse { status, error } => return Ok(refusal(status, error)),
+        Fault::Refuse { status, error } => return Ok(refusal(status, error, &json!({}))),
+        Fault::Cancel(codes) => return Ok(cancellation(codes)),
     }
-    shared.note(&operation, |count| count.forwarded += 1);
     let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
     let uri: Uri = format!("{}{path}", shared.upstream).parse().unwrap();
     let mut forward = Request::new(Full::new(body));
     *forward.method_mut() = head.method;
     *forward.headers_mut() = head.headers;
     *forward.uri_mut() = uri;
+    if let Fault::Late(duration) = fault {
+        let shared = shared.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(duration).await;
+            let _ = shared.client.request(forward).await;
+            // Only now: who waits for it waits for its effect.
+            shared.note(&operation, |count| count.forwarded += 1);
+        });
+        return Err(Close);
+    }
+    shared.note(&operation, |count| count.forwarded += 1);
     let response = shared.client.request(forward).await.map_err(|_| Close)?;
     let (head, body) = response.into_parts();
     let body = body.collect().await.map_err(|_| Close)?.to_bytes();
@@ -237,8 +263,18 @@ fn operation(headers: &HeaderMap) -> String {
     name.unwrap_or_default().to_owned()
 }
 
-fn refusal(status: u16, error: &str) -> Response<Full<Bytes>> {
-    let body = serde_json::json!({"__type": error, "message": "injected by a test"});
+fn cancellation(codes: &[&str]) -> Response<Full<Bytes>> {
+    let reason = |code: &&str| json!({"Code": code, "Message": "injected by a test"});
+    let reasons: Vec<_> = codes.iter().map(reason).collect();
+    let error = "com.amazonaws.dynamodb.v20120810#TransactionCanceledException";
+    refusal(400, error, &json!({"CancellationReasons": reasons}))
+}
+
+fn refusal(status: u16, error: &str, more: &Value) -> Response<Full<Bytes>> {
+    let mut body = json!({"__type": error, "message": "injected by a test"});
+    for (name, value) in more.as_object().into_iter().flatten() {
+        body[name] = value.clone();
+    }
     Response::builder()
         .status(status)
         .header("content-type", "application/x-amz-json-1.0")
@@ -249,6 +285,7 @@ fn refusal(status: u16, error: &str) -> Response<Full<Bytes>> {
 #[cfg(test)]
 mod tests {
     use aws_sdk_dynamodb::Client as DynamoDb;
+    use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
     use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
     use aws_sdk_dynamodb::types::AttributeValue;
     use sluicegate_local::client;
@@ -345,6 +382,38 @@ mod tests {
         assert!(add_one(&client, &table).await.is_err());
         assert_eq!((proxy.received("UpdateItem"), proxy.forwarded("UpdateItem")), (3, 1));
         assert_eq!(stored(&engine, &table).await, 1);
+        engine.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_late_write_lands_when_nobody_waits_for_it() {
+        let (engine, proxy, client, table) = set_up().await;
+        proxy.inject(|call| match call.number {
+            1 => Fault::Late(Duration::from_millis(50)),
+            _ => Fault::None,
+        });
+        assert!(add_one(&client, &table).await.is_err());
+        add_one(&client, &table).await.unwrap();
+        assert_eq!((stored(&engine, &table).await, proxy.forwarded("UpdateItem")), (1, 1));
+        while proxy.forwarded("UpdateItem") < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(stored(&engine, &table).await, 2);
+        engine.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_transaction_says_why_item_by_item() {
+        let (engine, proxy, client, _) = set_up().await;
+        proxy.inject(|_| Fault::Cancel(&["None", "TransactionConflict"]));
+        let error = client.transact_write_items().send().await.unwrap_err().into_service_error();
+        let TransactWriteItemsError::TransactionCanceledException(cancelled) = error else {
+            panic!("{error:?}")
+        };
+        let reasons = cancelled.cancellation_reasons().iter();
+        let codes: Vec<_> = reasons.map(|reason| reason.code().unwrap()).collect();
+        assert_eq!(codes, ["None", "TransactionConflict"]);
+        assert_eq!(proxy.forwarded("TransactWriteItems"), 0);
         engine.stop().await;
     }
 
