@@ -7,9 +7,11 @@
     reason = "tests panic, and say what they measured"
 )]
 
+mod bad_input;
 mod basics;
 mod cascade;
 mod configuration;
 mod costs;
+mod faults;
 mod support;
 mod waiting;

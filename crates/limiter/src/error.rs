@@ -8,7 +8,7 @@ use crate::table::SetupError;
 use crate::{BadLimit, BoxError};
 
 /// Why an acquire granted nothing. Whatever it says, no balance changed, except where
-/// [`Unavailable`](Self::Unavailable) says otherwise.
+/// [`Unavailable`](Self::Unavailable) and [`Contended`](Self::Contended) say otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
     /// A limit is short at this moment: a gateway answers 429 with `Retry-After`.
@@ -18,7 +18,8 @@ pub enum AcquireError {
     #[error(transparent)]
     NeverAdmissible(#[from] NeverAdmissible),
     /// Other writers, or a throttled table, were in the way until attempts or time ran out: 503,
-    /// the same request may pass in a moment.
+    /// the same request may pass in a moment. A write that the deadline cut off may stand; then the
+    /// tokens are taken, never given twice.
     #[error(
         "the bucket was contended or the table throttled for {attempts} attempts: ask again in a moment"
     )]

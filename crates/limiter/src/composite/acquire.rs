@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
     Acquire, Amounts, BucketId, CompositeBucket, Configuration, Decision, EpochMillis, Presume,
-    RequestId, Wait, WritePath, WritePlan, decide, standings,
+    RequestId, Wait, WritePath, WritePlan, decide, is_clock_ahead, standings,
 };
 use tokio::sync::SemaphorePermit;
 
@@ -105,7 +105,6 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
 
     /// Runs to its end: the parts that were taken, and by which path.
     pub(super) async fn finish(mut self) -> Result<(Vec<Part>, WritePath), AcquireError> {
-        let store = self.store;
         let entries: Vec<_> = self.sides.iter().map(|side| side.entry.clone()).collect();
         let mut permits: Vec<Option<SemaphorePermit<'_>>> = entries.iter().map(|_| None).collect();
         self.read_first().await?;
@@ -127,14 +126,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                     permits.iter_mut().for_each(|permit| *permit = None);
                     self.refresh().await?;
                 }
-                Step::Repair(index, plan) => {
-                    store.counters.clocks_ahead.increment();
-                    tracing::warn!(
-                        bucket = %self.sides[index].bucket,
-                        "the refill time is more than a minute ahead of this clock: pulling it back"
-                    );
-                    self.repair(index, &plan).await?;
-                }
+                Step::Repair(index, plan) => self.repair(index, &plan, now).await?,
                 Step::Write(plans) => {
                     if self.claim(&entries, &mut permits, &plans).await {
                         continue;
@@ -354,7 +346,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         now: EpochMillis,
     ) -> Result<Option<WritePath>, AcquireError> {
         if self.run.is_over() {
-            return Err(self.out_of_attempts());
+            return Err(self.give_up());
         }
         self.run.attempts += 1;
         match plans {
@@ -370,6 +362,9 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
     ) -> Result<Option<WritePath>, AcquireError> {
         let (store, interval) = (self.store, self.store.settings.claim_interval);
         let written = store.write(self.run, &self.sides[0].bucket, plan).await;
+        if written.is_ok() {
+            self.note_clock(&self.sides[0], plan, now);
+        }
         let side = &mut self.sides[0];
         match written {
             Ok(written) => {
@@ -388,7 +383,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 Ok(Some(plan.path))
             }
             Err(WriteError::Refused(image)) => {
-                self.run.refused();
+                self.run.refused(1.0);
                 if let (Some(before), Some(found)) = (side.image(), &image) {
                     side.entry.rivals.observe(before, found, now, interval);
                 }
@@ -400,10 +395,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 Ok(None)
             }
             Err(WriteError::Trouble(trouble)) => {
-                if matches!(trouble, Trouble::Away(_)) && self.doubt.is_none() {
-                    let ids = self.sides[0].image().map(|image| image.request_ids.clone());
-                    self.doubt = Some(ids.unwrap_or_default());
-                }
+                self.note_doubt(&trouble);
                 self.wait_out(trouble).await?;
                 Ok(None)
             }
@@ -431,6 +423,9 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             Ok(write_units) => {
                 self.run.write_units += write_units;
                 let after = self.run.now();
+                for (side, (_, plan)) in self.sides.iter().zip(&pending.writes) {
+                    self.note_clock(side, plan, now);
+                }
                 for (side, (_, plan)) in self.sides.iter_mut().zip(&pending.writes) {
                     let image = plan.changed(side.image().map(AsRef::as_ref)).map(Arc::new);
                     side.learn(image, after, plan.path == WritePath::Create);
@@ -442,7 +437,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 let mut trouble = None;
                 for (side, reason) in self.sides.iter_mut().zip(reasons) {
                     // Each write of a transaction is prepared and committed: two units.
-                    self.run.write_units += 2.0;
+                    self.run.refused(2.0);
                     match reason {
                         Cancelled::None => {}
                         Cancelled::Refused(image) => {
@@ -457,12 +452,16 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 match trouble {
                     Some(trouble) => self.wait_out(trouble).await?,
                     None if self.has_landed() => {}
-                    None => self.lose().await?,
+                    None => {
+                        self.settle_doubt();
+                        self.lose().await?;
+                    }
                 }
                 Ok(None)
             }
             Err(TogetherError::Trouble(trouble)) => {
-                if matches!(trouble, Trouble::Away(_) | Trouble::Conflict) {
+                self.note_doubt(&trouble);
+                if self.doubt.is_some() || matches!(trouble, Trouble::Conflict) {
                     self.pending = Some(pending);
                 }
                 self.wait_out(trouble).await?;
@@ -471,25 +470,51 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         }
     }
 
-    async fn repair(&mut self, index: usize, plan: &WritePlan) -> Result<(), AcquireError> {
+    /// Warns of a clock that was ahead, now that a claim has put its time right.
+    fn note_clock(&self, side: &Side, plan: &WritePlan, now: EpochMillis) {
+        let is_ahead = side.image().is_some_and(|image| is_clock_ahead(image, now));
+        if plan.path == WritePath::Normal && is_ahead {
+            self.store.counters.clocks_ahead.increment();
+            tracing::warn!(
+                bucket = %side.bucket,
+                "the refill time was more than a minute ahead of this clock: it is pulled back"
+            );
+        }
+    }
+
+    async fn repair(
+        &mut self,
+        index: usize,
+        plan: &WritePlan,
+        now: EpochMillis,
+    ) -> Result<(), AcquireError> {
         if self.run.is_over() {
-            return Err(self.out_of_attempts());
+            return Err(self.give_up());
         }
         self.run.attempts += 1;
         let written = self.store.write(self.run, &self.sides[index].bucket, plan).await;
-        let now = self.run.now();
+        let after = self.run.now();
         match written {
             Ok(written) => {
+                self.note_clock(&self.sides[index], plan, now);
                 self.run.write_units += written.write_units;
-                self.sides[index].learn(written.image, now, true);
+                self.sides[index].learn(written.image, after, true);
                 Ok(())
             }
             Err(WriteError::Refused(image)) => {
-                self.run.refused();
-                self.sides[index].learn(image, now, true);
+                self.run.refused(1.0);
+                self.sides[index].learn(image, after, true);
                 self.lose().await
             }
             Err(WriteError::Trouble(trouble)) => self.wait_out(trouble).await,
+        }
+    }
+
+    /// Keeps what the item remembered before a write whose answer was lost.
+    fn note_doubt(&mut self, trouble: &Trouble) {
+        if matches!(trouble, Trouble::Away(_)) && self.doubt.is_none() {
+            let ids = self.sides[0].image().map(|image| image.request_ids.clone());
+            self.doubt = Some(ids.unwrap_or_default());
         }
     }
 
@@ -509,23 +534,23 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         }
     }
 
-    async fn lose(&mut self) -> Result<(), AcquireError> {
-        if self.run.pause_after_loss().await { Ok(()) } else { Err(self.out_of_attempts()) }
+    /// "Contended" promises that nothing was taken: not while the answer to a write is missing.
+    fn give_up(&mut self) -> AcquireError {
+        match self.run.given_up() {
+            AcquireError::Contended { .. } if self.doubt.is_some() => {
+                AcquireError::Unavailable("the answer to a write was lost".into())
+            }
+            error => error,
+        }
     }
 
-    fn out_of_attempts(&self) -> AcquireError {
-        AcquireError::Contended { attempts: self.run.attempts }
+    async fn lose(&mut self) -> Result<(), AcquireError> {
+        if self.run.pause_after_loss().await { Ok(()) } else { Err(self.give_up()) }
     }
 
     /// Pauses where a repetition can help and there is time for one.
     async fn wait_out(&mut self, trouble: Trouble) -> Result<(), AcquireError> {
-        if let Trouble::Setup(error) = trouble {
-            return Err(error.into());
-        }
-        if self.run.pause().await {
-            return Ok(());
-        }
-        Err(self.run.given_up(trouble))
+        if self.run.wait_out(trouble).await { Ok(()) } else { Err(self.give_up()) }
     }
 
     /// A limit that nobody knows may have been stored a moment ago.

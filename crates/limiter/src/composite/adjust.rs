@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::CompositeStore;
 use super::images::{Entry, Known};
 use super::run::Run;
-use crate::error::AdjustError;
+use crate::error::{AcquireError, AdjustError};
 use crate::store::{Adjusted, Correction};
 use crate::table::{Consistency, Table, Trouble, WriteError, Written};
 
@@ -26,6 +26,8 @@ pub(super) struct Adjusting<'s, 'r, 'c, T> {
     correction: &'r Correction<'r>,
     entry: Arc<Entry>,
     image: Option<Arc<CompositeBucket>>,
+    /// The table said so during this call.
+    is_fresh: bool,
     /// What the item remembered before a write whose answer was lost.
     doubt: Option<Vec<RequestId>>,
     adjusted: Adjusted,
@@ -44,12 +46,29 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
             correction,
             entry,
             image: None,
+            is_fresh: false,
             doubt: None,
             adjusted: Adjusted::default(),
         }
     }
 
     pub(super) async fn finish(mut self) -> Result<Adjusted, AdjustError> {
+        let result = self.correct().await;
+        match result {
+            // What was to be given back may have been: the caller must not try again.
+            Err(error) if self.doubt.is_some() && self.gives_back() => {
+                self.store.counters.ambiguous.increment();
+                Err(AdjustError::Ambiguous(error.into()))
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.adjusted.write_units = self.run.write_units;
+                Ok(self.adjusted)
+            }
+        }
+    }
+
+    async fn correct(&mut self) -> Result<(), AdjustError> {
         match self.entry.known() {
             Some(known) => self.image = known.image,
             // Evicted, or a lease from another process: one read.
@@ -57,11 +76,22 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
         }
         loop {
             let (plan, dropped) = match self.decide() {
+                // The limit may be newer than the image.
+                Adjustment::Write { dropped, .. } | Adjustment::Gone(dropped)
+                    if !dropped.is_empty() && !self.is_fresh =>
+                {
+                    self.read().await?;
+                    continue;
+                }
                 Adjustment::Write { plan, dropped } => (plan, dropped),
-                Adjustment::Landed => return Ok(self.done()),
+                Adjustment::Landed => {
+                    self.doubt = None;
+                    self.cover_debt().await;
+                    return Ok(());
+                }
                 Adjustment::Gone(dropped) => {
                     self.adjusted.dropped = dropped;
-                    return Ok(self.done());
+                    return Ok(());
                 }
             };
             self.adjusted.dropped = dropped;
@@ -71,10 +101,10 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
             match written {
                 Ok(written) => {
                     self.landed(&plan, written).await;
-                    return Ok(self.done());
+                    return Ok(());
                 }
                 Err(WriteError::Refused(image)) => {
-                    self.run.refused();
+                    self.run.refused(1.0);
                     self.look(image)?;
                     let in_time = self.run.attempts <= GUARDED_ATTEMPTS || self.run.pause().await;
                     if !in_time {
@@ -118,6 +148,11 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
         self.correction.amounts.values().any(|amount| *amount > Millitokens::ZERO)
     }
 
+    /// A correction may take from one limit and give back of another.
+    fn gives_back(&self) -> bool {
+        self.correction.amounts.values().any(|amount| *amount < Millitokens::ZERO)
+    }
+
     async fn landed(&mut self, plan: &WritePlan, written: Written) {
         self.run.write_units += written.write_units;
         if self.adjusted.is_forced {
@@ -128,26 +163,48 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
         self.settle_doubt(image.as_deref());
         let now = self.run.now();
         self.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative });
-        let Some(extension) = image.as_deref().and_then(|image| extend(image, now)) else { return };
-        // A debt beyond the expiry: one more unit, or the debt would be forgiven. The correction
-        // itself stands whatever becomes of this.
-        match self.run.in_time(self.store.table.write(self.correction.bucket, &extension)).await {
-            Ok(extended) => {
-                self.run.write_units += extended.write_units;
-                if let Some(image) = extended.image {
-                    self.entry.learn(Known {
-                        image: Some(image),
-                        as_of: now,
-                        is_authoritative: true,
-                    });
+        self.image = image;
+        self.cover_debt().await;
+    }
+
+    async fn cover_debt(&mut self) {
+        let now = self.run.now();
+        if let Some(extension) = self.image.as_deref().and_then(|image| extend(image, now)) {
+            self.extend(&extension).await;
+        }
+    }
+
+    /// A debt beyond the expiry: one more unit, or the debt would be forgiven. The correction itself
+    /// stands whatever becomes of this, which does nothing when it is done twice.
+    async fn extend(&mut self, extension: &WritePlan) {
+        loop {
+            let table = &self.store.table;
+            match self.run.in_time(table.write(self.correction.bucket, extension)).await {
+                Ok(extended) => {
+                    self.run.write_units += extended.write_units;
+                    if let Some(image) = extended.image {
+                        let as_of = self.run.now();
+                        self.entry.learn(Known {
+                            image: Some(image),
+                            as_of,
+                            is_authoritative: true,
+                        });
+                    }
+                    return;
+                }
+                // Somebody else extended it further.
+                Err(WriteError::Refused(_)) => return self.run.refused(1.0),
+                Err(WriteError::Trouble(trouble)) => {
+                    let may_pass = !matches!(trouble, Trouble::Setup(_));
+                    if !(may_pass && self.run.pause().await) {
+                        tracing::warn!(
+                            bucket = %self.correction.bucket, %trouble,
+                            "a debt may outlive its bucket: the expiry could not be extended"
+                        );
+                        return;
+                    }
                 }
             }
-            // Somebody else extended it further.
-            Err(WriteError::Refused(_)) => self.run.refused(),
-            Err(WriteError::Trouble(trouble)) => tracing::warn!(
-                bucket = %self.correction.bucket, %trouble,
-                "a debt may outlive its bucket: the expiry could not be extended"
-            ),
         }
     }
 
@@ -158,7 +215,7 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
         let has_landed =
             image.as_ref().is_some_and(|image| image.request_ids.contains(&self.run.id));
         if !has_landed {
-            let is_refund = !self.takes();
+            let is_refund = self.gives_back();
             let is_ambiguous = self.settle_doubt(image.as_deref());
             if is_ambiguous && is_refund {
                 return Err(AdjustError::Ambiguous(
@@ -167,6 +224,7 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
             }
         }
         self.image = image;
+        self.is_fresh = true;
         Ok(())
     }
 
@@ -203,32 +261,18 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
             let ids = self.image.as_ref().map(|image| image.request_ids.clone());
             self.doubt = Some(ids.unwrap_or_default());
         }
-        match self.pause_or(trouble).await {
-            // What was to be given back may have been: the caller must not try again.
-            Err(AdjustError::Unavailable(source)) if is_lost && !self.takes() => {
-                self.store.counters.ambiguous.increment();
-                Err(AdjustError::Ambiguous(source))
-            }
-            Ok(()) if is_lost => self.read().await,
-            result => result,
-        }
+        self.pause_or(trouble).await?;
+        if is_lost { self.read().await } else { Ok(()) }
     }
 
     async fn pause_or(&mut self, trouble: Trouble) -> Result<(), AdjustError> {
-        if let Trouble::Setup(error) = trouble {
-            return Err(error.into());
-        }
-        if self.run.pause().await {
+        if self.run.wait_out(trouble).await {
             return Ok(());
         }
-        match trouble {
-            Trouble::Away(source) => Err(AdjustError::Unavailable(source)),
-            _ => Err(AdjustError::Contended),
-        }
-    }
-
-    fn done(mut self) -> Adjusted {
-        self.adjusted.write_units = self.run.write_units;
-        self.adjusted
+        Err(match self.run.given_up() {
+            AcquireError::Unavailable(source) => AdjustError::Unavailable(source),
+            AcquireError::Setup(error) => error.into(),
+            _ => AdjustError::Contended,
+        })
     }
 }

@@ -14,7 +14,7 @@ use super::images::{Entry, Known, Resolved};
 use super::run::Run;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
-use crate::table::{Consistency, Table, Trouble};
+use crate::table::{Consistency, Table};
 
 /// Whether the table is asked for the limits of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,10 +138,9 @@ impl<T: Table> CompositeStore<T> {
         let found = loop {
             match run.in_time(self.table.read(&keys, consistency)).await {
                 Ok(found) => break found,
-                Err(Trouble::Setup(error)) => return Err(error.into()),
                 Err(trouble) => {
-                    if !run.pause().await {
-                        return Err(run.given_up(trouble));
+                    if !run.wait_out(trouble).await {
+                        return Err(run.given_up());
                     }
                 }
             }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sluicegate_core::{EpochMillis, RequestId};
 use tokio::time::Instant;
+use tokio::time::error::Elapsed;
 
 use crate::BoxError;
 use crate::clock::Clock;
@@ -26,6 +27,8 @@ pub(super) struct Run<'a> {
     pub(super) write_units: f64,
     pub(super) read_units: f64,
     pause: Duration,
+    /// What kept the last attempt from being answered; `None`: it was.
+    trouble: Option<Trouble>,
 }
 
 impl<'a> Run<'a> {
@@ -38,6 +41,7 @@ impl<'a> Run<'a> {
             write_units: 0.0,
             read_units: 0.0,
             pause: Duration::from_millis(1),
+            trouble: None,
         }
     }
 
@@ -52,8 +56,9 @@ impl<'a> Run<'a> {
 
     /// A refused condition costs what the write would have: at least one unit, and the answer does
     /// not say how much more.
-    pub(super) fn refused(&mut self) {
-        self.write_units += 1.0;
+    pub(super) fn refused(&mut self, units: f64) {
+        self.trouble = None;
+        self.write_units += units;
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -76,12 +81,23 @@ impl<'a> Run<'a> {
         if self.attempts <= ATTEMPTS_AT_ONCE { !self.is_over() } else { self.pause().await }
     }
 
-    /// What a call ends with that has no more time for this.
-    pub(super) fn given_up(&self, trouble: Trouble) -> AcquireError {
+    /// Pauses where a repetition can help; false when it cannot or there is no time left for one.
+    pub(super) async fn wait_out(&mut self, trouble: Trouble) -> bool {
+        let was_held_up = matches!(self.trouble, Some(Trouble::Throttled(_) | Trouble::Conflict));
         match trouble {
-            Trouble::Away(source) => AcquireError::Unavailable(source),
-            Trouble::Setup(error) => error.into(),
-            Trouble::Throttled(_) | Trouble::Conflict => {
+            // The deadline ended it after the table had answered "in a moment": that is no outage.
+            Trouble::Away(source) if was_held_up && source.is::<Elapsed>() => {}
+            trouble => self.trouble = Some(trouble),
+        }
+        !matches!(self.trouble, Some(Trouble::Setup(_))) && self.pause().await
+    }
+
+    /// What a call ends with that has no more time or attempts.
+    pub(super) fn given_up(&mut self) -> AcquireError {
+        match self.trouble.take() {
+            Some(Trouble::Away(source)) => AcquireError::Unavailable(source),
+            Some(Trouble::Setup(error)) => error.into(),
+            Some(Trouble::Throttled(_) | Trouble::Conflict) | None => {
                 AcquireError::Contended { attempts: self.attempts }
             }
         }
