@@ -98,6 +98,11 @@ async fn what_is_left<T: Shared>(table: T) {
     assert_eq!(shares, [0.9, 0.3]);
     assert!(!lease.is_near_limit());
     assert!(ask(50).await.unwrap().is_near_limit());
+
+    // It fills up while the work goes on; an adjustment is then missing from a full bucket.
+    clock.advance(Duration::from_secs(600));
+    lease.adjust("tpm", 400).await.unwrap();
+    assert_eq!(lease.remaining()[1].available.get(), 600_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

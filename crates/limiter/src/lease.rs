@@ -212,8 +212,10 @@ impl<S: Store, C: Clock> Lease<S, C> {
                 let bucket = image.limits.get(limit)?;
                 let rule = bucket.rule;
                 let adjusted = taken.get(limit).map_or(0, |taken| taken.get()) - granted.get();
-                let tokens = clamped(bucket.tokens.get().saturating_sub(adjusted));
-                let available = rule.effective(tokens, image.refilled_at, now);
+                // After the cap: what a full bucket would have earned meanwhile is not there to
+                // forgive an adjustment.
+                let worth = rule.effective(bucket.tokens, image.refilled_at, now);
+                let available = clamped(worth.get().saturating_sub(adjusted)).min(rule.burst());
                 let share = share(available, rule.burst());
                 let (entity, limit) = (part.bucket.entity.clone(), limit.clone());
                 Some(Remaining { entity, limit, rule, available, share })
