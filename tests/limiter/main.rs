@@ -13,5 +13,7 @@ mod cascade;
 mod configuration;
 mod costs;
 mod faults;
+mod metering;
+mod stress;
 mod support;
 mod waiting;

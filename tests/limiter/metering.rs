@@ -1,0 +1,139 @@
+//! From the limiter to the stream of the engine, through the processor, to usage windows: what they
+//! say is what was granted less what was given back.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluicegate::{AcquireError, DynamoTable, Limit, TestClock};
+use sluicegate_local::InProcess;
+use sluicegate_local::poller::{BatchSize, Duplicates, Poller, Settings as PollerSettings};
+use sluicegate_processor::{Processor, Settings};
+use sluicegate_testkit::usage::read_usages;
+use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
+
+use crate::support::{T0, at, limiter};
+
+const ENTITIES: u8 = 50;
+const PARENTS: u8 = 5;
+/// The embedded engine slows down as the stream of a table grows.
+const OPERATIONS_PER_TABLE: usize = 500;
+
+/// Millitokens by entity and limit.
+type Sums = BTreeMap<(String, String), i128>;
+
+fn limits() -> [Limit; 2] {
+    [Limit::per_minute("rpm", 600), Limit::per_minute("tpm", 60_000)]
+}
+
+fn operations(kind: &EngineKind) -> usize {
+    let asked = std::env::var("SLUICEGATE_TEST_OPERATIONS").ok();
+    let default = if *kind == EngineKind::Embedded { 10_000 } else { 600 };
+    asked.map_or(default, |asked| asked.parse().expect("a number of operations"))
+}
+
+/// Random work on a table; what it took less what it gave back.
+async fn work(table: DynamoTable, seed: u64, operations: usize) -> Sums {
+    let clock = TestClock::at(at(T0));
+    let limiter = limiter(table, &clock);
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let mut sums = Sums::new();
+    let mut leases = Vec::new();
+    for _ in 0..operations {
+        clock.advance(Duration::from_millis(rng.u64(..2_000)));
+        match rng.u8(..10) {
+            0..=5 => {
+                let n = rng.u8(..ENTITIES);
+                let mut entities = vec![format!("user-{n}")];
+                let tpm = rng.i64(1..5_000_000);
+                let request = limiter.acquire(&entities[0], "gpt-4").limits(limits());
+                let request = request.consume("rpm", 1).consume_milli("tpm", tpm);
+                let request = if n % 3 == 0 {
+                    entities.push(format!("team-{}", n % PARENTS));
+                    request.cascade_to(&entities[1])
+                } else {
+                    request.no_cascade()
+                };
+                match request.await {
+                    Ok(lease) => {
+                        let taken = BTreeMap::from([("rpm", 1_000), ("tpm", tpm)]);
+                        note(&mut sums, &entities, &taken, 1);
+                        leases.push((lease, entities, taken));
+                    }
+                    Err(AcquireError::LimitExceeded(_)) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            6..=8 if !leases.is_empty() => {
+                let chosen = rng.usize(..leases.len());
+                let (lease, entities, taken) = &mut leases[chosen];
+                let by = rng.i64(-2_000_000..3_000_000);
+                lease.adjust_milli("tpm", by).await.unwrap();
+                note(&mut sums, entities, &BTreeMap::from([("tpm", by)]), 1);
+                *taken.entry("tpm").or_default() += by;
+            }
+            _ if !leases.is_empty() => {
+                let (lease, entities, taken) = leases.swap_remove(rng.usize(..leases.len()));
+                lease.release().await.unwrap();
+                note(&mut sums, &entities, &taken, -1);
+            }
+            _ => {}
+        }
+    }
+    sums
+}
+
+fn note(sums: &mut Sums, entities: &[String], amounts: &BTreeMap<&str, i64>, sign: i128) {
+    for entity in entities {
+        for (limit, amount) in amounts {
+            let sum = sums.entry((entity.clone(), (*limit).to_owned())).or_default();
+            *sum += sign * i128::from(*amount);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_windows_are_what_was_granted_less_what_was_given_back() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let mut left = operations(engine.kind());
+        for seed in 0.. {
+            let some = left.min(OPERATIONS_PER_TABLE);
+            if some == 0 {
+                break;
+            }
+            left -= some;
+            let name = engine.create_table().await;
+            let sums = work(DynamoTable::new(engine.client(), &name), seed, some).await;
+
+            let processor = Processor::new(engine.client().clone(), Settings::new(&name));
+            let function = InProcess::new(processor, Duration::from_secs(60));
+            let settings = PollerSettings {
+                batch_size: BatchSize::new(100).unwrap(),
+                duplicates: Some(Duplicates::seeded(seed)),
+                ..PollerSettings::default()
+            };
+            let mut poller = Poller::new(engine.stream(&name).await, function, settings);
+            let report = poller.drain().await.unwrap();
+            let usages = read_usages(engine.client(), &name).await;
+            for kind in ["hour", "day"] {
+                let mut found = Sums::new();
+                for ((entity, _, _, _), usage) in usages.iter().filter(|(id, _)| id.2 == kind) {
+                    for (limit, milli) in &usage.consumed_milli {
+                        *found.entry((entity.clone(), limit.clone())).or_default() += milli;
+                    }
+                }
+                found.retain(|_, sum| *sum != 0);
+                let mut sums = sums.clone();
+                sums.retain(|_, sum| *sum != 0);
+                assert_eq!(found, sums, "{kind} windows, seed {seed}");
+            }
+            println!(
+                "{:?}: {some} operations, {} records, {} windows",
+                engine.kind(),
+                report.records,
+                usages.len()
+            );
+        }
+        engine.stop().await;
+    }
+}
