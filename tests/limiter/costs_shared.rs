@@ -79,6 +79,7 @@ async fn an_admission_costs_little_more_than_a_unit_when_a_bucket_is_shared() {
         let engine = RunningEngine::start(kind).await;
         let proxy = Proxy::start(engine.endpoint_url()).await;
         proxy.inject(|_| Fault::Delay(LATENCY));
+        let mut dearest = 0.0_f64;
         for load in [0.3, 0.9] {
             let name = engine.create_table().await;
             // The bucket is there; nobody has seen it.
@@ -105,8 +106,9 @@ async fn an_admission_costs_little_more_than_a_unit_when_a_bucket_is_shared() {
             );
             assert_eq!(total.contended, 0, "{total:?}");
             assert!(total.granted > 100, "{total:?}");
-            assert!(per(total.write_units) <= UNITS_MOST, "{total:?}");
+            dearest = dearest.max(per(total.write_units));
         }
+        assert!(dearest <= UNITS_MOST, "{dearest} write units an admission");
         engine.stop().await;
     }
 }

@@ -42,16 +42,20 @@ impl Claim {
         let refill = bucket.rule.refill();
         let (tokens, cap) = (i128::from(bucket.tokens.get()), i128::from(cap.get()));
         let gap = refill.gap(since, now);
-        if tokens + gap <= cap {
-            // A refund that lands first must not be topped up by a refill computed without it.
-            let condition = Condition::AtMost(limit.clone(), milli(cap - gap));
-            return Self { tokens: milli(gap), condition };
-        }
         // Room for what accrues in the next interval, so that its writers need no claim of their
         // own; a request for the whole burst gets it.
         let amount = i128::from(amount.get()).max(0);
         let accrues = refill.gap(interval.before(now), now);
         let headroom = (accrues - amount).min(cap - amount).max(0);
+        // A claim of a whole interval that stops just below the cap would leave those writers as
+        // little room as one that reaches it. A shorter one fills up: were it cut as well, busy
+        // writers would keep the bucket below its burst for ever.
+        let room = if gap < accrues { 0 } else { headroom };
+        if tokens + gap <= cap - room {
+            // A refund that lands first must not be topped up by a refill computed without it.
+            let condition = Condition::AtMost(limit.clone(), milli(cap - gap));
+            return Self { tokens: milli(gap), condition };
+        }
         // Right only for the balance that it was cut for, or refill is lost.
         let condition = Condition::Exactly(limit.clone(), bucket.tokens);
         Self { tokens: milli(cap - headroom - tokens), condition }

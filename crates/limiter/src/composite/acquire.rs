@@ -35,6 +35,12 @@ impl Side {
         self.known.as_ref().and_then(|known| known.image.as_ref())
     }
 
+    /// The image, if it is older than this call. What becomes of a newer one says nothing about how
+    /// far to trust an old one, and would be counted twice.
+    fn guess(&self) -> Option<&Arc<CompositeBucket>> {
+        self.image().filter(|_| !self.is_fresh)
+    }
+
     pub(super) fn learn(
         &mut self,
         image: Option<Arc<CompositeBucket>>,
@@ -176,8 +182,12 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 Presume::Unchanged
             };
         }
-        // Ahead of need, when nobody else does it: those behind then need not wait.
-        let is_due = age * 2 > interval && !side.entry.rivals.claimed_lately();
+        // Ahead of need: those behind then need not wait, nor find out by a write that fails that
+        // nobody claimed. With rivals later, and one in two: they all think of it.
+        let is_due = match side.entry.rivals.claimed_lately() {
+            false => age * 2 > interval,
+            true => age * 4 > interval * 3 && fastrand::bool(),
+        };
         let is_free = holds_claim || side.entry.claims.available_permits() > 0;
         if is_due && is_free { Presume::ClaimDue } else { Presume::Unchanged }
     }
@@ -369,7 +379,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         match written {
             Ok(written) => {
                 self.run.write_units += written.write_units;
-                if let (Some(before), Some(after)) = (side.image(), &written.image) {
+                if let (Some(before), Some(after)) = (side.guess(), &written.image) {
                     let found = if plan.path == WritePath::Normal { before } else { after };
                     side.entry.rivals.observe(before, found, now, interval);
                 }
@@ -384,7 +394,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             }
             Err(WriteError::Refused(image)) => {
                 self.run.refused(1.0);
-                if let (Some(before), Some(found)) = (side.image(), &image) {
+                if let (Some(before), Some(found)) = (side.guess(), &image) {
                     side.entry.rivals.observe(before, found, now, interval);
                 }
                 side.learn(image, self.run.now(), true);
@@ -441,7 +451,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                     match reason {
                         Cancelled::None => {}
                         Cancelled::Refused(image) => {
-                            if let (Some(before), Some(found)) = (side.image(), &image) {
+                            if let (Some(before), Some(found)) = (side.guess(), &image) {
                                 side.entry.rivals.observe(before, found, now, interval);
                             }
                             side.learn(image, after, true);

@@ -137,8 +137,10 @@ pub(super) struct Rivals {
 }
 
 const WHOLE: u32 = 1_024;
-/// One observation moves a share by a quarter of the way.
-const STEP: u32 = 4;
+/// One observation that rivals are there moves a share by half of the way, one that they are not by a
+/// quarter: both mistakes cost a write, and who shares a bucket does so for a while.
+const UP: u32 = 2;
+const DOWN: u32 = 4;
 
 impl Rivals {
     /// Notes what stood in the table when a stale image was used.
@@ -171,6 +173,6 @@ fn shift(share: &AtomicU32, happened: bool) {
     let target = if happened { WHOLE } else { 0 };
     // A lost update between two tasks loses one observation.
     let new =
-        if target > old { old + (target - old).div_ceil(STEP) } else { old - old.div_ceil(STEP) };
+        if target > old { old + (target - old).div_ceil(UP) } else { old - old.div_ceil(DOWN) };
     share.store(new, Ordering::Relaxed);
 }
