@@ -182,12 +182,8 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 Presume::Unchanged
             };
         }
-        // Ahead of need: those behind then need not wait, nor find out by a write that fails that
-        // nobody claimed. With rivals later, and one in two: they all think of it.
-        let is_due = match side.entry.rivals.claimed_lately() {
-            false => age * 2 > interval,
-            true => age * 4 > interval * 3 && fastrand::bool(),
-        };
+        // Ahead of need, when nobody else does it: those behind then need not wait.
+        let is_due = age * 2 > interval && !side.entry.rivals.claimed_lately();
         let is_free = holds_claim || side.entry.claims.available_permits() > 0;
         if is_due && is_free { Presume::ClaimDue } else { Presume::Unchanged }
     }
