@@ -47,7 +47,7 @@ async fn work(table: DynamoTable, seed: u64, operations: usize) -> Sums {
                 let tpm = rng.i64(1..5_000_000);
                 let request = limiter.acquire(&entities[0], "gpt-4").limits(limits());
                 let request = request.consume("rpm", 1).consume_milli("tpm", tpm);
-                let request = if n % 3 == 0 {
+                let request = if n.is_multiple_of(3) {
                     entities.push(format!("team-{}", n % PARENTS));
                     request.cascade_to(&entities[1])
                 } else {
