@@ -12,6 +12,7 @@ mod basics;
 mod cascade;
 mod configuration;
 mod costs;
+mod costs_shared;
 mod faults;
 mod metering;
 mod stress;

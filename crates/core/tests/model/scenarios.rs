@@ -173,8 +173,9 @@ fn named(which: &str) -> Protocol {
             Protocol { faults, presumes, ..cold(warm(one(), &[], scripts, &[1, 4, 100])) }
         }
         "a slower rate" => {
-            let before = stored(1, &[("a", rule(3_000, 100_000, 1_000))], &[]);
-            let after = stored(2, &[("a", fast())], &[]);
+            // Far from full: a claim of the whole gap holds for any balance below the cap.
+            let before = stored(1, &[("a", rule(9_000, 100_000, 1_000))], &[]);
+            let after = stored(2, &[("a", rule(9_000, 10_000, 1_000))], &[]);
             let debit = correct(&[("a", 400)]);
             let half = take(&[("a", 500)]);
             let scripts = vec![vec![half.clone(), a1.clone()], vec![debit, a1], vec![half]];
