@@ -13,6 +13,7 @@ mod capture;
 mod engines;
 mod figures;
 mod lambda;
+mod package;
 mod process;
 mod soak;
 mod stages;
@@ -38,6 +39,8 @@ enum Task {
     Figures,
     /// Builds the function for this machine's architecture.
     Lambda,
+    /// Runs the README's example against the packages as they would be published.
+    Package,
     Soak(soak::Args),
     /// Lints template.yaml and asserts what correct counting depends on.
     Template,
@@ -51,6 +54,7 @@ fn main() -> ExitCode {
         Task::Engines(args) => engines::run(&args),
         Task::Figures => figures::run(),
         Task::Lambda => lambda::run(),
+        Task::Package => package::run(),
         Task::Soak(args) => soak::run(&args),
         Task::Template => template::run(),
         Task::Test(args) => test::run(&args),

@@ -1,0 +1,104 @@
+//! `cargo xtask package`: the README's example against what would be published.
+//!
+//! The workspace sees every file and every feature of its members; a user gets what `cargo package`
+//! puts into an archive. A crate outside the workspace is built from the unpacked archives and
+//! runs the example.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{process, workspace};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// In the order in which they would be published.
+const PACKAGES: [&str; 2] = ["sluicegate-core", "sluicegate"];
+
+pub(crate) fn run() -> Result<()> {
+    let readme = fs::read_to_string(workspace::root().join("README.md")).context("README.md")?;
+    let program = program(&readme).context("README.md has no ```rust example with a `Limiter`")?;
+
+    let mut package = process::cargo();
+    // Verifying builds each archive by itself; the build below does so with both.
+    package.args(["package", "--no-verify", "--allow-dirty", "--locked", "--quiet"]);
+    package.args(PACKAGES.iter().flat_map(|package| ["--package", package]));
+    package.arg("--target-dir").arg(workspace::target_dir());
+    process::run(&mut package)?;
+
+    // Below no Cargo.toml of the workspace, or it would be a member.
+    let scratch = std::env::temp_dir().join(format!("sluicegate-package-{}", std::process::id()));
+    let result = build(&scratch, &program);
+    fs::remove_dir_all(&scratch).ok();
+    result
+}
+
+fn build(scratch: &Path, program: &str) -> Result<()> {
+    fs::create_dir_all(scratch.join("src")).context("cannot make a folder")?;
+    for package in PACKAGES {
+        let archive = workspace::target_dir().join(format!("package/{package}-{VERSION}.crate"));
+        let mut tar = Command::new("tar");
+        process::run(tar.arg("-xzf").arg(archive).arg("-C").arg(scratch))?;
+    }
+    fs::write(scratch.join("Cargo.toml"), manifest()).context("cannot write a manifest")?;
+    fs::write(scratch.join("src/main.rs"), program).context("cannot write a program")?;
+    let mut cargo = process::cargo();
+    cargo.args(["run", "--quiet", "--manifest-path"]).arg(scratch.join("Cargo.toml"));
+    cargo.arg("--target-dir").arg(workspace::target_dir().join("package/build"));
+    process::run(&mut cargo)?;
+    println!("the README's example runs against {PACKAGES:?} {VERSION} as packaged");
+    Ok(())
+}
+
+fn manifest() -> String {
+    format!(
+        r#"[package]
+name = "example"
+version = "0.0.0"
+edition = "2024"
+
+[workspace]
+
+[dependencies]
+sluicegate = {{ path = "sluicegate-{VERSION}" }}
+tokio = {{ version = "1", features = ["rt", "time"] }}
+
+[patch.crates-io]
+sluicegate-core = {{ path = "sluicegate-core-{VERSION}" }}
+"#
+    )
+}
+
+/// The example as a program: the lines that rustdoc hides are shown, and `main` stands around it.
+fn program(readme: &str) -> Result<String> {
+    let mut blocks = readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let Some(example) = blocks.find(|block| block.contains("Limiter")) else {
+        bail!("no example");
+    };
+    let shown: Vec<_> = example
+        .lines()
+        .map(|line| line.strip_prefix("# ").unwrap_or(if line == "#" { "" } else { line }))
+        .collect();
+    Ok(format!(
+        "fn main() -> Result<(), Box<dyn std::error::Error>> {{\n{}\n}}\n",
+        shown.join("\n")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_lines_are_part_of_the_program() {
+        let readme =
+            "x\n```rust\nother\n```\n```rust\nuse a::Limiter;\n# hidden()?;\n#\n# Ok(())\n```\n";
+        let program = program(readme).unwrap();
+        assert_eq!(
+            program,
+            "fn main() -> Result<(), Box<dyn std::error::Error>> {\nuse a::Limiter;\nhidden()?;\n\nOk(())\n}\n"
+        );
+        assert!(super::program("no example").is_err());
+    }
+}
