@@ -12,6 +12,7 @@ mod bench;
 mod capture;
 mod engines;
 mod figures;
+mod interop;
 mod lambda;
 mod package;
 mod process;
@@ -37,6 +38,8 @@ enum Task {
     Engines(engines::Args),
     /// Measures the function beside a bare one: size, memory, time to the first response.
     Figures,
+    /// Lets zae-limiter and this library acquire from one bucket, and compares what was counted.
+    Interop,
     /// Builds the function for this machine's architecture.
     Lambda,
     /// Runs the README's example against the packages as they would be published.
@@ -53,6 +56,7 @@ fn main() -> ExitCode {
         Task::Capture(args) => capture::run(&args),
         Task::Engines(args) => engines::run(&args),
         Task::Figures => figures::run(),
+        Task::Interop => interop::run(),
         Task::Lambda => lambda::run(),
         Task::Package => package::run(),
         Task::Soak(args) => soak::run(&args),

@@ -33,6 +33,8 @@ pub(crate) enum Engine {
     Sam,
     /// Linter of templates.
     CfnLint,
+    /// Another producer of the reference schema.
+    ZaeLimiter,
 }
 
 impl Engine {
@@ -42,6 +44,7 @@ impl Engine {
             Self::CargoLambda => "cargo-lambda",
             Self::Sam => "sam",
             Self::CfnLint => "cfn-lint",
+            Self::ZaeLimiter => "zae-limiter",
         }
     }
 
@@ -52,6 +55,7 @@ impl Engine {
             Self::CargoLambda => &["cargo-lambda==1.9.2"],
             Self::Sam => &["aws-sam-cli==1.170.0"],
             Self::CfnLint => &["cfn-lint==1.51.0"],
+            Self::ZaeLimiter => &["zae-limiter==0.8.1"],
         }
     }
 
