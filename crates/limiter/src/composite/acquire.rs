@@ -7,70 +7,18 @@ use std::sync::Arc;
 
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Acquire, Amounts, BucketId, CompositeBucket, Configuration, Decision, EpochMillis, Presume,
-    RequestId, Wait, WritePath, WritePlan, decide, is_clock_ahead, standings,
+    Acquire, BucketId, Decision, EpochMillis, Presume, RequestId, Wait, WritePath, WritePlan,
+    decide, standings,
 };
 use tokio::sync::SemaphorePermit;
 
 use super::CompositeStore;
-use super::images::{Entry, Known};
+use super::images::Entry;
 use super::run::Run;
+use super::side::Side;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible};
 use crate::store::Part;
-use crate::table::{Cancelled, Consistency, Table, TogetherError, Trouble, WriteError};
-
-/// One bucket of a request.
-pub(super) struct Side {
-    pub(super) bucket: BucketId,
-    pub(super) amounts: Amounts,
-    pub(super) configuration: Arc<Configuration>,
-    pub(super) entry: Arc<Entry>,
-    pub(super) known: Option<Known>,
-    /// The table said so during this call.
-    pub(super) is_fresh: bool,
-}
-
-impl Side {
-    pub(super) fn image(&self) -> Option<&Arc<CompositeBucket>> {
-        self.known.as_ref().and_then(|known| known.image.as_ref())
-    }
-
-    /// The image, if it is older than this call. What becomes of a newer one says nothing about how
-    /// far to trust an old one, and would be counted twice.
-    fn guess(&self) -> Option<&Arc<CompositeBucket>> {
-        self.image().filter(|_| !self.is_fresh)
-    }
-
-    pub(super) fn learn(
-        &mut self,
-        image: Option<Arc<CompositeBucket>>,
-        now: EpochMillis,
-        is_authoritative: bool,
-    ) {
-        let known = Known { image, as_of: now, is_authoritative };
-        self.entry.learn(known.clone());
-        self.known = Some(known);
-        self.is_fresh = is_authoritative;
-    }
-
-    fn standings(&self, now: EpochMillis) -> Vec<LimitStatus> {
-        let image = self.image().map(AsRef::as_ref);
-        standings(image, &self.amounts, &self.configuration, now)
-            .into_iter()
-            .filter(|standing| self.amounts.contains_key(&standing.limit))
-            .map(|standing| LimitStatus::new(&self.bucket.entity, standing))
-            .collect()
-    }
-
-    fn part(&self) -> Part {
-        Part {
-            bucket: self.bucket.clone(),
-            amounts: self.amounts.clone(),
-            image: self.image().cloned(),
-            configuration: self.configuration.clone(),
-        }
-    }
-}
+use crate::table::{Consistency, Table};
 
 /// What the sides of a request come to.
 enum Step {
@@ -84,9 +32,9 @@ enum Step {
 }
 
 /// A transaction whose answer was lost: the same again, under the same token, is done once.
-struct Pending {
-    writes: [(BucketId, WritePlan); 2],
-    token: String,
+pub(super) struct Pending {
+    pub(super) writes: [(BucketId, WritePlan); 2],
+    pub(super) token: String,
 }
 
 /// An acquire under way.
@@ -95,8 +43,8 @@ pub(super) struct Acquiring<'s, 'r, 'c, T> {
     pub(super) run: &'r mut Run<'c>,
     pub(super) sides: Vec<Side>,
     /// The ids that the item remembered before a write whose answer was lost.
-    doubt: Option<Vec<RequestId>>,
-    pending: Option<Pending>,
+    pub(super) doubt: Option<Vec<RequestId>>,
+    pub(super) pending: Option<Pending>,
     refreshed_configuration: bool,
 }
 
@@ -343,220 +291,6 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             }
         }
         waited && !self.run.is_over()
-    }
-
-    /// Sends the plans; the path when they were done.
-    async fn write(
-        &mut self,
-        plans: &[WritePlan],
-        now: EpochMillis,
-    ) -> Result<Option<WritePath>, AcquireError> {
-        if self.run.is_over() {
-            return Err(self.give_up());
-        }
-        self.run.attempts += 1;
-        match plans {
-            [plan] => self.write_one(plan, now).await,
-            plans => self.write_together(plans, now).await,
-        }
-    }
-
-    async fn write_one(
-        &mut self,
-        plan: &WritePlan,
-        now: EpochMillis,
-    ) -> Result<Option<WritePath>, AcquireError> {
-        let (store, interval) = (self.store, self.store.settings.claim_interval);
-        let written = store.write(self.run, &self.sides[0].bucket, plan).await;
-        if written.is_ok() {
-            self.note_clock(&self.sides[0], plan, now);
-        }
-        let side = &mut self.sides[0];
-        match written {
-            Ok(written) => {
-                self.run.write_units += written.write_units;
-                if let (Some(before), Some(after)) = (side.guess(), &written.image) {
-                    let found = if plan.path == WritePath::Normal { before } else { after };
-                    side.entry.rivals.observe(before, found, now, interval);
-                }
-                let is_put = plan.path == WritePath::Create;
-                let is_authoritative = written.image.is_some() || is_put;
-                let image = written
-                    .image
-                    .or_else(|| plan.changed(side.image().map(AsRef::as_ref)).map(Arc::new));
-                side.learn(image, self.run.now(), is_authoritative);
-                self.settle_doubt();
-                Ok(Some(plan.path))
-            }
-            Err(WriteError::Refused(image)) => {
-                self.run.refused(1.0);
-                if let (Some(before), Some(found)) = (side.guess(), &image) {
-                    side.entry.rivals.observe(before, found, now, interval);
-                }
-                side.learn(image, self.run.now(), true);
-                if !self.has_landed() {
-                    self.settle_doubt();
-                    self.lose().await?;
-                }
-                Ok(None)
-            }
-            Err(WriteError::Trouble(trouble)) => {
-                self.note_doubt(&trouble);
-                self.wait_out(trouble).await?;
-                Ok(None)
-            }
-        }
-    }
-
-    async fn write_together(
-        &mut self,
-        plans: &[WritePlan],
-        now: EpochMillis,
-    ) -> Result<Option<WritePath>, AcquireError> {
-        let pending = match self.pending.take() {
-            Some(pending) => pending,
-            None => Pending {
-                writes: [0, 1].map(|n| (self.sides[n].bucket.clone(), plans[n].clone())),
-                token: self.run.token(),
-            },
-        };
-        let interval = self.store.settings.claim_interval;
-        match self
-            .run
-            .in_time(self.store.table.write_together(&pending.writes, &pending.token))
-            .await
-        {
-            Ok(write_units) => {
-                self.run.write_units += write_units;
-                let after = self.run.now();
-                for (side, (_, plan)) in self.sides.iter().zip(&pending.writes) {
-                    self.note_clock(side, plan, now);
-                }
-                for (side, (_, plan)) in self.sides.iter_mut().zip(&pending.writes) {
-                    let image = plan.changed(side.image().map(AsRef::as_ref)).map(Arc::new);
-                    side.learn(image, after, plan.path == WritePath::Create);
-                }
-                Ok(Some(pending.writes[0].1.path))
-            }
-            Err(TogetherError::Cancelled(reasons)) => {
-                let after = self.run.now();
-                let mut trouble = None;
-                for (side, reason) in self.sides.iter_mut().zip(reasons) {
-                    // Each write of a transaction is prepared and committed: two units.
-                    self.run.refused(2.0);
-                    match reason {
-                        Cancelled::None => {}
-                        Cancelled::Refused(image) => {
-                            if let (Some(before), Some(found)) = (side.guess(), &image) {
-                                side.entry.rivals.observe(before, found, now, interval);
-                            }
-                            side.learn(image, after, true);
-                        }
-                        Cancelled::Trouble(reason) => trouble = Some(reason),
-                    }
-                }
-                match trouble {
-                    Some(trouble) => self.wait_out(trouble).await?,
-                    None if self.has_landed() => {}
-                    None => {
-                        self.settle_doubt();
-                        self.lose().await?;
-                    }
-                }
-                Ok(None)
-            }
-            Err(TogetherError::Trouble(trouble)) => {
-                self.note_doubt(&trouble);
-                if self.doubt.is_some() || matches!(trouble, Trouble::Conflict) {
-                    self.pending = Some(pending);
-                }
-                self.wait_out(trouble).await?;
-                Ok(None)
-            }
-        }
-    }
-
-    /// Warns of a clock that was ahead, now that a claim has put its time right.
-    fn note_clock(&self, side: &Side, plan: &WritePlan, now: EpochMillis) {
-        let is_ahead = side.image().is_some_and(|image| is_clock_ahead(image, now));
-        if plan.path == WritePath::Normal && is_ahead {
-            self.store.counters.clocks_ahead.increment();
-            tracing::warn!(
-                bucket = %side.bucket,
-                "the refill time was more than a minute ahead of this clock: it is pulled back"
-            );
-        }
-    }
-
-    async fn repair(
-        &mut self,
-        index: usize,
-        plan: &WritePlan,
-        now: EpochMillis,
-    ) -> Result<(), AcquireError> {
-        if self.run.is_over() {
-            return Err(self.give_up());
-        }
-        self.run.attempts += 1;
-        let written = self.store.write(self.run, &self.sides[index].bucket, plan).await;
-        let after = self.run.now();
-        match written {
-            Ok(written) => {
-                self.note_clock(&self.sides[index], plan, now);
-                self.run.write_units += written.write_units;
-                self.sides[index].learn(written.image, after, true);
-                Ok(())
-            }
-            Err(WriteError::Refused(image)) => {
-                self.run.refused(1.0);
-                self.sides[index].learn(image, after, true);
-                self.lose().await
-            }
-            Err(WriteError::Trouble(trouble)) => self.wait_out(trouble).await,
-        }
-    }
-
-    /// Keeps what the item remembered before a write whose answer was lost.
-    fn note_doubt(&mut self, trouble: &Trouble) {
-        if matches!(trouble, Trouble::Away(_)) && self.doubt.is_none() {
-            let ids = self.sides[0].image().map(|image| image.request_ids.clone());
-            self.doubt = Some(ids.unwrap_or_default());
-        }
-    }
-
-    fn has_landed(&self) -> bool {
-        self.sides
-            .iter()
-            .any(|side| side.image().is_some_and(|image| image.request_ids.contains(&self.run.id)))
-    }
-
-    /// A write whose answer was lost did not land, as far as the item tells. When four others wrote
-    /// since, it no longer can.
-    fn settle_doubt(&mut self) {
-        let Some(before) = self.doubt.take() else { return };
-        let image = self.sides[0].image();
-        if image.is_some_and(|image| super::is_overrun(&before, image, &self.run.id)) {
-            self.store.counters.ambiguous.increment();
-        }
-    }
-
-    /// "Contended" promises that nothing was taken: not while the answer to a write is missing.
-    fn give_up(&mut self) -> AcquireError {
-        match self.run.given_up() {
-            AcquireError::Contended { .. } if self.doubt.is_some() => {
-                AcquireError::Unavailable("the answer to a write was lost".into())
-            }
-            error => error,
-        }
-    }
-
-    async fn lose(&mut self) -> Result<(), AcquireError> {
-        if self.run.pause_after_loss().await { Ok(()) } else { Err(self.give_up()) }
-    }
-
-    /// Pauses where a repetition can help and there is time for one.
-    async fn wait_out(&mut self, trouble: Trouble) -> Result<(), AcquireError> {
-        if self.run.wait_out(trouble).await { Ok(()) } else { Err(self.give_up()) }
     }
 
     /// A limit that nobody knows may have been stored a moment ago.

@@ -9,6 +9,8 @@ mod directory;
 mod images;
 mod resolve;
 mod run;
+mod side;
+mod write;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +22,13 @@ use sluicegate_core::{
     standings,
 };
 
-use self::acquire::{Acquiring, Side};
+use self::acquire::Acquiring;
 use self::adjust::Adjusting;
 use self::directory::Directory;
 use self::images::Images;
 use self::resolve::Lookup;
 use self::run::Run;
+use self::side::Side;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::dynamo::DynamoTable;

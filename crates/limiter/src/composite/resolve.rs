@@ -9,9 +9,9 @@ use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, Rules};
 
 use super::CompositeStore;
-use super::acquire::Side;
 use super::images::{Entry, Known, Resolved};
 use super::run::Run;
+use super::side::Side;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
 use crate::table::{Consistency, Table};

@@ -1,0 +1,62 @@
+//! One bucket of a request, and what is known of it.
+
+use std::sync::Arc;
+
+use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, standings};
+
+use super::images::{Entry, Known};
+use crate::error::LimitStatus;
+use crate::store::Part;
+
+/// One bucket of a request.
+pub(super) struct Side {
+    pub(super) bucket: BucketId,
+    pub(super) amounts: Amounts,
+    pub(super) configuration: Arc<Configuration>,
+    pub(super) entry: Arc<Entry>,
+    pub(super) known: Option<Known>,
+    /// The table said so during this call.
+    pub(super) is_fresh: bool,
+}
+
+impl Side {
+    pub(super) fn image(&self) -> Option<&Arc<CompositeBucket>> {
+        self.known.as_ref().and_then(|known| known.image.as_ref())
+    }
+
+    /// The image, if it is older than this call. What becomes of a newer one says nothing about how
+    /// far to trust an old one, and would be counted twice.
+    pub(super) fn guess(&self) -> Option<&Arc<CompositeBucket>> {
+        self.image().filter(|_| !self.is_fresh)
+    }
+
+    pub(super) fn learn(
+        &mut self,
+        image: Option<Arc<CompositeBucket>>,
+        now: EpochMillis,
+        is_authoritative: bool,
+    ) {
+        let known = Known { image, as_of: now, is_authoritative };
+        self.entry.learn(known.clone());
+        self.known = Some(known);
+        self.is_fresh = is_authoritative;
+    }
+
+    pub(super) fn standings(&self, now: EpochMillis) -> Vec<LimitStatus> {
+        let image = self.image().map(AsRef::as_ref);
+        standings(image, &self.amounts, &self.configuration, now)
+            .into_iter()
+            .filter(|standing| self.amounts.contains_key(&standing.limit))
+            .map(|standing| LimitStatus::new(&self.bucket.entity, standing))
+            .collect()
+    }
+
+    pub(super) fn part(&self) -> Part {
+        Part {
+            bucket: self.bucket.clone(),
+            amounts: self.amounts.clone(),
+            image: self.image().cloned(),
+            configuration: self.configuration.clone(),
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! Sending the plans of an acquire, and what their answers mean for it.
+
+use std::sync::Arc;
+
+use sluicegate_core::{EpochMillis, WritePath, WritePlan, is_clock_ahead};
+
+use super::acquire::{Acquiring, Pending};
+use super::side::Side;
+use crate::error::AcquireError;
+use crate::table::{Cancelled, Table, TogetherError, Trouble, WriteError};
+
+impl<T: Table> Acquiring<'_, '_, '_, T> {
+    /// Sends the plans; the path when they were done.
+    pub(super) async fn write(
+        &mut self,
+        plans: &[WritePlan],
+        now: EpochMillis,
+    ) -> Result<Option<WritePath>, AcquireError> {
+        if self.run.is_over() {
+            return Err(self.give_up());
+        }
+        self.run.attempts += 1;
+        match plans {
+            [plan] => self.write_one(plan, now).await,
+            plans => self.write_together(plans, now).await,
+        }
+    }
+
+    async fn write_one(
+        &mut self,
+        plan: &WritePlan,
+        now: EpochMillis,
+    ) -> Result<Option<WritePath>, AcquireError> {
+        let (store, interval) = (self.store, self.store.settings.claim_interval);
+        let written = store.write(self.run, &self.sides[0].bucket, plan).await;
+        if written.is_ok() {
+            self.note_clock(&self.sides[0], plan, now);
+        }
+        let side = &mut self.sides[0];
+        match written {
+            Ok(written) => {
+                self.run.write_units += written.write_units;
+                if let (Some(before), Some(after)) = (side.guess(), &written.image) {
+                    let found = if plan.path == WritePath::Normal { before } else { after };
+                    side.entry.rivals.observe(before, found, now, interval);
+                }
+                let is_put = plan.path == WritePath::Create;
+                let is_authoritative = written.image.is_some() || is_put;
+                let image = written
+                    .image
+                    .or_else(|| plan.changed(side.image().map(AsRef::as_ref)).map(Arc::new));
+                side.learn(image, self.run.now(), is_authoritative);
+                self.settle_doubt();
+                Ok(Some(plan.path))
+            }
+            Err(WriteError::Refused(image)) => {
+                self.run.refused(1.0);
+                if let (Some(before), Some(found)) = (side.guess(), &image) {
+                    side.entry.rivals.observe(before, found, now, interval);
+                }
+                side.learn(image, self.run.now(), true);
+                if !self.has_landed() {
+                    self.settle_doubt();
+                    self.lose().await?;
+                }
+                Ok(None)
+            }
+            Err(WriteError::Trouble(trouble)) => {
+                self.note_doubt(&trouble);
+                self.wait_out(trouble).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    async fn write_together(
+        &mut self,
+        plans: &[WritePlan],
+        now: EpochMillis,
+    ) -> Result<Option<WritePath>, AcquireError> {
+        let pending = match self.pending.take() {
+            Some(pending) => pending,
+            None => Pending {
+                writes: [0, 1].map(|n| (self.sides[n].bucket.clone(), plans[n].clone())),
+                token: self.run.token(),
+            },
+        };
+        let interval = self.store.settings.claim_interval;
+        match self
+            .run
+            .in_time(self.store.table.write_together(&pending.writes, &pending.token))
+            .await
+        {
+            Ok(write_units) => {
+                self.run.write_units += write_units;
+                let after = self.run.now();
+                for (side, (_, plan)) in self.sides.iter().zip(&pending.writes) {
+                    self.note_clock(side, plan, now);
+                }
+                for (side, (_, plan)) in self.sides.iter_mut().zip(&pending.writes) {
+                    let image = plan.changed(side.image().map(AsRef::as_ref)).map(Arc::new);
+                    side.learn(image, after, plan.path == WritePath::Create);
+                }
+                Ok(Some(pending.writes[0].1.path))
+            }
+            Err(TogetherError::Cancelled(reasons)) => {
+                let after = self.run.now();
+                let mut trouble = None;
+                for (side, reason) in self.sides.iter_mut().zip(reasons) {
+                    // Each write of a transaction is prepared and committed: two units.
+                    self.run.refused(2.0);
+                    match reason {
+                        Cancelled::None => {}
+                        Cancelled::Refused(image) => {
+                            if let (Some(before), Some(found)) = (side.guess(), &image) {
+                                side.entry.rivals.observe(before, found, now, interval);
+                            }
+                            side.learn(image, after, true);
+                        }
+                        Cancelled::Trouble(reason) => trouble = Some(reason),
+                    }
+                }
+                match trouble {
+                    Some(trouble) => self.wait_out(trouble).await?,
+                    None if self.has_landed() => {}
+                    None => {
+                        self.settle_doubt();
+                        self.lose().await?;
+                    }
+                }
+                Ok(None)
+            }
+            Err(TogetherError::Trouble(trouble)) => {
+                self.note_doubt(&trouble);
+                if self.doubt.is_some() || matches!(trouble, Trouble::Conflict) {
+                    self.pending = Some(pending);
+                }
+                self.wait_out(trouble).await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Warns of a clock that was ahead, now that a claim has put its time right.
+    fn note_clock(&self, side: &Side, plan: &WritePlan, now: EpochMillis) {
+        let is_ahead = side.image().is_some_and(|image| is_clock_ahead(image, now));
+        if plan.path == WritePath::Normal && is_ahead {
+            self.store.counters.clocks_ahead.increment();
+            tracing::warn!(
+                bucket = %side.bucket,
+                "the refill time was more than a minute ahead of this clock: it is pulled back"
+            );
+        }
+    }
+
+    pub(super) async fn repair(
+        &mut self,
+        index: usize,
+        plan: &WritePlan,
+        now: EpochMillis,
+    ) -> Result<(), AcquireError> {
+        if self.run.is_over() {
+            return Err(self.give_up());
+        }
+        self.run.attempts += 1;
+        let written = self.store.write(self.run, &self.sides[index].bucket, plan).await;
+        let after = self.run.now();
+        match written {
+            Ok(written) => {
+                self.note_clock(&self.sides[index], plan, now);
+                self.run.write_units += written.write_units;
+                self.sides[index].learn(written.image, after, true);
+                Ok(())
+            }
+            Err(WriteError::Refused(image)) => {
+                self.run.refused(1.0);
+                self.sides[index].learn(image, after, true);
+                self.lose().await
+            }
+            Err(WriteError::Trouble(trouble)) => self.wait_out(trouble).await,
+        }
+    }
+
+    /// Keeps what the item remembered before a write whose answer was lost.
+    fn note_doubt(&mut self, trouble: &Trouble) {
+        if matches!(trouble, Trouble::Away(_)) && self.doubt.is_none() {
+            let ids = self.sides[0].image().map(|image| image.request_ids.clone());
+            self.doubt = Some(ids.unwrap_or_default());
+        }
+    }
+
+    fn has_landed(&self) -> bool {
+        self.sides
+            .iter()
+            .any(|side| side.image().is_some_and(|image| image.request_ids.contains(&self.run.id)))
+    }
+
+    /// A write whose answer was lost did not land, as far as the item tells. When four others wrote
+    /// since, it no longer can.
+    fn settle_doubt(&mut self) {
+        let Some(before) = self.doubt.take() else { return };
+        let image = self.sides[0].image();
+        if image.is_some_and(|image| super::is_overrun(&before, image, &self.run.id)) {
+            self.store.counters.ambiguous.increment();
+        }
+    }
+
+    /// "Contended" promises that nothing was taken: not while the answer to a write is missing.
+    pub(super) fn give_up(&mut self) -> AcquireError {
+        match self.run.given_up() {
+            AcquireError::Contended { .. } if self.doubt.is_some() => {
+                AcquireError::Unavailable("the answer to a write was lost".into())
+            }
+            error => error,
+        }
+    }
+
+    async fn lose(&mut self) -> Result<(), AcquireError> {
+        if self.run.pause_after_loss().await { Ok(()) } else { Err(self.give_up()) }
+    }
+
+    /// Pauses where a repetition can help and there is time for one.
+    pub(super) async fn wait_out(&mut self, trouble: Trouble) -> Result<(), AcquireError> {
+        if self.run.wait_out(trouble).await { Ok(()) } else { Err(self.give_up()) }
+    }
+}
