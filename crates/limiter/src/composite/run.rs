@@ -27,6 +27,8 @@ pub(super) struct Run<'a> {
     pub(super) write_units: f64,
     pub(super) read_units: f64,
     pause: Duration,
+    /// What the quickest answer of the table took, [`PAUSE_MAX`] at most.
+    quickest: Duration,
     /// What kept the last attempt from being answered; `None`: it was.
     trouble: Option<Trouble>,
 }
@@ -41,6 +43,7 @@ impl<'a> Run<'a> {
             write_units: 0.0,
             read_units: 0.0,
             pause: Duration::from_millis(1),
+            quickest: PAUSE_MAX,
             trouble: None,
         }
     }
@@ -62,14 +65,21 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.attempts >= ATTEMPTS_MAX || Instant::now() >= self.deadline
+        self.attempts >= ATTEMPTS_MAX || !self.has_time_after(Duration::ZERO)
+    }
+
+    /// Whether another attempt after this pause can be answered before the deadline: one that is
+    /// cut off leaves in doubt what it did.
+    fn has_time_after(&self, pause: Duration) -> bool {
+        let answer = if self.attempts == 0 { Duration::ZERO } else { self.quickest };
+        Instant::now() + pause + answer < self.deadline
     }
 
     /// Waits a random while that grows; false when there is no time left for it.
     pub(super) async fn pause(&mut self) -> bool {
         let pause = self.pause.mul_f64(fastrand::f64());
         self.pause = (self.pause * 2).min(PAUSE_MAX);
-        if self.is_over() || Instant::now() + pause >= self.deadline {
+        if self.attempts >= ATTEMPTS_MAX || !self.has_time_after(pause) {
             return false;
         }
         tokio::time::sleep(pause).await;
@@ -105,10 +115,13 @@ impl<'a> Run<'a> {
 
     /// Ends a call on the table with the time that is left.
     pub(super) async fn in_time<T, E: From<Trouble>>(
-        &self,
+        &mut self,
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        match tokio::time::timeout_at(self.deadline, call).await {
+        let start = Instant::now();
+        let answer = tokio::time::timeout_at(self.deadline, call).await;
+        self.quickest = self.quickest.min(start.elapsed());
+        match answer {
             Ok(result) => result,
             Err(elapsed) => Err(Trouble::Away(BoxError::from(elapsed)).into()),
         }
