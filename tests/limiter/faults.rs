@@ -294,8 +294,7 @@ async fn what_does_not_pass_ends() {
             );
             let always = fault.clone();
             on.inject("TransactWriteItems", move |_| always.clone());
-            let contended =
-                in_time(async { ask!(limiter, "u", "p").deadline(AMPLE).await }).await;
+            let contended = in_time(async { ask!(limiter, "u", "p").deadline(AMPLE).await }).await;
             assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
             on.inject("GetItem", move |_| fault.clone());
             let cold = on.limiter();
@@ -304,8 +303,7 @@ async fn what_does_not_pass_ends() {
         }
         for fault in CANCELLED {
             on.inject("TransactWriteItems", move |_| fault.clone());
-            let contended =
-                in_time(async { ask!(limiter, "u", "p").deadline(AMPLE).await }).await;
+            let contended = in_time(async { ask!(limiter, "u", "p").deadline(AMPLE).await }).await;
             assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
         }
         for fault in [Fault::Cut, Fault::INTERNAL, Fault::Delay(Duration::from_secs(60))] {
