@@ -15,6 +15,7 @@ mod costs;
 mod costs_shared;
 mod faults;
 mod metering;
+mod simulated;
 mod stress;
 mod support;
 mod waiting;

@@ -282,6 +282,10 @@ pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Optio
             // that makes room for it and by the next claim.
             let unclaimed = bucket.rule.refill().gap(since, view.now);
             let ceiling = milli(i128::from(bucket.rule.burst().get()) - unclaimed);
+            if take.floors && ceiling < amount.get() {
+                // No balance is both enough and low enough.
+                return None;
+            }
             plan.conditions.push(Condition::AtMost(limit.clone(), ceiling));
         }
         if take.floors {

@@ -67,8 +67,9 @@ impl Millitokens {
         self.0
     }
 
-    /// The nearest amount inside the range.
-    pub(crate) fn saturating(milli: i128) -> Self {
+    /// The amount of millitokens in the range that is nearest to this.
+    #[must_use]
+    pub fn saturating(milli: i128) -> Self {
         let clamped = milli.clamp(Self::MIN.0.into(), Self::MAX.0.into());
         Self(i64::try_from(clamped).unwrap_or(Self::MAX.0))
     }

@@ -4,21 +4,25 @@
 //! grant, with "no" said from an image that may say it, or with the reason why it cannot tell.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Acquire, BucketId, Decision, EpochMillis, Presume, RequestId, Wait, WritePath, WritePlan,
-    decide, standings,
+    Acquire, BucketId, Decision, EpochMillis, Presume, RequestId, WritePath, WritePlan, decide,
+    standings,
 };
 use tokio::sync::SemaphorePermit;
+use tokio::time::Instant;
 
 use super::CompositeStore;
-use super::images::Entry;
+use super::images::{Entry, UnderWay};
 use super::run::Run;
 use super::side::Side;
-use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible};
+use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::Part;
-use crate::table::{Consistency, Table};
+use crate::table::Table;
+
+/// How long a task waits for the answer to another's write before it tries for itself.
+const ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// What the sides of a request come to.
 enum Step {
@@ -26,8 +30,10 @@ enum Step {
     Write(Vec<WritePlan>),
     /// Puts one side's clock right; then decide again.
     Repair(usize, WritePlan),
-    /// These sides look short.
+    /// Some side looks short.
     Short,
+    /// This side is short if the writes of other tasks that are under way are done.
+    Spoken(usize),
     Unknown(InvalidRequest),
 }
 
@@ -45,7 +51,11 @@ pub(super) struct Acquiring<'s, 'r, 'c, T> {
     /// The ids that the item remembered before a write whose answer was lost.
     pub(super) doubt: Option<Vec<RequestId>>,
     pub(super) pending: Option<Pending>,
-    refreshed_configuration: bool,
+    /// What its own write takes while its answer is not there.
+    pub(super) under_way: Vec<UnderWay>,
+    /// An answer to another's write did not come in time.
+    is_impatient: bool,
+    pub(super) refreshed_configuration: bool,
 }
 
 impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
@@ -54,7 +64,16 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         run: &'r mut Run<'c>,
         sides: Vec<Side>,
     ) -> Self {
-        Self { store, run, sides, doubt: None, pending: None, refreshed_configuration: false }
+        Self {
+            store,
+            run,
+            sides,
+            doubt: None,
+            pending: None,
+            under_way: Vec::new(),
+            is_impatient: false,
+            refreshed_configuration: false,
+        }
     }
 
     /// Runs to its end: the parts that were taken, and by which path.
@@ -80,6 +99,10 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                     permits.iter_mut().for_each(|permit| *permit = None);
                     self.refresh().await?;
                 }
+                Step::Spoken(index) => {
+                    permits.iter_mut().for_each(|permit| *permit = None);
+                    self.wait_for_answer(index).await;
+                }
                 Step::Repair(index, plan) => self.repair(index, &plan, now).await?,
                 Step::Write(plans) => {
                     if self.claim(&entries, &mut permits, &plans).await {
@@ -88,7 +111,11 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                     if let Some(path) = self.write(&plans, now).await? {
                         return Ok((self.parts(), path));
                     }
-                    permits.iter_mut().for_each(|permit| *permit = None);
+                    // Who lost a claim to another process tries again before the others of this
+                    // one: at the end of the line it would find new tokens and lose again.
+                    if self.run.has_paused() {
+                        permits.iter_mut().for_each(|permit| *permit = None);
+                    }
                 }
             }
         }
@@ -151,7 +178,10 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 interval: self.store.settings.claim_interval,
                 presume: *presume,
             };
-            match decide(side.image().map(AsRef::as_ref), acquire, now) {
+            let Some(decision) = self.decide(side, acquire, now) else {
+                return Step::Spoken(index);
+            };
+            match decision {
                 Decision::Write(plan) => plans.push(plan),
                 Decision::Repair(plan) => return Step::Repair(index, plan),
                 // All sides are written at once, under one id.
@@ -165,81 +195,34 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         if is_short { Step::Short } else { Step::Write(plans) }
     }
 
-    /// Reads what nobody knows yet, and what other processes are known to have moved on: half a
-    /// read is cheaper than a write that fails.
-    async fn read_first(&mut self) -> Result<(), AcquireError> {
-        let now = self.run.now();
-        let interval = i64::from(self.store.settings.claim_interval.0);
-        let is_wanted = |side: &Side| match (&side.known, side.image()) {
-            (None, _) => true,
-            (Some(_), None) => false,
-            (Some(_), Some(image)) => {
-                let is_stale = now.get() - image.refilled_at.get() > interval;
-                let rivals = &side.entry.rivals;
-                is_stale && rivals.moves() && !rivals.claimed_lately() && !side.is_fresh
-            }
-        };
-        let wanted: Vec<_> =
-            (0..self.sides.len()).filter(|index| is_wanted(&self.sides[*index])).collect();
-        if wanted.is_empty() { Ok(()) } else { self.read(&wanted).await }
-    }
-
-    /// Reads the short sides whose image is too old to say "no" from.
-    async fn refresh(&mut self) -> Result<(), AcquireError> {
-        let stale: Vec<_> =
-            (0..self.sides.len()).filter(|index| !self.sides[*index].is_fresh).collect();
-        self.read(&stale).await
-    }
-
-    async fn read(&mut self, wanted: &[usize]) -> Result<(), AcquireError> {
-        let key = |index: &usize| {
-            let BucketId { entity, resource } = self.sides[*index].bucket.clone();
-            ItemKey::Bucket(entity, resource)
-        };
-        let keys: Vec<_> = wanted.iter().map(key).collect();
-        loop {
-            let found = self.run.in_time(self.store.table.read(&keys, Consistency::Strong)).await;
-            match found {
-                Ok(found) => {
-                    self.run.read_units += found.read_units;
-                    let now = self.run.now();
-                    for (index, item) in wanted.iter().zip(found.items) {
-                        let side = &mut self.sides[*index];
-                        let image = super::image(&side.bucket, item.as_ref())?;
-                        if let (Some(stale), Some(found)) = (side.image(), &image) {
-                            side.entry.rivals.observe(
-                                stale,
-                                found,
-                                now,
-                                self.store.settings.claim_interval,
-                            );
-                        }
-                        side.learn(image, now, true);
-                    }
-                    return Ok(());
-                }
-                Err(trouble) => self.wait_out(trouble).await?,
-            }
+    /// Decides on one side; `None` when it depends on what becomes of writes under way.
+    fn decide(&self, side: &Side, acquire: Acquire<'_>, now: EpochMillis) -> Option<Decision> {
+        let image = side.image().map(AsRef::as_ref);
+        let left =
+            image.filter(|_| !self.is_impatient).and_then(|image| side.entry.less_under_way(image));
+        let Some(left) = left else { return Some(decide(image, acquire, now)) };
+        match decide(Some(&left), acquire, now) {
+            Decision::Short(_) | Decision::Repair(_) => match decide(image, acquire, now) {
+                Decision::Write(_) => None,
+                decision => Some(decision),
+            },
+            decision => Some(decision),
         }
     }
 
-    /// "No", if the image of every short side may say it.
-    fn refusal(&self, now: EpochMillis) -> Option<AcquireError> {
-        let sides: Vec<_> = self.sides.iter().map(|side| (side, side.standings(now))).collect();
-        let may_refuse = |side: &Side| {
-            let deny_cache = self.store.settings.deny_cache;
-            side.is_fresh
-                || side.known.as_ref().is_some_and(|known| known.may_refuse(now, deny_cache))
-        };
-        let is_short = |limits: &[LimitStatus]| limits.iter().any(LimitStatus::is_violated);
-        if sides.iter().any(|(side, limits)| is_short(limits) && !may_refuse(side)) {
-            return None;
+    /// Waits for the answer to a write of another task on this side's bucket.
+    async fn wait_for_answer(&mut self, index: usize) {
+        let side = &mut self.sides[index];
+        let entry = side.entry.clone();
+        let mut answered = std::pin::pin!(entry.answered.notified());
+        // From here on no answer is missed; one may have come before.
+        answered.as_mut().enable();
+        let is_under_way = side.image().is_some_and(|image| entry.less_under_way(image).is_some());
+        if is_under_way {
+            let until = self.run.deadline.min(Instant::now() + ANSWER_TIME);
+            self.is_impatient = tokio::time::timeout_at(until, answered).await.is_err();
         }
-        let limits: Vec<_> = sides.into_iter().flat_map(|(_, limits)| limits).collect();
-        if limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst) {
-            return Some(NeverAdmissible { limits }.into());
-        }
-        Some(LimitExceeded::new(limits).into())
+        side.catch_up();
     }
 
     /// Gets the right to claim where a plan does; true when that took a while and the decision is
@@ -283,24 +266,8 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             };
         }
         if waited {
-            for side in &mut self.sides {
-                let newest = side.entry.known();
-                side.is_fresh &= newest.as_ref().map(|known| known.as_of)
-                    == side.known.as_ref().map(|known| known.as_of);
-                side.known = newest.or(side.known.take());
-            }
+            self.sides.iter_mut().for_each(Side::catch_up);
         }
         waited && !self.run.is_over()
-    }
-
-    /// A limit that nobody knows may have been stored a moment ago.
-    async fn look_again(&mut self, unknown: InvalidRequest) -> Result<(), AcquireError> {
-        if std::mem::replace(&mut self.refreshed_configuration, true) {
-            return Err(unknown.into());
-        }
-        for side in &mut self.sides {
-            self.store.look_up_again(side, self.run).await?;
-        }
-        self.refresh().await
     }
 }

@@ -7,6 +7,8 @@ mod acquire;
 mod adjust;
 mod directory;
 mod images;
+mod reads;
+mod refusal;
 mod resolve;
 mod run;
 mod side;

@@ -86,9 +86,14 @@ impl<'a> Run<'a> {
         true
     }
 
+    /// Whether it has lost so often that others should go first.
+    pub(super) fn has_paused(&self) -> bool {
+        self.attempts > ATTEMPTS_AT_ONCE
+    }
+
     /// The pause after losing to another writer: none at first.
     pub(super) async fn pause_after_loss(&mut self) -> bool {
-        if self.attempts <= ATTEMPTS_AT_ONCE { !self.is_over() } else { self.pause().await }
+        if self.has_paused() { self.pause().await } else { !self.is_over() }
     }
 
     /// Pauses where a repetition can help; false when it cannot or there is no time left for one.

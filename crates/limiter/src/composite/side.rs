@@ -42,6 +42,14 @@ impl Side {
         self.is_fresh = is_authoritative;
     }
 
+    /// Takes over what other tasks learned meanwhile.
+    pub(super) fn catch_up(&mut self) {
+        let newest = self.entry.known();
+        let as_of = |known: &Option<Known>| known.as_ref().map(|known| known.as_of);
+        self.is_fresh &= as_of(&newest) == as_of(&self.known);
+        self.known = newest.or(self.known.take());
+    }
+
     pub(super) fn standings(&self, now: EpochMillis) -> Vec<LimitStatus> {
         let image = self.image().map(AsRef::as_ref);
         standings(image, &self.amounts, &self.configuration, now)

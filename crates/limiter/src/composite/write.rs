@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sluicegate_core::{EpochMillis, WritePath, WritePlan, is_clock_ahead};
 
 use super::acquire::{Acquiring, Pending};
+use super::images::UnderWay;
 use super::side::Side;
 use crate::error::AcquireError;
 use crate::table::{Cancelled, Table, TogetherError, Trouble, WriteError};
@@ -20,10 +21,14 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             return Err(self.give_up());
         }
         self.run.attempts += 1;
-        match plans {
+        self.under_way =
+            self.sides.iter().map(|side| UnderWay::new(&side.entry, &side.amounts)).collect();
+        let written = match plans {
             [plan] => self.write_one(plan, now).await,
             plans => self.write_together(plans, now).await,
-        }
+        };
+        self.under_way.clear();
+        written
     }
 
     async fn write_one(
@@ -175,7 +180,7 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             Err(WriteError::Refused(image)) => {
                 self.run.refused(1.0);
                 self.sides[index].learn(image, after, true);
-                self.lose().await
+                self.try_again().await
             }
             Err(WriteError::Trouble(trouble)) => self.wait_out(trouble).await,
         }
@@ -215,12 +220,22 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
         }
     }
 
+    /// Somebody else was first.
     async fn lose(&mut self) -> Result<(), AcquireError> {
+        self.under_way.clear();
+        if let Some(refusal) = self.outrun() {
+            return Err(refusal);
+        }
+        self.try_again().await
+    }
+
+    async fn try_again(&mut self) -> Result<(), AcquireError> {
         if self.run.pause_after_loss().await { Ok(()) } else { Err(self.give_up()) }
     }
 
     /// Pauses where a repetition can help and there is time for one.
     pub(super) async fn wait_out(&mut self, trouble: Trouble) -> Result<(), AcquireError> {
+        self.under_way.clear();
         if self.run.wait_out(trouble).await { Ok(()) } else { Err(self.give_up()) }
     }
 }

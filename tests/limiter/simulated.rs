@@ -1,0 +1,162 @@
+//! Many processes on one bucket in simulated time: what they spend on a table that answers after a
+//! few milliseconds, and what becomes of what it cannot give.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sluicegate::{
+    AcquireError, BucketId, Clock, CompositeStore, Consistency, EpochMillis, Limit, Limiter,
+    ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+};
+use sluicegate_core::WritePlan;
+use sluicegate_core::keys::ItemKey;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::support::{Memory, T0, at};
+
+/// Tokens a second of the bucket, and its burst.
+const RATE: u32 = 200;
+const TIME: Duration = Duration::from_secs(30);
+
+/// A table some milliseconds away.
+#[derive(Debug, Clone, Default)]
+struct Far(Memory);
+
+/// One way, and more or less of it.
+async fn travel() {
+    tokio::time::sleep(Duration::from_micros(fastrand::u64(1_000..3_500))).await;
+}
+
+impl Table for Far {
+    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
+        travel().await;
+        let written = self.0.write(bucket, plan).await;
+        travel().await;
+        written
+    }
+
+    async fn write_together(
+        &self,
+        writes: &[(BucketId, WritePlan)],
+        token: &str,
+    ) -> Result<f64, TogetherError> {
+        travel().await;
+        let written = self.0.write_together(writes, token).await;
+        travel().await;
+        written
+    }
+
+    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
+        travel().await;
+        let read = self.0.read(keys, consistency).await;
+        travel().await;
+        read
+    }
+}
+
+/// The clock of the runtime, which stands still while there is work; some milliseconds off.
+#[derive(Debug, Clone, Copy)]
+struct Simulated {
+    start: Instant,
+    off_ms: i64,
+}
+
+impl Clock for Simulated {
+    fn now(&self) -> EpochMillis {
+        let passed = i64::try_from(self.start.elapsed().as_millis()).unwrap();
+        at(T0 + self.off_ms + passed)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tally {
+    granted: u32,
+    refused: u32,
+    /// Neither.
+    lost: u32,
+    write_units: f64,
+}
+
+impl Tally {
+    fn units(&self) -> f64 {
+        self.write_units / f64::from(self.granted)
+    }
+}
+
+/// Requests at random instants, each at a random process, for a share of the rate.
+async fn load(processes: usize, share: f64) -> Tally {
+    fastrand::seed(11);
+    let (table, start) = (Far::default(), Instant::now());
+    let limiters: Vec<_> = (0..processes)
+        .map(|_| {
+            let clock = Simulated { start, off_ms: fastrand::i64(-3..=3) };
+            Limiter::with_clock(CompositeStore::on(table.clone()), clock)
+        })
+        .collect();
+    let mean_s = 1.0 / (share * f64::from(RATE));
+    let mut tasks = JoinSet::new();
+    let mut next = start;
+    loop {
+        next += Duration::from_secs_f64(-mean_s * (1.0 - fastrand::f64()).ln());
+        if next >= start + TIME {
+            break;
+        }
+        let limiter = limiters[fastrand::usize(..processes)].clone();
+        tasks.spawn(async move {
+            tokio::time::sleep_until(next).await;
+            let limits = [Limit::per_second("rps", u64::from(RATE))];
+            limiter.acquire("u", "r").consume("rps", 1).limits(limits).no_cascade().await
+        });
+    }
+    let mut tally = Tally::default();
+    while let Some(result) = tasks.join_next().await {
+        match result.unwrap() {
+            Ok(lease) => {
+                tally.granted += 1;
+                tally.write_units += lease.cost().write_units;
+            }
+            Err(AcquireError::LimitExceeded(_)) => tally.refused += 1,
+            Err(_) => tally.lost += 1,
+        }
+    }
+    println!("{processes} processes, {share} of the rate: {:.3} units, {tally:?}", tally.units());
+    tally
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_alone_spends_one_unit_for_an_admission() {
+    for share in [0.3, 0.9] {
+        let tally = load(1, share).await;
+        assert!(tally.units() <= 1.05, "{share}: {tally:?}");
+        assert_eq!((tally.refused, tally.lost), (0, 0), "{share}: {tally:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_that_share_a_bucket_spend_little_more() {
+    for processes in [8, 64] {
+        for share in [0.3, 0.9] {
+            let tally = load(processes, share).await;
+            assert!(tally.units() <= 1.4, "{processes}, {share}: {tally:?}");
+            assert_eq!((tally.refused, tally.lost), (0, 0), "{processes}, {share}: {tally:?}");
+        }
+    }
+}
+
+/// What is asked beyond the rate is refused for want of tokens, never of attempts, and nothing of
+/// the rate is left lying.
+#[tokio::test(start_paused = true)]
+async fn too_much_is_refused_and_never_contended() {
+    for (processes, units) in [(1, 1.05), (8, 1.4), (64, 1.4)] {
+        let tally = load(processes, 1.5).await;
+        assert!(tally.refused > 100, "{processes}: {tally:?}");
+        assert_eq!(tally.lost, 0, "{processes}: {tally:?}");
+        assert!(tally.units() <= units, "{processes}: {tally:?}");
+        assert!(tally.granted > 30 * RATE, "{processes}: {tally:?}");
+    }
+}
