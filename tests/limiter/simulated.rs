@@ -19,20 +19,23 @@ use crate::support::{Memory, T0, at};
 const RATE: u32 = 200;
 const TIME: Duration = Duration::from_secs(30);
 
-/// A table some milliseconds away.
-#[derive(Debug, Clone, Default)]
-struct Far(Memory);
+/// A table so many milliseconds away, there and back, more or less.
+#[derive(Debug, Clone)]
+struct Far(Memory, u64);
 
-/// One way, and more or less of it.
-async fn travel() {
-    tokio::time::sleep(Duration::from_micros(fastrand::u64(1_000..3_500))).await;
+impl Far {
+    async fn travel(&self) {
+        let one_way_us = 500 * self.1;
+        let delay_us = fastrand::u64(one_way_us / 2..one_way_us * 3 / 2);
+        tokio::time::sleep(Duration::from_micros(delay_us)).await;
+    }
 }
 
 impl Table for Far {
     async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
-        travel().await;
+        self.travel().await;
         let written = self.0.write(bucket, plan).await;
-        travel().await;
+        self.travel().await;
         written
     }
 
@@ -41,16 +44,16 @@ impl Table for Far {
         writes: &[(BucketId, WritePlan)],
         token: &str,
     ) -> Result<f64, TogetherError> {
-        travel().await;
+        self.travel().await;
         let written = self.0.write_together(writes, token).await;
-        travel().await;
+        self.travel().await;
         written
     }
 
     async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
-        travel().await;
+        self.travel().await;
         let read = self.0.read(keys, consistency).await;
-        travel().await;
+        self.travel().await;
         read
     }
 }
@@ -89,9 +92,9 @@ impl Tally {
 }
 
 /// Requests at random instants, each at a random process, for a share of the rate.
-async fn load(processes: usize, share: f64) -> Tally {
+async fn load(processes: usize, share: f64, away_ms: u64) -> Tally {
     fastrand::seed(11);
-    let (table, start) = (Far::default(), Instant::now());
+    let (table, start) = (Far(Memory::default(), away_ms), Instant::now());
     let limiters: Vec<_> = (0..processes)
         .map(|_| {
             let clock = Simulated { start, off_ms: fastrand::i64(-3..=3) };
@@ -124,14 +127,17 @@ async fn load(processes: usize, share: f64) -> Tally {
             Err(_) => tally.lost += 1,
         }
     }
-    println!("{processes} processes, {share} of the rate: {:.3} units, {tally:?}", tally.units());
+    let units = tally.units();
+    println!(
+        "{processes} processes, {away_ms} ms, {share} of the rate: {units:.3} units, {tally:?}"
+    );
     tally
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_process_alone_spends_one_unit_for_an_admission() {
     for share in [0.3, 0.9] {
-        let tally = load(1, share).await;
+        let tally = load(1, share, 4).await;
         assert!(tally.units() <= 1.05, "{share}: {tally:?}");
         assert_eq!((tally.refused, tally.lost), (0, 0), "{share}: {tally:?}");
     }
@@ -141,22 +147,25 @@ async fn a_process_alone_spends_one_unit_for_an_admission() {
 async fn processes_that_share_a_bucket_spend_little_more() {
     for processes in [8, 64] {
         for share in [0.3, 0.9] {
-            let tally = load(processes, share).await;
+            let tally = load(processes, share, 4).await;
             assert!(tally.units() <= 1.4, "{processes}, {share}: {tally:?}");
             assert_eq!((tally.refused, tally.lost), (0, 0), "{processes}, {share}: {tally:?}");
         }
     }
 }
 
-/// What is asked beyond the rate is refused for want of tokens, never of attempts, and nothing of
-/// the rate is left lying.
+/// What is asked beyond the rate is refused for want of tokens, never of attempts, and little of the
+/// rate is left lying.
 #[tokio::test(start_paused = true)]
 async fn too_much_is_refused_and_never_contended() {
-    for (processes, units) in [(1, 1.05), (8, 1.4), (64, 1.4)] {
-        let tally = load(processes, 1.5).await;
-        assert!(tally.refused > 100, "{processes}: {tally:?}");
-        assert_eq!(tally.lost, 0, "{processes}: {tally:?}");
-        assert!(tally.units() <= units, "{processes}: {tally:?}");
-        assert!(tally.granted > 30 * RATE, "{processes}: {tally:?}");
+    for (processes, away_ms, units) in
+        [(1, 4, 1.05), (8, 4, 1.4), (64, 4, 1.4), (1, 20, 1.05), (8, 20, 1.4), (64, 20, 1.6)]
+    {
+        let tally = load(processes, 1.5, away_ms).await;
+        let case = format!("{processes} processes, {away_ms} ms: {tally:?}");
+        assert!(tally.refused > 100, "{case}");
+        assert_eq!(tally.lost, 0, "{case}");
+        assert!(tally.units() <= units, "{case}");
+        assert!(tally.granted > 30 * RATE, "{case}");
     }
 }

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Acquire, BucketId, Decision, EpochMillis, Presume, RequestId, WritePath, WritePlan, decide,
-    standings,
+    Acquire, BucketId, CompositeBucket, Decision, EpochMillis, Presume, RequestId, WritePath,
+    WritePlan, decide, standings,
 };
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use super::CompositeStore;
-use super::images::{Entry, UnderWay};
+use super::images::Entry;
+use super::promises::{Promise, Whose};
 use super::run::Run;
 use super::side::Side;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
@@ -32,8 +33,8 @@ enum Step {
     Repair(usize, WritePlan),
     /// Some side looks short.
     Short,
-    /// This side is short if the writes of other tasks that are under way are done.
-    Spoken(usize),
+    /// This side is short if other requests of this process get what they are about to take.
+    Promised(usize),
     Unknown(InvalidRequest),
 }
 
@@ -51,10 +52,9 @@ pub(super) struct Acquiring<'s, 'r, 'c, T> {
     /// The ids that the item remembered before a write whose answer was lost.
     pub(super) doubt: Option<Vec<RequestId>>,
     pub(super) pending: Option<Pending>,
-    /// What its own write takes while its answer is not there.
-    pub(super) under_way: Vec<UnderWay>,
-    /// An answer to another's write did not come in time.
-    is_impatient: bool,
+    /// What it is about to take itself.
+    pub(super) promises: Vec<Promise>,
+    has_waited: bool,
     pub(super) refreshed_configuration: bool,
 }
 
@@ -70,8 +70,8 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             sides,
             doubt: None,
             pending: None,
-            under_way: Vec::new(),
-            is_impatient: false,
+            promises: Vec::new(),
+            has_waited: false,
             refreshed_configuration: false,
         }
     }
@@ -83,12 +83,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         self.read_first().await?;
         loop {
             let now = self.run.now();
-            let presumed: Vec<_> = self
-                .sides
-                .iter()
-                .zip(&permits)
-                .map(|(side, permit)| self.presume(side, permit.is_some(), now))
-                .collect();
+            let presumed: Vec<_> = self.sides.iter().map(|side| self.presume(side, now)).collect();
             match self.step(&presumed, now) {
                 Step::Granted(path) => return Ok((self.parts(), path)),
                 Step::Unknown(unknown) => self.look_again(unknown).await?,
@@ -99,12 +94,19 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                     permits.iter_mut().for_each(|permit| *permit = None);
                     self.refresh().await?;
                 }
-                Step::Spoken(index) => {
+                Step::Promised(index) => {
                     permits.iter_mut().for_each(|permit| *permit = None);
-                    self.wait_for_answer(index).await;
+                    if !std::mem::replace(&mut self.has_waited, true) {
+                        self.wait_for_answer(index).await;
+                    } else if let Some(refusal) = self.refusal_for_others(now) {
+                        return Err(refusal);
+                    } else {
+                        self.refresh().await?;
+                    }
                 }
                 Step::Repair(index, plan) => self.repair(index, &plan, now).await?,
                 Step::Write(plans) => {
+                    self.promise();
                     if self.claim(&entries, &mut permits, &plans).await {
                         continue;
                     }
@@ -145,7 +147,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
     }
 
     /// What to take for granted about a bucket.
-    fn presume(&self, side: &Side, holds_claim: bool, now: EpochMillis) -> Presume {
+    fn presume(&self, side: &Side, now: EpochMillis) -> Presume {
         let Some(image) = side.image() else { return Presume::Unchanged };
         let interval = i64::from(self.store.settings.claim_interval.0);
         let age = now.get() - image.refilled_at.get();
@@ -158,8 +160,9 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             };
         }
         // Ahead of need, when nobody else does it: those behind then need not wait.
-        let is_due = age * 2 > interval && !side.entry.rivals.claimed_lately();
-        let is_free = holds_claim || side.entry.claims.available_permits() > 0;
+        let is_due = age * 2 > interval && !side.is_fresh && !side.entry.rivals.claimed_lately();
+        // Who waited for another's claim uses it: claiming anew would keep those behind waiting.
+        let is_free = side.entry.claims.available_permits() > 0;
         if is_due && is_free { Presume::ClaimDue } else { Presume::Unchanged }
     }
 
@@ -179,7 +182,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 presume: *presume,
             };
             let Some(decision) = self.decide(side, acquire, now) else {
-                return Step::Spoken(index);
+                return Step::Promised(index);
             };
             match decision {
                 Decision::Write(plan) => plans.push(plan),
@@ -195,12 +198,10 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         if is_short { Step::Short } else { Step::Write(plans) }
     }
 
-    /// Decides on one side; `None` when it depends on what becomes of writes under way.
+    /// Decides on one side; `None` when it depends on what becomes of other requests.
     fn decide(&self, side: &Side, acquire: Acquire<'_>, now: EpochMillis) -> Option<Decision> {
         let image = side.image().map(AsRef::as_ref);
-        let left =
-            image.filter(|_| !self.is_impatient).and_then(|image| side.entry.less_under_way(image));
-        let Some(left) = left else { return Some(decide(image, acquire, now)) };
+        let Some(left) = self.left(side) else { return Some(decide(image, acquire, now)) };
         match decide(Some(&left), acquire, now) {
             Decision::Short(_) | Decision::Repair(_) => match decide(image, acquire, now) {
                 Decision::Write(_) => None,
@@ -210,19 +211,31 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         }
     }
 
-    /// Waits for the answer to a write of another task on this side's bucket.
+    /// A side's image less what is promised to others; `None`: nothing is.
+    pub(super) fn left(&self, side: &Side) -> Option<CompositeBucket> {
+        let whose = if self.promises.is_empty() { Whose::Everybody } else { Whose::UnderWay };
+        side.entry.less_promised(side.image()?, whose)
+    }
+
+    fn promise(&mut self) {
+        if self.promises.is_empty() {
+            let promise = |side: &Side| Promise::new(&side.entry, &side.amounts);
+            self.promises = self.sides.iter().map(promise).collect();
+        }
+    }
+
+    /// Waits until one of the others on this side's bucket is answered.
     async fn wait_for_answer(&mut self, index: usize) {
-        let side = &mut self.sides[index];
-        let entry = side.entry.clone();
+        let entry = self.sides[index].entry.clone();
         let mut answered = std::pin::pin!(entry.answered.notified());
         // From here on no answer is missed; one may have come before.
         answered.as_mut().enable();
-        let is_under_way = side.image().is_some_and(|image| entry.less_under_way(image).is_some());
-        if is_under_way {
+        if self.left(&self.sides[index]).is_some() {
             let until = self.run.deadline.min(Instant::now() + ANSWER_TIME);
-            self.is_impatient = tokio::time::timeout_at(until, answered).await.is_err();
+            // No answer is one as well: they take what they are about to.
+            let _ = tokio::time::timeout_at(until, answered).await;
         }
-        side.catch_up();
+        self.sides[index].catch_up();
     }
 
     /// Gets the right to claim where a plan does; true when that took a while and the decision is

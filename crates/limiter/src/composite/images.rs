@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use quick_cache::sync::Cache;
 use sluicegate_core::{
-    Amounts, Bucket, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
-    Millitokens, is_clock_ahead,
+    BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis, is_clock_ahead,
 };
 use tokio::sync::{Notify, Semaphore};
+
+use super::promises::{Promised, Whose};
 
 /// What is known of a bucket.
 #[derive(Debug, Clone)]
@@ -67,51 +68,15 @@ pub(super) struct Entry {
     /// One claim at a time: tasks of one process would lose the lock to one another.
     pub(super) claims: Semaphore,
     pub(super) rivals: Rivals,
-    /// Told of every answer to a write.
+    /// Told of every change to what is promised.
     pub(super) answered: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     known: Option<Known>,
-    /// What writes under way take: tokens that the image still shows.
-    under_way: Amounts,
+    promised: Promised,
     resolved: Option<Resolved>,
-}
-
-/// Counts what a write takes while its answer is not there.
-#[derive(Debug)]
-pub(super) struct UnderWay {
-    entry: Arc<Entry>,
-    amounts: Amounts,
-}
-
-impl UnderWay {
-    pub(super) fn new(entry: &Arc<Entry>, amounts: &Amounts) -> Self {
-        entry.lock().count(amounts, 1);
-        Self { entry: entry.clone(), amounts: amounts.clone() }
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.entry.lock().count(&self.amounts, -1);
-        self.entry.answered.notify_waiters();
-    }
-}
-
-impl State {
-    fn count(&mut self, amounts: &Amounts, sign: i64) {
-        for (limit, amount) in amounts {
-            let sum = self.under_way.get(limit).map_or(0, |so_far| i128::from(so_far.get()));
-            let sum = Millitokens::saturating(sum + i128::from(sign * amount.get()));
-            if sum > Millitokens::ZERO {
-                self.under_way.insert(limit.clone(), sum);
-            } else {
-                self.under_way.remove(limit);
-            }
-        }
-    }
 }
 
 /// A configuration put together, and until when it need not be again.
@@ -159,17 +124,19 @@ impl Entry {
         }
     }
 
-    /// The image less what writes under way take from it; `None`: they take nothing from it.
-    pub(super) fn less_under_way(&self, image: &CompositeBucket) -> Option<CompositeBucket> {
-        let state = self.lock();
-        let mut left = None;
-        for (limit, amount) in &state.under_way {
-            let Some(bucket) = image.limits.get(limit) else { continue };
-            let tokens = i128::from(bucket.tokens.get()) - i128::from(amount.get());
-            let bucket = Bucket { tokens: Millitokens::saturating(tokens), ..*bucket };
-            left.get_or_insert_with(|| image.clone()).limits.insert(limit.clone(), bucket);
-        }
-        left
+    /// Changes what is promised; whoever waits for an answer may look again.
+    pub(super) fn promise(&self, change: impl FnOnce(&mut Promised)) {
+        change(&mut self.lock().promised);
+        self.answered.notify_waiters();
+    }
+
+    /// The image less what is promised to other requests; `None`: nothing is.
+    pub(super) fn less_promised(
+        &self,
+        image: &CompositeBucket,
+        whose: Whose,
+    ) -> Option<CompositeBucket> {
+        self.lock().promised.taken_from(image, whose)
     }
 
     pub(super) fn resolved(&self) -> Option<Resolved> {

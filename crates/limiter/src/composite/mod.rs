@@ -7,6 +7,7 @@ mod acquire;
 mod adjust;
 mod directory;
 mod images;
+mod promises;
 mod reads;
 mod refusal;
 mod resolve;
@@ -41,7 +42,9 @@ use crate::table::{Cancelled, SetupError, Table, TogetherError, Trouble, WriteEr
 /// How a store of composite buckets works.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// How long a claim of refill serves the writers behind it; 100 ms.
+    /// How long a claim of refill serves the writers behind it; 100 ms. For a table that is further
+    /// away than 20 ms there and back, five times that: a claim that is known too late serves
+    /// nobody, and writers queue to make their own.
     pub claim_interval: ClaimInterval,
     /// How old an image may be that "no" is said from; 1 s. Zero: every "no" comes from the table.
     pub deny_cache: Duration,

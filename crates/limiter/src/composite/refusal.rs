@@ -17,18 +17,35 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             let at = side.image().filter(|_| side.is_fresh)?.refilled_at;
             (at.get().abs_diff(now.get()) < interval).then_some(at)
         };
-        let is_outrun = |side: &Side| {
-            claimed_at(side).is_some_and(|claimed_at| is_short(&side.standings(claimed_at)))
+        let limits = |side: &Side| {
+            let as_of = claimed_at(side).unwrap_or(now);
+            side.standings(side.image().map(AsRef::as_ref), as_of)
         };
-        self.sides.iter().any(is_outrun).then(|| {
-            let limits = |side: &Side| side.standings(claimed_at(side).unwrap_or(now));
-            no(self.sides.iter().flat_map(limits).collect())
-        })
+        let is_outrun = |side: &Side| claimed_at(side).is_some() && is_short(&limits(side));
+        self.sides.iter().any(is_outrun).then(|| no(self.sides.iter().flat_map(limits).collect()))
     }
 
     /// "No", if the image of every short side may say it.
     pub(super) fn refusal(&self, now: EpochMillis) -> Option<AcquireError> {
-        let sides: Vec<_> = self.sides.iter().map(|side| (side, side.standings(now))).collect();
+        let limits = |side: &Side| side.standings(side.image().map(AsRef::as_ref), now);
+        self.refusal_by(limits, now)
+    }
+
+    /// The same, because of what other requests of this process are about to take.
+    pub(super) fn refusal_for_others(&self, now: EpochMillis) -> Option<AcquireError> {
+        let limits = |side: &Side| {
+            let left = self.left(side);
+            side.standings(left.as_ref().or(side.image().map(AsRef::as_ref)), now)
+        };
+        self.refusal_by(limits, now)
+    }
+
+    fn refusal_by(
+        &self,
+        limits: impl Fn(&Side) -> Vec<LimitStatus>,
+        now: EpochMillis,
+    ) -> Option<AcquireError> {
+        let sides: Vec<_> = self.sides.iter().map(|side| (side, limits(side))).collect();
         let may_refuse = |side: &Side| {
             let deny_cache = self.store.settings.deny_cache;
             side.is_fresh

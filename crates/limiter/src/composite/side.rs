@@ -50,8 +50,12 @@ impl Side {
         self.known = newest.or(self.known.take());
     }
 
-    pub(super) fn standings(&self, now: EpochMillis) -> Vec<LimitStatus> {
-        let image = self.image().map(AsRef::as_ref);
+    /// How what is asked stands to this image.
+    pub(super) fn standings(
+        &self,
+        image: Option<&CompositeBucket>,
+        now: EpochMillis,
+    ) -> Vec<LimitStatus> {
         standings(image, &self.amounts, &self.configuration, now)
             .into_iter()
             .filter(|standing| self.amounts.contains_key(&standing.limit))

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use sluicegate_core::{EpochMillis, WritePath, WritePlan, is_clock_ahead};
 
 use super::acquire::{Acquiring, Pending};
-use super::images::UnderWay;
 use super::side::Side;
 use crate::error::AcquireError;
 use crate::table::{Cancelled, Table, TogetherError, Trouble, WriteError};
@@ -21,14 +20,11 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             return Err(self.give_up());
         }
         self.run.attempts += 1;
-        self.under_way =
-            self.sides.iter().map(|side| UnderWay::new(&side.entry, &side.amounts)).collect();
-        let written = match plans {
+        self.promises.iter_mut().for_each(|promise| promise.set_sent(true));
+        match plans {
             [plan] => self.write_one(plan, now).await,
             plans => self.write_together(plans, now).await,
-        };
-        self.under_way.clear();
-        written
+        }
     }
 
     async fn write_one(
@@ -222,7 +218,7 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
 
     /// Somebody else was first.
     async fn lose(&mut self) -> Result<(), AcquireError> {
-        self.under_way.clear();
+        self.promises.iter_mut().for_each(|promise| promise.set_sent(false));
         if let Some(refusal) = self.outrun() {
             return Err(refusal);
         }
@@ -235,7 +231,7 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
 
     /// Pauses where a repetition can help and there is time for one.
     pub(super) async fn wait_out(&mut self, trouble: Trouble) -> Result<(), AcquireError> {
-        self.under_way.clear();
+        self.promises.iter_mut().for_each(|promise| promise.set_sent(false));
         if self.run.wait_out(trouble).await { Ok(()) } else { Err(self.give_up()) }
     }
 }
