@@ -45,7 +45,7 @@ async fn nothing_is_sent_for_what_makes_no_sense() {
         let long = ["x".repeat(65), "x".repeat(257), "x".repeat(129)];
         for limit in ["", "a b", "a#b", "a/b", "ä", "a:b", long[0].as_str()] {
             let refused = invalid(ask("u", "r").consume(limit, 1).limits(rpm()).await);
-            assert!(matches!(refused, InvalidRequest::Name(_)), "{limit:?}: {refused}");
+            assert!(matches!(refused, InvalidRequest::LimitName(_)), "{limit:?}: {refused}");
             let unnamed = [Limit::per_minute(limit, 1)];
             let refused = invalid(ask("u", "r").consume("rpm", 1).limits(unnamed).await);
             assert!(matches!(refused, InvalidRequest::Limit(_)), "{limit:?}: {refused}");
@@ -100,7 +100,9 @@ async fn nothing_is_sent_for_what_makes_no_sense() {
             };
         }
         let error = lease.adjust("a#b", 1).await.unwrap_err();
-        assert!(matches!(error, AdjustError::InvalidRequest(InvalidRequest::Name(_))), "{error:?}");
+        let AdjustError::InvalidRequest(InvalidRequest::LimitName(_)) = error else {
+            panic!("{error:?}")
+        };
         lease.adjust("l0", 0).await.unwrap();
         assert!(proxy.received_by_operation().is_empty(), "{:?}", proxy.received_by_operation());
         // The most that an expression has to hold: every limit claimed, taken and corrected.

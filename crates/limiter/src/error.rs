@@ -31,8 +31,9 @@ pub enum AcquireError {
     /// tokens are taken, never given twice.
     #[error("the table did not answer: check the network, the endpoint and the table's health")]
     Unavailable(#[source] BoxError),
-    /// The request makes no sense: 500, because the program that made it is wrong; 400 where its
-    /// parts come from a client. No call was made, unless a limit is unknown to the table too.
+    /// The request makes no sense: 500, because the program that made it is wrong; 400 where what
+    /// is wrong came from a client, as names of entities and amounts may. No call was made, unless a
+    /// limit is unknown to the table too.
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
     /// Permissions, the table or an item must be repaired first: 500.
@@ -169,9 +170,12 @@ impl std::fmt::Display for Tokens {
 /// A request that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
-    /// An entity, resource or limit has a name that keys cannot carry.
+    /// An entity or resource has a name that keys cannot carry.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// A limit has a name that attributes cannot carry.
+    #[error(transparent)]
+    LimitName(NameError),
     /// A limit that came with the request cannot be.
     #[error(transparent)]
     Limit(#[from] BadLimit),

@@ -94,7 +94,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
     }
 
     async fn adjust_wide(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
-        let limit = LimitName::new(limit).map_err(InvalidRequest::Name)?;
+        let limit = LimitName::new(limit).map_err(InvalidRequest::LimitName)?;
         let amount = i64::try_from(milli).ok().and_then(|milli| Millitokens::new(milli).ok());
         let Some(amount) = amount else {
             return Err(InvalidRequest::Amount { limit, milli }.into());

@@ -146,8 +146,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self,
         entity: impl AsRef<str>,
         resource: impl AsRef<str>,
-    ) -> AcquireRequest<'_, S, C> {
-        AcquireRequest::new(self, entity.as_ref(), resource.as_ref())
+    ) -> AcquireRequest<&Self> {
+        AcquireRequest::new(entity, resource).of(self)
     }
 
     /// How all limits of a bucket stand: one read that sees every write, nothing taken.

@@ -19,10 +19,13 @@ use crate::store::{Cascade, Grant, Request, Store};
 pub const LIMITS_MAX: usize = 40;
 
 /// A request for tokens. Awaiting it takes everything that is asked, or nothing.
+///
+/// `L` is the limiter that is asked, a `&Limiter` that [`Limiter::acquire`] puts there. `()` is none
+/// yet: such a request says what is wanted, and somebody else awaits it.
 #[must_use = "a request does nothing until it is awaited"]
-#[derive(Debug)]
-pub struct AcquireRequest<'a, S, C> {
-    limiter: &'a Limiter<S, C>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AcquireRequest<L> {
+    limiter: L,
     entity: String,
     resource: String,
     amounts: Vec<(String, i128)>,
@@ -33,18 +36,20 @@ pub struct AcquireRequest<'a, S, C> {
     deadline: Option<Duration>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum CascadeTo {
     No,
     Parent(String),
 }
 
-impl<'a, S: Store, C: Clock> AcquireRequest<'a, S, C> {
-    pub(crate) fn new(limiter: &'a Limiter<S, C>, entity: &str, resource: &str) -> Self {
+impl AcquireRequest<()> {
+    /// Asks for nothing yet, on behalf of `entity` of `resource`. Names are checked when it is
+    /// awaited.
+    pub fn new(entity: impl AsRef<str>, resource: impl AsRef<str>) -> Self {
         Self {
-            limiter,
-            entity: entity.to_owned(),
-            resource: resource.to_owned(),
+            limiter: (),
+            entity: entity.as_ref().to_owned(),
+            resource: resource.as_ref().to_owned(),
             amounts: Vec::new(),
             limits: Vec::new(),
             parent_limits: None,
@@ -52,6 +57,34 @@ impl<'a, S: Store, C: Clock> AcquireRequest<'a, S, C> {
             wait: None,
             deadline: None,
         }
+    }
+
+    pub(crate) fn of<L>(self, limiter: L) -> AcquireRequest<L> {
+        AcquireRequest {
+            limiter,
+            entity: self.entity,
+            resource: self.resource,
+            amounts: self.amounts,
+            limits: self.limits,
+            parent_limits: self.parent_limits,
+            cascade: self.cascade,
+            wait: self.wait,
+            deadline: self.deadline,
+        }
+    }
+}
+
+impl<L> AcquireRequest<L> {
+    /// Who asks.
+    #[must_use]
+    pub fn entity(&self) -> &str {
+        &self.entity
+    }
+
+    /// For what.
+    #[must_use]
+    pub fn resource(&self) -> &str {
+        &self.resource
     }
 
     /// Asks for `tokens` of a limit: from 1 to 10^15.
@@ -108,7 +141,9 @@ impl<'a, S: Store, C: Clock> AcquireRequest<'a, S, C> {
         self.deadline = Some(deadline);
         self
     }
+}
 
+impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
     /// How all limits stand to this request, without taking anything.
     ///
     /// # Errors
@@ -142,7 +177,7 @@ impl<'a, S: Store, C: Clock> AcquireRequest<'a, S, C> {
         }
         let mut amounts = Amounts::new();
         for (limit, milli) in self.amounts {
-            let limit = LimitName::new(limit)?;
+            let limit = LimitName::new(limit).map_err(InvalidRequest::LimitName)?;
             let amount = i64::try_from(milli)
                 .ok()
                 .filter(|milli| *milli > 0)
@@ -180,7 +215,7 @@ impl<'a, S: Store, C: Clock> AcquireRequest<'a, S, C> {
     }
 }
 
-impl<'a, S: Store, C: Clock> IntoFuture for AcquireRequest<'a, S, C> {
+impl<'a, S: Store, C: Clock> IntoFuture for AcquireRequest<&'a Limiter<S, C>> {
     type Output = Result<Lease<S, C>, AcquireError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
@@ -294,11 +329,11 @@ async fn within<T>(clock: &impl Clock, until: i64, turn: impl Future<Output = T>
 #[must_use = "a request does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct PeekRequest<'a, S, C> {
-    request: AcquireRequest<'a, S, C>,
+    request: AcquireRequest<&'a Limiter<S, C>>,
 }
 
 impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
-    pub(crate) const fn new(request: AcquireRequest<'a, S, C>) -> Self {
+    pub(crate) const fn new(request: AcquireRequest<&'a Limiter<S, C>>) -> Self {
         Self { request }
     }
 
