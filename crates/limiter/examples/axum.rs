@@ -14,26 +14,29 @@ use aws_config::BehaviorVersion;
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use axum::body::Bytes;
 use axum::http::StatusCode;
+use axum::http::header::{HeaderValue, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use sluicegate::tower::{LeaseHandle, RateLimitLayer, Wanted};
+use sluicegate::tower::{LeaseHandle, RateLimitLayer, Rejection, Wanted};
 use sluicegate::{CompositeStore, DynamoStore, Limit, Limiter, MemoryTable, Store};
 
 /// What an answer is estimated to take, before it is known.
 const TOKENS_ESTIMATED: i64 = 100;
 
 /// Who asks and what for. Here a header is believed; a real server authenticates first.
-fn wanted(parts: &Parts) -> Option<Wanted> {
+fn wanted(parts: &Parts) -> Result<Option<Wanted>, Rejection> {
     if parts.uri.path() == "/health" {
-        return None;
+        return Ok(None);
     }
-    let key = parts.headers.get("x-api-key").and_then(|key| key.to_str().ok());
-    // Keys of buckets cannot carry every character: such a client is nobody in particular.
-    let user = key.filter(|key| sluicegate::EntityId::new(key).is_ok()).unwrap_or("anonymous");
+    let unknown = || {
+        Rejection::new(StatusCode::UNAUTHORIZED, "say who you are in x-user")
+            .header(WWW_AUTHENTICATE, HeaderValue::from_static("X-User"))
+    };
+    let user = parts.headers.get("x-user").ok_or_else(unknown)?.to_str()?;
     let limits = [Limit::per_minute("rpm", 5), Limit::per_minute("tpm", 1_000)];
     let wanted = Wanted::new(user, "echo").limits(limits).consume("rpm", 1);
-    Some(wanted.consume("tpm", TOKENS_ESTIMATED))
+    Ok(Some(wanted.consume("tpm", TOKENS_ESTIMATED)))
 }
 
 /// Four bytes are a token; what was estimated is corrected to it.
@@ -82,9 +85,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
     let at = listener.local_addr()?;
     println!("try:");
-    println!("  curl -i -H 'x-api-key: alice' -d 'a few words' http://{at}/echo   # six times");
+    println!("  curl -i -H 'x-user: alice' -d 'a few words' http://{at}/echo   # six times");
     println!(
-        "  curl -i -H 'x-api-key: bob' -d \"$(head -c 8000 /dev/zero | tr '\\0' x)\" http://{at}/echo"
+        "  curl -i -H 'x-user: bob' -d \"$(head -c 8000 /dev/zero | tr '\\0' x)\" http://{at}/echo"
     );
     println!("  curl -i http://{at}/health   # not limited");
     axum::serve(listener, app).await?;

@@ -52,7 +52,7 @@
 //! | [`NeverAdmissible`] | more than a full bucket holds: waiting does not help | 400 |
 //! | `Contended` | other writers or throttling until attempts ran out | 503 |
 //! | `Unavailable` | no answer in time | 503 |
-//! | [`InvalidRequest`] | the program is wrong; no call was made | 500 |
+//! | [`InvalidRequest`] | the program is wrong, or what a client named; no call was made | 500, 400 |
 //! | `Setup` | permissions, the table or an item must be repaired | 500 |
 //!
 //! A write whose answer was lost is recognised in the item by its request id, so it is neither done

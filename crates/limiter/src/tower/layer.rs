@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::request::Parts;
 use tower_layer::Layer;
 
-use super::request::Wanted;
 use super::service::RateLimit;
+use super::{Rejection, Wanted};
 use crate::clock::{Clock, SystemClock};
 use crate::limiter::Limiter;
 use crate::store::Store;
@@ -19,9 +19,10 @@ pub struct RateLimitLayer<F, S, C = SystemClock> {
 
 impl<F, S: Store, C: Clock> RateLimitLayer<F, S, C>
 where
-    F: Fn(&Parts) -> Option<Wanted>,
+    F: Fn(&Parts) -> Result<Option<Wanted>, Rejection>,
 {
-    /// A layer that asks `limiter` for what `extract` says; `None`: the request is not limited.
+    /// A layer that asks `limiter` for what `extract` says. `Ok(None)`: the request is not limited.
+    /// `Err`: this is the answer to it, and the limiter is not asked.
     ///
     /// The extractor runs before anything else and should only look. Who asks is best found out by
     /// an authenticating layer around this one that leaves its result in the request's extensions.

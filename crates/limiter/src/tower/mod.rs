@@ -1,21 +1,34 @@
 //! Rate limiting for HTTP services: a tower layer.
 //!
-//! A [`RateLimitLayer`] has a limiter and an extractor. The extractor says what a request takes
-//! ([`Wanted`]), or `None` for one that is not limited. What is granted goes on to the inner
-//! service with a [`LeaseHandle`] in its extensions; what is refused never reaches it.
+//! A [`RateLimitLayer`] has a limiter and an extractor. The extractor says who asks and what the
+//! request costs ([`Wanted`]), `None` for a request that is not limited, or the answer to one that
+//! goes no further ([`Rejection`]). What is granted goes on to the inner service with a
+//! [`LeaseHandle`] in its extensions; what is refused never reaches it.
 //!
 //! ```
-//! use http::request::Parts;
+//! use http::StatusCode;
 //! use sluicegate::tower::{RateLimitLayer, Wanted};
 //! use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
 //!
 //! let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
-//! let layer = RateLimitLayer::new(limiter, |parts: &Parts| {
-//!     let user = parts.headers.get("x-user")?.to_str().ok()?;
-//!     Some(Wanted::new(user, "api").consume("rpm", 1).limits([Limit::per_minute("rpm", 100)]))
+//! let layer = RateLimitLayer::new(limiter, |parts| {
+//!     if parts.uri.path() == "/health" {
+//!         return Ok(None);
+//!     }
+//!     let user = parts.headers.get("x-user").ok_or(StatusCode::BAD_REQUEST)?.to_str()?;
+//!     let limits = [Limit::per_minute("rpm", 100)];
+//!     Ok(Some(Wanted::new(user, "api").consume("rpm", 1).limits(limits)))
 //! });
 //! # drop(layer);
 //! ```
+//!
+//! # Who asks
+//!
+//! An entity's id is no secret: it is a key of the table and of its stream, it is in usage windows,
+//! and the limiter's spans and some of its errors name it (field `entity`). A credential, such as
+//! an API key, must not become one. Look up whose it is, or name its hash:
+//! `Wanted::new(hex(sha256(key)), ...)`, which also turns every text into a legal id. The layer's own
+//! lines in the log name nobody, except where a broken item must be found to be repaired.
 //!
 //! # What the client sees
 //!
@@ -31,32 +44,54 @@
 //! * `w`: the refill period in seconds; absent when that is no whole number, and for a quota. A
 //!   bucket refills steadily: `w` is the time in which a limit without a burst of its own fills.
 //! * `r`: what is left, in whole tokens, rounded down; never negative, also while a debt stands.
-//! * `t`: seconds until the bucket is full again, rounded up; absent for a quota. With steady
-//!   refill there is more long before that: when a refused request can be repeated is said by
-//!   `Retry-After`.
+//! * `t`: seconds, rounded up; absent for a quota. Of a limit that is short: until it has what was
+//!   asked. Of any other: until the bucket is full again, so that a client that spreads `r` over `t`
+//!   asks no faster than the limit refills; in an answer with `Retry-After`, no later than that.
 //!
 //! A limit of a parent is `"parent:rpm"`: a name that no limit can have. The fields are *appended*,
 //! so that two layers, one around the other, add up to one list. They are left out where nothing is
 //! known, and altogether by a limiter in shadow mode: nobody should slow down for a trial.
 //!
-//! | what happened | status | |
+//! | what happened | status | `Retry-After` |
 //! |---|---|---|
-//! | [`LimitExceeded`](crate::AcquireError::LimitExceeded) | 429 | `Retry-After` in whole seconds, rounded up; absent for a quota that is used up |
+//! | [`LimitExceeded`](crate::AcquireError::LimitExceeded) | 429 | whole seconds, rounded up: the largest `t`; absent for a quota that is used up |
 //! | [`NeverAdmissible`](crate::AcquireError::NeverAdmissible) | 400 | waiting does not help |
-//! | [`Contended`](crate::AcquireError::Contended), [`Unavailable`](crate::AcquireError::Unavailable) | 503 | |
-//! | [`InvalidRequest`](crate::AcquireError::InvalidRequest), [`Setup`](crate::AcquireError::Setup) | 500 | an extractor that passes on what clients write should check it first |
+//! | [`InvalidRequest`](crate::AcquireError::InvalidRequest): an entity, a resource or an amount that cannot be | 400 | |
+//! | [`Contended`](crate::AcquireError::Contended) | 503 | 1 |
+//! | [`Unavailable`](crate::AcquireError::Unavailable) | 503 | 5 |
+//! | any other [`InvalidRequest`](crate::AcquireError::InvalidRequest), [`Setup`](crate::AcquireError::Setup) | 500 | |
+//! | the extractor's [`Rejection`] | its own | its own |
 //!
-//! The body of a refusal is a problem ([RFC 9457], `application/problem+json`) that names limits,
-//! never entities, resources or causes; those go to the log, by way of `tracing`.
+//! The body of a refusal is a problem ([RFC 9457], `application/problem+json`) that names limits
+//! (`violated-policies`), never entities, resources or causes.
 //!
 //! [draft-ietf-httpapi-ratelimit-headers-10]: https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-10
 //! [RFC 9457]: https://www.rfc-editor.org/rfc/rfc9457
 
+mod fields;
 mod layer;
-mod request;
-mod response;
+mod lease;
+mod problem;
+mod refusal;
+mod rejection;
 mod service;
 
 pub use layer::RateLimitLayer;
-pub use request::{LeaseHandle, Wanted};
+pub use lease::LeaseHandle;
+pub use rejection::Rejection;
 pub use service::{RateLimit, ResponseFuture};
+
+/// What one HTTP request takes of whose limits: the builder of any other
+/// [request](crate::AcquireRequest), for a limiter that the layer has.
+///
+/// ```
+/// use std::time::Duration;
+/// use sluicegate::Limit;
+/// use sluicegate::tower::Wanted;
+///
+/// let limits = [Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 10_000)];
+/// let wanted = Wanted::new("user-123", "gpt-4").consume("rpm", 1).consume("tpm", 500).limits(limits);
+/// let wanted = wanted.cascade_to("team-7").wait_up_to(Duration::from_secs(2));
+/// assert_eq!((wanted.entity(), wanted.resource()), ("user-123", "gpt-4"));
+/// ```
+pub type Wanted = crate::AcquireRequest<()>;

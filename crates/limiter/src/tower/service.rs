@@ -9,8 +9,10 @@ use http::request::Parts;
 use http::{Request, Response};
 use tower_service::Service;
 
-use super::request::{LeaseHandle, Wanted};
-use super::response::{Fields, refusal};
+use super::fields::Fields;
+use super::lease::LeaseHandle;
+use super::refusal::refusal;
+use super::{Rejection, Wanted};
 use crate::clock::{Clock, SystemClock};
 use crate::limiter::{Limiter, Mode};
 use crate::store::Store;
@@ -53,7 +55,7 @@ impl<I, F, S, C, A, B> Service<Request<A>> for RateLimit<I, F, S, C>
 where
     I: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
     I::Future: Send + 'static,
-    F: Fn(&Parts) -> Option<Wanted>,
+    F: Fn(&Parts) -> Result<Option<Wanted>, Rejection>,
     S: Store,
     C: Clock,
     A: Send + 'static,
@@ -69,22 +71,28 @@ where
 
     fn call(&mut self, request: Request<A>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let Some(wanted) = (self.extract)(&parts) else {
-            return Box::pin(self.inner.call(Request::from_parts(parts, body)));
+        let wanted = match (self.extract)(&parts) {
+            Ok(Some(wanted)) => wanted,
+            Ok(None) => return Box::pin(self.inner.call(Request::from_parts(parts, body))),
+            Err(rejection) => {
+                return Box::pin(async { Ok(rejection.into_response().map(B::from)) });
+            }
         };
         // The one that was polled ready is the one to call; its clone may not be ready.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let limiter = self.limiter.clone();
         Box::pin(async move {
-            let lease = match wanted.acquire(&limiter).await {
+            let lease = match wanted.clone().of(&limiter).await {
                 Ok(lease) => LeaseHandle::new(lease),
-                Err(error) => return Ok(refusal(&error, &wanted.entity, limiter.clock().now())),
+                Err(error) => {
+                    return Ok(refusal(&error, &wanted, limiter.clock().now()).map(B::from));
+                }
             };
             parts.extensions.insert(lease.clone());
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             if limiter.mode() == Mode::Enforce {
-                Fields::left(&lease.remaining(), &wanted.entity, limiter.clock().now())
+                Fields::of_grant(&lease.remaining(), wanted.entity(), limiter.clock().now())
                     .append_to(response.headers_mut());
             }
             Ok(response)

@@ -4,6 +4,7 @@
 
 mod granted;
 mod refused;
+mod rejected;
 mod service;
 
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use axum::extract::Request;
 use axum::routing::get;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use sluicegate::tower::{LeaseHandle, RateLimitLayer, Wanted};
+use serde_json::Value;
+use sluicegate::tower::{LeaseHandle, RateLimitLayer, Rejection, Wanted};
 use sluicegate::{
     BucketId, CompositeStore, EntityId, EpochMillis, Limit, LimitName, Limiter, MemoryTable,
     Resource, Store, TestClock,
@@ -31,20 +33,23 @@ fn limiter() -> (Tested, TestClock) {
 }
 
 /// Limits whoever says who it is: one `rpm` a request, and as many `tpm` as it says.
-fn wanted(limits: &[Limit]) -> impl Fn(&Parts) -> Option<Wanted> + Send + Sync + 'static {
+fn wanted(limits: &[Limit]) -> impl Fn(&Parts) -> Extracted + Send + Sync + 'static {
     let limits = limits.to_vec();
     move |parts| {
-        let said = |name: &str| parts.headers.get(name)?.to_str().ok();
-        let mut wanted = Wanted::new(said("x-user")?, "api").limits(limits.clone());
-        if let Some(parent) = said("x-project") {
+        let said = |name: &str| parts.headers.get(name).map(|value| value.to_str()).transpose();
+        let Some(user) = said("x-user")? else { return Ok(None) };
+        let mut wanted = Wanted::new(user, "api").limits(limits.clone());
+        if let Some(parent) = said("x-project")? {
             wanted = wanted.cascade_to(parent);
         }
-        if let Some(tokens) = said("x-tokens") {
-            wanted = wanted.consume("tpm", tokens.parse().ok()?);
+        if let Some(tokens) = said("x-tokens")? {
+            wanted = wanted.consume("tpm", tokens.parse().map_err(|_| StatusCode::BAD_REQUEST)?);
         }
-        Some(wanted.consume("rpm", 1))
+        Ok(Some(wanted.consume("rpm", 1)))
     }
 }
+
+type Extracted = Result<Option<Wanted>, Rejection>;
 
 /// A router behind the layer. `/` answers at once, `/adjust` first takes `tpm` by its `x-by`,
 /// `/fail` gives the lease back.
@@ -83,6 +88,11 @@ impl Answer {
 
     fn figures(&self) -> (u16, &str, &str) {
         (self.status, self.field("ratelimit-policy"), self.field("ratelimit"))
+    }
+
+    fn problem(&self) -> Value {
+        assert_eq!(self.field("content-type"), "application/problem+json");
+        serde_json::from_str(&self.body).unwrap()
     }
 }
 

@@ -50,7 +50,8 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
     let (limiter, _) = limiter();
     let layer = RateLimitLayer::new(limiter, |parts| {
         let wanted = Wanted::new("u", "api").consume("rpm", 1);
-        (parts.uri.path() != "/health").then(|| wanted.limits([Limit::per_minute("rpm", 2)]))
+        let is_limited = parts.uri.path() != "/health";
+        Ok(is_limited.then(|| wanted.limits([Limit::per_minute("rpm", 2)])))
     });
     let inner = Strict::default();
     let calls = inner.calls.clone();
@@ -71,7 +72,7 @@ async fn two_layers_add_up_to_one_list() {
     let layer = |limit: &'static str, tokens| {
         RateLimitLayer::new(limiter.clone(), move |_| {
             let limits = [Limit::per_minute(limit, tokens)];
-            Some(Wanted::new("u", limit).consume(limit, 1).limits(limits))
+            Ok(Some(Wanted::new("u", limit).consume(limit, 1).limits(limits)))
         })
     };
     let app = Router::new()

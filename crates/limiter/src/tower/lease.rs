@@ -1,85 +1,13 @@
-//! What a request brings: what it wants, and then what it got.
+//! What a request got, in its extensions.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
 use crate::clock::Clock;
-use crate::error::{AcquireError, AdjustError, LimitExceeded};
+use crate::error::{AdjustError, LimitExceeded};
 use crate::lease::{Cost, Lease, Remaining};
-use crate::limit::Limit;
-use crate::limiter::Limiter;
 use crate::store::{Adjusted, Store};
-
-/// What one HTTP request takes of whose limits. Names and amounts are checked when it is asked for.
-///
-/// ```
-/// use sluicegate::Limit;
-/// use sluicegate::tower::Wanted;
-///
-/// let limits = [Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 10_000)];
-/// let wanted = Wanted::new("user-123", "gpt-4").consume("rpm", 1).consume("tpm", 500).limits(limits);
-/// assert_eq!(wanted.amounts, [("rpm".to_owned(), 1), ("tpm".to_owned(), 500)]);
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// Who asks.
-    pub entity: String,
-    /// For what.
-    pub resource: String,
-    /// Tokens of each limit, as for [`AcquireRequest::consume`](crate::AcquireRequest::consume).
-    pub amounts: Vec<(String, i64)>,
-    /// Limits that need not be stored, as for
-    /// [`AcquireRequest::limits`](crate::AcquireRequest::limits).
-    pub limits: Vec<Limit>,
-    /// A parent to take from too; `None`: as the limiter's [`cascade`](Limiter::cascade) says.
-    pub parent: Option<String>,
-}
-
-impl Wanted {
-    /// Nothing yet, for `entity` of `resource`.
-    #[must_use]
-    pub fn new(entity: impl Into<String>, resource: impl Into<String>) -> Self {
-        let (entity, resource) = (entity.into(), resource.into());
-        Self { entity, resource, amounts: Vec::new(), limits: Vec::new(), parent: None }
-    }
-
-    /// Wants `tokens` of a limit.
-    #[must_use]
-    pub fn consume(mut self, limit: impl Into<String>, tokens: i64) -> Self {
-        self.amounts.push((limit.into(), tokens));
-        self
-    }
-
-    /// Limits that need not be stored.
-    #[must_use]
-    pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Self {
-        self.limits.extend(limits);
-        self
-    }
-
-    /// Takes from this parent's bucket too.
-    #[must_use]
-    pub fn cascade_to(mut self, parent: impl Into<String>) -> Self {
-        self.parent = Some(parent.into());
-        self
-    }
-
-    pub(super) async fn acquire<S: Store, C: Clock>(
-        &self,
-        limiter: &Limiter<S, C>,
-    ) -> Result<Lease<S, C>, AcquireError> {
-        let mut request =
-            limiter.acquire(&self.entity, &self.resource).limits(self.limits.iter().cloned());
-        for (limit, tokens) in &self.amounts {
-            request = request.consume(limit, *tokens);
-        }
-        if let Some(parent) = &self.parent {
-            request = request.cascade_to(parent);
-        }
-        request.await
-    }
-}
 
 /// The [`Lease`] of a request, in its extensions: for a handler that learns what the work really
 /// took. Cheap to clone; clones are one lease, and none knows of which store, so that a handler can
@@ -87,6 +15,9 @@ impl Wanted {
 ///
 /// When the last clone is dropped, what was taken stays taken. With two layers around a service,
 /// the handler finds the lease of the inner one.
+///
+/// The handle outlives the answer: a body that is still being sent can hold a clone and adjust it
+/// with every part. The answer's fields are those of the moment at which its body began.
 ///
 /// ```
 /// use sluicegate::AdjustError;

@@ -1,0 +1,173 @@
+//! The rate limit fields of an answer: structured fields (RFC 9651), one member for each limit.
+//!
+//! A limit's name is ASCII letters, digits, `_`, `-` and `.` only, so a name in quotes is a string
+//! of structured fields as it is; and nothing but such names and figures gets in.
+
+use std::fmt::Write;
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use sluicegate_core::{EntityId, EpochMillis, LimitName, Millitokens, Rule, Wait};
+
+use crate::error::LimitStatus;
+use crate::lease::Remaining;
+
+const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const LEFT: HeaderName = HeaderName::from_static("ratelimit");
+/// The largest integer of a structured field has 15 digits.
+const INTEGER_MAX: u64 = 999_999_999_999_999;
+
+/// The fields of one answer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Fields {
+    policy: String,
+    left: String,
+}
+
+impl Fields {
+    /// What `remaining` says of a request of `entity`.
+    pub(super) fn of_grant(remaining: &[Remaining], entity: &str, now: EpochMillis) -> Self {
+        let mut fields = Self::default();
+        for Remaining { entity: whose, limit, rule, available, .. } in remaining {
+            let reset_s = full_in_s(*rule, *available, now);
+            fields.push(&policy(whose, limit, entity), *rule, *available, reset_s);
+        }
+        fields
+    }
+
+    /// How `limits` stand to a request of `entity` that is to be repeated after `retry_after_s`.
+    pub(super) fn of_refusal(
+        limits: &[LimitStatus],
+        entity: &str,
+        now: EpochMillis,
+        retry_after_s: Option<u64>,
+    ) -> Self {
+        let mut fields = Self::default();
+        for LimitStatus { entity: whose, limit, rule, available, wait, .. } in limits {
+            // `Retry-After` must not be earlier than any `t` (section 6 of the draft).
+            let reset_s = match wait {
+                Wait::Millis(millis) => Some(whole_seconds(*millis)),
+                Wait::None | Wait::NoRefill | Wait::ExceedsBurst => {
+                    full_in_s(*rule, *available, now)
+                        .map(|full| retry_after_s.map_or(full, |after| full.min(after)))
+                }
+            };
+            fields.push(&policy(whose, limit, entity), *rule, *available, reset_s);
+        }
+        fields
+    }
+
+    fn push(&mut self, name: &str, rule: Rule, available: Millitokens, reset_s: Option<u64>) {
+        for field in [&mut self.policy, &mut self.left] {
+            let comma = if field.is_empty() { "" } else { ", " };
+            let _ = write!(field, "{comma}\"{name}\"");
+        }
+        let _ = write!(self.policy, ";q={}", whole_tokens(rule.burst()));
+        if let Some(seconds) = period_s(rule) {
+            let _ = write!(self.policy, ";w={seconds}");
+        }
+        let _ = write!(self.left, ";r={}", whole_tokens(available));
+        if let Some(seconds) = reset_s {
+            let _ = write!(self.left, ";t={seconds}");
+        }
+    }
+
+    /// Appended, for a list may go over several lines: another layer's members stay.
+    pub(super) fn append_to(self, headers: &mut HeaderMap) {
+        for (name, field) in [(POLICY, self.policy), (LEFT, self.left)] {
+            if let (false, Ok(value)) = (field.is_empty(), HeaderValue::try_from(field)) {
+                headers.append(name, value);
+            }
+        }
+    }
+}
+
+/// What a limit is called before the client. Whose parent is not told.
+pub(super) fn policy(whose: &EntityId, limit: &LimitName, entity: &str) -> String {
+    let parent = if whose.as_str() == entity { "" } else { "parent:" };
+    format!("{parent}{limit}")
+}
+
+/// Rounded up, so that waiting so long suffices; as much as an integer can say.
+pub(super) fn whole_seconds(millis: u64) -> u64 {
+    millis.div_ceil(1_000).min(INTEGER_MAX)
+}
+
+fn whole_tokens(amount: Millitokens) -> u64 {
+    (u64::try_from(amount.get()).unwrap_or(0) / 1_000).min(INTEGER_MAX)
+}
+
+fn period_s(rule: Rule) -> Option<u64> {
+    let period_ms = u64::try_from(rule.refill().period_ms()).ok()?;
+    let refills = rule.refill().amount() > Millitokens::ZERO;
+    (refills && period_ms.is_multiple_of(1_000)).then_some(period_ms / 1_000)
+}
+
+fn full_in_s(rule: Rule, available: Millitokens, now: EpochMillis) -> Option<u64> {
+    match rule.wait_for(rule.burst(), available, now, now) {
+        Wait::None if rule.refill().amount() > Millitokens::ZERO => Some(0),
+        Wait::Millis(millis) => Some(whole_seconds(millis)),
+        Wait::None | Wait::NoRefill | Wait::ExceedsBurst => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::Limit;
+    use std::time::Duration;
+
+    const NOW: i64 = 1_769_608_800_000;
+
+    fn fields(limit: &Limit, available_milli: i64) -> [String; 2] {
+        let (limit, rule) = limit.check().unwrap();
+        let (entity, share) = (EntityId::new("u").unwrap(), 0.5);
+        let available = Millitokens::new(available_milli).unwrap();
+        let remaining = [Remaining { entity, limit, rule, available, share }];
+        let fields = Fields::of_grant(&remaining, "u", EpochMillis::new(NOW).unwrap());
+        [fields.policy, fields.left]
+    }
+
+    #[test]
+    fn figures_are_whole_and_rounded_against_hope() {
+        let rpm = Limit::per_minute("rpm", 100);
+        let half = Limit::every("half", 1, Duration::from_millis(500)).burst(8);
+        for (limit, available, expected) in [
+            (&rpm, 50_000, [r#""rpm";q=100;w=60"#, r#""rpm";r=50;t=30"#]),
+            (&rpm, 50_999, [r#""rpm";q=100;w=60"#, r#""rpm";r=50;t=30"#]),
+            (&rpm, 99_999, [r#""rpm";q=100;w=60"#, r#""rpm";r=99;t=1"#]),
+            (&rpm, 100_000, [r#""rpm";q=100;w=60"#, r#""rpm";r=100;t=0"#]),
+            // A debt is earned back too.
+            (&rpm, -100_000, [r#""rpm";q=100;w=60"#, r#""rpm";r=0;t=120"#]),
+            (&half, 5_000, [r#""half";q=8"#, r#""half";r=5;t=2"#]),
+            (&Limit::quota("usd", 5), 0, [r#""usd";q=5"#, r#""usd";r=0"#]),
+            (&Limit::quota("usd", 5), 5_000, [r#""usd";q=5"#, r#""usd";r=5"#]),
+            (
+                &Limit::per_second("most", 1_000_000_000_000_000),
+                1_000_000_000_000_000_000,
+                [r#""most";q=999999999999999;w=1"#, r#""most";r=999999999999999;t=0"#],
+            ),
+            // The slowest refill of the most: 10^30 milliseconds.
+            (
+                &Limit::every("slow", 1, Duration::from_secs(1_000_000_000))
+                    .burst(1_000_000_000_000_000),
+                0,
+                [r#""slow";q=999999999999999;w=1000000000"#, r#""slow";r=0;t=999999999999999"#],
+            ),
+        ] {
+            assert_eq!(fields(limit, available), expected);
+        }
+    }
+
+    #[test]
+    fn every_name_that_a_limit_can_have_is_a_string() {
+        let longest = "x".repeat(64);
+        for name in ["rpm.v2", "req-min", "_", "7", &longest] {
+            let member = format!(r#""{name}";q=1;w=60"#);
+            assert_eq!(fields(&Limit::per_minute(name, 1), 0)[0], member);
+        }
+        for name in ["a\"b", "a\\b", "a;b", "ä", "a\r\nb"] {
+            assert!(Limit::per_minute(name, 1).check().is_err(), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The answer to a request that was not granted.
+//!
+//! Neither it nor what is logged here says who asked: that may be a credential.
+
+use std::error::Error;
+
+use http::header::RETRY_AFTER;
+use http::{Response, StatusCode};
+use sluicegate_core::{EpochMillis, Wait};
+
+use super::Wanted;
+use super::fields::{Fields, policy, whole_seconds};
+use super::problem::problem;
+use crate::error::{AcquireError, InvalidRequest, LimitStatus};
+
+/// Others get out of the way within milliseconds.
+const CONTENDED_RETRY_S: u64 = 1;
+/// A table that is away should not meet everybody again at once.
+const UNAVAILABLE_RETRY_S: u64 = 5;
+
+/// What is said of an error.
+struct Refusal<'a> {
+    status: StatusCode,
+    detail: &'static str,
+    limits: &'a [LimitStatus],
+    is_violated: fn(&LimitStatus) -> bool,
+    retry_after_s: Option<u64>,
+}
+
+/// The answer to `wanted`, and a line in the log.
+pub(super) fn refusal(error: &AcquireError, wanted: &Wanted, now: EpochMillis) -> Response<String> {
+    let entity = wanted.entity();
+    let Refusal { status, detail, limits, is_violated, retry_after_s } = Refusal::of(error);
+    let violated: Vec<_> = limits
+        .iter()
+        .filter(|limit| is_violated(limit))
+        .map(|limit| policy(&limit.entity, &limit.limit, entity))
+        .collect();
+    log(error, status, wanted.resource(), &violated);
+
+    let mut response = problem(status, Some(detail), &violated);
+    let headers = response.headers_mut();
+    if let Some(seconds) = retry_after_s {
+        headers.insert(RETRY_AFTER, seconds.into());
+    }
+    Fields::of_refusal(limits, entity, now, retry_after_s).append_to(headers);
+    response
+}
+
+impl<'a> Refusal<'a> {
+    fn of(error: &'a AcquireError) -> Self {
+        match error {
+            AcquireError::LimitExceeded(exceeded) => {
+                let seconds = exceeded.retry_after.map(|after| {
+                    whole_seconds(u64::try_from(after.as_millis()).unwrap_or(u64::MAX))
+                });
+                let detail = match seconds {
+                    Some(_) => "wait as long as Retry-After says",
+                    None => "the quota is used up and does not refill",
+                };
+                Self {
+                    limits: &exceeded.limits,
+                    retry_after_s: seconds,
+                    ..Self::new(StatusCode::TOO_MANY_REQUESTS, detail)
+                }
+            }
+            AcquireError::NeverAdmissible(never) => Self {
+                limits: &never.limits,
+                is_violated: |limit| limit.wait == Wait::ExceedsBurst,
+                ..Self::new(
+                    StatusCode::BAD_REQUEST,
+                    "more is asked than the limit ever grants at once: ask for less",
+                )
+            },
+            AcquireError::InvalidRequest(invalid) if is_of_client(invalid) => Self::new(
+                StatusCode::BAD_REQUEST,
+                "a name or an amount in the request cannot be: check who asks, for what and for how much",
+            ),
+            AcquireError::Contended { .. } => Self::unavailable(CONTENDED_RETRY_S),
+            AcquireError::Unavailable(_) => Self::unavailable(UNAVAILABLE_RETRY_S),
+            AcquireError::InvalidRequest(_) | AcquireError::Setup(_) => {
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the rate limit cannot be checked")
+            }
+        }
+    }
+
+    fn new(status: StatusCode, detail: &'static str) -> Self {
+        let is_violated = LimitStatus::is_violated;
+        Self { status, detail, limits: &[], is_violated, retry_after_s: None }
+    }
+
+    fn unavailable(retry_after_s: u64) -> Self {
+        let detail = "the rate limit cannot be checked at the moment: ask again later";
+        let retry_after_s = Some(retry_after_s);
+        Self { retry_after_s, ..Self::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+    }
+}
+
+/// Whether names and amounts are to blame that an extractor takes from requests; limits and their
+/// names are the program's own.
+const fn is_of_client(invalid: &InvalidRequest) -> bool {
+    match invalid {
+        InvalidRequest::Name(_) | InvalidRequest::OwnParent(_) | InvalidRequest::Amount { .. } => {
+            true
+        }
+        InvalidRequest::LimitName(_)
+        | InvalidRequest::Limit(_)
+        | InvalidRequest::Nothing
+        | InvalidRequest::Twice(_)
+        | InvalidRequest::TooManyLimits { .. }
+        | InvalidRequest::UnknownLimit(_) => false,
+    }
+}
+
+/// Errors that are the client's or a limit's doing name the entity, so only their result is logged.
+fn log(error: &AcquireError, status: StatusCode, resource: &str, violated: &[String]) {
+    let cause: &(dyn Error + 'static) = error;
+    let status = status.as_u16();
+    match status {
+        503 => tracing::warn!(status, resource, error = cause, "refused"),
+        500 => tracing::error!(status, resource, error = cause, "refused"),
+        _ => tracing::debug!(status, resource, ?violated, "refused"),
+    }
+}
