@@ -1,17 +1,15 @@
 //! An axum server whose users have five requests and 1,000 tokens a minute.
 //!
 //! ```sh
-//! cargo run -p sluicegate --features tower --example axum
+//! cargo run -p sluicegate --example axum
 //! ```
 //!
-//! Balances are kept in memory, or on DynamoDB in the table that `SLUICEGATE_TABLE` names (region,
-//! credentials and endpoint from the usual AWS environment). `PORT` chooses another port than 3000.
+//! Balances are in a DynamoDB engine in this process, or where the environment says: see
+//! `support/mod.rs`.
 #![allow(clippy::print_stdout, reason = "an example talks to the terminal")]
 
-use std::net::Ipv4Addr;
+mod support;
 
-use aws_config::BehaviorVersion;
-use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::http::header::{HeaderValue, WWW_AUTHENTICATE};
@@ -19,7 +17,7 @@ use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
 use sluicegate::tower::{LeaseHandle, RateLimitLayer, Rejection, Wanted};
-use sluicegate::{CompositeStore, DynamoStore, Limit, Limiter, MemoryTable, Store};
+use sluicegate::{BoxError, Clock, Limit, Limiter, Store};
 
 /// What an answer is estimated to take, before it is known.
 const TOKENS_ESTIMATED: i64 = 100;
@@ -55,8 +53,8 @@ async fn echo(Extension(lease): Extension<LeaseHandle>, body: Bytes) -> (StatusC
     }
 }
 
-/// The same program over every store.
-fn app<S: Store>(limiter: Limiter<S>) -> Router {
+/// The same program over every store and by every clock.
+pub(crate) fn app<S: Store, C: Clock>(limiter: Limiter<S, C>) -> Router {
     Router::new()
         .route("/health", get(|| async { "well\n" }))
         .route("/echo", post(echo))
@@ -64,32 +62,14 @@ fn app<S: Store>(limiter: Limiter<S>) -> Router {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), BoxError> {
     tracing_subscriber::fmt().init();
-    let app = match std::env::var("SLUICEGATE_TABLE") {
-        Ok(table) => {
-            let https = aws_smithy_http_client::Builder::new()
-                .tls_provider(Provider::Rustls(CryptoMode::Ring))
-                .build_https();
-            let aws =
-                aws_config::defaults(BehaviorVersion::latest()).http_client(https).load().await;
-            println!("balances are in the table {table}");
-            app(Limiter::new(DynamoStore::new(aws_sdk_dynamodb::Client::new(&aws), table)))
-        }
-        Err(_) => {
-            println!("balances are in memory; set SLUICEGATE_TABLE for a table on DynamoDB");
-            app(Limiter::new(CompositeStore::on(MemoryTable::new())))
-        }
-    };
-    let port = std::env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
-    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-    let at = listener.local_addr()?;
-    println!("try:");
-    println!("  curl -i -H 'x-user: alice' -d 'a few words' http://{at}/echo   # six times");
-    println!(
-        "  curl -i -H 'x-user: bob' -d \"$(head -c 8000 /dev/zero | tr '\\0' x)\" http://{at}/echo"
-    );
-    println!("  curl -i http://{at}/health   # not limited");
-    axum::serve(listener, app).await?;
-    Ok(())
+    let app = |store| app(Limiter::new(store));
+    support::serve(app, |at| {
+        println!("try:");
+        println!("  curl -i -H 'x-user: alice' -d 'a few words' http://{at}/echo   # six times");
+        println!("  head -c 8000 /dev/zero | tr '\\0' x | curl -i -H 'x-user: bob' -d @- http://{at}/echo");
+        println!("  curl -i http://{at}/health   # not limited");
+    })
+    .await
 }

@@ -15,7 +15,7 @@ use axum::extract::Request;
 use axum::routing::get;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
-use serde_json::Value;
+use serde_json::{Value, json};
 use sluicegate::tower::{LeaseHandle, RateLimitLayer, Rejection, Wanted};
 use sluicegate::{
     BucketId, CompositeStore, EntityId, EpochMillis, Limit, LimitName, Limiter, MemoryTable,
@@ -94,6 +94,11 @@ impl Answer {
         assert_eq!(self.field("content-type"), "application/problem+json");
         serde_json::from_str(&self.body).unwrap()
     }
+}
+
+/// A problem without a type of its own.
+fn untyped(status: u16, title: &str, detail: &str) -> Value {
+    json!({"type": "about:blank", "title": title, "status": status, "detail": detail})
 }
 
 async fn ask(app: &Router, path: &str, headers: &[(&str, &str)]) -> Answer {

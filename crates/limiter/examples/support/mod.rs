@@ -1,0 +1,53 @@
+//! What the servers among the examples share: a table, and a port of this machine.
+//!
+//! Without any environment, the table is an empty one on a DynamoDB engine in this process. With
+//! `SLUICEGATE_TABLE`, it is the table of that name, by the usual AWS environment (region,
+//! credentials, `AWS_ENDPOINT_URL`). With `AWS_ENDPOINT_URL` alone it is `sluicegate-limits` there,
+//! created where it is missing. `PORT` chooses another port than 3000, 0 any that is free.
+
+use std::env;
+use std::net::{Ipv4Addr, SocketAddr};
+
+use aws_config::BehaviorVersion;
+use axum::Router;
+use sluicegate::dynamo::{TableError, create_table};
+use sluicegate::{BoxError, DynamoStore};
+use sluicegate_local::{EmbeddedEngine, Storage, client};
+use tokio::net::TcpListener;
+
+const TABLE: &str = "sluicegate-limits";
+
+/// Serves what `app` makes of the table's store, until the process is ended; `says` is told the
+/// address first.
+pub(crate) async fn serve(
+    app: impl FnOnce(DynamoStore) -> Router,
+    says: impl FnOnce(SocketAddr),
+) -> Result<(), BoxError> {
+    let named = env::var("SLUICEGATE_TABLE").ok();
+    let endpoint_url = env::var("AWS_ENDPOINT_URL").ok();
+    // The engine ends with the value that holds it.
+    let mut engine = None;
+    let client = if named.is_none() && endpoint_url.is_none() {
+        let engine = engine.insert(EmbeddedEngine::start(Storage::Memory).await?);
+        client::dynamodb(&engine.endpoint_url())
+    } else {
+        let aws = aws_config::defaults(BehaviorVersion::latest());
+        let aws = aws.http_client(client::https_client()).load().await;
+        aws_sdk_dynamodb::Client::new(&aws)
+    };
+    if named.is_none() {
+        match create_table(&client, TABLE).await {
+            Ok(()) | Err(TableError::Exists { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let table = named.as_deref().unwrap_or(TABLE);
+    let endpoint_url = endpoint_url.or(engine.as_ref().map(EmbeddedEngine::endpoint_url));
+    tracing::info!(table, endpoint_url, "balances are here");
+
+    let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+    says(listener.local_addr()?);
+    axum::serve(listener, app(DynamoStore::new(client, table))).await?;
+    Ok(())
+}
