@@ -210,22 +210,49 @@ pub enum InvalidRequest {
 }
 
 /// Why a correction did not happen, or may not have.
+///
+/// Where it [may be repeated](Self::may_be_repeated) it counts as not made: the same call completes
+/// it in each bucket.
 #[derive(Debug, thiserror::Error)]
 pub enum AdjustError {
     /// The answer was lost and the item no longer tells whether the tokens were given back. It is
     /// not repeated: they may be given back, never twice.
     #[error("the answer was lost: the tokens may or may not have been given back")]
     Ambiguous(#[source] BoxError),
-    /// Others were in the way until time ran out.
+    /// Others were in the way until time ran out; nothing was done.
     #[error("the bucket was contended or the table throttled: adjust again in a moment")]
     Contended,
-    /// The table did not answer in time.
+    /// The table did not answer in time. What was to be taken may have been; the lease sends it
+    /// again as the same write, which is done once.
     #[error("the table did not answer: check the network, the endpoint and the table's health")]
     Unavailable(#[source] BoxError),
     /// The correction makes no sense.
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
-    /// Permissions, the table or an item must be repaired first.
+    /// Permissions, the table or an item must be repaired first; nothing was done.
     #[error(transparent)]
     Setup(#[from] SetupError),
+    /// Of a child's and its parent's bucket one was corrected and the other was not.
+    #[error("the bucket of {corrected} was corrected, that of {failed} was not: {source}")]
+    Partial {
+        /// Whose bucket was corrected; or may have been, and is not corrected again.
+        corrected: EntityId,
+        /// Whose bucket was not, or may not have been.
+        failed: EntityId,
+        /// Why not.
+        source: Box<AdjustError>,
+    },
+}
+
+impl AdjustError {
+    /// Whether the same call on the same lease completes what is missing. Otherwise the correction
+    /// counts as made ([`Ambiguous`](Self::Ambiguous)) or never can be.
+    #[must_use]
+    pub fn may_be_repeated(&self) -> bool {
+        match self {
+            Self::Ambiguous(_) | Self::InvalidRequest(_) => false,
+            Self::Contended | Self::Unavailable(_) | Self::Setup(_) => true,
+            Self::Partial { source, .. } => source.may_be_repeated(),
+        }
+    }
 }

@@ -1,15 +1,18 @@
 //! What an acquire returns: tokens that are taken already, to be corrected or given back.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+mod account;
+mod correct;
+
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{Amounts, EntityId, LimitName, Millitokens, Rule, WritePath};
+use sluicegate_core::{EntityId, LimitName, Millitokens, Rule, WritePath};
 
+use self::account::{Account, Change, clamped};
 use crate::clock::Clock;
-use crate::composite::negated;
 use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
-use crate::store::{Adjusted, Correction, Grant, Part, Store};
+use crate::store::{Adjusted, Grant, Part, Store};
 
 /// Tokens that were taken before the guarded work starts.
 ///
@@ -18,8 +21,8 @@ pub struct Lease<S, C> {
     limiter: Limiter<S, C>,
     deadline: Duration,
     parts: Vec<Part>,
-    /// What each part has taken by now: what was acquired and what was adjusted since.
-    taken: Mutex<Vec<Amounts>>,
+    /// What became of each part since.
+    accounts: Mutex<Vec<Account>>,
     shadowed: Option<LimitExceeded>,
     cost: Cost,
 }
@@ -55,9 +58,10 @@ pub struct Remaining {
 impl<S: Store, C: Clock> Lease<S, C> {
     pub(crate) fn granted(limiter: &Limiter<S, C>, deadline: Duration, grant: Grant) -> Self {
         let Grant { parts, path, attempts, write_units, read_units } = grant;
-        let taken = Mutex::new(parts.iter().map(|part| part.amounts.clone()).collect());
+        let accounts = parts.iter().map(|part| Account::new(part.amounts.clone()));
+        let accounts = Mutex::new(accounts.collect());
         let cost = Cost { path: Some(path), attempts, write_units, read_units };
-        Self { limiter: limiter.clone(), deadline, parts, taken, shadowed: None, cost }
+        Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed: None, cost }
     }
 
     pub(crate) fn shadow(
@@ -66,8 +70,8 @@ impl<S: Store, C: Clock> Lease<S, C> {
         exceeded: LimitExceeded,
     ) -> Self {
         let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
-        let (parts, taken) = (Vec::new(), Mutex::default());
-        Self { limiter: limiter.clone(), deadline, parts, taken, shadowed: Some(exceeded), cost }
+        let (parts, accounts) = (Vec::new(), Mutex::default());
+        Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed: Some(exceeded), cost }
     }
 
     /// Adds `by` tokens to what was consumed of a limit, or takes off where it is negative. Any
@@ -75,8 +79,16 @@ impl<S: Store, C: Clock> Lease<S, C> {
     /// which the next acquires wait out. One write unit, and one more for a parent's bucket.
     ///
     /// # Errors
-    /// [`AdjustError`]. [`Ambiguous`](AdjustError::Ambiguous) only where tokens were to be given
-    /// back.
+    /// [`AdjustError`]. Where it [may be repeated](AdjustError::may_be_repeated) the correction
+    /// counts as not made, although it may have reached one of two buckets. Calling again sends
+    /// each bucket what it lacks: with the same amount that completes the correction, with another
+    /// it takes its place, with zero it calls it off. A debit whose answer was lost is first sent
+    /// again under its own id, so it is done once, unless four others wrote to the bucket in
+    /// between: then it may be done twice, the restrictive direction. All this holds for a future
+    /// that is dropped, too, except that tokens on their way back then count as given back.
+    ///
+    /// After [`Ambiguous`](AdjustError::Ambiguous), which comes only where tokens were to be given
+    /// back, the correction counts as made: another call is another correction.
     pub async fn adjust(&self, limit: impl AsRef<str>, by: i64) -> Result<Adjusted, AdjustError> {
         self.adjust_wide(limit.as_ref(), i128::from(by) * 1_000).await
     }
@@ -99,21 +111,15 @@ impl<S: Store, C: Clock> Lease<S, C> {
         let Some(amount) = amount else {
             return Err(InvalidRequest::Amount { limit, milli }.into());
         };
-        if amount == Millitokens::ZERO || self.parts.is_empty() {
-            return Ok(Adjusted::default());
-        }
         let knows = |part: &Part| {
             let image = part.image.as_ref();
             part.configuration.rule(&limit).is_some()
                 || image.is_some_and(|image| image.limits.contains_key(&limit))
         };
         let is_known = self.parts.iter().any(knows);
-        let amounts = Amounts::from([(limit.clone(), amount)]);
         // The parent may lack a limit; the entity's own bucket is asked in any case.
-        let corrections = self.parts.iter().enumerate().map(|(index, part)| {
-            if index == 0 || knows(part) { amounts.clone() } else { Amounts::new() }
-        });
-        let adjusted = self.correct(|_| corrections.collect()).await?;
+        let asked = (0..self.parts.len()).filter(|n| *n == 0 || knows(&self.parts[*n]));
+        let adjusted = self.correct(asked.collect(), Change::Adjust(&limit, amount)).await?;
         if !is_known && adjusted.dropped.contains(&limit) {
             return Err(InvalidRequest::UnknownLimit(limit).into());
         }
@@ -123,81 +129,25 @@ impl<S: Store, C: Clock> Lease<S, C> {
     /// Gives back everything that was acquired and adjusted: the work did not happen.
     ///
     /// # Errors
-    /// [`AdjustError`]. What was not given back stays consumed, the restrictive direction.
+    /// [`AdjustError`]. What was not given back stays consumed, the restrictive direction; a caller
+    /// who wants to try again uses [`give_back`](Self::give_back).
     pub async fn release(self) -> Result<Adjusted, AdjustError> {
         self.give_back().await
     }
 
-    /// As [`release`](Self::release), for a lease that is shared. What is given back is so once,
-    /// however many give it back and whoever stops waiting for it; what is adjusted afterwards is
-    /// consumed again.
+    /// As [`release`](Self::release), for a lease that is shared or may have to try again. What is
+    /// given back is so once, however many give it back and whoever stops waiting for it; what is
+    /// adjusted afterwards is consumed again. A debit whose answer was lost is settled first.
     ///
     /// # Errors
-    /// [`AdjustError`]. After [`Ambiguous`](AdjustError::Ambiguous) nothing is left to give back;
-    /// after any other, it can be tried again.
+    /// [`AdjustError`]. Calling again gives back what is left, bucket by bucket; where one is
+    /// [`Ambiguous`](AdjustError::Ambiguous) nothing is left in it.
     pub async fn give_back(&self) -> Result<Adjusted, AdjustError> {
-        self.correct(|taken| taken.iter().map(negated).collect()).await
+        self.correct((0..self.parts.len()).collect(), Change::GiveBack).await
     }
 
-    /// Corrects each part by its amounts, side by side. They are made from what is taken now.
-    async fn correct(
-        &self,
-        corrections: impl FnOnce(&[Amounts]) -> Vec<Amounts>,
-    ) -> Result<Adjusted, AdjustError> {
-        let corrections: Vec<Amounts> = {
-            let mut taken = self.taken();
-            let corrections = corrections(&taken).iter().map(nonzero).collect::<Vec<_>>();
-            // What goes back is noted before the call, and what is added after it: whenever a
-            // caller stops waiting in between, less can be given back than was taken, never more.
-            for (taken, amounts) in taken.iter_mut().zip(&corrections) {
-                note(taken, amounts.iter().filter(is_decrease));
-            }
-            corrections
-        };
-        let each = self.parts.iter().zip(&corrections).enumerate().map(
-            |(index, (part, amounts))| async move {
-                if amounts.is_empty() {
-                    return Ok::<_, AdjustError>(Adjusted::default());
-                }
-                let correction = Correction {
-                    bucket: &part.bucket,
-                    amounts,
-                    configuration: &part.configuration,
-                    deadline: self.deadline,
-                };
-                let result = self.limiter.store().adjust(&correction, self.limiter.clock()).await;
-                self.settle(index, amounts, &result);
-                result
-            },
-        );
-        let mut total = Adjusted::default();
-        for result in futures_util::future::join_all(each).await {
-            let adjusted = result?;
-            total.dropped.extend(adjusted.dropped);
-            total.is_forced |= adjusted.is_forced;
-            total.write_units += adjusted.write_units;
-        }
-        Ok(total)
-    }
-
-    /// Notes what a correction came to, beyond the decreases that are noted already.
-    fn settle(&self, index: usize, amounts: &Amounts, result: &Result<Adjusted, AdjustError>) {
-        let mut taken = self.taken();
-        let Some(taken) = taken.get_mut(index) else { return };
-        let undo = |(limit, _): &(&LimitName, &Millitokens)| match result {
-            Ok(adjusted) => adjusted.dropped.contains(limit),
-            Err(AdjustError::Ambiguous(_)) => false,
-            Err(_) => true,
-        };
-        let undone = amounts.iter().filter(is_decrease).filter(undo);
-        note(taken, negated(&undone.map(|(limit, by)| (limit.clone(), *by)).collect()).iter());
-        if result.is_ok() {
-            note(taken, amounts.iter().filter(|change| !is_decrease(change) && !undo(change)));
-        }
-    }
-
-    fn taken(&self) -> MutexGuard<'_, Vec<Amounts>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn accounts(&self) -> MutexGuard<'_, Vec<Account>> {
+        account::lock(&self.accounts)
     }
 
     /// What the limits of the request have left, as of the grant and what was adjusted since;
@@ -205,13 +155,13 @@ impl<S: Store, C: Clock> Lease<S, C> {
     #[must_use]
     pub fn remaining(&self) -> Vec<Remaining> {
         let now = self.limiter.clock().now();
-        let taken = self.taken();
-        let of_part = |(part, taken): (&Part, &Amounts)| -> Vec<Remaining> {
+        let accounts = self.accounts();
+        let of_part = |(part, account): (&Part, &Account)| -> Vec<Remaining> {
             let remaining = |(limit, granted): (&LimitName, &Millitokens)| {
                 let image = part.image.as_ref()?;
                 let bucket = image.limits.get(limit)?;
                 let rule = bucket.rule;
-                let adjusted = taken.get(limit).map_or(0, |taken| taken.get()) - granted.get();
+                let adjusted = account.taken(limit).get() - granted.get();
                 // After the cap: what a full bucket would have earned meanwhile is not there to
                 // forgive an adjustment.
                 let worth = rule.effective(bucket.tokens, image.refilled_at, now);
@@ -222,7 +172,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
             };
             part.amounts.iter().filter_map(remaining).collect()
         };
-        self.parts.iter().zip(taken.iter()).flat_map(of_part).collect()
+        self.parts.iter().zip(accounts.iter()).flat_map(of_part).collect()
     }
 
     /// Whether a limit of the request is nearly used up: see [`Limiter::near_share`].
@@ -248,36 +198,14 @@ impl<S: Store, C: Clock> Lease<S, C> {
 
 impl<S, C> std::fmt::Debug for Lease<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { parts, taken, shadowed, .. } = self;
+        let Self { parts, accounts, shadowed, .. } = self;
         let buckets: Vec<_> = parts.iter().map(|part| &part.bucket).collect();
         f.debug_struct("Lease")
             .field("buckets", &buckets)
-            .field("taken", taken)
+            .field("accounts", accounts)
             .field("shadowed", shadowed)
             .finish_non_exhaustive()
     }
-}
-
-fn is_decrease((_, by): &(&LimitName, &Millitokens)) -> bool {
-    **by < Millitokens::ZERO
-}
-
-/// Adds changes to what is taken.
-fn note<'a>(taken: &mut Amounts, changes: impl Iterator<Item = (&'a LimitName, &'a Millitokens)>) {
-    for (limit, by) in changes {
-        let so_far = taken.entry(limit.clone()).or_default();
-        *so_far = clamped(so_far.get().saturating_add(by.get()));
-    }
-}
-
-fn clamped(milli: i64) -> Millitokens {
-    let end = if milli < 0 { Millitokens::MIN } else { Millitokens::MAX };
-    Millitokens::new(milli).unwrap_or(end)
-}
-
-fn nonzero(amounts: &Amounts) -> Amounts {
-    let is_nonzero = |(_, amount): &(&LimitName, &Millitokens)| **amount != Millitokens::ZERO;
-    amounts.iter().filter(is_nonzero).map(|(limit, amount)| (limit.clone(), *amount)).collect()
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share needs no more than a double's precision")]
@@ -289,107 +217,6 @@ fn share(available: Millitokens, burst: Millitokens) -> f64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::clock::TestClock;
-    use crate::composite::CompositeStore;
-    use crate::counters::Counters;
-    use crate::error::{AcquireError, LimitStatus};
-    use crate::limit::Limit;
-    use crate::memory::MemoryTable;
-    use crate::store::Request;
-    use futures_util::FutureExt;
-    use sluicegate_core::EpochMillis;
-    use tokio::sync::Semaphore;
-
-    /// A store in which corrections wait until a test lets them through.
-    struct Gated {
-        store: CompositeStore<MemoryTable>,
-        gate: Semaphore,
-    }
-
-    impl Store for Gated {
-        async fn acquire(
-            &self,
-            request: &Request,
-            clock: &dyn Clock,
-        ) -> Result<Grant, AcquireError> {
-            self.store.acquire(request, clock).await
-        }
-
-        async fn adjust(
-            &self,
-            correction: &Correction<'_>,
-            clock: &dyn Clock,
-        ) -> Result<Adjusted, AdjustError> {
-            let Ok(permit) = self.gate.acquire().await else {
-                return Err(AdjustError::Contended);
-            };
-            permit.forget();
-            self.store.adjust(correction, clock).await
-        }
-
-        async fn peek(
-            &self,
-            request: &Request,
-            clock: &dyn Clock,
-        ) -> Result<Vec<LimitStatus>, AcquireError> {
-            self.store.peek(request, clock).await
-        }
-
-        fn counters(&self) -> &Counters {
-            self.store.counters()
-        }
-    }
-
-    async fn lease() -> Lease<Gated, TestClock> {
-        let store =
-            Gated { store: CompositeStore::on(MemoryTable::new()), gate: Semaphore::new(0) };
-        let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
-        let limits = [Limit::per_minute("tpm", 100)];
-        let limiter = Limiter::with_clock(store, clock);
-        limiter.acquire("u", "r").consume("tpm", 60).limits(limits).await.unwrap()
-    }
-
-    fn consumed(lease: &Lease<Gated, TestClock>) -> i64 {
-        let store = &lease.limiter.store().store;
-        let bucket = store.table().bucket(&lease.parts[0].bucket).unwrap();
-        bucket.limits.values().map(|limit| limit.consumed.get()).sum()
-    }
-
-    #[tokio::test]
-    async fn two_holders_give_back_once() {
-        let lease = lease().await;
-        let (mut first, mut second) = (Box::pin(lease.give_back()), Box::pin(lease.give_back()));
-        assert!((&mut first).now_or_never().is_none());
-        lease.limiter.store().gate.add_permits(2);
-        assert_eq!(second.as_mut().await.unwrap(), Adjusted::default());
-        first.await.unwrap();
-        assert_eq!(consumed(&lease), 0);
-    }
-
-    #[tokio::test]
-    async fn whoever_stops_waiting_may_keep_tokens_and_gains_none() {
-        let lease = lease().await;
-        assert!(lease.give_back().now_or_never().is_none());
-        assert!(lease.adjust("tpm", 5).now_or_never().is_none());
-        lease.limiter.store().gate.add_permits(9);
-        lease.give_back().await.unwrap();
-        assert_eq!(consumed(&lease), 60_000);
-
-        lease.adjust("tpm", 5).await.unwrap();
-        assert_eq!(lease.remaining()[0].available.get(), 95_000);
-        lease.give_back().await.unwrap();
-        assert_eq!(consumed(&lease), 60_000);
-    }
-
-    #[tokio::test]
-    async fn what_failed_can_be_given_back_again() {
-        let lease = lease().await;
-        lease.limiter.store().gate.close();
-        for _ in 0..2 {
-            assert!(matches!(lease.give_back().await, Err(AdjustError::Contended)));
-            assert_eq!(lease.remaining()[0].available.get(), 40_000);
-        }
-    }
-}
+mod fated;
+#[cfg(test)]
+mod tests;

@@ -60,6 +60,10 @@
 //! acquire takes again (the restrictive side) and a refund is not repeated; both are
 //! [counted](Counters).
 //!
+//! A correction that fails can be repeated on the same [`Lease`], which remembers what it did in
+//! each bucket: what is missing is done, and nothing twice
+//! ([`AdjustError::may_be_repeated`]).
+//!
 //! # What it costs
 //!
 //! In DynamoDB's units, two or ten limits with ids of 32 bytes (an item of up to 1 KB):
@@ -119,7 +123,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub use sluicegate_core::keys::LimitsScope;
 pub use sluicegate_core::{
     BucketId, ClaimInterval, CompositeBucket, EntityId, EntityRecord, EpochMillis, ItemError,
-    LimitName, Millitokens, NameError, OutOfRange, Refill, Resource, Rule, StoredLimits,
+    LimitName, Millitokens, NameError, OutOfRange, Refill, RequestId, Resource, Rule, StoredLimits,
     UsageWindow, Wait, Window, WindowKind, WindowSpan, WritePath,
 };
 

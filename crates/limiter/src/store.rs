@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EntityId, LimitName, Resource, Rules,
-    WritePath,
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, LimitName, RequestId, Resource,
+    Rules, WritePath,
 };
 
 use crate::clock::Clock;
@@ -24,7 +24,13 @@ pub trait Store: Send + Sync + 'static {
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<Grant, AcquireError>> + Send;
 
-    /// Corrects what a grant took.
+    /// Corrects what a grant took. The same correction under the same id is made once, as far as
+    /// the bucket remembers.
+    ///
+    /// # Errors
+    /// [`AdjustError::Ambiguous`] where tokens may have been given back;
+    /// [`AdjustError::Unavailable`] where tokens may have been taken, or nothing was done; after any
+    /// other, nothing was.
     fn adjust(
         &self,
         correction: &Correction<'_>,
@@ -104,6 +110,8 @@ pub struct Part {
 /// A correction of one bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct Correction<'a> {
+    /// Names the correction in the bucket.
+    pub id: &'a RequestId,
     /// Which bucket.
     pub bucket: &'a BucketId,
     /// What to add to the consumption of each limit; negative amounts give tokens back.
@@ -123,4 +131,9 @@ pub struct Adjusted {
     pub is_forced: bool,
     /// Write units spent.
     pub write_units: f64,
+}
+
+/// An id that no request had.
+pub(crate) fn new_id() -> RequestId {
+    RequestId::from_bits(fastrand::u64(..))
 }

@@ -60,6 +60,12 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
                 self.store.counters.ambiguous.increment();
                 Err(AdjustError::Ambiguous(error.into()))
             }
+            // Any other error promises that nothing was done.
+            Err(error @ (AdjustError::Contended | AdjustError::Setup(_)))
+                if self.doubt.is_some() =>
+            {
+                Err(AdjustError::Unavailable(error.into()))
+            }
             Err(error) => Err(error),
             Ok(()) => {
                 self.adjusted.write_units = self.run.write_units;

@@ -36,7 +36,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::dynamo::DynamoTable;
 use crate::error::{AcquireError, AdjustError, LimitExceeded, LimitStatus, NeverAdmissible};
-use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
+use crate::store::{Adjusted, Correction, Grant, Part, Request, Store, new_id};
 use crate::table::{Cancelled, SetupError, Table, TogetherError, Trouble, WriteError, Written};
 
 /// How a store of composite buckets works.
@@ -220,6 +220,7 @@ impl<T: Table> CompositeStore<T> {
         for part in taken {
             let back = negated(&part.amounts);
             let correction = Correction {
+                id: &new_id(),
                 bucket: &part.bucket,
                 amounts: &back,
                 configuration: &part.configuration,
@@ -272,7 +273,7 @@ impl<T: Table> Store for CompositeStore<T> {
         correction: &Correction<'_>,
         clock: &dyn Clock,
     ) -> Result<Adjusted, AdjustError> {
-        let mut run = Run::new(clock, correction.deadline);
+        let mut run = Run::under(correction.id.clone(), clock, correction.deadline);
         Adjusting::new(self, &mut run, correction).finish().await
     }
 

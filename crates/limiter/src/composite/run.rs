@@ -10,6 +10,7 @@ use tokio::time::error::Elapsed;
 use crate::BoxError;
 use crate::clock::Clock;
 use crate::error::AcquireError;
+use crate::store::new_id;
 use crate::table::Trouble;
 
 /// Writes that one call attempts at most. Every attempt that loses saw somebody else win.
@@ -22,6 +23,8 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 pub(super) struct Run<'a> {
     pub(super) clock: &'a dyn Clock,
     pub(super) id: RequestId,
+    /// Names the call itself: one that completes another has the other's id.
+    call: RequestId,
     pub(super) deadline: Instant,
     pub(super) attempts: u32,
     pub(super) write_units: f64,
@@ -35,9 +38,15 @@ pub(super) struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub(super) fn new(clock: &'a dyn Clock, time: Duration) -> Self {
+        Self::under(new_id(), clock, time)
+    }
+
+    /// A call under an id that may have been used for the very same before.
+    pub(super) fn under(id: RequestId, clock: &'a dyn Clock, time: Duration) -> Self {
         Self {
             clock,
-            id: RequestId::from_bits(fastrand::u64(..)),
+            id,
+            call: new_id(),
             deadline: Instant::now() + time,
             attempts: 0,
             write_units: 0.0,
@@ -54,7 +63,7 @@ impl<'a> Run<'a> {
 
     /// Names this attempt to the table: never the same again, within what a token can hold.
     pub(super) fn token(&self) -> String {
-        format!("{}-{}", self.id.as_str(), self.attempts)
+        format!("{}-{}", self.call.as_str(), self.attempts)
     }
 
     /// A refused condition costs what the write would have: at least one unit, and the answer does

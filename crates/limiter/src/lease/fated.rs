@@ -1,0 +1,141 @@
+//! A lease whose corrections of one bucket meet what a test says.
+
+use std::collections::VecDeque;
+
+use super::*;
+use crate::clock::TestClock;
+use crate::composite::CompositeStore;
+use crate::counters::Counters;
+use crate::error::{AcquireError, LimitStatus};
+use crate::limit::Limit;
+use crate::memory::MemoryTable;
+use crate::store::{Correction, Grant, Request};
+use sluicegate_core::EpochMillis;
+
+/// What becomes of a correction.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Fate {
+    Contended,
+    /// Contended, after others had their turn.
+    ContendedLater,
+    /// Done, after others had their turn.
+    Later,
+    /// Not done, and no answer.
+    Cut,
+    /// Done, and no answer.
+    Lost,
+    /// Done, and nobody can tell.
+    Forgotten,
+    /// Neither done nor answered.
+    Hangs,
+    /// Done, and the answer does not come.
+    HangsAfter,
+}
+
+/// A store that corrects one bucket as a test says.
+pub(super) struct Fated {
+    store: CompositeStore<MemoryTable>,
+    entity: &'static str,
+    fates: Mutex<VecDeque<Fate>>,
+    corrections: Mutex<Vec<String>>,
+}
+
+impl Store for Fated {
+    async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
+        self.store.acquire(request, clock).await
+    }
+
+    async fn adjust(
+        &self,
+        correction: &Correction<'_>,
+        clock: &dyn Clock,
+    ) -> Result<Adjusted, AdjustError> {
+        let entity = correction.bucket.entity.to_string();
+        let is_meant = entity == self.entity;
+        self.corrections.lock().unwrap().push(entity);
+        let fate = if is_meant { self.fates.lock().unwrap().pop_front() } else { None };
+        let Some(fate) = fate else { return self.store.adjust(correction, clock).await };
+        if matches!(fate, Fate::Later | Fate::ContendedLater) {
+            tokio::task::yield_now().await;
+        }
+        let adjusted = match fate {
+            Fate::Later | Fate::Lost | Fate::Forgotten | Fate::HangsAfter => {
+                self.store.adjust(correction, clock).await?
+            }
+            _ => Adjusted::default(),
+        };
+        match fate {
+            Fate::Later => Ok(adjusted),
+            Fate::Contended | Fate::ContendedLater => Err(AdjustError::Contended),
+            Fate::Cut | Fate::Lost => Err(AdjustError::Unavailable("cut".into())),
+            Fate::Forgotten => Err(AdjustError::Ambiguous("forgotten".into())),
+            Fate::Hangs | Fate::HangsAfter => std::future::pending().await,
+        }
+    }
+
+    async fn peek(
+        &self,
+        request: &Request,
+        clock: &dyn Clock,
+    ) -> Result<Vec<LimitStatus>, AcquireError> {
+        self.store.peek(request, clock).await
+    }
+
+    fn counters(&self) -> &Counters {
+        self.store.counters()
+    }
+}
+
+pub(super) struct Story {
+    pub(super) lease: Lease<Fated, TestClock>,
+}
+
+impl Story {
+    /// 60 tokens of a hundred, of the child and of the parent; fates are the parent's.
+    pub(super) async fn of_two() -> Self {
+        Self::new("parent", "parent").await
+    }
+
+    /// 60 tokens of a hundred, of one bucket, whose fates they are.
+    pub(super) async fn of_one() -> Self {
+        Self::new("child", "").await
+    }
+
+    async fn new(entity: &'static str, parent: &str) -> Self {
+        let store = CompositeStore::on(MemoryTable::new());
+        let (fates, corrections) = Default::default();
+        let store = Fated { store, entity, fates, corrections };
+        let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
+        let limiter = Limiter::with_clock(store, clock);
+        let limits = [Limit::quota("tpm", 100), Limit::quota("rpm", 100)];
+        let request = limiter.acquire("child", "r").consume("tpm", 60).limits(limits);
+        let request =
+            if parent.is_empty() { request.no_cascade() } else { request.cascade_to(parent) };
+        Self { lease: request.await.unwrap() }
+    }
+
+    pub(super) fn meets(&self, fates: &[Fate]) {
+        self.lease.limiter.store().fates.lock().unwrap().extend(fates);
+    }
+
+    /// What is consumed of the child's and of the parent's limit, in tokens.
+    pub(super) fn consumed(&self, limit: &str) -> (i64, i64) {
+        let table = self.lease.limiter.store().store.table();
+        let limit = LimitName::new(limit).unwrap();
+        let of =
+            |part: &Part| table.bucket(&part.bucket).unwrap().limits[&limit].consumed.get() / 1_000;
+        let consumed: Vec<_> = self.lease.parts.iter().map(of).collect();
+        (consumed[0], consumed.get(1).copied().unwrap_or_default())
+    }
+
+    /// Whose buckets were corrected since this was asked last, or were to be.
+    pub(super) fn corrected(&self) -> Vec<String> {
+        std::mem::take(&mut *self.lease.limiter.store().corrections.lock().unwrap())
+    }
+
+    /// What is left of `tpm`, in tokens, as the lease knows it.
+    pub(super) fn left(&self) -> Vec<i64> {
+        let left = self.lease.remaining();
+        left.iter().map(|remaining| remaining.available.get() / 1_000).collect()
+    }
+}
