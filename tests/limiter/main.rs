@@ -13,6 +13,7 @@ mod cascade;
 mod configuration;
 mod costs;
 mod costs_shared;
+mod crowded;
 mod faults;
 mod metering;
 mod simulated;

@@ -11,7 +11,11 @@ use sha2::{Digest as _, Sha256};
 use smol_str::{SmolStr, ToSmolStr};
 
 use crate::keys::Digest;
-use crate::{CompositeBucket, EpochMillis, LimitName, Rule};
+use crate::{Amounts, CompositeBucket, EpochMillis, LimitName, Rule};
+
+/// Limits that are written to a bucket at most: a claim names all of them in one expression, which
+/// holds 4 KB and 300 operators.
+pub const LIMITS_MAX: usize = 40;
 
 /// Rules by limit.
 pub type Rules = BTreeMap<LimitName, Rule>;
@@ -57,6 +61,15 @@ impl Configuration {
     pub fn rules(&self) -> Rules {
         let mut rules = self.stored.as_ref().map(|stored| stored.rules.clone()).unwrap_or_default();
         rules.extend(self.explicit.iter().map(|(limit, rule)| (limit.clone(), *rule)));
+        rules
+    }
+
+    /// The rules of a new item: all of them, or those of what is asked where it has no room for all.
+    pub(crate) fn rules_with_room(&self, amounts: &Amounts) -> Rules {
+        let mut rules = self.rules();
+        if rules.len() > LIMITS_MAX {
+            rules.retain(|limit, _| amounts.contains_key(limit));
+        }
         rules
     }
 
@@ -128,6 +141,19 @@ impl Differences {
             }
             Some(_) => {}
         }
+    }
+
+    /// Leaves missing limits out that nobody asks for where the item has no room for all of them.
+    /// An item of another producer may have more than is written here.
+    pub(crate) fn fit(&mut self, image: &CompositeBucket, amounts: &Amounts) {
+        if self.is_crowded(image) {
+            self.missing.retain(|limit, _| amounts.contains_key(limit));
+        }
+    }
+
+    /// Whether the item has no room for the limits that it lacks.
+    pub(crate) fn is_crowded(&self, image: &CompositeBucket) -> bool {
+        !self.missing.is_empty() && image.limits.len() + self.missing.len() > LIMITS_MAX
     }
 
     pub(crate) fn is_empty(&self) -> bool {

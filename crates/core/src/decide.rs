@@ -22,7 +22,7 @@ const AHEAD_MS: i64 = 60_000;
 pub struct Acquire<'a> {
     /// Which bucket.
     pub bucket: &'a BucketId,
-    /// How much; every amount is positive.
+    /// How much, of at most [`LIMITS_MAX`](crate::LIMITS_MAX) limits; every amount is positive.
     pub amounts: &'a Amounts,
     /// What the limits should be.
     pub configuration: &'a Configuration,
@@ -53,7 +53,8 @@ pub enum Presume {
 pub enum Decision {
     /// Write this, and the request is granted.
     Write(WritePlan),
-    /// Write this and decide again: a clock that was ahead has stopped refill.
+    /// Write this and decide again: a clock that was ahead has stopped refill, or limits must go
+    /// before there is room for others.
     Repair(WritePlan),
     /// The image remembers the request: it was granted.
     Landed,
@@ -61,6 +62,8 @@ pub enum Decision {
     Short(Vec<Standing>),
     /// Nobody knows this limit: neither the configuration nor the item.
     Unknown(LimitName),
+    /// The item lacks this limit and has no room for another.
+    Full(LimitName),
 }
 
 /// How one limit stands to what is asked of it.
@@ -91,7 +94,11 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
     if image.request_ids.contains(acquire.id) {
         return Decision::Landed;
     }
-    let differences = acquire.configuration.compare(image);
+    let mut differences = acquire.configuration.compare(image);
+    differences.fit(image, acquire.amounts);
+    if differences.is_crowded(image) {
+        return make_room(image, acquire, differences, now);
+    }
     let view = View { image, differences: &differences, now };
     let mut standings = Vec::with_capacity(acquire.amounts.len());
     for (limit, amount) in acquire.amounts {
@@ -117,6 +124,23 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
     let may_retry = differences.is_empty() && !ahead && acquire.presume != Presume::ClaimDue;
     let retry = if may_retry { retry(&view, &take, acquire.presume) } else { None };
     Decision::Write(retry.unwrap_or_else(|| normal(&view, &take)))
+}
+
+/// Removes what the configuration dropped, if anything, so that what is asked may fit.
+fn make_room(
+    image: &CompositeBucket,
+    acquire: Acquire<'_>,
+    mut differences: Differences,
+    now: EpochMillis,
+) -> Decision {
+    let missing = std::mem::take(&mut differences.missing);
+    match missing.into_keys().next() {
+        Some(limit) if differences.removed.is_empty() => Decision::Full(limit),
+        _ => {
+            let view = View { image, differences: &differences, now };
+            Decision::Repair(normal(&view, &Take::nothing(acquire)))
+        }
+    }
 }
 
 /// How every limit of an item stands, the configuration applied; what is asked of each is zero
@@ -166,7 +190,7 @@ pub(crate) fn new_item(
     id: &RequestId,
     now: EpochMillis,
 ) -> WritePlan {
-    let rules = configuration.rules();
+    let rules = configuration.rules_with_room(amounts);
     let consumed = |limit: &LimitName| amounts.get(limit).copied().unwrap_or(Millitokens::ZERO);
     let limits: BTreeMap<_, _> = rules
         .iter()

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::{EntityId, Refill, Resource, Rules, StoredRules};
+use crate::{EntityId, LIMITS_MAX, Refill, Resource, Rules, StoredRules};
 
 const T0: i64 = 1_769_608_800_000;
 
@@ -283,4 +283,88 @@ fn a_shortage_under_a_timestamp_far_ahead_is_repaired_before_it_is_said() {
     let never = Amounts::from([(name("fast"), milli(50_001))]);
     let never = decide(Some(&item), Acquire { amounts: &never, ..acquire }, at(T0));
     assert!(matches!(never, Decision::Short(_)), "{never:?}");
+}
+
+/// `count` limits from `first` on, by name.
+fn many(first: usize, count: usize) -> Rules {
+    (first..first + count).map(|n| (name(&format!("l{n:02}")), rule(5_000, 1_000, 1_000))).collect()
+}
+
+fn item_of(rules: &Rules) -> CompositeBucket {
+    let limits: Vec<_> = rules.iter().map(|(limit, rule)| (limit.as_str(), *rule, 3_000)).collect();
+    item(&limits)
+}
+
+#[test]
+fn a_full_item_takes_no_other_limit_and_works_on() {
+    let image = item_of(&many(0, LIMITS_MAX));
+    let configuration = Configuration::explicit(many(LIMITS_MAX - 1, 3));
+    let ask = |limit: &str, now_ms| {
+        let amounts = asks(&[(limit, 1_000)]);
+        decide_with(&image, &amounts, &configuration, Presume::Unchanged, at(now_ms))
+    };
+    assert_eq!(ask("l40", T0), Decision::Full(name("l40")));
+    assert_eq!(ask("l99", T0), Decision::Unknown(name("l99")));
+    for (now_ms, path) in [(T0 + 50, WritePath::Retry), (T0 + 1_000, WritePath::Normal)] {
+        let Decision::Write(plan) = ask("l39", now_ms) else { panic!("its own limits work") };
+        let after = plan.apply(Some(&image)).unwrap();
+        assert_eq!((plan.path, after.limits.len()), (path, LIMITS_MAX), "others are left out");
+    }
+    // Another producer knows no such bound.
+    let image = item_of(&many(0, LIMITS_MAX + 9));
+    let Decision::Write(_) = decide_on(&image, &asks(&[("l45", 1_000)]), at(T0 + 1_000)) else {
+        panic!("what it has can be had")
+    };
+}
+
+#[test]
+fn what_does_not_fit_and_is_not_asked_for_is_left_out() {
+    let configuration = Configuration::explicit(many(0, LIMITS_MAX + 1));
+    let amounts = asks(&[("l07", 1_000), ("l40", 1_000)]);
+    let acquire = Acquire {
+        bucket: &full_bucket().id(),
+        amounts: &amounts,
+        configuration: &configuration,
+        id: &RequestId::from_bits(1),
+        interval: ClaimInterval::default(),
+        presume: Presume::Unchanged,
+    };
+    let Decision::Write(plan) = decide(None, acquire, at(T0)) else { panic!("create") };
+    let created = plan.apply(None).unwrap();
+    assert!(created.limits.keys().eq(amounts.keys()), "{:?}", created.limits.keys());
+    assert_eq!(
+        created.rules_hash,
+        Some(RulesHash::of(created.limits.iter().map(|(limit, bucket)| (limit, &bucket.rule))))
+    );
+
+    let image = item_of(&many(0, LIMITS_MAX - 1));
+    let amounts = asks(&[("l39", 1_000)]);
+    let decision =
+        decide_with(&image, &amounts, &configuration, Presume::Unchanged, at(T0 + 1_000));
+    let Decision::Write(plan) = decision else { panic!("{decision:?}") };
+    let after = plan.apply(Some(&image)).unwrap();
+    assert_eq!((after.limits.len(), after.limits.contains_key(&name("l39"))), (LIMITS_MAX, true));
+}
+
+#[test]
+fn what_was_dropped_goes_before_others_come() {
+    let image = item_of(&many(0, LIMITS_MAX));
+    let stored = StoredRules {
+        rules: many(50, LIMITS_MAX),
+        dropped: many(0, LIMITS_MAX).into_keys().collect(),
+        epoch: Some(at(T0)),
+        is_personal: false,
+    };
+    let configuration = Configuration { explicit: Rules::new(), stored: Some(stored) };
+    let amounts = asks(&[("l50", 1_000)]);
+    let ask = |image: &CompositeBucket| {
+        decide_with(image, &amounts, &configuration, Presume::Unchanged, at(T0 + 1_000))
+    };
+    let Decision::Repair(plan) = ask(&image) else { panic!("first they go") };
+    let empty = plan.apply(Some(&image)).unwrap();
+    assert!(empty.limits.is_empty() && empty.request_ids.is_empty());
+    let Decision::Write(plan) = ask(&empty) else { panic!("then others come") };
+    let after = plan.apply(Some(&empty)).unwrap();
+    assert!(after.limits.keys().eq(many(50, LIMITS_MAX).keys()));
+    assert_eq!(after.limits[&name("l50")].consumed, milli(1_000));
 }

@@ -50,7 +50,7 @@ pub use adjust::{Adjust, Adjustment, Force, adjust, extend};
 pub use batch::{Batch, OddRecord, StreamEvent};
 pub use bucket::{Bucket, CompositeBucket, ItemError};
 pub use claim::ClaimInterval;
-pub use configuration::{Configuration, Rules, RulesHash, StoredRules};
+pub use configuration::{Configuration, LIMITS_MAX, Rules, RulesHash, StoredRules};
 pub use decide::{Acquire, Decision, Presume, Standing, decide, is_clock_ahead, standings};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};

@@ -33,7 +33,7 @@ pub enum AcquireError {
     Unavailable(#[source] BoxError),
     /// The request makes no sense: 500, because the program that made it is wrong; 400 where what
     /// is wrong came from a client, as names of entities and amounts may. No call was made, unless a
-    /// limit is unknown to the table too.
+    /// limit is unknown to the table too or the bucket is full of others; nothing was taken.
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
     /// Permissions, the table or an item must be repaired first: 500.
@@ -199,6 +199,19 @@ pub enum InvalidRequest {
         /// How many.
         count: usize,
         /// How many are allowed.
+        max: usize,
+    },
+    /// The bucket has as many limits as it can have, and this one is not among them: 500, or 400
+    /// where limits are named by a client. Stored limits that are deleted leave the bucket.
+    #[error(
+        "the bucket of {entity} has {max} limits, which is the most, and {limit} is not among them: name limits from a fixed set; those that nobody uses leave when they are stored and deleted"
+    )]
+    BucketFull {
+        /// Whose bucket.
+        entity: EntityId,
+        /// The limit that it has no room for.
+        limit: LimitName,
+        /// How many it has at most.
         max: usize,
     },
     /// Neither the request nor the table nor the bucket knows the limit.

@@ -52,7 +52,7 @@
 //! | [`NeverAdmissible`] | more than a full bucket holds: waiting does not help | 400 |
 //! | `Contended` | other writers or throttling until attempts ran out | 503 |
 //! | `Unavailable` | no answer in time | 503 |
-//! | [`InvalidRequest`] | the program is wrong, or what a client named; no call was made | 500, 400 |
+//! | [`InvalidRequest`] | the program is wrong, names more limits than a bucket holds, or a client's name is illegal | 500, 400 |
 //! | `Setup` | permissions, the table or an item must be repaired | 500 |
 //!
 //! A write whose answer was lost is recognised in the item by its request id, so it is neither done
@@ -107,7 +107,7 @@ pub use lease::{Cost, Lease, Remaining};
 pub use limit::{BadLimit, Limit};
 pub use limiter::{Limiter, Mode};
 pub use memory::MemoryTable;
-pub use request::{AcquireRequest, LIMITS_MAX, PeekRequest};
+pub use request::{AcquireRequest, PeekRequest};
 pub use store::{Adjusted, Cascade, Correction, Grant, Part, Request, Store};
 pub use table::{
     Cancelled, Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError,
@@ -123,8 +123,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub use sluicegate_core::keys::LimitsScope;
 pub use sluicegate_core::{
     BucketId, ClaimInterval, CompositeBucket, EntityId, EntityRecord, EpochMillis, ItemError,
-    LimitName, Millitokens, NameError, OutOfRange, Refill, RequestId, Resource, Rule, StoredLimits,
-    UsageWindow, Wait, Window, WindowKind, WindowSpan, WritePath,
+    LIMITS_MAX, LimitName, Millitokens, NameError, OutOfRange, Refill, RequestId, Resource, Rule,
+    StoredLimits, UsageWindow, Wait, Window, WindowKind, WindowSpan, WritePath,
 };
 
 /// The examples of the project's front page compile and run.

@@ -4,7 +4,9 @@ use std::future::{Future, IntoFuture};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, Either, select};
-use sluicegate_core::{Amounts, BucketId, EntityId, LimitName, Millitokens, Resource, Rules};
+use sluicegate_core::{
+    Amounts, BucketId, EntityId, LIMITS_MAX, LimitName, Millitokens, Resource, Rules,
+};
 use tracing::{Instrument, Span, field};
 
 use crate::clock::Clock;
@@ -13,10 +15,6 @@ use crate::lease::Lease;
 use crate::limit::Limit;
 use crate::limiter::{Limiter, Mode};
 use crate::store::{Cascade, Grant, Request, Store};
-
-/// Limits that a bucket can have at most: an expression of DynamoDB holds 300 operators, and a
-/// limit takes up to seven.
-pub const LIMITS_MAX: usize = 40;
 
 /// A request for tokens. Awaiting it takes everything that is asked, or nothing.
 ///
@@ -104,6 +102,10 @@ impl<L> AcquireRequest<L> {
 
     /// Limits of the bucket, at most 40. They win over stored ones in what they name, and nothing
     /// is read from the table when they name all that is asked.
+    ///
+    /// Use names of a fixed set: the bucket keeps every limit that it ever had, 40 at most, and
+    /// each of them is claimed with every refill. One that is asked for and does not fit is refused
+    /// with [`InvalidRequest::BucketFull`]; one that is not asked for is left out.
     pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Self {
         self.limits.extend(limits);
         self

@@ -110,9 +110,11 @@ impl Call {
             Decision::Repair(plan) => Move::Send(Purpose::Repair, Amounts::new(), plan),
             Decision::Landed => Move::Landed,
             // "No" is only said from an image that the table has just returned.
-            Decision::Short(_) | Decision::Unknown(_) if !self.fresh => Move::Look,
+            Decision::Short(_) | Decision::Unknown(_) | Decision::Full(_) if !self.fresh => {
+                Move::Look
+            }
             Decision::Short(standings) => Move::Refuse(standings),
-            Decision::Unknown(_) => Move::Drop,
+            Decision::Unknown(_) | Decision::Full(_) => Move::Drop,
         }
     }
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Acquire, BucketId, CompositeBucket, Decision, EpochMillis, Presume, RequestId, WritePath,
-    WritePlan, decide, standings,
+    Acquire, BucketId, CompositeBucket, Decision, EpochMillis, LIMITS_MAX, Presume, RequestId,
+    WritePath, WritePlan, decide, standings,
 };
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
@@ -192,6 +192,10 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 Decision::Short(_) => is_short = true,
                 Decision::Unknown(limit) => {
                     return Step::Unknown(InvalidRequest::UnknownLimit(limit));
+                }
+                Decision::Full(limit) => {
+                    let (entity, max) = (side.bucket.entity.clone(), LIMITS_MAX);
+                    return Step::Unknown(InvalidRequest::BucketFull { entity, limit, max });
                 }
             }
         }

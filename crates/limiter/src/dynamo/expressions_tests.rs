@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use sluicegate_core::{
     Acquire, Adjust, Adjustment, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration,
-    Decision, EntityId, EpochMillis, Force, Millitokens, Presume, Resource, Rules, StoredRules,
-    adjust, decide, extend,
+    Decision, EntityId, EpochMillis, Force, LIMITS_MAX, Millitokens, Presume, Resource, Rules,
+    StoredRules, adjust, decide, extend,
 };
 
 use crate::Limit;
@@ -176,4 +176,83 @@ fn every_path_of_a_correction() {
     story.image = forced.apply(story.image.as_ref());
     let extension = extend(story.image.as_ref().unwrap(), at(T0 + 1_000)).unwrap();
     insta::assert_snapshot!("extend", shown(&extension));
+}
+
+/// The longer of a plan's expressions in bytes, and the most operators and functions in one. Those
+/// of a SET are counted, too, which DynamoDB may not do.
+fn size(plan: &WritePlan) -> (usize, usize) {
+    let Expression::Update(update) = of(plan) else { return (0, 0) };
+    let operators = |text: &str| {
+        let is_operator = |word: &&str| matches!(*word, "=" | "<" | "<=" | ">=" | "AND" | "NOT");
+        text.split_whitespace().filter(is_operator).count() + text.matches('(').count()
+    };
+    let both = [update.expression, update.condition];
+    let most = |of: &dyn Fn(&String) -> usize| both.iter().map(of).max().unwrap();
+    (most(&String::len), most(&|text| operators(text)))
+}
+
+#[test]
+fn the_largest_writes_fit_into_an_expression() {
+    let names = |first: usize, count: usize| (first..first + count).map(|n| format!("{n:0>64}"));
+    let limits = |first, count, burst| -> Rules {
+        let limit = |name| Limit::per_minute(name, 1_000_000).burst(burst).check().unwrap();
+        names(first, count).map(limit).collect()
+    };
+    let ask = |first, count, by: i64| -> Amounts {
+        let amount = Millitokens::from_tokens(by).unwrap();
+        names(first, count).map(|limit| (name(&limit), amount)).collect()
+    };
+    let stored = |first, count, dropped: usize| StoredRules {
+        rules: limits(first, count, 9),
+        dropped: names(0, dropped).map(|limit| name(&limit)).collect(),
+        epoch: Some(at(T0 + 1)),
+        is_personal: false,
+    };
+    let of_item = |count| {
+        let mut story = Story::new();
+        story.configuration = Configuration::explicit(limits(0, count, 1_000_000));
+        let create = story.acquire(&ask(0, count, 500_000), at(T0));
+        story.image = create.apply(None);
+        story.image.as_mut().unwrap().request_ids.clear();
+        story
+    };
+    let check = |what: &str, plan: &WritePlan| {
+        let (bytes, operators) = size(plan);
+        assert!(bytes <= 4_096 && operators <= 300, "{what}: {bytes} bytes, {operators} operators");
+    };
+    let all = of_item(LIMITS_MAX);
+    check("retry", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 50)));
+    check("whole", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 1_000)));
+    check("cut", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 900_000)));
+    for force in [Force::No, Force::Yes] {
+        for (by, later) in [(1, 50), (1, 1_000), (1, 900_000), (-1, 1_000)] {
+            let plan = all.adjust(&ask(0, LIMITS_MAX, by), at(T0 + later), force);
+            check(&format!("adjust by {by}, {force:?}, {later}"), &plan);
+        }
+    }
+    for (kept, dropped) in [(0, LIMITS_MAX), (LIMITS_MAX, 0), (20, 20), (1, 39), (39, 1)] {
+        let mut story = of_item(LIMITS_MAX);
+        let rules = stored(LIMITS_MAX - kept, LIMITS_MAX, LIMITS_MAX - kept);
+        story.configuration = Configuration { explicit: Rules::new(), stored: Some(rules) };
+        let asked = ask(LIMITS_MAX - kept, LIMITS_MAX, 1);
+        let later = at(T0 + 1_000);
+        if dropped > 0 {
+            let Decision::Repair(plan) = story.decide(&asked, later) else { panic!("no room") };
+            check(&format!("{dropped} dropped, {kept} changed"), &plan);
+            story.image = plan.apply(story.image.as_ref());
+        }
+        let plan = story.acquire(&asked, at(T0 + 2_000));
+        check(&format!("{dropped} seeded, {kept} claimed"), &plan);
+    }
+    for count in [1, 20, LIMITS_MAX - 1] {
+        // Nothing has to go first: changed and dropped in the write that seeds.
+        let mut story = of_item(count);
+        let room = LIMITS_MAX - count;
+        story.configuration = Configuration {
+            explicit: Rules::new(),
+            stored: Some(stored(count / 2, LIMITS_MAX - count / 2, count / 2)),
+        };
+        let plan = story.acquire(&ask(count, room, 1), at(T0 + 1_000));
+        check(&format!("{room} seeded, {count} changed or dropped"), &plan);
+    }
 }

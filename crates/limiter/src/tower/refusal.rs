@@ -108,6 +108,7 @@ const fn is_of_client(invalid: &InvalidRequest) -> bool {
         | InvalidRequest::Nothing
         | InvalidRequest::Twice(_)
         | InvalidRequest::TooManyLimits { .. }
+        | InvalidRequest::BucketFull { .. }
         | InvalidRequest::UnknownLimit(_) => false,
     }
 }
