@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sluicegate::{
-    AcquireError, AcquireRequest, CascadeMode, Clock, DynamoTable, EntityId, InvalidRequest,
-    LIMITS_MAX, Limit, LimitsScope, Settings, Store, TestClock, WritePath,
+    AcquireError, AcquireRequest, CascadeMode, DynamoTable, EntityId, InvalidRequest, LIMITS_MAX,
+    Limit, LimitsScope, Settings, TestClock, WritePath,
 };
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 
@@ -22,7 +22,7 @@ fn limits(of: std::ops::Range<usize>) -> impl Iterator<Item = Limit> {
 }
 
 /// Asks for 1 of every limit that there can be.
-fn all<S: Store, C: Clock>(request: AcquireRequest<'_, S, C>) -> AcquireRequest<'_, S, C> {
+fn all<L>(request: AcquireRequest<L>) -> AcquireRequest<L> {
     let request = request.limits(limits(0..LIMITS_MAX));
     (0..LIMITS_MAX).fold(request, |request, n| request.consume(name(n), 1))
 }
