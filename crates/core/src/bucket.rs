@@ -102,11 +102,17 @@ impl CompositeBucket {
         };
         let refilled_at =
             ranged(keys::REFILLED_AT, required(item, keys::REFILLED_AT)?, EpochMillis::new)?;
+        let mut fields: BTreeMap<&str, Fields<'_>> = BTreeMap::new();
+        for (attribute, value) in item.inner() {
+            if let Some((limit, field)) = keys::parse_bucket_attribute(attribute) {
+                fields.entry(limit).or_default().0[field as usize] = Some((attribute, value));
+            }
+        }
         let mut limits = BTreeMap::new();
-        for attribute in item.inner().keys() {
-            if let Some((limit, BucketField::Capacity)) = keys::parse_bucket_attribute(attribute) {
+        for (limit, fields) in fields {
+            if fields.0[BucketField::Capacity as usize].is_some() {
                 let limit = LimitName::new(limit)?;
-                let bucket = Bucket::from_item(item, &limit)?;
+                let bucket = fields.bucket(&limit)?;
                 limits.insert(limit, bucket);
             }
         }
@@ -176,32 +182,47 @@ impl Bucket {
             BucketField::Consumed => self.consumed.get(),
         }
     }
+}
 
-    fn from_item(item: &Item, limit: &LimitName) -> Result<Self, ItemError> {
-        let name = |field| keys::bucket_attribute(limit, field);
-        let amount = |field| {
-            let name = name(field);
-            ranged(&name, required(item, &name)?, Millitokens::new)
-        };
+/// The attributes of one limit, by field. An item is read after every write, so they are found in
+/// one pass over it.
+#[derive(Default)]
+struct Fields<'a>([Option<(&'a str, &'a AttributeValue)>; BucketField::ALL.len()]);
+
+impl Fields<'_> {
+    fn optional<T>(
+        &self,
+        field: BucketField,
+        new: impl FnOnce(i64) -> Result<T, OutOfRange>,
+    ) -> Result<Option<T>, ItemError> {
+        let Some((name, value)) = self.0[field as usize] else { return Ok(None) };
+        ranged(name, number_of(name, value)?, new).map(Some)
+    }
+
+    fn required<T>(
+        &self,
+        limit: &LimitName,
+        field: BucketField,
+        new: impl FnOnce(i64) -> Result<T, OutOfRange>,
+    ) -> Result<T, ItemError> {
+        let missing = || ItemError::Missing { attribute: keys::bucket_attribute(limit, field) };
+        self.optional(field, new)?.ok_or_else(missing)
+    }
+
+    fn bucket(&self, limit: &LimitName) -> Result<Bucket, ItemError> {
+        let amount = |field| self.required(limit, field, Millitokens::new);
         let capacity = amount(BucketField::Capacity)?;
-        let burst_name = name(BucketField::Burst);
-        let burst = match optional(item, &burst_name)? {
-            Some(burst) => ranged(&burst_name, burst, Millitokens::new)?,
-            None => capacity,
-        };
+        let burst = self.optional(BucketField::Burst, Millitokens::new)?.unwrap_or(capacity);
         let refill_amount = amount(BucketField::RefillAmount)?;
-        let period_name = name(BucketField::RefillPeriod);
-        let refill = ranged(&period_name, required(item, &period_name)?, |period_ms| {
+        let refill = self.required(limit, BucketField::RefillPeriod, |period_ms| {
             Refill::new(refill_amount, period_ms)
         })?;
         let rule = Rule::with_burst(capacity, burst, refill).map_err(|source| {
-            ItemError::OutOfRange { attribute: name(BucketField::Capacity), source }
+            let attribute = keys::bucket_attribute(limit, BucketField::Capacity);
+            ItemError::OutOfRange { attribute, source }
         })?;
-        Ok(Self {
-            rule,
-            tokens: amount(BucketField::Tokens)?,
-            consumed: amount(BucketField::Consumed)?,
-        })
+        let (tokens, consumed) = (amount(BucketField::Tokens)?, amount(BucketField::Consumed)?);
+        Ok(Bucket { rule, tokens, consumed })
     }
 }
 
