@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, CascadeMode, Limit, Settings, TestClock};
+use sluicegate::{AcquireError, AdjustError, CascadeMode, Limit, Settings, TestClock};
 
+use crate::support::limiter as make;
 use crate::support::{Shared, T0, at, bucket, name, on_every_table, with_settings};
 
 const MODES: [CascadeMode; 2] = [CascadeMode::Transaction, CascadeMode::Compensating];
@@ -55,6 +56,42 @@ async fn another_writer_comes_between<T: Shared>(table: T) {
 #[tokio::test(flavor = "multi_thread")]
 async fn both_are_taken_from_although_another_writer_comes_between() {
     on_every_table!(another_writer_comes_between);
+}
+
+async fn corrected_without_a_lease<T: Shared>(table: T) {
+    let clock = TestClock::at(at(T0));
+    let limiter = make(table.clone(), &clock);
+    let limits = || [Limit::quota("rpm", 35)];
+    let adjust = |tokens| {
+        limiter.adjust("child", "r").by("rpm", tokens).limits(limits()).cascade_to("parent")
+    };
+    // Neither bucket is there: both are made, and one that holds less than a full one.
+    adjust(5).await.unwrap();
+    let left = async || (tokens(&table, "child").await, tokens(&table, "parent").await);
+    assert_eq!(left().await, (30, 30));
+    limiter.adjust("child", "r").by_milli("rpm", 32_000).no_cascade().await.unwrap();
+    assert_eq!(left().await, (-2, 30), "never refused");
+    adjust(-3).await.unwrap();
+    assert_eq!(left().await, (1, 33));
+
+    // One that another process changed meanwhile.
+    make(table.clone(), &clock).adjust("child", "r").by("rpm", -10).no_cascade().await.unwrap();
+    limiter.adjust("child", "r").by("rpm", -1).no_cascade().await.unwrap();
+    assert_eq!(left().await, (12, 33));
+    for amounts in [&[][..], &[("rpm", 0)], &[("rpm", 1), ("rpm", 1)], &[("other", 1)]] {
+        let mut request = limiter.adjust("child", "r");
+        for (limit, tokens) in amounts {
+            request = request.by(*limit, *tokens);
+        }
+        let error = request.await.unwrap_err();
+        assert!(matches!(error, AdjustError::InvalidRequest(_)), "{amounts:?}: {error:?}");
+    }
+    assert_eq!(left().await, (12, 33));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn buckets_are_corrected_without_a_lease() {
+    on_every_table!(corrected_without_a_lease);
 }
 
 async fn a_short_parent<T: Shared>(table: T) {

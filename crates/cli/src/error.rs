@@ -1,11 +1,31 @@
 //! Why a command could not do its work, and the exit code that tells a script.
+//!
+//! Every message is one line and ends with what to do or to type next.
 
 use std::io::Write;
 use std::process::ExitCode;
 
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use sluicegate::dynamo::{ConfigError, ReadError, RequestError, TableError};
+use sluicegate::{AcquireError, AdjustError, SetupError};
+use sluicegate_processor::{chain, explain};
+
+/// What the exit codes mean, for every command.
+pub(crate) mod exit {
+    /// Done, but something needs a person: nothing found, records in quarantine, figures that differ.
+    pub(crate) const ATTENTION: u8 = 1;
+    /// A limit is short at this moment.
+    pub(crate) const LIMIT_EXCEEDED: u8 = 3;
+    /// More was asked than the limit can ever give.
+    pub(crate) const NEVER_ADMISSIBLE: u8 = 4;
+}
+
 /// Each variant has an exit code of its own, the same for every command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
+    /// What was asked for is not there, or was not done because it must not be.
+    #[error("{0}")]
+    Attention(String),
     /// The input cannot be used; nothing was done.
     #[error("{0}")]
     BadInput(String),
@@ -20,9 +40,155 @@ pub(crate) enum CliError {
 impl CliError {
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
+            Self::Attention(_) => ExitCode::from(exit::ATTENTION),
             Self::BadInput(_) => ExitCode::from(2),
             Self::Store(_) => ExitCode::from(5),
             Self::Output(_) => ExitCode::from(6),
+        }
+    }
+
+    /// Input that cannot be used, in the words of what refused it.
+    pub(crate) fn bad(why: impl std::fmt::Display) -> Self {
+        Self::BadInput(why.to_string())
+    }
+
+    pub(crate) fn no_region() -> Self {
+        Self::Store(
+            "no AWS region is set; name one with --region or `export AWS_REGION=us-east-1`"
+                .to_owned(),
+        )
+    }
+
+    pub(crate) fn no_credentials(why: &str) -> Self {
+        Self::Store(format!(
+            "no AWS credentials: {why}; run `aws configure` or `aws sso login`, or for a table of `sluicegate local` `export AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local`"
+        ))
+    }
+
+    fn no_table(table: &str) -> Self {
+        Self::Store(format!(
+            "table {table} is not there (ResourceNotFound); create it with `sluicegate table create --table {table}`, or name another one with --table, --region or --endpoint-url"
+        ))
+    }
+
+    fn denied(operation: &str, table: &str, why: &str) -> Self {
+        Self::Store(format!(
+            "access denied: allow {operation} on table {table} and its indexes to these credentials; `aws sts get-caller-identity` says whose they are ({why})"
+        ))
+    }
+
+    fn unavailable(why: &str) -> Self {
+        Self::Store(format!(
+            "the table did not answer: {why}; check --endpoint-url and the network, or start `sluicegate local`"
+        ))
+    }
+
+    /// An answer of the SDK to a call on a table.
+    pub(crate) fn of_sdk<E, R>(operation: &str, table: &str, error: &SdkError<E, R>) -> Self
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+        R: std::fmt::Debug,
+    {
+        let why = explain(error);
+        match (error.code(), error) {
+            (Some("ResourceNotFoundException"), _) => Self::no_table(table),
+            (Some(code), _) if is_refusal(code) => {
+                Self::denied(&format!("dynamodb:{operation}"), table, &why)
+            }
+            (None, SdkError::DispatchFailure(_) | SdkError::TimeoutError(_)) => {
+                Self::unavailable(&why)
+            }
+            _ => Self::Store(format!("{operation} failed for table {table}: {why}; try again")),
+        }
+    }
+}
+
+fn is_refusal(code: &str) -> bool {
+    [
+        "AccessDeniedException",
+        "UnrecognizedClientException",
+        "InvalidSignatureException",
+        "ExpiredTokenException",
+        "InvalidClientTokenId",
+        "MissingAuthenticationTokenException",
+    ]
+    .contains(&code)
+}
+
+impl From<RequestError> for CliError {
+    fn from(error: RequestError) -> Self {
+        match &error {
+            RequestError::MissingTable { table, .. } => Self::no_table(table),
+            RequestError::AccessDenied { operation, table, source } => {
+                Self::denied(&format!("dynamodb:{operation}"), table, &chain(source.as_ref()))
+            }
+            RequestError::Failed { .. } => Self::unavailable(&chain(&error)),
+            _ => Self::Store(chain(&error)),
+        }
+    }
+}
+
+impl From<SetupError> for CliError {
+    fn from(error: SetupError) -> Self {
+        match &error {
+            SetupError::NoTable(table) => Self::no_table(table),
+            SetupError::Denied(source) => {
+                Self::denied("reading and writing items", "in use", &chain(source.as_ref()))
+            }
+            _ => Self::Store(chain(&error)),
+        }
+    }
+}
+
+impl From<AcquireError> for CliError {
+    fn from(error: AcquireError) -> Self {
+        match error {
+            AcquireError::InvalidRequest(invalid) => Self::bad(invalid),
+            AcquireError::Setup(setup) => setup.into(),
+            AcquireError::Unavailable(source) => Self::unavailable(&chain(source.as_ref())),
+            other => Self::Store(chain(&other)),
+        }
+    }
+}
+
+impl From<AdjustError> for CliError {
+    fn from(error: AdjustError) -> Self {
+        match error {
+            AdjustError::InvalidRequest(invalid) => Self::bad(invalid),
+            AdjustError::Setup(setup) => setup.into(),
+            AdjustError::Unavailable(source) => Self::unavailable(&chain(source.as_ref())),
+            other => Self::Store(chain(&other)),
+        }
+    }
+}
+
+impl From<ConfigError> for CliError {
+    fn from(error: ConfigError) -> Self {
+        match error {
+            ConfigError::Request(request) => request.into(),
+            ConfigError::OwnParent { .. }
+            | ConfigError::Limit(_)
+            | ConfigError::Repeated { .. }
+            | ConfigError::Count { .. } => Self::bad(error),
+            other => Self::Store(chain(&other)),
+        }
+    }
+}
+
+impl From<ReadError> for CliError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Request(request) => request.into(),
+            other => Self::Store(chain(&other)),
+        }
+    }
+}
+
+impl From<TableError> for CliError {
+    fn from(error: TableError) -> Self {
+        match error {
+            TableError::Request(request) => request.into(),
+            other => Self::Store(chain(&other)),
         }
     }
 }

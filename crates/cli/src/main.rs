@@ -2,26 +2,40 @@
 //!
 //! Results go to standard output; everything else (progress, quarantined records, errors) to
 //! standard error, so that a script reads one and a person the other.
+mod acquire;
+mod adjust;
+mod amount;
+mod confirm;
+mod connection;
 mod error;
+mod options;
+mod output;
 mod replay;
+mod table;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use error::{CliError, say};
+use options::Options;
 
 /// Rate limiting and usage metering on DynamoDB.
 #[derive(Parser)]
 #[command(name = "sluicegate", version, arg_required_else_help = true)]
 struct Cli {
+    #[command(flatten)]
+    options: Options,
     #[command(subcommand)]
     command: Command,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    Acquire(acquire::Args),
+    Adjust(adjust::Args),
     Replay(replay::Args),
+    Table(table::Args),
 }
 
 fn main() -> ExitCode {
@@ -33,9 +47,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = match cli.command {
-        Command::Replay(args) => runtime.block_on(replay::run(args)),
-    };
+    let result = runtime.block_on(dispatch(cli.command, &cli.options));
     result.unwrap_or_else(|error| {
         match error {
             // Whoever read the output has seen enough.
@@ -48,4 +60,13 @@ fn main() -> ExitCode {
             }
         }
     })
+}
+
+async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliError> {
+    match command {
+        Command::Acquire(args) => acquire::run(args, options).await,
+        Command::Adjust(args) => adjust::run(args, options).await,
+        Command::Replay(args) => replay::run(args, options).await,
+        Command::Table(args) => table::run(args, options).await,
+    }
 }

@@ -79,6 +79,7 @@
 //!
 //! An item takes about 1,000 writes a second, whatever the table: that is the ceiling of one bucket.
 
+mod adjust;
 mod admin;
 mod clock;
 mod composite;
@@ -96,6 +97,7 @@ mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
 
+pub use adjust::AdjustRequest;
 pub use clock::{Clock, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::adjust::AdjustRequest;
 use crate::clock::{Clock, SystemClock};
 use crate::counters::Counters;
 use crate::queue::Queues;
@@ -148,6 +149,15 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         resource: impl AsRef<str>,
     ) -> AcquireRequest<&Self> {
         AcquireRequest::new(entity, resource).of(self)
+    }
+
+    /// A correction of a bucket without a lease: name the amounts, then await it.
+    pub fn adjust(
+        &self,
+        entity: impl AsRef<str>,
+        resource: impl AsRef<str>,
+    ) -> AdjustRequest<'_, S, C> {
+        AdjustRequest::new(self, entity.as_ref(), resource.as_ref())
     }
 
     /// How all limits of a bucket stand: one read that sees every write, nothing taken.

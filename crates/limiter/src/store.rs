@@ -137,3 +137,12 @@ pub struct Adjusted {
 pub(crate) fn new_id() -> RequestId {
     RequestId::from_bits(fastrand::u64(..))
 }
+
+impl Adjusted {
+    /// Adds what another bucket's correction came to.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.dropped.extend(other.dropped);
+        self.is_forced |= other.is_forced;
+        self.write_units += other.write_units;
+    }
+}

@@ -20,6 +20,7 @@ use sluicegate_processor::{Outcome, Processor, Quarantined, Retention, Settings}
 use tokio::time::Instant;
 
 use crate::error::{CliError, say};
+use crate::options::Options;
 use input::Input;
 use target::Target;
 
@@ -31,7 +32,7 @@ const LONG_INPUT: u64 = 5_000;
 /// Replay stream events and print the usage windows they add up to.
 ///
 /// The events go through the handler that the Lambda runs, into a DynamoDB engine inside this
-/// process or, with --table, into a real table, and the windows are read back from there.
+/// process or, with --table on the command line, into a real table, and the windows are read back from there.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -55,25 +56,9 @@ pub(crate) struct Args {
     /// Deliver everything this many times.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Write to this DynamoDB table instead of the engine inside this process.
-    #[arg(long, value_name = "NAME")]
-    table: Option<String>,
-    /// Where the table is; by default as the AWS environment says.
-    #[arg(long, value_name = "URL", requires = "table", value_parser = endpoint)]
-    endpoint_url: Option<String>,
     /// Days that windows are kept in the table; at least 2, or 0 for ever.
     #[arg(long, default_value = "90", value_name = "DAYS")]
     ttl_days: Retention,
-    /// How to print the windows.
-    #[arg(long, value_enum, default_value_t)]
-    output: Output,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-enum Output {
-    #[default]
-    Table,
-    Json,
 }
 
 /// What the batches added up to.
@@ -82,23 +67,14 @@ struct Replayed {
     windows: HashSet<ItemKey>,
     quarantined: Vec<Quarantined>,
     seen: HashSet<ItemKey>,
-    records: u64,
+    records: usize,
     duplicates: u64,
     write_units: f64,
 }
 
-/// Checked here, because the SDK would only fail with its first request.
-fn endpoint(url: &str) -> Result<String, String> {
-    let parsed: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
-    match (parsed.scheme_str(), parsed.host()) {
-        (Some("http" | "https"), Some(_)) => Ok(url.to_owned()),
-        _ => Err("expected a URL like http://127.0.0.1:8000".to_owned()),
-    }
-}
-
-pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let input = Input::read(&args.paths)?;
-    let target = Target::open(args.table.as_deref(), args.endpoint_url.as_deref()).await?;
+    let target = Target::open(options).await?;
     let mut settings = Settings::new(target.table());
     settings.retention = args.ttl_days;
     settings.windows.clone_from(&args.windows);
@@ -115,14 +91,14 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
         ));
     }
     for entry in &replayed.quarantined {
-        output::quarantined(entry, args.output);
+        output::quarantined(entry, options.output());
     }
     delivered.map_err(|reason| target.refused(&reason))?;
     let windows = target.read(&replayed.windows).await?;
     target.close().await?;
 
-    output::windows(&windows, args.output)?;
-    if args.output == Output::Table {
+    output::windows(&windows, options.output())?;
+    if !options.is_json() {
         output::summary(&replayed, windows.len(), input.files);
     }
     Ok(if replayed.quarantined.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
@@ -152,7 +128,7 @@ async fn deliver(
 
 impl Replayed {
     fn add(&mut self, outcome: &Outcome) {
-        self.records += outcome.report.records;
+        self.records += usize::try_from(outcome.report.records).unwrap_or(usize::MAX);
         self.duplicates += outcome.report.duplicates_dropped;
         self.write_units += outcome.report.write_units;
         self.windows.extend(outcome.windows.iter().cloned());

@@ -11,6 +11,7 @@ use sluicegate_local::{EmbeddedEngine, Storage};
 use sluicegate_processor::{chain, explain};
 
 use crate::error::CliError;
+use crate::options::Options;
 
 /// Table inside the engine.
 const EMBEDDED_TABLE: &str = "sluicegate-limits";
@@ -30,19 +31,19 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// Opens `table` as the AWS environment says, or starts an engine with a fresh one.
-    pub(super) async fn open(
-        table: Option<&str>,
-        endpoint_url: Option<&str>,
-    ) -> Result<Self, CliError> {
-        let Some(table) = table else { return Self::embedded().await };
-        let mut config = sluicegate_processor::sdk_config().await.into_builder();
-        if let Some(url) = endpoint_url {
-            config = config.endpoint_url(url);
+    /// Opens the table that the command line names, or starts an engine with a fresh one. The
+    /// environment's table is not taken: a replay for a look must not write to it.
+    pub(super) async fn open(options: &Options) -> Result<Self, CliError> {
+        if options.table.is_none() {
+            return match options.endpoint_url {
+                Some(_) => Err(CliError::bad("--endpoint-url says nothing without --table")),
+                None => Self::embedded().await,
+            };
         }
-        let config = config.build();
-        let client = sluicegate_processor::client(&config);
-        Ok(Self { client, reader: Client::new(&config), table: table.to_owned(), engine: None })
+        let connection = options.connect().await?;
+        let client = sluicegate_processor::client(connection.config());
+        let (reader, table) = (connection.client(), connection.table().to_owned());
+        Ok(Self { client, reader, table, engine: None })
     }
 
     async fn embedded() -> Result<Self, CliError> {

@@ -88,9 +88,7 @@ fn joined(
     for (entity, result) in results {
         match result {
             Ok(adjusted) => {
-                total.dropped.extend(adjusted.dropped);
-                total.is_forced |= adjusted.is_forced;
-                total.write_units += adjusted.write_units;
+                total.add(adjusted);
                 corrected.push(entity);
             }
             Err(error) => failed.push((entity, error)),

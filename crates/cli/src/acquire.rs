@@ -1,0 +1,192 @@
+//! `sluicegate acquire`: take tokens of several limits at once, or be told when they are there.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde::Serialize;
+use sluicegate::{
+    AcquireError, AcquireRequest, DynamoStore, EntityId, Limit, LimitStatus, Limiter, Remaining,
+    SystemClock, Wait,
+};
+
+use crate::amount::Amount;
+use crate::error::{CliError, exit};
+use crate::options::Options;
+use crate::output::{self, duration, tokens};
+
+/// Take tokens of one or more limits, all or none.
+///
+/// Limits come from the command line (--limit) or from the table (`sluicegate limits set`).
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate acquire user-123 gpt-4 --consume rpm=1 --consume tpm=500 --limit rpm=100/min --limit tpm=100000/min,burst=200000
+  sluicegate acquire user-123 gpt-4 --consume rpm=1 --output json      # limits from the table
+  sluicegate acquire user-123 gpt-4 --consume tpm=500 --wait 30        # up to 30 s for the tokens
+
+A limit is NAME=AMOUNT/PERIOD[,burst=N]; the period is s, min, h, d, or several like 30s.
+
+Exit codes: 0 granted, 2 bad input, 3 limit exceeded, 4 never admissible (more than a full
+bucket holds), 5 contended, or the table could not be used.")]
+pub(crate) struct Args {
+    /// Who asks.
+    entity: String,
+    /// For what.
+    resource: String,
+    /// How much of which limit, like rpm=1 or tpm=0.5; repeat for several limits.
+    #[arg(long, required = true, value_name = "LIMIT=TOKENS")]
+    consume: Vec<Amount>,
+    /// A limit of the bucket, like rpm=100/min,burst=200; repeat for several.
+    #[arg(long, value_name = "SPEC")]
+    limit: Vec<Limit>,
+    /// Take from the bucket of the entity's parent too, whatever the entity's record says.
+    #[arg(long, conflicts_with = "no_cascade")]
+    cascade: bool,
+    /// Take from no parent, whatever the entity's record says.
+    #[arg(long)]
+    no_cascade: bool,
+    /// Wait up to this many seconds for tokens that come in this time.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32))]
+    wait: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    granted: bool,
+    retry_after_ms: Option<u64>,
+    limits: Vec<Standing>,
+}
+
+/// How one limit stands: before the tokens were taken where they were refused, after it where they
+/// were granted.
+#[derive(Serialize)]
+struct Standing {
+    entity: String,
+    limit: String,
+    asked_milli: i64,
+    available_milli: i64,
+    burst_milli: i64,
+    violated: bool,
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let limiter = options.connect().await?.limiter();
+    let request = request(&args, &limiter).await?;
+    let (answer, code) = match request.await {
+        Ok(lease) => (granted(&args, &lease.remaining()), ExitCode::SUCCESS),
+        Err(AcquireError::LimitExceeded(exceeded)) => {
+            let retry_after_ms = exceeded
+                .retry_after
+                .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
+            let limits = exceeded.limits.iter().map(Standing::from).collect();
+            let code = ExitCode::from(exit::LIMIT_EXCEEDED);
+            (Answer { granted: false, retry_after_ms, limits }, code)
+        }
+        Err(AcquireError::NeverAdmissible(never)) => {
+            let limits = never
+                .limits
+                .iter()
+                .map(|status| Standing {
+                    violated: status.wait == Wait::ExceedsBurst,
+                    ..Standing::from(status)
+                })
+                .collect();
+            let code = ExitCode::from(exit::NEVER_ADMISSIBLE);
+            (Answer { granted: false, retry_after_ms: None, limits }, code)
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if options.is_json() {
+        output::json(&answer)?;
+    } else {
+        output::line(&shown(&answer, code == ExitCode::from(exit::NEVER_ADMISSIBLE)))?;
+    }
+    Ok(code)
+}
+
+async fn request<'a>(
+    args: &Args,
+    limiter: &'a Limiter<DynamoStore>,
+) -> Result<AcquireRequest<'a, DynamoStore, SystemClock>, CliError> {
+    let mut request =
+        limiter.acquire(&args.entity, &args.resource).limits(args.limit.iter().cloned());
+    for Amount { limit, milli } in &args.consume {
+        request = request.consume_milli(limit.as_str(), *milli);
+    }
+    if args.cascade {
+        request = request.cascade_to(parent(&args.entity, limiter).await?.as_str());
+    }
+    if args.no_cascade {
+        request = request.no_cascade();
+    }
+    if let Some(seconds) = args.wait {
+        request = request.wait_up_to(Duration::from_secs(seconds.into()));
+    }
+    Ok(request)
+}
+
+/// The parent that the entity's record names.
+pub(crate) async fn parent(
+    entity: &str,
+    limiter: &Limiter<DynamoStore>,
+) -> Result<EntityId, CliError> {
+    let entity = EntityId::new(entity).map_err(CliError::bad)?;
+    let record = limiter.entity(&entity).await?;
+    record.and_then(|record| record.parent).ok_or_else(|| {
+        CliError::BadInput(format!(
+            "{entity} has no parent to cascade to; name one with `sluicegate entity create {entity} --parent NAME`"
+        ))
+    })
+}
+
+fn granted(args: &Args, remaining: &[Remaining]) -> Answer {
+    let limits = remaining.iter().map(|remaining| {
+        let asked = args.consume.iter().find(|asked| asked.limit == remaining.limit);
+        Standing {
+            entity: remaining.entity.to_string(),
+            limit: remaining.limit.to_string(),
+            asked_milli: asked.map_or(0, |asked| asked.milli),
+            available_milli: remaining.available.get(),
+            burst_milli: remaining.rule.burst().get(),
+            violated: false,
+        }
+    });
+    Answer { granted: true, retry_after_ms: None, limits: limits.collect() }
+}
+
+impl From<&LimitStatus> for Standing {
+    fn from(status: &LimitStatus) -> Self {
+        Self {
+            entity: status.entity.to_string(),
+            limit: status.limit.to_string(),
+            asked_milli: status.asked.get(),
+            available_milli: status.available.get(),
+            burst_milli: status.rule.burst().get(),
+            violated: status.is_violated(),
+        }
+    }
+}
+
+fn shown(answer: &Answer, is_never: bool) -> String {
+    let verdict = match answer.retry_after_ms {
+        _ if answer.granted => "granted".to_owned(),
+        Some(millis) => format!("limit exceeded: ask again in {}", duration(millis)),
+        None if is_never => {
+            "never admissible: a full bucket holds less; ask for less or raise the burst".to_owned()
+        }
+        None => "limit exceeded: it does not refill".to_owned(),
+    };
+    let available = if answer.granted { "left" } else { "available" };
+    let rows = answer.limits.iter().map(|limit| {
+        vec![
+            limit.entity.clone(),
+            limit.limit.clone(),
+            tokens(limit.asked_milli),
+            tokens(limit.available_milli),
+            tokens(limit.burst_milli),
+            if limit.violated { "short" } else { "" }.to_owned(),
+        ]
+    });
+    let header = ["entity", "limit", "asked", available, "burst", ""];
+    format!("{verdict}\n\n{}", output::table(&header, rows, 2))
+}

@@ -1,0 +1,123 @@
+//! Reaching the table as the command line and the AWS environment say.
+
+use std::time::Duration;
+
+use aws_config::SdkConfig;
+use aws_config::environment::region::EnvironmentVariableRegionProvider;
+use aws_config::imds::region::ImdsRegionProvider;
+use aws_config::meta::region::RegionProviderChain;
+use aws_config::profile::ProfileFileRegionProvider;
+use aws_config::provider_config::ProviderConfig;
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::{ProvideCredentials, Region};
+use sluicegate::dynamo::{ConfigStore, Reader};
+use sluicegate::{DynamoStore, Limiter};
+use sluicegate_processor::{chain, https_client};
+
+use crate::error::CliError;
+use crate::options::Options;
+
+/// A person waits: the first request of a process opens the connection too.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Signed for by whoever names an engine on loopback and no region.
+const LOOPBACK_REGION: &str = "us-east-1";
+
+/// The way to one table.
+pub(crate) struct Connection {
+    config: SdkConfig,
+    table: String,
+}
+
+impl Connection {
+    pub(crate) async fn open(options: &Options) -> Result<Self, CliError> {
+        let region = region(options).await.ok_or_else(CliError::no_region)?;
+        let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
+            .http_client(https_client())
+            .region(region);
+        if let Some(url) = &options.endpoint_url {
+            loader = loader.endpoint_url(url);
+        }
+        if let Some(profile) = &options.profile {
+            loader = loader.profile_name(profile);
+        }
+        let config = loader.load().await;
+        check_credentials(&config).await?;
+        Ok(Self { config, table: options.table() })
+    }
+
+    /// The AWS configuration, for clients of other services.
+    pub(crate) const fn config(&self) -> &SdkConfig {
+        &self.config
+    }
+
+    /// Name of the table.
+    pub(crate) fn table(&self) -> &str {
+        &self.table
+    }
+
+    /// A client with the SDK's own retries, for what may be repeated.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(&self.config)
+    }
+
+    /// A limiter on the table.
+    pub(crate) fn limiter(&self) -> Limiter<DynamoStore> {
+        Limiter::new(DynamoStore::new(self.client(), &self.table)).deadline(DEADLINE)
+    }
+
+    /// Entities and limits that are stored in the table.
+    pub(crate) fn configured(&self) -> ConfigStore {
+        ConfigStore::new(self.client(), &self.table)
+    }
+
+    /// Ranges of the table's items.
+    pub(crate) fn reader(&self) -> Reader {
+        Reader::new(self.client(), &self.table)
+    }
+}
+
+/// The region of the command line, the environment, the profile or the machine, in this order. An
+/// engine on loopback needs none, and the machine is not asked for it.
+async fn region(options: &Options) -> Option<Region> {
+    let named = options.region.clone().map(Region::new);
+    let mut profile = ProfileFileRegionProvider::builder();
+    if let Some(name) = &options.profile {
+        profile = profile.profile_name(name);
+    }
+    let chain = RegionProviderChain::first_try(named)
+        .or_else(EnvironmentVariableRegionProvider::new())
+        .or_else(profile.build());
+    if is_loopback(options) {
+        chain.or_else(Region::from_static(LOOPBACK_REGION)).region().await
+    } else {
+        let http = ProviderConfig::default().with_http_client(https_client());
+        chain.or_else(ImdsRegionProvider::builder().configure(&http).build()).region().await
+    }
+}
+
+/// Whether the endpoint that the command line or the environment names is on this machine.
+fn is_loopback(options: &Options) -> bool {
+    let variable = |name| std::env::var(name).ok();
+    let url = options
+        .endpoint_url
+        .clone()
+        .or_else(|| variable("AWS_ENDPOINT_URL_DYNAMODB"))
+        .or_else(|| variable("AWS_ENDPOINT_URL"));
+    let uri: Option<http::Uri> = url.and_then(|url| url.parse().ok());
+    match uri.as_ref().and_then(http::Uri::host) {
+        Some("localhost" | "[::1]") => true,
+        Some(host) => host.parse().is_ok_and(|address: std::net::Ipv4Addr| address.is_loopback()),
+        None => false,
+    }
+}
+
+/// Asks for credentials once, so that their absence is told as what it is and not as a failed call.
+async fn check_credentials(config: &SdkConfig) -> Result<(), CliError> {
+    let Some(provider) = config.credentials_provider() else {
+        return Err(CliError::no_credentials("none are configured"));
+    };
+    match provider.provide_credentials().await {
+        Ok(_) => Ok(()),
+        Err(error) => Err(CliError::no_credentials(&chain(&error))),
+    }
+}

@@ -1,0 +1,121 @@
+//! Printing results: tables for people, JSON for scripts.
+
+pub(crate) mod windows;
+
+use std::io::{self, Write};
+
+use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
+use serde::Serialize;
+use sluicegate_processor::one_line;
+
+/// Longer than any name.
+const CELL_CHARS: usize = 300;
+
+/// A rule under the header and nothing else.
+const STYLE: TableStyle =
+    TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
+
+/// Prints one JSON value, indented.
+pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, value)?;
+    writeln!(out)
+}
+
+/// Prints a text.
+pub(crate) fn line(text: &str) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{text}")
+}
+
+/// Lays rows out under a header; columns from `right_from` on hold numbers.
+pub(crate) fn table<S: AsRef<str>>(
+    header: &[&str],
+    rows: impl IntoIterator<Item = Vec<S>>,
+    right_from: usize,
+) -> String {
+    let mut table = Table::new();
+    table.load_style(STYLE);
+    table.set_header(header);
+    for row in rows {
+        table.add_row(row.iter().map(|cell| one_line(cell.as_ref(), CELL_CHARS)));
+    }
+    for column in table.column_iter_mut().skip(right_from) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.trim_fmt()
+}
+
+/// Millitokens as tokens, with as many decimals as there are: `1240`, `0.5`, `-3.025`.
+pub(crate) fn tokens(milli: impl Into<i128>) -> String {
+    let milli = milli.into();
+    let sign = if milli < 0 { "-" } else { "" };
+    let milli = milli.unsigned_abs();
+    let (whole, rest) = (milli / 1_000, milli % 1_000);
+    if rest == 0 {
+        return format!("{sign}{whole}");
+    }
+    let decimals = format!("{rest:03}");
+    format!("{sign}{whole}.{}", decimals.trim_end_matches('0'))
+}
+
+/// A duration as a person says it: `at once`, `850 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`.
+pub(crate) fn duration(millis: u64) -> String {
+    let (seconds, minutes, hours) = (millis / 1_000, millis / 60_000, millis / 3_600_000);
+    match millis {
+        0 => "at once".to_owned(),
+        1..1_000 => format!("{millis} ms"),
+        1_000..60_000 => format!("{} s", tokens(millis)),
+        60_000..3_600_000 => two(minutes, "min", seconds % 60, "s"),
+        3_600_000..86_400_000 => two(hours, "h", minutes % 60, "min"),
+        _ => two(hours / 24, "d", hours % 24, "h"),
+    }
+}
+
+fn two(major: u64, unit: &str, minor: u64, minor_unit: &str) -> String {
+    if minor == 0 {
+        format!("{major} {unit}")
+    } else {
+        format!("{major} {unit} {minor} {minor_unit}")
+    }
+}
+
+/// `1 record`, `2 records`.
+pub(crate) fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_have_as_many_decimals_as_there_are() {
+        let cases = [
+            (0, "0"),
+            (1_240_000, "1240"),
+            (500, "0.5"),
+            (-3_025, "-3.025"),
+            (-1, "-0.001"),
+            (10, "0.01"),
+        ];
+        for (milli, shown) in cases {
+            assert_eq!(tokens(milli), shown);
+        }
+    }
+
+    #[test]
+    fn durations_have_two_units_at_most() {
+        let cases = [
+            (0, "at once"),
+            (850, "850 ms"),
+            (12_500, "12.5 s"),
+            (60_000, "1 min"),
+            (200_999, "3 min 20 s"),
+            (7_500_000, "2 h 5 min"),
+            (86_400_000 * 4 + 3_600_000 * 3, "4 d 3 h"),
+        ];
+        for (millis, shown) in cases {
+            assert_eq!(duration(millis), shown);
+        }
+    }
+}

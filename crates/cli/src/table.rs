@@ -1,0 +1,181 @@
+//! `sluicegate table`: the table itself.
+
+use std::process::ExitCode;
+
+use aws_sdk_dynamodb::types::{TableDescription, TimeToLiveStatus};
+use clap::Subcommand;
+use serde::Serialize;
+use sluicegate::dynamo::{TableError, create_table};
+
+use crate::confirm::Confirm;
+use crate::connection::Connection;
+use crate::error::{CliError, exit};
+use crate::options::Options;
+use crate::output;
+
+/// Create, look at or delete the table.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate table create --table my-limits
+  sluicegate table status
+  sluicegate table delete --yes
+
+Exit codes: 0 done, 1 the table is not as it should be, 2 bad input or not confirmed, 5 the
+table could not be used.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Create the table with its indexes, stream and TTL, on demand billing.
+    #[command(after_help = "\
+Examples:
+  sluicegate table create --table my-limits --endpoint-url http://127.0.0.1:8000")]
+    Create,
+    /// Say what is there and whether it is set up as it should be.
+    #[command(after_help = "\
+Examples:
+  sluicegate table status --output json")]
+    Status,
+    /// Delete the table with everything in it.
+    #[command(after_help = "\
+Examples:
+  sluicegate table delete --table my-limits --yes")]
+    Delete(Confirm),
+}
+
+/// What is known of a table.
+#[derive(Serialize)]
+struct Status {
+    table: String,
+    state: String,
+    items: i64,
+    bytes: i64,
+    stream: Option<String>,
+    /// What should be otherwise.
+    problems: Vec<String>,
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let connection = options.connect().await?;
+    match args.action {
+        Action::Create => create(&connection).await,
+        Action::Status => status(&connection, options).await,
+        Action::Delete(confirm) => delete(&connection, &confirm).await,
+    }
+}
+
+async fn create(connection: &Connection) -> Result<ExitCode, CliError> {
+    let table = connection.table();
+    match create_table(&connection.client(), table).await {
+        Ok(()) => {
+            output::line(&format!("table {table} is there"))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(TableError::Exists { .. }) => Err(CliError::Attention(format!(
+            "table {table} exists already; look at it with `sluicegate table status --table {table}`"
+        ))),
+        Err(error) => Err(error.into()),
+    }
+}
+
+async fn status(connection: &Connection, options: &Options) -> Result<ExitCode, CliError> {
+    let (client, table) = (connection.client(), connection.table());
+    let described = client
+        .describe_table()
+        .table_name(table)
+        .send()
+        .await
+        .map_err(|error| CliError::of_sdk("DescribeTable", table, &error))?;
+    let ttl = client
+        .describe_time_to_live()
+        .table_name(table)
+        .send()
+        .await
+        .map_err(|error| CliError::of_sdk("DescribeTimeToLive", table, &error))?;
+    let expires = ttl.time_to_live_description.is_some_and(|ttl| {
+        ttl.attribute_name.as_deref() == Some(sluicegate_core::keys::TTL)
+            && matches!(
+                ttl.time_to_live_status,
+                Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)
+            )
+    });
+    let status = Status::of(table, &described.table.unwrap_or_else(no_description), expires);
+    if options.is_json() {
+        output::json(&status)?;
+    } else {
+        output::line(&status.shown())?;
+    }
+    Ok(if status.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
+}
+
+fn no_description() -> TableDescription {
+    TableDescription::builder().build()
+}
+
+impl Status {
+    fn of(table: &str, described: &TableDescription, expires: bool) -> Self {
+        let mut problems = Vec::new();
+        let state = described.table_status().map_or("unknown", |status| status.as_str());
+        if state != "ACTIVE" {
+            problems.push(format!("the table is {state}, not ACTIVE"));
+        }
+        let indexes = described.global_secondary_indexes();
+        for index in [sluicegate_core::keys::GSI1, sluicegate_core::keys::GSI2] {
+            let found = indexes.iter().find(|found| found.index_name() == Some(index.name));
+            let projection = found.and_then(|found| found.projection()?.projection_type());
+            match (found, projection.map(|projection| projection.as_str())) {
+                (None, _) => problems.push(format!("index {} is missing", index.name)),
+                (Some(_), Some("KEYS_ONLY")) => {}
+                (Some(_), _) => problems.push(format!(
+                    "index {} projects more than keys: every acquire pays for it",
+                    index.name
+                )),
+            }
+        }
+        let view = described.stream_specification().and_then(|stream| stream.stream_view_type());
+        if view.map(|view| view.as_str()) != Some("NEW_AND_OLD_IMAGES") {
+            problems.push("no stream with both images: usage is not counted".to_owned());
+        }
+        if !expires {
+            problems.push("TTL on attribute ttl is off: nothing expires".to_owned());
+        }
+        Self {
+            table: table.to_owned(),
+            state: state.to_owned(),
+            items: described.item_count().unwrap_or(0),
+            bytes: described.table_size_bytes().unwrap_or(0),
+            stream: described.latest_stream_arn().map(str::to_owned),
+            problems,
+        }
+    }
+
+    fn shown(&self) -> String {
+        let mut lines = vec![
+            format!("table    {}", self.table),
+            format!("state    {}", self.state),
+            format!("items    {} (DynamoDB counts every six hours)", self.items),
+            format!("size     {} bytes", self.bytes),
+            format!("stream   {}", self.stream.as_deref().unwrap_or("none")),
+        ];
+        lines.extend(self.problems.iter().map(|problem| format!("problem  {problem}")));
+        lines.join("\n")
+    }
+}
+
+async fn delete(connection: &Connection, confirm: &Confirm) -> Result<ExitCode, CliError> {
+    let table = connection.table();
+    confirm.ask(&format!("delete table {table} with all balances, limits and usage in it"))?;
+    connection
+        .client()
+        .delete_table()
+        .table_name(table)
+        .send()
+        .await
+        .map_err(|error| CliError::of_sdk("DeleteTable", table, &error))?;
+    output::line(&format!("table {table} is deleted"))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,55 @@
+//! `table`: created once, looked at, deleted only when that is meant.
+
+use serde_json::json;
+
+use crate::support::on_every_engine;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_is_created_looked_at_and_deleted() {
+    on_every_engine(async |shell| {
+        let run = |line: &str| shell.run(&format!("{line} --table sluicegate-of-this-test"));
+        run("table create").text(0);
+        let again = run("table create");
+        assert!(again.error(1).contains("sluicegate table status"), "{}", again.err);
+        let status = run("table status --output json").json(0);
+        assert_eq!((&status["state"], &status["problems"]), (&json!("ACTIVE"), &json!([])));
+        assert!(run("table status").text(0).contains("sluicegate-of-this-test"));
+
+        let asked = run("table delete");
+        assert!(asked.error(2).contains("add --yes"), "{}", asked.err);
+        run("table status").text(0);
+        run("table delete --yes").text(0);
+        run("table status").error(5);
+        run("table delete --yes").error(5);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_without_its_stream_is_not_as_it_should_be() {
+    on_every_engine(async |shell| {
+        let (client, name) = (shell.engine.client(), "sluicegate-without");
+        let mut request = client.create_table().table_name(name);
+        for (attribute, kind) in [("PK", "HASH"), ("SK", "RANGE")] {
+            request = request
+                .attribute_definitions(
+                    aws_sdk_dynamodb::types::AttributeDefinition::builder()
+                        .attribute_name(attribute)
+                        .attribute_type("S".into())
+                        .build()
+                        .unwrap(),
+                )
+                .key_schema(
+                    aws_sdk_dynamodb::types::KeySchemaElement::builder()
+                        .attribute_name(attribute)
+                        .key_type(kind.into())
+                        .build()
+                        .unwrap(),
+                );
+        }
+        request.billing_mode("PAY_PER_REQUEST".into()).send().await.unwrap();
+        let status = shell.run(&format!("table status --table {name} --output json")).json(1);
+        assert_eq!(status["problems"].as_array().unwrap().len(), 4, "{status}");
+    })
+    .await;
+}

@@ -1,0 +1,173 @@
+//! Correcting a bucket without a lease: by whoever did not acquire, or no longer holds the lease.
+
+use std::future::IntoFuture;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sluicegate_core::{
+    Amounts, BucketId, Configuration, EntityId, LimitName, Millitokens, Resource, Rules,
+};
+
+use crate::clock::Clock;
+use crate::error::{AcquireError, AdjustError, InvalidRequest};
+use crate::limit::Limit;
+use crate::limiter::Limiter;
+use crate::request::PeekRequest;
+use crate::store::{Adjusted, Correction, Store, new_id};
+
+/// A correction of a bucket. Awaiting it adds every amount to what was consumed; it is never
+/// refused, and a balance may go below zero.
+///
+/// With a parent that the entity cascades to, its bucket is corrected by the same amounts, in a write
+/// of its own: a limit that the parent does not have is not asked of it. After
+/// [`AdjustError::Partial`] correct the bucket that was not, by itself ([`no_cascade`]).
+///
+/// [`no_cascade`]: AdjustRequest::no_cascade
+///
+/// ```
+/// use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+/// let limits = [Limit::per_minute("tpm", 1_000)];
+/// limiter.adjust("user-123", "gpt-4").by("tpm", 120).limits(limits).await?;
+/// let status = limiter.peek("user-123", "gpt-4").await?;
+/// assert!(status[0].available.get() < 1_000_000);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a correction does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct AdjustRequest<'a, S, C> {
+    limiter: &'a Limiter<S, C>,
+    /// Finds the buckets and their limits, by one read.
+    peek: PeekRequest<'a, S, C>,
+    entity: String,
+    resource: String,
+    amounts: Vec<(String, i128)>,
+    deadline: Duration,
+}
+
+impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
+    pub(crate) fn new(limiter: &'a Limiter<S, C>, entity: &str, resource: &str) -> Self {
+        Self {
+            limiter,
+            peek: limiter.peek(entity, resource),
+            entity: entity.to_owned(),
+            resource: resource.to_owned(),
+            amounts: Vec::new(),
+            deadline: limiter.options().deadline,
+        }
+    }
+
+    /// Adds `tokens` to what was consumed of a limit; negative tokens are given back.
+    pub fn by(self, limit: impl Into<String>, tokens: i64) -> Self {
+        self.wide(limit, i128::from(tokens) * 1_000)
+    }
+
+    /// As [`by`](Self::by), in thousandths of a token.
+    pub fn by_milli(self, limit: impl Into<String>, milli: i64) -> Self {
+        self.wide(limit, milli.into())
+    }
+
+    fn wide(mut self, limit: impl Into<String>, milli: i128) -> Self {
+        self.amounts.push((limit.into(), milli));
+        self
+    }
+
+    /// Limits of the bucket, where neither it nor the table knows them.
+    pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self { peek: self.peek.limits(limits), ..self }
+    }
+
+    /// Corrects this parent's bucket too.
+    pub fn cascade_to(self, parent: impl Into<String>) -> Self {
+        Self { peek: self.peek.cascade_to(parent), ..self }
+    }
+
+    /// Corrects no parent's bucket, whatever the table says.
+    pub fn no_cascade(self) -> Self {
+        Self { peek: self.peek.no_cascade(), ..self }
+    }
+
+    async fn send(self) -> Result<Adjusted, AdjustError> {
+        let entity = EntityId::new(&self.entity).map_err(InvalidRequest::from)?;
+        let resource = Resource::new(&self.resource).map_err(InvalidRequest::from)?;
+        let amounts = checked(&self.amounts)?;
+        let mut buckets: Vec<(EntityId, Rules)> = vec![(entity, Rules::new())];
+        for status in self.peek.await.map_err(of_peek)? {
+            match buckets.iter_mut().find(|(entity, _)| *entity == status.entity) {
+                Some((_, rules)) => _ = rules.insert(status.limit, status.rule),
+                None => buckets.push((status.entity, [(status.limit, status.rule)].into())),
+            }
+        }
+        let is_unknown = |limit: &&LimitName| !buckets[0].1.contains_key(*limit);
+        if let Some(limit) = amounts.keys().find(is_unknown) {
+            return Err(InvalidRequest::UnknownLimit(limit.clone()).into());
+        }
+        let mut total = Adjusted::default();
+        let mut corrected = None;
+        for (entity, rules) in buckets {
+            let mut amounts = amounts.clone();
+            amounts.retain(|limit, _| rules.contains_key(limit));
+            if amounts.is_empty() {
+                continue;
+            }
+            let correction = Correction {
+                id: &new_id(),
+                bucket: &BucketId { entity: entity.clone(), resource: resource.clone() },
+                amounts: &amounts,
+                configuration: &Configuration::explicit(rules),
+                deadline: self.deadline,
+            };
+            let adjusted = self.limiter.store().adjust(&correction, self.limiter.clock()).await;
+            match (adjusted, &corrected) {
+                (Ok(adjusted), _) => total.add(adjusted),
+                (Err(error), None) => return Err(error),
+                (Err(error), Some(child)) => {
+                    let (corrected, source) = (EntityId::clone(child), Box::new(error));
+                    return Err(AdjustError::Partial { corrected, failed: entity, source });
+                }
+            }
+            corrected = Some(entity);
+        }
+        Ok(total)
+    }
+}
+
+impl<'a, S: Store, C: Clock> IntoFuture for AdjustRequest<'a, S, C> {
+    type Output = Result<Adjusted, AdjustError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+fn checked(amounts: &[(String, i128)]) -> Result<Amounts, InvalidRequest> {
+    let mut checked = Amounts::new();
+    for (limit, milli) in amounts {
+        let limit = LimitName::new(limit).map_err(InvalidRequest::LimitName)?;
+        let amount = i64::try_from(*milli).ok().and_then(|milli| Millitokens::new(milli).ok());
+        let Some(amount) = amount.filter(|amount| *amount != Millitokens::ZERO) else {
+            return Err(InvalidRequest::Amount { limit, milli: *milli });
+        };
+        if checked.insert(limit.clone(), amount).is_some() {
+            return Err(InvalidRequest::Twice(limit));
+        }
+    }
+    if checked.is_empty() { Err(InvalidRequest::Nothing) } else { Ok(checked) }
+}
+
+/// Why looking failed. Nothing was asked for, so nothing can be short.
+fn of_peek(error: AcquireError) -> AdjustError {
+    match error {
+        AcquireError::InvalidRequest(invalid) => invalid.into(),
+        AcquireError::Setup(setup) => setup.into(),
+        AcquireError::Unavailable(source) => AdjustError::Unavailable(source),
+        AcquireError::Contended { .. }
+        | AcquireError::LimitExceeded(_)
+        | AcquireError::NeverAdmissible(_) => AdjustError::Contended,
+    }
+}
