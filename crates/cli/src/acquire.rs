@@ -188,5 +188,5 @@ fn shown(answer: &Answer, is_never: bool) -> String {
         ]
     });
     let header = ["entity", "limit", "asked", available, "burst", ""];
-    format!("{verdict}\n\n{}", output::table(&header, rows, 2))
+    format!("{verdict}\n\n{}", output::table(&header, rows, &[2, 3, 4]))
 }

@@ -18,7 +18,7 @@ use crate::error::CliError;
 use crate::options::Options;
 
 /// A person waits: the first request of a process opens the connection too.
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(5);
 /// Signed for by whoever names an engine on loopback and no region.
 const LOOPBACK_REGION: &str = "us-east-1";
 

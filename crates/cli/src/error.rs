@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate::dynamo::{ConfigError, ReadError, RequestError, TableError};
-use sluicegate::{AcquireError, AdjustError, SetupError};
+use sluicegate::{AcquireError, AdjustError, SetupError, Trouble};
 use sluicegate_processor::{chain, explain};
 
 /// What the exit codes mean, for every command.
@@ -136,6 +136,16 @@ impl From<SetupError> for CliError {
                 Self::denied("reading and writing items", "in use", &chain(source.as_ref()))
             }
             _ => Self::Store(chain(&error)),
+        }
+    }
+}
+
+impl From<Trouble> for CliError {
+    fn from(error: Trouble) -> Self {
+        match error {
+            Trouble::Setup(setup) => setup.into(),
+            Trouble::Away(source) => Self::unavailable(&chain(source.as_ref())),
+            other => Self::Store(chain(&other)),
         }
     }
 }

@@ -7,11 +7,16 @@ mod adjust;
 mod amount;
 mod confirm;
 mod connection;
+mod entity;
 mod error;
+mod limits;
 mod options;
 mod output;
 mod replay;
+mod shell;
+mod status;
 mod table;
+mod whose;
 
 use std::process::ExitCode;
 
@@ -34,7 +39,12 @@ struct Cli {
 enum Command {
     Acquire(acquire::Args),
     Adjust(adjust::Args),
+    Completions(shell::Completions),
+    Entity(entity::Args),
+    Limits(limits::Args),
+    Man(shell::Man),
     Replay(replay::Args),
+    Status(status::Args),
     Table(table::Args),
 }
 
@@ -66,7 +76,12 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
     match command {
         Command::Acquire(args) => acquire::run(args, options).await,
         Command::Adjust(args) => adjust::run(args, options).await,
+        Command::Completions(args) => shell::completions(&args),
+        Command::Entity(args) => entity::run(args, options).await,
+        Command::Limits(args) => limits::run(args, options).await,
+        Command::Man(args) => shell::man(&args),
         Command::Replay(args) => replay::run(args, options).await,
+        Command::Status(args) => status::run(args, options).await,
         Command::Table(args) => table::run(args, options).await,
     }
 }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use sha2::{Digest as _, Sha256};
 use smol_str::{SmolStr, ToSmolStr};
 
-use crate::keys::Digest;
-use crate::{Amounts, CompositeBucket, EpochMillis, LimitName, Rule};
+use crate::keys::{Digest, LimitsScope};
+use crate::{Amounts, CompositeBucket, EpochMillis, LimitName, Rule, StoredLimits};
 
 /// Limits that are written to a bucket at most: a claim names all of them in one expression, which
 /// holds 4 KB and 300 operators.
@@ -31,6 +31,27 @@ pub struct StoredRules {
     pub epoch: Option<EpochMillis>,
     /// Some limit is stored for this very entity: its bucket never expires.
     pub is_personal: bool,
+}
+
+impl StoredRules {
+    /// The levels of a bucket taken together, narrowest first: each limit comes from the first level
+    /// that names it.
+    pub fn of_levels<'a>(levels: impl IntoIterator<Item = &'a StoredLimits>) -> Self {
+        let mut together = Self::default();
+        for level in levels {
+            let is_personal =
+                matches!(level.scope, LimitsScope::Entity(_) | LimitsScope::EntityResource(..));
+            together.epoch = together.epoch.max(Some(level.updated_at));
+            together.is_personal |= is_personal && !level.rules.is_empty();
+            together.dropped.extend(level.dropped.iter().cloned());
+            for (limit, rule) in &level.rules {
+                together.rules.entry(limit.clone()).or_insert(*rule);
+            }
+        }
+        let Self { rules, dropped, .. } = &mut together;
+        dropped.retain(|limit| !rules.contains_key(limit));
+        together
+    }
 }
 
 /// What the limits of a bucket should be.

@@ -4,7 +4,8 @@
 //! it was built from, because the names inside cannot contain `#` and a field has no `_`.
 
 use crate::{
-    EntityId, LimitName, NameError, Resource, SequenceNumber, StreamLabel, Window, WindowKind,
+    BucketId, EntityId, LimitName, NameError, Resource, SequenceNumber, StreamLabel, Window,
+    WindowKind,
 };
 
 mod range;
@@ -91,6 +92,19 @@ pub enum LimitsScope {
     Resource(Resource),
     /// Every entity on every resource.
     System,
+}
+
+impl LimitsScope {
+    /// The levels at which limits of a bucket may be stored, narrowest first.
+    #[must_use]
+    pub fn levels(bucket: &BucketId) -> [Self; 4] {
+        [
+            Self::EntityResource(bucket.entity.clone(), bucket.resource.clone()),
+            Self::Entity(bucket.entity.clone()),
+            Self::Resource(bucket.resource.clone()),
+            Self::System,
+        ]
+    }
 }
 
 /// Identifies a quarantined record, or one kind of window that could not take a record.

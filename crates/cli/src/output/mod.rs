@@ -27,11 +27,11 @@ pub(crate) fn line(text: &str) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{text}")
 }
 
-/// Lays rows out under a header; columns from `right_from` on hold numbers.
+/// Lays rows out under a header; the columns `right` hold numbers.
 pub(crate) fn table<S: AsRef<str>>(
     header: &[&str],
     rows: impl IntoIterator<Item = Vec<S>>,
-    right_from: usize,
+    right: &[usize],
 ) -> String {
     let mut table = Table::new();
     table.load_style(STYLE);
@@ -39,8 +39,10 @@ pub(crate) fn table<S: AsRef<str>>(
     for row in rows {
         table.add_row(row.iter().map(|cell| one_line(cell.as_ref(), CELL_CHARS)));
     }
-    for column in table.column_iter_mut().skip(right_from) {
-        column.set_cell_alignment(CellAlignment::Right);
+    for &column in right {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table.trim_fmt()
 }

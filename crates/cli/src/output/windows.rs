@@ -87,5 +87,6 @@ fn table(limits: &Columns<'_>, rows: &[&UsageWindow]) -> String {
         row.push(usage.events.to_string());
         row
     });
-    super::table(&header, rows, FIXED.len())
+    let right: Vec<usize> = (FIXED.len()..header.len()).collect();
+    super::table(&header, rows, &right)
 }

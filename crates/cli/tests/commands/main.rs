@@ -2,6 +2,8 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
 mod acquire;
+mod configured;
 mod connection;
+mod help;
 mod support;
 mod table;

@@ -3,7 +3,7 @@
 //! A range is one partition of the table or of an index and the sort keys in it, both ends included,
 //! so that whoever sends it knows nothing of how keys are spelled.
 
-use super::{ENTITY_PREFIX, GSI1, GSI2, Index, RESOURCE_PREFIX, USAGE_PREFIX};
+use super::{BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, RESOURCE_PREFIX, USAGE_PREFIX};
 use crate::{EntityId, Resource, WindowSpan};
 
 const PARENT_PREFIX: &str = "PARENT#";
@@ -49,6 +49,16 @@ impl KeyRange {
             index: None,
             partition: format!("{ENTITY_PREFIX}{entity}"),
             sort: SortKeys::Prefix(USAGE_PREFIX.to_owned()),
+        }
+    }
+
+    /// Bucket items of an entity.
+    #[must_use]
+    pub fn buckets_of_entity(entity: &EntityId) -> Self {
+        Self {
+            index: None,
+            partition: format!("{ENTITY_PREFIX}{entity}"),
+            sort: SortKeys::Prefix(BUCKET_PREFIX.to_owned()),
         }
     }
 
@@ -189,6 +199,11 @@ mod tests {
     fn buckets_are_told_from_windows() {
         let (entity, resource) = (EntityId::new("u").unwrap(), Resource::new("r").unwrap());
         let range = KeyRange::buckets_of_resource(&resource);
-        assert!(range.holds(&ItemKey::Bucket(entity, resource)));
+        let bucket = ItemKey::Bucket(entity.clone(), resource.clone());
+        assert!(range.holds(&bucket));
+        let range = KeyRange::buckets_of_entity(&entity);
+        assert!(range.holds(&bucket));
+        let window = WindowKind::Hour.containing(EpochMillis::MIN);
+        assert!(!range.holds(&ItemKey::Usage(entity, resource, window)));
     }
 }

@@ -46,16 +46,6 @@ impl<T> Dated<T> {
     }
 }
 
-/// The levels at which limits of a bucket may be stored, narrowest first.
-pub(super) fn levels(bucket: &BucketId) -> [LimitsScope; 4] {
-    [
-        LimitsScope::EntityResource(bucket.entity.clone(), bucket.resource.clone()),
-        LimitsScope::Entity(bucket.entity.clone()),
-        LimitsScope::Resource(bucket.resource.clone()),
-        LimitsScope::System,
-    ]
-}
-
 impl Default for Directory {
     fn default() -> Self {
         Self {
@@ -86,7 +76,7 @@ impl Directory {
         let is_missing = |scope: &LimitsScope| {
             !self.limits.get(scope).is_some_and(|dated| dated.is_believed(now))
         };
-        levels(bucket).into_iter().filter(is_missing).map(ItemKey::Limits).collect()
+        LimitsScope::levels(bucket).into_iter().filter(is_missing).map(ItemKey::Limits).collect()
     }
 
     /// Until when all levels of a bucket are believed.
@@ -95,24 +85,14 @@ impl Directory {
             let as_of = self.limits.get(scope).map_or(0, |dated| dated.as_of.get());
             EpochMillis::new(as_of + BELIEVED_MS).unwrap_or(EpochMillis::MAX)
         };
-        levels(bucket).iter().map(until).min().unwrap_or(EpochMillis::MIN)
+        LimitsScope::levels(bucket).iter().map(until).min().unwrap_or(EpochMillis::MIN)
     }
 
     /// All levels of a bucket taken together: each limit from the narrowest level that names it.
     pub(super) fn rules(&self, bucket: &BucketId) -> StoredRules {
-        let mut together = StoredRules::default();
-        for (depth, scope) in levels(bucket).iter().enumerate() {
-            let Some(level) = self.limits.get(scope).and_then(|dated| dated.said) else { continue };
-            together.epoch = together.epoch.max(Some(level.updated_at));
-            together.is_personal |= depth < 2 && !level.rules.is_empty();
-            together.dropped.extend(level.dropped.iter().cloned());
-            for (limit, rule) in &level.rules {
-                together.rules.entry(limit.clone()).or_insert(*rule);
-            }
-        }
-        let StoredRules { rules, dropped, .. } = &mut together;
-        dropped.retain(|limit| !rules.contains_key(limit));
-        together
+        let said = |scope: &LimitsScope| self.limits.get(scope).and_then(|dated| dated.said);
+        let levels: Vec<_> = LimitsScope::levels(bucket).iter().filter_map(said).collect();
+        StoredRules::of_levels(levels.iter().map(AsRef::as_ref))
     }
 
     /// Takes an answer in: an item, or that there is none.
@@ -161,7 +141,7 @@ impl Directory {
     /// Forgets the levels of a bucket that were learned before `now`, at most once a second: an
     /// item follows a newer configuration than this one.
     pub(super) fn forget_older(&self, bucket: &BucketId, now: EpochMillis) {
-        for scope in levels(bucket) {
+        for scope in LimitsScope::levels(bucket) {
             let is_old = |dated: Dated<_>| now.get() - dated.as_of.get() >= 1_000;
             if self.limits.get(&scope).is_some_and(is_old) {
                 self.forget_limits(&scope);

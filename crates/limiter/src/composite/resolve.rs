@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::keys::ItemKey;
+use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, Rules};
 
 use super::CompositeStore;
@@ -165,7 +165,7 @@ impl<T: Table> CompositeStore<T> {
         side: &mut Side,
         run: &mut Run<'_>,
     ) -> Result<(), AcquireError> {
-        let keys = super::directory::levels(&side.bucket).map(ItemKey::Limits).to_vec();
+        let keys = LimitsScope::levels(&side.bucket).map(ItemKey::Limits).to_vec();
         self.look_up(&side.bucket, &side.entry, keys, Consistency::Strong, run).await?;
         let explicit = side.configuration.explicit.clone();
         let wanted =

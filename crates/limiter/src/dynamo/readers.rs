@@ -141,6 +141,15 @@ impl Reader {
         items(self.fetched_pages(Some(range)), CompositeBucket::from_item)
     }
 
+    /// The buckets of an entity, by resource.
+    pub fn buckets_of_entity(
+        &self,
+        entity: &EntityId,
+    ) -> impl Stream<Item = Result<CompositeBucket, ReadError>> + Send + use<> {
+        let query = expressions::query(KeyRange::buckets_of_entity(entity));
+        items(self.pages(Some(query)), CompositeBucket::from_item)
+    }
+
     /// The children of a parent, by their names. The index alone knows them.
     pub fn children(
         &self,

@@ -143,7 +143,7 @@ fn entities(buckets: &[CompositeBucket]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn buckets_of_a_resource() {
+async fn buckets_of_a_resource_and_of_an_entity() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         populate(engine.client(), &table).await;
@@ -151,6 +151,9 @@ async fn buckets_of_a_resource() {
             let buckets = all(reader.buckets_of_resource(&resource("gpt-4"))).await;
             assert_eq!(entities(&buckets), ["a", "b"]);
             assert!(buckets.iter().all(|bucket| bucket.resource == resource("gpt-4")));
+            let buckets = all(reader.buckets_of_entity(&entity("a"))).await;
+            assert_eq!(entities(&buckets), vec!["a"; buckets.len()]);
+            assert!(buckets.iter().any(|bucket| bucket.resource == resource("gpt-4")));
         }
     })
     .await;

@@ -1,0 +1,141 @@
+//! `sluicegate entity`: who belongs to whom.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use futures_util::TryStreamExt;
+use serde::Serialize;
+use sluicegate::{EntityId, EntityRecord};
+
+use crate::confirm::Confirm;
+use crate::connection::Connection;
+use crate::error::CliError;
+use crate::options::Options;
+use crate::output;
+
+/// Say who belongs to whom.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate entity create user-123 --parent team-berlin --cascade
+  sluicegate entity children team-berlin
+
+Exit codes: 0 done, 1 nothing is said of this entity, 2 bad input or not confirmed, 5 the table
+could not be used.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Say whose child an entity is; replaces what was said before.
+    #[command(after_help = "\
+Examples:
+  sluicegate entity create user-123 --parent team-berlin --cascade")]
+    Create {
+        /// Who.
+        entity: EntityId,
+        /// Whose child; without, it has no parent.
+        #[arg(long)]
+        parent: Option<EntityId>,
+        /// Every acquire takes from the parent's bucket too.
+        #[arg(long, requires = "parent")]
+        cascade: bool,
+    },
+    /// Show what is said of an entity.
+    #[command(after_help = "\
+Examples:
+  sluicegate entity show user-123 --output json")]
+    Show {
+        /// Who.
+        entity: EntityId,
+    },
+    /// List the children of an entity.
+    #[command(after_help = "\
+Examples:
+  sluicegate entity children team-berlin")]
+    Children {
+        /// Whose children.
+        entity: EntityId,
+    },
+    /// Forget what is said of an entity; its buckets, limits and usage stay.
+    #[command(after_help = "\
+Examples:
+  sluicegate entity delete user-123 --yes")]
+    Delete {
+        /// Who.
+        entity: EntityId,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+}
+
+#[derive(Serialize)]
+struct Record {
+    entity: String,
+    parent: Option<String>,
+    cascade: bool,
+}
+
+impl From<&EntityRecord> for Record {
+    fn from(record: &EntityRecord) -> Self {
+        Self {
+            entity: record.entity.to_string(),
+            parent: record.parent.as_ref().map(ToString::to_string),
+            cascade: record.cascade,
+        }
+    }
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let connection = options.connect().await?;
+    let configured = connection.configured();
+    match args.action {
+        Action::Create { entity, parent, cascade } => {
+            let record = EntityRecord { entity, parent, cascade };
+            configured.put_entity(&record).await?;
+            show(&record, options)?;
+        }
+        Action::Show { entity } => show(&recorded(&connection, &entity).await?, options)?,
+        Action::Children { entity } => {
+            let children: Vec<EntityId> =
+                connection.reader().children(&entity).try_collect().await?;
+            let children: Vec<&str> = children.iter().map(EntityId::as_str).collect();
+            if options.is_json() {
+                output::json(&children)?;
+            } else if children.is_empty() {
+                output::line(&format!("{entity} has no children"))?;
+            } else {
+                output::line(&children.join("\n"))?;
+            }
+        }
+        Action::Delete { entity, confirm } => {
+            recorded(&connection, &entity).await?;
+            confirm.ask(&format!("forget whose child {entity} is"))?;
+            configured.delete_entity(&entity).await?;
+            output::line(&format!("{entity} is forgotten"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn recorded(connection: &Connection, entity: &EntityId) -> Result<EntityRecord, CliError> {
+    connection.configured().get_entity(entity).await?.ok_or_else(|| {
+        CliError::Attention(format!(
+            "nothing is said of {entity}; say whose child it is with `sluicegate entity create {entity} --parent NAME`"
+        ))
+    })
+}
+
+fn show(record: &EntityRecord, options: &Options) -> Result<(), CliError> {
+    let shown = Record::from(record);
+    if options.is_json() {
+        output::json(&shown)?;
+        return Ok(());
+    }
+    let cascade = if shown.cascade { "yes, every acquire takes from both" } else { "no" };
+    let parent = shown.parent.as_deref().unwrap_or("none");
+    output::line(&format!("entity   {}\nparent   {parent}\ncascade  {cascade}", shown.entity))?;
+    Ok(())
+}

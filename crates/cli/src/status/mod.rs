@@ -1,0 +1,139 @@
+//! `sluicegate status`: balances now, when they are full, and where their limits come from.
+
+mod standing;
+
+use std::collections::{HashMap, HashSet};
+use std::process::ExitCode;
+
+use futures_util::TryStreamExt;
+use serde_dynamo::Item;
+use sluicegate::{Clock, Consistency, DynamoTable, SystemClock, Table};
+use sluicegate_core::keys::{ItemKey, LimitsScope};
+use sluicegate_core::{BucketId, CompositeBucket, ItemError, StoredLimits};
+
+use crate::connection::Connection;
+use crate::error::CliError;
+use crate::options::Options;
+use crate::output::{self, duration, tokens};
+use crate::whose::{Whose, Words};
+use standing::Standing;
+
+/// Most keys of one read.
+const KEYS_PER_READ: usize = 100;
+
+/// Show balances now, when they are full again, and where their limits come from.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate status user-123
+  sluicegate status user-123 gpt-4 --output json
+  sluicegate status --resource gpt-4
+
+FROM is the level that names the limit: entity+resource, entity, resource, system, or request
+for one that came with an acquire.
+
+Exit codes: 0 shown, 1 there is no such bucket, 2 bad input, 5 the table could not be used.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    whose: Words,
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let whose = args.whose.whose()?;
+    let connection = options.connect().await?;
+    let standings = standings(&connection, &whose).await?;
+    if standings.is_empty() {
+        if options.is_json() {
+            output::json(&standings)?;
+        }
+        return Err(CliError::Attention(format!(
+            "nothing is known of {whose}: no bucket and no limit; make one with `sluicegate acquire`"
+        )));
+    }
+    if options.is_json() {
+        output::json(&standings)?;
+    } else {
+        output::line(&shown(&standings))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn standings(connection: &Connection, whose: &Whose) -> Result<Vec<Standing>, CliError> {
+    let table = DynamoTable::new(&connection.client(), connection.table());
+    let buckets = buckets(connection, &table, whose).await?;
+    let mut levels = HashMap::new();
+    let scopes = buckets.iter().flat_map(|(bucket, _)| LimitsScope::levels(bucket));
+    let scopes: Vec<LimitsScope> = scopes.collect::<HashSet<_>>().into_iter().collect();
+    for some in scopes.chunks(KEYS_PER_READ) {
+        let keys: Vec<_> = some.iter().cloned().map(ItemKey::Limits).collect();
+        for (scope, item) in some.iter().zip(read(&table, &keys).await?) {
+            let stored = decoded(item.as_ref(), StoredLimits::from_item)?;
+            levels.extend(stored.map(|stored| (scope.clone(), stored)));
+        }
+    }
+    let now = SystemClock.now();
+    let of_bucket = |(bucket, image): &(BucketId, Option<CompositeBucket>)| {
+        Standing::all(bucket, image.as_ref(), &levels, now)
+    };
+    Ok(buckets.iter().flat_map(of_bucket).collect())
+}
+
+/// The buckets in question; the one that was named even if nobody used it yet.
+async fn buckets(
+    connection: &Connection,
+    table: &DynamoTable,
+    whose: &Whose,
+) -> Result<Vec<(BucketId, Option<CompositeBucket>)>, CliError> {
+    let reader = connection.reader();
+    let images: Vec<CompositeBucket> = match whose {
+        Whose::Bucket(entity, resource) => {
+            let keys = [ItemKey::Bucket(entity.clone(), resource.clone())];
+            let item = read(table, &keys).await?.into_iter().next().flatten();
+            let image = decoded(item.as_ref(), CompositeBucket::from_item)?;
+            let bucket = BucketId { entity: entity.clone(), resource: resource.clone() };
+            return Ok(vec![(bucket, image)]);
+        }
+        Whose::Entity(entity) => reader.buckets_of_entity(entity).try_collect().await?,
+        Whose::Resource(resource) => reader.buckets_of_resource(resource).try_collect().await?,
+    };
+    Ok(images.into_iter().map(|image| (image.id(), Some(image))).collect())
+}
+
+async fn read(table: &DynamoTable, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, CliError> {
+    Ok(table.read(keys, Consistency::Strong).await?.items)
+}
+
+fn decoded<T>(
+    item: Option<&Item>,
+    from_item: fn(&Item) -> Result<Option<T>, ItemError>,
+) -> Result<Option<T>, CliError> {
+    let decoded = item.map(from_item).transpose();
+    decoded.map(Option::flatten).map_err(|error| {
+        CliError::Store(format!("an item of the table is broken: {error}; repair or delete it"))
+    })
+}
+
+fn shown(standings: &[Standing]) -> String {
+    let rows = standings.iter().map(|standing| {
+        let rule = match &standing.now {
+            None => standing.rule.clone(),
+            Some(now) => format!("{} (now {now})", standing.rule),
+        };
+        vec![
+            standing.entity.clone(),
+            standing.resource.clone(),
+            standing.limit.clone(),
+            tokens(standing.available_milli),
+            tokens(standing.burst_milli),
+            match standing.full_in_ms {
+                Some(0) => "full".to_owned(),
+                Some(millis) => duration(millis),
+                None => "never".to_owned(),
+            },
+            rule,
+            standing.from.to_owned(),
+        ]
+    });
+    let header = ["entity", "resource", "limit", "available", "burst", "full in", "rule", "from"];
+    output::table(&header, rows, &[3, 4, 5])
+}

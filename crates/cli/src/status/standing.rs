@@ -1,0 +1,80 @@
+//! How one limit of a bucket stands, as a request of this moment would find it.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+use sluicegate::Limit;
+use sluicegate_core::keys::LimitsScope;
+use sluicegate_core::{
+    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, StoredLimits, StoredRules,
+    Wait, standings,
+};
+
+#[derive(Debug, Serialize)]
+pub(super) struct Standing {
+    pub(super) entity: String,
+    pub(super) resource: String,
+    pub(super) limit: String,
+    pub(super) available_milli: i64,
+    pub(super) burst_milli: i64,
+    /// Zero: it is full; none: it does not refill.
+    pub(super) full_in_ms: Option<u64>,
+    /// Everything consumed less everything returned since the bucket was created.
+    pub(super) consumed_milli: i64,
+    /// The limit as `--limit` takes it, with which the next request is decided.
+    pub(super) rule: String,
+    /// The limit that stands in the bucket until then, where it is another one.
+    pub(super) now: Option<String>,
+    /// Where the limit comes from.
+    pub(super) from: &'static str,
+}
+
+impl Standing {
+    /// Every limit of a bucket; of one that nobody used yet, those that are stored for it.
+    pub(super) fn all(
+        bucket: &BucketId,
+        image: Option<&CompositeBucket>,
+        levels: &HashMap<LimitsScope, StoredLimits>,
+        now: EpochMillis,
+    ) -> Vec<Self> {
+        let scopes = LimitsScope::levels(bucket);
+        let of_bucket: Vec<_> = scopes.iter().filter_map(|scope| levels.get(scope)).collect();
+        let stored = Some(StoredRules::of_levels(of_bucket.iter().copied()));
+        let configuration = Configuration { stored, ..Configuration::default() };
+        let found = standings(image, &Amounts::new(), &configuration, now).into_iter();
+        let all = found.map(|found| {
+            let known = image.and_then(|image| image.limits.get(&found.limit));
+            let burst = found.rule.burst();
+            let level = of_bucket.iter().find(|level| level.rules.contains_key(&found.limit));
+            let level = level.filter(|level| level.rules[&found.limit] == found.rule);
+            let other = known.filter(|bucket| bucket.rule != found.rule);
+            Self {
+                entity: bucket.entity.to_string(),
+                resource: bucket.resource.to_string(),
+                limit: found.limit.to_string(),
+                available_milli: found.available.get(),
+                burst_milli: burst.get(),
+                full_in_ms: match found.rule.wait_for(burst, found.available, now, now) {
+                    Wait::None => Some(0),
+                    Wait::Millis(millis) => Some(millis),
+                    Wait::NoRefill | Wait::ExceedsBurst => None,
+                },
+                consumed_milli: known.map_or(0, |bucket| bucket.consumed.get()),
+                rule: Limit::from_rule(&found.limit, found.rule).to_string(),
+                now: other.map(|bucket| Limit::from_rule(&found.limit, bucket.rule).to_string()),
+                from: level.map_or("request", |level| level_name(&level.scope)),
+            }
+        });
+        all.collect()
+    }
+}
+
+/// What a level is called on the command line.
+const fn level_name(scope: &LimitsScope) -> &'static str {
+    match scope {
+        LimitsScope::EntityResource(..) => "entity+resource",
+        LimitsScope::Entity(_) => "entity",
+        LimitsScope::Resource(_) => "resource",
+        LimitsScope::System => "system",
+    }
+}

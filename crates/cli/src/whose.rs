@@ -1,0 +1,51 @@
+//! What a question is about: one bucket, an entity with all its resources, or a resource.
+
+use sluicegate::{EntityId, Resource};
+
+use crate::error::CliError;
+
+/// The words that say so.
+#[derive(clap::Args)]
+pub(crate) struct Words {
+    /// Whose figures.
+    #[arg(required_unless_present = "of_resource")]
+    entity: Option<EntityId>,
+    /// On this resource only.
+    #[arg(requires = "entity")]
+    resource: Option<Resource>,
+    /// Of every entity on this resource.
+    #[arg(long = "resource", value_name = "RESOURCE", conflicts_with_all = ["entity", "resource"])]
+    of_resource: Option<Resource>,
+}
+
+/// What the words mean.
+#[derive(Debug, Clone)]
+pub(crate) enum Whose {
+    Bucket(EntityId, Resource),
+    Entity(EntityId),
+    Resource(Resource),
+}
+
+impl Words {
+    pub(crate) fn whose(&self) -> Result<Whose, CliError> {
+        match (&self.entity, &self.resource, &self.of_resource) {
+            (Some(entity), Some(resource), _) => {
+                Ok(Whose::Bucket(entity.clone(), resource.clone()))
+            }
+            (Some(entity), None, _) => Ok(Whose::Entity(entity.clone())),
+            (None, _, Some(resource)) => Ok(Whose::Resource(resource.clone())),
+            // The parser refuses it first.
+            (None, _, None) => Err(CliError::bad("name an entity or a --resource")),
+        }
+    }
+}
+
+impl std::fmt::Display for Whose {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Bucket(entity, resource) => write!(f, "{entity} on {resource}"),
+            Self::Entity(entity) => entity.fmt(f),
+            Self::Resource(resource) => write!(f, "resource {resource}"),
+        }
+    }
+}
