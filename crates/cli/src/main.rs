@@ -16,6 +16,7 @@ mod replay;
 mod shell;
 mod status;
 mod table;
+mod usage;
 mod whose;
 
 use std::process::ExitCode;
@@ -46,6 +47,7 @@ enum Command {
     Replay(replay::Args),
     Status(status::Args),
     Table(table::Args),
+    Usage(usage::Args),
 }
 
 fn main() -> ExitCode {
@@ -83,5 +85,6 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
         Command::Replay(args) => replay::run(args, options).await,
         Command::Status(args) => status::run(args, options).await,
         Command::Table(args) => table::run(args, options).await,
+        Command::Usage(args) => usage::run(args, options).await,
     }
 }

@@ -7,3 +7,4 @@ mod connection;
 mod help;
 mod support;
 mod table;
+mod usage;

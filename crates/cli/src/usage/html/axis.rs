@@ -1,0 +1,137 @@
+//! Round numbers on the axes.
+
+use sluicegate::WindowKind;
+
+use super::super::series::{Slot, time};
+
+/// Ticks at most, zero included.
+const TICKS_MAX: i128 = 6;
+
+/// The ends of an axis and the distance of its ticks, in millitokens.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Scale {
+    pub(super) low: i128,
+    pub(super) high: i128,
+    pub(super) step: i128,
+}
+
+impl Scale {
+    /// Covers zero and both extremes with ticks at 1, 2 or 5 times a power of ten.
+    pub(super) fn covering(least: i128, most: i128) -> Self {
+        let (least, most) = (least.min(0), most.max(0));
+        // Nothing in total: one token is as good as any end.
+        let most = if most == least { 1_000 } else { most };
+        let span = most - least;
+        let mut power = 1;
+        let step = loop {
+            let fits = |factor: &i128| span <= factor * power * (TICKS_MAX - 2);
+            match [1, 2, 5].into_iter().find(fits) {
+                Some(factor) => break factor * power,
+                None => power *= 10,
+            }
+        };
+        Self {
+            low: least.div_euclid(step) * step,
+            high: (most + step - 1).div_euclid(step) * step,
+            step,
+        }
+    }
+
+    pub(super) fn ticks(&self) -> impl Iterator<Item = i128> + '_ {
+        let mut next = self.low;
+        std::iter::from_fn(move || {
+            let tick = (next <= self.high).then_some(next);
+            next += self.step;
+            tick
+        })
+    }
+}
+
+/// Millitokens in few characters: `0.5`, `20`, `1.5k`, `200k`, `3M`.
+pub(super) fn short(milli: i128) -> String {
+    let units = [
+        (1_000_000_000_000_000_i128, "T"),
+        (1_000_000_000_000, "G"),
+        (1_000_000_000, "M"),
+        (1_000_000, "k"),
+    ];
+    let size = milli.abs();
+    let (unit, suffix) = units.into_iter().find(|(unit, _)| size >= *unit).unwrap_or((1_000, ""));
+    let thousandths = size * 1_000 / unit;
+    let sign = if milli < 0 { "-" } else { "" };
+    format!("{sign}{}{suffix}", crate::output::tokens(thousandths))
+}
+
+/// What stands under a slot: the time, and the date where it is another one than before.
+pub(super) struct Label {
+    pub(super) slot: usize,
+    pub(super) upper: String,
+    pub(super) lower: Option<String>,
+}
+
+/// Slots that a person counts in.
+const STEPS: [usize; 14] = [1, 2, 3, 4, 6, 12, 24, 48, 72, 96, 120, 168, 240, 480];
+
+/// At most so many labels, at round times where every slot is one window.
+pub(super) fn labels(slots: &[Slot], most: usize) -> Vec<Label> {
+    let fits = |step: &usize| slots.len().div_ceil(*step) <= most.max(1);
+    let step = STEPS.into_iter().find(fits).unwrap_or_else(|| slots.len().div_ceil(most.max(1)));
+    let is_labelled = |(n, slot): &(usize, &Slot)| {
+        let unit_s = match slot.first.kind() {
+            WindowKind::Minute => 60,
+            WindowKind::Hour => 3_600,
+            WindowKind::Day | WindowKind::Month => 0,
+        };
+        let Ok(step) = i64::try_from(step) else { return false };
+        if slot.windows > 1 || unit_s == 0 || slots.len() < 2 {
+            return i64::try_from(*n).is_ok_and(|n| n % step == 0);
+        }
+        (slot.first.start_s() / unit_s) % step == 0
+    };
+    let mut before = String::new();
+    let label = |(n, slot): (usize, &Slot)| {
+        let (upper, lower) = match slot.first.kind() {
+            WindowKind::Minute | WindowKind::Hour => ("%H:%M", "%b %-d"),
+            WindowKind::Day => ("%b %-d", "%Y"),
+            WindowKind::Month => ("%b", "%Y"),
+        };
+        let (upper, lower) = (time(slot.first, upper), time(slot.first, lower));
+        let is_new = lower != before;
+        before.clone_from(&lower);
+        Label { slot: n, upper, lower: is_new.then_some(lower) }
+    };
+    slots.iter().enumerate().filter(is_labelled).map(label).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_cover_zero_and_both_ends_with_few_round_ticks() {
+        for (least, most) in
+            [(0, 0), (1, 1), (0, 4_321), (0, 999_999), (-700, 12), (-9, -3), (0, i64::MAX.into())]
+        {
+            let scale = Scale::covering(least, most);
+            assert!(scale.low <= least.min(0) && scale.high >= most.max(0), "{scale:?}");
+            let ticks: Vec<_> = scale.ticks().collect();
+            assert!(ticks.contains(&0) && ticks.len() <= 7 && ticks.len() >= 2, "{ticks:?}");
+        }
+        assert_eq!(Scale::covering(0, 4_321), Scale { low: 0, high: 6_000, step: 2_000 });
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        for (milli, shown) in [
+            (0, "0"),
+            (500, "0.5"),
+            (20_000, "20"),
+            (1_500_000, "1.5k"),
+            (200_000_000, "200k"),
+            (3_000_000_000, "3M"),
+            (-2_000_000, "-2k"),
+        ] {
+            assert_eq!(short(milli), shown);
+        }
+    }
+}

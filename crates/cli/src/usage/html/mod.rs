@@ -1,0 +1,124 @@
+//! A page with a chart for every limit, complete in one file.
+
+mod axis;
+mod svg;
+
+use std::fmt::Write;
+
+use sluicegate::UsageWindow;
+
+use super::series::{Question, Series};
+use crate::output::tokens;
+
+/// More bars would be narrower than a hand can point at.
+const BARS_MAX: usize = 240;
+/// Colours that are told apart in a stack; what comes behind them is added up.
+const PARTS_MAX: usize = 6;
+/// What parts behind the first are called together.
+const OTHERS: &str = "others";
+
+const STYLE: &str = include_str!("page.css");
+
+/// The page for these windows.
+pub(super) fn page(question: &Question, usages: &[UsageWindow]) -> String {
+    let title = escaped(&question.title());
+    let mut body = format!("<h1>Usage</h1>\n<p class=\"about\">{title}</p>\n");
+    let all = Series::all(question, usages);
+    if all.is_empty() {
+        let nothing = escaped(&question.nothing());
+        let _ = writeln!(body, "<p class=\"nothing\">{nothing}</p>");
+    }
+    for series in all {
+        body.push_str(&section(&with_few_parts(series.at_most(BARS_MAX))));
+    }
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <title>Usage of {title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{body}</body>\n</html>\n"
+    )
+}
+
+fn section(series: &Series) -> String {
+    let parts = series.parts();
+    let limit = escaped(series.limit.as_str());
+    let (unit, total) = (series.unit(), grouped(&tokens(series.total())));
+    let mut section = format!(
+        "<section>\n<h2>{limit}</h2>\n<p class=\"total\">{total} tokens in all, shown per {unit}</p>\n"
+    );
+    section.push_str(&svg::chart(series, &parts));
+    if parts.len() > 1 {
+        section.push_str("<ul class=\"legend\">\n");
+        for (n, part) in parts.iter().enumerate() {
+            let _ = writeln!(section, "<li><i class=\"c{n}\"></i>{}</li>", escaped(part));
+        }
+        section.push_str("</ul>\n");
+    }
+    section.push_str(&figures(series));
+    section.push_str("</section>\n");
+    section
+}
+
+/// The figures behind a chart, for whoever cannot see or wants to copy them.
+fn figures(series: &Series) -> String {
+    let mut table = "<details><summary>Figures</summary>\n<table>\n<tr><th>start (UTC)</th><th>tokens</th></tr>\n".to_owned();
+    for slot in &series.slots {
+        let figure =
+            if slot.has_data() { grouped(&tokens(slot.total())) } else { "no data".to_owned() };
+        let _ = writeln!(table, "<tr><td>{}</td><td>{figure}</td></tr>", slot.label());
+    }
+    table.push_str("</table>\n</details>\n");
+    table
+}
+
+/// The largest parts by name, and the rest as one.
+fn with_few_parts(mut series: Series) -> Series {
+    let parts = series.parts();
+    let Some(rest) = parts.get(PARTS_MAX..).filter(|rest| !rest.is_empty()) else { return series };
+    for slot in &mut series.slots {
+        for part in rest {
+            if let Some(milli) = slot.parts.remove(part) {
+                *slot.parts.entry(OTHERS.to_owned()).or_default() += milli;
+            }
+        }
+    }
+    series
+}
+
+/// A number with a comma between thousands.
+fn grouped(number: &str) -> String {
+    let (sign, digits) = number.split_at(usize::from(number.starts_with('-')));
+    let (whole, decimals) = digits.split_once('.').map_or((digits, ""), |(w, d)| (w, d));
+    let mut grouped = String::new();
+    for (n, digit) in whole.chars().enumerate() {
+        if n > 0 && (whole.len() - n).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    let point = if decimals.is_empty() { "" } else { "." };
+    format!("{sign}{grouped}{point}{decimals}")
+}
+
+/// A text as HTML shows it.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_told_apart() {
+        let cases = [("0", "0"), ("999", "999"), ("1000", "1,000"), ("-1234567.5", "-1,234,567.5")];
+        for (number, expected) in cases {
+            assert_eq!(grouped(number), expected);
+        }
+    }
+
+    #[test]
+    fn names_cannot_be_markup() {
+        assert_eq!(escaped("<b a=\"x\">&"), "&lt;b a=&quot;x&quot;&gt;&amp;");
+    }
+}

@@ -1,0 +1,130 @@
+//! `sluicegate usage`: what was consumed, by windows.
+
+mod chart;
+mod csv;
+mod html;
+mod series;
+pub(crate) mod time;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use futures_util::TryStreamExt;
+use sluicegate::{Clock, EpochMillis, SystemClock, UsageWindow, WindowKind, WindowSpan};
+
+use crate::connection::Connection;
+use crate::error::CliError;
+use crate::options::{Options, Output};
+use crate::output;
+use crate::whose::{Whose, Words};
+use series::{Question, Series};
+use time::Instant;
+
+/// Show what was consumed, by windows.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate usage user-123 gpt-4
+  sluicegate usage user-123 --window day --from -30d --chart
+  sluicegate usage --resource gpt-4 --from 2026-01-28T00:00:00Z --to 2026-01-29T00:00:00Z --output csv
+  sluicegate usage user-123 gpt-4 --html usage.html
+
+Exit codes: 0 shown, 2 bad input, 5 the table could not be used, 6 the page could not be written.")]
+pub(crate) struct Args {
+    #[command(flatten)]
+    whose: Words,
+    #[command(flatten)]
+    span: Span,
+    /// Draw bars in the terminal.
+    #[arg(long, conflicts_with_all = ["output", "html"])]
+    chart: bool,
+    /// Write a page with a chart for every limit to this file; it needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// How to print the windows [default: table].
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    output: Option<Output>,
+}
+
+/// Which windows.
+#[derive(clap::Args)]
+pub(crate) struct Span {
+    /// The kind of windows: minute, hour, day or month.
+    #[arg(long, default_value = "hour", value_name = "KIND")]
+    window: WindowKind,
+    /// Windows that start then or later: an RFC 3339 time or -24h, -7d [default: the last 60
+    /// minutes, 24 hours, 30 days or 12 months].
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    from: Option<Instant>,
+    /// Windows that start before then.
+    #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
+    to: Instant,
+}
+
+impl Span {
+    /// The windows meant.
+    ///
+    /// # Errors
+    /// [`CliError::BadInput`] when it ends before it begins.
+    pub(crate) fn resolve(&self, now: EpochMillis) -> Result<WindowSpan, CliError> {
+        let default = match self.window {
+            WindowKind::Minute => Instant::Before(3_600_000),
+            WindowKind::Hour => Instant::Before(86_400_000),
+            WindowKind::Day => Instant::Before(30 * 86_400_000),
+            WindowKind::Month => Instant::Before(365 * 86_400_000),
+        };
+        let starts = self.from.unwrap_or(default).resolve(now)..self.to.resolve(now);
+        if starts.start >= starts.end {
+            return Err(CliError::bad("--from is not before --to; nothing lies between them"));
+        }
+        Ok(WindowSpan { kind: self.window, starts })
+    }
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let whose = args.whose.whose()?;
+    let span = args.span.resolve(SystemClock.now())?;
+    let question = Question { whose, span };
+    if args.chart || args.html.is_some() {
+        question.check_length()?;
+    }
+    let connection = options.connect().await?;
+    let windows = read(&connection, &question.whose, &question.span).await?;
+    if let Some(file) = &args.html {
+        let page = html::page(&question, &windows);
+        std::fs::write(file, page)?;
+        output::line(&format!("wrote {}", file.display()))?;
+    } else if args.chart {
+        let width = chart::terminal_columns();
+        output::line(&chart::charts(&question, Series::all(&question, &windows), width))?;
+    } else {
+        match args.output.unwrap_or_default() {
+            Output::Json => output::windows::json(&windows)?,
+            Output::Csv => output::line(&csv::lines(&windows))?,
+            Output::Table if windows.is_empty() => output::line(&question.nothing())?,
+            Output::Table => output::line(&output::windows::tables(&windows))?,
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The windows, sorted as `replay` sorts them. One that only moved its watermark has no figures.
+pub(crate) async fn read(
+    connection: &Connection,
+    whose: &Whose,
+    span: &WindowSpan,
+) -> Result<Vec<UsageWindow>, CliError> {
+    let reader = connection.reader();
+    let mut windows: Vec<UsageWindow> = match whose {
+        Whose::Bucket(entity, resource) => {
+            reader.usage(entity, resource, span).try_collect().await?
+        }
+        Whose::Entity(entity) => reader.usage_of_entity(entity, span).try_collect().await?,
+        Whose::Resource(resource) => reader.usage_of_resource(resource, span).try_collect().await?,
+    };
+    windows.retain(|usage| usage.events > 0);
+    windows.sort_by_cached_key(|usage| {
+        (usage.entity.clone(), usage.resource.clone(), usage.window.start_s())
+    });
+    Ok(windows)
+}

@@ -1,0 +1,222 @@
+//! What a chart shows: one limit over time, empty windows included.
+//!
+//! A window that nobody consumed in is not stored, so a chart must know which windows there could
+//! be. Where there are more than it has room for, neighbours are added up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::DateTime;
+use sluicegate::{LimitName, UsageWindow, WindowKind, WindowSpan};
+use sluicegate_core::Window;
+
+use crate::error::CliError;
+use crate::output::counted;
+use crate::whose::Whose;
+
+/// More windows than anybody looks at; a chart adds them up anyway.
+const WINDOWS_MAX: i64 = 100_000;
+
+/// What was asked.
+pub(super) struct Question {
+    pub(super) whose: Whose,
+    pub(super) span: WindowSpan,
+}
+
+/// One limit over time.
+pub(super) struct Series {
+    pub(super) limit: LimitName,
+    /// In the order of time, without gaps.
+    pub(super) slots: Vec<Slot>,
+}
+
+/// One window, or some neighbours added up.
+pub(super) struct Slot {
+    pub(super) first: Window,
+    /// How many windows it stands for.
+    pub(super) windows: usize,
+    /// Millitokens by who or what consumed them; empty: no data.
+    pub(super) parts: BTreeMap<String, i128>,
+}
+
+impl Slot {
+    pub(super) fn total(&self) -> i128 {
+        self.parts.values().sum()
+    }
+
+    pub(super) fn has_data(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
+    /// When it begins, in UTC: `2026-01-28 14:00`.
+    pub(super) fn label(&self) -> String {
+        time(
+            self.first,
+            match self.first.kind() {
+                WindowKind::Minute | WindowKind::Hour => "%Y-%m-%d %H:%M",
+                WindowKind::Day => "%Y-%m-%d",
+                WindowKind::Month => "%Y-%m",
+            },
+        )
+    }
+}
+
+/// The start of a window in a format of chrono's.
+pub(super) fn time(window: Window, format: &str) -> String {
+    let start = DateTime::from_timestamp(window.start_s(), 0).unwrap_or_default();
+    start.format(format).to_string()
+}
+
+impl Question {
+    /// Refuses spans with so many windows that a chart would say nothing.
+    pub(super) fn check_length(&self) -> Result<(), CliError> {
+        let Some((first, last)) = self.span.ends() else { return Ok(()) };
+        let seconds = first.end_s() - first.start_s();
+        if (last.start_s() - first.start_s()) / seconds > WINDOWS_MAX {
+            return Err(CliError::BadInput(format!(
+                "a chart of more than {WINDOWS_MAX} windows; bring --from and --to together, or take a longer --window"
+            )));
+        }
+        Ok(())
+    }
+
+    /// `user-123 on gpt-4, by hour, 2026-01-28T00:00:00Z to 2026-01-29T00:00:00Z`.
+    pub(super) fn title(&self) -> String {
+        let instant = |at: sluicegate::EpochMillis| {
+            let at = DateTime::from_timestamp_millis(at.get()).unwrap_or_default();
+            at.format("%Y-%m-%d %H:%M").to_string()
+        };
+        let Self { whose, span } = self;
+        let (from, to) = (instant(span.starts.start), instant(span.starts.end));
+        format!("{whose}, by {}, {from} to {to} UTC", span.kind)
+    }
+
+    /// That there is nothing to show, and what may be the reason.
+    pub(super) fn nothing(&self) -> String {
+        format!("no usage of {}; try another --window or an earlier --from", self.title())
+    }
+
+    fn windows(&self) -> Vec<Window> {
+        let Some((first, last)) = self.span.ends() else { return Vec::new() };
+        let next = |window: &Window| {
+            let after = sluicegate::EpochMillis::new(window.end_s() * 1_000).ok()?;
+            let next = window.kind().containing(after);
+            (next.start_s() <= last.start_s()).then_some(next)
+        };
+        std::iter::successors(Some(first), next).collect()
+    }
+}
+
+impl Series {
+    /// One for each limit that was consumed.
+    pub(super) fn all(question: &Question, usages: &[UsageWindow]) -> Vec<Self> {
+        let limits: BTreeSet<&LimitName> =
+            usages.iter().flat_map(|usage| usage.consumed_milli.keys()).collect();
+        let windows = question.windows();
+        let of = |limit: &LimitName| {
+            let mut parts: BTreeMap<i64, BTreeMap<String, i128>> = BTreeMap::new();
+            for usage in usages {
+                let Some(milli) = usage.consumed_milli.get(limit) else { continue };
+                let part = match &question.whose {
+                    Whose::Resource(_) => usage.entity.to_string(),
+                    Whose::Entity(_) | Whose::Bucket(..) => usage.resource.to_string(),
+                };
+                let of_window = parts.entry(usage.window.start_s()).or_default();
+                *of_window.entry(part).or_default() += *milli;
+            }
+            let slots = windows.iter().map(|window| Slot {
+                first: *window,
+                windows: 1,
+                parts: parts.remove(&window.start_s()).unwrap_or_default(),
+            });
+            Self { limit: limit.clone(), slots: slots.collect() }
+        };
+        limits.into_iter().map(of).collect()
+    }
+
+    /// The same with at most so many slots.
+    pub(super) fn at_most(self, most: usize) -> Self {
+        let together = self.slots.len().div_ceil(most.max(1));
+        if together <= 1 {
+            return self;
+        }
+        let mut slots: Vec<Slot> = Vec::with_capacity(most);
+        for (n, slot) in self.slots.into_iter().enumerate() {
+            match slots.last_mut() {
+                Some(last) if n % together != 0 => {
+                    last.windows += slot.windows;
+                    for (part, milli) in slot.parts {
+                        *last.parts.entry(part).or_default() += milli;
+                    }
+                }
+                _ => slots.push(slot),
+            }
+        }
+        Self { slots, ..self }
+    }
+
+    /// What one slot is: `hour`, or `6 hours`.
+    pub(super) fn unit(&self) -> String {
+        let kind = self.slots.first().map_or("window", |slot| slot.first.kind().as_str());
+        match self.slots.first().map_or(1, |slot| slot.windows) {
+            1 => kind.to_owned(),
+            several => counted(several, kind),
+        }
+    }
+
+    pub(super) fn total(&self) -> i128 {
+        self.slots.iter().map(Slot::total).sum()
+    }
+
+    /// Who or what consumed, the largest first.
+    pub(super) fn parts(&self) -> Vec<String> {
+        let mut totals: BTreeMap<&String, i128> = BTreeMap::new();
+        for (part, milli) in self.slots.iter().flat_map(|slot| &slot.parts) {
+            *totals.entry(part).or_default() += *milli;
+        }
+        let mut parts: Vec<_> = totals.into_iter().collect();
+        parts.sort_by(|(a, x), (b, y)| y.cmp(x).then(a.cmp(b)));
+        parts.into_iter().map(|(part, _)| part.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate::{EntityId, EpochMillis, Resource};
+
+    pub(crate) fn question(hours: i64) -> Question {
+        let at = |hour: i64| EpochMillis::new(1_769_558_400_000 + hour * 3_600_000).unwrap();
+        let resource = Resource::new("gpt-4").unwrap();
+        let span = WindowSpan { kind: WindowKind::Hour, starts: at(0)..at(hours) };
+        Question { whose: Whose::Resource(resource), span }
+    }
+
+    fn usage(entity: &str, hour: i64, milli: i128) -> UsageWindow {
+        let at = EpochMillis::new(1_769_558_400_000 + hour * 3_600_000).unwrap();
+        UsageWindow {
+            entity: EntityId::new(entity).unwrap(),
+            resource: Resource::new("gpt-4").unwrap(),
+            window: WindowKind::Hour.containing(at),
+            consumed_milli: [(LimitName::new("rpm").unwrap(), milli)].into(),
+            events: 1,
+        }
+    }
+
+    #[test]
+    fn windows_without_data_have_a_place_and_neighbours_add_up() {
+        let question = question(7);
+        let usages = [usage("a", 0, 5), usage("b", 0, 7), usage("a", 4, 1), usage("b", 6, 2)];
+        let series = Series::all(&question, &usages).remove(0);
+        let totals = |series: &Series| -> Vec<Option<i128>> {
+            series.slots.iter().map(|slot| slot.has_data().then(|| slot.total())).collect()
+        };
+        assert_eq!(totals(&series), [Some(12), None, None, None, Some(1), None, Some(2)]);
+        assert_eq!(
+            (series.unit(), series.parts()),
+            ("hour".to_owned(), vec!["b".to_owned(), "a".to_owned()])
+        );
+        let series = series.at_most(3);
+        assert_eq!(totals(&series), [Some(12), Some(1), Some(2)]);
+        assert_eq!((series.unit(), series.total()), ("3 hours".to_owned(), 15));
+    }
+}

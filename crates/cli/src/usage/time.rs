@@ -1,0 +1,86 @@
+//! Instants on the command line: RFC 3339, or so long before now.
+
+use chrono::DateTime;
+use sluicegate::EpochMillis;
+
+/// An instant, as it was said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Instant {
+    At(EpochMillis),
+    /// Milliseconds before now.
+    Before(i64),
+}
+
+const UNITS: [(&str, i64); 5] =
+    [("min", 60_000), ("s", 1_000), ("h", 3_600_000), ("d", 86_400_000), ("w", 604_800_000)];
+
+impl Instant {
+    /// The instant, for this now; nothing is before 1970.
+    pub(crate) fn resolve(self, now: EpochMillis) -> EpochMillis {
+        match self {
+            Self::At(at) => at,
+            Self::Before(millis) => {
+                EpochMillis::new(now.get().saturating_sub(millis)).unwrap_or(EpochMillis::MIN)
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Instant {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "{text:?} is no time: give one like 2026-01-28T14:00:00Z, or -24h, -90min, -7d, now"
+            )
+        };
+        if text == "now" {
+            return Ok(Self::Before(0));
+        }
+        if let Some(ago) = text.strip_prefix('-') {
+            let digits = ago.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+            let unit = UNITS.iter().find(|(unit, _)| *unit == &ago[digits.len()..]);
+            let count: Option<i64> = digits.parse().ok().filter(|count| *count >= 0);
+            let millis =
+                unit.zip(count).and_then(|((_, millis), count)| count.checked_mul(*millis));
+            return millis.map(Self::Before).ok_or_else(expected);
+        }
+        let at = DateTime::parse_from_rfc3339(text).map_err(|_| expected())?;
+        EpochMillis::new(at.timestamp_millis()).map(Self::At).map_err(|error| error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_absolute_or_before_now() {
+        let now = EpochMillis::new(1_769_608_800_000).unwrap();
+        for (text, millis) in [
+            ("now", 1_769_608_800_000),
+            ("-24h", 1_769_522_400_000),
+            ("-90min", 1_769_603_400_000),
+            ("-0s", 1_769_608_800_000),
+            ("2026-01-28T14:00:00Z", 1_769_608_800_000),
+            ("2026-01-28T15:00:00.5+01:00", 1_769_608_800_500),
+            ("-99999999d", 0),
+        ] {
+            assert_eq!(text.parse::<Instant>().unwrap().resolve(now).get(), millis, "{text}");
+        }
+        for text in [
+            "",
+            "-",
+            "-h",
+            "-24",
+            "24h",
+            "-1y",
+            "-9223372036854775807d",
+            "2026-01-28",
+            "1969-01-01T00:00:00Z",
+        ] {
+            assert!(text.parse::<Instant>().is_err(), "{text}");
+        }
+    }
+}

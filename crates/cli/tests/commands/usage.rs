@@ -1,0 +1,145 @@
+//! `usage`: the windows that were counted, in every form.
+
+use serde_json::Value;
+
+use crate::support::{Shell, on_every_engine};
+
+const DAY: &str = "--from 2026-01-28T00:00:00Z --to 2026-01-29T00:00:00Z";
+
+/// Counts the sample events; returns the windows as `replay` prints them.
+fn replayed(shell: &Shell) -> Value {
+    let events = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/events");
+    let words = ["replay", events, "--table", &shell.table, "--output", "json"];
+    shell.run_words(&words).json(0)
+}
+
+fn only(windows: &Value, is_meant: impl Fn(&Value) -> bool) -> Value {
+    let windows = windows.as_array().unwrap().iter().filter(|window| is_meant(window));
+    Value::Array(windows.cloned().collect())
+}
+
+fn in_january_28(window: &Value) -> bool {
+    window["start"].as_str().unwrap().starts_with("2026-01-28")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_are_those_of_replay_by_bucket_entity_and_resource() {
+    on_every_engine(async |shell| {
+        let replayed = replayed(shell);
+        let usage = |words: &str| shell.run(&format!("usage {words} {DAY} --output json")).json(0);
+        let hours = only(&replayed, |window| window["window"] == "hour" && in_january_28(window));
+        let bucket = only(&hours, |w| w["entity"] == "user-123" && w["resource"] == "gpt-4");
+        assert!(bucket.as_array().unwrap().len() > 1);
+        assert_eq!(usage("user-123 gpt-4"), bucket);
+        assert_eq!(usage("user-123"), only(&hours, |w| w["entity"] == "user-123"));
+        assert_eq!(usage("--resource gpt-4"), only(&hours, |w| w["resource"] == "gpt-4"));
+        let days = only(&replayed, |window| window["window"] == "day" && in_january_28(window));
+        assert_eq!(
+            usage("--resource gpt-4 --window day"),
+            only(&days, |w| w["resource"] == "gpt-4")
+        );
+
+        // The start belongs to a span, the end does not.
+        let span = |from: &str, to: &str| {
+            let line = format!("usage user-123 gpt-4 --from {from} --to {to} --output json");
+            let windows = shell.run(&line).json(0);
+            windows
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|w| w["start"].as_str().unwrap()[11..16].to_owned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(span("2026-01-28T14:00:00Z", "2026-01-28T19:00:00Z"), ["14:00"]);
+        assert_eq!(span("2026-01-28T14:00:00.001Z", "2026-01-28T20:00:00+01:00"), [""; 0]);
+        assert_eq!(
+            span("2026-01-28T15:00:00+01:00", "2026-01-28T19:00:00.001Z"),
+            ["14:00", "19:00"]
+        );
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_as_table_csv_and_bars() {
+    on_every_engine(async |shell| {
+        replayed(shell);
+        let bucket = format!("usage user-123 gpt-4 {DAY}");
+        let table = shell.run(&bucket);
+        let row: Vec<_> = table.text(0).lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(row, ["user-123", "gpt-4", "hour", "2026-01-28T14:00:00Z", "10", "4340", "5"]);
+
+        let csv = shell.run(&format!("{bucket} --output csv"));
+        let lines: Vec<&str> = csv.text(0).lines().collect();
+        assert_eq!(lines[0], "entity,resource,window,start,limit,consumed_milli,events");
+        assert!(
+            lines.contains(&"user-123,gpt-4,hour,2026-01-28T14:00:00Z,tpm,4340000,5"),
+            "{lines:?}"
+        );
+
+        let chart = shell.run(&format!("{bucket} --chart"));
+        let lines: Vec<&str> = chart.text(0).lines().collect();
+        assert_eq!(
+            lines[0],
+            "user-123 on gpt-4, by hour, 2026-01-28 00:00 to 2026-01-29 00:00 UTC"
+        );
+        assert!(lines.contains(&"tpm: tokens per hour (UTC), 16685 in all"), "{lines:?}");
+        let at = |hour: &str| *lines.iter().rfind(|line| line.contains(hour)).unwrap();
+        assert_eq!(at(" 13:00"), "2026-01-28 13:00 no data");
+        assert!(
+            at(" 19:00").starts_with("2026-01-28 19:00   12345  ███")
+                && at(" 19:00").ends_with('█')
+        );
+        let length = |line: &str| line.chars().filter(|c| *c == '█').count();
+        assert_eq!(length(at(" 14:00")), length(at(" 19:00")) * 4_340 / 12_345);
+        assert!(lines.iter().all(|line| line.chars().count() <= 80));
+
+        for (words, said) in
+            [("", "no usage of"), ("--chart", "no usage of"), ("--output csv", "entity,")]
+        {
+            let nothing = shell.run(format!("usage nobody gpt-4 {DAY} {words}").trim_end());
+            assert!(nothing.text(0).starts_with(said), "{}", nothing.out);
+        }
+        for bad in [
+            "--from now",
+            "--from -1y",
+            "--window hours",
+            "--from -999w --window minute --chart",
+            "--chart --output json",
+            "--output xml",
+        ] {
+            assert_eq!(shell.run(&format!("usage user-123 gpt-4 {bad}")).code, 2, "{bad}");
+        }
+        assert_eq!(shell.run("status u --output csv").code, 2);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_has_a_chart_for_every_limit_and_needs_nothing_else() {
+    on_every_engine(async |shell| {
+        replayed(shell);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("usage.html");
+        let page = |words: &str| {
+            shell.run(&format!("usage {words} {DAY} --html {}", file.display())).text(0);
+            std::fs::read_to_string(&file).unwrap()
+        };
+        let bucket = page("user-123 gpt-4");
+        assert_eq!(bucket.matches("<svg").count(), 2, "rpm and tpm");
+        assert!(bucket.contains("<title>2026-01-28 14:00 UTC, 1 hour: 4,340 tokens</title>"));
+        assert!(
+            bucket.contains("no data")
+                && bucket.contains("tokens per hour")
+                && bucket.contains("time (UTC)")
+        );
+        for outside in ["http:", "https:", "src=", "@import", "<script"] {
+            assert!(!bucket.contains(outside), "{outside}");
+        }
+        assert!(page("--resource gpt-4").contains("class=\"legend\""));
+        assert!(page("nobody gpt-4").contains("no usage of nobody"));
+        let unwritable = format!("usage user-123 {DAY} --html {}/", file.display());
+        shell.run(&unwritable).error(6);
+    })
+    .await;
+}
