@@ -5,6 +5,7 @@ mod cost;
 mod crash;
 mod exactness;
 mod quarantine;
+mod quarantine_replay;
 mod streams;
 mod support;
 mod unavailable;

@@ -12,6 +12,7 @@ mod error;
 mod limits;
 mod options;
 mod output;
+mod quarantine;
 mod replay;
 mod shell;
 mod status;
@@ -44,6 +45,7 @@ enum Command {
     Entity(entity::Args),
     Limits(limits::Args),
     Man(shell::Man),
+    Quarantine(quarantine::Args),
     Replay(replay::Args),
     Status(status::Args),
     Table(table::Args),
@@ -82,6 +84,7 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
         Command::Entity(args) => entity::run(args, options).await,
         Command::Limits(args) => limits::run(args, options).await,
         Command::Man(args) => shell::man(&args),
+        Command::Quarantine(args) => quarantine::run(args, options).await,
         Command::Replay(args) => replay::run(args, options).await,
         Command::Status(args) => status::run(args, options).await,
         Command::Table(args) => table::run(args, options).await,

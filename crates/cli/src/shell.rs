@@ -15,8 +15,8 @@ use crate::output;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  sluicegate completions bash > ~/.local/share/bash-completion/completions/sluicegate
-  sluicegate completions zsh > \"${fpath[1]}/_sluicegate\"
+  sluicegate completions bash > sluicegate.bash     # then: source sluicegate.bash
+  sluicegate completions zsh > _sluicegate          # in a folder of $fpath
 
 Exit codes: 0 printed, 2 bad input.")]
 pub(crate) struct Completions {
@@ -28,8 +28,8 @@ pub(crate) struct Completions {
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  sluicegate man | man -l -
-  sluicegate man --folder ~/.local/share/man/man1
+  sluicegate man > sluicegate.1                     # then: man ./sluicegate.1
+  sluicegate man --folder man1
 
 Exit codes: 0 printed or written, 2 bad input, 6 a page could not be written.")]
 pub(crate) struct Man {

@@ -66,6 +66,11 @@ pub const STATE: &str = "state";
 pub const OPEN: &str = "open";
 /// The state of a quarantined record that was counted since: it stays as a tombstone.
 pub const DONE: &str = "done";
+/// The state of a quarantined record that nothing counted and nothing will: a tombstone too.
+pub const DROPPED: &str = "dropped";
+/// How many limits of a quarantined record were counted already, where a replay takes several
+/// transactions.
+pub const COUNTED_LIMITS: &str = "counted_limits";
 /// Set on a quarantine entry whose record was too large for an item: its images were cut down to
 /// what metering reads.
 pub const TRUNCATED: &str = "truncated";

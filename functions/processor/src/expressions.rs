@@ -7,7 +7,9 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
-use sluicegate_core::{SequenceNumber, WindowFold, WindowUpdate};
+use sluicegate_core::{LimitName, QuarantineState, SequenceNumber, WindowFold, WindowUpdate};
+
+use crate::replay::Relies;
 
 /// An update of one item with its guard.
 #[derive(Debug, Default)]
@@ -55,7 +57,13 @@ impl Update {
         let first = self.value(text(first.padded()));
         let last = self.value(text(last.padded()));
         self.condition = format!("attribute_not_exists({watermark}) OR {watermark} < {first}");
-        let mut sets = vec![format!("{watermark} = {last}")];
+        let sets = [format!("{watermark} = {last}")].into_iter().chain(self.window(fold, expiry_s));
+        sets.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The expiry and the index keys of a window.
+    fn window(&mut self, fold: &WindowFold<'_>, expiry_s: Option<i64>) -> Vec<String> {
+        let mut sets = Vec::new();
         if let Some(expiry_s) = expiry_s {
             sets.push(self.term(keys::TTL, " = ", number(expiry_s)));
         }
@@ -63,7 +71,18 @@ impl Update {
             sets.push(self.term(keys::GSI2.pk, " = ", text(gsi2pk)));
             sets.push(self.term(keys::GSI2.sk, " = ", text(gsi2sk)));
         }
-        sets.join(", ")
+        sets
+    }
+
+    /// On condition that an entry is open and so many of its limits are counted.
+    fn still_open(&mut self, counted: usize) {
+        let state = self.term(keys::STATE, " = ", text(keys::OPEN));
+        let limits = if counted == 0 {
+            format!("attribute_not_exists({})", self.name(keys::COUNTED_LIMITS))
+        } else {
+            self.term(keys::COUNTED_LIMITS, " = ", number(counted))
+        };
+        self.condition = format!("{state} AND {limits}");
     }
 }
 
@@ -90,6 +109,52 @@ pub(crate) fn pass_over(
     let mut built = Update::default();
     let sets = built.settle(fold, first, last, expiry_s);
     built.expression = format!("SET {sets}");
+    built
+}
+
+/// Adds limits of a quarantined record to a window and leaves its watermark alone; with the entry's
+/// own update in one transaction.
+pub(crate) fn count_again(
+    fold: &WindowFold<'_>,
+    limits: &[(LimitName, i128)],
+    events: usize,
+    expiry_s: Option<i64>,
+    relies: Relies,
+) -> Update {
+    let mut built = Update::default();
+    let mut adds = Vec::with_capacity(limits.len() + 1);
+    for (limit, milli) in limits {
+        adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
+    }
+    // Also by nothing: a window with figures has it.
+    adds.push(built.term(keys::EVENTS, " ", number(events)));
+    let sets = built.window(fold, expiry_s);
+    built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
+    if let (Relies::OnWatermark, Some(record)) = (relies, fold.records().last()) {
+        let watermark = keys::watermark_attribute(fold.stream());
+        built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
+    }
+    built
+}
+
+/// Closes an open entry of which so many limits were counted.
+pub(crate) fn close(counted: usize, state: QuarantineState, expiry_s: Option<i64>) -> Update {
+    let mut built = Update::default();
+    let mut sets = vec![built.term(keys::STATE, " = ", text(state.as_str()))];
+    if let Some(expiry_s) = expiry_s {
+        sets.push(built.term(keys::TTL, " = ", number(expiry_s)));
+    }
+    built.expression = format!("SET {}", sets.join(", "));
+    built.still_open(counted);
+    built
+}
+
+/// Notes in an open entry how many limits are counted now.
+pub(crate) fn note_counted(before: usize, after: usize) -> Update {
+    let mut built = Update::default();
+    let set = built.term(keys::COUNTED_LIMITS, " = ", number(after));
+    built.expression = format!("SET {set}");
+    built.still_open(before);
     built
 }
 
@@ -149,6 +214,13 @@ mod tests {
             "pass_over",
             shown(&pass_over(fold, &update.first, &update.last, None))
         );
+        let again =
+            |relies| count_again(fold, &update.consumed_milli, 1, Some(1_777_388_400), relies);
+        insta::assert_snapshot!("count_again", shown(&again(Relies::OnWatermark)));
+        assert_eq!(again(Relies::OnAge).condition, "");
+        let closing = close(0, QuarantineState::Done, Some(1_777_388_400));
+        insta::assert_snapshot!("close", shown(&closing));
+        insta::assert_snapshot!("note_counted", shown(&note_counted(200, 400)));
         insta::assert_snapshot!("absent", format!("{:?}", absent()));
     }
 }

@@ -41,6 +41,10 @@ impl Processor {
         &self.settings
     }
 
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Counts the records of one event. Writes are repeated until `deadline`; what could not be
     /// written by then is in the outcome's response.
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {

@@ -5,6 +5,7 @@ mod acquire;
 mod configured;
 mod connection;
 mod help;
+mod quarantine;
 mod support;
 mod table;
 mod usage;

@@ -3,7 +3,9 @@
 //! A range is one partition of the table or of an index and the sort keys in it, both ends included,
 //! so that whoever sends it knows nothing of how keys are spelled.
 
-use super::{BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, RESOURCE_PREFIX, USAGE_PREFIX};
+use super::{
+    BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, QUARANTINE, RESOURCE_PREFIX, USAGE_PREFIX,
+};
 use crate::{EntityId, Resource, WindowSpan};
 
 const PARENT_PREFIX: &str = "PARENT#";
@@ -60,6 +62,13 @@ impl KeyRange {
             partition: format!("{ENTITY_PREFIX}{entity}"),
             sort: SortKeys::Prefix(BUCKET_PREFIX.to_owned()),
         }
+    }
+
+    /// Quarantined records, by stream and position.
+    #[must_use]
+    pub fn quarantine() -> Self {
+        let sort = SortKeys::Between(" ".to_owned(), char::MAX.to_string());
+        Self { index: None, partition: QUARANTINE.to_owned(), sort }
     }
 
     /// Usage windows of a resource, of all entities; `None` for a span without windows.

@@ -11,7 +11,9 @@ use aws_sdk_dynamodb::operation::query::QueryOutput;
 use futures_util::stream::{self, Stream, TryStreamExt};
 use serde_dynamo::Item;
 use sluicegate_core::keys::{self, GSI1, KeyRange, PK, SK};
-use sluicegate_core::{CompositeBucket, EntityId, ItemError, Resource, UsageWindow, WindowSpan};
+use sluicegate_core::{
+    CompositeBucket, EntityId, ItemError, QuarantineEntry, Resource, UsageWindow, WindowSpan,
+};
 
 use super::fetch::{self, KEYS_PER_READ};
 use super::item::{Attributes, decode};
@@ -148,6 +150,14 @@ impl Reader {
     ) -> impl Stream<Item = Result<CompositeBucket, ReadError>> + Send + use<> {
         let query = expressions::query(KeyRange::buckets_of_entity(entity));
         items(self.pages(Some(query)), CompositeBucket::from_item)
+    }
+
+    /// Records that the processor kept aside, by stream and position; closed entries too.
+    pub fn quarantine(
+        &self,
+    ) -> impl Stream<Item = Result<QuarantineEntry, ReadError>> + Send + use<> {
+        let query = expressions::query(KeyRange::quarantine());
+        items(self.pages(Some(query)), QuarantineEntry::from_item)
     }
 
     /// The children of a parent, by their names. The index alone knows them.

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use sluicegate::UsageWindow;
 
-use super::series::{Question, Series};
+use super::series::{Question, Series, Slot};
 use crate::output::tokens;
 
 /// More bars would be narrower than a hand can point at.
@@ -29,7 +29,8 @@ pub(super) fn page(question: &Question, usages: &[UsageWindow]) -> String {
         let _ = writeln!(body, "<p class=\"nothing\">{nothing}</p>");
     }
     for series in all {
-        body.push_str(&section(&with_few_parts(series.at_most(BARS_MAX))));
+        let (series, parts) = with_few_parts(series.at_most(BARS_MAX));
+        body.push_str(&section(&series, &parts));
     }
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -39,14 +40,15 @@ pub(super) fn page(question: &Question, usages: &[UsageWindow]) -> String {
     )
 }
 
-fn section(series: &Series) -> String {
-    let parts = series.parts();
+fn section(series: &Series, parts: &[String]) -> String {
     let limit = escaped(series.limit.as_str());
     let (unit, total) = (series.unit(), grouped(&tokens(series.total())));
+    let is_whole = series.slots.iter().all(Slot::has_data);
+    let shaded = if is_whole { "" } else { "; shaded: no data" };
     let mut section = format!(
-        "<section>\n<h2>{limit}</h2>\n<p class=\"total\">{total} tokens in all, shown per {unit}</p>\n"
+        "<section>\n<h2>{limit}</h2>\n<p class=\"total\">{total} tokens in all, shown per {unit}{shaded}</p>\n"
     );
-    section.push_str(&svg::chart(series, &parts));
+    section.push_str(&svg::chart(series, parts));
     if parts.len() > 1 {
         section.push_str("<ul class=\"legend\">\n");
         for (n, part) in parts.iter().enumerate() {
@@ -71,18 +73,22 @@ fn figures(series: &Series) -> String {
     table
 }
 
-/// The largest parts by name, and the rest as one.
-fn with_few_parts(mut series: Series) -> Series {
-    let parts = series.parts();
-    let Some(rest) = parts.get(PARTS_MAX..).filter(|rest| !rest.is_empty()) else { return series };
+/// The largest parts by name, and behind them the rest as one.
+fn with_few_parts(mut series: Series) -> (Series, Vec<String>) {
+    let mut parts = series.parts();
+    if parts.len() <= PARTS_MAX {
+        return (series, parts);
+    }
+    let rest = parts.split_off(PARTS_MAX);
+    parts.push(OTHERS.to_owned());
     for slot in &mut series.slots {
-        for part in rest {
+        for part in &rest {
             if let Some(milli) = slot.parts.remove(part) {
                 *slot.parts.entry(OTHERS.to_owned()).or_default() += milli;
             }
         }
     }
-    series
+    (series, parts)
 }
 
 /// A number with a comma between thousands.

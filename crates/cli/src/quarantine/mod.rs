@@ -1,0 +1,145 @@
+//! `sluicegate quarantine`: records that were kept instead of counted.
+
+mod output;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use futures_util::TryStreamExt;
+use sluicegate_core::{QuarantineEntry, QuarantineState, WindowKinds};
+use sluicegate_processor::{Assume, Processor, Retention, Settings};
+
+use crate::confirm::Confirm;
+use crate::error::CliError;
+use crate::options::Options;
+use crate::output::counted;
+
+/// Look at records that could not be counted, count them, or give them up.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate quarantine list
+  sluicegate quarantine replay --all
+  sluicegate quarantine drop --all --yes
+
+Exit codes: 0 done, 1 some entries stay open or there is no such entry, 2 bad input or not
+confirmed, 5 the table could not be used.")]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// List the entries that wait for a person.
+    #[command(after_help = "\
+Examples:
+  sluicegate quarantine list --output json
+  sluicegate quarantine list --closed")]
+    List {
+        /// Those that were counted or dropped lately, too.
+        #[arg(long)]
+        closed: bool,
+    },
+    /// Count entries in the windows that miss them and close them; each is counted once, however
+    /// often it is replayed or delivered.
+    ///
+    /// An entry stays open where the record still cannot be read, where the stream can still deliver
+    /// it (for two days), and where its windows cannot tell whether another delivery counted it.
+    #[command(after_help = "\
+Examples:
+  sluicegate quarantine replay --all
+  sluicegate quarantine replay --all --windows hour,day,month")]
+    Replay {
+        #[command(flatten)]
+        which: Which,
+        /// The windows that the processor of this table counts.
+        #[arg(long, default_value = "hour,day", value_name = "KINDS")]
+        windows: WindowKinds,
+        /// Days that the processor keeps windows; 0 for ever.
+        #[arg(long, default_value = "90", value_name = "DAYS")]
+        ttl_days: Retention,
+        /// Take for granted that no other delivery counted these records since: no failed batch was
+        /// delivered again and no second processor ran.
+        #[arg(long)]
+        uncounted: bool,
+    },
+    /// Give entries up: nothing counts them, ever.
+    #[command(after_help = "\
+Examples:
+  sluicegate quarantine drop --all --yes")]
+    Drop {
+        #[command(flatten)]
+        which: Which,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+}
+
+#[derive(clap::Args)]
+struct Which {
+    /// Entries by the id that `list` prints.
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
+    ids: Vec<String>,
+    /// Every open entry.
+    #[arg(long)]
+    all: bool,
+}
+
+impl Which {
+    /// The open entries that are meant.
+    fn of(&self, entries: Vec<QuarantineEntry>) -> Result<Vec<QuarantineEntry>, CliError> {
+        let mut open: Vec<_> =
+            entries.into_iter().filter(|entry| entry.state == QuarantineState::Open).collect();
+        if self.all {
+            return Ok(open);
+        }
+        let has = |id: &&String| open.iter().any(|entry| entry.key().sk() == **id);
+        if let Some(id) = self.ids.iter().find(|id| !has(id)) {
+            return Err(CliError::Attention(format!(
+                "no entry {id} is open; nothing was done, `sluicegate quarantine list` lists them"
+            )));
+        }
+        open.retain(|entry| self.ids.contains(&entry.key().sk()));
+        Ok(open)
+    }
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let connection = options.connect().await?;
+    let entries: Vec<QuarantineEntry> = connection.reader().quarantine().try_collect().await?;
+    match args.action {
+        Action::List { closed } => {
+            let is_shown =
+                |entry: &&QuarantineEntry| closed || entry.state == QuarantineState::Open;
+            let entries: Vec<_> = entries.iter().filter(is_shown).collect();
+            output::list(&entries, options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Action::Replay { which, windows, ttl_days, uncounted } => {
+            let entries = which.of(entries)?;
+            let settings =
+                Settings { windows, retention: ttl_days, table: connection.table().to_owned() };
+            let processor = Processor::new(connection.client(), settings);
+            let assume = if uncounted { Assume::Uncounted } else { Assume::Nothing };
+            let mut results = Vec::with_capacity(entries.len());
+            for entry in &entries {
+                results.push(processor.replay(entry, assume).await);
+            }
+            Ok(output::report(&entries, &results, options)?)
+        }
+        Action::Drop { which, confirm } => {
+            let entries = which.of(entries)?;
+            let what = counted(entries.len(), "record");
+            if !entries.is_empty() {
+                confirm.ask(&format!("give up {what}; nothing will count what they consumed"))?;
+            }
+            let processor = Processor::new(connection.client(), Settings::new(connection.table()));
+            let mut results = Vec::with_capacity(entries.len());
+            for entry in &entries {
+                results.push(processor.give_up(entry).await);
+            }
+            Ok(output::report(&entries, &results, options)?)
+        }
+    }
+}

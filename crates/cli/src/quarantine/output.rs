@@ -1,0 +1,123 @@
+//! Printing entries of the quarantine, and what became of them.
+
+use std::io;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use sluicegate_core::{QuarantineEntry, StreamRecord};
+use sluicegate_processor::{Replayed, one_line};
+
+use crate::error::exit;
+use crate::options::Options;
+use crate::output;
+
+/// Longest reason in a table; JSON has all of it.
+const REASON_CHARS: usize = 100;
+
+#[derive(Serialize)]
+struct Entry<'a> {
+    id: String,
+    state: &'a str,
+    /// The one kind of window that is missing the record; none: all are.
+    window: Option<&'a str>,
+    reason: &'a str,
+    truncated: bool,
+    /// The record as it was delivered: JSON, or a text where it is none.
+    record: Box<RawValue>,
+}
+
+impl<'a> Entry<'a> {
+    fn of(entry: &'a QuarantineEntry) -> Result<Self, serde_json::Error> {
+        Ok(Self {
+            id: entry.key().sk(),
+            state: entry.state.as_str(),
+            window: entry.id.window.map(|kind| kind.as_str()),
+            reason: &entry.reason,
+            truncated: entry.is_truncated,
+            record: match RawValue::from_string(entry.record.clone()) {
+                Ok(json) => json,
+                Err(_) => to_raw_value(&entry.record)?,
+            },
+        })
+    }
+}
+
+pub(super) fn list(entries: &[&QuarantineEntry], options: &Options) -> io::Result<()> {
+    if options.is_json() {
+        let entries = entries.iter().map(|entry| Entry::of(entry));
+        return output::json(&entries.collect::<Result<Vec<_>, _>>()?);
+    }
+    if entries.is_empty() {
+        return output::line("the quarantine is empty");
+    }
+    let rows = entries.iter().map(|entry| {
+        vec![
+            entry.key().sk(),
+            entry.state.as_str().to_owned(),
+            item_of(entry),
+            one_line(&entry.reason, REASON_CHARS),
+        ]
+    });
+    output::line(&output::table(&["id", "state", "item", "reason"], rows, &[]))
+}
+
+/// The key of the item that a record is of, if it says so.
+fn item_of(entry: &QuarantineEntry) -> String {
+    match StreamRecord::from_json(&entry.record) {
+        Ok(record) => {
+            let (pk, sk) = record.keys();
+            format!("{pk} {sk}")
+        }
+        Err(_) => "-".to_owned(),
+    }
+}
+
+#[derive(Serialize)]
+struct Became<'a> {
+    id: String,
+    result: &'static str,
+    reason: Option<&'a str>,
+}
+
+pub(super) fn report(
+    entries: &[QuarantineEntry],
+    results: &[Replayed],
+    options: &Options,
+) -> io::Result<ExitCode> {
+    let became: Vec<_> = entries
+        .iter()
+        .zip(results)
+        .map(|(entry, replayed)| {
+            let (result, reason) = told(replayed);
+            Became { id: entry.key().sk(), result, reason }
+        })
+        .collect();
+    let open = became.iter().filter(|became| became.reason.is_some()).count();
+    if options.is_json() {
+        output::json(&became)?;
+    } else {
+        for Became { id, result, reason } in &became {
+            let reason = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+            output::line(&one_line(&format!("{id} {result}{reason}"), 1_000))?;
+        }
+        let closed = became.len() - open;
+        let entries = if closed == 1 { "entry" } else { "entries" };
+        output::line(&format!("{closed} {entries} closed, {open} left open"))?;
+    }
+    Ok(if open == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
+}
+
+/// What became of an entry, and why it is still open if it is.
+fn told(replayed: &Replayed) -> (&'static str, Option<&str>) {
+    match replayed {
+        Replayed::Counted(_) => ("counted", None),
+        Replayed::CountedBefore => ("counted by another delivery before, closed", None),
+        Replayed::NothingToCount => ("consumed nothing, closed", None),
+        Replayed::GivenUp => ("dropped", None),
+        Replayed::Closed => ("was closed before", None),
+        Replayed::Odd(reason) => ("cannot be counted", Some(reason)),
+        Replayed::Undecided(reason) => ("left open", Some(reason)),
+        Replayed::Refused(reason) => ("not taken by the table", Some(reason)),
+    }
+}

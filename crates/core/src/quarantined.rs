@@ -1,0 +1,121 @@
+//! A record in quarantine, as it is read back from the table.
+
+use serde_dynamo::{AttributeValue, Item};
+
+use crate::ItemError;
+use crate::bucket::{number_of, text_of};
+use crate::keys::{self, ItemKey, QuarantineId};
+
+/// A record, or one window's share of it, that was kept instead of counted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuarantineEntry {
+    /// Its identity.
+    pub id: QuarantineId,
+    /// Whether anything is still to be done about it.
+    pub state: QuarantineState,
+    /// Why it was not counted, as a sentence.
+    pub reason: String,
+    /// The record as it was delivered: JSON, if it ever was.
+    pub record: String,
+    /// Whether the record was too large for an item and was cut to what metering reads.
+    pub is_truncated: bool,
+    /// How many of its limits were counted since, in the order of their names. Only an open entry of
+    /// a record with more limits than a transaction takes has any.
+    pub counted_limits: usize,
+}
+
+/// What became of a quarantined record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuarantineState {
+    /// Nothing counted it yet.
+    Open,
+    /// It was counted.
+    Done,
+    /// A person gave it up.
+    Dropped,
+}
+
+impl QuarantineState {
+    /// The state as it stands in the item.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => keys::OPEN,
+            Self::Done => keys::DONE,
+            Self::Dropped => keys::DROPPED,
+        }
+    }
+}
+
+impl QuarantineEntry {
+    /// The key of the item.
+    #[must_use]
+    pub fn key(&self) -> ItemKey {
+        ItemKey::Quarantine(self.id.clone())
+    }
+
+    /// Reads an item; `None` when its keys are not those of a quarantine entry.
+    ///
+    /// # Errors
+    /// [`ItemError`] when an attribute is missing or of the wrong type, or the state is unknown.
+    pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
+        let (pk, sk) = (text_of(item, keys::PK)?, text_of(item, keys::SK)?);
+        let Some(ItemKey::Quarantine(id)) = ItemKey::parse(pk, sk)? else { return Ok(None) };
+        let state = match text_of(item, keys::STATE)? {
+            keys::OPEN => QuarantineState::Open,
+            keys::DONE => QuarantineState::Done,
+            keys::DROPPED => QuarantineState::Dropped,
+            _ => {
+                let (attribute, expected) = (keys::STATE.to_owned(), "open, done or dropped");
+                return Err(ItemError::WrongType { attribute, expected });
+            }
+        };
+        let counted = item.inner().get(keys::COUNTED_LIMITS);
+        let counted = counted.map(|value| number_of(keys::COUNTED_LIMITS, value)).transpose()?;
+        Ok(Some(Self {
+            id,
+            state,
+            reason: text_of(item, keys::REASON)?.to_owned(),
+            record: text_of(item, keys::RECORD)?.to_owned(),
+            is_truncated: item.inner().get(keys::TRUNCATED) == Some(&AttributeValue::Bool(true)),
+            counted_limits: counted.unwrap_or(0),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn item(changed: &[(&str, &str)]) -> Item {
+        let mut item: HashMap<String, AttributeValue> = HashMap::new();
+        for (name, value) in [
+            ("PK", "QUARANTINE#"),
+            ("SK", "-#0000000000000000000000000000000000000007#00000000000000ff#hour"),
+            ("state", "open"),
+            ("reason", "odd"),
+            ("record", "{}"),
+        ]
+        .iter()
+        .chain(changed)
+        {
+            item.insert((*name).to_owned(), AttributeValue::S((*value).to_owned()));
+        }
+        item.into()
+    }
+
+    #[test]
+    fn entries_are_read_back() {
+        let entry = QuarantineEntry::from_item(&item(&[])).unwrap().unwrap();
+        assert_eq!((entry.state, entry.counted_limits), (QuarantineState::Open, 0));
+        assert!(entry.id.window.is_some() && !entry.is_truncated);
+        for state in [QuarantineState::Open, QuarantineState::Done, QuarantineState::Dropped] {
+            let item = item(&[("state", state.as_str())]);
+            assert_eq!(QuarantineEntry::from_item(&item).unwrap().unwrap().state, state);
+        }
+        assert!(QuarantineEntry::from_item(&item(&[("state", "closed")])).is_err());
+        assert!(QuarantineEntry::from_item(&item(&[("counted_limits", "2")])).is_err());
+        assert_eq!(QuarantineEntry::from_item(&item(&[("PK", "SYSTEM#")])), Ok(None));
+    }
+}

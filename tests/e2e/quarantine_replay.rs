@@ -1,0 +1,223 @@
+//! What quarantine kept is counted once, whatever else delivers it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use futures_util::TryStreamExt;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use sluicegate::dynamo::Reader;
+use sluicegate_core::keys::{Digest, ItemKey, PK, QuarantineId, SK};
+use sluicegate_core::{QuarantineEntry, QuarantineState, StreamRecord};
+use sluicegate_processor::{Assume, Processor, Replayed, Settings};
+use sluicegate_testkit::usage::read_usages;
+use sluicegate_testkit::{Fault, Proxy, RunningEngine};
+
+use crate::support::{acquire, deliver, hour_of, on_every_engine, processor};
+
+const HOUR: &str = "#USAGE#gpt-4#hour#2026-01-28T14:00:00Z";
+
+fn text(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
+}
+
+/// Every entry of the quarantine.
+async fn entries(engine: &RunningEngine, table: &str) -> Vec<QuarantineEntry> {
+    let reader = Reader::new(engine.client().clone(), table);
+    reader.quarantine().try_collect().await.unwrap()
+}
+
+/// An entry of a record that a version before this one could not read.
+async fn quarantined(engine: &RunningEngine, table: &str, record: &RawValue) -> QuarantineEntry {
+    let (stream, sequence) = StreamRecord::position_of(record.get());
+    let id = QuarantineId { stream, sequence, digest: Digest(7), window: None };
+    let key = ItemKey::Quarantine(id);
+    let put = engine.client().put_item().table_name(table);
+    let put = put.item(PK, text(&key.pk())).item(SK, text(&key.sk()));
+    let put = put.item("record", text(record.get())).item("reason", text("odd"));
+    put.item("state", text("open")).send().await.unwrap();
+    let entries = entries(engine, table).await;
+    entries.into_iter().find(|entry| entry.key() == key).unwrap()
+}
+
+/// `(rpm, events)` of the hour of an entity.
+async fn hour(engine: &RunningEngine, table: &str, entity: &str) -> Option<(i128, u64)> {
+    let found = read_usages(engine.client(), table).await;
+    hour_of(&found, entity)
+        .map(|usage| (usage.consumed_milli.get("rpm").copied().unwrap_or(0), usage.events))
+}
+
+fn is_counted(replayed: &Replayed) -> bool {
+    matches!(replayed, Replayed::Counted(_))
+}
+
+/// The same record, which the stream still has.
+fn created_now(record: &RawValue) -> Box<RawValue> {
+    let mut record: Value = serde_json::from_str(record.get()).unwrap();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    record["dynamodb"]["ApproximateCreationDateTime"] = json!(now);
+    // The write moved the refill timestamp, so that is when it happened.
+    record["dynamodb"]["OldImage"]["rf"] = json!({"N": "1"});
+    to_raw_value(&record).unwrap()
+}
+
+/// A window whose counter was replaced by text, and what is counted once it is repaired.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_window_gets_what_it_could_not_take() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let processor = processor(engine, &table);
+        let window = engine.client().put_item().table_name(&table).item(PK, text("ENTITY#u"));
+        window.item(SK, text(HOUR)).item("u_rpm", text("broken")).send().await.unwrap();
+        let batch: Vec<_> = (0..20).map(|n| created_now(&acquire("u", n, 0, 1_000))).collect();
+        assert_eq!(deliver(&processor, &batch).await.report.quarantined, 20);
+        let entry = entries(engine, &table).await.remove(0);
+        let refused = processor.replay(&entry, Assume::Nothing).await;
+        assert!(matches!(refused, Replayed::Refused(_)), "still broken: {refused:?}");
+
+        let repair = engine.client().update_item().table_name(&table);
+        let repair = repair.key(PK, text("ENTITY#u")).key(SK, text(HOUR));
+        repair.update_expression("REMOVE u_rpm").send().await.unwrap();
+        for entry in entries(engine, &table).await {
+            let replayed = processor.replay(&entry, Assume::Nothing).await;
+            assert!(is_counted(&replayed), "{replayed:?}");
+            let again = processor.replay(&entry, Assume::Nothing).await;
+            assert_eq!(again, Replayed::Closed, "an entry that was read before");
+        }
+        deliver(&processor, &batch).await;
+        deliver(&processor, &[created_now(&acquire("u", 20, 0, 7))]).await;
+        assert_eq!(hour(engine, &table, "u").await, Some((20_007, 21)));
+        let found = read_usages(engine.client(), &table).await;
+        let day = found.iter().find(|(id, _)| id.2 == "day").unwrap().1;
+        assert_eq!((day.consumed_milli["rpm"], day.events), (20_007, 21));
+        let states = entries(engine, &table).await.into_iter().map(|entry| entry.state);
+        assert!(states.eq([QuarantineState::Done; 20]));
+    })
+    .await;
+}
+
+/// Quarantined by an old version; then a batch is delivered again to one that can read the record.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_a_newer_version_counted_on_redelivery_is_not_counted_again() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let processor = processor(engine, &table);
+        for (entity, record) in [
+            ("old", acquire("old", 5, 0, 1_000)),
+            ("new", created_now(&acquire("new", 5, 0, 1_000))),
+        ] {
+            let entry = quarantined(engine, &table, &record).await;
+            deliver(&processor, &[acquire(entity, 4, 0, 7), record]).await;
+            for assume in [Assume::Nothing, Assume::Uncounted] {
+                let replayed = processor.replay(&entry, assume).await;
+                let expected = match assume {
+                    Assume::Nothing => Replayed::CountedBefore,
+                    Assume::Uncounted => Replayed::Closed,
+                };
+                assert_eq!(replayed, expected, "{entity}");
+            }
+            assert_eq!(hour(engine, &table, entity).await, Some((1_007, 2)), "{entity}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_windows_cannot_tell_is_left_to_a_person() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let processor = processor(engine, &table);
+        let record = created_now(&acquire("u", 5, 0, 1_000));
+        let entry = quarantined(engine, &table, &record).await;
+        for assume in [Assume::Nothing, Assume::Uncounted] {
+            // The stream still has it, and no watermark keeps it from being counted.
+            let early = processor.replay(&entry, assume).await;
+            assert!(matches!(early, Replayed::Undecided(_)), "{early:?}");
+        }
+        assert_eq!(hour(engine, &table, "u").await, None);
+        deliver(&processor, &[acquire("u", 6, 0, 7)]).await;
+        let passed = processor.replay(&entry, Assume::Nothing).await;
+        assert!(matches!(passed, Replayed::Undecided(_)), "{passed:?}");
+        assert_eq!(hour(engine, &table, "u").await, Some((7, 1)));
+        assert!(is_counted(&processor.replay(&entry, Assume::Uncounted).await));
+        // The watermark keeps the stream from doing so again.
+        deliver(&processor, &[record]).await;
+        assert_eq!(processor.replay(&entry, Assume::Uncounted).await, Replayed::Closed);
+        assert_eq!(hour(engine, &table, "u").await, Some((1_007, 2)));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_no_stream_has_any_more_is_counted() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let processor = processor(engine, &table);
+        let entry = quarantined(engine, &table, &acquire("u", 5, 0, 1_000)).await;
+        assert!(is_counted(&processor.replay(&entry, Assume::Nothing).await));
+        assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
+
+        let odd = quarantined(engine, &table, &to_raw_value(&json!({"odd": 1})).unwrap()).await;
+        let replayed = processor.replay(&odd, Assume::Uncounted).await;
+        assert!(matches!(replayed, Replayed::Odd(_)), "{replayed:?}");
+        let nothing = acquire("u", 6, 0, 0);
+        let nothing = quarantined(engine, &table, &nothing).await;
+        let replayed = processor.replay(&nothing, Assume::Nothing).await;
+        assert_eq!(replayed, Replayed::NothingToCount);
+
+        assert_eq!(processor.give_up(&odd).await, Replayed::GivenUp);
+        assert_eq!(processor.give_up(&entry).await, Replayed::Closed, "it was counted");
+        let mut states: Vec<_> =
+            entries(engine, &table).await.iter().map(|entry| entry.state.as_str()).collect();
+        states.sort_unstable();
+        assert_eq!(states, ["done", "done", "dropped"]);
+        assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
+    })
+    .await;
+}
+
+/// More limits than a transaction takes, answers that are lost and a replay that dies half-way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_that_is_cut_off_goes_on_where_it_was() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let mut record: Value = serde_json::from_str(acquire("u", 5, 0, 1_000).get()).unwrap();
+        for limit in 0..450 {
+            record["dynamodb"]["NewImage"][format!("b_limit-{limit}_tc")] = json!({"N": "1"});
+        }
+        let record = to_raw_value(&record).unwrap();
+        let direct = processor(engine, &table);
+        assert_eq!(deliver(&direct, &[record]).await.report.quarantined, 2);
+
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let behind = Processor::new(client, Settings::new(&table));
+        for faulty in [Fault::LoseReply, Fault::Cut] {
+            // Of three transactions, the second one.
+            proxy.reset_counts();
+            proxy.inject(move |call| match (call.operation, call.number) {
+                ("TransactWriteItems", 2) => faulty.clone(),
+                _ => Fault::None,
+            });
+            let open = entries(engine, &table).await;
+            let entry = open.iter().find(|entry| entry.state == QuarantineState::Open).unwrap();
+            let cut_off = behind.replay(entry, Assume::Nothing).await;
+            assert!(matches!(cut_off, Replayed::Refused(_)), "{cut_off:?}");
+            assert_eq!(
+                behind.replay(entry, Assume::Nothing).await,
+                Replayed::Closed,
+                "out of date"
+            );
+            let now = entries(engine, &table).await;
+            let now = now.iter().find(|now| now.key() == entry.key()).unwrap();
+            assert!(now.counted_limits >= 200);
+            assert!(is_counted(&behind.replay(now, Assume::Nothing).await));
+        }
+        for usage in read_usages(engine.client(), &table).await.values() {
+            assert_eq!((usage.consumed_milli.len(), usage.events), (451, 1));
+            let sum: i128 = usage.consumed_milli.values().sum();
+            assert_eq!(sum, 1_450);
+        }
+    })
+    .await;
+}
