@@ -60,6 +60,11 @@ impl Connection {
         Client::new(&self.config)
     }
 
+    /// A client of the table's stream.
+    pub(crate) fn streams(&self) -> aws_sdk_dynamodbstreams::Client {
+        aws_sdk_dynamodbstreams::Client::new(&self.config)
+    }
+
     /// A limiter on the table.
     pub(crate) fn limiter(&self) -> Limiter<DynamoStore> {
         Limiter::new(DynamoStore::new(self.client(), &self.table)).deadline(DEADLINE)

@@ -21,6 +21,8 @@ pub struct UsageWindow {
     pub consumed_milli: BTreeMap<LimitName, i128>,
     /// How many stream records were counted.
     pub events: u64,
+    /// When DynamoDB may delete it, epoch seconds; `None` keeps it for ever.
+    pub expires_at_s: Option<i64>,
 }
 
 impl UsageWindow {
@@ -52,6 +54,11 @@ impl UsageWindow {
             window,
             consumed_milli,
             events: number_of(keys::EVENTS, events)?,
+            expires_at_s: item
+                .inner()
+                .get(keys::TTL)
+                .map(|expiry| number_of(keys::TTL, expiry))
+                .transpose()?,
         }))
     }
 }
@@ -84,7 +91,7 @@ mod tests {
             ("wm_-", AttributeValue::S("0".repeat(40))),
         ]));
         let window = window.unwrap().unwrap();
-        assert_eq!(window.events, 2);
+        assert_eq!((window.events, window.expires_at_s), (2, Some(7)));
         let named: Vec<_> = window.consumed_milli.iter().map(|(l, n)| (l.as_str(), *n)).collect();
         assert_eq!(named, [("events", 10_i128.pow(38) - 1), ("ttl", -5)]);
     }

@@ -1,6 +1,7 @@
 //! `sluicegate usage`: what was consumed, by windows.
 
 mod chart;
+mod check;
 mod csv;
 mod html;
 mod series;
@@ -9,6 +10,7 @@ pub(crate) mod time;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Subcommand;
 use futures_util::TryStreamExt;
 use sluicegate::{Clock, EpochMillis, SystemClock, UsageWindow, WindowKind, WindowSpan};
 
@@ -28,9 +30,14 @@ Examples:
   sluicegate usage user-123 --window day --from -30d --chart
   sluicegate usage --resource gpt-4 --from 2026-01-28T00:00:00Z --to 2026-01-29T00:00:00Z --output csv
   sluicegate usage user-123 gpt-4 --html usage.html
+  sluicegate usage check user-123
 
-Exit codes: 0 shown, 2 bad input, 5 the table could not be used, 6 the page could not be written.")]
+Exit codes: 0 shown, 2 bad input, 5 the table could not be used, 6 the page could not be written;
+`usage check` has 1 for figures that differ.")]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
     #[command(flatten)]
     whose: Words,
     #[command(flatten)]
@@ -42,8 +49,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     /// How to print the windows [default: table].
-    #[arg(long, value_enum, value_name = "FORMAT")]
+    #[arg(long, global = true, value_enum, value_name = "FORMAT")]
     output: Option<Output>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Check(check::Args),
 }
 
 /// Which windows.
@@ -82,6 +94,9 @@ impl Span {
 }
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    if let Some(Action::Check(args)) = args.action {
+        return check::run(args, options).await;
+    }
     let whose = args.whose.whose()?;
     let span = args.span.resolve(SystemClock.now())?;
     let question = Question { whose, span };

@@ -199,6 +199,7 @@ mod tests {
             window: WindowKind::Hour.containing(at),
             consumed_milli: [(LimitName::new("rpm").unwrap(), milli)].into(),
             events: 1,
+            expires_at_s: None,
         }
     }
 

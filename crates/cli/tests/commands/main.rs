@@ -9,3 +9,4 @@ mod quarantine;
 mod support;
 mod table;
 mod usage;
+mod usage_check;

@@ -1,0 +1,83 @@
+//! `sluicegate usage check`: do the figures agree with one another?
+//!
+//! Nothing is believed because it was counted: hours are held against days, and both against the
+//! counters of the buckets, by way of the records that the stream still has.
+
+mod days;
+mod findings;
+mod records;
+mod stream;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use sluicegate::{Clock, SystemClock, WindowKind, WindowSpan};
+
+use super::time::Instant;
+use crate::connection::Connection;
+use crate::error::CliError;
+use crate::options::{Options, Output};
+use crate::whose::{Whose, Words};
+use findings::Findings;
+
+/// Records are counted moments after they are written, hours and days not by one write.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Hold hours against days, and windows against the buckets' counters.
+///
+/// The second takes the records that the stream still has (24 hours): the windows they belong to
+/// must hold what they say, and they must lead up to the counter in the bucket. What cannot be
+/// checked is named.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate usage check user-123
+  sluicegate usage check --resource gpt-4 --from -2d --output json
+
+Exit codes: 0 all that could be checked agrees, 1 figures differ or nothing could be checked,
+2 bad input, 5 the table could not be used.")]
+pub(super) struct Args {
+    #[command(flatten)]
+    whose: Words,
+    /// Days that start then or later: an RFC 3339 time or -7d.
+    #[arg(long, default_value = "-7d", value_name = "TIME", allow_hyphen_values = true)]
+    from: Instant,
+    /// Days that start before then.
+    #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
+    to: Instant,
+}
+
+pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    if options.output() == Output::Csv {
+        return Err(CliError::bad("what a check finds is no CSV; take --output table or json"));
+    }
+    let whose = args.whose.whose()?;
+    let now = SystemClock.now();
+    let starts = args.from.resolve(now)..args.to.resolve(now);
+    if starts.start >= starts.end {
+        return Err(CliError::bad("--from is not before --to; nothing lies between them"));
+    }
+    let connection = options.connect().await?;
+    let days = WindowSpan { kind: WindowKind::Day, starts };
+    let mut findings = check(&connection, &whose, &days).await?;
+    for _ in 1..TRIES {
+        if findings.differ.is_empty() {
+            break;
+        }
+        tokio::time::sleep(PAUSE).await;
+        findings = check(&connection, &whose, &days).await?;
+    }
+    findings.print(&connection, options).await
+}
+
+async fn check(
+    connection: &Connection,
+    whose: &Whose,
+    days: &WindowSpan,
+) -> Result<Findings, CliError> {
+    let mut findings = Findings::default();
+    days::check(connection, whose, days, &mut findings).await?;
+    stream::check(connection, whose, &mut findings).await?;
+    Ok(findings)
+}

@@ -1,0 +1,212 @@
+//! Windows against the counters of the buckets, by way of the records that lie between them.
+//!
+//! The records of a bucket that the stream holds lead from one value of its counters to the one that
+//! stands in the table; the windows they belong to must hold what they say. A window that began
+//! before the first of them may hold more, never less.
+
+use std::collections::BTreeMap;
+
+use sluicegate::dynamo::{TableError, stream_arn};
+use sluicegate::{
+    CompositeBucket, Consistency, DynamoTable, EntityId, EpochMillis, Resource, Table, WindowKind,
+    WindowSpan,
+};
+use sluicegate_core::Window;
+use sluicegate_core::keys::ItemKey;
+use sluicegate_local::poller::{Poller, Settings, StreamSource};
+use sluicegate_processor::chain;
+
+use super::findings::{Figures, Findings};
+use super::records::{Change, Collector, Counters, History};
+use crate::connection::Connection;
+use crate::error::CliError;
+use crate::usage::read;
+use crate::whose::Whose;
+
+const OF: &str = "windows against counters";
+
+pub(super) async fn check(
+    connection: &Connection,
+    whose: &Whose,
+    findings: &mut Findings,
+) -> Result<(), CliError> {
+    let arn = match stream_arn(&connection.client(), connection.table()).await {
+        Ok(arn) => arn,
+        Err(TableError::NoStream { .. }) => {
+            findings.unchecked(OF, "the table has no stream");
+            return Ok(());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let source = StreamSource::new(connection.streams(), arn);
+    let collector = Collector::new(whose);
+    let drained = Poller::new(source, &collector, Settings::default()).drain().await;
+    drained.map_err(|error| {
+        CliError::Store(format!(
+            "the stream cannot be read: {}; allow dynamodb:GetRecords on it",
+            chain(&error)
+        ))
+    })?;
+    let found = collector.into_found();
+    if found.is_empty() {
+        findings.unchecked(OF, format!("the stream holds no record of {whose} any more"));
+    }
+    for ((entity, resource), history) in found {
+        let name = format!("{entity} on {resource}");
+        match history {
+            History::Odd(why) => findings.unchecked(name, format!("a record is odd: {why}")),
+            History::Changes(changes) => {
+                let counters = counters(connection, &entity, &resource).await?;
+                if !lead_up(&changes, counters.as_ref()) {
+                    findings
+                        .unchecked(name, "the stream does not have all records up to the counters yet, or any more; try again");
+                    continue;
+                }
+                for kind in WindowKind::ALL {
+                    let held = held(connection, &entity, &resource, kind, &changes).await?;
+                    compare(&name, kind, &changes, &held, findings);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the counters of a bucket are now; none: there is no such bucket.
+async fn counters(
+    connection: &Connection,
+    entity: &EntityId,
+    resource: &Resource,
+) -> Result<Option<Counters>, CliError> {
+    let table = DynamoTable::new(&connection.client(), connection.table());
+    let keys = [ItemKey::Bucket(entity.clone(), resource.clone())];
+    let found = table.read(&keys, Consistency::Strong).await?;
+    let Some(item) = found.items.into_iter().next().flatten() else { return Ok(None) };
+    let bucket = CompositeBucket::from_item(&item);
+    let bucket =
+        bucket.map_err(|error| CliError::Store(format!("the bucket is broken: {error}")))?;
+    let of = |bucket: CompositeBucket| {
+        let limits = bucket.limits.into_iter();
+        limits.map(|(limit, bucket)| (limit, bucket.consumed.get().into())).collect()
+    };
+    Ok(bucket.map(of))
+}
+
+/// Whether each change begins where the one before it ended, and the last ends at the counters.
+fn lead_up(changes: &[Change], counters: Option<&Counters>) -> bool {
+    let is_gapless = changes.windows(2).all(|pair| pair[0].after == pair[1].before);
+    is_gapless && changes.last().is_some_and(|last| last.after.as_ref() == counters)
+}
+
+/// The windows of one kind that the changes count in.
+async fn held(
+    connection: &Connection,
+    entity: &EntityId,
+    resource: &Resource,
+    kind: WindowKind,
+    changes: &[Change],
+) -> Result<BTreeMap<Window, Figures>, CliError> {
+    let times = || changes.iter().filter_map(|change| Some(change.counts.as_ref()?.0));
+    let (Some(first), Some(last)) = (times().min(), times().max()) else {
+        return Ok(BTreeMap::new());
+    };
+    let instant = |seconds: i64| EpochMillis::new(seconds * 1_000).unwrap_or(EpochMillis::MAX);
+    let starts = instant(kind.containing(first).start_s())..instant(kind.containing(last).end_s());
+    let whose = Whose::Bucket(entity.clone(), resource.clone());
+    let windows = read(connection, &whose, &WindowSpan { kind, starts }).await?;
+    Ok(windows.iter().map(|usage| (usage.window, usage.into())).collect())
+}
+
+fn compare(
+    name: &str,
+    kind: WindowKind,
+    changes: &[Change],
+    held: &BTreeMap<Window, Figures>,
+    findings: &mut Findings,
+) {
+    // A kind that nobody counts is not missing.
+    if held.is_empty() {
+        return;
+    }
+    let mut expected: BTreeMap<Window, Figures> = BTreeMap::new();
+    for (at, figures) in changes.iter().filter_map(|change| change.counts.as_ref()) {
+        expected.entry(kind.containing(*at)).or_default().add(figures);
+    }
+    let began_before = expected.keys().next().copied();
+    for (window, expected) in &expected {
+        let name = format!("{name}, {kind} {}", window.start_text());
+        let held = held.get(window).cloned().unwrap_or_default();
+        let differences = held.differences(expected);
+        if differences.is_empty() {
+            findings.agree += 1;
+        } else if Some(*window) == began_before && held.events > expected.events {
+            findings.unchecked(name, "it began before the first record that the stream still has");
+        } else {
+            let differences = differences.join(", ");
+            findings
+                .differs(name, format!("the window and the stream's records have {differences}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate::LimitName;
+
+    const HOUR_MS: i64 = 3_600_000;
+
+    fn rpm() -> LimitName {
+        LimitName::new("rpm").unwrap()
+    }
+
+    /// Changes of the counter at these hours.
+    fn changes(from: Option<i128>, steps: &[(i64, i128)]) -> Vec<Change> {
+        let mut counter = from;
+        let mut changes = Vec::new();
+        for (hour, milli) in steps {
+            let before = counter.map(|counter| [(rpm(), counter)].into());
+            counter = Some(counter.unwrap_or(0) + milli);
+            let figures = Figures { consumed_milli: [(rpm(), *milli)].into(), events: 1 };
+            changes.push(Change {
+                before,
+                after: counter.map(|counter| [(rpm(), counter)].into()),
+                counts: Some((EpochMillis::new(hour * HOUR_MS).unwrap(), figures)),
+            });
+        }
+        changes
+    }
+
+    #[test]
+    fn changes_without_gaps_lead_up_to_the_counter() {
+        let mut changes = changes(Some(7), &[(0, 5), (1, 6), (1, -2)]);
+        let counters = |milli| Counters::from([(rpm(), milli)]);
+        assert!(lead_up(&changes, Some(&counters(16))));
+        assert!(!lead_up(&changes, Some(&counters(17))));
+        assert!(!lead_up(&changes, None));
+        changes.remove(1);
+        assert!(!lead_up(&changes, Some(&counters(16))));
+    }
+
+    #[test]
+    fn windows_hold_what_the_records_say() {
+        let changes = changes(None, &[(5, 5), (5, 6), (6, 7)]);
+        let compared = |held: &[(i64, i128, u64)]| {
+            let held = held.iter().map(|(hour, milli, events)| {
+                let at = EpochMillis::new(hour * HOUR_MS).unwrap();
+                let consumed_milli = [(rpm(), *milli)].into();
+                (WindowKind::Hour.containing(at), Figures { consumed_milli, events: *events })
+            });
+            let mut findings = Findings::default();
+            compare("u", WindowKind::Hour, &changes, &held.collect(), &mut findings);
+            (findings.agree, findings.differ.len(), findings.unchecked.len())
+        };
+        assert_eq!(compared(&[(5, 11, 2), (6, 7, 1)]), (2, 0, 0));
+        assert_eq!(compared(&[(5, 111, 9), (6, 7, 1)]), (1, 0, 1), "it began before");
+        assert_eq!(compared(&[(5, 5, 1), (6, 7, 1)]), (1, 1, 0), "it misses a record");
+        assert_eq!(compared(&[(5, 11, 2), (6, 14, 2)]), (1, 1, 0), "counted twice");
+        assert_eq!(compared(&[(5, 11, 2)]), (1, 1, 0), "a window is missing");
+        assert_eq!(compared(&[(5, 12, 2), (6, 7, 1)]), (1, 1, 0), "a wrong sum");
+        assert_eq!(compared(&[]), (0, 0, 0), "hours are not counted");
+    }
+}
