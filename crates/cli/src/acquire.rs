@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluicegate::{
-    AcquireError, AcquireRequest, DynamoStore, EntityId, Limit, LimitStatus, Limiter, Remaining,
-    SystemClock, Wait,
+    AcquireError, AcquireRequest, DynamoStore, LimitStatus, Limiter, Remaining, SystemClock, Wait,
 };
 
 use crate::amount::Amount;
+use crate::bucket::{Bucket, Parent};
 use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output::{self, duration, tokens};
@@ -29,22 +29,11 @@ A limit is NAME=AMOUNT/PERIOD[,burst=N]; the period is s, min, h, d, or several 
 Exit codes: 0 granted, 2 bad input, 3 limit exceeded, 4 never admissible (more than a full
 bucket holds), 5 contended, or the table could not be used.")]
 pub(crate) struct Args {
-    /// Who asks.
-    entity: String,
-    /// For what.
-    resource: String,
+    #[command(flatten)]
+    bucket: Bucket,
     /// How much of which limit, like rpm=1 or tpm=0.5; repeat for several limits.
     #[arg(long, required = true, value_name = "LIMIT=TOKENS")]
     consume: Vec<Amount>,
-    /// A limit of the bucket, like rpm=100/min,burst=200; repeat for several.
-    #[arg(long, value_name = "SPEC")]
-    limit: Vec<Limit>,
-    /// Take from the bucket of the entity's parent too, whatever the entity's record says.
-    #[arg(long, conflicts_with = "no_cascade")]
-    cascade: bool,
-    /// Take from no parent, whatever the entity's record says.
-    #[arg(long)]
-    no_cascade: bool,
     /// Wait up to this many seconds for tokens that come in this time.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32))]
     wait: Option<u32>,
@@ -108,35 +97,20 @@ async fn request<'a>(
     args: &Args,
     limiter: &'a Limiter<DynamoStore>,
 ) -> Result<AcquireRequest<'a, DynamoStore, SystemClock>, CliError> {
-    let mut request =
-        limiter.acquire(&args.entity, &args.resource).limits(args.limit.iter().cloned());
+    let Bucket { entity, resource, limit, .. } = &args.bucket;
+    let mut request = limiter.acquire(entity, resource).limits(limit.iter().cloned());
     for Amount { limit, milli } in &args.consume {
         request = request.consume_milli(limit.as_str(), *milli);
     }
-    if args.cascade {
-        request = request.cascade_to(parent(&args.entity, limiter).await?.as_str());
-    }
-    if args.no_cascade {
-        request = request.no_cascade();
-    }
+    request = match args.bucket.parent(limiter).await? {
+        Parent::AsStored => request,
+        Parent::No => request.no_cascade(),
+        Parent::This(parent) => request.cascade_to(parent.as_str()),
+    };
     if let Some(seconds) = args.wait {
         request = request.wait_up_to(Duration::from_secs(seconds.into()));
     }
     Ok(request)
-}
-
-/// The parent that the entity's record names.
-pub(crate) async fn parent(
-    entity: &str,
-    limiter: &Limiter<DynamoStore>,
-) -> Result<EntityId, CliError> {
-    let entity = EntityId::new(entity).map_err(CliError::bad)?;
-    let record = limiter.entity(&entity).await?;
-    record.and_then(|record| record.parent).ok_or_else(|| {
-        CliError::BadInput(format!(
-            "{entity} has no parent to cascade to; name one with `sluicegate entity create {entity} --parent NAME`"
-        ))
-    })
 }
 
 fn granted(args: &Args, remaining: &[Remaining]) -> Answer {

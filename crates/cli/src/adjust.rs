@@ -3,10 +3,9 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use sluicegate::Limit;
 
-use crate::acquire::parent;
 use crate::amount::Amount;
+use crate::bucket::{Bucket, Parent};
 use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output;
@@ -24,22 +23,11 @@ Examples:
 Exit codes: 0 done, 1 the bucket does not have a limit (nothing was corrected there), 2 bad
 input, 5 contended, or the table could not be used.")]
 pub(crate) struct Args {
-    /// Whose bucket.
-    entity: String,
-    /// Of what.
-    resource: String,
+    #[command(flatten)]
+    bucket: Bucket,
     /// What to add to the consumption of a limit: tpm=+120 takes, tpm=-120 gives back.
     #[arg(required = true, value_name = "LIMIT=TOKENS")]
     amounts: Vec<Amount>,
-    /// A limit of the bucket, where neither it nor the table knows it.
-    #[arg(long, value_name = "SPEC")]
-    limit: Vec<Limit>,
-    /// Correct the bucket of the entity's parent too, whatever the entity's record says.
-    #[arg(long, conflicts_with = "no_cascade")]
-    cascade: bool,
-    /// Correct no parent's bucket, whatever the entity's record says.
-    #[arg(long)]
-    no_cascade: bool,
 }
 
 #[derive(Serialize)]
@@ -54,17 +42,16 @@ struct Answer {
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let limiter = options.connect().await?.limiter();
-    let mut request =
-        limiter.adjust(&args.entity, &args.resource).limits(args.limit.iter().cloned());
+    let Bucket { entity, resource, limit, .. } = &args.bucket;
+    let mut request = limiter.adjust(entity, resource).limits(limit.iter().cloned());
     for Amount { limit, milli } in &args.amounts {
         request = request.by_milli(limit.as_str(), *milli);
     }
-    if args.cascade {
-        request = request.cascade_to(parent(&args.entity, &limiter).await?.as_str());
-    }
-    if args.no_cascade {
-        request = request.no_cascade();
-    }
+    request = match args.bucket.parent(&limiter).await? {
+        Parent::AsStored => request,
+        Parent::No => request.no_cascade(),
+        Parent::This(parent) => request.cascade_to(parent.as_str()),
+    };
     let adjusted = request.await?;
     let dropped: Vec<String> = adjusted.dropped.iter().map(ToString::to_string).collect();
     let is_whole = dropped.is_empty();

@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::output;
 
 /// Say who belongs to whom.
-#[derive(clap::Args)]
+#[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
   sluicegate entity create user-123 --parent team-berlin --cascade
@@ -22,13 +22,7 @@ Examples:
 
 Exit codes: 0 done, 1 nothing is said of this entity, 2 bad input or not confirmed, 5 the table
 could not be used.")]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
+pub(crate) enum Args {
     /// Say whose child an entity is; replaces what was said before.
     #[command(after_help = "\
 Examples:
@@ -91,14 +85,14 @@ impl From<&EntityRecord> for Record {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let connection = options.connect().await?;
     let configured = connection.configured();
-    match args.action {
-        Action::Create { entity, parent, cascade } => {
+    match args {
+        Args::Create { entity, parent, cascade } => {
             let record = EntityRecord { entity, parent, cascade };
             configured.put_entity(&record).await?;
             show(&record, options)?;
         }
-        Action::Show { entity } => show(&recorded(&connection, &entity).await?, options)?,
-        Action::Children { entity } => {
+        Args::Show { entity } => show(&recorded(&connection, &entity).await?, options)?,
+        Args::Children { entity } => {
             let children: Vec<EntityId> =
                 connection.reader().children(&entity).try_collect().await?;
             let children: Vec<&str> = children.iter().map(EntityId::as_str).collect();
@@ -110,7 +104,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
                 output::line(&children.join("\n"))?;
             }
         }
-        Action::Delete { entity, confirm } => {
+        Args::Delete { entity, confirm } => {
             recorded(&connection, &entity).await?;
             confirm.ask(&format!("forget whose child {entity} is"))?;
             configured.delete_entity(&entity).await?;

@@ -17,7 +17,7 @@ use crate::output;
 ///
 /// A request takes each limit that it does not name itself from the narrowest level that has it:
 /// entity and resource, entity, resource, system.
-#[derive(clap::Args)]
+#[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
   sluicegate limits set --system rpm=100/min
@@ -27,13 +27,7 @@ Examples:
 
 Exit codes: 0 done, 1 no limit is stored there, 2 bad input or not confirmed, 5 contended, or the
 table could not be used.")]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
+pub(crate) enum Args {
     /// Store limits; others of the same level stay as they are.
     #[command(after_help = "\
 Examples:
@@ -74,7 +68,7 @@ Examples:
 
 /// What the limits apply to.
 #[derive(clap::Args)]
-struct Level {
+pub(crate) struct Level {
     /// Every entity on every resource.
     #[arg(long, conflicts_with_all = ["entity", "resource"], required_unless_present_any = ["entity", "resource"])]
     system: bool,
@@ -108,18 +102,18 @@ struct Shown {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let configured = options.connect().await?.configured();
     let now = SystemClock.now();
-    match args.action {
-        Action::Set { level, limits } => {
+    match args {
+        Args::Set { level, limits } => {
             show(&configured.set_limits(&level.scope(), &limits, now).await?, options)?;
         }
-        Action::Show { level } => {
+        Args::Show { level } => {
             let scope = level.scope();
             match configured.get_limits(&scope).await? {
                 Some(stored) if !stored.rules.is_empty() => show(&stored, options)?,
                 _ => return Err(none(&scope)),
             }
         }
-        Action::Delete { level, limits, all, confirm } => {
+        Args::Delete { level, limits, all, confirm } => {
             let scope = level.scope();
             let stored = configured.get_limits(&scope).await?.ok_or_else(|| none(&scope))?;
             if let Some(limit) = limits.iter().find(|limit| !stored.rules.contains_key(*limit)) {

@@ -5,6 +5,7 @@
 mod acquire;
 mod adjust;
 mod amount;
+mod bucket;
 mod confirm;
 mod connection;
 mod entity;
@@ -42,12 +43,16 @@ enum Command {
     Acquire(acquire::Args),
     Adjust(adjust::Args),
     Completions(shell::Completions),
+    #[command(subcommand)]
     Entity(entity::Args),
+    #[command(subcommand)]
     Limits(limits::Args),
     Man(shell::Man),
+    #[command(subcommand)]
     Quarantine(quarantine::Args),
     Replay(replay::Args),
     Status(status::Args),
+    #[command(subcommand)]
     Table(table::Args),
     Usage(usage::Args),
 }

@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::output;
 
 /// Create, look at or delete the table.
-#[derive(clap::Args)]
+#[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
   sluicegate table create --table my-limits
@@ -23,13 +23,7 @@ Examples:
 
 Exit codes: 0 done, 1 the table is not as it should be, 2 bad input or not confirmed, 5 the
 table could not be used.")]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
+pub(crate) enum Args {
     /// Create the table with its indexes, stream and TTL, on demand billing.
     #[command(after_help = "\
 Examples:
@@ -61,10 +55,10 @@ struct Status {
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let connection = options.connect().await?;
-    match args.action {
-        Action::Create => create(&connection).await,
-        Action::Status => status(&connection, options).await,
-        Action::Delete(confirm) => delete(&connection, &confirm).await,
+    match args {
+        Args::Create => create(&connection).await,
+        Args::Status => status(&connection, options).await,
+        Args::Delete(confirm) => delete(&connection, &confirm).await,
     }
 }
 

@@ -15,7 +15,7 @@ use crate::options::Options;
 use crate::output::counted;
 
 /// Look at records that could not be counted, count them, or give them up.
-#[derive(clap::Args)]
+#[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
   sluicegate quarantine list
@@ -24,13 +24,7 @@ Examples:
 
 Exit codes: 0 done, 1 some entries stay open or there is no such entry, 2 bad input or not
 confirmed, 5 the table could not be used.")]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    action: Action,
-}
-
-#[derive(Subcommand)]
-enum Action {
+pub(crate) enum Args {
     /// List the entries that wait for a person.
     #[command(after_help = "\
 Examples:
@@ -77,7 +71,7 @@ Examples:
 }
 
 #[derive(clap::Args)]
-struct Which {
+pub(crate) struct Which {
     /// Entries by the id that `list` prints.
     #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "ID")]
     ids: Vec<String>,
@@ -108,15 +102,15 @@ impl Which {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let connection = options.connect().await?;
     let entries: Vec<QuarantineEntry> = connection.reader().quarantine().try_collect().await?;
-    match args.action {
-        Action::List { closed } => {
+    match args {
+        Args::List { closed } => {
             let is_shown =
                 |entry: &&QuarantineEntry| closed || entry.state == QuarantineState::Open;
             let entries: Vec<_> = entries.iter().filter(is_shown).collect();
             output::list(&entries, options)?;
             Ok(ExitCode::SUCCESS)
         }
-        Action::Replay { which, windows, ttl_days, uncounted } => {
+        Args::Replay { which, windows, ttl_days, uncounted } => {
             let entries = which.of(entries)?;
             let settings =
                 Settings { windows, retention: ttl_days, table: connection.table().to_owned() };
@@ -128,7 +122,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             }
             Ok(output::report(&entries, &results, options)?)
         }
-        Action::Drop { which, confirm } => {
+        Args::Drop { which, confirm } => {
             let entries = which.of(entries)?;
             let what = counted(entries.len(), "record");
             if !entries.is_empty() {
