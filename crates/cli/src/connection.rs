@@ -30,6 +30,12 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) async fn open(options: &Options) -> Result<Self, CliError> {
+        let table = options.table();
+        if !is_table_name(&table) {
+            return Err(CliError::BadInput(format!(
+                "{table:?} is no table: a name has 3 to 255 letters, digits, '_', '-' and '.'"
+            )));
+        }
         let region = region(options).await.ok_or_else(CliError::no_region)?;
         let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
             .http_client(https_client())
@@ -42,7 +48,7 @@ impl Connection {
         }
         let config = loader.load().await;
         check_credentials(&config).await?;
-        Ok(Self { config, table: options.table() })
+        Ok(Self { config, table })
     }
 
     /// The AWS configuration, for clients of other services.
@@ -79,6 +85,15 @@ impl Connection {
     pub(crate) fn reader(&self) -> Reader {
         Reader::new(self.client(), &self.table)
     }
+}
+
+/// Whether DynamoDB could have a table of this name; it takes an ARN for one, too.
+fn is_table_name(name: &str) -> bool {
+    if name.starts_with("arn:") {
+        return true;
+    }
+    let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    (3..=255).contains(&name.len()) && name.chars().all(is_allowed)
 }
 
 /// The region of the command line, the environment, the profile or the machine, in this order. An

@@ -122,7 +122,7 @@ impl From<RequestError> for CliError {
             RequestError::AccessDenied { operation, table, source } => {
                 Self::denied(&format!("dynamodb:{operation}"), table, &chain(source.as_ref()))
             }
-            RequestError::Failed { .. } => Self::unavailable(&chain(&error)),
+            RequestError::NoAnswer { source, .. } => Self::unavailable(&chain(source.as_ref())),
             _ => Self::Store(chain(&error)),
         }
     }

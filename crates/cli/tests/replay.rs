@@ -253,7 +253,7 @@ fn a_store_that_cannot_be_used_is_one_line_at_once() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
         command
             .current_dir(workspace())
-            .args(["replay", "tests/events", "--table", "t"])
+            .args(["replay", "tests/events", "--table", "sluicegate-limits"])
             .args(args);
         command.env_clear().envs(env.iter().copied()).output().unwrap()
     };

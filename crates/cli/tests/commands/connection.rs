@@ -57,6 +57,12 @@ async fn what_is_missing_is_named_with_the_command_that_helps() {
     let nowhere = finish(command().args(ACQUIRE));
     assert!(nowhere.error(5).contains("--region"), "{}", nowhere.err);
 
+    let away = finish(command().args(["status", "u", "--endpoint-url", "http://127.0.0.1:9"]));
+    assert!(away.error(5).contains("`sluicegate local`"), "{}", away.err);
+
+    let name = finish(command().args(ACQUIRE).args(["--table", "no table"]));
+    assert!(name.error(2).contains("is no table"), "{}", name.err);
+
     let url = finish(command().args(ACQUIRE).args(["--endpoint-url", "not a url"]));
     assert_eq!(url.code, 2, "{}", url.err);
 }

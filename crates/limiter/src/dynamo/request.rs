@@ -43,7 +43,20 @@ pub enum RequestError {
         source: BoxError,
     },
 
-    /// Anything else: out of reach, credentials that are none, a request that is not acceptable.
+    /// No answer came: out of reach, too slow, or the credentials are none.
+    #[error(
+        "no answer to {operation} on table {table}; check the endpoint, the network and the credentials"
+    )]
+    NoAnswer {
+        /// The API operation.
+        operation: &'static str,
+        /// Name of the table.
+        table: String,
+        /// What the SDK said.
+        source: BoxError,
+    },
+
+    /// Anything else: a request that is not acceptable, a failure of DynamoDB.
     #[error("{operation} failed for table {table}")]
     Failed {
         /// The API operation.
@@ -64,8 +77,10 @@ impl RequestError {
     {
         let table = table.to_owned();
         let code = error.code().map(str::to_owned);
+        let no_answer = matches!(error, SdkError::DispatchFailure(_) | SdkError::TimeoutError(_));
         let source = error.into();
         match code.as_deref() {
+            _ if no_answer => Self::NoAnswer { operation, table, source },
             Some("ResourceNotFoundException") => Self::MissingTable { table, source },
             Some("AccessDeniedException") => Self::AccessDenied { operation, table, source },
             Some(
@@ -118,5 +133,8 @@ mod tests {
             assert_eq!(error.to_string(), message);
             assert!(std::error::Error::source(&error).is_some());
         }
+        let timeout: SdkError<QueryError, ()> = SdkError::timeout_error("3 s");
+        let error = RequestError::of("Query", "t", timeout);
+        assert!(matches!(error, RequestError::NoAnswer { .. }), "{error:?}");
     }
 }
