@@ -26,9 +26,14 @@ fn every_command() -> Vec<Vec<String>> {
 async fn every_command_has_an_example_and_the_top_its_exit_codes() {
     let all = every_command();
     assert!(all.len() > 20, "{all:?}");
+    let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+    let documented = std::fs::read_to_string(documented).unwrap();
     for words in all {
         let said = finish(command().args(&words).arg("--help"));
         let help = said.text(0);
+        let line = format!("sluicegate {} ", words.join(" "));
+        let is_documented = documented.lines().any(|found| format!("{found} ").starts_with(&line));
+        assert!(is_documented, "{words:?} is not in docs/cli.md");
         let example = format!("\n  sluicegate {}", words.join(" "));
         let examples = help.split("\nExamples:").nth(1).unwrap_or_default();
         assert!(examples.contains(&example), "{words:?}: {help}");
