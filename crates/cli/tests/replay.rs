@@ -311,6 +311,29 @@ async fn a_real_table_is_written_and_read_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_only_the_environment_names_is_not_written_to() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let table = engine.create_table().await;
+        let run = || {
+            Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+                .current_dir(workspace())
+                .args(["replay", "tests/events"])
+                .env("SLUICEGATE_TABLE", &table)
+                .env("AWS_ENDPOINT_URL", engine.endpoint_url())
+                .output()
+                .unwrap()
+        };
+        let output = tokio::task::block_in_place(run);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert!(read_usages(engine.client(), &table).await.is_empty());
+        engine.stop().await;
+    }
+    let output = replay(&["tests/events", "--endpoint-url", "http://127.0.0.1:9"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_missing_table_is_one_line_and_its_own_exit_code() {
     for kind in engines_under_test() {
         let engine = RunningEngine::start(kind).await;

@@ -29,8 +29,9 @@ Examples:
   sluicegate status user-123 gpt-4 --output json
   sluicegate status --resource gpt-4
 
-FROM is the level that names the limit: entity+resource, entity, resource, system, or request
-for one that came with an acquire.
+FROM is the level that names the limit: entity+resource, entity, resource, system; request for
+one that came with an acquire; deleted for one that goes with the next refill, because its level
+no longer names it.
 
 Exit codes: 0 shown, 1 there is no such bucket, 2 bad input, 5 the table could not be used.")]
 pub(crate) struct Args {

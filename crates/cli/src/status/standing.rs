@@ -6,8 +6,8 @@ use serde::Serialize;
 use sluicegate::Limit;
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, StoredLimits, StoredRules,
-    Wait, standings,
+    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, Standing as Found,
+    StoredLimits, StoredRules, Wait, standings,
 };
 
 #[derive(Debug, Serialize)]
@@ -41,31 +41,57 @@ impl Standing {
         let of_bucket: Vec<_> = scopes.iter().filter_map(|scope| levels.get(scope)).collect();
         let stored = Some(StoredRules::of_levels(of_bucket.iter().copied()));
         let configuration = Configuration { stored, ..Configuration::default() };
-        let found = standings(image, &Amounts::new(), &configuration, now).into_iter();
-        let all = found.map(|found| {
-            let known = image.and_then(|image| image.limits.get(&found.limit));
-            let burst = found.rule.burst();
+        let found = standings(image, &Amounts::new(), &configuration, now);
+        // Those that some level deleted and none names: they go with the next refill, unless the
+        // request names them.
+        let explicit = Configuration::default();
+        let mut deleted = standings(image, &Amounts::new(), &explicit, now);
+        deleted.retain(|standing| {
+            image.is_some() && found.iter().all(|found| found.limit != standing.limit)
+        });
+        let of_bucket = of_bucket.as_slice();
+        let from = |found: &Found| {
             let level = of_bucket.iter().find(|level| level.rules.contains_key(&found.limit));
             let level = level.filter(|level| level.rules[&found.limit] == found.rule);
-            let other = known.filter(|bucket| bucket.rule != found.rule);
-            Self {
-                entity: bucket.entity.to_string(),
-                resource: bucket.resource.to_string(),
-                limit: found.limit.to_string(),
-                available_milli: found.available.get(),
-                burst_milli: burst.get(),
-                full_in_ms: match found.rule.wait_for(burst, found.available, now, now) {
-                    Wait::None => Some(0),
-                    Wait::Millis(millis) => Some(millis),
-                    Wait::NoRefill | Wait::ExceedsBurst => None,
-                },
-                consumed_milli: known.map_or(0, |bucket| bucket.consumed.get()),
-                rule: Limit::from_rule(&found.limit, found.rule).to_string(),
-                now: other.map(|bucket| Limit::from_rule(&found.limit, bucket.rule).to_string()),
-                from: level.map_or("request", |level| level_name(&level.scope)),
-            }
+            level.map_or("request", |level| level_name(&level.scope))
+        };
+        let standing = |found: Found, from| Self::of(bucket, image, found, from, now);
+        let standings = found.into_iter().map(|found| {
+            let from = from(&found);
+            standing(found, from)
         });
-        all.collect()
+        let mut standings: Vec<_> =
+            standings.chain(deleted.into_iter().map(|found| standing(found, "deleted"))).collect();
+        standings.sort_by(|a, b| a.limit.cmp(&b.limit));
+        standings
+    }
+
+    fn of(
+        bucket: &BucketId,
+        image: Option<&CompositeBucket>,
+        found: Found,
+        from: &'static str,
+        now: EpochMillis,
+    ) -> Self {
+        let known = image.and_then(|image| image.limits.get(&found.limit));
+        let burst = found.rule.burst();
+        let other = known.filter(|bucket| bucket.rule != found.rule);
+        Self {
+            entity: bucket.entity.to_string(),
+            resource: bucket.resource.to_string(),
+            limit: found.limit.to_string(),
+            available_milli: found.available.get(),
+            burst_milli: burst.get(),
+            full_in_ms: match found.rule.wait_for(burst, found.available, now, now) {
+                Wait::None => Some(0),
+                Wait::Millis(millis) => Some(millis),
+                Wait::NoRefill | Wait::ExceedsBurst => None,
+            },
+            consumed_milli: known.map_or(0, |bucket| bucket.consumed.get()),
+            rule: Limit::from_rule(&found.limit, found.rule).to_string(),
+            now: other.map(|bucket| Limit::from_rule(&found.limit, bucket.rule).to_string()),
+            from,
+        }
     }
 }
 

@@ -138,6 +138,10 @@ async fn status_shows_balances_and_the_level_of_each_limit() {
             (&a["rule"], &a["now"], &a["available_milli"]),
             (&json!("a=70/never"), &json!("a=100/never"), &json!(70_000))
         );
+        // One that nobody names any more.
+        shell.run("limits delete --system a --yes").text(0);
+        let a = of(&shell.run("status u r --output json").json(0), "u", "a").clone();
+        assert_eq!((&a["from"], &a["rule"]), (&json!("deleted"), &json!("a=100/never")));
         for bad in ["status", "status u r x", "status u --resource r"] {
             assert_eq!(shell.run(bad).code, 2, "{bad}");
         }
