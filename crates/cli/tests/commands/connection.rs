@@ -11,7 +11,7 @@ const ACQUIRE: [&str; 6] =
 async fn options_stand_before_the_command_or_behind_it_and_win_over_the_environment() {
     on_every_engine(async |shell| {
         let url = shell.engine.endpoint_url();
-        let options = ["--table", &shell.table, "--endpoint-url", url, "--region", "eu-west-1"];
+        let options = ["--table", &shell.table, "--endpoint-url", url, "--region", "us-east-1"];
         for words in [[&options[..], &ACQUIRE].concat(), [&ACQUIRE, &options[..]].concat()] {
             let mut command = command();
             command
