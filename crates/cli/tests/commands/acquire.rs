@@ -116,6 +116,11 @@ async fn an_adjustment_takes_and_gives_back() {
         assert_eq!((&answer["adjusted"], &answer["dropped"]), (&json!(true), &json!([])));
         assert_eq!(available(&left().json(3)), -31_500, "a debt");
 
+        // One that is stored and that the bucket does not follow yet.
+        shell.run("limits set --system usd=5/never").text(0);
+        let answer = shell.run("adjust u r usd=1 --output json").json(1);
+        assert_eq!((&answer["adjusted"], &answer["dropped"]), (&json!(false), &json!(["usd"])));
+
         let unknown = shell.run("adjust u r tpm=1");
         assert!(unknown.error(2).contains("unknown limit tpm"), "{}", unknown.err);
         assert_eq!(shell.run("adjust u r rpm=0").code, 2);

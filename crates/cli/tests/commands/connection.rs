@@ -29,11 +29,30 @@ async fn options_stand_before_the_command_or_behind_it_and_win_over_the_environm
 async fn what_is_missing_is_named_with_the_command_that_helps() {
     on_every_engine(async |shell| {
         let url = shell.engine.endpoint_url();
-        for words in [
-            &ACQUIRE[..],
-            &["table", "status"],
-            &["adjust", "u", "r", "rpm=1", "--limit=rpm=5/min"],
+        for line in [
+            "acquire u r --consume rpm=1 --limit rpm=5/min",
+            "adjust u r rpm=1 --limit rpm=5/min",
+            "status u",
+            "status u r",
+            "status --resource r",
+            "entity show u",
+            "entity create u --parent p",
+            "entity children u",
+            "entity delete u --yes",
+            "limits set --system rpm=5/min",
+            "limits show --system",
+            "limits delete --system rpm --yes",
+            "usage u",
+            "usage u r --chart",
+            "usage --resource r --html usage.html",
+            "usage check u",
+            "quarantine list",
+            "quarantine replay --all",
+            "quarantine drop --all --yes",
+            "table status",
+            "table delete --yes",
         ] {
+            let words = line.split(' ');
             let missing = finish(command().args(words).args([
                 "--table",
                 "sluicegate-gone",
@@ -41,7 +60,8 @@ async fn what_is_missing_is_named_with_the_command_that_helps() {
                 url,
             ]));
             let error = missing.error(5);
-            assert!(error.contains("`sluicegate table create --table sluicegate-gone`"), "{error}");
+            let next = "`sluicegate table create --table sluicegate-gone`";
+            assert!(error.contains(next), "{line}: {error}");
         }
     })
     .await;

@@ -51,6 +51,7 @@ async fn completions_and_manual_pages_name_the_commands() {
     }
     assert_eq!(finish(command().args(["completions", "cmd.exe"])).code, 2);
 
+    assert_eq!(finish(command().args(["man", "acquire"])).code, 2);
     assert!(finish(command().arg("man")).text(0).starts_with(".ie"));
     let folder = tempfile::tempdir().unwrap();
     finish(command().args(["man", "--folder"]).arg(folder.path())).text(0);
