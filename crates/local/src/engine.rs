@@ -3,25 +3,25 @@
 //! It is reached over HTTP like any other, so that the code which runs against it is the code that
 //! is deployed. It listens on 127.0.0.1 only, and ends with the value that holds it.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dynoxide::Database;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use dynoxide::storage_backend::Clock;
+use tempfile::TempDir;
 
 use crate::Error;
-
-/// How long [`EmbeddedEngine::stop`] lets requests finish that are under way.
-const STOP_GRACE: Duration = Duration::from_secs(5);
+use crate::server::{self, Server};
+use crate::sqlite;
 
 /// Where the engine keeps its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Storage {
-    /// In memory: gone when the engine stops.
+    /// In memory: gone when the engine stops. Every write looks at all stream records so far, so
+    /// it is for short runs.
     Memory,
+    /// In a file of a temporary folder, which goes with the engine: for runs of any length.
+    Temporary,
     /// In this SQLite file, created when absent.
     File(PathBuf),
 }
@@ -29,43 +29,69 @@ pub enum Storage {
 /// A running engine. Dropping it stops it; [`stop`](Self::stop) also waits for that.
 pub struct EmbeddedEngine {
     database: Database,
-    address: SocketAddr,
-    server: JoinHandle<Result<(), String>>,
-    /// Dropping the sender is the signal, so a dropped engine stops without further code.
-    stopping: oneshot::Sender<()>,
+    file: Option<PathBuf>,
+    server: Server,
+    /// Held for its `Drop`, after the server's.
+    folder: Option<TempDir>,
 }
 
 impl EmbeddedEngine {
     /// Opens the storage and serves it on an ephemeral loopback port, on the current tokio runtime.
     ///
     /// # Errors
-    /// [`Error::Engine`] when the storage cannot be opened or no port can be bound.
+    /// [`Error::Engine`] when the storage cannot be opened, [`Error::Port`] when no port can be
+    /// bound.
     pub async fn start(storage: Storage) -> Result<Self, Error> {
-        let database = open(storage)?;
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(cannot("listen"))?;
-        let address = listener.local_addr().map_err(cannot("listen"))?;
-        let (stopping, stopped) = oneshot::channel::<()>();
-        let shutdown = async move {
-            let _ = stopped.await;
-        };
-        let server = tokio::spawn(dynoxide::server::serve_with_shutdown(
-            listener,
-            database.clone(),
-            shutdown,
-        ));
-        Ok(Self { database, address, server, stopping })
+        match storage {
+            Storage::Memory => {
+                let database = Database::memory().map_err(Error::engine("open its storage"))?;
+                Self::serve(database, None, None).await
+            }
+            Storage::Temporary => {
+                let folder = TempDir::with_prefix("sluicegate-")
+                    .map_err(Error::engine("make a temporary folder"))?;
+                let file = folder.path().join("engine.db");
+                Self::serve(open(&file)?, Some(file), Some(folder)).await
+            }
+            Storage::File(file) => Self::serve(open(&file)?, Some(file), None).await,
+        }
+    }
+
+    /// An engine in memory whose stream and expiry go by another clock.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub async fn start_with_clock(clock: Arc<dyn Clock>) -> Result<Self, Error> {
+        let database =
+            Database::memory_with_clock(clock).map_err(Error::engine("open its storage"))?;
+        Self::serve(database, None, None).await
+    }
+
+    async fn serve(
+        database: Database,
+        file: Option<PathBuf>,
+        folder: Option<TempDir>,
+    ) -> Result<Self, Error> {
+        let server = Server::start(server::listen(0).await?, database.clone())?;
+        Ok(Self { database, file, server, folder })
     }
 
     /// `http://127.0.0.1:<port>`.
     #[must_use]
     pub fn endpoint_url(&self) -> String {
-        format!("http://{}", self.address)
+        self.server.endpoint_url()
     }
 
     /// The engine's own handle, for what DynamoDB's API does not offer.
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.database
+    }
+
+    /// The SQLite file behind it, if there is one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
     }
 
     /// Deletes every item whose TTL has passed, now; returns how many. The engine does so only when
@@ -78,8 +104,8 @@ impl EmbeddedEngine {
         // A sweep waits for other users of the storage, some of whom may need this thread.
         tokio::task::spawn_blocking(move || database.sweep_ttl())
             .await
-            .map_err(cannot("sweep expired items"))?
-            .map_err(cannot("sweep expired items"))
+            .map_err(Error::engine("sweep expired items"))?
+            .map_err(Error::engine("sweep expired items"))
     }
 
     /// Stops listening, lets requests under way finish for up to five seconds, closes the storage.
@@ -87,39 +113,31 @@ impl EmbeddedEngine {
     /// # Errors
     /// [`Error::Engine`] when the server ended with an error.
     pub async fn stop(self) -> Result<(), Error> {
-        let Self { database, mut server, stopping, .. } = self;
-        drop(stopping);
+        let Self { database, server, folder, .. } = self;
         drop(database);
-        let Ok(ended) = tokio::time::timeout(STOP_GRACE, &mut server).await else {
-            server.abort();
-            return Ok(());
-        };
-        ended.map_err(cannot("stop"))?.map_err(cannot("stop"))
+        let stopped = server.stop().await;
+        drop(folder);
+        stopped
     }
 }
 
 impl std::fmt::Debug for EmbeddedEngine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EmbeddedEngine").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("EmbeddedEngine")
+            .field("address", &self.server.address())
+            .finish_non_exhaustive()
     }
 }
 
-fn open(storage: Storage) -> Result<Database, Error> {
-    match storage {
-        Storage::Memory => Database::memory().map_err(cannot("open its storage")),
-        Storage::File(path) => {
-            let path = path.to_str().ok_or_else(|| Error::Setting {
-                setting: "storage path",
-                value: path.display().to_string(),
-                range: "valid UTF-8",
-            })?;
-            Database::new(path).map_err(cannot("open its storage"))
-        }
-    }
-}
-
-fn cannot<E: Into<crate::BoxError>>(action: &'static str) -> impl FnOnce(E) -> Error {
-    move |source| Error::Engine { action, source: source.into() }
+fn open(file: &Path) -> Result<Database, Error> {
+    let path = file.to_str().ok_or_else(|| Error::Setting {
+        setting: "storage path",
+        value: file.display().to_string(),
+        range: "valid UTF-8",
+    })?;
+    let database = Database::new(path).map_err(Error::engine("open its storage"))?;
+    sqlite::prepare(&database, file)?;
+    Ok(database)
 }
 
 #[cfg(test)]
@@ -182,7 +200,7 @@ mod tests {
     #[tokio::test]
     async fn a_dropped_engine_no_longer_listens() {
         let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
-        let address = engine.address;
+        let address = engine.server.address();
         drop(engine);
         // The server sees the signal when it is next polled, not at once.
         while tokio::net::TcpStream::connect(address).await.is_ok() {

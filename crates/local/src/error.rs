@@ -17,6 +17,15 @@ pub enum Error {
         source: BoxError,
     },
 
+    /// The port cannot be listened on: most often something else does.
+    #[error("port {port} of 127.0.0.1 cannot be listened on")]
+    Port {
+        /// The port asked for.
+        port: u16,
+        /// Why not.
+        source: std::io::Error,
+    },
+
     /// The table could not be set up or described.
     #[error(transparent)]
     Table(#[from] sluicegate::dynamo::TableError),
@@ -58,4 +67,11 @@ pub enum Error {
         /// The handler's last error.
         source: BoxError,
     },
+}
+
+impl Error {
+    /// What the engine could not do, for `map_err`.
+    pub(crate) fn engine<E: Into<BoxError>>(action: &'static str) -> impl FnOnce(E) -> Self {
+        move |source| Self::Engine { action, source: source.into() }
+    }
 }

@@ -1,26 +1,38 @@
 //! The processor as a poller's handler, in this process instead of in a Lambda.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lambda_events::event::streams::DynamoDbEventResponse;
 use serde_json::value::RawValue;
-use sluicegate_processor::{HandleError, Processor};
+use sluicegate_processor::{HandleError, Outcome, Processor};
 use tokio::time::Instant;
 
 use crate::poller::Handler;
 
+/// Sees what became of every batch, between two batches of its shard: it should not take long.
+pub type Observer = Arc<dyn Fn(&Outcome) + Send + Sync>;
+
 /// Runs the very handler that the Lambda runs, with the time that an invocation would have.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct InProcess {
     processor: Processor,
     timeout: Duration,
+    observer: Option<Observer>,
 }
 
 impl InProcess {
     /// Gives every batch `timeout` to be written in.
     #[must_use]
     pub const fn new(processor: Processor, timeout: Duration) -> Self {
-        Self { processor, timeout }
+        Self { processor, timeout, observer: None }
+    }
+
+    /// Shows every outcome to `observer` too.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Observer) -> Self {
+        self.observer = Some(observer);
+        self
     }
 }
 
@@ -32,6 +44,19 @@ impl Handler for InProcess {
         records: &[Box<RawValue>],
     ) -> Result<DynamoDbEventResponse, HandleError> {
         let deadline = Instant::now() + self.timeout;
-        self.processor.handle(records, deadline).await.response
+        let outcome = self.processor.handle(records, deadline).await;
+        if let Some(observer) = &self.observer {
+            observer(&outcome);
+        }
+        outcome.response
+    }
+}
+
+impl std::fmt::Debug for InProcess {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InProcess")
+            .field("processor", &self.processor)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
     }
 }

@@ -11,8 +11,12 @@ mod error;
 mod function;
 pub mod poller;
 mod quirks;
+mod server;
+mod sqlite;
+mod stack;
 pub mod table;
 
 pub use engine::{EmbeddedEngine, Storage};
 pub use error::{BoxError, Error};
-pub use function::InProcess;
+pub use function::{InProcess, Observer};
+pub use stack::{LocalLoop, LoopOptions};

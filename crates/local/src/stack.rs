@@ -1,0 +1,273 @@
+//! The whole loop in one process: engine, table, stream, processor.
+//!
+//! A batch counts as processed when its windows are written, and only what was processed is ever
+//! trimmed. Windows refuse what they have counted, so a loop that was killed starts again at the
+//! oldest record left and counts nothing twice: there is no checkpoint that could be wrong.
+
+use std::time::Duration;
+
+use sluicegate::dynamo::TableError;
+use sluicegate_processor::{Processor, Settings};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::function::{InProcess, Observer};
+use crate::poller::{self, BatchSize, Checkpoints, Poller, Report, StreamSource};
+use crate::server::{self, Server};
+use crate::sqlite::{Keep, StreamLog};
+use crate::{EmbeddedEngine, Error, Storage, client, table};
+
+/// How long one batch may take to be written, as in the Lambda.
+const BATCH_TIME: Duration = Duration::from_secs(60);
+/// Pause between looks at an idle stream: usage is to be seen well within a second.
+const IDLE_INTERVAL: Duration = Duration::from_millis(200);
+/// Records in a batch: a window is written once for all of them.
+const BATCH_RECORDS: usize = 1_000;
+const TRIM_INTERVAL: Duration = Duration::from_secs(2);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// Of processed records, what a comparison of windows with the stream may want to see, and what a
+/// restart delivers again.
+const KEEP: Keep = Keep { newest: 10_000, within: Duration::from_secs(24 * 3_600) };
+
+/// What a loop is made of.
+#[derive(Clone)]
+pub struct LoopOptions {
+    /// The loopback port to serve; 0 for one that is free.
+    pub port: u16,
+    /// Where the data is: [`Storage::Temporary`] or [`Storage::File`] for any length of run.
+    pub storage: Storage,
+    /// The table, created when absent, and the windows to count.
+    pub settings: Settings,
+    /// Sees what became of every batch.
+    pub observer: Option<Observer>,
+}
+
+/// A running engine whose stream [`run_until`](Self::run_until) feeds to the processor.
+pub struct LocalLoop {
+    engine: EmbeddedEngine,
+    /// For producers and readers; the loop itself goes through the engine's own port, so that it
+    /// can finish after this one is closed.
+    public: Server,
+    poller: Poller<StreamSource, InProcess>,
+    log: Option<StreamLog>,
+}
+
+impl LocalLoop {
+    /// Starts the engine and creates the table, or takes it as it is in the file. From here on
+    /// producers can write.
+    ///
+    /// # Errors
+    /// [`Error::Port`] when the port is in use, before anything else is touched; [`Error::Engine`]
+    /// for the storage; [`Error::Table`] for a table that cannot be used.
+    pub async fn start(options: LoopOptions) -> Result<Self, Error> {
+        let LoopOptions { port, storage, settings, observer } = options;
+        let listener = server::listen(port).await?;
+        let engine = EmbeddedEngine::start(storage).await?;
+        let url = engine.endpoint_url();
+        let client = client::dynamodb(&url);
+        let table = settings.table.clone();
+        match table::create_table(&client, &table).await {
+            Ok(()) | Err(Error::Table(TableError::Exists { .. })) => {}
+            Err(error) => return Err(error),
+        }
+        let arn = table::stream_arn(&client, &table).await?;
+        let log = engine.file().map(|file| StreamLog::open(file, &table)).transpose()?;
+        let source = StreamSource::new(client::streams(&url), arn);
+        let mut handler = InProcess::new(Processor::new(client, settings), BATCH_TIME);
+        if let Some(observer) = observer {
+            handler = handler.observed_by(observer);
+        }
+        let poller = Poller::new(source, handler, polling()?);
+        let public = Server::start(listener, engine.database().clone())?;
+        Ok(Self { engine, public, poller, log })
+    }
+
+    /// `http://127.0.0.1:<port>`, for producers and readers.
+    #[must_use]
+    pub fn endpoint_url(&self) -> String {
+        self.public.endpoint_url()
+    }
+
+    /// Feeds the processor until `shutdown` resolves. Then stops answering producers, counts what
+    /// they have written, and closes the storage.
+    ///
+    /// # Errors
+    /// [`Error::Engine`] and [`Error::Stream`] when the storage fails.
+    pub async fn run_until(
+        mut self,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<Report, Error> {
+        let (signal, stop) = watch::channel(false);
+        let stopped = async {
+            shutdown.await;
+            signal.send_replace(true);
+            // Never done, so that the loop below is what ends.
+            std::future::pending().await
+        };
+        tokio::select! {
+            followed = follow(&self.engine, &mut self.poller, self.log.as_ref(), stop) => followed?,
+            () = stopped => {}
+        }
+        self.public.stop().await?;
+        let report = self.poller.drain().await?;
+        drop((self.poller, self.log));
+        self.engine.stop().await?;
+        Ok(report)
+    }
+}
+
+/// Polls, and between runs does what DynamoDB does by itself: trims the stream, deletes what has
+/// expired.
+async fn follow(
+    engine: &EmbeddedEngine,
+    poller: &mut Poller<StreamSource, InProcess>,
+    log: Option<&StreamLog>,
+    stop: watch::Receiver<bool>,
+) -> Result<(), Error> {
+    let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
+    while !*stop.borrow() {
+        let mut stop = stop.clone();
+        let pause = async {
+            tokio::select! {
+                () = tokio::time::sleep(TRIM_INTERVAL) => {}
+                _ = stop.wait_for(|stopping| *stopping) => {}
+            }
+        };
+        poller.run_until(pause).await?;
+        let sweep = Instant::now() >= next_sweep;
+        if let Err(error) = tidy(engine, &poller.checkpoints(), log, sweep).await {
+            tracing::warn!(%error, "the engine's file grows until that is possible again");
+        }
+        if sweep {
+            next_sweep = Instant::now() + SWEEP_INTERVAL;
+        }
+    }
+    Ok(())
+}
+
+async fn tidy(
+    engine: &EmbeddedEngine,
+    checkpoints: &Checkpoints,
+    log: Option<&StreamLog>,
+    sweep: bool,
+) -> Result<(), Error> {
+    let mut all_recent = true;
+    if let Some(log) = log {
+        for position in checkpoints.values() {
+            all_recent = log.trim(position, KEEP).await?;
+        }
+    }
+    // A record that is delivered again after its window expired would make a new window, so an old
+    // one goes first.
+    if sweep && all_recent {
+        engine.sweep_ttl().await?;
+    }
+    Ok(())
+}
+
+fn polling() -> Result<poller::Settings, Error> {
+    Ok(poller::Settings {
+        batch_size: BatchSize::new(BATCH_RECORDS)?,
+        idle_interval: IDLE_INTERVAL,
+        ..poller::Settings::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::TryStreamExt;
+    use sluicegate::dynamo::Reader;
+    use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter};
+    use sluicegate_core::{EntityId, EpochMillis, WindowKind, WindowSpan};
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const TABLE: &str = "sluicegate-loop";
+    const ENTITY: &str = "user-1";
+
+    fn options(storage: Storage) -> LoopOptions {
+        LoopOptions { port: 0, storage, settings: Settings::new(TABLE), observer: None }
+    }
+
+    async fn acquire(url: &str, times: u32) {
+        let table = DynamoTable::new(&client::dynamodb(url), TABLE);
+        let limiter = Limiter::new(CompositeStore::on(table)).deadline(Duration::from_secs(60));
+        for _ in 0..times {
+            let limits = [Limit::per_hour("rph", 1_000_000)];
+            let request = limiter.acquire(ENTITY, "model").consume("rph", 1).limits(limits);
+            request.no_cascade().await.unwrap();
+        }
+    }
+
+    /// Tokens of `rph` in all day windows.
+    async fn counted(url: &str) -> i128 {
+        let reader = Reader::new(client::dynamodb(url), TABLE);
+        let starts = EpochMillis::MIN..EpochMillis::MAX;
+        let all = WindowSpan { kind: WindowKind::Day, starts };
+        let windows = reader.usage_of_entity(&EntityId::new(ENTITY).unwrap(), &all);
+        let windows: Vec<_> = windows.try_collect().await.unwrap();
+        windows.iter().flat_map(|window| window.consumed_milli.values()).sum::<i128>() / 1_000
+    }
+
+    async fn wait_for(url: &str, tokens: i128) {
+        let wait = async {
+            while counted(url).await != tokens {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn usage_appears_while_it_runs_and_a_stop_counts_the_rest() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Storage::File(folder.path().join("local.db"));
+        let local = LocalLoop::start(options(storage.clone())).await.unwrap();
+        let url = local.endpoint_url();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let run = tokio::spawn(local.run_until(async { stopped.await.unwrap() }));
+        acquire(&url, 5).await;
+        wait_for(&url, 5).await;
+        acquire(&url, 20).await;
+        stop.send(()).unwrap();
+        run.await.unwrap().unwrap();
+
+        let engine = EmbeddedEngine::start(storage).await.unwrap();
+        assert_eq!(counted(&engine.endpoint_url()).await, 25);
+        engine.stop().await.unwrap();
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_start_counts_what_a_killed_run_left_and_nothing_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Storage::File(folder.path().join("local.db"));
+        // Never run, only dropped: everything is left.
+        let killed = LocalLoop::start(options(storage.clone())).await.unwrap();
+        acquire(&killed.endpoint_url(), 7).await;
+        drop(killed);
+
+        for again in 0..2 {
+            let local = LocalLoop::start(options(storage.clone())).await.unwrap();
+            let url = local.endpoint_url();
+            acquire(&url, 1).await;
+            let report = local.run_until(async {}).await.unwrap();
+            assert!(report.records >= 8, "the stream still holds what was counted: {report:?}");
+            let engine = EmbeddedEngine::start(storage.clone()).await.unwrap();
+            assert_eq!(counted(&engine.endpoint_url()).await, 8 + again);
+            engine.stop().await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_port_in_use_is_said_before_a_file_is_made() {
+        let taken = server::listen(0).await.unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("local.db");
+        let options = LoopOptions { port, ..options(Storage::File(file.clone())) };
+        let refused = LocalLoop::start(options).await;
+        assert!(matches!(refused, Err(Error::Port { port: named, .. }) if named == port));
+        assert!(!file.exists());
+    }
+}
