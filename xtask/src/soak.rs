@@ -1,7 +1,7 @@
 //! `cargo xtask soak`: what takes longer than a change can wait for.
 //!
 //! The exactness suite and the limiter's schedules over many more seeds than `cargo test` has time
-//! for, optimised. Run before an issue is resolved; a failure names its seed, and `--seeds` or
+//! for, `sluicegate local` killed more often and written to for longer, optimised. Run before an issue is resolved; a failure names its seed, and `--seeds` or
 //! `--schedules` runs that one alone.
 
 use std::process::Command;
@@ -23,6 +23,12 @@ pub(crate) struct Args {
     /// Seeds of the limiter's schedules, as FROM..TO (TO excluded).
     #[arg(long, default_value = "10000..500000")]
     schedules: String,
+    /// How often `sluicegate local` is killed while producers write.
+    #[arg(long, default_value_t = 50)]
+    kills: u32,
+    /// Acquires in one run of `sluicegate local`: the last 10,000 are to be as fast as the first.
+    #[arg(long, default_value_t = 200_000)]
+    acquires: u64,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -38,6 +44,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--package", "sluicegate-tests", "--test", "e2e", "exactness"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.seeds);
         cargo.env("SLUICEGATE_TEST_RECORDS", args.records.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.run("kills", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-cli", "--test", "local", "killed"]);
+        cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_KILLS", args.kills.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.run("rate", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-cli", "--test", "local", "rate"]);
+        cargo.args(["--", "--nocapture"]);
+        cargo.env("SLUICEGATE_TEST_ACQUIRES", args.acquires.to_string());
         process::run(&mut cargo)
     })?;
     stages.print();

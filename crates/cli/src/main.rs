@@ -10,7 +10,9 @@ mod confirm;
 mod connection;
 mod entity;
 mod error;
+mod feed;
 mod limits;
+mod local;
 mod options;
 mod output;
 mod quarantine;
@@ -47,6 +49,7 @@ enum Command {
     Entity(entity::Args),
     #[command(subcommand)]
     Limits(limits::Args),
+    Local(local::Args),
     Man(shell::Man),
     #[command(subcommand)]
     Quarantine(quarantine::Args),
@@ -88,6 +91,7 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
         Command::Completions(args) => shell::completions(&args),
         Command::Entity(args) => entity::run(args, options).await,
         Command::Limits(args) => limits::run(args, options).await,
+        Command::Local(args) => local::run(args, options).await,
         Command::Man(args) => shell::man(&args),
         Command::Quarantine(args) => quarantine::run(args, options).await,
         Command::Replay(args) => replay::run(args, options).await,

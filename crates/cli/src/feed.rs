@@ -1,0 +1,98 @@
+//! What the commands that feed a processor say of it: on standard error, as it happens.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluicegate_local::Observer;
+use sluicegate_processor::{Outcome, Report};
+use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::error::{CliError, say};
+
+/// Reasons for deliveries to come that are told in a row; a table that is away gives thousands.
+const FAILURES_TOLD: u32 = 3;
+
+/// Figures of all batches so far, and what of it was told. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Feed {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Default)]
+struct Inner {
+    totals: Report,
+    failures_in_a_row: u32,
+}
+
+impl Feed {
+    /// Adds up, and tells, what became of each batch.
+    pub(crate) fn observer(&self) -> Observer {
+        let feed = self.clone();
+        Arc::new(move |outcome| feed.lock().add(outcome))
+    }
+
+    /// Figures so far; the age is that of the oldest record of the newest batch.
+    pub(crate) fn totals(&self) -> Report {
+        self.lock().totals
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    fn add(&mut self, outcome: &Outcome) {
+        let (totals, report) = (&mut self.totals, &outcome.report);
+        totals.records += report.records;
+        totals.deltas += report.deltas;
+        totals.windows_written += report.windows_written;
+        totals.duplicates_dropped += report.duplicates_dropped;
+        totals.quarantined += report.quarantined;
+        totals.retryable_failures += report.retryable_failures;
+        totals.write_units += report.write_units;
+        totals.record_age_ms = report.record_age_ms.or(totals.record_age_ms);
+        for entry in outcome.quarantined.iter().filter(|entry| entry.is_new) {
+            say(&format!("quarantined {}: {}", entry.key.sk(), entry.reason));
+        }
+        let Some(failure) = outcome.failures.first() else {
+            self.failures_in_a_row = 0;
+            return;
+        };
+        self.failures_in_a_row += 1;
+        if self.failures_in_a_row <= FAILURES_TOLD {
+            say(&format!("not written yet, trying again: {}", failure.reason));
+        }
+    }
+}
+
+/// Resolves when the process is asked to end: Ctrl-C, or SIGTERM.
+///
+/// # Errors
+/// [`CliError::Store`] when signals cannot be waited for.
+pub(crate) fn interrupted() -> Result<impl Future<Output = ()> + Send, CliError> {
+    let failed = |error| CliError::Store(format!("cannot wait for signals: {error}"));
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
+
+/// Shows what the poller warns of, which is how a follower that cannot read says so. The engine
+/// warns of every refused condition, which is none.
+pub(crate) fn show_warnings() {
+    let poller = Targets::new().with_target("sluicegate_local", LevelFilter::WARN);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .with_target(false)
+        .with_filter(poller);
+    let _ = tracing_subscriber::registry().with(lines).try_init();
+}

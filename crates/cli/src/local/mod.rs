@@ -1,0 +1,139 @@
+//! `sluicegate local`: the whole loop in one process, for development.
+//!
+//! What a producer was answered is in the file, and what is in the file is counted once, however
+//! the process ends: see [`LocalLoop`].
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use sluicegate_core::WindowKinds;
+use sluicegate_local::client::REGION;
+use sluicegate_local::{Error, LocalLoop, LoopOptions, Storage};
+use sluicegate_processor::{Retention, Settings, chain};
+use tokio::sync::oneshot;
+
+use crate::error::{CliError, say};
+use crate::feed::{Feed, interrupted, show_warnings};
+use crate::options::Options;
+
+/// Run a DynamoDB on this machine, with the table and the metering of its stream.
+///
+/// The engine is a part of this process and listens on 127.0.0.1 only. Every acquire on it shows up
+/// in the usage windows within a second. Prints the variables that point producers, and the other
+/// commands, to it; Ctrl-C counts what is left and stops.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate local
+  sluicegate local --data limits.db --windows minute,hour,day,month
+  sluicegate local --port 0 > local.env        # a free port; then `source local.env`
+
+Exit codes: 0 stopped, 2 bad input, 5 the port or the file cannot be used.")]
+pub(crate) struct Args {
+    /// The port on 127.0.0.1; 0 for one that is free.
+    #[arg(long, default_value_t = 8000)]
+    port: u16,
+    /// Keep the data in this file, created when absent; by default it goes with the process.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// Usage windows to count: any of minute, hour, day, month.
+    #[arg(long, default_value = "hour,day", value_name = "KINDS")]
+    windows: WindowKinds,
+    /// Days that windows are kept; at least 2, or 0 for ever.
+    #[arg(long, default_value = "90", value_name = "DAYS")]
+    ttl_days: Retention,
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let table = &options.table();
+    show_warnings();
+    // From here on a signal is not lost.
+    let shutdown = interrupted()?;
+    let feed = Feed::default();
+    let mut settings = Settings::new(table);
+    settings.windows.clone_from(&args.windows);
+    settings.retention = args.ttl_days;
+    let parts = LoopOptions {
+        port: args.port,
+        storage: args.data.clone().map_or(Storage::Temporary, Storage::File),
+        settings,
+        observer: Some(feed.observer()),
+    };
+    let local = LocalLoop::start(parts).await.map_err(|error| refused(&args, &error))?;
+    announce(&local.endpoint_url(), table, &args)?;
+
+    let (asked, stopping) = oneshot::channel();
+    let shutdown = async {
+        shutdown.await;
+        say("stopping: counting what is left; Ctrl-C again to stop at once");
+        let _ = asked.send(());
+    };
+    let at_once = async {
+        // Without the first there is no second.
+        let _ = stopping.await;
+        match interrupted() {
+            Ok(again) => again.await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        ended = local.run_until(shutdown) => {
+            ended.map_err(|error| CliError::Store(chain(&error)))?;
+        }
+        () = at_once => {
+            return Err(CliError::Store("stopped before everything was counted".to_owned()));
+        }
+    }
+    let totals = feed.totals();
+    say(&format!(
+        "stopped: {} records, {} window updates, {} write units",
+        totals.records, totals.windows_written, totals.write_units,
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The variables to standard output, ready to paste or to `source`; the rest is for people.
+fn announce(url: &str, table: &str, args: &Args) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    for (name, value) in [
+        ("AWS_ENDPOINT_URL", url),
+        ("AWS_ACCESS_KEY_ID", "local"),
+        ("AWS_SECRET_ACCESS_KEY", "local"),
+        ("AWS_REGION", REGION),
+        ("SLUICEGATE_TABLE", table),
+    ] {
+        writeln!(out, "export {name}={value}")?;
+    }
+    out.flush()?;
+    let kept = match &args.data {
+        Some(file) => format!("kept in {}", file.display()),
+        None => "gone when this stops (--data FILE keeps it)".to_owned(),
+    };
+    say(&format!(
+        "serving table {table} on {url}, counting {} windows; the data is {kept}",
+        args.windows
+    ));
+    say("paste the lines above into another terminal; Ctrl-C stops");
+    Ok(())
+}
+
+/// Why it cannot start, and what to type next.
+fn refused(args: &Args, error: &Error) -> CliError {
+    match error {
+        Error::Port { port, source } if source.kind() == std::io::ErrorKind::AddrInUse => {
+            CliError::Store(format!(
+                "port {port} is in use; take another one with `sluicegate local --port {}`, or a free one with --port 0",
+                port.checked_add(1).unwrap_or(8000),
+            ))
+        }
+        _ => CliError::Store(match &args.data {
+            Some(file) => format!(
+                "{}; check that {} can be written and is a file of `sluicegate local`",
+                chain(error),
+                file.display()
+            ),
+            None => chain(error),
+        }),
+    }
+}

@@ -1,0 +1,98 @@
+//! Producers that acquire and keep books of what they were told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fastrand::Rng;
+use sluicegate::{AcquireError, CompositeStore, DynamoTable, Limit, Limiter};
+use sluicegate_local::client;
+use tokio::task::JoinSet;
+
+pub(crate) const TABLE: &str = "sluicegate-limits";
+pub(crate) const LIMIT: &str = "tpd";
+
+/// Bounds of what was consumed, in tokens.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Told {
+    /// Granted less returned, and less what may have been returned.
+    pub(crate) least: i128,
+    /// Granted less returned, and what may have been taken besides.
+    pub(crate) most: i128,
+    /// Requests that were granted.
+    pub(crate) granted: u64,
+}
+
+/// What producers were told, by entity.
+pub(crate) type Books = BTreeMap<String, Told>;
+
+/// Eight producers on three buckets, until they are told to stop.
+pub(crate) struct Producers {
+    tasks: JoinSet<Books>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Producers {
+    /// With the time that a call may take.
+    pub(crate) fn start(url: &str, seed: u64, deadline: Duration) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        for producer in 0..8 {
+            let rng = Rng::with_seed(seed ^ (producer << 32));
+            tasks.spawn(produce(url.to_owned(), rng, deadline, stop.clone()));
+        }
+        Self { tasks, stop }
+    }
+
+    pub(crate) async fn stop(mut self) -> Books {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut books = Books::new();
+        while let Some(of_one) = self.tasks.join_next().await {
+            for (entity, told) in of_one.unwrap() {
+                let sum = books.entry(entity).or_default();
+                sum.least += told.least;
+                sum.most += told.most;
+                sum.granted += told.granted;
+            }
+        }
+        books
+    }
+}
+
+async fn produce(url: String, mut rng: Rng, deadline: Duration, stop: Arc<AtomicBool>) -> Books {
+    let table = DynamoTable::new(&client::dynamodb(&url), TABLE);
+    let limiter = Limiter::new(CompositeStore::on(table)).deadline(deadline);
+    let mut books = Books::new();
+    while !stop.load(Ordering::Relaxed) {
+        let entity = format!("user-{}", rng.u8(0..3));
+        let tokens = rng.u16(1..100);
+        let told = books.entry(entity.clone()).or_default();
+        let amount = i128::from(tokens);
+
+        let doubts = limiter.counters().ambiguous.get();
+        let limits = [Limit::per_day(LIMIT, 1_000_000_000)];
+        let request = limiter.acquire(&entity, "model").consume(LIMIT, tokens.into());
+        let lease = request.limits(limits).no_cascade().await;
+        // Each of these may have taken the tokens once more.
+        told.most += amount * i128::from(limiter.counters().ambiguous.get() - doubts);
+        match lease {
+            Ok(lease) => {
+                told.granted += 1;
+                told.least += amount;
+                told.most += amount;
+                if rng.u8(0..8) == 0 {
+                    let returned = lease.release().await.is_ok();
+                    told.least -= amount;
+                    told.most -= if returned { amount } else { 0 };
+                }
+            }
+            Err(AcquireError::Contended { .. } | AcquireError::Unavailable(_)) => {
+                told.most += amount;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    books
+}
