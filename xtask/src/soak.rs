@@ -23,6 +23,9 @@ pub(crate) struct Args {
     /// Seeds of the limiter's schedules, as FROM..TO (TO excluded).
     #[arg(long, default_value = "10000..500000")]
     schedules: String,
+    /// Records that a chaotic delivery hands to the function's process.
+    #[arg(long, default_value_t = 100_000)]
+    chaos_records: usize,
     /// How often `sluicegate local` is killed while producers write.
     #[arg(long, default_value_t = 50)]
     kills: u32,
@@ -44,6 +47,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--package", "sluicegate-tests", "--test", "e2e", "exactness"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.seeds);
         cargo.env("SLUICEGATE_TEST_RECORDS", args.records.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.run("chaos", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-processor", "--test", "chaos"]);
+        cargo.args(["--", "--nocapture"]);
+        cargo.env("SLUICEGATE_TEST_RECORDS", args.chaos_records.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("kills", || {
