@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluicegate_local::Observer;
-use sluicegate_processor::{Outcome, Report};
+use sluicegate_processor::{Outcome, Report, chain};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
@@ -64,6 +64,15 @@ impl Inner {
         self.failures_in_a_row += 1;
         if self.failures_in_a_row <= FAILURES_TOLD {
             say(&format!("not written yet, trying again: {}", failure.reason));
+        }
+    }
+}
+
+impl From<sluicegate_local::Error> for CliError {
+    fn from(error: sluicegate_local::Error) -> Self {
+        match error {
+            sluicegate_local::Error::Table(error) => error.into(),
+            error => Self::Store(chain(&error)),
         }
     }
 }

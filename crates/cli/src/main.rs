@@ -8,6 +8,7 @@ mod amount;
 mod bucket;
 mod confirm;
 mod connection;
+mod demo;
 mod entity;
 mod error;
 mod feed;
@@ -45,6 +46,7 @@ enum Command {
     Acquire(acquire::Args),
     Adjust(adjust::Args),
     Completions(shell::Completions),
+    Demo(demo::Args),
     #[command(subcommand)]
     Entity(entity::Args),
     #[command(subcommand)]
@@ -89,6 +91,7 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
         Command::Acquire(args) => acquire::run(args, options).await,
         Command::Adjust(args) => adjust::run(args, options).await,
         Command::Completions(args) => shell::completions(&args),
+        Command::Demo(args) => demo::run(args).await,
         Command::Entity(args) => entity::run(args, options).await,
         Command::Limits(args) => limits::run(args, options).await,
         Command::Local(args) => local::run(args, options).await,

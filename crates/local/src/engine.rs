@@ -5,9 +5,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use dynoxide::Database;
-use dynoxide::storage_backend::Clock;
+use dynoxide::storage_backend::Clock as StorageClock;
 use tempfile::TempDir;
 
 use crate::Error;
@@ -57,13 +58,13 @@ impl EmbeddedEngine {
         }
     }
 
-    /// An engine in memory whose stream and expiry go by another clock.
+    /// An engine in memory whose stream and expiry go by `clock`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
-    pub async fn start_with_clock(clock: Arc<dyn Clock>) -> Result<Self, Error> {
-        let database =
-            Database::memory_with_clock(clock).map_err(Error::engine("open its storage"))?;
+    pub async fn start_with_clock(clock: impl sluicegate::Clock) -> Result<Self, Error> {
+        let database = Database::memory_with_clock(Arc::new(EngineClock(clock)))
+            .map_err(Error::engine("open its storage"))?;
         Self::serve(database, None, None).await
     }
 
@@ -126,6 +127,19 @@ impl std::fmt::Debug for EmbeddedEngine {
         f.debug_struct("EmbeddedEngine")
             .field("address", &self.server.address())
             .finish_non_exhaustive()
+    }
+}
+
+/// A clock of the limiter as the engine's.
+struct EngineClock<C>(C);
+
+impl<C: sluicegate::Clock> StorageClock for EngineClock<C> {
+    fn now_unix_secs(&self) -> u64 {
+        self.0.now().get().unsigned_abs() / 1_000
+    }
+
+    fn now_unix_secs_f64(&self) -> f64 {
+        Duration::from_millis(self.0.now().get().unsigned_abs()).as_secs_f64()
     }
 }
 

@@ -1,0 +1,98 @@
+//! What the view shows, as plain figures.
+
+use std::collections::VecDeque;
+
+use super::gateways::Book;
+use super::traffic::TENANTS;
+
+/// Seconds remembered: as many as a very wide terminal has columns.
+const SECONDS: usize = 400;
+
+/// Everything on the screen.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Board {
+    pub(crate) elapsed_s: u64,
+    pub(crate) tenants: [TenantFigures; TENANTS],
+    /// The newest first, and that one is not over yet.
+    pub(crate) seconds: VecDeque<Requests>,
+    /// Since the start.
+    pub(crate) requests: Requests,
+    /// Starts of the windows shown, like `14:03`; empty before there are any.
+    pub(crate) minute: String,
+    pub(crate) hour: String,
+    pub(crate) units: Units,
+}
+
+/// How one tenant stands.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TenantFigures {
+    pub(crate) requests_left: i64,
+    pub(crate) tokens_left: i64,
+    /// In the usage windows of this minute and this hour.
+    pub(crate) minute: Used,
+    pub(crate) hour: Used,
+}
+
+/// What a window holds of one tenant.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Used {
+    pub(crate) requests: i128,
+    pub(crate) tokens: i128,
+}
+
+/// Answers of the limiter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Requests {
+    pub(crate) admitted: u64,
+    pub(crate) refused: u64,
+}
+
+/// Write units spent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Units {
+    pub(crate) acquires: f64,
+    pub(crate) adjustments: f64,
+    pub(crate) metering: f64,
+}
+
+impl Board {
+    /// Moves on to `elapsed_s`, with what the books hold now.
+    pub(crate) fn tick(&mut self, elapsed_s: u64, books: &[Book; TENANTS]) {
+        while self.elapsed_s < elapsed_s || self.seconds.is_empty() {
+            self.elapsed_s += u64::from(!self.seconds.is_empty());
+            self.seconds.push_front(Requests::default());
+        }
+        self.seconds.truncate(SECONDS);
+        let now = Requests {
+            admitted: books.iter().map(|book| book.admitted).sum(),
+            refused: books.iter().map(|book| book.refused).sum(),
+        };
+        if let Some(newest) = self.seconds.front_mut() {
+            newest.admitted += now.admitted - self.requests.admitted;
+            newest.refused += now.refused - self.requests.refused;
+        }
+        self.requests = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_count_in_the_second_in_which_they_are_seen() {
+        let mut board = Board::default();
+        let mut books = [Book::default(); TENANTS];
+        let mut tick = |elapsed_s, admitted, refused| {
+            books[1].admitted += admitted;
+            books[2].refused += refused;
+            board.tick(elapsed_s, &books);
+            board.seconds.iter().map(|s| (s.admitted, s.refused)).collect::<Vec<_>>()
+        };
+        assert_eq!(tick(0, 1, 0), [(1, 0)]);
+        assert_eq!(tick(0, 2, 1), [(3, 1)]);
+        assert_eq!(tick(1, 4, 0), [(4, 0), (3, 1)]);
+        assert_eq!(tick(3, 0, 5), [(0, 5), (0, 0), (4, 0), (3, 1)]);
+        assert_eq!(board.requests, Requests { admitted: 7, refused: 6 });
+    }
+}

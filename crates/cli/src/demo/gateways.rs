@@ -1,0 +1,134 @@
+//! The gateways in front of the model: they acquire before a call and correct after it.
+//!
+//! Everything happens in the order of the calls' times, one at a time; who waits for those times,
+//! and by which clock, is the caller's.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+use sluicegate::{AcquireError, Clock, CompositeStore, DynamoTable, Lease, Limiter};
+
+use super::traffic::{self, Call, MODEL, REQUESTS, TENANTS, TOKENS, Traffic};
+use crate::error::CliError;
+
+type Store = CompositeStore<DynamoTable>;
+
+/// Calls to come and calls under way.
+pub(crate) struct Gateways<C> {
+    limiter: Limiter<Store, C>,
+    traffic: Vec<Traffic>,
+    /// By time, and by the order in which they were planned.
+    events: BTreeMap<(i64, u64), Event<C>>,
+    planned: u64,
+    log: Sha256,
+    /// What was consumed and refused so far, by tenant.
+    pub(crate) books: [Book; TENANTS],
+    /// Write units spent on acquires.
+    pub(crate) acquire_units: f64,
+    /// Write units spent on corrections.
+    pub(crate) adjust_units: f64,
+}
+
+enum Event<C> {
+    Call { tenant: usize, call: Call },
+    Answer { tenant: usize, lease: Lease<Store, C>, by: i64 },
+}
+
+/// What one tenant was granted.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Book {
+    pub(crate) admitted: u64,
+    pub(crate) refused: u64,
+    /// Tokens of text, as corrected.
+    pub(crate) tokens: i64,
+}
+
+impl<C: Clock + Clone> Gateways<C> {
+    pub(crate) fn new(limiter: Limiter<Store, C>, seed: u64, start_ms: i64) -> Self {
+        let mut gateways = Self {
+            limiter,
+            traffic: (0..TENANTS).map(|tenant| Traffic::new(tenant, seed, start_ms)).collect(),
+            events: BTreeMap::new(),
+            planned: 0,
+            log: Sha256::new(),
+            books: [Book::default(); TENANTS],
+            acquire_units: 0.0,
+            adjust_units: 0.0,
+        };
+        for tenant in 0..TENANTS {
+            gateways.plan_call(tenant);
+        }
+        gateways
+    }
+
+    /// When the next event is due, in milliseconds since the epoch.
+    pub(crate) fn next_ms(&self) -> i64 {
+        self.events.first_key_value().map_or(i64::MAX, |((at_ms, _), _)| *at_ms)
+    }
+
+    /// Lets the next event happen, now.
+    pub(crate) async fn step(&mut self) -> Result<(), CliError> {
+        match self.events.pop_first() {
+            Some((_, Event::Call { tenant, call })) => self.call(tenant, call).await,
+            Some((_, Event::Answer { tenant, lease, by })) => self.answer(tenant, &lease, by).await,
+            None => Ok(()),
+        }
+    }
+
+    /// SHA-256 of all decisions so far, in hexadecimal: who asked for what and when, and the answer.
+    pub(crate) fn decisions_sha256(&self) -> String {
+        let mut text = String::new();
+        for byte in self.log.clone().finalize() {
+            let _ = write!(text, "{byte:02x}");
+        }
+        text
+    }
+
+    async fn call(&mut self, tenant: usize, call: Call) -> Result<(), CliError> {
+        self.plan_call(tenant);
+        let request = self.limiter.acquire(traffic::name(tenant), MODEL).no_cascade();
+        let request = request.consume(REQUESTS, 1).consume(TOKENS, call.estimate);
+        let book = &mut self.books[tenant];
+        let answer = match request.limits(traffic::limits()).await {
+            Ok(lease) => {
+                book.admitted += 1;
+                book.tokens += call.estimate;
+                self.acquire_units += lease.cost().write_units;
+                let by = call.actual - call.estimate;
+                self.plan(call.at_ms + call.latency_ms, Event::Answer { tenant, lease, by });
+                "granted".to_owned()
+            }
+            Err(AcquireError::LimitExceeded(exceeded)) => {
+                book.refused += 1;
+                format!("refused {}", exceeded.retry_after.unwrap_or_default().as_millis())
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let (name, Call { at_ms, estimate, .. }) = (traffic::name(tenant), call);
+        self.log.update(format!("{at_ms} {name} {estimate} {answer}\n"));
+        Ok(())
+    }
+
+    async fn answer(
+        &mut self,
+        tenant: usize,
+        lease: &Lease<Store, C>,
+        by: i64,
+    ) -> Result<(), CliError> {
+        let adjusted = lease.adjust(TOKENS, by).await?;
+        self.adjust_units += adjusted.write_units;
+        self.books[tenant].tokens += by;
+        Ok(())
+    }
+
+    fn plan_call(&mut self, tenant: usize) {
+        let call = self.traffic[tenant].next();
+        self.plan(call.at_ms, Event::Call { tenant, call });
+    }
+
+    fn plan(&mut self, at_ms: i64, event: Event<C>) {
+        self.planned += 1;
+        self.events.insert((at_ms, self.planned), event);
+    }
+}

@@ -1,0 +1,51 @@
+//! `sluicegate demo`: simulated gateways to a language model, one of their tenants greedy, over the
+//! embedded engine.
+
+mod board;
+mod gateways;
+mod headless;
+mod live;
+mod traffic;
+mod view;
+
+use std::process::ExitCode;
+
+use crate::error::CliError;
+use crate::output;
+
+/// Watch limits at work: simulated gateways, in the terminal or as a summary.
+///
+/// Six tenants share a model, each with limits of requests and of tokens a minute; they have bursts,
+/// and one asks for far more than its share. Everything runs in this process, on the engine of
+/// `sluicegate local`; nothing is kept.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate demo
+  sluicegate demo --headless --seconds 60 --seed 1
+
+Exit codes: 0 done, 1 the usage windows differ from what was consumed, 2 no terminal to draw on,
+5 the engine failed.")]
+pub(crate) struct Args {
+    /// Draw nothing and wait for nothing: simulate, then print a summary as JSON.
+    #[arg(long)]
+    headless: bool,
+    /// How long, in seconds of the gateways' time; in the terminal until `q` unless given.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: Option<u32>,
+    /// What the tenants ask for: the same seed, the same calls.
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Simulated by whoever does not say how long.
+const HEADLESS_SECONDS: u32 = 60;
+
+pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
+    if !args.headless {
+        return live::run(args.seconds, args.seed).await;
+    }
+    let summary = headless::run(args.seconds.unwrap_or(HEADLESS_SECONDS), args.seed).await?;
+    output::json(&summary)?;
+    Ok(if summary.usage_is_exact { ExitCode::SUCCESS } else { ExitCode::from(1) })
+}
