@@ -16,6 +16,7 @@ mod limits;
 mod local;
 mod options;
 mod output;
+mod process;
 mod quarantine;
 mod replay;
 mod shell;
@@ -53,6 +54,7 @@ enum Command {
     Limits(limits::Args),
     Local(local::Args),
     Man(shell::Man),
+    Process(process::Args),
     #[command(subcommand)]
     Quarantine(quarantine::Args),
     Replay(replay::Args),
@@ -96,6 +98,7 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
         Command::Limits(args) => limits::run(args, options).await,
         Command::Local(args) => local::run(args, options).await,
         Command::Man(args) => shell::man(&args),
+        Command::Process(args) => process::run(args, options).await,
         Command::Quarantine(args) => quarantine::run(args, options).await,
         Command::Replay(args) => replay::run(args, options).await,
         Command::Status(args) => status::run(args, options).await,

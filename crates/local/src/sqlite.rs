@@ -16,9 +16,9 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::Error;
 use crate::poller::Position;
 
-/// What the engine looks stream records up by.
+/// What the engine looks stream records up by; it asks for the range of a shard too.
 const INDEX: &str = "CREATE INDEX IF NOT EXISTS sluicegate_stream_order
-    ON _stream_records (table_name, CAST(sequence_number AS INTEGER))";
+    ON _stream_records (table_name, CAST(sequence_number AS INTEGER), shard_id)";
 
 /// Newest sequence number that the newest `?2` records of a table leave behind.
 const OLDEST_KEPT: &str = "SELECT CAST(sequence_number AS INTEGER) FROM _stream_records

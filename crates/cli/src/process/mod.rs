@@ -1,0 +1,162 @@
+//! `sluicegate process`: the stream of any table through the Lambda's handler, without a Lambda.
+
+mod checkpoints;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use sluicegate_core::WindowKinds;
+use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
+use sluicegate_local::{InProcess, table};
+use sluicegate_processor::{Processor, Retention, Settings, chain};
+use tokio::sync::watch;
+
+use crate::error::{CliError, say};
+use crate::feed::{Feed, interrupted, show_warnings};
+use crate::options::Options;
+use checkpoints::CheckpointFile;
+
+/// How long one batch may be repeated against a table that throttles.
+const BATCH_TIME: Duration = Duration::from_secs(60);
+/// Between two lines that say what was done, and two notes of how far that is.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+
+/// Count a table's stream in usage windows, where there is no Lambda to do it.
+///
+/// Reads every shard of the table's stream, from the oldest record on, and goes on as new ones
+/// come. A window refuses what it has counted: starting again, or beside the Lambda, changes no
+/// figure.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate process --table sluicegate-limits
+  sluicegate process --once --endpoint-url http://127.0.0.1:8000
+  sluicegate process --windows minute,hour,day --checkpoint limits.checkpoint
+
+Exit codes: 0 stopped or, with --once, caught up, 1 some records went to quarantine, 2 bad input,
+5 the table or its stream cannot be used.")]
+pub(crate) struct Args {
+    /// Stop when everything that is in the stream is counted.
+    #[arg(long)]
+    once: bool,
+    /// Note in this file how far the stream was read, and go on from there. For speed alone: without
+    /// it up to 24 hours are read again, and not counted again.
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Usage windows to count: any of minute, hour, day, month.
+    #[arg(long, default_value = "hour,day", value_name = "KINDS")]
+    windows: WindowKinds,
+    /// Days that windows are kept; at least 2, or 0 for ever.
+    #[arg(long, default_value = "90", value_name = "DAYS")]
+    ttl_days: Retention,
+    /// Records handed to the handler at once.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    batch_size: u16,
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    show_warnings();
+    let shutdown = interrupted()?;
+    let connection = options.connect().await?;
+    let arn = table::stream_arn(&connection.client(), connection.table()).await?;
+    let source = StreamSource::new(aws_sdk_dynamodbstreams::Client::new(connection.config()), &arn);
+    // A follower asks again for ever; a missing permission is to be told.
+    source.shards().await.map_err(|error| unreadable(&error))?;
+
+    let mut settings = Settings::new(connection.table());
+    settings.windows = args.windows;
+    settings.retention = args.ttl_days;
+    let client = sluicegate_processor::client(connection.config());
+    let feed = Feed::default();
+    let handler =
+        InProcess::new(Processor::new(client, settings), BATCH_TIME).observed_by(feed.observer());
+    let polling = poller::Settings {
+        batch_size: BatchSize::new(args.batch_size.into())?,
+        ..poller::Settings::default()
+    };
+    let file = args.checkpoint.map(|path| CheckpointFile::new(path, arn));
+    let mut poller = Poller::new(source, handler, polling);
+    if let Some(checkpoints) = file.as_ref().and_then(CheckpointFile::load) {
+        poller = poller.starting_after(checkpoints);
+    }
+    if args.once {
+        let drained = poller.drain().await;
+        save(file.as_ref(), &poller)?;
+        drained.map_err(|error| unreadable(&error))?;
+    } else {
+        follow(&mut poller, shutdown, &feed, file.as_ref()).await?;
+    }
+    report(&feed);
+    let quarantined = feed.totals().quarantined > 0;
+    Ok(if quarantined { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+async fn follow<S: Source>(
+    poller: &mut Poller<S, InProcess>,
+    shutdown: impl Future<Output = ()> + Send,
+    feed: &Feed,
+    file: Option<&CheckpointFile>,
+) -> Result<(), CliError> {
+    say("following the stream; Ctrl-C stops");
+    let (signal, stop) = watch::channel(false);
+    let polling = async {
+        let mut told = 0;
+        while !*stop.borrow() {
+            let mut stop = stop.clone();
+            let pause = async {
+                tokio::select! {
+                    () = tokio::time::sleep(REPORT_INTERVAL) => {}
+                    _ = stop.wait_for(|stopping| *stopping) => {}
+                }
+            };
+            poller.run_until(pause).await?;
+            save(file, poller)?;
+            if !*stop.borrow() && feed.totals().records > told {
+                report(feed);
+                told = feed.totals().records;
+            }
+        }
+        Ok(())
+    };
+    let stopping = async {
+        shutdown.await;
+        signal.send_replace(true);
+        // What ends is the polling.
+        std::future::pending().await
+    };
+    tokio::select! {
+        ended = polling => ended,
+        () = stopping => Ok(()),
+    }
+}
+
+fn save<S: Source>(
+    file: Option<&CheckpointFile>,
+    poller: &Poller<S, InProcess>,
+) -> Result<(), CliError> {
+    file.map_or(Ok(()), |file| file.save(&poller.checkpoints()))
+}
+
+/// What was done so far, in one line.
+fn report(feed: &Feed) {
+    let totals = feed.totals();
+    let age = totals.record_age_ms.map_or_else(String::new, |ms| {
+        format!("; the newest batch was {:.1} s behind", ms / 1_000.0)
+    });
+    say(&format!(
+        "{} records: {} window updates, {} counted before, {} quarantined, {} write units{age}",
+        totals.records,
+        totals.windows_written,
+        totals.duplicates_dropped,
+        totals.quarantined,
+        totals.write_units,
+    ));
+}
+
+fn unreadable(error: &sluicegate_local::Error) -> CliError {
+    CliError::Store(format!(
+        "{}; allow dynamodb:DescribeStream, GetShardIterator and GetRecords on the table's stream, or check --endpoint-url",
+        chain(error)
+    ))
+}
