@@ -4,11 +4,11 @@
 //! trimmed. Windows refuse what they have counted, so a loop that was killed starts again at the
 //! oldest record left and counts nothing twice: there is no checkpoint that could be wrong.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use sluicegate::dynamo::TableError;
 use sluicegate_processor::{Processor, Settings};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::function::{InProcess, Observer};
@@ -23,7 +23,7 @@ const BATCH_TIME: Duration = Duration::from_secs(60);
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Records in a batch: a window is written once for all of them.
 const BATCH_RECORDS: usize = 1_000;
-const TRIM_INTERVAL: Duration = Duration::from_secs(2);
+const TIDY_INTERVAL: Duration = Duration::from_secs(2);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// Of processed records, what a comparison of windows with the stream may want to see, and what a
 /// restart delivers again.
@@ -94,57 +94,30 @@ impl LocalLoop {
     /// # Errors
     /// [`Error::Engine`] and [`Error::Stream`] when the storage fails.
     pub async fn run_until(
-        mut self,
+        self,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<Report, Error> {
-        let (signal, stop) = watch::channel(false);
-        let stopped = async {
-            shutdown.await;
-            signal.send_replace(true);
-            // Never done, so that the loop below is what ends.
-            std::future::pending().await
-        };
-        tokio::select! {
-            followed = follow(&self.engine, &mut self.poller, self.log.as_ref(), stop) => followed?,
-            () = stopped => {}
+        let Self { engine, public, mut poller, log } = self;
+        let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
+        let mut shutdown = pin!(shutdown);
+        while poller.turn(TIDY_INTERVAL, shutdown.as_mut()).await? {
+            let sweep = Instant::now() >= next_sweep;
+            if sweep {
+                next_sweep = Instant::now() + SWEEP_INTERVAL;
+            }
+            if let Err(error) = tidy(&engine, &poller.checkpoints(), log.as_ref(), sweep).await {
+                tracing::warn!(%error, "the engine's file grows until that is possible again");
+            }
         }
-        self.public.stop().await?;
-        let report = self.poller.drain().await?;
-        drop((self.poller, self.log));
-        self.engine.stop().await?;
+        public.stop().await?;
+        let report = poller.drain().await?;
+        drop((poller, log));
+        engine.stop().await?;
         Ok(report)
     }
 }
 
-/// Polls, and between runs does what DynamoDB does by itself: trims the stream, deletes what has
-/// expired.
-async fn follow(
-    engine: &EmbeddedEngine,
-    poller: &mut Poller<StreamSource, InProcess>,
-    log: Option<&StreamLog>,
-    stop: watch::Receiver<bool>,
-) -> Result<(), Error> {
-    let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
-    while !*stop.borrow() {
-        let mut stop = stop.clone();
-        let pause = async {
-            tokio::select! {
-                () = tokio::time::sleep(TRIM_INTERVAL) => {}
-                _ = stop.wait_for(|stopping| *stopping) => {}
-            }
-        };
-        poller.run_until(pause).await?;
-        let sweep = Instant::now() >= next_sweep;
-        if let Err(error) = tidy(engine, &poller.checkpoints(), log, sweep).await {
-            tracing::warn!(%error, "the engine's file grows until that is possible again");
-        }
-        if sweep {
-            next_sweep = Instant::now() + SWEEP_INTERVAL;
-        }
-    }
-    Ok(())
-}
-
+/// What DynamoDB does by itself: trims the stream, deletes what has expired.
 async fn tidy(
     engine: &EmbeddedEngine,
     checkpoints: &Checkpoints,

@@ -3,6 +3,7 @@
 mod checkpoints;
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use sluicegate_core::WindowKinds;
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
 use sluicegate_processor::{Processor, Retention, Settings, chain};
-use tokio::sync::watch;
 
 use crate::error::{CliError, say};
 use crate::feed::{Feed, interrupted, show_warnings};
@@ -84,10 +84,10 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         let drained = poller.drain().await;
         save(file.as_ref(), &poller)?;
         drained.map_err(|error| unreadable(&error))?;
+        report(&feed);
     } else {
         follow(&mut poller, shutdown, &feed, file.as_ref()).await?;
     }
-    report(&feed);
     let quarantined = feed.totals().quarantined > 0;
     Ok(if quarantined { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
@@ -99,35 +99,17 @@ async fn follow<S: Source>(
     file: Option<&CheckpointFile>,
 ) -> Result<(), CliError> {
     say("following the stream; Ctrl-C stops");
-    let (signal, stop) = watch::channel(false);
-    let polling = async {
-        let mut told = 0;
-        while !*stop.borrow() {
-            let mut stop = stop.clone();
-            let pause = async {
-                tokio::select! {
-                    () = tokio::time::sleep(REPORT_INTERVAL) => {}
-                    _ = stop.wait_for(|stopping| *stopping) => {}
-                }
-            };
-            poller.run_until(pause).await?;
-            save(file, poller)?;
-            if !*stop.borrow() && feed.totals().records > told {
-                report(feed);
-                told = feed.totals().records;
-            }
+    let (mut shutdown, mut told) = (pin!(shutdown), 0);
+    loop {
+        let goes_on = poller.turn(REPORT_INTERVAL, shutdown.as_mut()).await?;
+        save(file, poller)?;
+        if !goes_on || feed.totals().records > told {
+            report(feed);
+            told = feed.totals().records;
         }
-        Ok(())
-    };
-    let stopping = async {
-        shutdown.await;
-        signal.send_replace(true);
-        // What ends is the polling.
-        std::future::pending().await
-    };
-    tokio::select! {
-        ended = polling => ended,
-        () = stopping => Ok(()),
+        if !goes_on {
+            return Ok(());
+        }
     }
 }
 

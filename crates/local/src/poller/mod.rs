@@ -155,6 +155,27 @@ impl<S: Source, H: Handler> Poller<S, H> {
         run.await
     }
 
+    /// As [`run_until`](Self::run_until), for `duration` at most; whether it is to go on, which
+    /// ends when `shutdown` resolved. Between two turns no call of the handler is under way.
+    ///
+    /// # Errors
+    /// [`Error::Exhausted`] when the settings say so.
+    pub async fn turn(
+        &mut self,
+        duration: Duration,
+        shutdown: impl Future<Output = ()> + Send,
+    ) -> Result<bool, Error> {
+        let mut goes_on = true;
+        let turn = async {
+            tokio::select! {
+                () = shutdown => goes_on = false,
+                () = tokio::time::sleep(duration) => {}
+            }
+        };
+        self.run_until(turn).await?;
+        Ok(goes_on)
+    }
+
     async fn run(&mut self, mode: Mode, stop: watch::Receiver<bool>) -> Result<Report, Error> {
         let Self { source, handler, settings, progress, finished } = self;
         let context = Context { source, handler, settings, progress, mode, stop };
