@@ -255,6 +255,25 @@ async fn the_window_lets_a_batch_fill_and_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn turns_go_on_where_the_last_ended_until_the_shutdown() {
+    let source = Growing::default();
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    let mut poller = Poller::new(&source, &handler, settings(10));
+    let start = tokio::time::Instant::now();
+    let mut shutdown = std::pin::pin!(tokio::time::sleep(Duration::from_secs(5)));
+    let mut turns = 0;
+    loop {
+        source.0.lock().unwrap().push_back(record(turns));
+        turns += 1;
+        if !poller.turn(Duration::from_secs(2), shutdown.as_mut()).await.unwrap() {
+            break;
+        }
+    }
+    assert_eq!((turns, start.elapsed()), (3, Duration::from_secs(5)));
+    assert_eq!(handler.batches(), [[0], [1], [2]]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn shutting_down_cuts_a_retry_short_and_keeps_what_is_done() {
     let handler = Script::new(|_: &[u64]| Answer::Failed(vec![id(2)]));
     let hour = Duration::from_secs(3_600);
