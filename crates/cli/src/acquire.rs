@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluicegate::{
-    AcquireError, AcquireRequest, DynamoStore, LimitStatus, Limiter, Remaining, SystemClock, Wait,
+    AcquireError, AcquireRequest, DynamoStore, LimitStatus, Limiter, Remaining, Wait,
 };
 
 use crate::amount::Amount;
@@ -96,7 +96,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
 async fn request<'a>(
     args: &Args,
     limiter: &'a Limiter<DynamoStore>,
-) -> Result<AcquireRequest<'a, DynamoStore, SystemClock>, CliError> {
+) -> Result<AcquireRequest<&'a Limiter<DynamoStore>>, CliError> {
     let Bucket { entity, resource, limit, .. } = &args.bucket;
     let mut request = limiter.acquire(entity, resource).limits(limit.iter().cloned());
     for Amount { limit, milli } in &args.consume {
