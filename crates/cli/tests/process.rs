@@ -4,6 +4,7 @@
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter};
 use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{RunningEngine, engines_under_test};
@@ -105,6 +106,32 @@ async fn it_follows_the_stream_until_it_is_stopped() {
         assert!(lines.contains("0 quarantined"), "{lines}");
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_cannot_be_counted_is_told_and_the_rest_is_counted() {
+    on_every_engine(async |engine, table| {
+        let broken = [("PK", "ENTITY#odd"), ("SK", "#BUCKET#model"), ("b_tpd_tc", "many")];
+        let mut put = engine.client().put_item().table_name(table);
+        for (name, value) in broken {
+            put = put.item(name, AttributeValue::S(value.into()));
+        }
+        put.send().await.unwrap();
+        acquire(engine, table, 1).await;
+        let lines = said(process(engine, table, &["--once"]).output().await.unwrap(), 1);
+        assert!(lines.contains("quarantined ") && lines.contains("1 quarantined"), "{lines}");
+        assert_eq!(counted(engine, table).await, 10);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_window_that_there_is_not_is_bad_input() {
+    let [kind, ..] = &engines_under_test()[..] else { panic!("no engine") };
+    let engine = RunningEngine::start(kind.clone()).await;
+    let output = process(&engine, "any", &["--windows", "week"]).output().await.unwrap();
+    assert!(said(output, 2).contains("week"));
+    engine.stop().await;
 }
 
 #[tokio::test]

@@ -24,8 +24,8 @@ Examples:
   sluicegate demo
   sluicegate demo --headless --seconds 60 --seed 1
 
-Exit codes: 0 done, 1 the usage windows differ from what was consumed, 2 no terminal to draw on,
-5 the engine failed.")]
+Exit codes: 0 done, 2 bad input or no terminal to draw on, 5 the engine failed or the usage windows
+differ from what was consumed.")]
 pub(crate) struct Args {
     /// Draw nothing and wait for nothing: simulate, then print a summary as JSON.
     #[arg(long)]
@@ -47,5 +47,9 @@ pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
     }
     let summary = headless::run(args.seconds.unwrap_or(HEADLESS_SECONDS), args.seed).await?;
     output::json(&summary)?;
-    Ok(if summary.usage_is_exact { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    if summary.usage_is_exact {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let differs = "the usage windows differ from what was consumed; please report this seed";
+    Err(CliError::Store(differs.to_owned()))
 }

@@ -30,7 +30,7 @@ async fn a_port_in_use_is_one_line_with_the_next_thing_to_type() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_used_is_named() {
+async fn what_cannot_be_used_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing/local.db");
     let no_database = folder.path().join("notes.txt");
@@ -42,4 +42,6 @@ async fn a_file_that_cannot_be_used_is_named() {
         let line = String::from_utf8(output.stderr).unwrap();
         assert!(line.lines().count() == 1 && line.contains(file), "{line}");
     }
+    let output = command(&["--windows", "week"]).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(2));
 }
