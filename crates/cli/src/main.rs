@@ -18,6 +18,7 @@ mod options;
 mod output;
 mod process;
 mod quarantine;
+mod readable;
 mod replay;
 mod shell;
 mod status;

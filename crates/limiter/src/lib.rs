@@ -27,7 +27,7 @@
 //! estimated, [`adjust`](Lease::adjust) while tokens arrive or once they are counted, and
 //! [`release`](Lease::release) when the call failed. An adjustment is never refused: a balance may go
 //! below zero, and the next acquires wait until it is earned back. Dropping a lease keeps what was
-//! taken. [`wait_up_to`](AcquireRequest::wait_up_to) waits for tokens that come soon, in order.
+//! taken; [`Limiter::adjust`] corrects a bucket without one. [`wait_up_to`](AcquireRequest::wait_up_to) waits for tokens that come soon, in order.
 //!
 //! # Where limits come from
 //!

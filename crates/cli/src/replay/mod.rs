@@ -32,7 +32,7 @@ const LONG_INPUT: u64 = 5_000;
 /// Replay stream events and print the usage windows they add up to.
 ///
 /// The events go through the handler that the Lambda runs, into a DynamoDB engine inside this
-/// process or, with --table on the command line, into a real table, and the windows are read back from there.
+/// process or, with --table, into a real table, and the windows are read back from there.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -56,6 +56,10 @@ pub(crate) struct Args {
     /// Deliver everything this many times.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
+    /// Write to this DynamoDB table instead of the engine inside this process; the environment's is
+    /// not taken.
+    #[arg(long, value_name = "NAME")]
+    table: Option<String>,
     /// Days that windows are kept in the table; at least 2, or 0 for ever.
     #[arg(long, default_value = "90", value_name = "DAYS")]
     ttl_days: Retention,
@@ -74,7 +78,7 @@ struct Replayed {
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let input = Input::read(&args.paths)?;
-    let target = Target::open(options).await?;
+    let target = Target::open(args.table.as_deref(), options).await?;
     let mut settings = Settings::new(target.table());
     settings.retention = args.ttl_days;
     settings.windows.clone_from(&args.windows);

@@ -33,8 +33,8 @@ pub(super) struct Target {
 impl Target {
     /// Opens the table that the command line names, or starts an engine with a fresh one. The
     /// environment's table is not taken: a replay for a look must not write to it.
-    pub(super) async fn open(options: &Options) -> Result<Self, CliError> {
-        if options.table.is_none() {
+    pub(super) async fn open(table: Option<&str>, options: &Options) -> Result<Self, CliError> {
+        if table.is_none() {
             return match options.endpoint_url {
                 Some(_) => Err(CliError::bad("--endpoint-url says nothing without --table")),
                 None => Self::embedded().await,

@@ -5,16 +5,16 @@ mod standing;
 use std::collections::{HashMap, HashSet};
 use std::process::ExitCode;
 
-use futures_util::TryStreamExt;
 use serde_dynamo::Item;
 use sluicegate::{Clock, Consistency, DynamoTable, SystemClock, Table};
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{BucketId, CompositeBucket, ItemError, StoredLimits};
 
 use crate::connection::Connection;
-use crate::error::CliError;
+use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output::{self, duration, tokens};
+use crate::readable::{Readable, readable};
 use crate::whose::{Whose, Words};
 use standing::Standing;
 
@@ -33,7 +33,8 @@ FROM is the level that names the limit: entity+resource, entity, resource, syste
 one that came with an acquire; deleted for one that goes with the next refill, because its level
 no longer names it.
 
-Exit codes: 0 shown, 1 there is no such bucket, 2 bad input, 5 the table could not be used.")]
+Exit codes: 0 shown, 1 there is no such bucket, or a broken one was left out, 2 bad
+input, 5 the table could not be used.")]
 pub(crate) struct Args {
     #[command(flatten)]
     whose: Words,
@@ -42,7 +43,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let whose = args.whose.whose()?;
     let connection = options.connect().await?;
-    let standings = standings(&connection, &whose).await?;
+    let Readable { items: standings, broken } = standings(&connection, &whose).await?;
     if standings.is_empty() {
         if options.is_json() {
             output::json(&standings)?;
@@ -56,12 +57,12 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     } else {
         output::line(&shown(&standings))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
 }
 
-async fn standings(connection: &Connection, whose: &Whose) -> Result<Vec<Standing>, CliError> {
+async fn standings(connection: &Connection, whose: &Whose) -> Result<Readable<Standing>, CliError> {
     let table = DynamoTable::new(&connection.client(), connection.table());
-    let buckets = buckets(connection, &table, whose).await?;
+    let Readable { items: buckets, broken } = buckets(connection, &table, whose).await?;
     let mut levels = HashMap::new();
     let scopes = buckets.iter().flat_map(|(bucket, _)| LimitsScope::levels(bucket));
     let scopes: Vec<LimitsScope> = scopes.collect::<HashSet<_>>().into_iter().collect();
@@ -76,7 +77,7 @@ async fn standings(connection: &Connection, whose: &Whose) -> Result<Vec<Standin
     let of_bucket = |(bucket, image): &(BucketId, Option<CompositeBucket>)| {
         Standing::all(bucket, image.as_ref(), &levels, now)
     };
-    Ok(buckets.iter().flat_map(of_bucket).collect())
+    Ok(Readable { items: buckets.iter().flat_map(of_bucket).collect(), broken })
 }
 
 /// The buckets in question; the one that was named even if nobody used it yet.
@@ -84,20 +85,21 @@ async fn buckets(
     connection: &Connection,
     table: &DynamoTable,
     whose: &Whose,
-) -> Result<Vec<(BucketId, Option<CompositeBucket>)>, CliError> {
+) -> Result<Readable<(BucketId, Option<CompositeBucket>)>, CliError> {
     let reader = connection.reader();
-    let images: Vec<CompositeBucket> = match whose {
+    let images: Readable<CompositeBucket> = match whose {
         Whose::Bucket(entity, resource) => {
             let keys = [ItemKey::Bucket(entity.clone(), resource.clone())];
             let item = read(table, &keys).await?.into_iter().next().flatten();
             let image = decoded(item.as_ref(), CompositeBucket::from_item)?;
             let bucket = BucketId { entity: entity.clone(), resource: resource.clone() };
-            return Ok(vec![(bucket, image)]);
+            return Ok(Readable { items: vec![(bucket, image)], broken: 0 });
         }
-        Whose::Entity(entity) => reader.buckets_of_entity(entity).try_collect().await?,
-        Whose::Resource(resource) => reader.buckets_of_resource(resource).try_collect().await?,
+        Whose::Entity(entity) => readable(reader.buckets_of_entity(entity)).await?,
+        Whose::Resource(resource) => readable(reader.buckets_of_resource(resource)).await?,
     };
-    Ok(images.into_iter().map(|image| (image.id(), Some(image))).collect())
+    let items = images.items.into_iter().map(|image| (image.id(), Some(image))).collect();
+    Ok(Readable { items, broken: images.broken })
 }
 
 async fn read(table: &DynamoTable, keys: &[ItemKey]) -> Result<Vec<Option<Item>>, CliError> {

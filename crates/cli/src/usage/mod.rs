@@ -7,17 +7,18 @@ mod html;
 mod series;
 pub(crate) mod time;
 
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use futures_util::TryStreamExt;
 use sluicegate::{Clock, EpochMillis, SystemClock, UsageWindow, WindowKind, WindowSpan};
 
 use crate::connection::Connection;
-use crate::error::CliError;
+use crate::error::{CliError, exit};
 use crate::options::{Options, Output};
 use crate::output;
+use crate::readable::{Readable, readable};
 use crate::whose::{Whose, Words};
 use series::{Question, Series};
 use time::Instant;
@@ -32,8 +33,7 @@ Examples:
   sluicegate usage user-123 gpt-4 --html usage.html
   sluicegate usage check user-123
 
-Exit codes: 0 shown, 2 bad input, 5 the table could not be used, 6 the page could not be written;
-`usage check` has 1 for figures that differ.")]
+Exit codes: 0 shown, 1 without broken items, 2 bad input, 5 the table could not be used, 6 the page could not be written.")]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -104,10 +104,13 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         question.check_length()?;
     }
     let connection = options.connect().await?;
-    let windows = read(&connection, &question.whose, &question.span).await?;
+    let Readable { items: windows, broken } =
+        read(&connection, &question.whose, &question.span).await?;
     if let Some(file) = &args.html {
         let page = html::page(&question, &windows);
-        std::fs::write(file, page)?;
+        let told =
+            |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", file.display()));
+        std::fs::write(file, page).map_err(told)?;
         output::line(&format!("wrote {}", file.display()))?;
     } else if args.chart {
         let width = chart::terminal_columns();
@@ -120,7 +123,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             Output::Table => output::line(&output::windows::tables(&windows))?,
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
 }
 
 /// The windows, sorted as `replay` sorts them. One that only moved its watermark has no figures.
@@ -128,17 +131,15 @@ pub(crate) async fn read(
     connection: &Connection,
     whose: &Whose,
     span: &WindowSpan,
-) -> Result<Vec<UsageWindow>, CliError> {
+) -> Result<Readable<UsageWindow>, CliError> {
     let reader = connection.reader();
-    let mut windows: Vec<UsageWindow> = match whose {
-        Whose::Bucket(entity, resource) => {
-            reader.usage(entity, resource, span).try_collect().await?
-        }
-        Whose::Entity(entity) => reader.usage_of_entity(entity, span).try_collect().await?,
-        Whose::Resource(resource) => reader.usage_of_resource(resource, span).try_collect().await?,
+    let mut windows = match whose {
+        Whose::Bucket(entity, resource) => readable(reader.usage(entity, resource, span)).await?,
+        Whose::Entity(entity) => readable(reader.usage_of_entity(entity, span)).await?,
+        Whose::Resource(resource) => readable(reader.usage_of_resource(resource, span)).await?,
     };
-    windows.retain(|usage| usage.events > 0);
-    windows.sort_by_cached_key(|usage| {
+    windows.items.retain(|usage| usage.events > 0);
+    windows.items.sort_by_cached_key(|usage| {
         (usage.entity.clone(), usage.resource.clone(), usage.window.start_s())
     });
     Ok(windows)

@@ -60,6 +60,40 @@ async fn windows_are_those_of_replay_by_bucket_entity_and_resource() {
     .await;
 }
 
+/// A counter that somebody replaced by text hides no other window and is not passed over in silence.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_item_is_told_and_the_rest_is_shown() {
+    on_every_engine(async |shell| {
+        replayed(shell);
+        shell.run("acquire user-123 gpt-4 --consume x=1 --limit x=5/d").text(0);
+        shell.run("acquire other gpt-4 --consume x=1 --limit x=5/d").text(0);
+        let whole = shell.run(&format!("usage --resource gpt-4 {DAY} --output json")).json(0);
+        for (sk, name) in
+            [("#USAGE#gpt-4#hour#2026-01-28T14:00:00Z", "u_rpm"), ("#BUCKET#gpt-4", "b_x_tk")]
+        {
+            let text = |text: &str| aws_sdk_dynamodb::types::AttributeValue::S(text.to_owned());
+            let update = shell.engine.client().update_item().table_name(&shell.table);
+            let update = update.key("PK", text("ENTITY#user-123")).key("SK", text(sk));
+            let update = update.update_expression("SET #name = :text");
+            let update = update.expression_attribute_names("#name", name);
+            update.expression_attribute_values(":text", text("x")).send().await.unwrap();
+        }
+        let usage = shell.run(&format!("usage --resource gpt-4 {DAY} --output json"));
+        assert_eq!(usage.json(1).as_array().unwrap().len(), whole.as_array().unwrap().len() - 1);
+        assert!(
+            usage.err.contains("left out: the item ENTITY#user-123 / #USAGE#"),
+            "{}",
+            usage.err
+        );
+        let check = shell.run(&format!("usage check user-123 {DAY}"));
+        assert!(check.text(1).contains("1 item cannot be read"), "{}", check.out);
+        let status = shell.run("status --resource gpt-4 --output json");
+        assert_eq!(status.json(1)[0]["entity"], "other");
+        assert!(status.err.contains("left out: the item ENTITY#user-123 / #BUCKET#"));
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn windows_as_table_csv_and_bars() {
     on_every_engine(async |shell| {

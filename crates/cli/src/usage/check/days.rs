@@ -32,7 +32,8 @@ pub(super) async fn check(
     let starts = instant(first.start_s())..instant(last.end_s());
     let hours = read(connection, whose, &WindowSpan { kind: WindowKind::Hour, starts }).await?;
     let days = read(connection, whose, days).await?;
-    compare(&hours, &days, SystemClock.now().get() / 1_000, findings);
+    findings.broken(hours.broken + days.broken);
+    compare(&hours.items, &days.items, SystemClock.now().get() / 1_000, findings);
     Ok(())
 }
 

@@ -77,6 +77,15 @@ impl Findings {
         self.differ.push(Finding { of: of.into(), what: what.into() });
     }
 
+    /// Notes windows that cannot be read.
+    pub(super) fn broken(&mut self, windows: usize) {
+        if windows > 0 {
+            let what =
+                format!("{} cannot be read; repair or delete them", counted(windows, "item"));
+            self.differs("hours and days", what);
+        }
+    }
+
     pub(super) fn unchecked(&mut self, of: impl Into<String>, why: impl Into<String>) {
         self.unchecked.push(Finding { of: of.into(), what: why.into() });
     }

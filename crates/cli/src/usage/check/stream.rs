@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use sluicegate::dynamo::{TableError, stream_arn};
 use sluicegate::{
-    CompositeBucket, Consistency, DynamoTable, EntityId, EpochMillis, Resource, Table, WindowKind,
-    WindowSpan,
+    CompositeBucket, Consistency, DynamoTable, EntityId, EpochMillis, ItemError, Resource, Table,
+    WindowKind, WindowSpan,
 };
 use sluicegate_core::Window;
 use sluicegate_core::keys::ItemKey;
@@ -52,22 +52,42 @@ pub(super) async fn check(
         findings.unchecked(OF, format!("the stream holds no record of {whose} any more"));
     }
     for ((entity, resource), history) in found {
-        let name = format!("{entity} on {resource}");
-        match history {
-            History::Odd(why) => findings.unchecked(name, format!("a record is odd: {why}")),
-            History::Changes(changes) => {
-                let counters = counters(connection, &entity, &resource).await?;
-                if !lead_up(&changes, counters.as_ref()) {
-                    findings
-                        .unchecked(name, "the stream does not have all records up to the counters yet, or any more; try again");
-                    continue;
-                }
-                for kind in WindowKind::ALL {
-                    let held = held(connection, &entity, &resource, kind, &changes).await?;
-                    compare(&name, kind, &changes, &held, findings);
-                }
-            }
+        check_bucket(connection, &entity, &resource, history, findings).await?;
+    }
+    Ok(())
+}
+
+async fn check_bucket(
+    connection: &Connection,
+    entity: &EntityId,
+    resource: &Resource,
+    history: History,
+    findings: &mut Findings,
+) -> Result<(), CliError> {
+    let name = format!("{entity} on {resource}");
+    let changes = match history {
+        History::Changes(changes) => changes,
+        History::Odd(why) => {
+            findings.unchecked(name, format!("a record is odd: {why}"));
+            return Ok(());
         }
+    };
+    let counters = match counters(connection, entity, resource).await? {
+        Ok(counters) => counters,
+        Err(broken) => {
+            findings.unchecked(name, format!("the bucket is broken: {broken}"));
+            return Ok(());
+        }
+    };
+    if !lead_up(&changes, counters.as_ref()) {
+        let why =
+            "the stream does not have all records up to the counters yet, or any more; try again";
+        findings.unchecked(name, why);
+        return Ok(());
+    }
+    for kind in WindowKind::ALL {
+        let held = held(connection, entity, resource, kind, &changes).await?;
+        compare(&name, kind, &changes, &held, findings);
     }
     Ok(())
 }
@@ -77,19 +97,16 @@ async fn counters(
     connection: &Connection,
     entity: &EntityId,
     resource: &Resource,
-) -> Result<Option<Counters>, CliError> {
+) -> Result<Result<Option<Counters>, ItemError>, CliError> {
     let table = DynamoTable::new(&connection.client(), connection.table());
     let keys = [ItemKey::Bucket(entity.clone(), resource.clone())];
     let found = table.read(&keys, Consistency::Strong).await?;
-    let Some(item) = found.items.into_iter().next().flatten() else { return Ok(None) };
-    let bucket = CompositeBucket::from_item(&item);
-    let bucket =
-        bucket.map_err(|error| CliError::Store(format!("the bucket is broken: {error}")))?;
+    let Some(item) = found.items.into_iter().next().flatten() else { return Ok(Ok(None)) };
     let of = |bucket: CompositeBucket| {
         let limits = bucket.limits.into_iter();
         limits.map(|(limit, bucket)| (limit, bucket.consumed.get().into())).collect()
     };
-    Ok(bucket.map(of))
+    Ok(CompositeBucket::from_item(&item).map(|bucket| bucket.map(of)))
 }
 
 /// Whether each change begins where the one before it ended, and the last ends at the counters.
@@ -113,7 +130,8 @@ async fn held(
     let instant = |seconds: i64| EpochMillis::new(seconds * 1_000).unwrap_or(EpochMillis::MAX);
     let starts = instant(kind.containing(first).start_s())..instant(kind.containing(last).end_s());
     let whose = Whose::Bucket(entity.clone(), resource.clone());
-    let windows = read(connection, &whose, &WindowSpan { kind, starts }).await?;
+    // Broken ones were told with the hours and days; here they are missing.
+    let windows = read(connection, &whose, &WindowSpan { kind, starts }).await?.items;
     Ok(windows.iter().map(|usage| (usage.window, usage.into())).collect())
 }
 
