@@ -4,15 +4,13 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sluicegate_core::{
-    Amounts, BucketId, Configuration, EntityId, LimitName, Millitokens, Resource, Rules,
-};
+use sluicegate_core::{BucketId, Configuration, EntityId, LimitName, Millitokens, Resource, Rules};
 
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::request::PeekRequest;
+use crate::request::{PeekRequest, amounts};
 use crate::store::{Adjusted, Correction, Store, new_id};
 
 /// A correction of a bucket. Awaiting it adds every amount to what was consumed; it is never
@@ -94,7 +92,10 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
     async fn send(self) -> Result<Adjusted, AdjustError> {
         let entity = EntityId::new(&self.entity).map_err(InvalidRequest::from)?;
         let resource = Resource::new(&self.resource).map_err(InvalidRequest::from)?;
-        let amounts = checked(&self.amounts)?;
+        let amounts = amounts(&self.amounts, |amount| amount != Millitokens::ZERO)?;
+        if amounts.is_empty() {
+            return Err(InvalidRequest::Nothing.into());
+        }
         let mut buckets: Vec<(EntityId, Rules)> = vec![(entity, Rules::new())];
         for status in self.peek.await.map_err(of_peek)? {
             match buckets.iter_mut().find(|(entity, _)| *entity == status.entity) {
@@ -143,21 +144,6 @@ impl<'a, S: Store, C: Clock> IntoFuture for AdjustRequest<'a, S, C> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
-}
-
-fn checked(amounts: &[(String, i128)]) -> Result<Amounts, InvalidRequest> {
-    let mut checked = Amounts::new();
-    for (limit, milli) in amounts {
-        let limit = LimitName::new(limit).map_err(InvalidRequest::LimitName)?;
-        let amount = i64::try_from(*milli).ok().and_then(|milli| Millitokens::new(milli).ok());
-        let Some(amount) = amount.filter(|amount| *amount != Millitokens::ZERO) else {
-            return Err(InvalidRequest::Amount { limit, milli: *milli });
-        };
-        if checked.insert(limit.clone(), amount).is_some() {
-            return Err(InvalidRequest::Twice(limit));
-        }
-    }
-    if checked.is_empty() { Err(InvalidRequest::Nothing) } else { Ok(checked) }
 }
 
 /// Why looking failed. Nothing was asked for, so nothing can be short.

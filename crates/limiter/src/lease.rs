@@ -12,6 +12,7 @@ use self::account::{Account, Change, clamped};
 use crate::clock::Clock;
 use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
+use crate::request::amount;
 use crate::store::{Adjusted, Grant, Part, Store};
 
 /// Tokens that were taken before the guarded work starts.
@@ -106,11 +107,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
     }
 
     async fn adjust_wide(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
-        let limit = LimitName::new(limit).map_err(InvalidRequest::LimitName)?;
-        let amount = i64::try_from(milli).ok().and_then(|milli| Millitokens::new(milli).ok());
-        let Some(amount) = amount else {
-            return Err(InvalidRequest::Amount { limit, milli }.into());
-        };
+        let (limit, amount) = amount(limit, milli)?;
         let knows = |part: &Part| {
             let image = part.image.as_ref();
             part.configuration.rule(&limit).is_some()

@@ -1,20 +1,23 @@
 //! Making a request: what is said is collected, checked once, and sent.
 
-use std::future::{Future, IntoFuture};
+use std::future::IntoFuture;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Either, select};
-use sluicegate_core::{
-    Amounts, BucketId, EntityId, LIMITS_MAX, LimitName, Millitokens, Resource, Rules,
-};
-use tracing::{Instrument, Span, field};
+use futures_util::future::BoxFuture;
+use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, LimitName, Millitokens, Resource, Rules};
 
+use self::send::{attempt, wait_for};
 use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
 use crate::lease::Lease;
 use crate::limit::Limit;
 use crate::limiter::{Limiter, Mode};
-use crate::store::{Cascade, Grant, Request, Store};
+use crate::store::{Cascade, Request, Store};
+
+mod peek;
+mod send;
+
+pub use peek::PeekRequest;
 
 /// A request for tokens. Awaiting it takes everything that is asked, or nothing.
 ///
@@ -177,18 +180,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         if cascade == Cascade::To(entity.clone()) {
             return Err(InvalidRequest::OwnParent(entity));
         }
-        let mut amounts = Amounts::new();
-        for (limit, milli) in self.amounts {
-            let limit = LimitName::new(limit).map_err(InvalidRequest::LimitName)?;
-            let amount = i64::try_from(milli)
-                .ok()
-                .filter(|milli| *milli > 0)
-                .and_then(|milli| Millitokens::new(milli).ok());
-            let Some(amount) = amount else { return Err(InvalidRequest::Amount { limit, milli }) };
-            if amounts.insert(limit.clone(), amount).is_some() {
-                return Err(InvalidRequest::Twice(limit));
-            }
-        }
+        let amounts = amounts(&self.amounts, |amount| amount > Millitokens::ZERO)?;
         if amounts.len() > LIMITS_MAX {
             return Err(InvalidRequest::TooManyLimits { count: amounts.len(), max: LIMITS_MAX });
         }
@@ -240,126 +232,28 @@ fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
     Ok(rules)
 }
 
-/// One acquire, with its span.
-async fn attempt<S: Store, C: Clock>(
-    limiter: &Limiter<S, C>,
-    request: &Request,
-) -> Result<Grant, AcquireError> {
-    let span = tracing::info_span!(
-        "acquire",
-        entity = %request.entity,
-        resource = %request.resource,
-        path = field::Empty,
-        attempts = field::Empty,
-        limited = field::Empty,
-        retry_after_ms = field::Empty,
-        write_units = field::Empty,
-    );
-    let result = limiter.store().acquire(request, limiter.clock()).instrument(span.clone()).await;
-    record(&span, &result);
-    result
-}
-
-fn record(span: &Span, result: &Result<Grant, AcquireError>) {
-    if span.is_disabled() {
-        return;
-    }
-    match result {
-        Ok(grant) => {
-            span.record("path", grant.path.as_str());
-            span.record("attempts", grant.attempts);
-            span.record("write_units", grant.write_units);
-            span.record("limited", false);
+/// What is asked of each limit, named once; `is_allowed` says which amounts can be.
+pub(crate) fn amounts(
+    asked: &[(String, i128)],
+    is_allowed: fn(Millitokens) -> bool,
+) -> Result<Amounts, InvalidRequest> {
+    let mut amounts = Amounts::new();
+    for (limit, milli) in asked {
+        let (limit, amount) = amount(limit, *milli)?;
+        if !is_allowed(amount) {
+            return Err(InvalidRequest::Amount { limit, milli: *milli });
         }
-        Err(AcquireError::LimitExceeded(exceeded)) => {
-            span.record("limited", true);
-            if let Some(after) = exceeded.retry_after {
-                span.record("retry_after_ms", u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-            }
-        }
-        Err(AcquireError::Contended { attempts }) => _ = span.record("attempts", attempts),
-        Err(_) => {}
-    }
-}
-
-/// Acquires now or, in its turn, when the tokens are there.
-async fn wait_for<S: Store, C: Clock>(
-    limiter: &Limiter<S, C>,
-    request: &Request,
-    wait: Duration,
-) -> Result<Grant, AcquireError> {
-    let clock = limiter.clock();
-    let until =
-        clock.now().get().saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX));
-    let bucket = BucketId { entity: request.entity.clone(), resource: request.resource.clone() };
-    let queue = limiter.queues().of(&bucket);
-    if queue.is_empty() {
-        match attempt(limiter, request).await {
-            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until) => {}
-            result => return result,
+        if amounts.insert(limit.clone(), amount).is_some() {
+            return Err(InvalidRequest::Twice(limit));
         }
     }
-    let place = queue.join();
-    // Nobody who is ahead waits longer than its own time, but that may be longer than this one's.
-    let Some(_turn) = within(clock, until, place.turn()).await else {
-        return attempt(limiter, request).await;
-    };
-    loop {
-        match attempt(limiter, request).await {
-            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until) => {
-                clock.sleep(exceeded.retry_after.unwrap_or_default()).await;
-            }
-            result => return result,
-        }
-    }
+    Ok(amounts)
 }
 
-fn comes_by(clock: &impl Clock, exceeded: &LimitExceeded, until: i64) -> bool {
-    let left = u128::try_from(until.saturating_sub(clock.now().get())).unwrap_or(0);
-    exceeded.retry_after.is_some_and(|after| after.as_millis() <= left)
-}
-
-async fn within<T>(clock: &impl Clock, until: i64, turn: impl Future<Output = T>) -> Option<T> {
-    let left = u64::try_from(until.saturating_sub(clock.now().get())).unwrap_or(0);
-    match select(std::pin::pin!(turn), clock.sleep(Duration::from_millis(left))).await {
-        Either::Left((turn, _)) => Some(turn),
-        Either::Right(_) => None,
-    }
-}
-
-/// A look at a bucket.
-#[must_use = "a request does nothing until it is awaited"]
-#[derive(Debug)]
-pub struct PeekRequest<'a, S, C> {
-    request: AcquireRequest<&'a Limiter<S, C>>,
-}
-
-impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
-    pub(crate) const fn new(request: AcquireRequest<&'a Limiter<S, C>>) -> Self {
-        Self { request }
-    }
-
-    /// Limits of the bucket, where the table does not know them.
-    pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
-        Self { request: self.request.limits(limits) }
-    }
-
-    /// Looks at this parent's bucket too.
-    pub fn cascade_to(self, parent: impl Into<String>) -> Self {
-        Self { request: self.request.cascade_to(parent) }
-    }
-
-    /// Looks at no parent's bucket.
-    pub fn no_cascade(self) -> Self {
-        Self { request: self.request.no_cascade() }
-    }
-}
-
-impl<'a, S: Store, C: Clock> IntoFuture for PeekRequest<'a, S, C> {
-    type Output = Result<Vec<LimitStatus>, AcquireError>;
-    type IntoFuture = BoxFuture<'a, Self::Output>;
-
-    fn into_future(self) -> Self::IntoFuture {
-        Box::pin(self.request.peek())
-    }
+/// A limit's name and an amount of it, each within its range.
+pub(crate) fn amount(limit: &str, milli: i128) -> Result<(LimitName, Millitokens), InvalidRequest> {
+    let limit = LimitName::new(limit).map_err(InvalidRequest::LimitName)?;
+    let amount = i64::try_from(milli).ok().and_then(|milli| Millitokens::new(milli).ok());
+    let Some(amount) = amount else { return Err(InvalidRequest::Amount { limit, milli }) };
+    Ok((limit, amount))
 }

@@ -1,0 +1,49 @@
+//! Looking at a bucket without taking anything.
+
+use std::future::IntoFuture;
+
+use futures_util::future::BoxFuture;
+
+use super::AcquireRequest;
+use crate::clock::Clock;
+use crate::error::{AcquireError, LimitStatus};
+use crate::limit::Limit;
+use crate::limiter::Limiter;
+use crate::store::Store;
+
+/// A look at a bucket.
+#[must_use = "a request does nothing until it is awaited"]
+#[derive(Debug)]
+pub struct PeekRequest<'a, S, C> {
+    request: AcquireRequest<&'a Limiter<S, C>>,
+}
+
+impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
+    pub(crate) const fn new(request: AcquireRequest<&'a Limiter<S, C>>) -> Self {
+        Self { request }
+    }
+
+    /// Limits of the bucket, where the table does not know them.
+    pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self { request: self.request.limits(limits) }
+    }
+
+    /// Looks at this parent's bucket too.
+    pub fn cascade_to(self, parent: impl Into<String>) -> Self {
+        Self { request: self.request.cascade_to(parent) }
+    }
+
+    /// Looks at no parent's bucket.
+    pub fn no_cascade(self) -> Self {
+        Self { request: self.request.no_cascade() }
+    }
+}
+
+impl<'a, S: Store, C: Clock> IntoFuture for PeekRequest<'a, S, C> {
+    type Output = Result<Vec<LimitStatus>, AcquireError>;
+    type IntoFuture = BoxFuture<'a, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.request.peek())
+    }
+}
