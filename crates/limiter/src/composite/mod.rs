@@ -5,6 +5,7 @@
 
 mod acquire;
 mod adjust;
+mod compensating;
 mod directory;
 mod images;
 mod promises;
@@ -12,17 +13,16 @@ mod reads;
 mod refusal;
 mod resolve;
 mod run;
+mod settings;
 mod side;
 mod write;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_dynamo::Item;
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{
-    Amounts, BucketId, ClaimInterval, CompositeBucket, EntityId, RequestId, WritePath, WritePlan,
-    standings,
+    Amounts, BucketId, CompositeBucket, EntityId, Millitokens, RequestId, WritePlan,
 };
 
 use self::acquire::Acquiring;
@@ -31,66 +31,14 @@ use self::directory::Directory;
 use self::images::Images;
 use self::resolve::Lookup;
 use self::run::Run;
-use self::side::Side;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::dynamo::DynamoTable;
-use crate::error::{AcquireError, AdjustError, LimitExceeded, LimitStatus, NeverAdmissible};
-use crate::store::{Adjusted, Correction, Grant, Part, Request, Store, new_id};
+use crate::error::{AcquireError, AdjustError, LimitStatus};
+use crate::store::{Adjusted, Correction, Grant, Request, Store};
 use crate::table::{Cancelled, SetupError, Table, TogetherError, Trouble, WriteError, Written};
 
-/// How a store of composite buckets works.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// How long a claim of refill serves the writers behind it; 100 ms. For a table that is further
-    /// away than 20 ms there and back, five times that: a claim that is known too late serves
-    /// nobody, and writers queue to make their own.
-    pub claim_interval: ClaimInterval,
-    /// How old an image may be that "no" is said from; 1 s. Zero: every "no" comes from the table.
-    pub deny_cache: Duration,
-    /// How a child's and its parent's buckets are written together.
-    pub cascade_mode: CascadeMode,
-    /// How a write whose answer was lost is told from one that did not happen.
-    pub certainty: Certainty,
-    /// Buckets that are remembered; 100,000. A bucket takes about a kilobyte.
-    pub buckets_max: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            claim_interval: ClaimInterval::default(),
-            deny_cache: Duration::from_secs(1),
-            cascade_mode: CascadeMode::default(),
-            certainty: Certainty::default(),
-            buckets_max: 100_000,
-        }
-    }
-}
-
-/// How a child's and its parent's buckets are written together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum CascadeMode {
-    /// In one transaction, both or neither: four write units.
-    #[default]
-    Transaction,
-    /// Side by side, and what was taken from one is given back when the other refuses: two write
-    /// units. For a moment, and for good when the process dies between the two, tokens are taken
-    /// from one bucket only: it admits less, never more.
-    Compensating,
-}
-
-/// How a write whose answer was lost is told from one that did not happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Certainty {
-    /// The item remembers the last four requests. When four others wrote in between it cannot tell:
-    /// see [`Counters::ambiguous`](crate::Counters).
-    #[default]
-    Remembered,
-    /// Every write is a transaction under a token of its own, which DynamoDB remembers for ten
-    /// minutes: certain, at twice the write units.
-    Transactional,
-}
+pub use self::settings::{CascadeMode, Certainty, Settings};
 
 /// A store of composite buckets.
 #[derive(Debug)]
@@ -174,84 +122,6 @@ impl<T: Table> CompositeStore<T> {
             }
         }
     }
-
-    async fn side_by_side(
-        &self,
-        sides: Vec<Side>,
-        run: &mut Run<'_>,
-        clock: &dyn Clock,
-        deadline: Duration,
-    ) -> Result<(Vec<Part>, WritePath), AcquireError> {
-        let mut runs = [Run::new(clock, deadline), Run::new(clock, deadline)];
-        let [first, second] = &mut runs;
-        let mut sides = sides.into_iter().map(|side| vec![side]);
-        let child = Acquiring::new(self, first, sides.next().unwrap_or_default()).finish();
-        let parent = Acquiring::new(self, second, sides.next().unwrap_or_default()).finish();
-        let (child, parent) = tokio::join!(child, parent);
-        for part in &runs {
-            run.attempts += part.attempts;
-            run.write_units += part.write_units;
-            run.read_units += part.read_units;
-        }
-        match (child, parent) {
-            (Ok((mut parts, path)), Ok((parents, _))) => {
-                parts.extend(parents);
-                Ok((parts, path))
-            }
-            (Ok((taken, _)), Err(refusal)) => {
-                Err(self.compensate(taken, refusal, clock, deadline).await)
-            }
-            (Err(refusal), Ok((taken, _))) => {
-                Err(self.compensate(taken, refusal, clock, deadline).await)
-            }
-            (Err(child), Err(parent)) => Err(joined(child, parent)),
-        }
-    }
-
-    /// Gives back what is known to have been taken, and says why.
-    async fn compensate(
-        &self,
-        taken: Vec<Part>,
-        refusal: AcquireError,
-        clock: &dyn Clock,
-        deadline: Duration,
-    ) -> AcquireError {
-        let mut granted = Vec::new();
-        for part in taken {
-            let back = negated(&part.amounts);
-            let correction = Correction {
-                id: &new_id(),
-                bucket: &part.bucket,
-                amounts: &back,
-                configuration: &part.configuration,
-                deadline,
-            };
-            if let Err(error) = self.adjust(&correction, clock).await {
-                tracing::warn!(bucket = %part.bucket, %error, "tokens of a refused request were not given back");
-            }
-            let image = part.image.as_deref();
-            let of_request = standings(image, &part.amounts, &part.configuration, clock.now())
-                .into_iter()
-                .filter(|standing| part.amounts.contains_key(&standing.limit))
-                .map(|mut standing| {
-                    // It had what was asked: that is why it is being given back.
-                    standing.wait = sluicegate_core::Wait::None;
-                    LimitStatus::new(&part.bucket.entity, standing)
-                });
-            granted.extend(of_request);
-        }
-        match refusal {
-            AcquireError::LimitExceeded(mut exceeded) => {
-                exceeded.limits.extend(granted);
-                AcquireError::LimitExceeded(exceeded)
-            }
-            AcquireError::NeverAdmissible(mut never) => {
-                never.limits.extend(granted);
-                AcquireError::NeverAdmissible(never)
-            }
-            other => other,
-        }
-    }
 }
 
 impl<T: Table> Store for CompositeStore<T> {
@@ -292,27 +162,12 @@ impl<T: Table> Store for CompositeStore<T> {
     }
 }
 
-/// Two refusals in one answer.
-fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
-    match (child, parent) {
-        (AcquireError::LimitExceeded(child), AcquireError::LimitExceeded(parent)) => {
-            LimitExceeded::new([child.limits, parent.limits].concat()).into()
-        }
-        (AcquireError::NeverAdmissible(child), AcquireError::NeverAdmissible(parent)) => {
-            NeverAdmissible { limits: [child.limits, parent.limits].concat() }.into()
-        }
-        // What cannot be repaired by waiting comes first.
-        (AcquireError::LimitExceeded(_), parent) => parent,
-        (child, _) => child,
-    }
-}
-
 pub(crate) fn negated(amounts: &Amounts) -> Amounts {
     amounts
         .iter()
         // The range is symmetric: what can be taken can be given back.
         .filter_map(|(limit, amount)| {
-            let back = sluicegate_core::Millitokens::new(-amount.get()).ok()?;
+            let back = Millitokens::new(-amount.get()).ok()?;
             Some((limit.clone(), back))
         })
         .collect()

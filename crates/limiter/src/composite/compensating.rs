@@ -1,0 +1,115 @@
+//! A child's and its parent's bucket written side by side ([`CascadeMode::Compensating`]).
+//!
+//! Only what is known to have been taken is given back, so a process that dies in between leaves
+//! tokens taken from one bucket: the restrictive direction.
+//!
+//! [`CascadeMode::Compensating`]: super::CascadeMode::Compensating
+
+use std::time::Duration;
+
+use sluicegate_core::{Wait, WritePath, standings};
+
+use super::acquire::Acquiring;
+use super::run::Run;
+use super::side::Side;
+use super::{CompositeStore, negated};
+use crate::clock::Clock;
+use crate::error::{AcquireError, LimitExceeded, LimitStatus, NeverAdmissible};
+use crate::store::{Correction, Part, Store, new_id};
+use crate::table::Table;
+
+impl<T: Table> CompositeStore<T> {
+    /// Takes from both buckets at once; what one gave is given back when the other refuses.
+    pub(super) async fn side_by_side(
+        &self,
+        sides: Vec<Side>,
+        run: &mut Run<'_>,
+        clock: &dyn Clock,
+        deadline: Duration,
+    ) -> Result<(Vec<Part>, WritePath), AcquireError> {
+        let mut runs = [Run::new(clock, deadline), Run::new(clock, deadline)];
+        let [first, second] = &mut runs;
+        let mut sides = sides.into_iter().map(|side| vec![side]);
+        let child = Acquiring::new(self, first, sides.next().unwrap_or_default()).finish();
+        let parent = Acquiring::new(self, second, sides.next().unwrap_or_default()).finish();
+        let (child, parent) = tokio::join!(child, parent);
+        for part in &runs {
+            run.attempts += part.attempts;
+            run.write_units += part.write_units;
+            run.read_units += part.read_units;
+        }
+        match (child, parent) {
+            (Ok((mut parts, path)), Ok((parents, _))) => {
+                parts.extend(parents);
+                Ok((parts, path))
+            }
+            (Ok((taken, _)), Err(refusal)) => {
+                Err(self.compensate(taken, refusal, clock, deadline).await)
+            }
+            (Err(refusal), Ok((taken, _))) => {
+                Err(self.compensate(taken, refusal, clock, deadline).await)
+            }
+            (Err(child), Err(parent)) => Err(joined(child, parent)),
+        }
+    }
+
+    /// Gives back what is known to have been taken, and says why.
+    async fn compensate(
+        &self,
+        taken: Vec<Part>,
+        refusal: AcquireError,
+        clock: &dyn Clock,
+        deadline: Duration,
+    ) -> AcquireError {
+        let mut granted = Vec::new();
+        for part in taken {
+            let back = negated(&part.amounts);
+            let correction = Correction {
+                id: &new_id(),
+                bucket: &part.bucket,
+                amounts: &back,
+                configuration: &part.configuration,
+                deadline,
+            };
+            if let Err(error) = self.adjust(&correction, clock).await {
+                tracing::warn!(bucket = %part.bucket, %error, "tokens of a refused request were not given back");
+            }
+            let image = part.image.as_deref();
+            let of_request = standings(image, &part.amounts, &part.configuration, clock.now())
+                .into_iter()
+                .filter(|standing| part.amounts.contains_key(&standing.limit))
+                .map(|mut standing| {
+                    // It had what was asked: that is why it is being given back.
+                    standing.wait = Wait::None;
+                    LimitStatus::new(&part.bucket.entity, standing)
+                });
+            granted.extend(of_request);
+        }
+        match refusal {
+            AcquireError::LimitExceeded(mut exceeded) => {
+                exceeded.limits.extend(granted);
+                AcquireError::LimitExceeded(exceeded)
+            }
+            AcquireError::NeverAdmissible(mut never) => {
+                never.limits.extend(granted);
+                AcquireError::NeverAdmissible(never)
+            }
+            other => other,
+        }
+    }
+}
+
+/// Two refusals in one answer.
+fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
+    match (child, parent) {
+        (AcquireError::LimitExceeded(child), AcquireError::LimitExceeded(parent)) => {
+            LimitExceeded::new([child.limits, parent.limits].concat()).into()
+        }
+        (AcquireError::NeverAdmissible(child), AcquireError::NeverAdmissible(parent)) => {
+            NeverAdmissible { limits: [child.limits, parent.limits].concat() }.into()
+        }
+        // What cannot be repaired by waiting comes first.
+        (AcquireError::LimitExceeded(_), parent) => parent,
+        (child, _) => child,
+    }
+}
