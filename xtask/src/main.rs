@@ -11,11 +11,14 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod capture;
 mod engines;
+mod examples;
 mod figures;
 mod interop;
 mod lambda;
 mod package;
 mod process;
+mod readme;
+mod session;
 mod soak;
 mod stages;
 mod template;
@@ -36,6 +39,8 @@ enum Task {
     Bench,
     Capture(capture::Args),
     Engines(engines::Args),
+    /// Runs the examples of every command's `--help`.
+    Examples,
     /// Measures the function beside a bare one: size, memory, time to the first response.
     Figures,
     /// Lets zae-limiter and this library acquire from one bucket, and compares what was counted.
@@ -44,6 +49,8 @@ enum Task {
     Lambda,
     /// Runs the README's example against the packages as they would be published.
     Package,
+    /// Runs the README's console blocks and compares what they print.
+    Readme,
     Soak(soak::Args),
     /// Lints template.yaml and asserts what correct counting depends on.
     Template,
@@ -55,10 +62,12 @@ fn main() -> ExitCode {
         Task::Bench => bench::run(),
         Task::Capture(args) => capture::run(&args),
         Task::Engines(args) => engines::run(&args),
+        Task::Examples => examples::run(),
         Task::Figures => figures::run(),
         Task::Interop => interop::run(),
         Task::Lambda => lambda::run(),
         Task::Package => package::run(),
+        Task::Readme => readme::run(),
         Task::Soak(args) => soak::run(&args),
         Task::Template => template::run(),
         Task::Test(args) => test::run(&args),
