@@ -5,6 +5,7 @@
 //! tested on the library.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,9 +14,11 @@ use sluicegate_testkit::function::Exit;
 use sluicegate_testkit::history::{Usage, Usages};
 use sluicegate_testkit::usage::{read_quarantine, read_usages};
 use sluicegate_testkit::{
-    Fault, FunctionProcess, InvocationResult, Proxy, RunningEngine, RuntimeApi, engines_under_test,
+    EngineKind, Fault, FunctionProcess, InvocationResult, Proxy, RunningEngine, RuntimeApi,
+    engines_under_test,
 };
 
+const TEMPLATE: &str = include_str!("../../../template.yaml");
 /// Two records just before midnight UTC, two just after.
 const MIDNIGHT: &str = "events/04-midnight.json";
 /// Index of the first of them after midnight.
@@ -59,6 +62,41 @@ async fn an_event_is_counted_once_however_often_it_is_delivered() {
         assert!(logs.iter().all(|line| line["level"] == "INFO"), "{logs:#?}");
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dashboard_and_the_alarms_name_metrics_that_the_processor_emits() {
+    let engine = RunningEngine::start(EngineKind::Embedded).await;
+    let table = engine.create_table().await;
+    let function = Function::start(engine.endpoint_url(), &table).await;
+    assert_eq!(function.invoke(sample(MIDNIGHT)).await, ALL_DONE);
+    let exit = function.stop().await;
+    let line = metrics(&exit, &table).remove(0);
+    let emitted = line["_aws"]["CloudWatchMetrics"][0]["Metrics"].as_array().unwrap();
+    let emitted: BTreeSet<&str> =
+        emitted.iter().map(|metric| metric["Name"].as_str().unwrap()).collect();
+
+    let dashboard = dashboard();
+    let widgets = dashboard["widgets"].as_array().unwrap();
+    let shown =
+        widgets.iter().flat_map(|widget| widget["properties"]["metrics"].as_array().unwrap());
+    let shown: Vec<_> = shown.filter(|metric| metric[0] == "Sluicegate").collect();
+    assert!(shown.iter().all(|metric| metric[2] == "Table"), "{shown:?}");
+    let shown: BTreeSet<&str> = shown.iter().map(|metric| metric[1].as_str().unwrap()).collect();
+    assert_eq!(shown, emitted, "the dashboard shows all there is, and nothing else");
+
+    let alarms = TEMPLATE.split("Namespace: Sluicegate\n").skip(1);
+    let watched: BTreeSet<&str> = alarms
+        .map(|rest| rest.trim_start().strip_prefix("MetricName: ").unwrap().lines().next().unwrap())
+        .collect();
+    assert!(watched.len() > 1 && watched.is_subset(&emitted), "{watched:?}");
+}
+
+/// The dashboard's body, as CloudFormation hands it to CloudWatch but for the values.
+fn dashboard() -> Value {
+    let (_, body) = TEMPLATE.split_once("DashboardBody: !Sub |\n").unwrap();
+    let body: Vec<&str> = body.lines().take_while(|line| line.starts_with("        ")).collect();
+    serde_json::from_str(&body.join("\n")).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

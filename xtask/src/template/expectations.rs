@@ -3,9 +3,13 @@
 //! Whole objects are compared where an addition would be as wrong as a removal: policies, keys,
 //! index projections.
 
+mod alarms;
+mod policies;
+
 use super::properties::{Property, absent, holds, is};
 
-pub(super) const PROPERTIES: &[&[Property]] = &[TABLE, FUNCTION, MAPPING, ROLE, OPERATIONS];
+pub(super) const PROPERTIES: &[&[Property]] =
+    &[TABLE, FUNCTION, MAPPING, ROLE, OPERATIONS, alarms::ALARMS, policies::POLICIES];
 
 const TABLE: &[Property] = &[
     is(
@@ -24,6 +28,12 @@ const TABLE: &[Property] = &[
         "a parameter",
     ),
     is("/Parameters/DeletionProtection/Default", r#""true""#, "protected unless told otherwise"),
+    is(
+        "/Resources/Table/Properties/PointInTimeRecoverySpecification",
+        r#"{"PointInTimeRecoveryEnabled": {"Ref": "PointInTimeRecovery"}}"#,
+        "usage cannot be rebuilt",
+    ),
+    is("/Parameters/PointInTimeRecovery/Default", r#""true""#, "usage cannot be rebuilt"),
     is(
         "/Resources/Table/Properties/KeySchema",
         r#"[{"AttributeName": "PK", "KeyType": "HASH"}, {"AttributeName": "SK", "KeyType": "RANGE"}]"#,
@@ -174,6 +184,11 @@ const MAPPING: &[Property] = &[
         r#"{"Ref": "BatchWindowSeconds"}"#,
         "a parameter",
     ),
+    is(
+        "/Resources/Processor/Properties/Events/Stream/Properties/ParallelizationFactor",
+        r#"{"Ref": "ParallelizationFactor"}"#,
+        "a parameter",
+    ),
     holds(
         "/Resources/Processor/Properties/Events/Stream/Properties/FilterCriteria/Filters/0/Pattern",
         r##"{"dynamodb": {"Keys": {"SK": {"S": [{"prefix": "#BUCKET#"}]}}}}"##,
@@ -239,31 +254,6 @@ const OPERATIONS: &[Property] = &[
         "/Resources/ProcessorLogs/Properties/RetentionInDays",
         r#"{"Ref": "LogRetentionDays"}"#,
         "a parameter",
-    ),
-    is(
-        "/Resources/IteratorAgeAlarm/Type",
-        r#""AWS::CloudWatch::Alarm""#,
-        "endless retries must be seen",
-    ),
-    is(
-        "/Resources/IteratorAgeAlarm/Properties/Namespace",
-        r#""AWS/Lambda""#,
-        "endless retries must be seen",
-    ),
-    is(
-        "/Resources/IteratorAgeAlarm/Properties/MetricName",
-        r#""IteratorAge""#,
-        "endless retries must be seen",
-    ),
-    is(
-        "/Resources/IteratorAgeAlarm/Properties/Dimensions",
-        r#"[{"Name": "FunctionName", "Value": {"Ref": "Processor"}}]"#,
-        "the alarm watches the processor",
-    ),
-    is(
-        "/Resources/IteratorAgeAlarm/Properties/Statistic",
-        r#""Maximum""#,
-        "one stuck shard is enough",
     ),
     is("/Outputs/TableName/Value", r#"{"Ref": "Table"}"#, "for producers"),
     is("/Outputs/StreamArn/Value", r#"{"Fn::GetAtt": ["Table", "StreamArn"]}"#, "for tools"),
