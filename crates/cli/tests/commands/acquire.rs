@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::on_every_engine;
 
-const LIMITS: &str = "--limit rpm=2/d --limit tpm=1000/d,burst=1500";
+const LIMITS: &str = "--limit rpm=2/d --limit tpm=1500/never";
 
 /// `(entity, limit, asked, available, violated)` of every limit.
 fn standings(answer: &Value) -> Vec<Value> {
