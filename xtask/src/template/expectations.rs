@@ -18,19 +18,34 @@ const TABLE: &[Property] = &[
         "the name that every program assumes",
     ),
     is("/Resources/Table/Type", r#""AWS::DynamoDB::Table""#, "one table"),
+    is(
+        "/Conditions/MakesTable",
+        r#"{"Fn::Equals": [{"Ref": "StreamArn"}, ""]}"#,
+        "unless another stack made it",
+    ),
+    is(
+        "/Conditions/IsProtected",
+        r#"{"Fn::Equals": [{"Ref": "DeletionProtection"}, "true"]}"#,
+        "a parameter",
+    ),
+    is(
+        "/Conditions/IsRecoverable",
+        r#"{"Fn::Equals": [{"Ref": "PointInTimeRecovery"}, "true"]}"#,
+        "a parameter",
+    ),
     is("/Resources/Table/DeletionPolicy", r#""Retain""#, "usage cannot be rebuilt"),
     is("/Resources/Table/UpdateReplacePolicy", r#""Retain""#, "usage cannot be rebuilt"),
     is("/Resources/Table/Properties/TableName", r#"{"Ref": "TableName"}"#, "a parameter"),
     is("/Resources/Table/Properties/BillingMode", r#""PAY_PER_REQUEST""#, "no capacity to plan"),
     is(
         "/Resources/Table/Properties/DeletionProtectionEnabled",
-        r#"{"Ref": "DeletionProtection"}"#,
+        r#"{"Fn::If": ["IsProtected", true, false]}"#,
         "a parameter",
     ),
     is("/Parameters/DeletionProtection/Default", r#""true""#, "protected unless told otherwise"),
     is(
         "/Resources/Table/Properties/PointInTimeRecoverySpecification",
-        r#"{"PointInTimeRecoveryEnabled": {"Ref": "PointInTimeRecovery"}}"#,
+        r#"{"PointInTimeRecoveryEnabled": {"Fn::If": ["IsRecoverable", true, false]}}"#,
         "usage cannot be rebuilt",
     ),
     is("/Parameters/PointInTimeRecovery/Default", r#""true""#, "usage cannot be rebuilt"),
@@ -114,7 +129,7 @@ const FUNCTION: &[Property] = &[
     is(
         "/Resources/Processor/Properties/Environment/Variables",
         r#"{
-            "TABLE_NAME": {"Ref": "Table"},
+            "TABLE_NAME": {"Ref": "TableName"},
             "USAGE_WINDOWS": {"Ref": "UsageWindows"},
             "USAGE_TTL_DAYS": {"Ref": "UsageTtlDays"}
         }"#,
@@ -141,7 +156,7 @@ const MAPPING: &[Property] = &[
     is("/Resources/Processor/Properties/Events/Stream/Type", r#""DynamoDB""#, "the table's stream"),
     is(
         "/Resources/Processor/Properties/Events/Stream/Properties/Stream",
-        r#"{"Fn::GetAtt": ["Table", "StreamArn"]}"#,
+        r#"{"Fn::If": ["MakesTable", {"Fn::GetAtt": ["Table", "StreamArn"]}, {"Ref": "StreamArn"}]}"#,
         "the table's stream",
     ),
     is(
@@ -218,7 +233,7 @@ const ROLE: &[Property] = &[
                 "Sid": "WriteUsage",
                 "Effect": "Allow",
                 "Action": ["dynamodb:PutItem", "dynamodb:UpdateItem"],
-                "Resource": {"Fn::GetAtt": ["Table", "Arn"]}
+                "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"}
             },
             {
                 "Sid": "ReadStream",
@@ -229,7 +244,7 @@ const ROLE: &[Property] = &[
                     "dynamodb:GetShardIterator",
                     "dynamodb:ListStreams"
                 ],
-                "Resource": {"Fn::GetAtt": ["Table", "StreamArn"]}
+                "Resource": {"Fn::If": ["MakesTable", {"Fn::GetAtt": ["Table", "StreamArn"]}, {"Ref": "StreamArn"}]}
             },
             {
                 "Sid": "WriteLogs",
@@ -255,7 +270,11 @@ const OPERATIONS: &[Property] = &[
         r#"{"Ref": "LogRetentionDays"}"#,
         "a parameter",
     ),
-    is("/Outputs/TableName/Value", r#"{"Ref": "Table"}"#, "for producers"),
-    is("/Outputs/StreamArn/Value", r#"{"Fn::GetAtt": ["Table", "StreamArn"]}"#, "for tools"),
+    is("/Outputs/TableName/Value", r#"{"Ref": "TableName"}"#, "for producers"),
+    is(
+        "/Outputs/StreamArn/Value",
+        r#"{"Fn::If": ["MakesTable", {"Fn::GetAtt": ["Table", "StreamArn"]}, {"Ref": "StreamArn"}]}"#,
+        "for tools",
+    ),
     is("/Outputs/ProcessorArn/Value", r#"{"Fn::GetAtt": ["Processor", "Arn"]}"#, "for tools"),
 ];

@@ -51,7 +51,7 @@ pub(super) const ALARMS: &[Property] = &[
     ),
     is(
         "/Resources/QuarantineAlarm/Properties/Dimensions",
-        r#"[{"Name": "Table", "Value": {"Ref": "Table"}}]"#,
+        r#"[{"Name": "Table", "Value": {"Ref": "TableName"}}]"#,
         "of this stack",
     ),
     is(
@@ -82,7 +82,7 @@ pub(super) const ALARMS: &[Property] = &[
     ),
     is(
         "/Resources/RetryableFailuresAlarm/Properties/Dimensions",
-        r#"[{"Name": "Table", "Value": {"Ref": "Table"}}]"#,
+        r#"[{"Name": "Table", "Value": {"Ref": "TableName"}}]"#,
         "of this stack",
     ),
     is(
