@@ -16,10 +16,12 @@ mod figures;
 mod interop;
 mod lambda;
 mod package;
+mod page;
 mod process;
 mod readme;
 mod session;
 mod soak;
+mod stack;
 mod stages;
 mod template;
 mod test;
@@ -52,6 +54,8 @@ enum Task {
     /// Runs the README's console blocks and compares what they print.
     Readme,
     Soak(soak::Args),
+    /// Types the commands of docs/deploy.md against an emulation of AWS.
+    Stack,
     /// Lints template.yaml and asserts what correct counting depends on.
     Template,
     Test(test::Args),
@@ -69,6 +73,7 @@ fn main() -> ExitCode {
         Task::Package => package::run(),
         Task::Readme => readme::run(),
         Task::Soak(args) => soak::run(&args),
+        Task::Stack => stack::run(),
         Task::Template => template::run(),
         Task::Test(args) => test::run(&args),
     };

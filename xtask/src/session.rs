@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 
@@ -140,6 +140,17 @@ impl Drop for Server {
         if let Err(error) = self.interrupt() {
             eprintln!("{error:#}");
         }
+    }
+}
+
+/// What is acquired in one hour and looked at in the next is another picture.
+pub(crate) fn wait_for_an_hour_with_time_left() {
+    let into_hour =
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() % 3_600);
+    let left = Duration::from_secs(3_600 - into_hour);
+    if left < Duration::from_secs(60) {
+        println!("waiting {} s for the next hour", left.as_secs());
+        std::thread::sleep(left);
     }
 }
 

@@ -29,8 +29,10 @@ pub(crate) enum Engine {
     Ministack,
     /// Builds the function.
     CargoLambda,
-    /// `sam validate`, `sam build`.
+    /// `sam validate`, `sam build`, `sam deploy`.
     Sam,
+    /// The command line of AWS.
+    Aws,
     /// Linter of templates.
     CfnLint,
     /// Another producer of the reference schema.
@@ -43,6 +45,7 @@ impl Engine {
             Self::Ministack => "ministack",
             Self::CargoLambda => "cargo-lambda",
             Self::Sam => "sam",
+            Self::Aws => "aws",
             Self::CfnLint => "cfn-lint",
             Self::ZaeLimiter => "zae-limiter",
         }
@@ -54,6 +57,7 @@ impl Engine {
             Self::Ministack => &["ministack==1.5.33", "aws-sam-translator>=1.90"],
             Self::CargoLambda => &["cargo-lambda==1.9.2"],
             Self::Sam => &["aws-sam-cli==1.170.0"],
+            Self::Aws => &["awscli==1.46.2"],
             Self::CfnLint => &["cfn-lint==1.51.0"],
             Self::ZaeLimiter => &["zae-limiter==0.8.1"],
         }
