@@ -11,7 +11,7 @@ use aws_sdk_dynamodb::operation::transact_write_items::{
     TransactWriteItemsError, TransactWriteItemsOutput,
 };
 use aws_sdk_dynamodb::types::{
-    CancellationReason, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
+    ConsumedCapacity, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
     TransactWriteItem, Update,
 };
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::backoff::Backoff;
 use crate::entry::Entry;
 use crate::expressions;
-use crate::refusal::{Refusal, one_line};
+use crate::refusal::{Refusal, is_failed_condition};
 use crate::settings::Settings;
 use crate::usage::{self, Attempt, Settling};
 
@@ -101,24 +101,18 @@ pub(crate) async fn pass_over(
         };
         let reasons = cancelled.cancellation_reasons();
         // The window's own reason comes last.
-        if let Some(reason) = reasons.get(entries.len()).filter(|reason| is_refused(reason)) {
+        if let Some(reason) =
+            reasons.get(entries.len()).filter(|reason| is_failed_condition(reason))
+        {
             return usage::behind(reason.item(), window.fold);
         }
         let before = entries.len();
-        let mut refused = reasons.iter().map(is_refused);
+        let mut refused = reasons.iter().map(is_failed_condition);
         entries.retain(|_| !refused.next().unwrap_or(false));
         if entries.len() == before {
-            let reason = reasons.iter().find(|reason| reason.code() != Some("None"));
-            let code = reason.and_then(CancellationReason::code).unwrap_or("TransactionCanceled");
-            let message = reason.and_then(CancellationReason::message).unwrap_or_default();
-            let refusal = Refusal::of_code(code, format!("{code}: {}", one_line(message, 400)));
-            return Attempt::Refused(refusal.repairable());
+            return Attempt::Refused(Refusal::of_reasons(reasons).repairable());
         }
     }
-}
-
-fn is_refused(reason: &CancellationReason) -> bool {
-    reason.code() == Some("ConditionalCheckFailed")
 }
 
 fn transaction(
@@ -153,5 +147,5 @@ fn transaction(
 }
 
 fn units_of(output: &TransactWriteItemsOutput) -> f64 {
-    output.consumed_capacity().iter().filter_map(|capacity| capacity.capacity_units()).sum()
+    output.consumed_capacity().iter().filter_map(ConsumedCapacity::capacity_units).sum()
 }

@@ -1,6 +1,7 @@
 //! Why DynamoDB did not do what it was asked, sorted by what can be done about it.
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_dynamodb::types::CancellationReason;
 
 /// A refused write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +64,14 @@ impl Refusal {
         }
     }
 
+    /// Sorts why a transaction was cancelled: by the first of its items that was in the way.
+    pub(crate) fn of_reasons(reasons: &[CancellationReason]) -> Self {
+        let told = reasons.iter().find(|reason| reason.code() != Some("None"));
+        let code = told.and_then(CancellationReason::code).unwrap_or("TransactionCanceled");
+        let message = told.and_then(CancellationReason::message).unwrap_or_default();
+        Self::of_code(code, format!("{code}: {}", one_line(message, REASON_CHARS)))
+    }
+
     pub(crate) fn out_of_time() -> Self {
         Self::Transient { reason: "the invocation ran out of time".to_owned(), maybe_done: true }
     }
@@ -81,6 +90,11 @@ impl Refusal {
             Self::Transient { reason, .. } | Self::Setup(reason) | Self::Invalid(reason) => reason,
         }
     }
+}
+
+/// Whether it is this item's condition that cancelled the transaction.
+pub(crate) fn is_failed_condition(reason: &CancellationReason) -> bool {
+    reason.code() == Some("ConditionalCheckFailed")
 }
 
 /// What went wrong, in one line of at most a few hundred characters: DynamoDB's own words, or the

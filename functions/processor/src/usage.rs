@@ -74,12 +74,7 @@ impl Settling<'_> {
         let mut watermark = None;
         let mut doubt: Option<Tried> = None;
         while let Some(update) = self.fold.after(watermark.as_ref()) {
-            let (attempt, tried) = match self.count(&update).await {
-                Attempt::Refused(Refusal::Invalid(reason)) => {
-                    self.keep_aside(watermark.as_ref(), &update, &reason).await
-                }
-                attempt => (attempt, Tried { to: update.last, counts: true, aside: Vec::new() }),
-            };
+            let (attempt, tried) = self.attempt(watermark.as_ref(), &update).await;
             match attempt {
                 Attempt::Done(units) => {
                     settled.write_units += units;
@@ -114,6 +109,20 @@ impl Settling<'_> {
             }
         }
         settled
+    }
+
+    /// Counts an update, or keeps what the window will never take aside.
+    async fn attempt(
+        self,
+        watermark: Option<&SequenceNumber>,
+        update: &WindowUpdate,
+    ) -> (Attempt, Tried) {
+        match self.count(update).await {
+            Attempt::Refused(Refusal::Invalid(reason)) => {
+                self.keep_aside(watermark, update, &reason).await
+            }
+            attempt => (attempt, Tried { to: update.last, counts: true, aside: Vec::new() }),
+        }
     }
 
     /// How many records of the fold a window with this watermark has settled.
@@ -192,22 +201,34 @@ impl Settled {
     }
 }
 
-/// Reads the watermark from the item that a refused guard hands back.
+/// What a refused guard says: the watermark of the item that it hands back.
 pub(crate) fn behind(
     item: Option<&HashMap<String, AttributeValue>>,
     fold: &WindowFold<'_>,
 ) -> Attempt {
-    let watermark = keys::watermark_attribute(fold.stream());
-    let value = item.and_then(|item| item.get(&watermark));
-    let position = match value.map(AttributeValue::as_s) {
-        Some(Ok(digits)) => SequenceNumber::parse(digits).map_err(|bad| bad.to_string()),
-        Some(Err(_)) => Err("not a string".to_owned()),
-        None => Err("not in the table's answer".to_owned()),
-    };
-    match position {
-        Ok(position) => Attempt::Behind(position),
-        Err(why) => Attempt::Refused(Refusal::Setup(format!(
-            "the window's watermark {watermark} is {why}: repair or delete the item"
-        ))),
+    match watermark(item, fold) {
+        Ok(Some(position)) => Attempt::Behind(position),
+        Ok(None) => Attempt::Refused(broken(fold, "not in the table's answer")),
+        Err(refusal) => Attempt::Refused(refusal),
     }
+}
+
+/// The watermark in a window's item; `None` where the window has counted nothing of the stream.
+pub(crate) fn watermark(
+    item: Option<&HashMap<String, AttributeValue>>,
+    fold: &WindowFold<'_>,
+) -> Result<Option<SequenceNumber>, Refusal> {
+    let value = item.and_then(|item| item.get(&keys::watermark_attribute(fold.stream())));
+    let Some(value) = value else { return Ok(None) };
+    let digits = value.as_s().map_err(|_| broken(fold, "not a string"))?;
+    SequenceNumber::parse(digits).map(Some).map_err(|bad| broken(fold, &bad.to_string()))
+}
+
+fn broken(fold: &WindowFold<'_>, why: &str) -> Refusal {
+    let (key, watermark) = (fold.key(), keys::watermark_attribute(fold.stream()));
+    Refusal::Setup(format!(
+        "the watermark {watermark} of {} / {} is {why}: repair or delete the item",
+        key.pk(),
+        key.sk()
+    ))
 }
