@@ -20,28 +20,24 @@
 //!
 //! The condition that the table gives is part of the transaction, so that it holds when it counts.
 
+mod transactions;
+
+use std::cmp::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
-use aws_sdk_dynamodb::types::{TransactWriteItem, Update};
 use serde_json::value::RawValue;
-use sluicegate_core::keys::{ItemKey, watermark_attribute};
+use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Batch, EpochMillis, LimitName, QuarantineEntry, QuarantineState, SequenceNumber, WindowFold,
-    WindowKinds, fold,
+    Batch, EpochMillis, QuarantineEntry, QuarantineState, WindowFold, WindowKind, WindowKinds, fold,
 };
 
 use crate::expressions;
 use crate::processor::Processor;
-use crate::refusal::{Refusal, one_line};
-use crate::settings::Retention;
+use crate::refusal::Refusal;
+use crate::usage;
 
 /// A stream holds records for 24 hours; twice that leaves room for a delivery under way.
 const IN_REACH: Duration = Duration::from_secs(48 * 3_600);
-/// How long a closed entry stands, so that no delivery opens it again.
-const TOMBSTONE: Retention = Retention::Days(7);
-/// Limits of one transaction: an update names at most about 300.
-const LIMITS_PER_TRANSACTION: usize = 200;
 
 /// What to take for granted of a record that watermarks cannot tell about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,17 +71,18 @@ pub enum Replayed {
 }
 
 /// What one window says of a record.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
     /// The watermark is before the record, or there is none.
     Before,
     /// It is the record's own position.
     At,
+    /// It is past the record.
     Past,
 }
 
 /// What the transaction relies on.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Relies {
     /// On a watermark at or past the record: no delivery counts behind it.
     OnWatermark,
@@ -123,21 +120,14 @@ impl Processor {
             }
         }
         let created = created.or_else(|| Some(windows.first()?.records().first()?.at));
-        let is_in_reach = created.is_none_or(is_in_reach);
-        let relies = if is_in_reach { Relies::OnWatermark } else { Relies::OnAge };
-        let is_before = |found: &Evidence| *found == Evidence::Before;
-        if is_in_reach && evidence.iter().any(is_before) {
-            return Replayed::Undecided(STILL_IN_REACH.to_owned());
-        }
-        if entry.id.window.is_none() {
-            if evidence.contains(&Evidence::At) {
-                return self.close(entry, QuarantineState::Done, Replayed::CountedBefore).await;
+        let reach = created.map_or(Reach::Within, Reach::of);
+        match judge(&evidence, entry.id.window, reach, assume) {
+            Verdict::Count(relies) => self.count_again(entry, &windows, relies).await,
+            Verdict::Counted => {
+                self.close(entry, QuarantineState::Done, Replayed::CountedBefore).await
             }
-            if evidence.contains(&Evidence::Past) && assume == Assume::Nothing {
-                return Replayed::Undecided(PASSED.to_owned());
-            }
+            Verdict::Undecided(why) => Replayed::Undecided(why.to_owned()),
         }
-        self.count_again(entry, &windows, relies).await
     }
 
     /// Gives a quarantined record up: its entry stays closed as a tombstone, and nothing counts it.
@@ -155,131 +145,57 @@ impl Processor {
             .send()
             .await
             .map_err(|error| Refusal::of(&error))?;
-        let item = output.item.unwrap_or_default();
-        let Some(watermark) = item.get(&watermark_attribute(window.stream())) else {
-            return Ok(Evidence::Before);
-        };
-        let position = watermark.as_s().ok().and_then(|digits| SequenceNumber::parse(digits).ok());
-        let position = position.ok_or_else(|| {
-            let (pk, sk) = (window.key().pk(), window.key().sk());
-            Refusal::Setup(format!("the watermark of {pk} / {sk} is no position; repair the item"))
-        })?;
+        let position = usage::watermark(output.item.as_ref(), window)?;
         let own = window.records().first().map(|record| record.sequence);
-        Ok(match own {
-            Some(own) if position == own => Evidence::At,
-            Some(own) if position > own => Evidence::Past,
-            _ => Evidence::Before,
+        Ok(match position.cmp(&own) {
+            Ordering::Less => Evidence::Before,
+            Ordering::Equal => Evidence::At,
+            Ordering::Greater => Evidence::Past,
         })
     }
+}
 
-    async fn count_again(
-        &self,
-        entry: &QuarantineEntry,
-        windows: &[WindowFold<'_>],
-        relies: Relies,
-    ) -> Replayed {
-        let limits = windows.first().and_then(|window| window.after(None));
-        let limits = limits.map(|update| update.consumed_milli).unwrap_or_default();
-        let mut counted = entry.counted_limits.min(limits.len());
-        loop {
-            let next = (counted + LIMITS_PER_TRANSACTION).min(limits.len());
-            let step = Step { before: counted, after: next, of: limits.len() };
-            let items = self.transaction(entry, windows, &limits[counted..next], step, relies);
-            let items = match items {
-                Ok(items) => items,
-                Err(refusal) => return Replayed::Refused(refusal.reason()),
-            };
-            if let Err(ended) = self.transact(items).await {
-                return ended;
-            }
-            counted = next;
-            if counted == limits.len() {
-                return Replayed::Counted(windows.iter().map(WindowFold::key).collect());
-            }
-        }
+/// What is to become of a record.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Count(Relies),
+    /// A delivery counted it.
+    Counted,
+    /// It cannot be told now, for this reason.
+    Undecided(&'static str),
+}
+
+/// The table at the top of this file. `of` is the kind of the one window that the entry is of.
+fn judge(evidence: &[Evidence], of: Option<WindowKind>, reach: Reach, assume: Assume) -> Verdict {
+    if reach == Reach::Within && evidence.contains(&Evidence::Before) {
+        return Verdict::Undecided(STILL_IN_REACH);
     }
-
-    fn transaction(
-        &self,
-        entry: &QuarantineEntry,
-        windows: &[WindowFold<'_>],
-        limits: &[(LimitName, i128)],
-        step: Step,
-        relies: Relies,
-    ) -> Result<Vec<TransactWriteItem>, Refusal> {
-        let now_s = now_s();
-        let closing = match step.is_last() {
-            true => expressions::close(step.before, QuarantineState::Done, expiry_s(now_s)),
-            false => expressions::note_counted(step.before, step.after),
-        };
-        let mut items = vec![self.update(&entry.key(), closing)?];
-        for window in windows {
-            let expiry_s = self.settings().retention.expiry_s(window.window().end_s(), now_s);
-            let events = usize::from(step.before == 0);
-            let built = expressions::count_again(window, limits, events, expiry_s, relies);
-            items.push(self.update(&window.key(), built)?);
-        }
-        Ok(items)
+    if of.is_none() && evidence.contains(&Evidence::At) {
+        return Verdict::Counted;
     }
-
-    fn update(
-        &self,
-        key: &ItemKey,
-        built: expressions::Update,
-    ) -> Result<TransactWriteItem, Refusal> {
-        let condition = Some(built.condition).filter(|condition| !condition.is_empty());
-        let update = Update::builder()
-            .table_name(&self.settings().table)
-            .set_key(Some(expressions::key(key)))
-            .update_expression(built.expression)
-            .set_condition_expression(condition)
-            .set_expression_attribute_names(Some(built.names))
-            .set_expression_attribute_values(Some(built.values))
-            .build()
-            .map_err(|error| Refusal::Setup(error.to_string()))?;
-        Ok(TransactWriteItem::builder().update(update).build())
+    if of.is_none() && evidence.contains(&Evidence::Past) && assume == Assume::Nothing {
+        return Verdict::Undecided(PASSED);
     }
+    Verdict::Count(match reach {
+        Reach::Within => Relies::OnWatermark,
+        Reach::Beyond => Relies::OnAge,
+    })
+}
 
-    /// Executes a transaction whose first item is the entry.
-    async fn transact(&self, items: Vec<TransactWriteItem>) -> Result<(), Replayed> {
-        let request = self.client().transact_write_items().set_transact_items(Some(items));
-        let Err(error) = request.send().await else { return Ok(()) };
-        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
-            error.as_service_error()
-        else {
-            return Err(Replayed::Refused(Refusal::of(&error).reason()));
-        };
-        let reasons = cancelled.cancellation_reasons();
-        let is_refused = |at: usize| {
-            reasons.get(at).is_some_and(|reason| reason.code() == Some("ConditionalCheckFailed"))
-        };
-        if is_refused(0) {
-            return Err(Replayed::Closed);
-        }
-        if (1..reasons.len()).any(is_refused) {
-            return Err(Replayed::Undecided(STILL_IN_REACH.to_owned()));
-        }
-        let told = reasons.iter().find(|reason| reason.code() != Some("None"));
-        let code = told.and_then(|reason| reason.code()).unwrap_or("TransactionCanceled");
-        let message = told.and_then(|reason| reason.message()).unwrap_or_default();
-        Err(Replayed::Refused(one_line(&format!("{code}: {message}"), 400)))
-    }
+/// Whether the stream may deliver a record again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    Within,
+    Beyond,
+}
 
-    /// Closes an entry without counting it.
-    async fn close(
-        &self,
-        entry: &QuarantineEntry,
-        state: QuarantineState,
-        closed: Replayed,
-    ) -> Replayed {
-        let built = expressions::close(entry.counted_limits, state, expiry_s(now_s()));
-        let item = match self.update(&entry.key(), built) {
-            Ok(item) => item,
-            Err(refusal) => return Replayed::Refused(refusal.reason()),
-        };
-        match self.transact(vec![item]).await {
-            Ok(()) => closed,
-            Err(ended) => ended,
+impl Reach {
+    /// Of a record that was created then.
+    fn of(created: EpochMillis) -> Self {
+        let limit_s = i64::try_from(IN_REACH.as_secs()).unwrap_or(i64::MAX);
+        match now_s().saturating_sub(created.get() / 1_000) < limit_s {
+            true => Self::Within,
+            false => Self::Beyond,
         }
     }
 }
@@ -289,30 +205,36 @@ const STILL_IN_REACH: &str = "the stream may deliver the record again, and count
 const PASSED: &str = "its windows have counted later records, and cannot tell whether another \
                       delivery counted this one too";
 
-/// Which of a record's limits one transaction counts.
-#[derive(Clone, Copy)]
-struct Step {
-    before: usize,
-    after: usize,
-    of: usize,
-}
-
-impl Step {
-    const fn is_last(self) -> bool {
-        self.after == self.of
-    }
-}
-
 fn now_s() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
 }
 
-fn is_in_reach(created: EpochMillis) -> bool {
-    let reach_s = i64::try_from(IN_REACH.as_secs()).unwrap_or(i64::MAX);
-    now_s().saturating_sub(created.get() / 1_000) < reach_s
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Assume::{Nothing, Uncounted};
+    use Evidence::{At, Before, Past};
+    use Reach::{Beyond, Within};
 
-fn expiry_s(now_s: i64) -> Option<i64> {
-    TOMBSTONE.expiry_s(now_s, now_s)
+    #[test]
+    fn an_entry_of_one_window_needs_the_watermark_or_the_age() {
+        let judge = |evidence, reach| judge(&[evidence], Some(WindowKind::Hour), reach, Nothing);
+        for passed in [At, Past] {
+            assert_eq!(judge(passed, Within), Verdict::Count(Relies::OnWatermark));
+        }
+        assert_eq!(judge(Before, Within), Verdict::Undecided(STILL_IN_REACH));
+        assert_eq!(judge(Before, Beyond), Verdict::Count(Relies::OnAge));
+    }
+
+    #[test]
+    fn an_entry_of_a_whole_record_may_have_been_counted() {
+        let judge = |evidence: &[_], reach, assume| judge(evidence, None, reach, assume);
+        assert_eq!(judge(&[At, Past], Within, Nothing), Verdict::Counted);
+        assert_eq!(judge(&[Past, Past], Within, Nothing), Verdict::Undecided(PASSED));
+        assert_eq!(judge(&[Past], Within, Uncounted), Verdict::Count(Relies::OnWatermark));
+        assert_eq!(judge(&[Before, At], Within, Nothing), Verdict::Undecided(STILL_IN_REACH));
+        assert_eq!(judge(&[Before, At], Beyond, Nothing), Verdict::Counted);
+        assert_eq!(judge(&[Before], Beyond, Nothing), Verdict::Count(Relies::OnAge));
+    }
 }
