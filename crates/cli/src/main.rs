@@ -14,6 +14,7 @@ mod error;
 mod feed;
 mod limits;
 mod local;
+mod metering;
 mod options;
 mod output;
 mod process;

@@ -7,14 +7,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use sluicegate_core::WindowKinds;
 use sluicegate_local::client::REGION;
 use sluicegate_local::{Error, LocalLoop, LoopOptions, Storage};
-use sluicegate_processor::{Retention, Settings, chain};
+use sluicegate_processor::chain;
 use tokio::sync::oneshot;
 
 use crate::error::{CliError, say};
 use crate::feed::{Feed, interrupted, show_warnings};
+use crate::metering::Metering;
 use crate::options::Options;
 
 /// Run a DynamoDB on this machine, with the table and the metering of its stream.
@@ -37,12 +37,8 @@ pub(crate) struct Args {
     /// Keep the data in this file, created when absent; by default it goes with the process.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
-    /// Usage windows to count: any of minute, hour, day, month.
-    #[arg(long, default_value = "hour,day", value_name = "KINDS")]
-    windows: WindowKinds,
-    /// Days that windows are kept; at least 2, or 0 for ever.
-    #[arg(long, default_value = "90", value_name = "DAYS")]
-    ttl_days: Retention,
+    #[command(flatten)]
+    metering: Metering,
 }
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
@@ -51,18 +47,29 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     // From here on a signal is not lost.
     let shutdown = interrupted()?;
     let feed = Feed::default();
-    let mut settings = Settings::new(table);
-    settings.windows.clone_from(&args.windows);
-    settings.retention = args.ttl_days;
     let parts = LoopOptions {
         port: args.port,
         storage: args.data.clone().map_or(Storage::Temporary, Storage::File),
-        settings,
+        settings: args.metering.settings(table),
         observer: Some(feed.observer()),
     };
     let local = LocalLoop::start(parts).await.map_err(|error| refused(&args, &error))?;
     announce(&local.endpoint_url(), table, &args)?;
 
+    serve(local, shutdown).await?;
+    let totals = feed.totals();
+    say(&format!(
+        "stopped: {} records, {} window updates, {} write units",
+        totals.records, totals.windows_written, totals.write_units,
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Until it is asked to stop and has counted what is left, or is asked twice.
+async fn serve(
+    local: LocalLoop,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), CliError> {
     let (asked, stopping) = oneshot::channel();
     let shutdown = async {
         shutdown.await;
@@ -79,18 +86,12 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     };
     tokio::select! {
         ended = local.run_until(shutdown) => {
-            ended.map_err(|error| CliError::Store(chain(&error)))?;
+            ended.map(drop).map_err(|error| CliError::Store(chain(&error)))
         }
         () = at_once => {
-            return Err(CliError::Store("stopped before everything was counted".to_owned()));
+            Err(CliError::Store("stopped before everything was counted".to_owned()))
         }
     }
-    let totals = feed.totals();
-    say(&format!(
-        "stopped: {} records, {} window updates, {} write units",
-        totals.records, totals.windows_written, totals.write_units,
-    ));
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The variables to standard output, ready to paste or to `source`; the rest is for people.
@@ -112,7 +113,7 @@ fn announce(url: &str, table: &str, args: &Args) -> Result<(), CliError> {
     };
     say(&format!(
         "serving table {table} on {url}, counting {} windows; the data is {kept}",
-        args.windows
+        args.metering.windows
     ));
     say("paste the lines above into another terminal; Ctrl-C stops");
     Ok(())

@@ -7,13 +7,13 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use sluicegate_core::WindowKinds;
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
-use sluicegate_processor::{Processor, Retention, Settings, chain};
+use sluicegate_processor::{Processor, chain};
 
-use crate::error::{CliError, say};
+use crate::error::{CliError, exit, say};
 use crate::feed::{Feed, interrupted, show_warnings};
+use crate::metering::Metering;
 use crate::options::Options;
 use checkpoints::CheckpointFile;
 
@@ -44,12 +44,8 @@ pub(crate) struct Args {
     /// it up to 24 hours are read again, and not counted again.
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
-    /// Usage windows to count: any of minute, hour, day, month.
-    #[arg(long, default_value = "hour,day", value_name = "KINDS")]
-    windows: WindowKinds,
-    /// Days that windows are kept; at least 2, or 0 for ever.
-    #[arg(long, default_value = "90", value_name = "DAYS")]
-    ttl_days: Retention,
+    #[command(flatten)]
+    metering: Metering,
     /// Records handed to the handler at once.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     batch_size: u16,
@@ -60,13 +56,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let shutdown = interrupted()?;
     let connection = options.connect().await?;
     let arn = table::stream_arn(&connection.client(), connection.table()).await?;
-    let source = StreamSource::new(aws_sdk_dynamodbstreams::Client::new(connection.config()), &arn);
+    let source = StreamSource::new(connection.streams(), &arn);
     // A follower asks again for ever; a missing permission is to be told.
     source.shards().await.map_err(|error| unreadable(&error))?;
 
-    let mut settings = Settings::new(connection.table());
-    settings.windows = args.windows;
-    settings.retention = args.ttl_days;
+    let settings = args.metering.settings(connection.table());
     let client = sluicegate_processor::client(connection.config());
     let feed = Feed::default();
     let handler =
@@ -89,7 +83,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         follow(&mut poller, shutdown, &feed, file.as_ref()).await?;
     }
     let quarantined = feed.totals().quarantined > 0;
-    Ok(if quarantined { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(if quarantined { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }
 
 async fn follow<S: Source>(

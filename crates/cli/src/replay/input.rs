@@ -89,6 +89,7 @@ fn read_file(path: &Path, to: &mut Vec<Box<RawValue>>) -> Result<(), CliError> {
 fn bad(path: &Path, why: &str) -> CliError {
     CliError::BadInput(format!("{}: {why}", path.display()))
 }
+
 /// The two shapes that a value in a file may have.
 #[derive(Deserialize)]
 struct Shape<'a> {

@@ -14,12 +14,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sluicegate_core::WindowKinds;
 use sluicegate_core::keys::ItemKey;
-use sluicegate_processor::{Outcome, Processor, Quarantined, Retention, Settings};
+use sluicegate_processor::{Outcome, Processor, Quarantined};
 use tokio::time::Instant;
 
-use crate::error::{CliError, say};
+use crate::error::{CliError, exit, say};
+use crate::metering::Metering;
 use crate::options::Options;
 use input::Input;
 use target::Target;
@@ -47,9 +47,8 @@ pub(crate) struct Args {
     /// a line. A folder's .json, .jsonl and .ndjson files are taken by name, its subfolders are not.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// Usage windows to count: any of minute, hour, day, month.
-    #[arg(long, default_value = "hour,day", value_name = "KINDS")]
-    windows: WindowKinds,
+    #[command(flatten)]
+    metering: Metering,
     /// Records handed to the handler at once.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     batch_size: u16,
@@ -60,9 +59,6 @@ pub(crate) struct Args {
     /// not taken.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
-    /// Days that windows are kept in the table; at least 2, or 0 for ever.
-    #[arg(long, default_value = "90", value_name = "DAYS")]
-    ttl_days: Retention,
 }
 
 /// What the batches added up to.
@@ -79,9 +75,7 @@ struct Replayed {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let input = Input::read(&args.paths)?;
     let target = Target::open(args.table.as_deref(), options).await?;
-    let mut settings = Settings::new(target.table());
-    settings.retention = args.ttl_days;
-    settings.windows.clone_from(&args.windows);
+    let settings = args.metering.settings(target.table());
     let processor = Processor::new(target.client().clone(), settings);
 
     let progress = progress_bar(input.records.len() as u64 * u64::from(args.repeat));
@@ -105,7 +99,8 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     if !options.is_json() {
         output::summary(&replayed, windows.len(), input.files);
     }
-    Ok(if replayed.quarantined.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
+    let quarantined = !replayed.quarantined.is_empty();
+    Ok(if quarantined { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }
 
 /// Hands all records to the processor, as often as asked; on failure says why.

@@ -1,0 +1,23 @@
+//! What the commands that count a stream are told: which windows, and how long to keep them.
+
+use sluicegate_core::WindowKinds;
+use sluicegate_processor::{Retention, Settings};
+
+/// The options that say so.
+#[derive(clap::Args)]
+pub(crate) struct Metering {
+    /// Usage windows to count: any of minute, hour, day, month.
+    #[arg(long, default_value = "hour,day", value_name = "KINDS")]
+    pub(crate) windows: WindowKinds,
+    /// Days that windows are kept; at least 2, or 0 for ever.
+    #[arg(long, default_value = "90", value_name = "DAYS")]
+    ttl_days: Retention,
+}
+
+impl Metering {
+    /// The settings of a processor that writes to this table.
+    pub(crate) fn settings(&self, table: &str) -> Settings {
+        let (windows, retention) = (self.windows.clone(), self.ttl_days);
+        Settings { table: table.to_owned(), windows, retention }
+    }
+}
