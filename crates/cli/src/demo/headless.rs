@@ -49,6 +49,13 @@ struct Tenant {
     counted_tokens: i128,
 }
 
+impl Tenant {
+    fn is_exact(&self) -> bool {
+        self.counted_requests == i128::from(self.admitted)
+            && self.counted_tokens == i128::from(self.tokens)
+    }
+}
+
 #[derive(Serialize)]
 struct WriteUnits {
     acquires: f64,
@@ -73,28 +80,14 @@ pub(super) async fn run(seconds: u32, seed: u64) -> Result<Summary, CliError> {
     let mut poller = Poller::new(source, handler, poller::Settings::default());
 
     let end_ms = START_MS + i64::from(seconds) * 1_000;
-    while gateways.next_ms() < end_ms {
-        let next_ms = gateways.next_ms();
-        clock.set(EpochMillis::new(next_ms).map_err(CliError::bad)?);
-        gateways.step().await?;
-        // Metering runs beside, once a second.
-        if gateways.next_ms() / 1_000 > next_ms / 1_000 {
-            poller.drain().await?;
-        }
-    }
-    poller.drain().await?;
-
+    play(&mut gateways, &mut poller, &clock, end_ms).await?;
     let tenants = tenants(&Reader::new(client, TABLE), &gateways.books).await?;
-    let is_exact = |tenant: &Tenant| {
-        tenant.counted_requests == i128::from(tenant.admitted)
-            && tenant.counted_tokens == i128::from(tenant.tokens)
-    };
     let summary = Summary {
         seed,
         seconds,
         admitted: gateways.books.iter().map(|book| book.admitted).sum(),
         refused: gateways.books.iter().map(|book| book.refused).sum(),
-        usage_is_exact: tenants.iter().all(is_exact),
+        usage_is_exact: tenants.iter().all(Tenant::is_exact),
         tenants,
         write_units: WriteUnits {
             acquires: gateways.acquire_units,
@@ -106,6 +99,25 @@ pub(super) async fn run(seconds: u32, seed: u64) -> Result<Summary, CliError> {
     drop(gateways);
     engine.stop().await?;
     Ok(summary)
+}
+
+/// Lets everything happen that is due before `end_ms`. Metering runs beside, once a second.
+async fn play(
+    gateways: &mut Gateways<TestClock>,
+    poller: &mut Poller<StreamSource, InProcess>,
+    clock: &TestClock,
+    end_ms: i64,
+) -> Result<(), CliError> {
+    while gateways.next_ms() < end_ms {
+        let next_ms = gateways.next_ms();
+        clock.set(EpochMillis::new(next_ms).map_err(CliError::bad)?);
+        gateways.step().await?;
+        if gateways.next_ms() / 1_000 > next_ms / 1_000 {
+            poller.drain().await?;
+        }
+    }
+    poller.drain().await?;
+    Ok(())
 }
 
 /// The gateways' books beside what the hour windows hold.

@@ -48,18 +48,7 @@ pub(super) async fn run(seconds: Option<u32>, seed: u64) -> Result<ExitCode, Cli
         ));
     }
     let metering_units = Arc::new(Mutex::new(0.0));
-    let units = metering_units.clone();
-    let mut settings = Settings::new(TABLE);
-    settings.windows = "minute,hour".parse().map_err(CliError::bad)?;
-    let local = LocalLoop::start(LoopOptions {
-        port: 0,
-        storage: Storage::Temporary,
-        settings,
-        observer: Some(Arc::new(move |outcome| {
-            *units.lock().unwrap_or_else(PoisonError::into_inner) += outcome.report.write_units;
-        })),
-    })
-    .await?;
+    let local = start(&metering_units).await?;
     let client = client::dynamodb(&local.endpoint_url());
     let (stop, stopped) = oneshot::channel::<()>();
     let metering = tokio::spawn(local.run_until(async {
@@ -88,6 +77,22 @@ pub(super) async fn run(seconds: Option<u32>, seed: u64) -> Result<ExitCode, Cli
         requests.admitted, requests.refused
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// The engine and its metering, which adds up the write units that it spends.
+async fn start(units: &Arc<Mutex<f64>>) -> Result<LocalLoop, CliError> {
+    let mut settings = Settings::new(TABLE);
+    settings.windows = "minute,hour".parse().map_err(CliError::bad)?;
+    let units = units.clone();
+    let parts = LoopOptions {
+        port: 0,
+        storage: Storage::Temporary,
+        settings,
+        observer: Some(Arc::new(move |outcome| {
+            *units.lock().unwrap_or_else(PoisonError::into_inner) += outcome.report.write_units;
+        })),
+    };
+    Ok(LocalLoop::start(parts).await?)
 }
 
 impl Scene {
