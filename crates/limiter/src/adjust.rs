@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use sluicegate_core::{BucketId, Configuration, EntityId, LimitName, Millitokens, Resource, Rules};
 
 use crate::clock::Clock;
-use crate::error::{AcquireError, AdjustError, InvalidRequest};
+use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::request::{PeekRequest, amounts};
@@ -96,13 +96,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
         if amounts.is_empty() {
             return Err(InvalidRequest::Nothing.into());
         }
-        let mut buckets: Vec<(EntityId, Rules)> = vec![(entity, Rules::new())];
-        for status in self.peek.await.map_err(of_peek)? {
-            match buckets.iter_mut().find(|(entity, _)| *entity == status.entity) {
-                Some((_, rules)) => _ = rules.insert(status.limit, status.rule),
-                None => buckets.push((status.entity, [(status.limit, status.rule)].into())),
-            }
-        }
+        let buckets = rules_by_entity(entity, self.peek.await.map_err(of_peek)?);
         let is_unknown = |limit: &&LimitName| !buckets[0].1.contains_key(*limit);
         if let Some(limit) = amounts.keys().find(is_unknown) {
             return Err(InvalidRequest::UnknownLimit(limit.clone()).into());
@@ -144,6 +138,18 @@ impl<'a, S: Store, C: Clock> IntoFuture for AdjustRequest<'a, S, C> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
+}
+
+/// The limits of every bucket that was looked at, that of `entity` first.
+fn rules_by_entity(entity: EntityId, limits: Vec<LimitStatus>) -> Vec<(EntityId, Rules)> {
+    let mut buckets = vec![(entity, Rules::new())];
+    for LimitStatus { entity, limit, rule, .. } in limits {
+        match buckets.iter_mut().find(|(known, _)| *known == entity) {
+            Some((_, rules)) => _ = rules.insert(limit, rule),
+            None => buckets.push((entity, [(limit, rule)].into())),
+        }
+    }
+    buckets
 }
 
 /// Why looking failed. Nothing was asked for, so nothing can be short.

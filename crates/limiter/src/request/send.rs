@@ -61,24 +61,24 @@ pub(super) async fn wait_for<S: Store, C: Clock>(
     wait: Duration,
 ) -> Result<Grant, AcquireError> {
     let clock = limiter.clock();
-    let until =
+    let until_ms =
         clock.now().get().saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX));
     let bucket = BucketId { entity: request.entity.clone(), resource: request.resource.clone() };
     let queue = limiter.queues().of(&bucket);
     if queue.is_empty() {
         match attempt(limiter, request).await {
-            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until) => {}
+            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until_ms) => {}
             result => return result,
         }
     }
     let place = queue.join();
     // Nobody who is ahead waits longer than its own time, but that may be longer than this one's.
-    let Some(_turn) = within(clock, until, place.turn()).await else {
+    let Some(_turn) = within(clock, until_ms, place.turn()).await else {
         return attempt(limiter, request).await;
     };
     loop {
         match attempt(limiter, request).await {
-            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until) => {
+            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until_ms) => {
                 clock.sleep(exceeded.retry_after.unwrap_or_default()).await;
             }
             result => return result,
@@ -86,13 +86,13 @@ pub(super) async fn wait_for<S: Store, C: Clock>(
     }
 }
 
-fn comes_by(clock: &impl Clock, exceeded: &LimitExceeded, until: i64) -> bool {
-    let left = u128::try_from(until.saturating_sub(clock.now().get())).unwrap_or(0);
+fn comes_by(clock: &impl Clock, exceeded: &LimitExceeded, until_ms: i64) -> bool {
+    let left = u128::try_from(until_ms.saturating_sub(clock.now().get())).unwrap_or(0);
     exceeded.retry_after.is_some_and(|after| after.as_millis() <= left)
 }
 
-async fn within<T>(clock: &impl Clock, until: i64, turn: impl Future<Output = T>) -> Option<T> {
-    let left = u64::try_from(until.saturating_sub(clock.now().get())).unwrap_or(0);
+async fn within<T>(clock: &impl Clock, until_ms: i64, turn: impl Future<Output = T>) -> Option<T> {
+    let left = u64::try_from(until_ms.saturating_sub(clock.now().get())).unwrap_or(0);
     match select(std::pin::pin!(turn), clock.sleep(Duration::from_millis(left))).await {
         Either::Left((turn, _)) => Some(turn),
         Either::Right(_) => None,
