@@ -108,8 +108,8 @@ pub enum Trouble {
     Away(#[source] BoxError),
     /// The caller may not, there is no such table, or the request is not acceptable: the same in a
     /// moment.
-    #[error("{0}")]
-    Setup(SetupError),
+    #[error(transparent)]
+    Setup(#[from] SetupError),
 }
 
 /// What a person must repair before the table can be used.
@@ -133,10 +133,4 @@ pub enum SetupError {
     /// The request was not acceptable or could not be made (no region, no credentials).
     #[error("the request was not accepted")]
     Rejected(#[source] BoxError),
-}
-
-impl From<SetupError> for Trouble {
-    fn from(error: SetupError) -> Self {
-        Self::Setup(error)
-    }
 }
