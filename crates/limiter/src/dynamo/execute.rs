@@ -6,12 +6,10 @@ use std::sync::Arc;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
-use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
-    AttributeValue, CancellationReason, ConsumedCapacity, KeysAndAttributes, Put,
-    ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
-    Update,
+    AttributeValue, ConsumedCapacity, KeysAndAttributes, ReturnConsumedCapacity, ReturnValue,
+    ReturnValuesOnConditionCheckFailure,
 };
 use serde_dynamo::Item;
 use sluicegate_core::keys::{self, ItemKey};
@@ -20,19 +18,19 @@ use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
 use super::expressions::{self, Expression};
 use super::{ConfigStore, Reader, trouble};
 use crate::table::{
-    Cancelled, Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError,
-    Written,
+    Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError, Written,
 };
 
-const ALL_OLD: ReturnValuesOnConditionCheckFailure = ReturnValuesOnConditionCheckFailure::AllOld;
+pub(super) const ALL_OLD: ReturnValuesOnConditionCheckFailure =
+    ReturnValuesOnConditionCheckFailure::AllOld;
 
 /// A table on DynamoDB, or on anything that speaks its protocol.
 #[derive(Debug, Clone)]
 pub struct DynamoTable {
-    client: Client,
+    pub(super) client: Client,
     /// As it was given: what can be repeated may be.
     patient: Client,
-    name: Arc<str>,
+    pub(super) name: Arc<str>,
 }
 
 impl DynamoTable {
@@ -133,45 +131,6 @@ impl DynamoTable {
         }
     }
 
-    /// One write of a transaction.
-    fn part(&self, bucket: &BucketId, plan: &WritePlan) -> Result<TransactWriteItem, Trouble> {
-        let part = match expressions::of(plan) {
-            Expression::Put { item, condition, names } => Put::builder()
-                .table_name(&*self.name)
-                .set_item(Some(item))
-                .condition_expression(condition)
-                .set_expression_attribute_names(Some(names))
-                .return_values_on_condition_check_failure(ALL_OLD)
-                .build()
-                .map(|put| TransactWriteItem::builder().put(put).build()),
-            Expression::Update(update) => Update::builder()
-                .table_name(&*self.name)
-                .set_key(Some(expressions::key(&key(bucket))))
-                .update_expression(update.expression)
-                .condition_expression(update.condition)
-                .set_expression_attribute_names(Some(update.names))
-                .set_expression_attribute_values(Some(update.values))
-                .return_values_on_condition_check_failure(ALL_OLD)
-                .build()
-                .map(|update| TransactWriteItem::builder().update(update).build()),
-        };
-        part.map_err(|error| SetupError::Rejected(error.into()).into())
-    }
-
-    fn cancelled(&self, bucket: &BucketId, reason: &CancellationReason) -> Cancelled {
-        match reason.code() {
-            None | Some("None") => Cancelled::None,
-            Some("ConditionalCheckFailed") => match refused(bucket, reason.item()) {
-                WriteError::Refused(image) => Cancelled::Refused(image),
-                WriteError::Trouble(trouble) => Cancelled::Trouble(trouble),
-            },
-            Some(code) => {
-                let source = reason.message().unwrap_or(code).to_owned();
-                Cancelled::Trouble(trouble::of_code(&self.name, code, source.into()))
-            }
-        }
-    }
-
     async fn get(
         &self,
         key: &ItemKey,
@@ -205,39 +164,7 @@ impl Table for DynamoTable {
         writes: &[(BucketId, WritePlan)],
         token: &str,
     ) -> Result<f64, TogetherError> {
-        let mut parts = Vec::with_capacity(writes.len());
-        for (bucket, plan) in writes {
-            parts.push(self.part(bucket, plan).map_err(TogetherError::Trouble)?);
-        }
-        let request = self
-            .client
-            .transact_write_items()
-            .set_transact_items(Some(parts))
-            .client_request_token(token)
-            .return_consumed_capacity(ReturnConsumedCapacity::Total);
-        let error = match request.send().await {
-            Ok(output) => {
-                return Ok(output
-                    .consumed_capacity()
-                    .iter()
-                    .map(|units| self::units(Some(units)))
-                    .sum());
-            }
-            Err(error) => error,
-        };
-        match error.as_service_error() {
-            Some(TransactWriteItemsError::TransactionCanceledException(cancelled))
-                if cancelled.cancellation_reasons().len() == writes.len() =>
-            {
-                let reasons = cancelled.cancellation_reasons();
-                let reasons = writes
-                    .iter()
-                    .zip(reasons)
-                    .map(|((bucket, _), reason)| self.cancelled(bucket, reason));
-                Err(TogetherError::Cancelled(reasons.collect()))
-            }
-            _ => Err(TogetherError::Trouble(trouble::of(&self.name, error))),
-        }
+        self.transact(writes, token).await
     }
 
     async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
@@ -272,7 +199,7 @@ impl Table for DynamoTable {
     }
 }
 
-fn key(bucket: &BucketId) -> ItemKey {
+pub(super) fn key(bucket: &BucketId) -> ItemKey {
     ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone())
 }
 
@@ -280,11 +207,14 @@ fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> String {
     item.get(attribute).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
 }
 
-fn units(capacity: Option<&ConsumedCapacity>) -> f64 {
+pub(super) fn units(capacity: Option<&ConsumedCapacity>) -> f64 {
     capacity.and_then(ConsumedCapacity::capacity_units).unwrap_or(0.0)
 }
 
-fn refused(bucket: &BucketId, item: Option<&HashMap<String, AttributeValue>>) -> WriteError {
+pub(super) fn refused(
+    bucket: &BucketId,
+    item: Option<&HashMap<String, AttributeValue>>,
+) -> WriteError {
     // Some answer with an empty item where there is none.
     let Some(item) = item.filter(|item| !item.is_empty()) else { return WriteError::Refused(None) };
     match image(bucket, item.clone()) {

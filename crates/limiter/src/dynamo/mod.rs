@@ -11,6 +11,7 @@ mod request;
 mod stored;
 mod stored_expressions;
 mod table;
+mod transact;
 mod trouble;
 
 pub use execute::DynamoTable;

@@ -1,0 +1,90 @@
+//! Executes plans together, in one transaction: all of them or none.
+
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::types::{
+    CancellationReason, Put, ReturnConsumedCapacity, TransactWriteItem, Update,
+};
+use sluicegate_core::{BucketId, WritePlan};
+
+use super::execute::{ALL_OLD, DynamoTable, key, refused, units};
+use super::expressions::{self, Expression};
+use super::trouble;
+use crate::table::{Cancelled, SetupError, TogetherError, Trouble, WriteError};
+
+impl DynamoTable {
+    /// Executes each plan on its bucket; returns the write units spent.
+    pub(super) async fn transact(
+        &self,
+        writes: &[(BucketId, WritePlan)],
+        token: &str,
+    ) -> Result<f64, TogetherError> {
+        let mut parts = Vec::with_capacity(writes.len());
+        for (bucket, plan) in writes {
+            parts.push(self.part(bucket, plan).map_err(TogetherError::Trouble)?);
+        }
+        let request = self
+            .client
+            .transact_write_items()
+            .set_transact_items(Some(parts))
+            .client_request_token(token)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        let error = match request.send().await {
+            Ok(output) => {
+                return Ok(output.consumed_capacity().iter().map(|each| units(Some(each))).sum());
+            }
+            Err(error) => error,
+        };
+        match error.as_service_error() {
+            Some(TransactWriteItemsError::TransactionCanceledException(cancelled))
+                if cancelled.cancellation_reasons().len() == writes.len() =>
+            {
+                let reasons = cancelled.cancellation_reasons();
+                let reasons = writes
+                    .iter()
+                    .zip(reasons)
+                    .map(|((bucket, _), reason)| self.cancelled(bucket, reason));
+                Err(TogetherError::Cancelled(reasons.collect()))
+            }
+            _ => Err(TogetherError::Trouble(trouble::of(&self.name, error))),
+        }
+    }
+
+    /// One write of a transaction.
+    fn part(&self, bucket: &BucketId, plan: &WritePlan) -> Result<TransactWriteItem, Trouble> {
+        let part = match expressions::of(plan) {
+            Expression::Put { item, condition, names } => Put::builder()
+                .table_name(&*self.name)
+                .set_item(Some(item))
+                .condition_expression(condition)
+                .set_expression_attribute_names(Some(names))
+                .return_values_on_condition_check_failure(ALL_OLD)
+                .build()
+                .map(|put| TransactWriteItem::builder().put(put).build()),
+            Expression::Update(update) => Update::builder()
+                .table_name(&*self.name)
+                .set_key(Some(expressions::key(&key(bucket))))
+                .update_expression(update.expression)
+                .condition_expression(update.condition)
+                .set_expression_attribute_names(Some(update.names))
+                .set_expression_attribute_values(Some(update.values))
+                .return_values_on_condition_check_failure(ALL_OLD)
+                .build()
+                .map(|update| TransactWriteItem::builder().update(update).build()),
+        };
+        part.map_err(|error| SetupError::Rejected(error.into()).into())
+    }
+
+    fn cancelled(&self, bucket: &BucketId, reason: &CancellationReason) -> Cancelled {
+        match reason.code() {
+            None | Some("None") => Cancelled::None,
+            Some("ConditionalCheckFailed") => match refused(bucket, reason.item()) {
+                WriteError::Refused(image) => Cancelled::Refused(image),
+                WriteError::Trouble(trouble) => Cancelled::Trouble(trouble),
+            },
+            Some(code) => {
+                let source = reason.message().unwrap_or(code).to_owned();
+                Cancelled::Trouble(trouble::of_code(&self.name, code, source.into()))
+            }
+        }
+    }
+}
