@@ -3,83 +3,31 @@
 //! The counts are those of the server's side: what a client sent, retries included. A fault changes
 //! the one request that its policy chose and nothing else.
 
+mod fault;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, Uri};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// A request, as a policy sees it.
-#[derive(Debug)]
-pub struct Call<'a> {
-    /// The operation, such as `UpdateItem`.
-    pub operation: &'a str,
-    /// Its number among the requests of this operation, from 1.
-    pub number: u64,
-    /// The request's JSON.
-    pub body: &'a [u8],
-}
-
-/// What to do with a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fault {
-    /// Nothing: forward it.
-    None,
-    /// Answer this error without forwarding.
-    Refuse {
-        /// HTTP status, 400 or 500.
-        status: u16,
-        /// Error type as DynamoDB spells it, with its namespace.
-        error: &'static str,
-    },
-    /// Answer that a transaction was cancelled, without forwarding: a code for each of its items,
-    /// `None` for those that were not the reason.
-    Cancel(&'static [&'static str]),
-    /// Forward it after this time.
-    Delay(Duration),
-    /// Close the connection at once and forward it after this time: a write that lands when the
-    /// client has long given it up.
-    Late(Duration),
-    /// Forward it, then close the connection instead of replying: the write landed, nobody knows.
-    LoseReply,
-    /// Close the connection without forwarding.
-    Cut,
-}
-
-impl Fault {
-    /// The table's or partition's throughput is exceeded.
-    pub const THROTTLED: Self = Self::Refuse {
-        status: 400,
-        error: "com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",
-    };
-    /// The account or an on-demand table is throttled.
-    pub const THROTTLING: Self =
-        Self::Refuse { status: 400, error: "com.amazon.coral.availability#ThrottlingException" };
-    /// DynamoDB failed internally.
-    pub const INTERNAL: Self =
-        Self::Refuse { status: 500, error: "com.amazonaws.dynamodb.v20120810#InternalServerError" };
-    /// A transaction is writing the same item.
-    pub const CONFLICT: Self = Self::Refuse {
-        status: 400,
-        error: "com.amazonaws.dynamodb.v20120810#TransactionConflictException",
-    };
-    /// The credentials do not allow it.
-    pub const DENIED: Self =
-        Self::Refuse { status: 400, error: "com.amazon.coral.service#AccessDeniedException" };
-}
+pub use fault::{Call, Fault};
+use fault::{cancellation, refusal};
 
 type Policy = Box<dyn Fn(&Call<'_>) -> Fault + Send + Sync>;
 
@@ -224,12 +172,7 @@ async fn answer(
         Fault::Refuse { status, error } => return Ok(refusal(status, error, &json!({}))),
         Fault::Cancel(codes) => return Ok(cancellation(codes)),
     }
-    let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-    let uri: Uri = format!("{}{path}", shared.upstream).parse().unwrap();
-    let mut forward = Request::new(Full::new(body));
-    *forward.method_mut() = head.method;
-    *forward.headers_mut() = head.headers;
-    *forward.uri_mut() = uri;
+    let forward = shared.forward(head, body);
     if let Fault::Late(duration) = fault {
         let shared = shared.clone();
         tokio::spawn(async move {
@@ -251,6 +194,17 @@ async fn answer(
 }
 
 impl Shared {
+    /// The same request to the engine.
+    fn forward(&self, head: Parts, body: Bytes) -> Request<Full<Bytes>> {
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let uri: Uri = format!("{}{path}", self.upstream).parse().unwrap();
+        let mut forward = Request::new(Full::new(body));
+        *forward.method_mut() = head.method;
+        *forward.headers_mut() = head.headers;
+        *forward.uri_mut() = uri;
+        forward
+    }
+
     fn note<T>(&self, operation: &str, change: impl FnOnce(&mut Count) -> T) -> T {
         change(self.counts.lock().unwrap().entry(operation.to_owned()).or_default())
     }
@@ -261,183 +215,4 @@ fn operation(headers: &HeaderMap) -> String {
     let target = headers.get("x-amz-target").and_then(|target| target.to_str().ok());
     let name = target.and_then(|target| target.rsplit('.').next());
     name.unwrap_or_default().to_owned()
-}
-
-fn cancellation(codes: &[&str]) -> Response<Full<Bytes>> {
-    let reason = |code: &&str| json!({"Code": code, "Message": "injected by a test"});
-    let reasons: Vec<_> = codes.iter().map(reason).collect();
-    let error = "com.amazonaws.dynamodb.v20120810#TransactionCanceledException";
-    refusal(400, error, &json!({"CancellationReasons": reasons}))
-}
-
-fn refusal(status: u16, error: &str, more: &Value) -> Response<Full<Bytes>> {
-    let mut body = json!({"__type": error, "message": "injected by a test"});
-    for (name, value) in more.as_object().into_iter().flatten() {
-        body[name] = value.clone();
-    }
-    Response::builder()
-        .status(status)
-        .header("content-type", "application/x-amz-json-1.0")
-        .body(Full::from(body.to_string()))
-        .unwrap()
-}
-
-#[cfg(test)]
-mod tests {
-    use aws_sdk_dynamodb::Client as DynamoDb;
-    use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
-    use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-    use aws_sdk_dynamodb::types::AttributeValue;
-    use sluicegate_local::client;
-
-    use super::*;
-    use crate::{EngineKind, RunningEngine};
-
-    /// An engine, a proxy in front of it, a client through the proxy, and a table.
-    async fn set_up() -> (RunningEngine, Proxy, DynamoDb, String) {
-        let engine = RunningEngine::start(EngineKind::Embedded).await;
-        let table = engine.create_table().await;
-        let proxy = Proxy::start(engine.endpoint_url()).await;
-        let client = client::dynamodb(&proxy.endpoint_url());
-        (engine, proxy, client, table)
-    }
-
-    type Updated = Result<(), aws_sdk_dynamodb::error::SdkError<UpdateItemError>>;
-
-    async fn add_one(client: &DynamoDb, table: &str) -> Updated {
-        let update = client
-            .update_item()
-            .table_name(table)
-            .key("PK", AttributeValue::S("p".into()))
-            .key("SK", AttributeValue::S("s".into()))
-            .update_expression("ADD n :one")
-            .expression_attribute_values(":one", AttributeValue::N("1".into()));
-        update.send().await.map(drop)
-    }
-
-    /// What the engine holds, asked behind the proxy's back.
-    async fn stored(engine: &RunningEngine, table: &str) -> u64 {
-        let items = engine.client().scan().table_name(table).send().await.unwrap();
-        items.items().first().map_or(0, |item| item["n"].as_n().unwrap().parse().unwrap())
-    }
-
-    #[tokio::test]
-    async fn requests_are_counted_by_operation() {
-        let (engine, proxy, client, table) = set_up().await;
-        add_one(&client, &table).await.unwrap();
-        add_one(&client, &table).await.unwrap();
-        client.scan().table_name(&table).send().await.unwrap();
-        let counts = proxy.received_by_operation();
-        assert_eq!(counts, [("Scan".into(), 1), ("UpdateItem".into(), 2)].into());
-        assert_eq!((proxy.forwarded("UpdateItem"), proxy.received("Query")), (2, 0));
-        proxy.reset_counts();
-        assert_eq!(proxy.received("UpdateItem"), 0);
-        engine.stop().await;
-    }
-
-    #[tokio::test]
-    async fn a_policy_chooses_by_operation_number_and_body() {
-        let (engine, proxy, client, table) = set_up().await;
-        proxy.inject(|call| {
-            assert!(call.body.starts_with(b"{"));
-            match (call.operation, call.number) {
-                ("UpdateItem", 1) => Fault::THROTTLED,
-                ("UpdateItem", 2) => Fault::THROTTLING,
-                ("UpdateItem", 3) => Fault::INTERNAL,
-                _ => Fault::None,
-            }
-        });
-        let throttled = add_one(&client, &table).await.unwrap_err().into_service_error();
-        assert!(throttled.is_provisioned_throughput_exceeded_exception());
-        let throttling = add_one(&client, &table).await.unwrap_err().into_service_error();
-        assert_eq!(throttling.meta().code(), Some("ThrottlingException"));
-        let internal = add_one(&client, &table).await.unwrap_err();
-        assert_eq!(internal.raw_response().unwrap().status().as_u16(), 500);
-        assert!(internal.into_service_error().is_internal_server_error());
-        add_one(&client, &table).await.unwrap();
-        assert_eq!((proxy.received("UpdateItem"), proxy.forwarded("UpdateItem")), (4, 1));
-        assert_eq!(stored(&engine, &table).await, 1);
-        engine.stop().await;
-    }
-
-    #[tokio::test]
-    async fn a_lost_reply_is_a_write_that_landed() {
-        let (engine, proxy, client, table) = set_up().await;
-        proxy.inject(|_| Fault::LoseReply);
-        let error = add_one(&client, &table).await.unwrap_err();
-        assert!(error.as_service_error().is_none() && error.raw_response().is_none(), "{error:?}");
-        assert_eq!(stored(&engine, &table).await, 1);
-        // Nobody between the client and the engine sent it twice.
-        assert_eq!((proxy.received("UpdateItem"), proxy.forwarded("UpdateItem")), (1, 1));
-        engine.stop().await;
-    }
-
-    #[tokio::test]
-    async fn a_cut_connection_is_a_write_that_did_not() {
-        let (engine, proxy, client, table) = set_up().await;
-        // Once on a new connection, once on a kept one.
-        add_one(&client, &table).await.unwrap();
-        proxy.inject(|_| Fault::Cut);
-        assert!(add_one(&client, &table).await.is_err());
-        assert!(add_one(&client, &table).await.is_err());
-        assert_eq!((proxy.received("UpdateItem"), proxy.forwarded("UpdateItem")), (3, 1));
-        assert_eq!(stored(&engine, &table).await, 1);
-        engine.stop().await;
-    }
-
-    #[tokio::test]
-    async fn a_late_write_lands_when_nobody_waits_for_it() {
-        let (engine, proxy, client, table) = set_up().await;
-        proxy.inject(|call| match call.number {
-            1 => Fault::Late(Duration::from_millis(50)),
-            _ => Fault::None,
-        });
-        assert!(add_one(&client, &table).await.is_err());
-        add_one(&client, &table).await.unwrap();
-        assert_eq!((stored(&engine, &table).await, proxy.forwarded("UpdateItem")), (1, 1));
-        while proxy.forwarded("UpdateItem") < 2 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        assert_eq!(stored(&engine, &table).await, 2);
-        engine.stop().await;
-    }
-
-    #[tokio::test]
-    async fn a_cancelled_transaction_says_why_item_by_item() {
-        let (engine, proxy, client, _) = set_up().await;
-        proxy.inject(|_| Fault::Cancel(&["None", "TransactionConflict"]));
-        let error = client.transact_write_items().send().await.unwrap_err().into_service_error();
-        let TransactWriteItemsError::TransactionCanceledException(cancelled) = error else {
-            panic!("{error:?}")
-        };
-        let reasons = cancelled.cancellation_reasons().iter();
-        let codes: Vec<_> = reasons.map(|reason| reason.code().unwrap()).collect();
-        assert_eq!(codes, ["None", "TransactionConflict"]);
-        assert_eq!(proxy.forwarded("TransactWriteItems"), 0);
-        engine.stop().await;
-    }
-
-    #[tokio::test]
-    async fn a_delay_is_at_least_as_long_as_asked_for() {
-        let (engine, proxy, client, table) = set_up().await;
-        let delay = Duration::from_millis(50);
-        proxy.inject(move |_| Fault::Delay(delay));
-        let start = std::time::Instant::now();
-        add_one(&client, &table).await.unwrap();
-        assert!(start.elapsed() >= delay);
-        engine.stop().await;
-    }
-
-    #[tokio::test]
-    async fn a_dropped_proxy_no_longer_listens() {
-        let (engine, proxy, client, table) = set_up().await;
-        add_one(&client, &table).await.unwrap();
-        let address = proxy.address;
-        drop(proxy);
-        while TcpStream::connect(address).await.is_ok() {
-            tokio::task::yield_now().await;
-        }
-        assert!(add_one(&client, &table).await.is_err());
-        engine.stop().await;
-    }
 }
