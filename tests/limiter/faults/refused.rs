@@ -1,0 +1,133 @@
+//! A table that says "in a moment", does not answer, or may not be used.
+
+use std::time::Duration;
+
+use sluicegate::{AcquireError, DynamoTable, SetupError};
+use sluicegate_testkit::Fault;
+
+use super::{AMPLE, DEADLINE, in_time, on_every_engine, rpm};
+use crate::support::limiter;
+
+/// Answers that mean "in a moment": neither a refusal nor an outage.
+const IN_A_MOMENT: [Fault; 3] = [Fault::CONFLICT, Fault::THROTTLED, Fault::THROTTLING];
+const CANCELLED: [Fault; 4] = [
+    Fault::Cancel(&["TransactionConflict", "None"]),
+    Fault::Cancel(&["None", "TransactionConflict"]),
+    Fault::Cancel(&["ThrottlingError", "None"]),
+    Fault::Cancel(&["ProvisionedThroughputExceeded", "TransactionConflict"]),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_passes_in_a_moment_is_waited_out() {
+    on_every_engine(async |on| {
+        for (n, fault) in IN_A_MOMENT.into_iter().enumerate() {
+            let (entity, limiter) = (format!("u{n}"), on.limiter());
+            let some = move |number| if number <= 5 { fault.clone() } else { Fault::None };
+            on.inject("PutItem", some.clone());
+            assert_eq!(ask!(limiter, &entity).await.unwrap().cost().attempts, 6);
+            on.inject("UpdateItem", some.clone());
+            let lease = ask!(limiter, &entity).await.unwrap();
+            assert_eq!((lease.cost().attempts, lease.cost().write_units), (6, 1.0));
+            on.inject("UpdateItem", some.clone());
+            lease.adjust("rpm", 1).await.unwrap();
+            on.inject("UpdateItem", some.clone());
+            lease.release().await.unwrap();
+            assert_eq!(on.rpm(&entity).await, (55, 5));
+            assert_eq!(limiter.counters().ambiguous.get(), 0, "nothing was done, that is certain");
+        }
+        for (n, fault) in CANCELLED.into_iter().chain(IN_A_MOMENT).enumerate() {
+            let (child, parent, limiter) = (format!("c{n}"), format!("p{n}"), on.limiter());
+            on.inject("TransactWriteItems", move |number| {
+                if number % 4 == 0 { Fault::None } else { fault.clone() }
+            });
+            for (tokens, consumed) in [(55, 5), (50, 10)] {
+                let lease = ask!(limiter, &child, &parent).await.unwrap();
+                assert_eq!(lease.cost().attempts, 4);
+                for entity in [&child, &parent] {
+                    assert_eq!(on.rpm(entity).await, (tokens, consumed), "{entity}");
+                }
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_pass_ends() {
+    on_every_engine(async |on| {
+        let limiter = on.limiter();
+        let lease = ask!(limiter, "u").await.unwrap();
+        for fault in IN_A_MOMENT {
+            let always = fault.clone();
+            on.inject("UpdateItem", move |_| always.clone());
+            let contended = in_time(async { ask!(limiter, "u").deadline(AMPLE).await }).await;
+            assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
+            // Unavailable where the deadline cuts off a write: it may have been done.
+            let cut = in_time(async { ask!(limiter, "u").deadline(DEADLINE).await }).await;
+            assert!(
+                matches!(cut, Err(AcquireError::Contended { .. } | AcquireError::Unavailable(_))),
+                "{cut:?}"
+            );
+            let always = fault.clone();
+            on.inject("TransactWriteItems", move |_| always.clone());
+            let contended = in_time(async { ask!(limiter, "u", "p").deadline(AMPLE).await }).await;
+            assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
+            on.inject("GetItem", move |_| fault.clone());
+            let cold = on.limiter();
+            let contended = in_time(async { ask!(cold, "u").deadline(DEADLINE).await }).await;
+            assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
+        }
+        for fault in CANCELLED {
+            on.inject("TransactWriteItems", move |_| fault.clone());
+            let contended = in_time(async { ask!(limiter, "u", "p").deadline(AMPLE).await }).await;
+            assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
+        }
+        for fault in [Fault::Cut, Fault::INTERNAL, Fault::Delay(Duration::from_secs(60))] {
+            on.proxy.inject(move |_| fault.clone());
+            let away = in_time(async { ask!(limiter, "u").deadline(DEADLINE).await }).await;
+            assert!(matches!(away, Err(AcquireError::Unavailable(_))), "{away:?}");
+            let away = in_time(async { ask!(limiter, "u", "p").deadline(DEADLINE).await }).await;
+            assert!(matches!(away, Err(AcquireError::Unavailable(_))), "{away:?}");
+            let cold = on.limiter();
+            let away = in_time(async { ask!(cold, "u").deadline(DEADLINE).await }).await;
+            assert!(matches!(away, Err(AcquireError::Unavailable(_))), "{away:?}");
+        }
+        on.calm();
+        lease.release().await.unwrap();
+        assert_eq!(on.rpm("u").await, (60, 0), "nothing was taken by any of them");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_person_must_repair_is_said_at_once() {
+    on_every_engine(async |on| {
+        let warm = on.limiter();
+        ask!(warm, "u").await.unwrap();
+        on.proxy.reset_counts();
+        on.proxy.inject(|_| Fault::DENIED);
+        let cold = on.limiter();
+        for result in [ask!(warm, "u").await, ask!(cold, "u").await, ask!(warm, "u", "p").await, {
+            on.calm();
+            ask!(warm, "u", "p").await.unwrap();
+            on.inject("TransactWriteItems", move |_| Fault::Cancel(&["None", "AccessDenied"]));
+            ask!(warm, "u", "p").await
+        }] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, AcquireError::Setup(SetupError::Denied(_))), "{error:?}");
+            assert!(error.to_string().contains("allow this action on the table"), "{error}");
+        }
+        on.calm();
+        let nowhere = DynamoTable::new(on.table.client(), "sluicegate-test-nowhere");
+        let lost = limiter(nowhere, &on.clock);
+        for result in [ask!(lost, "u").await, ask!(lost, "u", "p").await] {
+            let error = result.unwrap_err();
+            assert!(matches!(error, AcquireError::Setup(SetupError::NoTable(_))), "{error:?}");
+            let message = error.to_string();
+            for part in ["sluicegate-test-nowhere", "create it with"] {
+                assert!(message.contains(part), "{message}");
+            }
+        }
+    })
+    .await;
+}
