@@ -101,8 +101,8 @@ impl LocalLoop {
         let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
         let mut shutdown = pin!(shutdown);
         while poller.turn(TIDY_INTERVAL, shutdown.as_mut()).await? {
-            let sweep = Instant::now() >= next_sweep;
-            if sweep {
+            let sweep = if Instant::now() >= next_sweep { Sweep::Due } else { Sweep::Later };
+            if sweep == Sweep::Due {
                 next_sweep = Instant::now() + SWEEP_INTERVAL;
             }
             if let Err(error) = tidy(&engine, &poller.checkpoints(), log.as_ref(), sweep).await {
@@ -117,12 +117,19 @@ impl LocalLoop {
     }
 }
 
+/// Whether expired items are to be deleted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sweep {
+    Due,
+    Later,
+}
+
 /// What DynamoDB does by itself: trims the stream, deletes what has expired.
 async fn tidy(
     engine: &EmbeddedEngine,
     checkpoints: &Checkpoints,
     log: Option<&StreamLog>,
-    sweep: bool,
+    sweep: Sweep,
 ) -> Result<(), Error> {
     let mut all_recent = true;
     if let Some(log) = log {
@@ -132,7 +139,7 @@ async fn tidy(
     }
     // A record that is delivered again after its window expired would make a new window, so an old
     // one goes first.
-    if sweep && all_recent {
+    if sweep == Sweep::Due && all_recent {
         engine.sweep_ttl().await?;
     }
     Ok(())
