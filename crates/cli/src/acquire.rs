@@ -58,18 +58,25 @@ struct Standing {
     violated: bool,
 }
 
+/// What was said to the request.
+#[derive(Clone, Copy)]
+enum Verdict {
+    Granted,
+    LimitExceeded,
+    NeverAdmissible,
+}
+
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let limiter = options.connect().await?.limiter();
     let request = request(&args, &limiter).await?;
-    let (answer, code) = match request.await {
-        Ok(lease) => (granted(&args, &lease.remaining()), ExitCode::SUCCESS),
+    let (answer, verdict) = match request.await {
+        Ok(lease) => (granted(&args, &lease.remaining()), Verdict::Granted),
         Err(AcquireError::LimitExceeded(exceeded)) => {
             let retry_after_ms = exceeded
                 .retry_after
                 .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
             let limits = exceeded.limits.iter().map(Standing::from).collect();
-            let code = ExitCode::from(exit::LIMIT_EXCEEDED);
-            (Answer { granted: false, retry_after_ms, limits }, code)
+            (Answer { granted: false, retry_after_ms, limits }, Verdict::LimitExceeded)
         }
         Err(AcquireError::NeverAdmissible(never)) => {
             let limits = never
@@ -80,17 +87,17 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
                     ..Standing::from(status)
                 })
                 .collect();
-            let code = ExitCode::from(exit::NEVER_ADMISSIBLE);
-            (Answer { granted: false, retry_after_ms: None, limits }, code)
+            let answer = Answer { granted: false, retry_after_ms: None, limits };
+            (answer, Verdict::NeverAdmissible)
         }
         Err(error) => return Err(error.into()),
     };
     if options.is_json() {
         output::json(&answer)?;
     } else {
-        output::line(&shown(&answer, code == ExitCode::from(exit::NEVER_ADMISSIBLE)))?;
+        output::line(&shown(&answer, verdict))?;
     }
-    Ok(code)
+    Ok(verdict.exit_code())
 }
 
 async fn request<'a>(
@@ -141,14 +148,26 @@ impl From<&LimitStatus> for Standing {
     }
 }
 
-fn shown(answer: &Answer, is_never: bool) -> String {
-    let verdict = match answer.retry_after_ms {
-        _ if answer.granted => "granted".to_owned(),
-        Some(millis) => format!("limit exceeded: ask again in {}", duration(millis)),
-        None if is_never => {
+impl Verdict {
+    fn exit_code(self) -> ExitCode {
+        match self {
+            Self::Granted => ExitCode::SUCCESS,
+            Self::LimitExceeded => ExitCode::from(exit::LIMIT_EXCEEDED),
+            Self::NeverAdmissible => ExitCode::from(exit::NEVER_ADMISSIBLE),
+        }
+    }
+}
+
+fn shown(answer: &Answer, verdict: Verdict) -> String {
+    let verdict = match (verdict, answer.retry_after_ms) {
+        (Verdict::Granted, _) => "granted".to_owned(),
+        (Verdict::LimitExceeded, Some(millis)) => {
+            format!("limit exceeded: ask again in {}", duration(millis))
+        }
+        (Verdict::LimitExceeded, None) => "limit exceeded: it does not refill".to_owned(),
+        (Verdict::NeverAdmissible, _) => {
             "never admissible: a full bucket holds less; ask for less or raise the burst".to_owned()
         }
-        None => "limit exceeded: it does not refill".to_owned(),
     };
     let available = if answer.granted { "left" } else { "available" };
     let rows = answer.limits.iter().map(|limit| {
