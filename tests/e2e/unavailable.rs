@@ -4,20 +4,25 @@ use serde_json::value::RawValue;
 use sluicegate_processor::{Processor, Settings};
 use sluicegate_testkit::history::{History, Shape};
 use sluicegate_testkit::usage::{read_quarantine, read_usages};
-use sluicegate_testkit::{Fault, Proxy};
+use sluicegate_testkit::{Fault, Proxy, RunningEngine};
 
 use crate::support::{
     Records, acquire, acquires_of_limits, assert_exact, contains, deliver, hour_of,
     on_every_engine, processor, soon,
 };
 
+/// A processor whose way to the table can be disturbed.
+async fn behind_a_proxy(engine: &RunningEngine, table: &str) -> (Proxy, Processor) {
+    let proxy = Proxy::start(engine.endpoint_url()).await;
+    let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+    (proxy, Processor::new(client, Settings::new(table)))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_lowest_throttled_record_is_reported_and_all_are_completed_later() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
-        let proxy = Proxy::start(engine.endpoint_url()).await;
-        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
-        let processor_behind = Processor::new(client, Settings::new(&table));
+        let (proxy, processor_behind) = behind_a_proxy(engine, &table).await;
         proxy.inject(|call| {
             let throttled = contains(call.body, b"ENTITY#throttled");
             if throttled { Fault::THROTTLED } else { Fault::None }
@@ -59,9 +64,7 @@ async fn lost_replies_and_internal_errors_count_nothing_twice() {
     on_every_engine(async |engine| {
         let history = History::generate(&Shape { pause_ms: 10_000, ..Shape::new(5, 300) });
         let table = engine.create_table().await;
-        let proxy = Proxy::start(engine.endpoint_url()).await;
-        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
-        let processor = Processor::new(client, Settings::new(&table));
+        let (proxy, processor) = behind_a_proxy(engine, &table).await;
         proxy.inject(|call| match call.number % 7 {
             1 => Fault::LoseReply,
             2 => Fault::INTERNAL,
@@ -82,9 +85,7 @@ async fn lost_replies_and_internal_errors_count_nothing_twice() {
 async fn a_quarantine_that_is_throttled_is_reported_too() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
-        let proxy = Proxy::start(engine.endpoint_url()).await;
-        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
-        let processor_behind = Processor::new(client, Settings::new(&table));
+        let (proxy, processor_behind) = behind_a_proxy(engine, &table).await;
         proxy.inject(
             |call| if call.operation == "PutItem" { Fault::THROTTLED } else { Fault::None },
         );
@@ -106,9 +107,7 @@ async fn a_quarantine_that_is_throttled_is_reported_too() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_table_is_reported_at_once() {
     on_every_engine(async |engine| {
-        let proxy = Proxy::start(engine.endpoint_url()).await;
-        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
-        let processor = Processor::new(client, Settings::new("sluicegate-missing"));
+        let (proxy, processor) = behind_a_proxy(engine, "sluicegate-missing").await;
         let outcome = processor.handle(&[acquire("u", 1, 0, 1_000)], soon(60)).await;
         assert_eq!(outcome.failures.len(), 2);
         assert!(outcome.failures[0].reason.contains("ResourceNotFoundException"), "{outcome:?}");
@@ -122,9 +121,7 @@ async fn a_missing_table_is_reported_at_once() {
 async fn a_throttled_window_holds_up_no_other() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
-        let proxy = Proxy::start(engine.endpoint_url()).await;
-        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
-        let processor = Processor::new(client, Settings::new(&table));
+        let (proxy, processor) = behind_a_proxy(engine, &table).await;
         proxy.inject(|call| {
             if contains(call.body, b"ENTITY#user-0\"") { Fault::THROTTLED } else { Fault::None }
         });
@@ -141,9 +138,7 @@ async fn a_throttled_window_holds_up_no_other() {
 async fn a_window_that_is_interrupted_between_updates_goes_on_where_it_stood() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
-        let proxy = Proxy::start(engine.endpoint_url()).await;
-        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
-        let processor_behind = Processor::new(client, Settings::new(&table));
+        let (proxy, processor_behind) = behind_a_proxy(engine, &table).await;
         proxy.inject(|call| {
             if contains(call.body, b"\"u_l200\"") { Fault::THROTTLED } else { Fault::None }
         });
