@@ -201,8 +201,9 @@ pub enum InvalidRequest {
         /// How many are allowed.
         max: usize,
     },
-    /// The bucket has as many limits as it can have, and this one is not among them: 500, or 400
-    /// where limits are named by a client. Stored limits that are deleted leave the bucket.
+    /// The bucket has as many limits as it can have, and this one is not among them. A gateway
+    /// answers 500, or 400 where a client names limits. Stored limits that are deleted leave the
+    /// bucket.
     #[error(
         "the bucket of {entity} has {max} limits, which is the most, and {limit} is not among them: name limits from a fixed set; those that nobody uses leave when they are stored and deleted"
     )]

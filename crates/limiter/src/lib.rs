@@ -21,13 +21,62 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! | word | meaning |
+//! |---|---|
+//! | entity | who is limited: a user, an API key, a project |
+//! | resource | what is limited: a model, an API |
+//! | limit | a name, so many tokens a period, and the burst: how many a full bucket holds |
+//! | bucket | what one entity and one resource have left of all their limits: one item of the table |
+//! | token | whatever a limit counts: a request, a token of text; balances are in thousandths |
+//! | lease | tokens that were taken, to be corrected or given back |
+//!
+//! # On DynamoDB
+//!
+//! Make one [`Limiter`] when the process starts and clone it: clones share what is remembered, which
+//! is what makes an acquire one write. [`dynamo::create_table`] makes the table where no template did.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use sluicegate::{DynamoStore, Limiter};
+//!
+//! # async fn limiter() {
+//! let aws = aws_config::load_defaults(aws_config::BehaviorVersion::latest()).await;
+//! let store = DynamoStore::new(aws_sdk_dynamodb::Client::new(&aws), "sluicegate-limits");
+//! let limiter = Limiter::new(store).deadline(Duration::from_millis(500)); // 1 s unless said
+//! # drop(limiter);
+//! # }
+//! ```
+//!
 //! # Limits of tokens per minute
 //!
 //! A language model's answer has a length that nobody knows before it is there. Acquire what is
 //! estimated, [`adjust`](Lease::adjust) while tokens arrive or once they are counted, and
-//! [`release`](Lease::release) when the call failed. An adjustment is never refused: a balance may go
-//! below zero, and the next acquires wait until it is earned back. Dropping a lease keeps what was
-//! taken; [`Limiter::adjust`] corrects a bucket without one. [`wait_up_to`](AcquireRequest::wait_up_to) waits for tokens that come soon, in order.
+//! [`release`](Lease::release) when the call failed:
+//!
+//! ```
+//! # use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+//! # struct Answer { tokens: i64 }
+//! # async fn call_the_model() -> Result<Answer, std::io::Error> { Ok(Answer { tokens: 1_240 }) }
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+//! # let limits = [Limit::per_minute("tpm", 10_000)];
+//! let estimate = 800; // the prompt's tokens and what an answer usually takes
+//! let request = limiter.acquire("user-123", "gpt-4").consume("tpm", estimate).limits(limits);
+//! let lease = request.await?;
+//! match call_the_model().await {
+//!     Ok(answer) => lease.adjust("tpm", answer.tokens - estimate).await?,
+//!     Err(_) => lease.release().await?,
+//! };
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! An adjustment is never refused: a balance may go below zero, and the next acquires are refused
+//! until it is earned back. Dropping a lease keeps what was taken; [`Limiter::adjust`] corrects a
+//! bucket without one. The example `llm_streaming` does so while the answer streams.
+//! [`wait_up_to`](AcquireRequest::wait_up_to) waits for tokens that come soon,
+//! first come first served.
 //!
 //! # Where limits come from
 //!
@@ -55,6 +104,12 @@
 //! | [`InvalidRequest`] | the program is wrong, names more limits than a bucket holds, or a client's name is illegal | 500, 400 |
 //! | `Setup` | permissions, the table or an item must be repaired | 500 |
 //!
+//! Nothing is admitted because the table is away: `Unavailable` is an error, and the caller decides
+//! whether work goes on without a limit (`Err(AcquireError::Unavailable(_))` only: with `Setup` too,
+//! a missing permission would admit everything for ever). An acquire ends by its
+//! [`deadline`](Limiter::deadline); waiting for tokens is not counted, nor is giving back what one
+//! bucket of a compensating cascade gave.
+//!
 //! A write whose answer was lost is recognised in the item by its request id, so it is neither done
 //! twice nor forgotten. When four others wrote in between the item no longer can tell: then an
 //! acquire takes again (the restrictive side) and a refund is not repeated; both are
@@ -78,6 +133,18 @@
 //! | with a parent, in a transaction; compensating | 0 | 4; 2 |
 //!
 //! An item takes about 1,000 writes a second, whatever the table: that is the ceiling of one bucket.
+//!
+//! # Trying limits out
+//!
+//! [`Limiter::shadow`] decides and counts on real traffic and refuses nothing;
+//! [`peek`](Limiter::peek) looks without taking. [`Lease::cost`] says what a grant took,
+//! [`Lease::remaining`] what is left, and every acquire is a `tracing` span. Tests of programs that
+//! use a limiter need no engine: [`MemoryTable`] and [`TestClock`].
+//!
+//! # HTTP services
+//!
+//! The feature `tower` has a layer that acquires for each request and answers refusals: 429,
+//! `Retry-After` and the rate limit fields.
 
 mod adjust;
 mod admin;
