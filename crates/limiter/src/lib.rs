@@ -74,9 +74,8 @@
 //!
 //! An adjustment is never refused: a balance may go below zero, and the next acquires are refused
 //! until it is earned back. Dropping a lease keeps what was taken; [`Limiter::adjust`] corrects a
-//! bucket without one. The example `llm_streaming` does so while the answer streams.
-//! [`wait_up_to`](AcquireRequest::wait_up_to) waits for tokens that come soon,
-//! first come first served.
+//! bucket without one. [`wait_up_to`](AcquireRequest::wait_up_to) waits for tokens that come soon,
+//! first come first served. The example `llm_streaming` adjusts while an answer streams.
 //!
 //! # Where limits come from
 //!
