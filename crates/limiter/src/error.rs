@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use sluicegate_core::{EntityId, LimitName, Millitokens, NameError, Rule, Standing, Wait};
 
+use crate::limit::Amount;
 use crate::table::SetupError;
 use crate::{BadLimit, BoxError};
 
@@ -155,15 +156,8 @@ struct Tokens(Millitokens);
 
 impl std::fmt::Display for Tokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let milli = self.0.get();
-        let (sign, milli) = (if milli < 0 { "-" } else { "" }, milli.unsigned_abs());
-        match milli % 1_000 {
-            0 => write!(f, "{sign}{}", milli / 1_000),
-            rest => {
-                let decimals = format!("{rest:03}");
-                write!(f, "{sign}{}.{}", milli / 1_000, decimals.trim_end_matches('0'))
-            }
-        }
+        let sign = if self.0 < Millitokens::ZERO { "-" } else { "" };
+        write!(f, "{sign}{}", Amount::from(self.0))
     }
 }
 

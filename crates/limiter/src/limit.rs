@@ -48,7 +48,7 @@ enum Refills {
 
 /// Millitokens, as many as anybody may ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Amount {
+pub(crate) struct Amount {
     milli: u128,
 }
 
@@ -223,6 +223,7 @@ impl Amount {
     }
 }
 
+/// Its size, whatever its sign.
 impl From<Millitokens> for Amount {
     fn from(milli: Millitokens) -> Self {
         Self { milli: milli.get().unsigned_abs().into() }

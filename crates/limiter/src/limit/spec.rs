@@ -125,6 +125,7 @@ impl Amount {
     }
 }
 
+/// Tokens, with as many decimals as they need.
 impl Display for Amount {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (tokens, milli) = (self.milli / 1_000, self.milli % 1_000);
