@@ -1,8 +1,8 @@
 //! `cargo xtask soak`: what takes longer than a change can wait for.
 //!
 //! The exactness suite and the limiter's schedules over many more seeds than `cargo test` has time
-//! for, `sluicegate local` killed more often and written to for longer, optimised. Run before an issue is resolved; a failure names its seed, and `--seeds` or
-//! `--schedules` runs that one alone.
+//! for, `sluicegate local` killed more often and written to for longer, optimised. Run before an
+//! issue is resolved; a failure names its seed, and `--seeds` or `--schedules` runs that one alone.
 
 use std::process::Command;
 
