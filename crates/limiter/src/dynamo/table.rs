@@ -11,8 +11,8 @@ use aws_sdk_dynamodb::operation::create_table::CreateTableError;
 use aws_sdk_dynamodb::operation::create_table::builders::CreateTableFluentBuilder;
 use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType, Projection,
-    ProjectionType, ScalarAttributeType, StreamSpecification, StreamViewType, TableStatus,
-    TimeToLiveSpecification,
+    ProjectionType, ScalarAttributeType, StreamSpecification, StreamViewType, TableDescription,
+    TableStatus, TimeToLiveSpecification,
 };
 
 use sluicegate_core::keys::{GSI1, GSI2, Index, PK, SK, TTL};
@@ -79,17 +79,16 @@ pub async fn create_table(client: &Client, name: &str) -> Result<(), TableError>
 /// [`TableError::NoStream`] when the table has none, [`TableError::Request`] when it cannot be
 /// described.
 pub async fn stream_arn(client: &Client, name: &str) -> Result<String, TableError> {
-    let described = client
-        .describe_table()
-        .table_name(name)
-        .send()
-        .await
-        .map_err(|error| RequestError::of("DescribeTable", name, error))?;
+    let described = describe(client, name).await?;
     described
-        .table()
-        .and_then(|table| table.latest_stream_arn())
-        .map(str::to_owned)
+        .and_then(|table| table.latest_stream_arn)
         .ok_or_else(|| TableError::NoStream { table: name.to_owned() })
+}
+
+async fn describe(client: &Client, name: &str) -> Result<Option<TableDescription>, RequestError> {
+    let described = client.describe_table().table_name(name).send().await;
+    let described = described.map_err(|error| RequestError::of("DescribeTable", name, error))?;
+    Ok(described.table)
 }
 
 fn request(client: &Client, name: &str) -> Result<CreateTableFluentBuilder, BuildError> {
@@ -133,14 +132,9 @@ fn key_schema(partition: &str, sort: &str) -> Result<Vec<KeySchemaElement>, Buil
 async fn wait_until_active(client: &Client, name: &str) -> Result<(), TableError> {
     let deadline = tokio::time::Instant::now() + ACTIVE_WITHIN;
     loop {
-        let described = client
-            .describe_table()
-            .table_name(name)
-            .send()
-            .await
-            .map_err(|error| RequestError::of("DescribeTable", name, error))?;
-        let status = described.table().and_then(|table| table.table_status());
-        if status == Some(&TableStatus::Active) {
+        let described = describe(client, name).await?;
+        let status = described.and_then(|table| table.table_status);
+        if status == Some(TableStatus::Active) {
             return Ok(());
         }
         if tokio::time::Instant::now() >= deadline {
