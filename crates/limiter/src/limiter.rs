@@ -18,10 +18,11 @@ use crate::store::{Cascade, Store};
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
 /// let limits = [Limit::per_minute("rpm", 2), Limit::per_minute("tpm", 1_000)];
-/// let lease = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).consume("tpm", 600).limits(limits.clone()).await?;
+/// let ask = || limiter.acquire("user-123", "gpt-4").limits(limits.clone());
+/// let lease = ask().consume("rpm", 1).consume("tpm", 600).await?;
 /// lease.adjust("tpm", 150).await?; // the answer was longer than estimated
 ///
-/// let refused = limiter.acquire("user-123", "gpt-4").consume("tpm", 600).limits(limits).await;
+/// let refused = ask().consume("tpm", 600).await;
 /// assert!(matches!(refused, Err(AcquireError::LimitExceeded(_))));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
