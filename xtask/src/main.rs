@@ -19,6 +19,7 @@ mod package;
 mod page;
 mod process;
 mod readme;
+mod scale;
 mod session;
 mod soak;
 mod stack;
@@ -53,6 +54,7 @@ enum Task {
     Package,
     /// Runs the README's console blocks and compares what they print.
     Readme,
+    Scale(scale::Args),
     Soak(soak::Args),
     /// Types the commands of docs/deploy.md against an emulation of AWS.
     Stack,
@@ -72,6 +74,7 @@ fn main() -> ExitCode {
         Task::Lambda => lambda::run(),
         Task::Package => package::run(),
         Task::Readme => readme::run(),
+        Task::Scale(args) => scale::run(&args),
         Task::Soak(args) => soak::run(&args),
         Task::Stack => stack::run(),
         Task::Template => template::run(),
