@@ -55,6 +55,8 @@ pub(super) struct Acquiring<'s, 'r, 'c, T> {
     /// What it is about to take itself.
     pub(super) promises: Vec<Promise>,
     has_waited: bool,
+    /// The table answered nothing while it waited for another's claim until its time was up.
+    pub(super) met_silence: bool,
     pub(super) refreshed_configuration: bool,
 }
 
@@ -72,6 +74,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             pending: None,
             promises: Vec::new(),
             has_waited: false,
+            met_silence: false,
             refreshed_configuration: false,
         }
     }
@@ -269,16 +272,19 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         order.sort_by(|a, b| self.sides[*a].bucket.cmp(&self.sides[*b].bucket));
         let mut waited = false;
         for index in order {
-            let claims = &entries[index].claims;
-            permits[index] = match claims.try_acquire() {
+            let entry = &entries[index];
+            permits[index] = match entry.claims.try_acquire() {
                 Ok(permit) => Some(permit),
                 Err(_) => {
                     waited = true;
+                    let answers = entry.answers();
                     // Closed never; the time of the call ends it elsewhere.
-                    tokio::time::timeout_at(self.run.deadline, claims.acquire())
+                    let permit = tokio::time::timeout_at(self.run.deadline, entry.claims.acquire())
                         .await
                         .ok()
-                        .and_then(Result::ok)
+                        .and_then(Result::ok);
+                    self.met_silence |= permit.is_none() && entry.answers() == answers;
+                    permit
                 }
             };
         }

@@ -3,7 +3,7 @@
 //! An image is a guess: every plan made from it carries the conditions under which it is right. So
 //! it may be old, evicted or derived at any time; only "no" must not be said from one like that.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -68,8 +68,10 @@ pub(super) struct Entry {
     /// One claim at a time: tasks of one process would lose the lock to one another.
     pub(super) claims: Semaphore,
     pub(super) rivals: Rivals,
-    /// Told of every change to what is promised.
+    /// Told of every promise that is kept or given up.
     pub(super) answered: Notify,
+    /// How often the table answered anything about it.
+    answers: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -96,6 +98,7 @@ impl Default for Entry {
             claims: Semaphore::new(1),
             rivals: Rivals::default(),
             answered: Notify::new(),
+            answers: AtomicU64::new(0),
         }
     }
 }
@@ -109,8 +112,19 @@ impl Entry {
         self.lock().known.clone()
     }
 
+    /// Answers so far: where they do not move, the table is silent.
+    pub(super) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    /// Notes an answer that says nothing about the item.
+    pub(super) fn note_answer(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Keeps what an answer said, unless something newer is known: answers overtake each other.
     pub(super) fn learn(&self, new: Known) {
+        self.note_answer();
         let mut state = self.lock();
         let old = state.known.as_ref().and_then(|known| known.image.as_ref());
         let is_older = match (old, &new.image) {

@@ -206,12 +206,16 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
         }
     }
 
-    /// "Contended" promises that nothing was taken: not while the answer to a write is missing.
+    /// "Contended" promises that nothing was taken: not while the answer to a write is missing. Nor
+    /// was anybody in the way of one who waited for a claim that the table left unanswered.
     pub(super) fn give_up(&mut self) -> AcquireError {
         match self.run.given_up() {
             AcquireError::Contended { .. } if self.doubt.is_some() => {
                 AcquireError::Unavailable("the answer to a write was lost".into())
             }
+            AcquireError::Contended { .. } if self.met_silence => AcquireError::Unavailable(
+                "another request's claim of refill was not answered".into(),
+            ),
             error => error,
         }
     }
@@ -231,6 +235,9 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
 
     /// Pauses where a repetition can help and there is time for one.
     pub(super) async fn wait_out(&mut self, trouble: Trouble) -> Result<(), AcquireError> {
+        if !matches!(trouble, Trouble::Away(_)) {
+            self.sides.iter().for_each(|side| side.entry.note_answer());
+        }
         self.promises.iter_mut().for_each(|promise| promise.set_sent(false));
         if self.run.wait_out(trouble).await { Ok(()) } else { Err(self.give_up()) }
     }

@@ -1,0 +1,66 @@
+//! A table that a test tells what to do with each call.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use sluicegate::{
+    BucketId, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+};
+use sluicegate_core::WritePlan;
+use sluicegate_core::keys::ItemKey;
+
+use crate::support::Memory;
+
+/// What becomes of one call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Act {
+    /// It is done and answered.
+    Answer,
+    /// It is neither done nor answered.
+    Hang,
+    /// The table answers that it is throttled.
+    Throttle,
+}
+
+/// Memory whose next calls are acted upon as the script says; without one they are answered.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scripted {
+    memory: Memory,
+    writes: Arc<Mutex<VecDeque<Act>>>,
+}
+
+impl Scripted {
+    pub(crate) fn on_writes(&self, acts: impl IntoIterator<Item = Act>) {
+        self.writes.lock().unwrap().extend(acts);
+    }
+
+    async fn act<T, E: From<Trouble>>(
+        script: &Mutex<VecDeque<Act>>,
+        call: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let act = script.lock().unwrap().pop_front().unwrap_or(Act::Answer);
+        match act {
+            Act::Answer => call.await,
+            Act::Hang => std::future::pending().await,
+            Act::Throttle => Err(Trouble::Throttled("more than it takes".into()).into()),
+        }
+    }
+}
+
+impl Table for Scripted {
+    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
+        Self::act(&self.writes, self.memory.write(bucket, plan)).await
+    }
+
+    async fn write_together(
+        &self,
+        writes: &[(BucketId, WritePlan)],
+        token: &str,
+    ) -> Result<f64, TogetherError> {
+        Self::act(&self.writes, self.memory.write_together(writes, token)).await
+    }
+
+    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
+        self.memory.read(keys, consistency).await
+    }
+}

@@ -1,0 +1,58 @@
+//! What is said while the table is silent: that it does not answer, not that tokens are short or
+//! others in the way.
+
+use std::time::Duration;
+
+use sluicegate::{AcquireError, Limit, TestClock};
+
+use crate::scripted::{Act, Scripted};
+use crate::support::{T0, Tested, at, limiter};
+
+macro_rules! ask {
+    ($limiter:expr, $tokens:expr) => {
+        $limiter
+            .acquire("u", "r")
+            .consume("rpm", $tokens)
+            .limits([Limit::per_minute("rpm", 60)])
+            .no_cascade()
+    };
+}
+
+/// One token a second, 60 at once; one of them is taken.
+async fn used() -> (Scripted, TestClock, Tested<Scripted>) {
+    let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
+    let limiter = limiter(table.clone(), &clock);
+    ask!(limiter, 1).await.unwrap();
+    (table, clock, limiter)
+}
+
+#[track_caller]
+fn unavailable<T: std::fmt::Debug>(result: Result<T, AcquireError>) {
+    assert!(matches!(result, Err(AcquireError::Unavailable(_))), "{result:?}");
+}
+
+/// Long and short before and behind the one whose claim is not answered.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_claim_that_is_not_answered_finds_the_table_silent() {
+    let (table, clock, limiter) = used().await;
+    clock.advance(Duration::from_secs(10));
+    table.on_writes([Act::Hang; 3]);
+    let ask = |millis| ask!(limiter, 1).deadline(Duration::from_millis(millis)).into_future();
+    let (first, shorter, longer) = tokio::join!(ask(1_000), ask(500), ask(1_500));
+    unavailable(first);
+    unavailable(shorter);
+    unavailable(longer);
+}
+
+/// The one before is answered, if only by a throttled table.
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_a_claim_behind_a_throttled_one_is_contended() {
+    let (table, clock, limiter) = used().await;
+    clock.advance(Duration::from_secs(10));
+    table.on_writes([Act::Throttle; 40]);
+    let ask = |millis| ask!(limiter, 1).deadline(Duration::from_millis(millis)).into_future();
+    let (first, second) = tokio::join!(ask(60), ask(30));
+    for result in [first, second] {
+        assert!(matches!(result, Err(AcquireError::Contended { .. })), "{result:?}");
+    }
+}
