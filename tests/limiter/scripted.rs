@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sluicegate::{
     BucketId, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
@@ -16,6 +17,8 @@ use crate::support::Memory;
 pub(crate) enum Act {
     /// It is done and answered.
     Answer,
+    /// It is done and answered after this time.
+    Slow(Duration),
     /// It is neither done nor answered.
     Hang,
     /// The table answers that it is throttled.
@@ -27,11 +30,16 @@ pub(crate) enum Act {
 pub(crate) struct Scripted {
     memory: Memory,
     writes: Arc<Mutex<VecDeque<Act>>>,
+    reads: Arc<Mutex<VecDeque<Act>>>,
 }
 
 impl Scripted {
     pub(crate) fn on_writes(&self, acts: impl IntoIterator<Item = Act>) {
         self.writes.lock().unwrap().extend(acts);
+    }
+
+    pub(crate) fn on_reads(&self, acts: impl IntoIterator<Item = Act>) {
+        self.reads.lock().unwrap().extend(acts);
     }
 
     async fn act<T, E: From<Trouble>>(
@@ -41,6 +49,10 @@ impl Scripted {
         let act = script.lock().unwrap().pop_front().unwrap_or(Act::Answer);
         match act {
             Act::Answer => call.await,
+            Act::Slow(time) => {
+                tokio::time::sleep(time).await;
+                call.await
+            }
             Act::Hang => std::future::pending().await,
             Act::Throttle => Err(Trouble::Throttled("more than it takes".into()).into()),
         }
@@ -61,6 +73,6 @@ impl Table for Scripted {
     }
 
     async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
-        self.memory.read(keys, consistency).await
+        Self::act(&self.reads, self.memory.read(keys, consistency)).await
     }
 }

@@ -56,3 +56,34 @@ async fn who_waits_for_a_claim_behind_a_throttled_one_is_contended() {
         assert!(matches!(result, Err(AcquireError::Contended { .. })), "{result:?}");
     }
 }
+
+/// What the first would take is all that the second would lack, and nobody knows whether it does.
+#[tokio::test(start_paused = true)]
+async fn nobody_is_refused_for_the_sake_of_a_write_that_is_not_answered() {
+    let (table, clock, limiter) = used().await;
+    clock.advance(Duration::from_millis(60));
+    table.on_writes([Act::Hang; 2]);
+    table.on_reads([Act::Hang]);
+    let ask = |tokens| ask!(limiter, tokens).deadline(Duration::from_millis(600)).into_future();
+    let (first, second) = tokio::join!(ask(55), ask(10));
+    unavailable(first);
+    unavailable(second);
+}
+
+/// The write that sets out behind the second's back is not the answer that it waits for.
+#[tokio::test(start_paused = true)]
+async fn a_promise_that_is_not_kept_refuses_nobody() {
+    let (table, clock, limiter) = used().await;
+    clock.advance(Duration::from_millis(60));
+    // Another process takes what the first needs; what it leaves is enough for the second.
+    ask!(crate::support::limiter(table.clone(), &clock), 20).await.unwrap();
+    table.on_writes([Act::Slow(Duration::from_millis(10)), Act::Answer]);
+    let claim = ask!(limiter, 1).into_future();
+    let large = ask!(limiter, 57).into_future();
+    let small = ask!(limiter, 5).into_future();
+    clock.advance(Duration::from_millis(200));
+    let (claim, large, small) = tokio::join!(claim, large, small);
+    claim.unwrap();
+    assert!(matches!(large, Err(AcquireError::LimitExceeded(_))), "{large:?}");
+    small.unwrap();
+}

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Acquire, BucketId, CompositeBucket, Decision, EpochMillis, LIMITS_MAX, Presume, RequestId,
-    WritePath, WritePlan, decide, standings,
+    Acquire, BucketId, Decision, EpochMillis, LIMITS_MAX, Presume, RequestId, WritePath, WritePlan,
+    decide, standings,
 };
 use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
 use super::CompositeStore;
 use super::images::Entry;
-use super::promises::{Promise, Whose};
+use super::promises::Promise;
 use super::run::Run;
 use super::side::Side;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
@@ -99,8 +99,14 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 }
                 Step::Promised(index) => {
                     permits.iter_mut().for_each(|permit| *permit = None);
-                    if !std::mem::replace(&mut self.has_waited, true) {
-                        self.wait_for_answer(index).await;
+                    let is_first = !std::mem::replace(&mut self.has_waited, true);
+                    if is_first || self.is_overdrawn(index) {
+                        if self.run.is_over() {
+                            return Err(self.give_up());
+                        }
+                        if !self.wait_for_answer(index).await {
+                            self.refresh().await?;
+                        }
                     } else if let Some(refusal) = self.refusal_for_others(now) {
                         return Err(refusal);
                     } else {
@@ -218,12 +224,6 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         }
     }
 
-    /// A side's image less what is promised to others; `None`: nothing is.
-    pub(super) fn left(&self, side: &Side) -> Option<CompositeBucket> {
-        let whose = if self.promises.is_empty() { Whose::Everybody } else { Whose::UnderWay };
-        side.entry.less_promised(side.image()?, whose)
-    }
-
     fn promise(&mut self) {
         if self.promises.is_empty() {
             let promise = |side: &Side| Promise::new(&side.entry, &side.amounts);
@@ -231,18 +231,22 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         }
     }
 
-    /// Waits until one of the others on this side's bucket is answered.
-    async fn wait_for_answer(&mut self, index: usize) {
+    /// Waits until one of the others on this side's bucket is answered; false when none is in time.
+    /// Then nobody knows what they take, and "no" needs an answer of the table's.
+    async fn wait_for_answer(&mut self, index: usize) -> bool {
         let entry = self.sides[index].entry.clone();
         let mut answered = std::pin::pin!(entry.answered.notified());
         // From here on no answer is missed; one may have come before.
         answered.as_mut().enable();
+        let mut is_answered = true;
         if self.left(&self.sides[index]).is_some() {
             let until = self.run.deadline.min(Instant::now() + ANSWER_TIME);
-            // No answer is one as well: they take what they are about to.
-            let _ = tokio::time::timeout_at(until, answered).await;
+            is_answered = tokio::time::timeout_at(until, answered).await.is_ok();
         }
-        self.sides[index].catch_up();
+        let side = &mut self.sides[index];
+        side.catch_up();
+        side.is_fresh &= is_answered;
+        is_answered
     }
 
     /// Gets the right to claim where a plan does; true when that took a while and the decision is

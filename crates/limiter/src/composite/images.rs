@@ -138,10 +138,9 @@ impl Entry {
         }
     }
 
-    /// Changes what is promised; whoever waits for an answer may look again.
+    /// Changes what is promised.
     pub(super) fn promise(&self, change: impl FnOnce(&mut Promised)) {
         change(&mut self.lock().promised);
-        self.answered.notify_waiters();
     }
 
     /// The image less what is promised to other requests; `None`: nothing is.

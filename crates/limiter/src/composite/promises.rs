@@ -70,6 +70,10 @@ impl Promise {
                 add(&mut promised.sent, &self.amounts, sign);
                 add(&mut promised.queued, &self.amounts, -sign);
             });
+            // A write that sets out is no answer: those who wait for one would refuse too early.
+            if !is_sent {
+                self.entry.answered.notify_waiters();
+            }
         }
     }
 }
@@ -80,6 +84,7 @@ impl Drop for Promise {
         self.entry.promise(|Promised { sent, queued }| {
             add(if is_sent { sent } else { queued }, amounts, -1);
         });
+        self.entry.answered.notify_waiters();
     }
 }
 

@@ -1,8 +1,9 @@
 //! When an acquire may say "no", and to what.
 
-use sluicegate_core::{EpochMillis, Wait};
+use sluicegate_core::{CompositeBucket, EpochMillis, Millitokens, Wait};
 
 use super::acquire::Acquiring;
+use super::promises::Whose;
 use super::side::Side;
 use crate::error::{AcquireError, LimitExceeded, LimitStatus, NeverAdmissible};
 use crate::table::Table;
@@ -38,6 +39,26 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             side.standings(left.as_ref().or(side.image().map(AsRef::as_ref)), now)
         };
         self.refusal_by(limits, now)
+    }
+
+    /// A side's image less what is promised to others; `None`: nothing is.
+    pub(super) fn left(&self, side: &Side) -> Option<CompositeBucket> {
+        let whose = if self.promises.is_empty() { Whose::Everybody } else { Whose::UnderWay };
+        side.entry.less_promised(side.image()?, whose)
+    }
+
+    /// Whether more is promised to others than this side's image has: some of them will be refused,
+    /// and what they give up may be enough.
+    pub(super) fn is_overdrawn(&self, index: usize) -> bool {
+        let side = &self.sides[index];
+        let is_negative = |left: CompositeBucket| {
+            let (refilled_at, now) = (left.refilled_at, self.run.now());
+            left.limits.iter().any(|(limit, bucket)| {
+                let worth = bucket.rule.effective(bucket.tokens, refilled_at, now);
+                side.amounts.contains_key(limit) && worth < Millitokens::ZERO
+            })
+        };
+        self.left(side).is_some_and(is_negative)
     }
 
     fn refusal_by(
