@@ -14,6 +14,7 @@ mod configuration;
 mod costs;
 mod costs_shared;
 mod crowded;
+mod doubt;
 mod faults;
 mod metering;
 mod scripted;

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sluicegate::{
-    BucketId, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+    BucketId, Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError,
+    Written,
 };
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
@@ -21,6 +22,10 @@ pub(crate) enum Act {
     Slow(Duration),
     /// It is neither done nor answered.
     Hang,
+    /// It is done and the answer is lost.
+    LoseReply,
+    /// The table answers that a permission is missing.
+    Deny,
     /// The table answers that it is throttled.
     Throttle,
 }
@@ -28,7 +33,7 @@ pub(crate) enum Act {
 /// Memory whose next calls are acted upon as the script says; without one they are answered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scripted {
-    memory: Memory,
+    pub(crate) memory: Memory,
     writes: Arc<Mutex<VecDeque<Act>>>,
     reads: Arc<Mutex<VecDeque<Act>>>,
 }
@@ -54,6 +59,11 @@ impl Scripted {
                 call.await
             }
             Act::Hang => std::future::pending().await,
+            Act::LoseReply => {
+                let _ = call.await;
+                Err(Trouble::Away("the connection was closed".into()).into())
+            }
+            Act::Deny => Err(Trouble::Setup(SetupError::Denied("no permission".into())).into()),
             Act::Throttle => Err(Trouble::Throttled("more than it takes".into()).into()),
         }
     }

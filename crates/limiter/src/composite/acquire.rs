@@ -92,6 +92,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 Step::Unknown(unknown) => self.look_again(unknown).await?,
                 Step::Short => {
                     if let Some(refusal) = self.refusal(now) {
+                        self.settle_doubt();
                         return Err(refusal);
                     }
                     permits.iter_mut().for_each(|permit| *permit = None);
@@ -108,6 +109,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                             self.refresh().await?;
                         }
                     } else if let Some(refusal) = self.refusal_for_others(now) {
+                        self.settle_doubt();
                         return Err(refusal);
                     } else {
                         self.refresh().await?;

@@ -27,6 +27,17 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// Whether both are one and the same answer.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let is_same_image = match (&self.image, &other.image) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        is_same_image
+            && self.as_of == other.as_of
+            && self.is_authoritative == other.is_authoritative
+    }
+
     /// Whether "no" may be said from it.
     pub(super) fn may_refuse(&self, now: EpochMillis, deny_cache: Duration) -> bool {
         let age_ms = now.get().saturating_sub(self.as_of.get());

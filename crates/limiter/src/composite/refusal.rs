@@ -69,8 +69,10 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
         let sides: Vec<_> = self.sides.iter().map(|side| (side, limits(side))).collect();
         let may_refuse = |side: &Side| {
             let deny_cache = self.store.settings.deny_cache;
-            side.is_fresh
-                || side.known.as_ref().is_some_and(|known| known.may_refuse(now, deny_cache))
+            // What was known before a write whose answer was lost does not tell whether it landed.
+            let may_be_old = self.doubt.is_none();
+            let known = side.known.as_ref().filter(|_| may_be_old);
+            side.is_fresh || known.is_some_and(|known| known.may_refuse(now, deny_cache))
         };
         if sides.iter().any(|(side, limits)| is_short(limits) && !may_refuse(side)) {
             return None;

@@ -170,7 +170,12 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             Ok(written) => {
                 self.note_clock(&self.sides[index], plan, now);
                 self.run.write_units += written.write_units;
-                self.sides[index].learn(written.image, after, true);
+                let side = &mut self.sides[index];
+                let is_authoritative = written.image.is_some();
+                let image = written
+                    .image
+                    .or_else(|| plan.changed(side.image().map(AsRef::as_ref)).map(Arc::new));
+                side.learn(image, after, is_authoritative);
                 Ok(())
             }
             Err(WriteError::Refused(image)) => {
@@ -187,6 +192,8 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
         if matches!(trouble, Trouble::Away(_)) && self.doubt.is_none() {
             let ids = self.sides[0].image().map(|image| image.request_ids.clone());
             self.doubt = Some(ids.unwrap_or_default());
+            // It may have changed what the table said before.
+            self.sides.iter_mut().for_each(|side| side.is_fresh = false);
         }
     }
 
@@ -198,20 +205,22 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
 
     /// A write whose answer was lost did not land, as far as the item tells. When four others wrote
     /// since, it no longer can.
-    fn settle_doubt(&mut self) {
+    pub(super) fn settle_doubt(&mut self) {
         let Some(before) = self.doubt.take() else { return };
         let image = self.sides[0].image();
-        if image.is_some_and(|image| super::is_overrun(&before, image, &self.run.id)) {
+        if image.is_none_or(|image| super::is_overrun(&before, image, &self.run.id)) {
             self.store.counters.ambiguous.increment();
         }
     }
 
-    /// "Contended" promises that nothing was taken: not while the answer to a write is missing. Nor
-    /// was anybody in the way of one who waited for a claim that the table left unanswered.
+    /// Any other error promises that nothing was taken: not while the answer to a write is missing.
+    /// Nor was anybody in the way of one who waited for a claim that the table left unanswered.
     pub(super) fn give_up(&mut self) -> AcquireError {
         match self.run.given_up() {
-            AcquireError::Contended { .. } if self.doubt.is_some() => {
-                AcquireError::Unavailable("the answer to a write was lost".into())
+            error @ (AcquireError::Contended { .. } | AcquireError::Setup(_))
+                if self.doubt.is_some() =>
+            {
+                AcquireError::Unavailable(error.into())
             }
             AcquireError::Contended { .. } if self.met_silence => AcquireError::Unavailable(
                 "another request's claim of refill was not answered".into(),

@@ -1,0 +1,77 @@
+//! Writes of which nobody knows at first whether they happened: what may be said, and what is counted.
+
+use std::time::Duration;
+
+use sluicegate::{AcquireError, Certainty, Limit, Settings, TestClock};
+
+use crate::scripted::{Act, Scripted};
+use crate::support::{Shared, T0, Tested, at, bucket, limiter, name, with_settings};
+
+/// One token a second, 60 at once.
+macro_rules! ask {
+    ($limiter:expr, $milli:expr) => {
+        $limiter
+            .acquire("u", "r")
+            .consume_milli("rpm", $milli)
+            .limits([Limit::per_minute("rpm", 60)])
+            .no_cascade()
+    };
+}
+
+fn fresh() -> (Scripted, TestClock, Tested<Scripted>) {
+    let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
+    let limiter = limiter(table.clone(), &clock);
+    (table, clock, limiter)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_permission_does_not_hide_that_tokens_may_have_been_taken() {
+    let (table, _, limiter) = fresh();
+    ask!(limiter, 1_000).await.unwrap();
+    table.on_writes([Act::LoseReply, Act::Deny]);
+    let result = ask!(limiter, 1_000).await;
+    assert!(matches!(result, Err(AcquireError::Unavailable(_))), "{result:?}");
+    // Without a lost answer it is what it is.
+    table.on_writes([Act::Deny]);
+    let result = ask!(limiter, 1_000).await;
+    assert!(matches!(result, Err(AcquireError::Setup(_))), "{result:?}");
+}
+
+/// Its write landed, four others came behind it, and what it learns from another task that it waited
+/// for makes it short: it no longer sends anything that could tell.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_nobody_remembers_is_counted_when_the_request_is_refused() {
+    let (table, clock, limiter) = fresh();
+    ask!(limiter, 1_000).await.unwrap();
+    let other = crate::support::limiter(table.clone(), &clock);
+    table.on_writes([Act::LoseReply]);
+    let lost = ask!(limiter, 30_000).into_future();
+    let others = async {
+        for _ in 0..4 {
+            ask!(other, 1).await.unwrap();
+        }
+        // The next must claim, and who comes behind it waits.
+        clock.advance(Duration::from_secs(1));
+        table.on_writes([Act::Slow(Duration::from_millis(20))]);
+        ask!(limiter, 28_000).await.unwrap();
+    };
+    let (lost, ()) = tokio::join!(lost, others);
+    assert!(matches!(lost, Err(AcquireError::LimitExceeded(_))), "{lost:?}");
+    assert_eq!(limiter.counters().ambiguous.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repair_that_returns_no_item_does_not_make_the_item_go() {
+    let (table, clock, first) = fresh();
+    ask!(first, 50_000).await.unwrap();
+    // The clock of somebody was an hour ahead, and the limit is known from the item alone.
+    let mut image = table.memory.stored(&bucket("u", "r")).await.unwrap();
+    image.refilled_at = at(T0 + 3_600_000);
+    table.memory.place(&bucket("u", "r"), Some(image)).await;
+    let settings = Settings { certainty: Certainty::Transactional, ..Settings::default() };
+    let limiter = with_settings(table.clone(), &clock, settings);
+    let result = limiter.acquire("u", "r").consume("rpm", 11).no_cascade().await;
+    assert!(matches!(result, Err(AcquireError::LimitExceeded(_))), "{result:?}");
+    let stored = table.memory.stored(&bucket("u", "r")).await.unwrap();
+    assert_eq!((stored.refilled_at, stored.limits[&name("rpm")].tokens.get()), (at(T0), 10_000));
+}
