@@ -17,6 +17,7 @@ mod crowded;
 mod doubt;
 mod faults;
 mod metering;
+mod outrun;
 mod scripted;
 mod simulated;
 mod stress;

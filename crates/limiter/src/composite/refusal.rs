@@ -11,16 +11,23 @@ use crate::table::Table;
 impl<T: Table> Acquiring<'_, '_, '_, T> {
     /// "No" after losing to somebody who claimed a moment ago and left too little. What has accrued
     /// since is a few milliseconds' worth, for which everybody on the bucket writes.
+    ///
+    /// A claim from before the call counts as what was known of the bucket then.
     pub(super) fn outrun(&self) -> Option<AcquireError> {
         let now = self.run.now();
-        let interval = u64::from(self.store.settings.claim_interval.0);
+        let interval = u128::from(self.store.settings.claim_interval.0);
+        let before_ms = interval.min(self.store.settings.deny_cache.as_millis());
         let claimed_at = |side: &Side| {
             let at = side.image().filter(|_| side.is_fresh)?.refilled_at;
-            (at.get().abs_diff(now.get()) < interval).then_some(at)
+            let age_ms = u128::from(at.get().abs_diff(now.get()));
+            let may_refuse = age_ms < before_ms || at >= self.run.began && age_ms < interval;
+            may_refuse.then_some(at)
         };
         let limits = |side: &Side| {
             let as_of = claimed_at(side).unwrap_or(now);
-            side.standings(side.image().map(AsRef::as_ref), as_of)
+            let mut limits = side.standings(side.image().map(AsRef::as_ref), as_of);
+            limits.iter_mut().for_each(|limit| limit.wait = counted_from(now, as_of, limit.wait));
+            limits
         };
         let is_outrun = |side: &Side| claimed_at(side).is_some() && is_short(&limits(side));
         self.sides.iter().any(is_outrun).then(|| no(self.sides.iter().flat_map(limits).collect()))
@@ -86,6 +93,14 @@ fn no(limits: Vec<LimitStatus>) -> AcquireError {
         return NeverAdmissible { limits }.into();
     }
     LimitExceeded::new(limits).into()
+}
+
+/// A wait as of another instant, as one from `now` on; what is there by now is worth another try.
+fn counted_from(now: EpochMillis, as_of: EpochMillis, wait: Wait) -> Wait {
+    let Wait::Millis(millis) = wait else { return wait };
+    let passed = i128::from(now.get()) - i128::from(as_of.get());
+    let left = (i128::from(millis) - passed).max(1);
+    Wait::Millis(u64::try_from(left).unwrap_or(u64::MAX))
 }
 
 fn is_short(limits: &[LimitStatus]) -> bool {

@@ -25,6 +25,8 @@ pub(super) struct Run<'a> {
     pub(super) id: RequestId,
     /// Names the call itself: one that completes another has the other's id.
     call: RequestId,
+    /// When the call began, by the clock that counts tokens.
+    pub(super) began: EpochMillis,
     pub(super) deadline: Instant,
     pub(super) attempts: u32,
     pub(super) write_units: f64,
@@ -47,6 +49,7 @@ impl<'a> Run<'a> {
             clock,
             id,
             call: new_id(),
+            began: clock.now(),
             deadline: Instant::now() + time,
             attempts: 0,
             write_units: 0.0,

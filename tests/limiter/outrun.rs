@@ -1,0 +1,68 @@
+//! Refused because somebody else claimed a moment ago: for how long, and when not.
+
+use std::time::Duration;
+
+use sluicegate::{AcquireError, Lease, Limit, Settings, TestClock};
+
+use crate::support::{Shared, T0, Tested, at, limiter, on_every_table, with_settings};
+
+/// A thousand tokens a second, one every millisecond.
+async fn ask<T: Shared>(
+    limiter: &Tested<T>,
+    tokens: i64,
+) -> Result<Lease<sluicegate::CompositeStore<T>, TestClock>, AcquireError> {
+    let limits = [Limit::per_second("rps", 1_000)];
+    limiter.acquire("u", "r").consume("rps", tokens).limits(limits).no_cascade().await
+}
+
+/// A limiter with an old image of a bucket that another process has emptied `ms` ago.
+async fn emptied<T: Shared>(
+    table: &T,
+    clock: &TestClock,
+    settings: Settings,
+    ms: u64,
+) -> Tested<T> {
+    let stale = with_settings(table.clone(), clock, settings);
+    ask(&stale, 1).await.unwrap();
+    clock.advance(Duration::from_secs(5));
+    ask(&limiter(table.clone(), clock), 1_000).await.unwrap();
+    clock.advance(Duration::from_millis(ms));
+    stale
+}
+
+#[track_caller]
+fn wait_ms<T: std::fmt::Debug>(result: Result<T, AcquireError>) -> u128 {
+    match result {
+        Err(AcquireError::LimitExceeded(exceeded)) => exceeded.retry_after.unwrap().as_millis(),
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn exact_waits<T: Shared>(table: T) {
+    let clock = TestClock::at(at(T0));
+    let stale = emptied(&table, &clock, Settings::default(), 40).await;
+    // Forty of the hundred are there already.
+    assert_eq!(wait_ms(ask(&stale, 100).await), 60);
+    clock.advance(Duration::from_millis(59));
+    assert_eq!(wait_ms(ask(&limiter(table.clone(), &clock), 100).await), 1);
+    clock.advance(Duration::from_millis(1));
+    ask(&stale, 100).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_was_outrun_is_told_the_exact_wait_from_now_on() {
+    on_every_table!(exact_waits);
+}
+
+async fn from_before_the_call<T: Shared>(table: T) {
+    let clock = TestClock::at(at(T0));
+    let settings = Settings { deny_cache: Duration::ZERO, ..Settings::default() };
+    let stale = emptied(&table, &clock, settings, 90).await;
+    ask(&stale, 50).await.unwrap();
+    assert_eq!(wait_ms(ask(&stale, 50).await), 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_believes_nothing_from_before_the_call_is_not_outrun_before_it() {
+    on_every_table!(from_before_the_call);
+}
