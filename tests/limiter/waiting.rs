@@ -65,6 +65,22 @@ async fn what_does_not_come_in_time_is_refused_at_once() {
     on_every_table!(too_long);
 }
 
+async fn for_ever<T: Shared>(table: T) {
+    let clock = TestClock::at(at(T0));
+    let limiter = limiter(table, &clock).deadline(Duration::MAX);
+    let ask = || limiter.acquire("u", "r").consume("rps", 1).limits(per_second());
+    let lease = ask().wait_up_to(Duration::MAX).await.unwrap();
+    lease.adjust("rps", 1).await.unwrap();
+    lease.release().await.unwrap();
+    ask().deadline(Duration::MAX).await.unwrap();
+    limiter.adjust("u", "r").by("rps", 1).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn time_without_end_is_a_deadline_too() {
+    on_every_table!(for_ever);
+}
+
 async fn only_counting<T: Shared>(table: T) {
     let clock = TestClock::at(at(T0));
     let limiter = limiter(table.clone(), &clock).shadow();

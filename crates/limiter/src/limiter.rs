@@ -40,6 +40,14 @@ struct Inner<S, C> {
     queues: Queues,
 }
 
+/// Longer than any call: an instant that far ahead still is one.
+const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A deadline as far as there are instants, which `Duration::MAX` has none for.
+pub(crate) fn as_deadline(time: Duration) -> Duration {
+    time.min(DEADLINE_MAX)
+}
+
 /// Whether a refusal is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
@@ -108,7 +116,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|options, _| options.deadline = deadline)
+        self.change(|options, _| options.deadline = as_deadline(deadline))
     }
 
     /// Decides and counts, and never refuses: for trying limits out on real traffic.

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
 use crate::lease::Lease;
 use crate::limit::Limit;
-use crate::limiter::{Limiter, Mode};
+use crate::limiter::{Limiter, Mode, as_deadline};
 use crate::store::{Cascade, Request, Store};
 
 mod peek;
@@ -184,7 +184,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         if amounts.len() > LIMITS_MAX {
             return Err(InvalidRequest::TooManyLimits { count: amounts.len(), max: LIMITS_MAX });
         }
-        let deadline = self.deadline.unwrap_or(self.limiter.options().deadline);
+        let deadline = self.deadline.map_or(self.limiter.options().deadline, as_deadline);
         Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
     }
 
