@@ -93,6 +93,15 @@ async fn only_counting<T: Shared>(table: T) {
     let stored = table.stored(&bucket("u", "r")).await.unwrap();
     assert_eq!(stored.limits[&name("rps")].consumed.get(), 2_000);
     assert_eq!(limiter.counters().shadowed.get(), 1);
+    // More than there ever is would be refused for good.
+    let lease = limiter.acquire("u", "r").consume("rps", 3).limits(per_second()).await.unwrap();
+    let exceeded = lease.shadowed().unwrap();
+    assert_eq!(exceeded.retry_after, None);
+    assert_eq!(
+        exceeded.to_string(),
+        "limit exceeded: rps of u has 0 of 3; a full bucket holds less"
+    );
+    assert_eq!(limiter.counters().shadowed.get(), 2);
     // What makes no sense is an error all the same.
     assert!(limiter.acquire("u", "r").await.is_err());
 }

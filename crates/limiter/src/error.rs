@@ -48,7 +48,8 @@ pub struct LimitExceeded {
     /// Every limit of the request; [`LimitStatus::is_violated`] marks those that are short.
     pub limits: Vec<LimitStatus>,
     /// When to ask again: at this instant every limit has what is asked, one millisecond before
-    /// some limit has not, unless others take or give meanwhile. `None`: a quota without refill.
+    /// some limit has not, unless others take or give meanwhile. `None`: a quota without refill, or,
+    /// in shadow mode, more than a full bucket holds.
     pub retry_after: Option<Duration>,
 }
 
@@ -83,6 +84,9 @@ impl std::fmt::Display for LimitExceeded {
         }
         match self.retry_after {
             Some(after) => write!(f, "; ask again in {} ms", after.as_millis()),
+            None if self.violations().any(|limit| limit.wait == Wait::ExceedsBurst) => {
+                f.write_str("; a full bucket holds less")
+            }
             None => f.write_str("; it does not refill"),
         }
     }

@@ -123,7 +123,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     ///
     /// A request that a limit would have refused gets a lease that took nothing (see
     /// [`Lease::shadowed`](crate::Lease::shadowed)), so that the next ones are decided as they
-    /// would be in earnest. What cannot be decided (the table is away, the request is invalid) is
+    /// would be in earnest; so does one that asks for more than a full bucket holds. What cannot be decided (the table is away, the request is invalid) is
     /// an error all the same.
     #[must_use]
     pub fn shadow(self) -> Self

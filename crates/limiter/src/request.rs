@@ -198,14 +198,18 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
             Some(wait) => wait_for(limiter, &request, wait).await,
             None => attempt(limiter, &request).await,
         };
-        match result {
-            Ok(grant) => Ok(Lease::granted(limiter, request.deadline, grant)),
+        let refused = match result {
+            Ok(grant) => return Ok(Lease::granted(limiter, request.deadline, grant)),
             Err(AcquireError::LimitExceeded(exceeded)) if limiter.mode() == Mode::Shadow => {
-                limiter.counters().shadowed.increment();
-                Ok(Lease::shadow(limiter, request.deadline, exceeded))
+                exceeded
             }
-            Err(error) => Err(error),
-        }
+            Err(AcquireError::NeverAdmissible(never)) if limiter.mode() == Mode::Shadow => {
+                LimitExceeded::new(never.limits)
+            }
+            Err(error) => return Err(error),
+        };
+        limiter.counters().shadowed.increment();
+        Ok(Lease::shadow(limiter, request.deadline, refused))
     }
 }
 
