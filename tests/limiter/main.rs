@@ -19,6 +19,7 @@ mod faults;
 mod metering;
 mod outrun;
 mod scripted;
+mod set_back;
 mod simulated;
 mod stress;
 mod support;

@@ -3,6 +3,7 @@
 //! A bucket follows the newest configuration that anybody has seen, so being a minute behind costs
 //! nothing but that minute.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -79,13 +80,15 @@ impl Directory {
         LimitsScope::levels(bucket).into_iter().filter(is_missing).map(ItemKey::Limits).collect()
     }
 
-    /// Until when all levels of a bucket are believed.
-    pub(super) fn believed_until(&self, bucket: &BucketId) -> EpochMillis {
-        let until = |scope: &LimitsScope| {
-            let as_of = self.limits.get(scope).map_or(0, |dated| dated.as_of.get());
-            EpochMillis::new(as_of + BELIEVED_MS).unwrap_or(EpochMillis::MAX)
+    /// From when on, and until when, all levels of a bucket are believed.
+    pub(super) fn believed(&self, bucket: &BucketId) -> Range<EpochMillis> {
+        let as_of = |scope: &LimitsScope| {
+            self.limits.get(scope).map_or(EpochMillis::MIN, |dated| dated.as_of)
         };
-        LimitsScope::levels(bucket).iter().map(until).min().unwrap_or(EpochMillis::MIN)
+        let levels = LimitsScope::levels(bucket);
+        let newest = levels.iter().map(as_of).max().unwrap_or(EpochMillis::MIN);
+        let oldest = levels.iter().map(as_of).min().unwrap_or(EpochMillis::MIN);
+        newest..EpochMillis::new(oldest.get() + BELIEVED_MS).unwrap_or(EpochMillis::MAX)
     }
 
     /// All levels of a bucket taken together: each limit from the narrowest level that names it.
@@ -142,7 +145,7 @@ impl Directory {
     /// item follows a newer configuration than this one.
     pub(super) fn forget_older(&self, bucket: &BucketId, now: EpochMillis) {
         for scope in LimitsScope::levels(bucket) {
-            let is_old = |dated: Dated<_>| now.get() - dated.as_of.get() >= 1_000;
+            let is_old = |dated: Dated<_>| now.get().abs_diff(dated.as_of.get()) >= 1_000;
             if self.limits.get(&scope).is_some_and(is_old) {
                 self.forget_limits(&scope);
             }

@@ -3,6 +3,7 @@
 //! An image is a guess: every plan made from it carries the conditions under which it is right. So
 //! it may be old, evicted or derived at any time; only "no" must not be said from one like that.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -98,8 +99,8 @@ pub(super) struct Resolved {
     pub(super) configuration: Arc<Configuration>,
     /// Of the directory that it was made from.
     pub(super) generation: u64,
-    /// When the first of its levels must be asked for again.
-    pub(super) until: EpochMillis,
+    /// From when on, and until when, all of its levels are believed.
+    pub(super) believed: Range<EpochMillis>,
 }
 
 impl Default for Entry {

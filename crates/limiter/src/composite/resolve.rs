@@ -101,7 +101,8 @@ impl<T: Table> CompositeStore<T> {
         let is_same = configuration.explicit == *wanted.explicit
             && configuration.stored.is_some() == needs_stored;
         let is_current = !needs_stored
-            || (resolved.generation == self.directory.generation() && run.now() < resolved.until);
+            || (resolved.generation == self.directory.generation()
+                && resolved.believed.contains(&run.now()));
         (is_same && is_current).then_some(configuration)
     }
 
@@ -116,8 +117,8 @@ impl<T: Table> CompositeStore<T> {
             explicit: wanted.explicit.clone(),
             stored: needs_stored.then(|| self.directory.rules(&wanted.bucket)),
         });
-        let until = self.directory.believed_until(&wanted.bucket);
-        let resolved = Resolved { configuration: configuration.clone(), generation, until };
+        let believed = self.directory.believed(&wanted.bucket);
+        let resolved = Resolved { configuration: configuration.clone(), generation, believed };
         entry.resolve(resolved);
         configuration
     }

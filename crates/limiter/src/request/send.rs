@@ -1,10 +1,9 @@
 //! Sending a request to the store: once, or in its turn until the tokens are there.
 
-use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use sluicegate_core::BucketId;
+use sluicegate_core::{BucketId, EpochMillis};
 use tracing::{Instrument, Span, field};
 
 use crate::clock::Clock;
@@ -61,40 +60,64 @@ pub(super) async fn wait_for<S: Store, C: Clock>(
     wait: Duration,
 ) -> Result<Grant, AcquireError> {
     let clock = limiter.clock();
-    let until_ms =
-        clock.now().get().saturating_add(i64::try_from(wait.as_millis()).unwrap_or(i64::MAX));
+    let mut patience = Patience::new(clock, wait);
     let bucket = BucketId { entity: request.entity.clone(), resource: request.resource.clone() };
     let queue = limiter.queues().of(&bucket);
     if queue.is_empty() {
         match attempt(limiter, request).await {
-            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until_ms) => {}
+            Err(AcquireError::LimitExceeded(exceeded)) if patience.lasts_for(&exceeded) => {}
             result => return result,
         }
     }
     let place = queue.join();
     // Nobody who is ahead waits longer than its own time, but that may be longer than this one's.
-    let Some(_turn) = within(clock, until_ms, place.turn()).await else {
+    let left = clock.sleep(patience.left());
+    let Either::Left((_turn, _)) = select(std::pin::pin!(place.turn()), left).await else {
         return attempt(limiter, request).await;
     };
     loop {
         match attempt(limiter, request).await {
-            Err(AcquireError::LimitExceeded(exceeded)) if comes_by(clock, &exceeded, until_ms) => {
-                clock.sleep(exceeded.retry_after.unwrap_or_default()).await;
+            Err(AcquireError::LimitExceeded(exceeded)) if patience.lasts_for(&exceeded) => {
+                patience.sleep(exceeded.retry_after.unwrap_or_default()).await;
             }
             result => return result,
         }
     }
 }
 
-fn comes_by(clock: &impl Clock, exceeded: &LimitExceeded, until_ms: i64) -> bool {
-    let left = u128::try_from(until_ms.saturating_sub(clock.now().get())).unwrap_or(0);
-    exceeded.retry_after.is_some_and(|after| after.as_millis() <= left)
+/// How long a request still waits. It never grows: a clock that is set back makes nobody wait for it
+/// to catch up.
+struct Patience<'c, C> {
+    clock: &'c C,
+    seen: EpochMillis,
+    left: Duration,
 }
 
-async fn within<T>(clock: &impl Clock, until_ms: i64, turn: impl Future<Output = T>) -> Option<T> {
-    let left = u64::try_from(until_ms.saturating_sub(clock.now().get())).unwrap_or(0);
-    match select(std::pin::pin!(turn), clock.sleep(Duration::from_millis(left))).await {
-        Either::Left((turn, _)) => Some(turn),
-        Either::Right(_) => None,
+impl<'c, C: Clock> Patience<'c, C> {
+    fn new(clock: &'c C, wait: Duration) -> Self {
+        Self { clock, seen: clock.now(), left: wait }
+    }
+
+    fn left(&mut self) -> Duration {
+        self.spend(Duration::ZERO)
+    }
+
+    async fn sleep(&mut self, time: Duration) {
+        self.clock.sleep(time).await;
+        self.spend(time);
+    }
+
+    /// Takes off what has passed, which is `least` or more.
+    fn spend(&mut self, least: Duration) -> Duration {
+        let now = self.clock.now();
+        let passed_ms = u64::try_from(now.get() - self.seen.get()).unwrap_or(0);
+        self.seen = now;
+        self.left = self.left.saturating_sub(Duration::from_millis(passed_ms).max(least));
+        self.left
+    }
+
+    fn lasts_for(&mut self, exceeded: &LimitExceeded) -> bool {
+        let left = self.left();
+        exceeded.retry_after.is_some_and(|after| after <= left)
     }
 }

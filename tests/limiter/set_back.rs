@@ -1,0 +1,79 @@
+//! Clocks that are set back: nobody waits for them to catch up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sluicegate::{
+    AcquireError, Clock, CompositeStore, DynamoTable, EpochMillis, Limit, Limiter, LimitsScope,
+    TestClock,
+};
+use sluicegate_testkit::{RunningEngine, engines_under_test};
+use tokio::time::Instant;
+
+use crate::support::{Memory, T0, at, limiter};
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// The runtime's clock as a system's: it can be set, and sleeps do not mind.
+#[derive(Debug, Clone)]
+struct Settable {
+    start: Instant,
+    off_ms: Arc<AtomicI64>,
+}
+
+impl Clock for Settable {
+    fn now(&self) -> EpochMillis {
+        let passed = i64::try_from(self.start.elapsed().as_millis()).unwrap();
+        at(T0 + self.off_ms.load(Ordering::Relaxed) + passed)
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_tokens_waits_no_longer_than_it_said() {
+    let clock = Settable { start: Instant::now(), off_ms: Arc::default() };
+    let limiter = Limiter::with_clock(CompositeStore::on(Memory::default()), clock.clone());
+    let ask = || {
+        let limits = [Limit::per_minute("rpm", 60)];
+        limiter.acquire("u", "r").consume("rpm", 60).limits(limits).no_cascade()
+    };
+    ask().await.unwrap();
+    let waiter = ask().wait_up_to(Duration::from_secs(90)).into_future();
+    let set_back = async {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        clock.off_ms.store(-HOUR_MS, Ordering::Relaxed);
+    };
+    let (result, ()) = tokio::join!(waiter, set_back);
+    // An hour is missing from the refill now, and it has at most a minute and a half.
+    assert!(matches!(result, Err(AcquireError::LimitExceeded(_))), "{result:?}");
+    assert!(clock.start.elapsed() < Duration::from_secs(180), "{:?}", clock.start.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_limits_are_asked_for_again() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let table = DynamoTable::new(engine.client(), engine.create_table().await);
+        let clock = TestClock::at(at(T0));
+        let limiter = limiter(table.clone(), &clock);
+        let set = async |rpm| {
+            let limits = [Limit::per_minute("rpm", rpm)];
+            table.config().set_limits(&LimitsScope::System, &limits, clock.now()).await.unwrap();
+        };
+        let burst = async || {
+            let lease = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+            lease.remaining()[0].rule.burst().get() / 1_000
+        };
+        set(60).await;
+        assert_eq!(burst().await, 60);
+        clock.set(at(T0 - HOUR_MS));
+        set(50).await;
+        assert_eq!(burst().await, 50);
+        engine.stop().await;
+    }
+}
