@@ -16,6 +16,7 @@ mod costs_shared;
 mod crowded;
 mod doubt;
 mod faults;
+mod left_out;
 mod metering;
 mod outrun;
 mod scripted;

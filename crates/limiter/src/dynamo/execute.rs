@@ -188,11 +188,16 @@ impl Table for DynamoTable {
                 .return_consumed_capacity(ReturnConsumedCapacity::Total);
             let output = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
             read_units += output.consumed_capacity().iter().map(|c| units(Some(c))).sum::<f64>();
+            let before = found.len();
             for item in output.responses.into_iter().flatten().flat_map(|(_, items)| items) {
                 found.insert((text(&item, keys::PK), text(&item, keys::SK)), Item::from(item));
             }
             let rest = output.unprocessed_keys.and_then(|mut rest| rest.remove(&*self.name));
             wanted = rest.map(|rest| rest.keys).unwrap_or_default();
+            // Asked at once again, it would leave them out at once again.
+            if !wanted.is_empty() && found.len() == before {
+                return Err(Trouble::Throttled("BatchGetItem leaves all items out".into()));
+            }
         }
         let items = keys.iter().map(|key| found.remove(&(key.pk(), key.sk()))).collect();
         Ok(ReadItems { items, read_units })
