@@ -10,19 +10,21 @@ pub(super) fn lines(windows: &[UsageWindow]) -> String {
         let (entity, resource) = (field(usage.entity.as_str()), field(usage.resource.as_str()));
         let (kind, start) = (usage.window.kind(), usage.window.start_text());
         for (limit, milli) in &usage.consumed_milli {
-            let events = usage.events;
+            let (limit, events) = (field(limit.as_str()), usage.events);
             lines.push(format!("{entity},{resource},{kind},{start},{limit},{milli},{events}"));
         }
     }
     lines.join("\r\n")
 }
 
-/// Names have no control characters, but may have commas and quotes.
+/// Names have no control characters, but may have commas and quotes. One that a spreadsheet would
+/// take for a formula, from whoever chose it, gets an apostrophe in front, which makes it text there.
 fn field(text: &str) -> String {
+    let apostrophe = if text.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
     if text.contains(['"', ',']) || text.starts_with(' ') || text.ends_with(' ') {
-        return format!("\"{}\"", text.replace('"', "\"\""));
+        return format!("\"{apostrophe}{}\"", text.replace('"', "\"\""));
     }
-    text.to_owned()
+    format!("{apostrophe}{text}")
 }
 
 #[cfg(test)]
@@ -34,6 +36,20 @@ mod tests {
         let cases =
             [("a", "a"), ("a,b", "\"a,b\""), ("a \"b\"", "\"a \"\"b\"\"\""), (" a", "\" a\"")];
         for (text, expected) in cases {
+            assert_eq!(field(text), expected);
+        }
+    }
+
+    #[test]
+    fn no_name_is_a_formula() {
+        for (text, expected) in [
+            ("=1+2", "'=1+2"),
+            ("+1", "'+1"),
+            ("-1", "'-1"),
+            ("@SUM(A1)", "'@SUM(A1)"),
+            ("=cmd|\"x\",1", "\"'=cmd|\"\"x\"\",1\""),
+            ("a=1", "a=1"),
+        ] {
             assert_eq!(field(text), expected);
         }
     }
