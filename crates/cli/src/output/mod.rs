@@ -17,14 +17,16 @@ const STYLE: TableStyle =
 
 /// Prints one JSON value, indented.
 pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer_pretty(&mut out, value)?;
-    writeln!(out)
+    line(&serde_json::to_string_pretty(value)?)
 }
 
-/// Prints a text.
+/// Prints a text. Whoever closed the pipe has seen enough of it, which does not change how the
+/// command ended.
 pub(crate) fn line(text: &str) -> io::Result<()> {
-    writeln!(io::stdout().lock(), "{text}")
+    match writeln!(io::stdout().lock(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
 }
 
 /// Lays rows out under a header; the columns `right` hold numbers.

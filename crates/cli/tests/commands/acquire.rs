@@ -21,6 +21,23 @@ fn standings(answer: &Value) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_that_nobody_reads_is_one_all_the_same() {
+    on_every_engine(async |shell| {
+        let acquire = "acquire u r --consume rpm=2 --limit rpm=2/d";
+        shell.run(acquire).text(0);
+        for output in ["table", "json"] {
+            let (reader, writer) = std::io::pipe().unwrap();
+            drop(reader);
+            let mut command = shell.command();
+            command.args(acquire.split(' ')).args(["--output", output]).stdout(writer);
+            let status = tokio::task::block_in_place(|| command.status().unwrap());
+            assert_eq!(status.code(), Some(3), "{output}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_decision_has_its_exit_code_and_its_json() {
     on_every_engine(async |shell| {
         let acquire =

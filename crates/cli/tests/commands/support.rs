@@ -85,11 +85,15 @@ impl Shell {
 
     /// As [`run`](Self::run), for words with spaces in them.
     pub(crate) fn run_words(&self, words: &[&str]) -> Said {
-        finish(
-            command()
-                .env("AWS_ENDPOINT_URL", self.engine.endpoint_url())
-                .env("SLUICEGATE_TABLE", &self.table)
-                .args(words),
-        )
+        finish(self.command().args(words))
+    }
+
+    /// The binary, about to be used on the table.
+    pub(crate) fn command(&self) -> Command {
+        let mut command = command();
+        command
+            .env("AWS_ENDPOINT_URL", self.engine.endpoint_url())
+            .env("SLUICEGATE_TABLE", &self.table);
+        command
     }
 }
