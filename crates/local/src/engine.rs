@@ -12,6 +12,7 @@ use dynoxide::storage_backend::Clock as StorageClock;
 use tempfile::TempDir;
 
 use crate::Error;
+use crate::lock::Lock;
 use crate::server::{self, Server};
 use crate::sqlite;
 
@@ -34,14 +35,15 @@ pub struct EmbeddedEngine {
     server: Server,
     /// Held for its `Drop`, after the server's.
     folder: Option<TempDir>,
+    lock: Option<Lock>,
 }
 
 impl EmbeddedEngine {
     /// Opens the storage and serves it on an ephemeral loopback port, on the current tokio runtime.
     ///
     /// # Errors
-    /// [`Error::Engine`] when the storage cannot be opened, [`Error::Port`] when no port can be
-    /// bound.
+    /// [`Error::InUse`] when another engine has the file, [`Error::Engine`] when the storage cannot
+    /// be opened, [`Error::Port`] when no port can be bound.
     pub async fn start(storage: Storage) -> Result<Self, Error> {
         match storage {
             Storage::Memory => {
@@ -54,7 +56,11 @@ impl EmbeddedEngine {
                 let file = folder.path().join("engine.db");
                 Self::serve(open(&file)?, Some(file), Some(folder)).await
             }
-            Storage::File(file) => Self::serve(open(&file)?, Some(file), None).await,
+            Storage::File(file) => {
+                let lock = Lock::of(&file)?;
+                let engine = Self::serve(open(&file)?, Some(file), None).await?;
+                Ok(Self { lock: Some(lock), ..engine })
+            }
         }
     }
 
@@ -74,7 +80,7 @@ impl EmbeddedEngine {
         folder: Option<TempDir>,
     ) -> Result<Self, Error> {
         let server = Server::start(server::listen(0).await?, database.clone())?;
-        Ok(Self { database, file, server, folder })
+        Ok(Self { database, file, server, folder, lock: None })
     }
 
     /// `http://127.0.0.1:<port>`.
@@ -114,10 +120,10 @@ impl EmbeddedEngine {
     /// # Errors
     /// [`Error::Engine`] when the server ended with an error.
     pub async fn stop(self) -> Result<(), Error> {
-        let Self { database, server, folder, .. } = self;
+        let Self { database, server, folder, lock, .. } = self;
         drop(database);
         let stopped = server.stop().await;
-        drop(folder);
+        drop((folder, lock));
         stopped
     }
 }
@@ -209,6 +215,20 @@ mod tests {
         let client = client::dynamodb(&engine.endpoint_url());
         assert_eq!(count(&client).await, 1);
         engine.stop().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_file_has_one_engine_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("local.db");
+        let storage = Storage::File(file.clone());
+        let engine = EmbeddedEngine::start(storage.clone()).await.unwrap();
+        let refused = EmbeddedEngine::start(storage.clone()).await.unwrap_err();
+        assert!(matches!(&refused, Error::InUse { file: named } if *named == file), "{refused:?}");
+        engine.stop().await.unwrap();
+        let engine = EmbeddedEngine::start(storage.clone()).await.unwrap();
+        drop(engine);
+        EmbeddedEngine::start(storage).await.unwrap().stop().await.unwrap();
     }
 
     #[tokio::test]

@@ -17,6 +17,13 @@ pub enum Error {
         source: BoxError,
     },
 
+    /// Another engine has the file: two would trim the stream under one another.
+    #[error("{} is in use by another engine", file.display())]
+    InUse {
+        /// The file.
+        file: std::path::PathBuf,
+    },
+
     /// The port cannot be listened on: most often something else does.
     #[error("port {port} of 127.0.0.1 cannot be listened on")]
     Port {

@@ -9,6 +9,7 @@ pub mod client;
 mod engine;
 mod error;
 mod function;
+mod lock;
 pub mod poller;
 mod quirks;
 mod server;

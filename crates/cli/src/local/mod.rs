@@ -128,6 +128,10 @@ fn refused(args: &Args, error: &Error) -> CliError {
                 port.checked_add(1).unwrap_or(8000),
             ))
         }
+        Error::InUse { file } => CliError::Store(format!(
+            "{} is in use by another `sluicegate local`; stop that one, or take another file",
+            file.display()
+        )),
         _ => CliError::Store(match &args.data {
             Some(file) => format!(
                 "{}; check that {} can be written and is a file of `sluicegate local`",

@@ -30,6 +30,20 @@ async fn a_port_in_use_is_one_line_with_the_next_thing_to_type() {
 }
 
 #[tokio::test]
+async fn a_file_in_use_is_left_to_the_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("local.db");
+    let arguments = ["--port", "0", "--data", file.to_str().unwrap()];
+    let first = Local::start(&arguments).await.ok().unwrap();
+    let output = command(&arguments).output().await.unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert!(line.lines().count() == 1 && line.contains("stop that one"), "{line}");
+    assert!(first.stop().await.status.success());
+    Local::start(&arguments).await.ok().unwrap().stop().await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_used_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing/local.db");
