@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use aws_sdk_dynamodb::error::ProvideErrorMetadata;
 use aws_sdk_dynamodb::types::{TableDescription, TimeToLiveStatus};
 use clap::Subcommand;
 use serde::Serialize;
@@ -169,7 +170,13 @@ async fn delete(connection: &Connection, confirm: &Confirm) -> Result<ExitCode, 
         .table_name(table)
         .send()
         .await
-        .map_err(|error| CliError::of_sdk("DeleteTable", table, &error))?;
+        .map_err(|error| match error.message() {
+            // It has no code of its own.
+            Some(message) if message.contains("protected") => CliError::Attention(format!(
+                "table {table} is protected against deletion; take that off with `aws dynamodb update-table --table-name {table} --no-deletion-protection-enabled`"
+            )),
+            _ => CliError::of_sdk("DeleteTable", table, &error),
+        })?;
     output::line(&format!("table {table} is deleted"))?;
     Ok(ExitCode::SUCCESS)
 }

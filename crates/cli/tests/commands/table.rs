@@ -18,6 +18,18 @@ async fn a_table_is_created_looked_at_and_deleted() {
         let asked = run("table delete");
         assert!(asked.error(2).contains("add --yes"), "{}", asked.err);
         run("table status").text(0);
+        let protect = async |on: bool| {
+            let update = shell.engine.client().update_table().table_name("sluicegate-of-this-test");
+            update.deletion_protection_enabled(on).send().await.unwrap();
+        };
+        protect(true).await;
+        let protected = run("table delete --yes");
+        assert!(
+            protected.error(1).contains("--no-deletion-protection-enabled"),
+            "{}",
+            protected.err
+        );
+        protect(false).await;
         run("table delete --yes").text(0);
         run("table status").error(5);
         run("table delete --yes").error(5);
