@@ -1,0 +1,123 @@
+//! An acquire, and the bare SDK sending the same UpdateItem.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::types::{
+    AttributeValue, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
+};
+use sluicegate::{Clock, DynamoStore, Limit, Limiter, SystemClock};
+
+pub(crate) const TABLE: &str = "sluicegate-bench";
+
+/// Who sends the writes.
+#[derive(Clone)]
+pub(crate) enum Sender<C = SystemClock> {
+    Ours(Limiter<DynamoStore, C>),
+    Bare(Arc<Bare>),
+}
+
+/// The write of a warm acquire, prepared once.
+pub(crate) struct Bare {
+    client: Client,
+    update: &'static str,
+    condition: &'static str,
+    names: HashMap<String, String>,
+    values: HashMap<String, AttributeValue>,
+}
+
+/// What is written when somebody claimed a moment ago: one hot bucket.
+const RETRY_UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exists(#n2, :v0), \
+    #n2 = if_not_exists(#n3, :v0), #n3 = :v1 ADD #n4 :v2, #n5 :v3, #n8 :v2, #n9 :v3";
+const RETRY_CONDITION: &str = "NOT #n3 = :v4 AND NOT #n2 = :v4 AND NOT #n0 = :v4 AND NOT #n1 = :v4 \
+    AND #n6 >= :v5 AND #n7 = :v6 AND #n4 <= :v7 AND #n4 >= :v8 AND #n8 <= :v7 AND #n8 >= :v8";
+
+/// What is written with a claim: ten thousand buckets, each seldom.
+const NORMAL_UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exists(#n2, :v0), \
+    #n2 = if_not_exists(#n3, :v0), #n3 = :v1, #n6 = :v9, #n10 = :v10 \
+    ADD #n4 :v2, #n5 :v3, #n8 :v2, #n9 :v3";
+const NORMAL_CONDITION: &str = "NOT #n3 = :v4 AND NOT #n2 = :v4 AND NOT #n0 = :v4 AND NOT #n1 = :v4 \
+    AND #n6 <= :v9 AND #n7 = :v6 AND #n4 >= :v8 AND #n4 <= :v7 AND #n8 >= :v8 AND #n8 <= :v7";
+
+pub(crate) fn limits() -> [Limit; 2] {
+    ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000_000))
+}
+
+impl Bare {
+    pub(crate) fn new(client: Client, hash: &str, claims: bool) -> Self {
+        let names = [
+            "lr2", "lr3", "lr1", "lr", "b_rpm_tk", "b_rpm_tc", "rf", "pv", "b_tpm_tk", "b_tpm_tc",
+            "ttl",
+        ];
+        let number = |n: i64| AttributeValue::N(n.to_string());
+        let values = [
+            AttributeValue::S("-".into()),
+            AttributeValue::S("AAAAAAAAAA".into()),
+            number(-1_000),
+            number(1_000),
+            AttributeValue::S("BBBBBBBBBB".into()),
+            number(0),
+            AttributeValue::S(hash.to_owned()),
+            number(1_000_000_000_000_000_000),
+            number(1_000),
+            // Ahead of every clock, so that the condition holds whoever wrote last.
+            number(253_402_300_799_999),
+            number(253_402_300_799),
+        ];
+        let used = |n: usize| if claims { n != 5 } else { n < 9 };
+        let (update, condition) = if claims {
+            (NORMAL_UPDATE, NORMAL_CONDITION)
+        } else {
+            (RETRY_UPDATE, RETRY_CONDITION)
+        };
+        Self {
+            client,
+            update,
+            condition,
+            names: names
+                .iter()
+                .enumerate()
+                .filter(|(n, _)| claims || *n < 10)
+                .map(|(n, name)| (format!("#n{n}"), (*name).into()))
+                .collect(),
+            values: values
+                .into_iter()
+                .enumerate()
+                .filter(|(n, _)| used(*n))
+                .map(|(n, value)| (format!(":v{n}"), value))
+                .collect(),
+        }
+    }
+
+    async fn send(&self, entity: &str) {
+        let s = |text: String| AttributeValue::S(text);
+        self.client
+            .update_item()
+            .table_name(TABLE)
+            .key("PK", s(format!("ENTITY#{entity}")))
+            .key("SK", s("#BUCKET#bare".into()))
+            .update_expression(self.update)
+            .condition_expression(self.condition)
+            .set_expression_attribute_names(Some(self.names.clone()))
+            .set_expression_attribute_values(Some(self.values.clone()))
+            .return_values(ReturnValue::AllNew)
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .unwrap();
+    }
+}
+
+impl<C: Clock> Sender<C> {
+    pub(crate) async fn send(&self, entity: &str) {
+        match self {
+            Self::Ours(limiter) => {
+                let request = limiter.acquire(entity, "gpt-4").consume("rpm", 1).consume("tpm", 1);
+                request.limits(limits()).await.unwrap();
+            }
+            Self::Bare(bare) => bare.send(entity).await,
+        }
+    }
+}
