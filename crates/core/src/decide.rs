@@ -44,7 +44,8 @@ pub enum Presume {
     /// them lose to one another.
     ClaimedSince,
     /// It is time for this writer to claim, although the last claim still serves: those behind it
-    /// then need not wait for one.
+    /// then need not wait for one. It does not where that would fill the bucket: writes under way
+    /// know ceilings that only the last claim left room for, and all of them would be refused.
     ClaimDue,
 }
 
@@ -121,9 +122,24 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
         id: Some(acquire.id),
         ..Take::nothing(acquire)
     };
-    let may_retry = differences.is_empty() && !ahead && acquire.presume != Presume::ClaimDue;
+    let mut asked = acquire.amounts.keys().filter_map(|limit| image.limits.get(limit));
+    let claims_early = acquire.presume == Presume::ClaimDue
+        && asked.all(|bucket| leaves_room(bucket, image, acquire.interval, now));
+    let may_retry = differences.is_empty() && !ahead && !claims_early;
     let retry = if may_retry { retry(&view, &take, acquire.presume) } else { None };
     Decision::Write(retry.unwrap_or_else(|| normal(&view, &take)))
+}
+
+/// Whether a bucket has room for what accrues in an interval, after a claim of all refill up to now.
+fn leaves_room(
+    bucket: &Bucket,
+    image: &CompositeBucket,
+    interval: ClaimInterval,
+    now: EpochMillis,
+) -> bool {
+    let refill = bucket.rule.refill();
+    let claimed = i128::from(bucket.tokens.get()) + refill.gap(image.refilled_at, now);
+    claimed + refill.gap(interval.before(now), now) <= bucket.rule.burst().get().into()
 }
 
 /// Removes what the configuration dropped, if anything, so that what is asked may fit.
