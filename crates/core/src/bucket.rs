@@ -9,9 +9,14 @@ use serde_dynamo::{AttributeValue, Item};
 
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
-    BucketId, EntityId, EpochMillis, LimitName, Millitokens, NameError, OutOfRange, Refill,
-    RequestId, Resource, Rule, RulesHash,
+    BucketId, EntityId, EpochMillis, LimitName, Millitokens, NameError, OutOfRange, RequestId,
+    Resource, Rule, RulesHash,
 };
+
+mod read;
+
+use self::read::Found;
+pub use self::read::Scalar;
 
 /// The stored state of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -96,43 +101,29 @@ impl CompositeBucket {
     /// # Errors
     /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
     pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
-        let (pk, sk) = (text_of(item, keys::PK)?, text_of(item, keys::SK)?);
-        let Some(ItemKey::Bucket(entity, resource)) = ItemKey::parse(pk, sk)? else {
-            return Ok(None);
-        };
-        let refilled_at =
-            ranged(keys::REFILLED_AT, required(item, keys::REFILLED_AT)?, EpochMillis::new)?;
-        let mut fields: BTreeMap<&str, Fields<'_>> = BTreeMap::new();
-        for (attribute, value) in item.inner() {
-            if let Some((limit, field)) = keys::parse_bucket_attribute(attribute) {
-                fields.entry(limit).or_default().0[field as usize] = Some((attribute, value));
-            }
-        }
-        let mut limits = BTreeMap::new();
-        for (limit, fields) in fields {
-            if fields.0[BucketField::Capacity as usize].is_some() {
-                let limit = LimitName::new(limit)?;
-                let bucket = fields.bucket(&limit)?;
-                limits.insert(limit, bucket);
-            }
-        }
-        Ok(Some(Self {
-            entity,
-            resource,
-            refilled_at,
-            limits,
-            expires_at_s: optional(item, keys::TTL)?,
-            config_epoch: optional(item, keys::CONFIG_EPOCH)?
-                .map(|epoch| ranged(keys::CONFIG_EPOCH, epoch, EpochMillis::new))
-                .transpose()?,
-            rules_hash: optional_text(item, keys::RULES_HASH)?.map(|hash| RulesHash::stored(&hash)),
-            request_ids: keys::REQUEST_IDS
-                .iter()
-                .filter_map(|name| optional_text(item, name).transpose())
-                .filter(|id| id.as_ref().map_or(true, |id| id != keys::NO_REQUEST_ID))
-                .map(|id| id.map(|id| RequestId::stored(&id)))
-                .collect::<Result<_, _>>()?,
+        Self::from_attributes(item.inner().iter().map(|(name, value)| {
+            let value = match value {
+                AttributeValue::S(text) => Scalar::Text(text),
+                AttributeValue::N(digits) => Scalar::Number(digits),
+                _ => Scalar::Other,
+            };
+            (name.as_str(), value)
         }))
+    }
+
+    /// As [`from_item`](Self::from_item), from the attributes one by one, in any order: an item is
+    /// read after every write, and an SDK has it in types of its own.
+    ///
+    /// # Errors
+    /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
+    pub fn from_attributes<'a>(
+        attributes: impl IntoIterator<Item = (&'a str, Scalar<'a>)>,
+    ) -> Result<Option<Self>, ItemError> {
+        let mut found = Found::default();
+        for (name, value) in attributes {
+            found.take(name, value);
+        }
+        found.bucket()
     }
 
     /// Writes the whole item, keys and index keys included.
@@ -184,48 +175,6 @@ impl Bucket {
     }
 }
 
-/// The attributes of one limit, by field. An item is read after every write, so they are found in
-/// one pass over it.
-#[derive(Default)]
-struct Fields<'a>([Option<(&'a str, &'a AttributeValue)>; BucketField::ALL.len()]);
-
-impl Fields<'_> {
-    fn optional<T>(
-        &self,
-        field: BucketField,
-        new: impl FnOnce(i64) -> Result<T, OutOfRange>,
-    ) -> Result<Option<T>, ItemError> {
-        let Some((name, value)) = self.0[field as usize] else { return Ok(None) };
-        ranged(name, number_of(name, value)?, new).map(Some)
-    }
-
-    fn required<T>(
-        &self,
-        limit: &LimitName,
-        field: BucketField,
-        new: impl FnOnce(i64) -> Result<T, OutOfRange>,
-    ) -> Result<T, ItemError> {
-        let missing = || ItemError::Missing { attribute: keys::bucket_attribute(limit, field) };
-        self.optional(field, new)?.ok_or_else(missing)
-    }
-
-    fn bucket(&self, limit: &LimitName) -> Result<Bucket, ItemError> {
-        let amount = |field| self.required(limit, field, Millitokens::new);
-        let capacity = amount(BucketField::Capacity)?;
-        let burst = self.optional(BucketField::Burst, Millitokens::new)?.unwrap_or(capacity);
-        let refill_amount = amount(BucketField::RefillAmount)?;
-        let refill = self.required(limit, BucketField::RefillPeriod, |period_ms| {
-            Refill::new(refill_amount, period_ms)
-        })?;
-        let rule = Rule::with_burst(capacity, burst, refill).map_err(|source| {
-            let attribute = keys::bucket_attribute(limit, BucketField::Capacity);
-            ItemError::OutOfRange { attribute, source }
-        })?;
-        let (tokens, consumed) = (amount(BucketField::Tokens)?, amount(BucketField::Consumed)?);
-        Ok(Bucket { rule, tokens, consumed })
-    }
-}
-
 fn number(value: i64) -> AttributeValue {
     AttributeValue::N(value.to_string())
 }
@@ -236,18 +185,6 @@ pub(crate) fn text_of<'a>(item: &'a Item, attribute: &str) -> Result<&'a str, It
         Some(_) => Err(wrong_type(attribute, "a string")),
         None => Err(ItemError::Missing { attribute: attribute.to_owned() }),
     }
-}
-
-fn optional_text(item: &Item, attribute: &str) -> Result<Option<String>, ItemError> {
-    match item.inner().get(attribute) {
-        Some(AttributeValue::S(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(wrong_type(attribute, "a string")),
-        None => Ok(None),
-    }
-}
-
-fn optional(item: &Item, attribute: &str) -> Result<Option<i64>, ItemError> {
-    item.inner().get(attribute).map(|value| number_of(attribute, value)).transpose()
 }
 
 /// The value of a number attribute.
@@ -262,25 +199,14 @@ pub(crate) fn number_of<T: std::str::FromStr>(
     digits.ok_or_else(|| wrong_type(attribute, "an integer"))
 }
 
-fn required(item: &Item, attribute: &str) -> Result<i64, ItemError> {
-    optional(item, attribute)?.ok_or_else(|| ItemError::Missing { attribute: attribute.to_owned() })
-}
-
-fn ranged<T>(
-    attribute: &str,
-    value: i64,
-    new: impl FnOnce(i64) -> Result<T, OutOfRange>,
-) -> Result<T, ItemError> {
-    new(value).map_err(|source| ItemError::OutOfRange { attribute: attribute.to_owned(), source })
-}
-
-fn wrong_type(attribute: &str, expected: &'static str) -> ItemError {
+pub(crate) fn wrong_type(attribute: &str, expected: &'static str) -> ItemError {
     ItemError::WrongType { attribute: attribute.to_owned(), expected }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Refill;
     use proptest::prelude::*;
 
     fn bucket() -> impl Strategy<Value = Bucket> {

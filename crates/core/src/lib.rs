@@ -49,7 +49,7 @@ mod window;
 pub use accrual::{Refill, Rule, Wait};
 pub use adjust::{Adjust, Adjustment, Force, adjust, extend};
 pub use batch::{Batch, OddRecord, StreamEvent};
-pub use bucket::{Bucket, CompositeBucket, ItemError};
+pub use bucket::{Bucket, CompositeBucket, ItemError, Scalar};
 pub use claim::ClaimInterval;
 pub use configuration::{Configuration, LIMITS_MAX, Rules, RulesHash, StoredRules};
 pub use decide::{Acquire, Decision, Presume, Standing, decide, is_clock_ahead, standings};

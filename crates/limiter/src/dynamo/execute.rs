@@ -13,7 +13,7 @@ use aws_sdk_dynamodb::types::{
 };
 use serde_dynamo::Item;
 use sluicegate_core::keys::{self, ItemKey};
-use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
+use sluicegate_core::{BucketId, CompositeBucket, Scalar, WritePlan};
 
 use super::expressions::{self, Expression};
 use super::{ConfigStore, Reader, trouble};
@@ -119,7 +119,7 @@ impl DynamoTable {
                 let write_units = units(output.consumed_capacity.as_ref());
                 // The write is done; an answer that cannot be read only means that its image is
                 // not known.
-                let image = output.attributes.and_then(|item| image(bucket, item).ok()).flatten();
+                let image = output.attributes.and_then(|item| image(bucket, &item).ok()).flatten();
                 Ok(Written { image, write_units })
             }
             Err(error) => Err(match error.as_service_error() {
@@ -222,7 +222,7 @@ pub(super) fn refused(
 ) -> WriteError {
     // Some answer with an empty item where there is none.
     let Some(item) = item.filter(|item| !item.is_empty()) else { return WriteError::Refused(None) };
-    match image(bucket, item.clone()) {
+    match image(bucket, item) {
         Ok(image) => WriteError::Refused(image),
         Err(error) => WriteError::Trouble(error.into()),
     }
@@ -230,9 +230,17 @@ pub(super) fn refused(
 
 fn image(
     bucket: &BucketId,
-    item: HashMap<String, AttributeValue>,
+    item: &HashMap<String, AttributeValue>,
 ) -> Result<Option<Arc<CompositeBucket>>, SetupError> {
-    CompositeBucket::from_item(&Item::from(item)).map(|image| image.map(Arc::new)).map_err(
+    let attributes = item.iter().map(|(name, value)| {
+        let value = match value {
+            AttributeValue::S(text) => Scalar::Text(text),
+            AttributeValue::N(digits) => Scalar::Number(digits),
+            _ => Scalar::Other,
+        };
+        (name.as_str(), value)
+    });
+    CompositeBucket::from_attributes(attributes).map(|image| image.map(Arc::new)).map_err(
         |source| SetupError::BrokenItem { bucket: bucket.to_string(), source: source.into() },
     )
 }

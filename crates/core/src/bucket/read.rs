@@ -1,0 +1,149 @@
+//! Reading a bucket from the attributes of its item, each looked at once.
+
+use std::collections::BTreeMap;
+
+use super::{Bucket, CompositeBucket, ItemError, wrong_type};
+use crate::keys::{self, BucketField, ItemKey};
+use crate::{EpochMillis, LimitName, Millitokens, OutOfRange, Refill, RequestId, Rule, RulesHash};
+
+/// A value of an attribute, as far as buckets have such.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scalar<'a> {
+    /// A string.
+    Text(&'a str),
+    /// A number, as DynamoDB spells it.
+    Number(&'a str),
+    /// Anything else.
+    Other,
+}
+
+/// An attribute, if the item has it.
+type Attribute<'a> = Option<(&'a str, Scalar<'a>)>;
+
+/// The attributes of one limit, by field.
+type Fields<'a> = [Attribute<'a>; BucketField::ALL.len()];
+
+/// The attributes of a bucket.
+#[derive(Default)]
+pub(super) struct Found<'a> {
+    pk: Attribute<'a>,
+    sk: Attribute<'a>,
+    refilled_at: Attribute<'a>,
+    expires_at_s: Attribute<'a>,
+    config_epoch: Attribute<'a>,
+    rules_hash: Attribute<'a>,
+    request_ids: [Attribute<'a>; RequestId::REMEMBERED],
+    /// By limit, in the order in which they were met.
+    limits: Vec<(&'a str, Fields<'a>)>,
+}
+
+impl<'a> Found<'a> {
+    pub(super) fn take(&mut self, name: &'a str, value: Scalar<'a>) {
+        let place = match name {
+            keys::PK => &mut self.pk,
+            keys::SK => &mut self.sk,
+            keys::REFILLED_AT => &mut self.refilled_at,
+            keys::TTL => &mut self.expires_at_s,
+            keys::CONFIG_EPOCH => &mut self.config_epoch,
+            keys::RULES_HASH => &mut self.rules_hash,
+            _ => {
+                if let Some((limit, field)) = keys::parse_bucket_attribute(name) {
+                    self.fields(limit)[field as usize] = Some((name, value));
+                } else if let Some(n) = keys::REQUEST_IDS.iter().position(|id| *id == name) {
+                    self.request_ids[n] = Some((name, value));
+                }
+                return;
+            }
+        };
+        *place = Some((name, value));
+    }
+
+    /// A bucket has few limits: looking through them is quicker than a tree.
+    fn fields(&mut self, limit: &'a str) -> &mut Fields<'a> {
+        let known = self.limits.iter().position(|(name, _)| *name == limit);
+        let index = known.unwrap_or_else(|| {
+            self.limits.push((limit, Fields::default()));
+            self.limits.len() - 1
+        });
+        &mut self.limits[index].1
+    }
+
+    pub(super) fn bucket(self) -> Result<Option<CompositeBucket>, ItemError> {
+        let (pk, sk) = (required(keys::PK, text(self.pk)?)?, required(keys::SK, text(self.sk)?)?);
+        let Some(ItemKey::Bucket(entity, resource)) = ItemKey::parse(pk, sk)? else {
+            return Ok(None);
+        };
+        let refilled_at = ranged(self.refilled_at, EpochMillis::new)?;
+        let mut limits = BTreeMap::new();
+        for (limit, fields) in self.limits {
+            if fields[BucketField::Capacity as usize].is_some() {
+                let limit = LimitName::new(limit)?;
+                let bucket = bucket(&limit, &fields)?;
+                limits.insert(limit, bucket);
+            }
+        }
+        let mut request_ids = Vec::with_capacity(RequestId::REMEMBERED);
+        for id in self.request_ids {
+            let id = text(id)?.filter(|id| *id != keys::NO_REQUEST_ID);
+            request_ids.extend(id.map(RequestId::stored));
+        }
+        Ok(Some(CompositeBucket {
+            entity,
+            resource,
+            refilled_at: required(keys::REFILLED_AT, refilled_at)?,
+            limits,
+            expires_at_s: number(self.expires_at_s)?,
+            config_epoch: ranged(self.config_epoch, EpochMillis::new)?,
+            rules_hash: text(self.rules_hash)?.map(RulesHash::stored),
+            request_ids,
+        }))
+    }
+}
+
+fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<Bucket, ItemError> {
+    let field = |field| fields[field as usize];
+    let missing = |field| ItemError::Missing { attribute: keys::bucket_attribute(limit, field) };
+    let amount = |of| ranged(field(of), Millitokens::new)?.ok_or_else(|| missing(of));
+    let capacity = amount(BucketField::Capacity)?;
+    let burst = ranged(field(BucketField::Burst), Millitokens::new)?.unwrap_or(capacity);
+    let refill_amount = amount(BucketField::RefillAmount)?;
+    let refill = ranged(field(BucketField::RefillPeriod), |ms| Refill::new(refill_amount, ms))?
+        .ok_or_else(|| missing(BucketField::RefillPeriod))?;
+    let rule = Rule::with_burst(capacity, burst, refill).map_err(|source| {
+        let attribute = keys::bucket_attribute(limit, BucketField::Capacity);
+        ItemError::OutOfRange { attribute, source }
+    })?;
+    let (tokens, consumed) = (amount(BucketField::Tokens)?, amount(BucketField::Consumed)?);
+    Ok(Bucket { rule, tokens, consumed })
+}
+
+fn text(attribute: Attribute<'_>) -> Result<Option<&str>, ItemError> {
+    match attribute {
+        Some((_, Scalar::Text(text))) => Ok(Some(text)),
+        Some((name, _)) => Err(wrong_type(name, "a string")),
+        None => Ok(None),
+    }
+}
+
+fn number(attribute: Attribute<'_>) -> Result<Option<i64>, ItemError> {
+    let Some((name, value)) = attribute else { return Ok(None) };
+    let digits = match value {
+        Scalar::Number(digits) => digits.parse().ok(),
+        _ => None,
+    };
+    digits.map(Some).ok_or_else(|| wrong_type(name, "an integer"))
+}
+
+fn ranged<T>(
+    attribute: Attribute<'_>,
+    new: impl FnOnce(i64) -> Result<T, OutOfRange>,
+) -> Result<Option<T>, ItemError> {
+    let (Some((name, _)), Some(number)) = (attribute, number(attribute)?) else { return Ok(None) };
+    new(number)
+        .map(Some)
+        .map_err(|source| ItemError::OutOfRange { attribute: name.to_owned(), source })
+}
+
+fn required<T>(attribute: &str, value: Option<T>) -> Result<T, ItemError> {
+    value.ok_or_else(|| ItemError::Missing { attribute: attribute.to_owned() })
+}
