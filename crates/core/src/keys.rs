@@ -320,7 +320,8 @@ impl BucketField {
 /// The attribute of one field of one limit in a bucket item.
 #[must_use]
 pub fn bucket_attribute(limit: &LimitName, field: BucketField) -> String {
-    format!("b_{limit}_{}", field.suffix())
+    // Several for every write: no formatting.
+    ["b_", limit.as_str(), "_", field.suffix()].concat()
 }
 
 /// The limit and field of a bucket attribute, split at the last `_`; the limit is not checked yet.

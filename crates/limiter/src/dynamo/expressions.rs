@@ -4,11 +4,12 @@
 //! an expression. A snapshot test shows each expression that a plan can become.
 
 use std::collections::HashMap;
-use std::fmt::{self, Arguments, Display, Formatter, Write as _};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, BucketField, ItemKey};
 use sluicegate_core::{Bucket, Change, Condition, LimitName, RequestId, Rule, WritePlan};
+
+use super::terms::{Name, Terms, Value};
 
 type Attributes = HashMap<String, AttributeValue>;
 
@@ -39,7 +40,7 @@ pub(crate) fn of(plan: &WritePlan) -> Expression {
             names: HashMap::from([("#n0".to_owned(), keys::PK.to_owned())]),
         };
     }
-    let mut builder = Builder::default();
+    let mut builder = Builder::new();
     for change in &plan.changes {
         builder.change(change);
     }
@@ -49,11 +50,10 @@ pub(crate) fn of(plan: &WritePlan) -> Expression {
     Expression::Update(builder.finish())
 }
 
-/// The expression as it grows. It is built for every write, so its terms go straight into the text.
-#[derive(Default)]
-struct Builder {
+/// The expression as it grows.
+struct Builder<'p> {
     /// Attributes in the order of their placeholders: one in a change and a condition is named once.
-    names: Vec<String>,
+    names: Vec<Attribute<'p>>,
     values: Vec<AttributeValue>,
     sets: Terms,
     adds: Terms,
@@ -61,51 +61,39 @@ struct Builder {
     conditions: Terms,
 }
 
-/// `#n0`, the placeholder of a name.
-#[derive(Clone, Copy)]
-struct Name(usize);
-
-/// `:v0`, the placeholder of a value.
-#[derive(Clone, Copy)]
-struct Value(usize);
-
-impl Display for Name {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "#n{}", self.0)
-    }
+/// An attribute of a bucket.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Attribute<'p> {
+    Own(&'static str),
+    Of(BucketField, &'p LimitName),
 }
 
-impl Display for Value {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, ":v{}", self.0)
-    }
-}
-
-/// Terms of one clause.
-#[derive(Default)]
-struct Terms(String);
-
-impl Terms {
-    fn push(&mut self, separator: &str, term: Arguments<'_>) {
-        if !self.0.is_empty() {
-            self.0.push_str(separator);
+impl<'p> Builder<'p> {
+    fn new() -> Self {
+        Self {
+            names: Vec::with_capacity(16),
+            values: Vec::with_capacity(16),
+            sets: Terms::separated_by(", "),
+            adds: Terms::separated_by(", "),
+            removes: Terms::separated_by(", "),
+            conditions: Terms::separated_by(" AND "),
         }
-        // A string takes whatever is written to it.
-        let _ = self.0.write_fmt(term);
     }
-}
 
-impl Builder {
-    fn name(&mut self, attribute: &str) -> Name {
-        let known = self.names.iter().position(|name| name == attribute);
+    fn name(&mut self, attribute: Attribute<'p>) -> Name {
+        let known = self.names.iter().position(|name| *name == attribute);
         Name(known.unwrap_or_else(|| {
-            self.names.push(attribute.to_owned());
+            self.names.push(attribute);
             self.names.len() - 1
         }))
     }
 
-    fn field(&mut self, limit: &LimitName, field: BucketField) -> Name {
-        self.name(&keys::bucket_attribute(limit, field))
+    fn own(&mut self, attribute: &'static str) -> Name {
+        self.name(Attribute::Own(attribute))
+    }
+
+    fn field(&mut self, limit: &'p LimitName, field: BucketField) -> Name {
+        self.name(Attribute::Of(field, limit))
     }
 
     fn value(&mut self, value: AttributeValue) -> Value {
@@ -115,35 +103,31 @@ impl Builder {
 
     fn set(&mut self, name: Name, value: AttributeValue) {
         let value = self.value(value);
-        self.sets.push(", ", format_args!("{name} = {value}"));
+        self.sets.next().name(name).text(" = ").value(value);
     }
 
-    fn set_field(&mut self, limit: &LimitName, field: BucketField, number: i64) {
+    fn set_field(&mut self, limit: &'p LimitName, field: BucketField, number: i64) {
         let name = self.field(limit, field);
         self.set(name, self::number(number));
     }
 
-    fn add(&mut self, limit: &LimitName, field: BucketField, number: i64) {
+    fn add(&mut self, limit: &'p LimitName, field: BucketField, number: i64) {
         // Adding nothing would cost two terms of an expression that holds 300.
         if number != 0 {
             let (name, value) = (self.field(limit, field), self.value(self::number(number)));
-            self.adds.push(", ", format_args!("{name} {value}"));
+            self.adds.next().name(name).text(" ").value(value);
         }
     }
 
     fn remove(&mut self, name: Name) {
-        self.removes.push(", ", format_args!("{name}"));
+        self.removes.next().name(name);
     }
 
-    fn require(&mut self, condition: Arguments<'_>) {
-        self.conditions.push(" AND ", condition);
-    }
-
-    fn change(&mut self, change: &Change) {
+    fn change(&mut self, change: &'p Change) {
         match change {
             Change::Put(_) => {}
             Change::RefilledAt(at) => {
-                let name = self.name(keys::REFILLED_AT);
+                let name = self.own(keys::REFILLED_AT);
                 self.set(name, number(at.get()));
             }
             Change::Add { limit, tokens, consumed } => {
@@ -159,15 +143,15 @@ impl Builder {
                 }
             }
             Change::RulesHash(hash) => {
-                let name = self.name(keys::RULES_HASH);
+                let name = self.own(keys::RULES_HASH);
                 self.set(name, text(hash.as_str()));
             }
             Change::ConfigEpoch(epoch) => {
-                let name = self.name(keys::CONFIG_EPOCH);
+                let name = self.own(keys::CONFIG_EPOCH);
                 self.set(name, number(epoch.get()));
             }
             Change::ExpiresAt(expires_at_s) => {
-                let name = self.name(keys::TTL);
+                let name = self.own(keys::TTL);
                 match expires_at_s {
                     Some(expires_at_s) => self.set(name, number(*expires_at_s)),
                     None => self.remove(name),
@@ -177,13 +161,13 @@ impl Builder {
         }
     }
 
-    fn seed(&mut self, limit: &LimitName, bucket: &Bucket) {
+    fn seed(&mut self, limit: &'p LimitName, bucket: &Bucket) {
         self.set_field(limit, BucketField::Tokens, bucket.tokens.get());
         self.set_field(limit, BucketField::Consumed, bucket.consumed.get());
         self.rule(limit, bucket.rule);
     }
 
-    fn rule(&mut self, limit: &LimitName, rule: Rule) {
+    fn rule(&mut self, limit: &'p LimitName, rule: Rule) {
         self.set_field(limit, BucketField::Capacity, rule.capacity().get());
         self.set_field(limit, BucketField::Burst, rule.burst().get());
         self.set_field(limit, BucketField::RefillAmount, rule.refill().amount().get());
@@ -194,75 +178,100 @@ impl Builder {
     fn remember(&mut self, id: &RequestId) {
         let none = self.value(text(keys::NO_REQUEST_ID));
         for pair in keys::REQUEST_IDS.windows(2).rev() {
-            let (newer, older) = (self.name(pair[0]), self.name(pair[1]));
-            self.sets.push(", ", format_args!("{older} = if_not_exists({newer}, {none})"));
+            let (newer, older) = (self.own(pair[0]), self.own(pair[1]));
+            let term = self.sets.next().name(older).text(" = if_not_exists(");
+            term.name(newer).text(", ").value(none).text(")");
         }
-        let newest = self.name(keys::REQUEST_IDS[0]);
+        let newest = self.own(keys::REQUEST_IDS[0]);
         self.set(newest, text(id.as_str()));
     }
 
-    fn condition(&mut self, condition: &Condition) {
+    fn condition(&mut self, condition: &'p Condition) {
         match condition {
             Condition::Absent => {
-                let name = self.name(keys::PK);
-                self.require(format_args!("attribute_not_exists({name})"));
+                let name = self.own(keys::PK);
+                self.require_absent(name);
             }
-            Condition::RefilledAt(at) => self.compare(keys::REFILLED_AT, "=", at.get()),
-            Condition::RefilledSince(at) => self.compare(keys::REFILLED_AT, ">=", at.get()),
+            Condition::RefilledAt(at) => {
+                let name = self.own(keys::REFILLED_AT);
+                self.compare(name, "=", number(at.get()));
+            }
+            Condition::RefilledSince(at) => {
+                let name = self.own(keys::REFILLED_AT);
+                self.compare(name, ">=", number(at.get()));
+            }
             Condition::RulesHash(Some(hash)) => {
-                let (name, value) = (self.name(keys::RULES_HASH), self.value(text(hash.as_str())));
-                self.require(format_args!("{name} = {value}"));
+                let name = self.own(keys::RULES_HASH);
+                self.compare(name, "=", text(hash.as_str()));
             }
             Condition::RulesHash(None) => {
-                let name = self.name(keys::RULES_HASH);
-                self.require(format_args!("attribute_not_exists({name})"));
+                let name = self.own(keys::RULES_HASH);
+                self.require_absent(name);
             }
             Condition::AtLeast(limit, least) => self.compare_tokens(limit, ">=", *least),
             Condition::AtMost(limit, most) => self.compare_tokens(limit, "<=", *most),
             Condition::Exactly(limit, seen) => self.compare_tokens(limit, "=", seen.get()),
             Condition::Has(limit) => {
                 let name = self.field(limit, BucketField::Capacity);
-                self.require(format_args!("attribute_exists({name})"));
+                self.conditions.next().text("attribute_exists(").name(name).text(")");
             }
             Condition::HasNot(limit) => {
                 let name = self.field(limit, BucketField::Capacity);
-                self.require(format_args!("attribute_not_exists({name})"));
+                self.require_absent(name);
             }
             Condition::Unseen(id) => {
                 // NOT of an equality holds for an attribute that is not there.
                 let value = self.value(text(id.as_str()));
                 for attribute in keys::REQUEST_IDS {
-                    let name = self.name(attribute);
-                    self.require(format_args!("NOT {name} = {value}"));
+                    let name = self.own(attribute);
+                    self.conditions.next().text("NOT ").name(name).text(" = ").value(value);
                 }
             }
-            Condition::ExpiresBefore(at_s) => self.compare(keys::TTL, "<", *at_s),
+            Condition::ExpiresBefore(at_s) => {
+                let name = self.own(keys::TTL);
+                self.compare(name, "<", number(*at_s));
+            }
         }
     }
 
-    fn compare(&mut self, attribute: &str, operator: &str, number: i64) {
-        let (name, value) = (self.name(attribute), self.value(self::number(number)));
-        self.require(format_args!("{name} {operator} {value}"));
+    fn compare(&mut self, name: Name, operator: &str, value: AttributeValue) {
+        let value = self.value(value);
+        self.conditions.next().name(name).text(" ").text(operator).text(" ").value(value);
     }
 
-    fn compare_tokens(&mut self, limit: &LimitName, operator: &str, number: i64) {
-        self.compare(&keys::bucket_attribute(limit, BucketField::Tokens), operator, number);
+    fn compare_tokens(&mut self, limit: &'p LimitName, operator: &str, number: i64) {
+        let name = self.field(limit, BucketField::Tokens);
+        self.compare(name, operator, self::number(number));
+    }
+
+    fn require_absent(&mut self, name: Name) {
+        self.conditions.next().text("attribute_not_exists(").name(name).text(")");
     }
 
     fn finish(self) -> Update {
-        let mut expression = Terms::default();
-        for (clause, terms) in [("SET", self.sets), ("ADD", self.adds), ("REMOVE", self.removes)] {
-            if !terms.0.is_empty() {
-                expression.push(" ", format_args!("{clause} {}", terms.0));
+        let mut expression = Terms::separated_by(" ");
+        for (clause, terms) in [("SET ", self.sets), ("ADD ", self.adds), ("REMOVE ", self.removes)]
+        {
+            if !terms.text.is_empty() {
+                expression.next().text(clause).text(&terms.text);
             }
         }
         let names = self.names.into_iter().enumerate();
         let values = self.values.into_iter().enumerate();
         Update {
-            expression: expression.0,
-            condition: self.conditions.0,
-            names: names.map(|(n, attribute)| (Name(n).to_string(), attribute)).collect(),
-            values: values.map(|(n, value)| (Value(n).to_string(), value)).collect(),
+            expression: expression.text,
+            condition: self.conditions.text,
+            names: names.map(|(n, name)| (Name(n).to_placeholder(), name.into())).collect(),
+            values: values.map(|(n, value)| (Value(n).to_placeholder(), value)).collect(),
+        }
+    }
+}
+
+impl From<Attribute<'_>> for String {
+    fn from(attribute: Attribute<'_>) -> Self {
+        match attribute {
+            Attribute::Own(name) => name.to_owned(),
+            Attribute::Of(field, limit) => keys::bucket_attribute(limit, field),
         }
     }
 }
@@ -277,7 +286,7 @@ fn text(text: &str) -> AttributeValue {
 }
 
 fn number(number: i64) -> AttributeValue {
-    AttributeValue::N(number.to_string())
+    AttributeValue::N(itoa::Buffer::new().format(number).to_owned())
 }
 
 #[cfg(test)]

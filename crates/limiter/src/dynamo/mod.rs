@@ -11,6 +11,7 @@ mod request;
 mod stored;
 mod stored_expressions;
 mod table;
+mod terms;
 mod transact;
 mod trouble;
 
