@@ -97,8 +97,11 @@ impl<'p> Builder<'p> {
     }
 
     fn value(&mut self, value: AttributeValue) -> Value {
-        self.values.push(value);
-        Value(self.values.len() - 1)
+        let known = self.values.iter().position(|known| *known == value);
+        Value(known.unwrap_or_else(|| {
+            self.values.push(value);
+            self.values.len() - 1
+        }))
     }
 
     fn set(&mut self, name: Name, value: AttributeValue) {
