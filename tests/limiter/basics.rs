@@ -216,6 +216,10 @@ async fn looking<T: Shared>(table: T) {
         .await
         .unwrap();
     assert!(all.is_near_limit());
+    all.adjust("usd", -2).await.unwrap();
+    let taken = limiter.peek("u", "r").limits(limits.clone()).await.unwrap();
+    assert_eq!(taken.iter().map(|limit| limit.consumed.get()).collect::<Vec<_>>(), [4_000, 3_000]);
+    all.adjust("usd", 2).await.unwrap();
     let wait = |limit: &'static str| {
         limiter.acquire("u", "r").consume(limit, 1).limits(limits.clone()).time_until_available()
     };

@@ -80,6 +80,8 @@ pub struct Standing {
     pub available: Millitokens,
     /// How long until what is asked is there.
     pub wait: Wait,
+    /// Everything consumed less everything returned since the bucket was made.
+    pub consumed: Millitokens,
 }
 
 /// Whether `rf` is so far ahead of this clock that some clock must be wrong.
@@ -181,7 +183,8 @@ pub fn standings(
 
 fn full(limit: &LimitName, rule: Rule, asked: Millitokens) -> Standing {
     let wait = if asked > rule.burst() { Wait::ExceedsBurst } else { Wait::None };
-    Standing { limit: limit.clone(), rule, asked, available: rule.burst(), wait }
+    let (limit, available, consumed) = (limit.clone(), rule.burst(), Millitokens::ZERO);
+    Standing { limit, rule, asked, available, wait, consumed }
 }
 
 fn create(acquire: Acquire<'_>, now: EpochMillis) -> Decision {
@@ -254,17 +257,18 @@ impl View<'_> {
         if self.differences.removed.contains(limit) {
             return None;
         }
-        let (refilled_at, now) = (self.image.refilled_at, self.now);
+        let (refilled_at, now, consumed) = (self.image.refilled_at, self.now, bucket.consumed);
         let worth = bucket.rule.effective(bucket.tokens, refilled_at, now);
         let Some(rule) = self.differences.changed.get(limit).copied() else {
             let rule = bucket.rule;
             let wait = rule.wait_for(asked, bucket.tokens, refilled_at, now);
-            return Some(Standing { limit: limit.clone(), rule, asked, available: worth, wait });
+            let (limit, available) = (limit.clone(), worth);
+            return Some(Standing { limit, rule, asked, available, wait, consumed });
         };
         // The refill up to now is claimed at the old rate; what is above the new burst is gone.
         let available = worth.min(rule.burst());
         let wait = rule.wait_for(asked, available, now, now);
-        Some(Standing { limit: limit.clone(), rule, asked, available, wait })
+        Some(Standing { limit: limit.clone(), rule, asked, available, wait, consumed })
     }
 }
 

@@ -133,12 +133,14 @@ pub struct LimitStatus {
     pub available: Millitokens,
     /// How long until what was asked is there.
     pub wait: Wait,
+    /// What was consumed of it since the bucket was made, less what was given back, in millitokens.
+    pub consumed: Millitokens,
 }
 
 impl LimitStatus {
     pub(crate) fn new(entity: &EntityId, standing: Standing) -> Self {
-        let Standing { limit, rule, asked, available, wait } = standing;
-        Self { entity: entity.clone(), limit, rule, asked, available, wait }
+        let Standing { limit, rule, asked, available, wait, consumed } = standing;
+        Self { entity: entity.clone(), limit, rule, asked, available, wait, consumed }
     }
 
     /// Whether it cannot give what was asked now.
