@@ -1,9 +1,9 @@
 //! The DynamoDB engines that the suite runs over, chosen by the environment and alike to a test.
 //!
 //! `SLUICEGATE_TEST_ENDPOINT=<url>` runs it against that endpoint only;
-//! `SLUICEGATE_TEST_ENGINES=embedded,ministack` chooses among those that are started here, by
+//! `SLUICEGATE_TEST_ENGINES=embedded,ministack,redis` chooses among those that are started here, by
 //! default the embedded one, which needs nothing but Rust. A test gets a table of its own, so tests
-//! may share an endpoint.
+//! may share an endpoint. Redis is no DynamoDB: what does not depend on the store runs over it too.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,6 +13,8 @@ use sluicegate_local::poller::StreamSource;
 use sluicegate_local::{EmbeddedEngine, Storage, client, table};
 
 use crate::ministack::MiniStack;
+
+const REDIS: &str = "redis";
 
 /// An engine to test on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,15 +27,28 @@ pub enum EngineKind {
     Endpoint(String),
 }
 
-/// The engines that the environment asks for.
+/// The DynamoDB engines that the environment asks for.
 ///
 /// # Panics
 /// When it names an engine that there is not.
 #[must_use]
 pub fn engines_under_test() -> Vec<EngineKind> {
     let endpoint = std::env::var("SLUICEGATE_TEST_ENDPOINT").ok();
-    let names = std::env::var("SLUICEGATE_TEST_ENGINES").ok();
-    choose(endpoint.as_deref(), names.as_deref())
+    choose(endpoint.as_deref(), named().as_deref())
+}
+
+/// Whether the environment asks for Redis.
+#[must_use]
+pub fn is_redis_under_test() -> bool {
+    names_redis(named().as_deref())
+}
+
+fn named() -> Option<String> {
+    std::env::var("SLUICEGATE_TEST_ENGINES").ok()
+}
+
+fn names_redis(names: Option<&str>) -> bool {
+    names.is_some_and(|names| names.split(',').any(|name| name.trim() == REDIS))
 }
 
 fn choose(endpoint: Option<&str>, names: Option<&str>) -> Vec<EngineKind> {
@@ -42,13 +57,14 @@ fn choose(endpoint: Option<&str>, names: Option<&str>) -> Vec<EngineKind> {
     }
     let names = names.filter(|names| !names.trim().is_empty()).unwrap_or("embedded");
     let kind = |name: &str| match name.trim() {
-        "embedded" => EngineKind::Embedded,
-        "ministack" => EngineKind::MiniStack,
+        "embedded" => Some(EngineKind::Embedded),
+        "ministack" => Some(EngineKind::MiniStack),
+        REDIS => None,
         other => panic!(
-            "SLUICEGATE_TEST_ENGINES names {other:?}; known engines are embedded and ministack"
+            "SLUICEGATE_TEST_ENGINES names {other:?}; known engines are embedded, ministack and redis"
         ),
     };
-    names.split(',').map(kind).collect()
+    names.split(',').filter_map(kind).collect()
 }
 
 /// An engine that answers. Dropping it ends what was started for it.
@@ -195,12 +211,15 @@ mod tests {
         assert_eq!(choose(None, None), [Embedded]);
         assert_eq!(choose(Some(""), Some(" ")), [Embedded]);
         assert_eq!(choose(None, Some("ministack, embedded")), [MiniStack, Embedded]);
+        assert_eq!(choose(None, Some("redis,embedded")), [Embedded]);
+        assert!(names_redis(Some("embedded, redis")) && !names_redis(Some("embedded")));
+        assert!(!names_redis(None));
         let url = "http://localhost:8000";
         assert_eq!(choose(Some(url), Some("ministack")), [Endpoint(url.into())]);
     }
 
     #[test]
-    #[should_panic(expected = "known engines are embedded and ministack")]
+    #[should_panic(expected = "known engines are embedded, ministack and redis")]
     fn an_unknown_engine_is_named() {
         choose(None, Some("embedded,localstack"));
     }

@@ -1,19 +1,22 @@
-//! What the tests of this workspace share: DynamoDB engines, a proxy that injects faults, a Lambda
+//! What the tests of this workspace share: DynamoDB engines, Redis, a proxy that injects faults, a Lambda
 //! Runtime API, and the processes of functions under test.
 //!
 //! Everything listens on loopback, on an ephemeral port, and ends with the value that holds it.
 // A helper of a test has no caller who could handle an error: it panics with what to do about it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod child;
 pub mod engines;
 pub mod function;
 pub mod history;
 mod ministack;
 pub mod proxy;
+pub mod redis;
 pub mod runtime_api;
 pub mod usage;
 
-pub use engines::{EngineKind, RunningEngine, engines_under_test};
+pub use engines::{EngineKind, RunningEngine, engines_under_test, is_redis_under_test};
 pub use function::FunctionProcess;
 pub use proxy::{Call, Fault, Proxy};
+pub use redis::{RedisCluster, RedisServer};
 pub use runtime_api::{InvocationResult, RuntimeApi};

@@ -5,11 +5,13 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use sluicegate_local::client;
 use tokio::time::Instant;
+
+use crate::child::{dying_with_this_thread, free_port};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
@@ -87,27 +89,10 @@ impl Drop for MiniStack {
     }
 }
 
-/// `setpriv` asks the kernel to kill the process when the thread that started it ends: a test that
-/// is itself killed runs no destructor. Where there is no `setpriv`, the destructor has to do.
-fn dying_with_this_thread(binary: PathBuf) -> Command {
-    let setpriv = PathBuf::from("/usr/bin/setpriv");
-    if !setpriv.exists() {
-        return Command::new(binary);
-    }
-    let mut command = Command::new(setpriv);
-    command.args(["--pdeathsig", "KILL"]).arg(binary);
-    command
-}
-
 fn binary() -> PathBuf {
     let folder = std::env::var_os("SLUICEGATE_ENGINES_DIR").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/engines")),
         PathBuf::from,
     );
     folder.join("ministack/bin/ministack")
-}
-
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }

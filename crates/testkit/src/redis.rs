@@ -1,0 +1,184 @@
+//! Redis as processes of a test: one server, or a cluster of three. They end with the value that
+//! holds them and keep nothing.
+
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use redis::{Client, Cmd, FromRedisValue, RedisResult, cmd};
+use tokio::time::Instant;
+
+use crate::child::{dying_with_this_thread, free_port};
+
+const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// The port is free when it is chosen and may be taken when it is used.
+const ATTEMPTS: u32 = 3;
+const NODES: u16 = 3;
+const SLOTS: u16 = 16_384;
+
+/// One server.
+#[derive(Debug)]
+pub struct RedisServer {
+    child: Child,
+    port: u16,
+    bus_port: u16,
+    /// Held for its Drop.
+    _folder: tempfile::TempDir,
+}
+
+impl RedisServer {
+    /// Starts a server on a port of its own.
+    ///
+    /// # Panics
+    /// When it cannot be started, with what to do about it.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    async fn start_with(arguments: &[&str]) -> Self {
+        for _ in 0..ATTEMPTS {
+            let mut server = Self::spawn(arguments);
+            if server.answers().await {
+                return server;
+            }
+        }
+        panic!("redis-server does not answer");
+    }
+
+    fn spawn(arguments: &[&str]) -> Self {
+        let binary = PathBuf::from("/usr/bin/redis-server");
+        assert!(binary.exists(), "{} is missing: install redis-server", binary.display());
+        let (port, bus_port) = (free_port(), free_port());
+        let folder = tempfile::tempdir().unwrap();
+        let child = dying_with_this_thread(binary)
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--port", &port.to_string(), "--cluster-port", &bus_port.to_string()])
+            .args(arguments)
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, port, bus_port, _folder: folder }
+    }
+
+    /// Waits until it does; `false` when it ended or takes too long.
+    async fn answers(&mut self) -> bool {
+        let deadline = Instant::now() + ANSWERS_WITHIN;
+        while Instant::now() < deadline && self.child.try_wait().unwrap().is_none() {
+            if self.try_send::<String>(&cmd("PING")).await.is_ok() {
+                return true;
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        false
+    }
+
+    /// Where it answers.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Sends a command, by a connection of its own.
+    ///
+    /// # Panics
+    /// When it fails.
+    pub async fn send<T: FromRedisValue>(&self, command: &Cmd) -> T {
+        self.try_send(command).await.unwrap()
+    }
+
+    async fn try_send<T: FromRedisValue>(&self, command: &Cmd) -> RedisResult<T> {
+        let mut connection = Client::open(self.url())?.get_multiplexed_async_connection().await?;
+        command.query_async(&mut connection).await
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        // Both fail only if it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A cluster of three nodes without replicas.
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+}
+
+impl RedisCluster {
+    /// Starts three nodes and waits until each knows where every slot is.
+    ///
+    /// # Panics
+    /// When they do not come together.
+    pub async fn start() -> Self {
+        let mut nodes = Vec::new();
+        for n in 0..NODES {
+            let node = RedisServer::start_with(&["--cluster-enabled", "yes"]).await;
+            let (first, end) = (n * (SLOTS / NODES), (n + 1) * (SLOTS / NODES));
+            let last = if n + 1 == NODES { SLOTS - 1 } else { end - 1 };
+            let slots = cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(first).arg(last).take();
+            node.send::<()>(&slots).await;
+            nodes.push(node);
+        }
+        for other in &nodes[1..] {
+            let meet = cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(other.port).take();
+            nodes[0].send::<()>(meet.clone().arg(other.bus_port)).await;
+        }
+        let deadline = Instant::now() + ANSWERS_WITHIN;
+        for node in &nodes {
+            while !node.is_complete().await {
+                assert!(Instant::now() < deadline, "the cluster does not come together");
+                tokio::time::sleep(POLL_INTERVAL).await;
+            }
+        }
+        Self { nodes }
+    }
+
+    /// Where its nodes answer.
+    #[must_use]
+    pub fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(RedisServer::url).collect()
+    }
+
+    /// Its nodes.
+    #[must_use]
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+}
+
+impl RedisServer {
+    async fn is_complete(&self) -> bool {
+        let info: String = self.send(cmd("CLUSTER").arg("INFO")).await;
+        let nodes = format!("cluster_known_nodes:{NODES}");
+        info.contains("cluster_state:ok") && info.contains(&nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::is_redis_under_test;
+
+    #[tokio::test]
+    async fn a_server_ends_with_its_value_and_a_cluster_has_every_slot() {
+        if !is_redis_under_test() {
+            return;
+        }
+        let server = RedisServer::start().await;
+        let url = server.url();
+        assert_eq!(server.send::<i64>(cmd("INCR").arg("n")).await, 1);
+        drop(server);
+        let client = Client::open(url).unwrap();
+        assert!(client.get_multiplexed_async_connection().await.is_err());
+
+        let cluster = RedisCluster::start().await;
+        assert_eq!(cluster.urls().len(), 3);
+        let keys: i64 = cluster.nodes()[0].send(&cmd("DBSIZE")).await;
+        assert_eq!(keys, 0);
+    }
+}
