@@ -218,6 +218,26 @@ pub enum InvalidRequest {
     /// Neither the request nor the table nor the bucket knows the limit.
     #[error("unknown limit {0}: pass it with `limits` or store it")]
     UnknownLimit(LimitName),
+    /// A limit or an amount that the store cannot count exactly.
+    #[error("{limit}: {what} is {value}: this store counts exactly up to {max}")]
+    BeyondStore {
+        /// Of which limit.
+        limit: LimitName,
+        /// Which quantity, with its unit.
+        what: &'static str,
+        /// How much it is.
+        value: i128,
+        /// The most that it can be.
+        max: i128,
+    },
+    /// A cluster keeps the buckets of these two on different nodes, and no script sees both.
+    #[error("{parent} is not the parent of {entity} that the store knows: say who is whose parent")]
+    Apart {
+        /// Who asked.
+        entity: EntityId,
+        /// The parent that the request named.
+        parent: EntityId,
+    },
     /// An entity cannot be its own parent.
     #[error("{0} cannot be its own parent")]
     OwnParent(EntityId),

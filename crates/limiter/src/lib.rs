@@ -157,6 +157,8 @@ mod limit;
 mod limiter;
 mod memory;
 mod queue;
+#[cfg(feature = "redis")]
+pub mod redis;
 mod request;
 mod store;
 mod table;

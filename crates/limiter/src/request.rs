@@ -222,7 +222,8 @@ impl<'a, S: Store, C: Clock> IntoFuture for AcquireRequest<&'a Limiter<S, C>> {
     }
 }
 
-fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
+/// Limits as rules, each named once.
+pub(crate) fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
     if limits.len() > LIMITS_MAX {
         return Err(InvalidRequest::TooManyLimits { count: limits.len(), max: LIMITS_MAX });
     }

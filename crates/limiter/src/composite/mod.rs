@@ -29,8 +29,10 @@ use self::acquire::Acquiring;
 use self::adjust::Adjusting;
 use self::directory::Directory;
 use self::images::Images;
+#[cfg(feature = "redis")]
+pub(crate) use self::refusal::no;
 use self::resolve::Lookup;
-use self::run::Run;
+pub(crate) use self::run::Run;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::dynamo::DynamoTable;

@@ -88,7 +88,8 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
     }
 }
 
-fn no(limits: Vec<LimitStatus>) -> AcquireError {
+/// "No", or "never".
+pub(crate) fn no(limits: Vec<LimitStatus>) -> AcquireError {
     if limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst) {
         return NeverAdmissible { limits }.into();
     }

@@ -20,17 +20,17 @@ const ATTEMPTS_AT_ONCE: u32 = 3;
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-pub(super) struct Run<'a> {
-    pub(super) clock: &'a dyn Clock,
-    pub(super) id: RequestId,
+pub(crate) struct Run<'a> {
+    pub(crate) clock: &'a dyn Clock,
+    pub(crate) id: RequestId,
     /// Names the call itself: one that completes another has the other's id.
     call: RequestId,
     /// When the call began, by the clock that counts tokens.
-    pub(super) began: EpochMillis,
-    pub(super) deadline: Instant,
-    pub(super) attempts: u32,
-    pub(super) write_units: f64,
-    pub(super) read_units: f64,
+    pub(crate) began: EpochMillis,
+    pub(crate) deadline: Instant,
+    pub(crate) attempts: u32,
+    pub(crate) write_units: f64,
+    pub(crate) read_units: f64,
     pause: Duration,
     /// What the quickest answer of the table took, [`PAUSE_MAX`] at most.
     quickest: Duration,
@@ -39,12 +39,12 @@ pub(super) struct Run<'a> {
 }
 
 impl<'a> Run<'a> {
-    pub(super) fn new(clock: &'a dyn Clock, time: Duration) -> Self {
+    pub(crate) fn new(clock: &'a dyn Clock, time: Duration) -> Self {
         Self::under(new_id(), clock, time)
     }
 
     /// A call under an id that may have been used for the very same before.
-    pub(super) fn under(id: RequestId, clock: &'a dyn Clock, time: Duration) -> Self {
+    pub(crate) fn under(id: RequestId, clock: &'a dyn Clock, time: Duration) -> Self {
         Self {
             clock,
             id,
@@ -60,23 +60,23 @@ impl<'a> Run<'a> {
         }
     }
 
-    pub(super) fn now(&self) -> EpochMillis {
+    pub(crate) fn now(&self) -> EpochMillis {
         self.clock.now()
     }
 
     /// Names this attempt to the table: never the same again, within what a token can hold.
-    pub(super) fn token(&self) -> String {
+    pub(crate) fn token(&self) -> String {
         format!("{}-{}", self.call.as_str(), self.attempts)
     }
 
     /// A refused condition costs what the write would have: at least one unit, and the answer does
     /// not say how much more.
-    pub(super) fn refused(&mut self, units: f64) {
+    pub(crate) fn refused(&mut self, units: f64) {
         self.trouble = None;
         self.write_units += units;
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.attempts >= ATTEMPTS_MAX || !self.has_time_after(Duration::ZERO)
     }
 
@@ -88,7 +88,7 @@ impl<'a> Run<'a> {
     }
 
     /// Waits a random while that grows; false when there is no time left for it.
-    pub(super) async fn pause(&mut self) -> bool {
+    pub(crate) async fn pause(&mut self) -> bool {
         let pause = self.pause.mul_f64(fastrand::f64());
         self.pause = (self.pause * 2).min(PAUSE_MAX);
         if self.attempts >= ATTEMPTS_MAX || !self.has_time_after(pause) {
@@ -99,17 +99,17 @@ impl<'a> Run<'a> {
     }
 
     /// Whether it has lost so often that others should go first.
-    pub(super) fn has_paused(&self) -> bool {
+    pub(crate) fn has_paused(&self) -> bool {
         self.attempts > ATTEMPTS_AT_ONCE
     }
 
     /// The pause after losing to another writer: none at first.
-    pub(super) async fn pause_after_loss(&mut self) -> bool {
+    pub(crate) async fn pause_after_loss(&mut self) -> bool {
         if self.has_paused() { self.pause().await } else { !self.is_over() }
     }
 
     /// Pauses where a repetition can help; false when it cannot or there is no time left for one.
-    pub(super) async fn wait_out(&mut self, trouble: Trouble) -> bool {
+    pub(crate) async fn wait_out(&mut self, trouble: Trouble) -> bool {
         let was_held_up = matches!(self.trouble, Some(Trouble::Throttled(_) | Trouble::Conflict));
         match trouble {
             // The deadline ended it after the table had answered "in a moment": that is no outage.
@@ -120,7 +120,7 @@ impl<'a> Run<'a> {
     }
 
     /// What a call ends with that has no more time or attempts.
-    pub(super) fn given_up(&mut self) -> AcquireError {
+    pub(crate) fn given_up(&mut self) -> AcquireError {
         match self.trouble.take() {
             Some(Trouble::Away(source)) => AcquireError::Unavailable(source),
             Some(Trouble::Setup(error)) => error.into(),
@@ -130,8 +130,15 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// What a call ends with that an answer brought trouble to.
+    #[cfg(feature = "redis")]
+    pub(crate) fn end(&mut self, trouble: Trouble) -> AcquireError {
+        self.trouble = Some(trouble);
+        self.given_up()
+    }
+
     /// Ends a call on the table with the time that is left.
-    pub(super) async fn in_time<T, E: From<Trouble>>(
+    pub(crate) async fn in_time<T, E: From<Trouble>>(
         &mut self,
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {

@@ -109,6 +109,8 @@ const fn is_of_client(invalid: &InvalidRequest) -> bool {
         | InvalidRequest::Twice(_)
         | InvalidRequest::TooManyLimits { .. }
         | InvalidRequest::BucketFull { .. }
+        | InvalidRequest::BeyondStore { .. }
+        | InvalidRequest::Apart { .. }
         | InvalidRequest::UnknownLimit(_) => false,
     }
 }

@@ -1,0 +1,161 @@
+//! Acquiring and looking.
+
+use sluicegate_core::{Amounts, CompositeBucket, EpochMillis, LIMITS_MAX, WritePath, standings};
+
+use super::RedisStore;
+use super::range::check_amounts;
+use super::repeat::Again;
+use super::reply::{Reply, Status};
+use super::script::{ACQUIRE, PEEK};
+use super::sides::{Side, amount};
+use crate::clock::Clock;
+use crate::composite::{Run, no};
+use crate::error::{AcquireError, InvalidRequest, LimitStatus};
+use crate::store::{Grant, Request};
+use crate::table::Trouble;
+
+/// An answer that says that nothing was done, and why.
+pub(super) enum Failure {
+    Error(AcquireError),
+    Trouble(Trouble),
+}
+
+impl From<Trouble> for Failure {
+    fn from(trouble: Trouble) -> Self {
+        Self::Trouble(trouble)
+    }
+}
+
+impl<E: Into<AcquireError>> From<E> for Failure {
+    fn from(error: E) -> Self {
+        Self::Error(error.into())
+    }
+}
+
+impl RedisStore {
+    pub(super) async fn take(
+        &self,
+        request: &Request,
+        clock: &dyn Clock,
+    ) -> Result<Grant, AcquireError> {
+        check_amounts(&request.amounts)?;
+        let sides = self.sides(request)?;
+        let mut run = Run::new(clock, request.deadline);
+        let reply = self.repeat(&mut run, &ACQUIRE, Again::Yes, |run, in_doubt| {
+            let mut call = self.call(&sides, clock);
+            call.text(run.id.as_str());
+            call.number(in_doubt.into());
+            for side in &sides {
+                side.name(&mut call, &request.amounts, |limit| {
+                    [Some(amount(&request.amounts, limit))]
+                });
+            }
+            call
+        });
+        let reply = reply.await.map_err(|lost| lost.error)?;
+        match self.granted(reply, sides, &request.amounts, run.attempts) {
+            Ok(grant) => Ok(grant),
+            Err(Failure::Error(error)) => Err(error),
+            Err(Failure::Trouble(trouble)) => Err(run.end(trouble)),
+        }
+    }
+
+    fn granted(
+        &self,
+        mut reply: Reply,
+        sides: Vec<Side>,
+        amounts: &Amounts,
+        attempts: u32,
+    ) -> Result<Grant, Failure> {
+        let status = reply.status()?;
+        if matches!(status, Status::Unknown | Status::Full) {
+            return Err(unknown(status, &mut reply, &sides)?.into());
+        }
+        let header = reply.header()?;
+        self.note(header);
+        if status == Status::Short {
+            return Err(short(&mut reply, &sides, amounts, header.now)?.into());
+        }
+        let mut path = WritePath::Normal;
+        let mut parts = Vec::with_capacity(sides.len());
+        for side in sides {
+            let (image, is_new) = side.read(&mut reply, amounts)?;
+            if is_new && status == Status::Granted && parts.is_empty() {
+                path = WritePath::Create;
+            }
+            parts.push(side.part(amounts, image));
+        }
+        // A parent that has none of the limits was not asked.
+        parts.retain(|part| !part.amounts.is_empty());
+        Ok(Grant { parts, path, attempts, write_units: 0.0, read_units: 0.0 })
+    }
+
+    /// How the limits of all buckets of a request stand.
+    pub(super) async fn look(
+        &self,
+        request: &Request,
+        clock: &dyn Clock,
+    ) -> Result<Vec<LimitStatus>, AcquireError> {
+        check_amounts(&request.amounts)?;
+        let sides = self.sides(request)?;
+        let mut run = Run::new(clock, request.deadline);
+        let reply = self.repeat(&mut run, &PEEK, Again::Yes, |_, _| self.call(&sides, clock));
+        let mut reply = reply.await.map_err(|lost| lost.error)?;
+        let all = |reply: &mut Reply| {
+            reply.status()?;
+            let now = reply.header()?.now;
+            let mut limits = Vec::new();
+            for side in &sides {
+                let image = reply.bucket(&side.bucket)?;
+                limits.extend(side.standings(image.as_ref(), &request.amounts, now));
+            }
+            Ok(limits)
+        };
+        all(&mut reply).map_err(|trouble| run.end(trouble))
+    }
+}
+
+impl Side {
+    fn standings(
+        &self,
+        image: Option<&CompositeBucket>,
+        amounts: &Amounts,
+        now: EpochMillis,
+    ) -> impl Iterator<Item = LimitStatus> {
+        let standings = standings(image, amounts, &self.configuration, now);
+        standings.into_iter().map(|standing| LimitStatus::new(&self.bucket.entity, standing))
+    }
+}
+
+/// "No", with the exact wait, from the buckets that it was said of.
+pub(super) fn short(
+    reply: &mut Reply,
+    sides: &[Side],
+    amounts: &Amounts,
+    now: EpochMillis,
+) -> Result<AcquireError, Trouble> {
+    let mut limits = Vec::new();
+    for side in sides {
+        let image = reply.bucket(&side.bucket)?;
+        let of_side = side.standings(image.as_ref(), amounts, now);
+        limits.extend(of_side.filter(|status| amounts.contains_key(&status.limit)));
+    }
+    Ok(no(limits))
+}
+
+/// A limit that nobody knows, or that there is no room for.
+pub(super) fn unknown(
+    status: Status,
+    reply: &mut Reply,
+    sides: &[Side],
+) -> Result<InvalidRequest, Trouble> {
+    let (side, limit) = (reply.int()?, reply.limit()?);
+    Ok(match status {
+        Status::Full => {
+            let side = &sides[usize::from(side != 1).min(sides.len() - 1)];
+            let (entity, max) = (side.bucket.entity.clone(), LIMITS_MAX);
+            InvalidRequest::BucketFull { entity, limit, max }
+        }
+        _ => InvalidRequest::UnknownLimit(limit),
+    })
+}

@@ -1,0 +1,70 @@
+//! Correcting what was taken.
+
+use std::sync::Arc;
+
+use sluicegate_core::Millitokens;
+
+use super::RedisStore;
+use super::range::{check_amounts, check_rules};
+use super::repeat::Again;
+use super::reply::Status;
+use super::script::ADJUST;
+use super::sides::{Side, amount};
+use crate::clock::Clock;
+use crate::composite::Run;
+use crate::error::{AcquireError, AdjustError};
+use crate::store::{Adjusted, Correction};
+
+impl RedisStore {
+    pub(super) async fn correct(
+        &self,
+        correction: &Correction<'_>,
+        clock: &dyn Clock,
+    ) -> Result<Adjusted, AdjustError> {
+        let Correction { id, bucket, amounts, configuration, deadline } = *correction;
+        check_amounts(amounts)?;
+        check_rules(&configuration.explicit)?;
+        let gives_back = amounts.values().any(|amount| *amount < Millitokens::ZERO);
+        let side = Side { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
+        let sides = [side];
+        let mut run = Run::under(id.clone(), clock, deadline);
+        let reply = self.repeat(&mut run, &ADJUST, Again::Yes, |run, in_doubt| {
+            let mut call = self.call(&sides, clock);
+            call.text(run.id.as_str());
+            call.number(in_doubt.into());
+            sides[0].name(&mut call, amounts, |limit| [Some(amount(amounts, limit))]);
+            call
+        });
+        let mut reply = match reply.await {
+            Ok(reply) => reply,
+            // What was to be given back may have been: the caller must not try again.
+            Err(lost) if lost.in_doubt && gives_back => {
+                self.counters.ambiguous.increment();
+                return Err(AdjustError::Ambiguous(lost.error.into()));
+            }
+            // Any other error promises that nothing was done.
+            Err(lost) if lost.in_doubt => {
+                return Err(AdjustError::Unavailable(lost.error.into()));
+            }
+            Err(lost) => return Err(of(lost.error)),
+        };
+        let mut read = || {
+            let status = reply.status()?;
+            Ok((status, reply.header()?, reply.limits()?))
+        };
+        let (status, header, dropped) = read().map_err(|trouble| of(run.end(trouble)))?;
+        self.note(header);
+        if status == Status::Ambiguous {
+            return Err(AdjustError::Ambiguous("four other writers came between".into()));
+        }
+        Ok(Adjusted { dropped, is_forced: false, write_units: 0.0 })
+    }
+}
+
+fn of(error: AcquireError) -> AdjustError {
+    match error {
+        AcquireError::Setup(setup) => setup.into(),
+        AcquireError::Unavailable(source) => AdjustError::Unavailable(source),
+        _ => AdjustError::Contended,
+    }
+}

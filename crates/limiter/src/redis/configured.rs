@@ -1,0 +1,52 @@
+//! Limits that the program names once, instead of with every request.
+
+use std::collections::HashMap;
+
+use sluicegate_core::keys::LimitsScope;
+use sluicegate_core::{BucketId, Configuration, LIMITS_MAX, Rules};
+
+use super::range::check_rules;
+use crate::error::InvalidRequest;
+use crate::limit::Limit;
+use crate::request::rules;
+
+/// Limits by what they apply to.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Configured(HashMap<LimitsScope, Rules>);
+
+impl Configured {
+    /// Sets the limits of a scope.
+    pub(super) fn set(
+        &mut self,
+        scope: LimitsScope,
+        limits: &[Limit],
+    ) -> Result<(), InvalidRequest> {
+        let rules = rules(limits)?;
+        check_rules(&rules)?;
+        self.0.insert(scope, rules);
+        Ok(())
+    }
+
+    /// The limits of a bucket: those of the request, and the others from the narrowest scope that
+    /// names them.
+    pub(super) fn of(
+        &self,
+        bucket: &BucketId,
+        request: &Rules,
+    ) -> Result<Configuration, InvalidRequest> {
+        check_rules(request)?;
+        if self.0.is_empty() {
+            return Ok(Configuration::explicit(request.clone()));
+        }
+        let mut rules = Rules::new();
+        let levels = LimitsScope::levels(bucket);
+        let named = levels.iter().rev().filter_map(|scope| self.0.get(scope)).chain([request]);
+        for level in named {
+            rules.extend(level.iter().map(|(limit, rule)| (limit.clone(), *rule)));
+        }
+        if rules.len() > LIMITS_MAX {
+            return Err(InvalidRequest::TooManyLimits { count: rules.len(), max: LIMITS_MAX });
+        }
+        Ok(Configuration::explicit(rules))
+    }
+}

@@ -1,0 +1,33 @@
+-- Corrects what was taken, never refused. A bucket that went is made anew, full: it had expired.
+-- KEYS the bucket; ARGV now, id, whether an answer was lost, then what is named.
+
+local now, id = now_ms(ARGV[1]), ARGV[2]
+local bucket, list = read(KEYS[1], now), named(4, 1)
+if remembers(bucket, id) then
+  return header(LANDED, now, { bucket })
+end
+local overrun = ARGV[3] == '1' and is_overrun(bucket)
+local dropped, has_any = {}, false
+if bucket.is_new then
+  configure_all(bucket, list, function(one) return one[1] ~= '0' end)
+end
+for _, one in ipairs(list) do
+  local limit, by = bucket.limits[one.name], tonumber(one[1])
+  if by < 0 and overrun then
+    return header(AMBIGUOUS, now, { bucket }, overrun)
+  end
+  if limit and by ~= 0 then
+    take(limit, by, by)
+    limit.tokens, has_any = math.min(limit.tokens, limit.bx), true
+  elseif by ~= 0 then
+    dropped[#dropped + 1] = one.name
+  end
+end
+if has_any then
+  write(bucket, id)
+end
+local reply = header(GRANTED, now, { bucket }, overrun)
+for _, name in ipairs(dropped) do
+  reply[#reply + 1] = name
+end
+return reply

@@ -1,0 +1,226 @@
+//! Balances on Redis: one hash for each bucket, changed by one script a call.
+//!
+//! ```no_run
+//! use sluicegate::redis::RedisStore;
+//! use sluicegate::{Limit, Limiter};
+//!
+//! # async fn gateway() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::new(RedisStore::new("redis://127.0.0.1/")?);
+//! let limits = [Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 100_000)];
+//! let ask = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).consume("tpm", 500);
+//! let lease = ask.limits(limits).await?;
+//! lease.adjust("tpm", 740).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # A bucket
+//!
+//! The key is `sluicegate:{user-123}#gpt-4`. The fields of the hash, all of them whole numbers of
+//! millitokens and milliseconds:
+//!
+//! | field | |
+//! |---|---|
+//! | `lastRefill` | when refill was last counted, for all limits |
+//! | `tokens:rpm` | the balance of a limit then; negative for a debt |
+//! | `tc:rpm` | what was consumed of it, less what was given back |
+//! | `rule:rpm` | its capacity, burst, refill amount and refill period |
+//! | `ids` | the last four requests, newest first |
+//!
+//! A bucket with one limit has `tokens` and `tc`. It expires twice the time after the last write
+//! that its slowest limit needs to fill from empty, a debt included; one with a limit that never
+//! refills does not. A bucket that is gone is a full one. A server that evicts keys when its memory
+//! is full therefore forgets debts: let it refuse writes instead (`maxmemory-policy noeviction`).
+//!
+//! # What is exact, and in which range
+//!
+//! A script is atomic: it counts the refill, checks every limit and takes, all or nothing, from a
+//! child's and its parent's bucket too. Its numbers are doubles, so a limit is refused with
+//! [`InvalidRequest::BeyondStore`](crate::InvalidRequest::BeyondStore), before any call, where its
+//! refill in millitokens times its period in milliseconds is 2^53 or more, or its burst above 10^12
+//! tokens: a million tokens a day is fine, 200,000 tokens a second every year is not. A debt ends at
+//! 10^12 tokens.
+//!
+//! The time is the caller's, as everywhere, so the clocks of all producers should agree; a refill
+//! time never goes back, except where it was more than a minute ahead. [`Time::Server`] takes the
+//! server's.
+//!
+//! # Limits and parents
+//!
+//! Limits come with a request, or the program says them once: [`RedisStore::limits`] and
+//! [`RedisStore::parents`]. What the request says wins, and no limit is ever removed from a bucket.
+//! Nothing else is stored: no entities, no limits that a person changes while programs run, and no
+//! usage windows. Metering is the table's stream, which Redis has not; what there is of it are the
+//! counters of consumption, as long as the bucket lives: [`LimitStatus::consumed`] of a peek.
+//!
+//! # A cluster
+//!
+//! With the feature `redis-cluster`, [`RedisStore::cluster`]. A script sees the keys of one node, so
+//! the keys of an entity and its parent carry the same tag, which is why the store must know the
+//! parents by itself: say them with [`RedisStore::parents`]. A request that names another parent is
+//! refused with [`InvalidRequest::Apart`](crate::InvalidRequest::Apart). On one server, any parent
+//! can be named.
+//!
+//! # TLS
+//!
+//! `rediss://` works where the program turns on `tokio-rustls-comp` of the crate `redis`.
+//!
+//! # What is refused, and what is away
+//!
+//! As everywhere ([`AcquireError`]). A script is sent again under its request's id
+//! until its deadline, so it is done once, unless four others wrote in between. A refund that may
+//! have been made is not made again: [`AdjustError::Ambiguous`].
+//!
+//! [`LimitStatus::consumed`]: crate::LimitStatus::consumed
+
+mod acquire;
+mod adjust;
+mod configured;
+mod connection;
+mod keys;
+mod lease;
+mod range;
+mod repeat;
+mod reply;
+mod script;
+mod sides;
+mod trouble;
+
+use std::sync::Arc;
+
+use redis::{IntoConnectionInfo, RedisError};
+use sluicegate_core::EntityId;
+use sluicegate_core::keys::LimitsScope;
+
+use self::configured::Configured;
+use self::connection::Connection;
+use self::keys::Keys;
+use crate::clock::Clock;
+use crate::counters::Counters;
+use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
+use crate::limit::Limit;
+use crate::store::{Adjusted, Correction, Grant, Request, Store};
+
+pub use self::lease::{LeaseCounting, LeaseFailed, LeaseOrder, LeaseWant, Leased};
+
+/// Balances on Redis. Made at once; the first call connects.
+#[derive(Debug)]
+pub struct RedisStore {
+    connection: Connection,
+    keys: Keys,
+    configured: Configured,
+    time: Time,
+    counters: Counters,
+}
+
+/// Whose time counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Time {
+    /// That of the limiter's clock.
+    #[default]
+    Caller,
+    /// That of the server: for producers whose clocks differ. Waiting is still by the limiter's.
+    Server,
+}
+
+impl RedisStore {
+    /// The server at this URL, as `redis://127.0.0.1/`.
+    ///
+    /// # Errors
+    /// When the URL cannot be read. That the server does not answer is found out by calls.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn new(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
+        Connection::lazy(url).map(Self::on)
+    }
+
+    /// The cluster that these nodes belong to.
+    ///
+    /// # Errors
+    /// When a URL cannot be read.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    #[cfg(feature = "redis-cluster")]
+    pub fn cluster<T: IntoConnectionInfo>(
+        nodes: impl IntoIterator<Item = T>,
+    ) -> Result<Self, RedisError> {
+        Connection::lazy_cluster(nodes).map(Self::on)
+    }
+
+    fn on(connection: Connection) -> Self {
+        let (keys, configured) = (Keys::default(), Configured::default());
+        Self { connection, keys, configured, time: Time::Caller, counters: Counters::default() }
+    }
+
+    /// What every key begins with; `sluicegate:` unless said otherwise. Without braces, which a
+    /// cluster would read.
+    #[must_use]
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.keys.prefix = prefix.into();
+        self
+    }
+
+    /// Whose time counts.
+    #[must_use]
+    pub const fn time(mut self, time: Time) -> Self {
+        self.time = time;
+        self
+    }
+
+    /// Limits that requests need not bring. Each limit of a bucket comes from the request, or from
+    /// the narrowest scope that names it. Every process on the bucket should say the same.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`] when a limit cannot be, or is beyond what this store counts exactly.
+    pub fn limits(
+        mut self,
+        scope: LimitsScope,
+        limits: impl IntoIterator<Item = Limit>,
+    ) -> Result<Self, InvalidRequest> {
+        let limits: Vec<_> = limits.into_iter().collect();
+        self.configured.set(scope, &limits)?;
+        Ok(self)
+    }
+
+    /// Who is whose parent: what a request cascades to that does not say so itself, and in a cluster
+    /// the only parents that there are.
+    ///
+    /// The key of a bucket carries the id of the one at the top, so every process must say the same,
+    /// and an entity whose parent changes has new, full buckets.
+    #[must_use]
+    pub fn parents(
+        mut self,
+        parent: impl Fn(&EntityId) -> Option<EntityId> + Send + Sync + 'static,
+    ) -> Self {
+        self.keys.parents = Some(Arc::new(parent));
+        self
+    }
+}
+
+impl Store for RedisStore {
+    async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
+        self.take(request, clock).await
+    }
+
+    async fn adjust(
+        &self,
+        correction: &Correction<'_>,
+        clock: &dyn Clock,
+    ) -> Result<Adjusted, AdjustError> {
+        self.correct(correction, clock).await
+    }
+
+    async fn peek(
+        &self,
+        request: &Request,
+        clock: &dyn Clock,
+    ) -> Result<Vec<LimitStatus>, AcquireError> {
+        self.look(request, clock).await
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+}

@@ -1,0 +1,72 @@
+//! One call, repeated under one id until it is answered or its time is up.
+
+use super::RedisStore;
+use super::reply::{Header, Reply};
+use super::script::{Call, Script};
+use super::trouble::leaves_in_doubt;
+use crate::composite::Run;
+use crate::error::AcquireError;
+
+/// A call that was not answered.
+pub(super) struct Lost {
+    pub(super) error: AcquireError,
+    /// It may have been done.
+    pub(super) in_doubt: bool,
+    pub(super) attempts: u32,
+}
+
+/// Whether a call may be sent again after an attempt that may have been done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    /// It may: the bucket remembers its id, or the call changes nothing.
+    Yes,
+    /// It may not: only its answer tells what it did.
+    No,
+}
+
+impl RedisStore {
+    /// Sends a call until it is answered. `call` makes it, told whether an earlier attempt may have
+    /// been done.
+    pub(super) async fn repeat(
+        &self,
+        run: &mut Run<'_>,
+        script: &Script,
+        again: Again,
+        call: impl Fn(&Run<'_>, bool) -> Call,
+    ) -> Result<Reply, Lost> {
+        let mut in_doubt = false;
+        loop {
+            run.attempts += 1;
+            let call = call(run, in_doubt);
+            let trouble = match run.in_time(script.run(&self.connection, &call)).await {
+                Ok(values) => return Ok(Reply::new(values)),
+                Err(trouble) => trouble,
+            };
+            in_doubt |= leaves_in_doubt(&trouble);
+            let may_go_on = run.wait_out(trouble).await;
+            if !may_go_on || in_doubt && again == Again::No {
+                let error = match run.given_up() {
+                    // It promises that nothing was done.
+                    AcquireError::Contended { .. } if in_doubt => {
+                        AcquireError::Unavailable("the answer to a call was lost".into())
+                    }
+                    error => error,
+                };
+                return Err(Lost { error, in_doubt, attempts: run.attempts });
+            }
+        }
+    }
+
+    /// Counts what a script noticed.
+    pub(super) fn note(&self, header: Header) {
+        if header.is_overrun {
+            self.counters.ambiguous.increment();
+        }
+        if header.was_ahead {
+            self.counters.clocks_ahead.increment();
+            tracing::warn!(
+                "a refill time was more than a minute ahead of this clock: it is pulled back"
+            );
+        }
+    }
+}

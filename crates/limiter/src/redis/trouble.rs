@@ -1,0 +1,66 @@
+//! What a server's error means for a call: nothing was done, it may have been, or a person must act.
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use sluicegate_core::ItemError;
+
+use crate::BoxError;
+use crate::table::{SetupError, Trouble};
+
+/// Begins the error of a script that met a hash which is no bucket.
+const BROKEN: &str = "BROKEN";
+
+pub(super) fn of(error: RedisError) -> Trouble {
+    use ServerErrorKind::{
+        Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, ReadOnly, TryAgain,
+    };
+    match error.kind() {
+        ErrorKind::Server(Moved | Ask | TryAgain) => Trouble::Conflict,
+        // A server that starts, or a failover under way.
+        ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly) => {
+            Trouble::Away(error.into())
+        }
+        ErrorKind::Server(NoPerm) | ErrorKind::AuthenticationFailed => {
+            SetupError::Denied(error.into()).into()
+        }
+        ErrorKind::Server(_) | ErrorKind::Extension => of_code(error),
+        ErrorKind::Io | ErrorKind::Parse | ErrorKind::ClusterConnectionNotFound => {
+            Trouble::Away(error.into())
+        }
+        _ => SetupError::Rejected(error.into()).into(),
+    }
+}
+
+fn of_code(error: RedisError) -> Trouble {
+    let detail = error.detail().unwrap_or_default();
+    let broken = |bucket: &str, attribute: &str, expected| {
+        let source = ItemError::WrongType { attribute: attribute.to_owned(), expected };
+        SetupError::BrokenItem { bucket: bucket.to_owned(), source: source.into() }.into()
+    };
+    match error.code() {
+        Some("NOAUTH" | "WRONGPASS") => SetupError::Denied(error.into()).into(),
+        // A script of somebody else takes its time.
+        Some("BUSY") => Trouble::Throttled(error.into()),
+        Some("WRONGTYPE") => broken("this name", "the value", "a hash"),
+        Some(BROKEN) => {
+            // The server adds where in the script that was.
+            let detail = detail.rsplit_once(" script: ").map_or(detail, |(detail, _)| detail);
+            let (field, bucket) = detail.split_once(" of ").unwrap_or((detail, "this name"));
+            broken(bucket, field, "what a bucket has there")
+        }
+        _ => SetupError::Rejected(error.into()).into(),
+    }
+}
+
+/// An answer that none of the scripts gives.
+pub(super) fn odd(answer: BoxError) -> Trouble {
+    SetupError::Rejected(answer).into()
+}
+
+/// Whether a call that ended so may have been done all the same.
+pub(super) fn leaves_in_doubt(trouble: &Trouble) -> bool {
+    let Trouble::Away(source) = trouble else { return false };
+    source.downcast_ref::<RedisError>().is_none_or(|error| {
+        let is_answer = matches!(error.kind(), ErrorKind::Server(_));
+        !is_answer && !error.is_connection_refusal()
+    })
+}

@@ -1,0 +1,274 @@
+//! The scripts against the arithmetic of `core`, over all that the store accepts.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use redis::cmd;
+use sluicegate::redis::RedisStore;
+use sluicegate::{
+    AcquireError, AdjustError, BucketId, EntityId, EpochMillis, InvalidRequest, Limit, LimitName,
+    Limiter, Millitokens, Refill, Resource, Rule, TestClock, Wait,
+};
+use sluicegate_testkit::RedisServer;
+
+use super::{at, limiter, milli, name, server};
+
+const MILLI_MAX: i64 = 1_000_000_000_000_000;
+const PRODUCT_MAX: i64 = (1 << 53) - 1;
+/// A refill time this far ahead is pulled back.
+const AHEAD_MS: i64 = 60_000;
+const CASES: u32 = 64;
+
+/// A number from 0 to `most`; small ones, large ones and those between are about as likely.
+fn up_to(most: i64) -> impl Strategy<Value = i64> {
+    let bits = 64 - most.leading_zeros();
+    (0..=bits, any::<u64>()).prop_map(move |(bits, random)| {
+        let below = 1_u128 << bits;
+        i64::try_from(u128::from(random) % below).unwrap_or(most).min(most)
+    })
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    (up_to(MILLI_MAX - 1), up_to(Refill::MAX_PERIOD_MS - 1))
+        .prop_flat_map(|(burst, period)| {
+            let period = period + 1;
+            let amount = up_to((PRODUCT_MAX / period).min(Millitokens::MAX.get()));
+            (Just(burst + 1), amount, Just(period))
+        })
+        .prop_map(|(burst, amount, period)| {
+            Rule::new(milli(burst), Refill::new(milli(amount), period).unwrap()).unwrap()
+        })
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// A share of each limit's burst, in parts of a thousand.
+    Acquire(Vec<i64>),
+    /// The same of one limit, more or less.
+    Adjust(usize, i64),
+    Advance(i64),
+    GoBack(i64),
+    Change(usize, Rule),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => vec(0..=1_001_i64, 3).prop_map(Step::Acquire),
+        2 => (0..3_usize, -1_500..=1_500_i64).prop_map(|(n, share)| Step::Adjust(n, share)),
+        3 => up_to(10_000_000_000_000).prop_map(Step::Advance),
+        1 => (0..=60_000_i64).prop_map(Step::GoBack),
+        1 => (0..3_usize, rule()).prop_map(|(n, rule)| Step::Change(n, rule)),
+    ]
+}
+
+/// What a bucket should be.
+#[derive(Debug, Default)]
+struct Model {
+    refilled_at: Option<EpochMillis>,
+    limits: BTreeMap<LimitName, (Rule, Millitokens, i64)>,
+}
+
+impl Model {
+    /// Counts the refill up to now; limits that are named get these rules.
+    fn claim(&mut self, now: EpochMillis, rules: &BTreeMap<LimitName, Rule>) {
+        let last = self.refilled_at.unwrap_or(now);
+        let is_ahead = last.get() > now.get() + AHEAD_MS;
+        let until = if is_ahead { now } else { last.max(now) };
+        for (rule, tokens, _) in self.limits.values_mut() {
+            *tokens = rule.effective(*tokens, last, until);
+        }
+        self.refilled_at = Some(until);
+        for (limit, rule) in rules {
+            let (_, tokens, consumed) =
+                self.limits.get(limit).copied().unwrap_or((*rule, rule.burst(), 0));
+            self.limits.insert(limit.clone(), (*rule, tokens.min(rule.burst()), consumed));
+        }
+    }
+
+    fn take(&mut self, limit: &LimitName, amount: i64) {
+        let (rule, tokens, consumed) = self.limits.get_mut(limit).unwrap();
+        *tokens = milli((tokens.get() - amount).min(rule.burst().get()).max(-MILLI_MAX));
+        *consumed += amount;
+    }
+}
+
+/// A bucket in the server and what it should be.
+struct Compared<'a> {
+    server: &'a RedisServer,
+    limiter: Limiter<RedisStore, TestClock>,
+    clock: TestClock,
+    entity: String,
+    rules: BTreeMap<LimitName, Rule>,
+    model: Model,
+}
+
+impl Compared<'_> {
+    fn limits(&self) -> Vec<Limit> {
+        self.rules.iter().map(|(limit, rule)| Limit::from_rule(limit, *rule)).collect()
+    }
+
+    async fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Acquire(shares) => self.acquire(&shares).await?,
+            Step::Adjust(n, share) => self.adjust(n, share).await?,
+            Step::Advance(millis) => {
+                let left = EpochMillis::MAX.get() - self.clock.now_millis();
+                self.clock.advance(Duration::from_millis(millis.min(left).unsigned_abs()));
+            }
+            Step::GoBack(millis) => self.clock.set(at((self.clock.now_millis() - millis).max(0))),
+            Step::Change(n, rule) => {
+                let limit = self.rules.keys().nth(n % self.rules.len()).unwrap().clone();
+                // The period of a limit that does not refill is not kept.
+                let rule = Limit::from_rule(&limit, rule).check().unwrap().1;
+                self.rules.insert(limit, rule);
+            }
+        }
+        self.compare().await
+    }
+
+    async fn acquire(&mut self, shares: &[i64]) -> Result<(), TestCaseError> {
+        let share = |(rule, share): (&Rule, &i64)| {
+            i64::try_from(i128::from(rule.burst().get()) * i128::from(*share) / 1_000).unwrap()
+        };
+        let asked: Vec<_> = self.rules.values().zip(shares).map(share).collect();
+        let mut request = self.limiter.acquire(&self.entity, "r").limits(self.limits());
+        for (limit, milli) in self.rules.keys().zip(&asked).filter(|(_, milli)| **milli > 0) {
+            request = request.consume_milli(limit.as_str(), *milli);
+        }
+        let now = self.clock.now_epoch();
+        let mut after = Model { limits: self.model.limits.clone(), ..self.model };
+        after.claim(now, &self.rules);
+        let waits = |(limit, asked): (&LimitName, &i64)| {
+            let (rule, tokens, _) = after.limits[limit];
+            // A changed rule counts from now on.
+            let is_same = self.model.limits.get(limit).is_none_or(|(before, ..)| *before == rule);
+            let since = if is_same { after.refilled_at.unwrap() } else { now };
+            let wait = rule.wait_for(milli(*asked), tokens, since, now);
+            (*asked > 0).then_some((limit.clone(), wait))
+        };
+        let waits: Vec<_> = self.rules.keys().zip(&asked).filter_map(waits).collect();
+        let is_short = waits.iter().any(|(_, wait)| *wait != Wait::None);
+        let told = match request.await {
+            Ok(_) if !waits.is_empty() && !is_short => {
+                for (limit, asked) in self.rules.keys().zip(&asked) {
+                    after.take(limit, *asked);
+                }
+                self.model = after;
+                return Ok(());
+            }
+            Err(AcquireError::InvalidRequest(InvalidRequest::Nothing)) if waits.is_empty() => {
+                return Ok(());
+            }
+            Err(AcquireError::InvalidRequest(InvalidRequest::BeyondStore { .. })) => {
+                prop_assert!(asked.iter().any(|asked| *asked > MILLI_MAX));
+                return Ok(());
+            }
+            Err(AcquireError::LimitExceeded(exceeded)) if is_short => exceeded.limits,
+            Err(AcquireError::NeverAdmissible(never)) if is_short => never.limits,
+            other => return Err(TestCaseError::fail(format!("{other:?} where {waits:?}"))),
+        };
+        if self.model.refilled_at.is_some_and(|last| last.get() > now.get() + AHEAD_MS) {
+            self.model.claim(now, &BTreeMap::new());
+        }
+        let told: Vec<_> = told.into_iter().map(|status| (status.limit, status.wait)).collect();
+        prop_assert_eq!(told, waits);
+        Ok(())
+    }
+
+    async fn adjust(&mut self, n: usize, share: i64) -> Result<(), TestCaseError> {
+        let (limit, rule) = self.rules.iter().nth(n % self.rules.len()).unwrap();
+        let by = i128::from(rule.burst().get()) * i128::from(share) / 1_000;
+        let by = i64::try_from(by).unwrap();
+        let (limit, limits) = (limit.clone(), self.limits());
+        let request = self.limiter.adjust(&self.entity, "r").by_milli(limit.as_str(), by);
+        match request.limits(limits).await {
+            Err(AdjustError::InvalidRequest(InvalidRequest::Amount { .. })) if by == 0 => {}
+            Err(AdjustError::InvalidRequest(InvalidRequest::BeyondStore { .. })) => {
+                prop_assert!(by.abs() > MILLI_MAX);
+            }
+            Ok(_) => {
+                let is_new = self.model.refilled_at.is_none();
+                let rules = if is_new { self.rules.clone() } else { BTreeMap::new() };
+                self.model.claim(self.clock.now_epoch(), &rules);
+                self.model.take(&limit, by);
+            }
+            Err(other) => return Err(TestCaseError::fail(format!("{other:?}"))),
+        }
+        Ok(())
+    }
+
+    async fn compare(&self) -> Result<(), TestCaseError> {
+        let key = format!("sluicegate:{{{}}}#r", self.entity);
+        // The server's clock goes on while the test's stands still.
+        self.server.send::<i64>(cmd("PERSIST").arg(&key)).await;
+        let hash: BTreeMap<String, String> = self.server.send(cmd("HGETALL").arg(key)).await;
+        let id = BucketId {
+            entity: EntityId::new(&self.entity).unwrap(),
+            resource: Resource::new("r").unwrap(),
+        };
+        let number = |field: &str| hash.get(field).map_or(0, |text| text.parse::<i64>().unwrap());
+        if let Some(last) = self.model.refilled_at {
+            prop_assert_eq!(number("lastRefill"), last.get(), "{}", id);
+        }
+        let has_several = self.model.limits.len() > 1;
+        for (limit, (_, tokens, consumed)) in &self.model.limits {
+            let own = if has_several { format!(":{limit}") } else { String::new() };
+            let stored = (number(&format!("tokens{own}")), number(&format!("tc{own}")));
+            prop_assert_eq!(stored, (tokens.get(), *consumed), "{}: {:?}", limit, hash);
+        }
+        Ok(())
+    }
+}
+
+/// The instant of a clock.
+trait Now {
+    fn now_epoch(&self) -> EpochMillis;
+    fn now_millis(&self) -> i64 {
+        self.now_epoch().get()
+    }
+}
+
+impl Now for TestClock {
+    fn now_epoch(&self) -> EpochMillis {
+        sluicegate::Clock::now(self)
+    }
+}
+
+#[test]
+fn the_scripts_count_as_core_does() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let Some(server) = runtime.block_on(server()) else { return };
+    let mut case = 0;
+    let mut runner =
+        TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
+    let shared = std::cell::RefCell::new(&mut case);
+    let strategy = (vec(rule(), 1..=3), up_to(EpochMillis::MAX.get()), vec(step(), 1..24));
+    let run = |(rules, start, steps): (Vec<Rule>, i64, Vec<Step>)| {
+        **shared.borrow_mut() += 1;
+        let entity = format!("u{}", shared.borrow());
+        runtime.block_on(async {
+            let clock = TestClock::at(at(start));
+            let named = rules.into_iter().enumerate().map(|(n, rule)| {
+                let limit = name(&format!("l{n}"));
+                let rule = Limit::from_rule(&limit, rule).check().unwrap().1;
+                (limit, rule)
+            });
+            let mut compared = Compared {
+                server: &server,
+                limiter: limiter(&server, &clock),
+                clock,
+                entity,
+                rules: named.collect(),
+                model: Model::default(),
+            };
+            for step in steps {
+                compared.step(step).await?;
+            }
+            Ok(())
+        })
+    };
+    runner.run(&strategy, run).unwrap();
+}

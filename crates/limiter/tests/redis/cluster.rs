@@ -1,0 +1,55 @@
+//! A cluster: an entity and its parent on one node, entities on all of them.
+
+use redis::cmd;
+use sluicegate::redis::RedisStore;
+use sluicegate::{AcquireError, InvalidRequest, Limit, TestClock};
+use sluicegate_testkit::{RedisCluster, is_redis_under_test};
+
+use super::{T0, at, entity, on};
+
+fn limits() -> [Limit; 2] {
+    [Limit::quota("rpm", 10), Limit::per_day("tpm", 1_000)]
+}
+
+/// The team of `team-7/user-3`.
+fn team(id: &sluicegate::EntityId) -> Option<sluicegate::EntityId> {
+    id.as_str().split_once('/').map(|(team, _)| entity(team))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_child_and_its_parent_are_taken_from_together() {
+    if !is_redis_under_test() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    let store = RedisStore::cluster(cluster.urls()).unwrap().parents(team);
+    let limiter = on(store, &TestClock::at(at(T0)));
+    for n in 0..12 {
+        let (team, user) = (format!("team-{n}"), format!("team-{n}/user"));
+        let ask = |tokens| limiter.acquire(&user, "r").consume("rpm", tokens).limits(limits());
+        let lease = ask(4).await.unwrap();
+        // By its name, the same parent.
+        ask(4).cascade_to(&team).await.unwrap();
+        let other = limiter.acquire(&team, "r").consume("rpm", 1).limits(limits());
+        other.no_cascade().await.unwrap();
+        let refused = ask(2).await.unwrap_err();
+        let AcquireError::LimitExceeded(refused) = refused else { panic!("{refused:?}") };
+        let short: Vec<_> = refused.violations().map(|limit| limit.entity.as_str()).collect();
+        assert_eq!(short, [team.as_str()], "and the child is as it was");
+        lease.adjust("rpm", -1).await.unwrap();
+        let left = limiter.peek(&user, "r").await.unwrap();
+        let rpm = left.iter().filter(|limit| limit.limit.as_str() == "rpm");
+        let rpm: Vec<_> = rpm.map(|limit| limit.available.get()).collect();
+        assert_eq!(rpm, [3_000, 2_000]);
+    }
+    let strange = limiter.acquire("team-1/user", "r").consume("rpm", 1).limits(limits());
+    let error = strange.cascade_to("team-2").await.unwrap_err();
+    assert!(matches!(error, AcquireError::InvalidRequest(InvalidRequest::Apart { .. })));
+    let mut keys = Vec::new();
+    for node in cluster.nodes() {
+        let count: i64 = node.send(&cmd("DBSIZE")).await;
+        keys.push(count);
+    }
+    assert_eq!(keys.iter().sum::<i64>(), 24);
+    assert!(keys.iter().all(|count| *count > 0), "every node has some: {keys:?}");
+}

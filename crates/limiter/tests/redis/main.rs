@@ -1,0 +1,53 @@
+//! The store on a real Redis: its arithmetic, its keys, and what it makes of a server's moods. Runs
+//! where `SLUICEGATE_TEST_ENGINES` names redis.
+#![allow(clippy::unwrap_used, reason = "tests panic")]
+
+mod arithmetic;
+mod cluster;
+mod keys;
+mod lease;
+mod server;
+
+use redis::{FromRedisValue, cmd};
+use sluicegate::redis::RedisStore;
+use sluicegate::{EntityId, EpochMillis, LimitName, Limiter, Millitokens, TestClock};
+use sluicegate_testkit::{RedisServer, is_redis_under_test};
+
+const T0: i64 = 1_769_608_800_000;
+
+fn at(millis: i64) -> EpochMillis {
+    EpochMillis::new(millis).unwrap()
+}
+
+fn milli(amount: i64) -> Millitokens {
+    Millitokens::new(amount).unwrap()
+}
+
+fn name(limit: &str) -> LimitName {
+    LimitName::new(limit).unwrap()
+}
+
+fn entity(id: &str) -> EntityId {
+    EntityId::new(id).unwrap()
+}
+
+/// A server, if Redis is under test.
+async fn server() -> Option<RedisServer> {
+    if !is_redis_under_test() {
+        return None;
+    }
+    Some(RedisServer::start().await)
+}
+
+fn limiter(server: &RedisServer, clock: &TestClock) -> Limiter<RedisStore, TestClock> {
+    on(RedisStore::new(server.url()).unwrap(), clock)
+}
+
+fn on(store: RedisStore, clock: &TestClock) -> Limiter<RedisStore, TestClock> {
+    Limiter::with_clock(store, clock.clone()).deadline(std::time::Duration::from_secs(20))
+}
+
+/// One field of a bucket.
+async fn field<T: FromRedisValue>(server: &RedisServer, key: &str, field: &str) -> T {
+    server.send(cmd("HGET").arg(key).arg(field)).await
+}

@@ -1,0 +1,131 @@
+//! What becomes of a request when the server is not as it was.
+
+use std::time::Duration;
+
+use redis::cmd;
+use sluicegate::redis::{RedisStore, Time};
+use sluicegate::{
+    AcquireError, AdjustError, Clock as _, InvalidRequest, Limit, SetupError, SystemClock,
+    TestClock,
+};
+
+use super::{T0, at, field, limiter, on, server};
+
+fn rpm() -> [Limit; 1] {
+    [Limit::per_minute("rpm", 60)]
+}
+
+#[tokio::test]
+async fn a_server_that_forgot_the_scripts_gets_them_again() {
+    let Some(server) = server().await else { return };
+    let limiter = limiter(&server, &TestClock::at(at(T0)));
+    let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(rpm());
+    let lease = ask().await.unwrap();
+    server.send::<()>(cmd("SCRIPT").arg("FLUSH")).await;
+    assert_eq!(ask().await.unwrap().cost().attempts, 1);
+    server.send::<()>(cmd("SCRIPT").arg("FLUSH")).await;
+    lease.release().await.unwrap();
+    server.send::<()>(cmd("SCRIPT").arg("FLUSH")).await;
+    let left = limiter.peek("u", "r").await.unwrap();
+    assert_eq!(left[0].available.get(), 59_000);
+}
+
+#[tokio::test]
+async fn what_is_no_bucket_must_be_repaired() {
+    let Some(server) = server().await else { return };
+    let limiter = limiter(&server, &TestClock::at(at(T0)));
+    let refused = async |entity: &str| {
+        let error = limiter.acquire(entity, "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
+        let AcquireError::Setup(SetupError::BrokenItem { bucket, source }) = error else {
+            panic!("{error:?}")
+        };
+        format!("{bucket}: {source}")
+    };
+    server.send::<()>(cmd("SET").arg("sluicegate:{a}#r").arg(1)).await;
+    assert_eq!(refused("a").await, "this name: the value of the item is not a hash");
+    let broken = cmd("HSET").arg("sluicegate:{b}#r").arg("lastRefill").arg("soon").take();
+    server.send::<()>(&broken).await;
+    let what = "lastRefill of the item is not what a bucket has there";
+    assert_eq!(refused("b").await, format!("sluicegate:{{b}}#r: {what}"));
+    let denied = cmd("ACL").arg("SETUSER").arg("default").arg("-evalsha").take();
+    server.send::<()>(&denied).await;
+    let error = limiter.acquire("c", "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
+    assert!(matches!(error, AcquireError::Setup(SetupError::Denied(_))), "{error:?}");
+}
+
+#[tokio::test]
+async fn the_servers_time_counts_where_it_is_asked_for() {
+    let Some(server) = server().await else { return };
+    // A clock that stands still, in another year.
+    let store = RedisStore::new(server.url()).unwrap().time(Time::Server);
+    let limiter = on(store, &TestClock::at(at(T0)));
+    let before = SystemClock.now().get();
+    let limits = [Limit::per_second("rps", 1_000)];
+    limiter.acquire("u", "r").consume("rps", 1_000).limits(limits.clone()).await.unwrap();
+    let last: i64 = field(&server, "sluicegate:{u}#r", "lastRefill").await;
+    assert!((before..=SystemClock.now().get()).contains(&last), "{last} after {before}");
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    limiter.acquire("u", "r").consume("rps", 1).limits(limits).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_refill_time_far_ahead_is_pulled_back_and_counted() {
+    let Some(server) = server().await else { return };
+    let clock = TestClock::at(at(T0));
+    let limiter = limiter(&server, &clock);
+    let ask = |n| limiter.acquire("u", "r").consume("rpm", n).limits(rpm());
+    ask(60).await.unwrap();
+    let last = async || field::<i64>(&server, "sluicegate:{u}#r", "lastRefill").await;
+    clock.set(at(T0 - 60_000));
+    ask(1).await.unwrap_err();
+    assert_eq!((last().await, limiter.counters().clocks_ahead.get()), (T0, 0), "never back");
+    clock.set(at(T0 - 60_001));
+    let AcquireError::LimitExceeded(refused) = ask(1).await.unwrap_err() else { panic!() };
+    assert_eq!(refused.retry_after, Some(Duration::from_secs(1)));
+    assert_eq!((last().await, limiter.counters().clocks_ahead.get()), (T0 - 60_001, 1));
+    clock.advance(Duration::from_secs(1));
+    ask(1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_unavailable_and_nothing_else() {
+    let Some(server) = server().await else { return };
+    let clock = TestClock::at(at(T0));
+    let limiter = limiter(&server, &clock).deadline(Duration::from_millis(200));
+    let lease = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap();
+    drop(server);
+    let error = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
+    let error = limiter.peek("u", "r").limits(rpm()).await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
+    let error = lease.adjust("rpm", 1).await.unwrap_err();
+    assert!(matches!(error, AdjustError::Unavailable(_)), "{error:?}");
+}
+
+#[tokio::test]
+async fn what_a_script_cannot_count_is_refused_before_a_call() {
+    // Nobody answers there.
+    let store = RedisStore::new("redis://127.0.0.1:1/").unwrap();
+    let limiter = on(store, &TestClock::at(at(T0)));
+    let trillion = 1_000_000_000_000;
+    let year = Duration::from_secs(365 * 86_400);
+    for limit in [
+        Limit::every("l", 285_617, Duration::from_millis(31_536_000_000)).burst(1),
+        Limit::every("l", 9_007_200, Duration::from_secs(1_000)).burst(1_000_000_001),
+        Limit::per_second("l", 1).burst(trillion + 1),
+        Limit::quota("l", trillion + 1),
+        Limit::every("l", trillion, year).burst(1),
+    ] {
+        let asked = limiter.acquire("u", "r").consume("l", 1).limits([limit.clone()]);
+        let error = asked.await.unwrap_err();
+        let AcquireError::InvalidRequest(InvalidRequest::BeyondStore { limit: of, .. }) = &error
+        else {
+            panic!("{limit:?}: {error:?}")
+        };
+        assert_eq!(of.as_str(), "l");
+        assert!(error.to_string().contains("this store counts exactly up to"), "{error}");
+    }
+    let asked = limiter.acquire("u", "r").consume("l", 1_000_000_000_001).limits(rpm());
+    let error = asked.await.unwrap_err();
+    assert!(matches!(error, AcquireError::InvalidRequest(InvalidRequest::BeyondStore { .. })));
+}
