@@ -24,7 +24,7 @@
 //! | `lastRefill` | when refill was last counted, for all limits |
 //! | `tokens:rpm` | the balance of a limit then; negative for a debt |
 //! | `tc:rpm` | what was consumed of it, less what was given back |
-//! | `rule:rpm` | its capacity, burst, refill amount and refill period |
+//! | `rule:rpm` | its capacity, burst, refill amount and period, and the last two in lowest terms |
 //! | `ids` | the last four requests, newest first |
 //!
 //! A bucket with one limit has `tokens` and `tc`. It expires twice the time after the last write
@@ -35,11 +35,10 @@
 //! # What is exact, and in which range
 //!
 //! A script is atomic: it counts the refill, checks every limit and takes, all or nothing, from a
-//! child's and its parent's bucket too. Its numbers are doubles, so a limit is refused with
-//! [`InvalidRequest::BeyondStore`](crate::InvalidRequest::BeyondStore), before any call, where its
-//! refill in millitokens times its period in milliseconds is 2^53 or more, or its burst above 10^12
-//! tokens: a million tokens a day is fine, 200,000 tokens a second every year is not. A debt ends at
-//! 10^12 tokens.
+//! child's and its parent's bucket too. Its numbers are doubles, so a limit is refused before any
+//! call, with [`InvalidRequest::BeyondStore`], where its burst is above 10^12 tokens, or where the
+//! millitokens times the milliseconds of its rate in lowest terms come to 2^53. Whole tokens every
+//! so many seconds never do up to 10^11 tokens a day. A debt ends at 10^12 tokens.
 //!
 //! The time is the caller's, as everywhere, so the clocks of all producers should agree; a refill
 //! time never goes back, except where it was more than a minute ahead. [`Time::Server`] takes the
@@ -58,7 +57,7 @@
 //! With the feature `redis-cluster`, [`RedisStore::cluster`]. A script sees the keys of one node, so
 //! the keys of an entity and its parent carry the same tag, which is why the store must know the
 //! parents by itself: say them with [`RedisStore::parents`]. A request that names another parent is
-//! refused with [`InvalidRequest::Apart`](crate::InvalidRequest::Apart). On one server, any parent
+//! refused with [`InvalidRequest::Apart`]. On one server, any parent
 //! can be named.
 //!
 //! # TLS

@@ -5,6 +5,7 @@ use sluicegate_core::{
     Bucket, BucketId, CompositeBucket, EpochMillis, LimitName, Millitokens, Refill, RequestId, Rule,
 };
 
+use super::range::in_lowest_terms;
 use super::trouble::odd;
 use crate::table::Trouble;
 
@@ -156,11 +157,14 @@ fn bucket(id: &BucketId, mut pairs: Reply) -> Result<CompositeBucket, Trouble> {
     })
 }
 
-/// A rule as a hash has it: capacity, burst, refill amount and period.
+/// A rule as a hash has it: capacity, burst, refill amount and period, and the last two in lowest
+/// terms, which the scripts count by.
 pub(super) fn rule_text(rule: Rule) -> String {
     let (refill, milli) = (rule.refill(), Millitokens::get);
-    let (capacity, burst) = (milli(rule.capacity()), milli(rule.burst()));
-    format!("{capacity} {burst} {} {}", milli(refill.amount()), refill.period_ms())
+    let (capacity, burst, amount) =
+        (milli(rule.capacity()), milli(rule.burst()), milli(refill.amount()));
+    let (num, den) = in_lowest_terms(refill);
+    format!("{capacity} {burst} {amount} {} {num} {den}", refill.period_ms())
 }
 
 /// The rule that a text says.

@@ -38,7 +38,16 @@ fn rule() -> impl Strategy<Value = Rule> {
             let amount = up_to((PRODUCT_MAX / period).min(Millitokens::MAX.get()));
             (Just(burst + 1), amount, Just(period))
         })
-        .prop_map(|(burst, amount, period)| {
+        .prop_flat_map(|(burst, amount, period)| {
+            // The same rate in higher terms.
+            let most = (Millitokens::MAX.get() / amount.max(1)).min(Refill::MAX_PERIOD_MS / period);
+            (
+                Just((burst, amount, period)),
+                prop_oneof![Just(1), up_to(most - 1).prop_map(|n| n + 1)],
+            )
+        })
+        .prop_map(|((burst, amount, period), factor)| {
+            let (amount, period) = (amount * factor, period * factor);
             Rule::new(milli(burst), Refill::new(milli(amount), period).unwrap()).unwrap()
         })
 }

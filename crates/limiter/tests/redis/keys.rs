@@ -26,7 +26,7 @@ async fn a_bucket_of_one_limit_has_the_plain_fields_and_keeps_its_amounts_among_
     let fields: Vec<_> = alone.iter().filter(|(field, _)| *field != "ids").collect();
     let expected = [
         ("lastRefill", T0.to_string()),
-        ("rule:rpm", "100000 100000 100000 60000".to_owned()),
+        ("rule:rpm", "100000 100000 100000 60000 5 3".to_owned()),
         ("tc", "3000".to_owned()),
         ("tokens", "97000".to_owned()),
     ];

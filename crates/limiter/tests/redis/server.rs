@@ -108,13 +108,12 @@ async fn what_a_script_cannot_count_is_refused_before_a_call() {
     let store = RedisStore::new("redis://127.0.0.1:1/").unwrap();
     let limiter = on(store, &TestClock::at(at(T0)));
     let trillion = 1_000_000_000_000;
-    let year = Duration::from_secs(365 * 86_400);
+    // A prime, so that there are no lower terms: 9 x 1,000 times it is below 2^53.
+    let period = Duration::from_millis(999_999_999_989);
     for limit in [
-        Limit::every("l", 285_617, Duration::from_millis(31_536_000_000)).burst(1),
-        Limit::every("l", 9_007_200, Duration::from_secs(1_000)).burst(1_000_000_001),
+        Limit::every("l", 10, period),
         Limit::per_second("l", 1).burst(trillion + 1),
         Limit::quota("l", trillion + 1),
-        Limit::every("l", trillion, year).burst(1),
     ] {
         let asked = limiter.acquire("u", "r").consume("l", 1).limits([limit.clone()]);
         let error = asked.await.unwrap_err();
@@ -125,6 +124,10 @@ async fn what_a_script_cannot_count_is_refused_before_a_call() {
         assert_eq!(of.as_str(), "l");
         assert!(error.to_string().contains("this store counts exactly up to"), "{error}");
     }
+    let limiter = limiter.deadline(Duration::from_millis(100));
+    let within = limiter.acquire("u", "r").consume("l", 1).limits([Limit::every("l", 9, period)]);
+    let error = within.await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
     let asked = limiter.acquire("u", "r").consume("l", 1_000_000_000_001).limits(rpm());
     let error = asked.await.unwrap_err();
     assert!(matches!(error, AcquireError::InvalidRequest(InvalidRequest::BeyondStore { .. })));

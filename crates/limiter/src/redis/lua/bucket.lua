@@ -33,8 +33,9 @@ local function broken(bucket, field)
   error({ err = 'BROKEN ' .. field .. ' of ' .. bucket.key })
 end
 
+-- The rate is the last two, in lowest terms.
 local function rule_of(text)
-  local cp, bx, ra, rp = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
+  local cp, bx, ra, rp = string.match(text, '^(%d+) (%d+) %d+ %d+ (%d+) (%d+)$')
   return { rule = text, cp = tonumber(cp), bx = tonumber(bx), ra = tonumber(ra), rp = tonumber(rp) }
 end
 
