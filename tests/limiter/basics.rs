@@ -6,7 +6,7 @@ use sluicegate::{AcquireError, Limit, TestClock, Wait, WritePath};
 use sluicegate_core::{Bucket, CompositeBucket, Millitokens, RulesHash};
 
 use crate::support::limiter as make;
-use crate::support::{Shared, T0, at, bucket, name, on_every_table};
+use crate::support::{Engine, Shared, T0, at, bucket, name, on_every_store, on_every_table};
 
 fn exceeded(error: AcquireError) -> sluicegate::LimitExceeded {
     match error {
@@ -15,7 +15,7 @@ fn exceeded(error: AcquireError) -> sluicegate::LimitExceeded {
     }
 }
 
-async fn a_burst_then_the_exact_wait<T: Shared>(table: T) {
+async fn a_burst_then_the_exact_wait<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = make(table, &clock);
     let limits = [Limit::per_minute("rpm", 7), Limit::per_minute("tpm", 1_000)];
@@ -41,10 +41,10 @@ async fn a_burst_then_the_exact_wait<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_exactly_as_long_as_told_succeeds() {
-    on_every_table!(a_burst_then_the_exact_wait);
+    on_every_store!(a_burst_then_the_exact_wait);
 }
 
-async fn corrections<T: Shared>(table: T) {
+async fn corrections<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = make(table.clone(), &clock);
     let id = bucket("u", "r");
@@ -58,7 +58,7 @@ async fn corrections<T: Shared>(table: T) {
         .await
         .unwrap();
     lease.adjust("tpm", 900).await.unwrap();
-    let stored = table.stored(&id).await.unwrap();
+    let stored = table.image(&id).await.unwrap();
     assert_eq!(stored.limits[&name("tpm")].tokens.get(), -500_000);
     assert_eq!(stored.limits[&name("tpm")].consumed.get(), 1_500_000);
 
@@ -72,7 +72,7 @@ async fn corrections<T: Shared>(table: T) {
     lease.adjust("usd", 3).await.unwrap();
     lease.adjust_milli("tpm", -1).await.unwrap();
     lease.release().await.unwrap();
-    let stored = table.stored(&id).await.unwrap();
+    let stored = table.image(&id).await.unwrap();
     let of = |limit: &str| {
         let bucket = stored.limits[&name(limit)];
         (bucket.tokens.get(), bucket.consumed.get())
@@ -85,10 +85,10 @@ async fn corrections<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_is_corrected_and_given_back() {
-    on_every_table!(corrections);
+    on_every_store!(corrections);
 }
 
-async fn gone_before_the_correction<T: Shared>(table: T) {
+async fn gone_before_the_correction<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = make(table.clone(), &clock);
     let id = bucket("u", "r");
@@ -96,10 +96,10 @@ async fn gone_before_the_correction<T: Shared>(table: T) {
     let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(limits.clone());
     for by in [7, -7] {
         let lease = ask().await.unwrap();
-        table.place(&id, None).await;
+        table.forget(&id).await;
         clock.advance(Duration::from_secs(300));
         lease.adjust("tpm", by).await.unwrap();
-        let stored = table.stored(&id).await.unwrap();
+        let stored = table.image(&id).await.unwrap();
         let tpm = stored.limits[&name("tpm")];
         assert_eq!(tpm.tokens.get(), 1_000_000 - by.max(0) * 1_000);
         assert_eq!(tpm.consumed.get(), by * 1_000);
@@ -111,7 +111,7 @@ async fn gone_before_the_correction<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_correction_after_the_bucket_expired_leaves_one_that_works() {
-    on_every_table!(gone_before_the_correction);
+    on_every_store!(gone_before_the_correction);
 }
 
 /// The trace of the reference: 90 of 100, writers ask 3 and 7 in the same second.
@@ -200,13 +200,13 @@ async fn buckets_of_another_producer_need_no_conversion() {
     on_every_table!(foreign);
 }
 
-async fn looking<T: Shared>(table: T) {
+async fn looking<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = make(table.clone(), &clock);
     let limits = [Limit::per_second("rps", 4), Limit::quota("usd", 5)];
     let fresh = limiter.peek("u", "r").limits(limits.clone()).await.unwrap();
     assert_eq!(fresh.iter().map(|limit| limit.available.get()).collect::<Vec<_>>(), [4_000, 5_000]);
-    assert_eq!(table.stored(&bucket("u", "r")).await, None, "looking takes nothing");
+    assert_eq!(table.image(&bucket("u", "r")).await, None, "looking takes nothing");
 
     let all = limiter
         .acquire("u", "r")
@@ -236,5 +236,5 @@ async fn looking<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn looking_takes_nothing_and_tells_never_from_not_yet() {
-    on_every_table!(looking);
+    on_every_store!(looking);
 }

@@ -5,17 +5,17 @@ use std::time::Duration;
 use sluicegate::{AcquireError, AdjustError, CascadeMode, Limit, Settings, TestClock};
 
 use crate::support::limiter as make;
-use crate::support::{Shared, T0, at, bucket, name, on_every_table, with_settings};
+use crate::support::{Engine, T0, at, bucket, name, on_every_store, with_settings};
 
 const MODES: [CascadeMode; 2] = [CascadeMode::Transaction, CascadeMode::Compensating];
 
 /// Tokens of a limit as they are stored, whole.
-async fn tokens<T: Shared>(table: &T, entity: &str) -> i64 {
-    let stored = table.stored(&bucket(entity, "r")).await.unwrap();
+async fn tokens<E: Engine>(table: &E, entity: &str) -> i64 {
+    let stored = table.image(&bucket(entity, "r")).await.unwrap();
     stored.limits[&name("rpm")].tokens.get() / 1_000
 }
 
-async fn another_writer_comes_between<T: Shared>(table: T) {
+async fn another_writer_comes_between<E: Engine>(table: E) {
     for (n, mode) in MODES.into_iter().enumerate() {
         let clock = TestClock::at(at(T0));
         let settings = || Settings { cascade_mode: mode, ..Settings::default() };
@@ -55,10 +55,10 @@ async fn another_writer_comes_between<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_are_taken_from_although_another_writer_comes_between() {
-    on_every_table!(another_writer_comes_between);
+    on_every_store!(another_writer_comes_between);
 }
 
-async fn corrected_without_a_lease<T: Shared>(table: T) {
+async fn corrected_without_a_lease<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = make(table.clone(), &clock);
     let limits = || [Limit::quota("rpm", 35)];
@@ -91,10 +91,10 @@ async fn corrected_without_a_lease<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn buckets_are_corrected_without_a_lease() {
-    on_every_table!(corrected_without_a_lease);
+    on_every_store!(corrected_without_a_lease);
 }
 
-async fn a_short_parent<T: Shared>(table: T) {
+async fn a_short_parent<E: Engine>(table: E) {
     for (n, mode) in MODES.into_iter().enumerate() {
         let clock = TestClock::at(at(T0));
         let settings = Settings { cascade_mode: mode, ..Settings::default() };
@@ -133,5 +133,5 @@ async fn a_short_parent<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_parent_that_is_short_refuses_and_leaves_the_child_alone() {
-    on_every_table!(a_short_parent);
+    on_every_store!(a_short_parent);
 }

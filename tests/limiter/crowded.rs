@@ -9,7 +9,8 @@ use sluicegate::{
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 
 use crate::support::{
-    Shared, T0, at, bucket, limiter, name as limit_name, on_every_table, with_settings,
+    Engine, Shared, T0, at, bucket, limiter, name as limit_name, on_every_store, on_every_table,
+    with_settings,
 };
 
 /// As long as a limit's name can be.
@@ -76,7 +77,7 @@ fn full<T: std::fmt::Debug>(result: Result<T, AcquireError>) -> (String, String)
     }
 }
 
-async fn ever_other_limits<T: Shared>(table: T) {
+async fn ever_other_limits<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let (warm, cold) = (limiter(table.clone(), &clock), || limiter(table.clone(), &clock));
     for n in 0..LIMITS_MAX {
@@ -84,7 +85,7 @@ async fn ever_other_limits<T: Shared>(table: T) {
         let request = warm.acquire("u", "r").consume(name(n), 1).limits(limits(n..n + 1));
         request.no_cascade().await.unwrap();
     }
-    let before = table.stored(&bucket("u", "r")).await;
+    let before = table.image(&bucket("u", "r")).await;
     for n in LIMITS_MAX..LIMITS_MAX + 3 {
         clock.advance(Duration::from_secs(1));
         for limiter in [&warm, &cold()] {
@@ -92,7 +93,7 @@ async fn ever_other_limits<T: Shared>(table: T) {
             assert_eq!(full(request.no_cascade().await), ("u".to_owned(), name(n)));
         }
     }
-    assert_eq!(table.stored(&bucket("u", "r")).await, before);
+    assert_eq!(table.image(&bucket("u", "r")).await, before);
 
     // What it has can be had, whatever else the request names.
     for limiter in [&warm, &cold()] {
@@ -100,7 +101,7 @@ async fn ever_other_limits<T: Shared>(table: T) {
         let request = limiter.acquire("u", "r").consume(name(7), 1);
         request.limits(limits(7..7 + LIMITS_MAX)).no_cascade().await.unwrap();
     }
-    let after = table.stored(&bucket("u", "r")).await.unwrap();
+    let after = table.image(&bucket("u", "r")).await.unwrap();
     assert!(after.limits.keys().eq(before.unwrap().limits.keys()));
     assert_eq!(after.limits[&limit_name(&name(7))].consumed.get(), 3_000);
 
@@ -111,14 +112,14 @@ async fn ever_other_limits<T: Shared>(table: T) {
         let child = format!("child {mode:?}");
         let request = limiter.acquire(&child, "r").consume(name(99), 1).limits(limits(99..100));
         assert_eq!(full(request.cascade_to("u").await), ("u".to_owned(), name(99)));
-        let left = table.stored(&bucket(&child, "r")).await;
+        let left = table.image(&bucket(&child, "r")).await;
         assert!(left.is_none_or(|left| left.limits[&limit_name(&name(99))].consumed.get() == 0));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ever_other_limits_end_at_a_full_bucket_that_works_on() {
-    on_every_table!(ever_other_limits);
+    on_every_store!(ever_other_limits);
 }
 
 #[tokio::test(flavor = "multi_thread")]

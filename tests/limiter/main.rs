@@ -1,4 +1,5 @@
-//! The limiter over every engine under test and over the table in memory that the model shares.
+//! The limiter over every engine under test, over the table in memory that the model shares, and
+//! over Redis.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -19,6 +20,7 @@ mod faults;
 mod left_out;
 mod metering;
 mod outrun;
+mod rush;
 mod scripted;
 mod set_back;
 mod simulated;

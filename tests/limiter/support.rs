@@ -1,15 +1,21 @@
-//! What the suites share: one suite, run on every table.
+//! What the suites share: one suite, run on every table, or on every store where nothing in it is
+//! peculiar to tables.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use sluicegate::redis::RedisStore;
 use sluicegate::{
     BucketId, CompositeStore, DynamoTable, EntityId, EpochMillis, LimitName, Limiter, MemoryTable,
-    Resource, Settings, Table, TestClock,
+    Resource, Settings, Store, Table, TestClock,
 };
 use sluicegate_core::CompositeBucket;
 use sluicegate_core::keys::ItemKey;
-use sluicegate_testkit::{Proxy, RunningEngine, engines_under_test};
+use sluicegate_testkit::{
+    Proxy, RedisServer, RunningEngine, engines_under_test, is_redis_under_test,
+};
 
+const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) const T0: i64 = 1_769_608_800_000;
 
 pub(crate) fn at(millis: i64) -> EpochMillis {
@@ -27,17 +33,66 @@ pub(crate) fn bucket(entity: &str, resource: &str) -> BucketId {
 /// A limiter by a clock that the test moves.
 pub(crate) type Tested<T> = Limiter<CompositeStore<T>, TestClock>;
 
-pub(crate) fn limiter<T: Table>(table: T, clock: &TestClock) -> Tested<T> {
-    with_settings(table, clock, Settings::default())
+pub(crate) fn limiter<E: Engine>(engine: E, clock: &TestClock) -> Limiter<E::Store, TestClock> {
+    with_settings(engine, clock, Settings::default())
 }
 
-pub(crate) fn with_settings<T: Table>(
-    table: T,
+pub(crate) fn with_settings<E: Engine>(
+    engine: E,
     clock: &TestClock,
     settings: Settings,
-) -> Tested<T> {
-    Limiter::with_clock(CompositeStore::with_settings(table, settings), clock.clone())
-        .deadline(std::time::Duration::from_secs(20))
+) -> Limiter<E::Store, TestClock> {
+    Limiter::with_clock(engine.store(settings), clock.clone()).deadline(DEADLINE)
+}
+
+/// Balances of which two limiters can have a store each, as two processes would.
+pub(crate) trait Engine: Clone {
+    type Store: Store;
+
+    /// A store on them; settings that it does not have are left out.
+    fn store(&self, settings: Settings) -> Self::Store;
+    /// The bucket as it is stored.
+    async fn image(&self, bucket: &BucketId) -> Option<CompositeBucket>;
+    /// Takes the bucket away, as an expiry does.
+    async fn forget(&self, bucket: &BucketId);
+}
+
+impl<T: Shared> Engine for T {
+    type Store = CompositeStore<T>;
+
+    fn store(&self, settings: Settings) -> Self::Store {
+        CompositeStore::with_settings(self.clone(), settings)
+    }
+
+    async fn image(&self, bucket: &BucketId) -> Option<CompositeBucket> {
+        self.stored(bucket).await
+    }
+
+    async fn forget(&self, bucket: &BucketId) {
+        self.place(bucket, None).await;
+    }
+}
+
+/// A Redis.
+#[derive(Clone)]
+pub(crate) struct Redis(pub(crate) Arc<RedisServer>);
+
+impl Engine for Redis {
+    type Store = RedisStore;
+
+    fn store(&self, _settings: Settings) -> RedisStore {
+        RedisStore::new(self.0.url()).unwrap()
+    }
+
+    async fn image(&self, bucket: &BucketId) -> Option<CompositeBucket> {
+        self.store(Settings::default()).bucket(bucket, DEADLINE).await.unwrap()
+    }
+
+    async fn forget(&self, bucket: &BucketId) {
+        let key = format!("sluicegate:{{{}}}#{}", bucket.entity, bucket.resource);
+        let deleted: i64 = self.0.send(redis::cmd("DEL").arg(key)).await;
+        assert_eq!(deleted, 1);
+    }
 }
 
 /// A table of which two limiters can have one each, as two processes would.
@@ -123,6 +178,42 @@ pub(crate) async fn run_on_every_table(suite: impl Suite) {
         engine.stop().await;
     }
 }
+
+/// Runs a suite on every table, and on Redis where that is under test.
+pub(crate) async fn run_on_every_store(suite: impl EngineSuite) {
+    run_on_every_table(OnTables(&suite)).await;
+    if is_redis_under_test() {
+        let server = Arc::new(RedisServer::start().await);
+        suite.run(Redis(server.clone())).await;
+    }
+}
+
+/// A suite that is the same for every store.
+pub(crate) trait EngineSuite {
+    async fn run<E: Engine>(&self, engine: E);
+}
+
+struct OnTables<'a, S>(&'a S);
+
+impl<S: EngineSuite> Suite for OnTables<'_, S> {
+    async fn run<T: Shared>(&self, table: T) {
+        self.0.run(table).await;
+    }
+}
+
+/// Makes a suite of an async function over any store.
+macro_rules! on_every_store {
+    ($suite:ident) => {{
+        struct This;
+        impl crate::support::EngineSuite for This {
+            async fn run<E: crate::support::Engine>(&self, engine: E) {
+                $suite(engine).await;
+            }
+        }
+        crate::support::run_on_every_store(This).await;
+    }};
+}
+pub(crate) use on_every_store;
 
 /// A suite that is the same for every table.
 pub(crate) trait Suite {

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use sluicegate::{AcquireError, Clock, Limit, TestClock};
 
-use crate::support::{Memory, Shared, T0, Tested, at, bucket, limiter, name, on_every_table};
+use crate::support::{Engine, Memory, T0, Tested, at, bucket, limiter, name, on_every_store};
 
-fn per_second() -> [Limit; 1] {
-    [Limit::per_second("rps", 2)]
+/// The quota is for stores that expire buckets by a clock of their own: one that has it stays.
+fn per_second() -> [Limit; 2] {
+    [Limit::per_second("rps", 2), Limit::quota("keeps", 1)]
 }
 
 /// Moves the clock a millisecond whenever everybody who still runs is asleep.
@@ -49,7 +50,7 @@ async fn waiters_are_served_in_the_order_in_which_they_came() {
     assert!((3_500..=3_700).contains(&last), "{served:?}");
 }
 
-async fn too_long<T: Shared>(table: T) {
+async fn too_long<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = limiter(table, &clock);
     let ask = || limiter.acquire("u", "r").consume("rps", 2).limits(per_second());
@@ -62,10 +63,10 @@ async fn too_long<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_does_not_come_in_time_is_refused_at_once() {
-    on_every_table!(too_long);
+    on_every_store!(too_long);
 }
 
-async fn for_ever<T: Shared>(table: T) {
+async fn for_ever<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = limiter(table, &clock).deadline(Duration::MAX);
     let ask = || limiter.acquire("u", "r").consume("rps", 1).limits(per_second());
@@ -78,10 +79,10 @@ async fn for_ever<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn time_without_end_is_a_deadline_too() {
-    on_every_table!(for_ever);
+    on_every_store!(for_ever);
 }
 
-async fn only_counting<T: Shared>(table: T) {
+async fn only_counting<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = limiter(table.clone(), &clock).shadow();
     let ask = || limiter.acquire("u", "r").consume("rps", 2).limits(per_second());
@@ -90,7 +91,7 @@ async fn only_counting<T: Shared>(table: T) {
     assert_eq!(lease.shadowed().unwrap().retry_after, Some(Duration::from_secs(1)));
     lease.adjust("rps", 5).await.unwrap();
     lease.release().await.unwrap();
-    let stored = table.stored(&bucket("u", "r")).await.unwrap();
+    let stored = table.image(&bucket("u", "r")).await.unwrap();
     assert_eq!(stored.limits[&name("rps")].consumed.get(), 2_000);
     assert_eq!(limiter.counters().shadowed.get(), 1);
     // More than there ever is would be refused for good.
@@ -108,10 +109,10 @@ async fn only_counting<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn shadow_mode_refuses_nobody_and_takes_what_would_have_been_granted() {
-    on_every_table!(only_counting);
+    on_every_store!(only_counting);
 }
 
-async fn what_is_left<T: Shared>(table: T) {
+async fn what_is_left<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = limiter(table, &clock).near_share(0.25);
     let limits = [Limit::per_minute("rpm", 10), Limit::per_minute("tpm", 1_000)];
@@ -132,5 +133,5 @@ async fn what_is_left<T: Shared>(table: T) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_says_what_is_left() {
-    on_every_table!(what_is_left);
+    on_every_store!(what_is_left);
 }

@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Acquires in one run of `sluicegate local`: the last 10,000 are to be as fast as the first.
     #[arg(long, default_value_t = 200_000)]
     acquires: u64,
+    /// How often processes rush for the tokens of one bucket on Redis.
+    #[arg(long, default_value_t = 100)]
+    runs: u32,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -67,6 +70,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--package", "sluicegate-cli", "--test", "local", "rate"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_ACQUIRES", args.acquires.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.run("rush", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "rush"]);
+        cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_ENGINES", "redis");
+        cargo.env("SLUICEGATE_TEST_RUNS", args.runs.to_string());
         process::run(&mut cargo)
     })?;
     stages.print();

@@ -20,7 +20,7 @@ pub(crate) struct Args {
 }
 
 /// What `SLUICEGATE_TEST_ENGINES` names: the suites run over each of these.
-const TEST_ENGINES: &str = "embedded,ministack";
+const TEST_ENGINES: &str = "embedded,ministack,redis";
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut stages = Stages::new("test");

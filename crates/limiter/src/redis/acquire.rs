@@ -1,6 +1,11 @@
 //! Acquiring and looking.
 
-use sluicegate_core::{Amounts, CompositeBucket, EpochMillis, LIMITS_MAX, WritePath, standings};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate_core::{
+    Amounts, BucketId, CompositeBucket, EpochMillis, LIMITS_MAX, WritePath, standings,
+};
 
 use super::RedisStore;
 use super::range::check_amounts;
@@ -8,7 +13,7 @@ use super::repeat::Again;
 use super::reply::{Reply, Status};
 use super::script::{ACQUIRE, PEEK};
 use super::sides::{Side, amount};
-use crate::clock::Clock;
+use crate::clock::{Clock, SystemClock};
 use crate::composite::{Run, no};
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::{Grant, Request};
@@ -88,6 +93,29 @@ impl RedisStore {
         // A parent that has none of the limits was not asked.
         parts.retain(|part| !part.amounts.is_empty());
         Ok(Grant { parts, path, attempts, write_units: 0.0, read_units: 0.0 })
+    }
+
+    /// A bucket as it is stored; `None`: there is none. Its expiry and its configuration's epoch are
+    /// not among the fields.
+    ///
+    /// # Errors
+    /// [`AcquireError::Unavailable`], [`AcquireError::Contended`] or [`AcquireError::Setup`].
+    pub async fn bucket(
+        &self,
+        bucket: &BucketId,
+        deadline: Duration,
+    ) -> Result<Option<CompositeBucket>, AcquireError> {
+        let sides = [Side { bucket: bucket.clone(), configuration: Arc::default() }];
+        let mut run = Run::new(&SystemClock, deadline);
+        let reply =
+            self.repeat(&mut run, &PEEK, Again::Yes, |_, _| self.call(&sides, &SystemClock));
+        let mut reply = reply.await.map_err(|lost| lost.error)?;
+        let mut read = || {
+            reply.status()?;
+            reply.header()?;
+            reply.bucket(bucket)
+        };
+        read().map_err(|trouble| run.end(trouble))
     }
 
     /// How the limits of all buckets of a request stand.
