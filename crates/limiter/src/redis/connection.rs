@@ -3,11 +3,16 @@
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike as _, ConnectionManager, ConnectionManagerConfig};
+use redis::io::tcp::TcpSettings;
 use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
 
 /// Between two attempts to connect anew: an outage ends within a second of the server's return.
 const RECONNECT_MAX: Duration = Duration::from_millis(250);
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
+/// How long a peer may leave what was sent unacknowledged: one that went without a word would
+/// otherwise be waited for as long as the system likes.
+#[cfg(target_os = "linux")]
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Calls that may wait for the task that writes to the connection.
 const QUEUE: usize = 1_024;
 /// How often a cluster's client follows a bucket to another node within one attempt.
@@ -31,7 +36,10 @@ impl Connection {
             .set_pipeline_buffer_size(QUEUE)
             // Every call has a deadline of its own.
             .set_response_timeout(None);
-        ConnectionManager::new_lazy_with_config(Client::open(url)?, config).map(Self::Server)
+        let info = url.into_connection_info()?;
+        let settings = prompt(info.tcp_settings().clone());
+        let client = Client::open(info.set_tcp_settings(settings))?;
+        ConnectionManager::new_lazy_with_config(client, config).map(Self::Server)
     }
 
     #[cfg(feature = "redis-cluster")]
@@ -63,6 +71,14 @@ impl Connection {
             value => Ok(value),
         }
     }
+}
+
+/// Small writes go out at once.
+fn prompt(settings: TcpSettings) -> TcpSettings {
+    let settings = settings.set_nodelay(true);
+    #[cfg(target_os = "linux")]
+    let settings = settings.set_user_timeout(SILENCE_MAX);
+    settings
 }
 
 impl std::fmt::Debug for Connection {
