@@ -18,19 +18,19 @@ pub enum AcquireError {
     /// More was asked than the bucket can ever hold: 400, because waiting does not help.
     #[error(transparent)]
     NeverAdmissible(#[from] NeverAdmissible),
-    /// Other writers, or a throttled table, were in the way until attempts or time ran out: 503,
+    /// Other writers, or a throttled store, were in the way until attempts or time ran out: 503,
     /// the same request may pass in a moment. A write that the deadline cut off may stand; then the
     /// tokens are taken, never given twice.
     #[error(
-        "the bucket was contended or the table throttled for {attempts} attempts: ask again in a moment"
+        "the bucket was contended or the store throttled for {attempts} attempts: ask again in a moment"
     )]
     Contended {
         /// Writes attempted.
         attempts: u32,
     },
-    /// The table did not answer in time: 503. A write whose answer was lost may stand; then the
+    /// The store did not answer in time: 503. A write whose answer was lost may stand; then the
     /// tokens are taken, never given twice.
-    #[error("the table did not answer: check the network, the endpoint and the table's health")]
+    #[error("the store did not answer: check the network, the endpoint and the store's health")]
     Unavailable(#[source] BoxError),
     /// The request makes no sense: 500, because the program that made it is wrong; 400 where what
     /// is wrong came from a client, as names of entities and amounts may. No call was made, unless a
@@ -254,11 +254,11 @@ pub enum AdjustError {
     #[error("the answer was lost: the tokens may or may not have been given back")]
     Ambiguous(#[source] BoxError),
     /// Others were in the way until time ran out; nothing was done.
-    #[error("the bucket was contended or the table throttled: adjust again in a moment")]
+    #[error("the bucket was contended or the store throttled: adjust again in a moment")]
     Contended,
-    /// The table did not answer in time. What was to be taken may have been; the lease sends it
+    /// The store did not answer in time. What was to be taken may have been; the lease sends it
     /// again as the same write, which is done once.
-    #[error("the table did not answer: check the network, the endpoint and the table's health")]
+    #[error("the store did not answer: check the network, the endpoint and the store's health")]
     Unavailable(#[source] BoxError),
     /// The correction makes no sense.
     #[error(transparent)]

@@ -116,7 +116,7 @@ pub enum Trouble {
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The credentials do not allow it.
-    #[error("access denied: allow this action on the table to the role in use")]
+    #[error("access denied: allow this action to the credentials in use")]
     Denied(#[source] BoxError),
     /// There is no such table.
     #[error("there is no table {0}: create it with the template or `create_table`")]
