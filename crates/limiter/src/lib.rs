@@ -144,6 +144,13 @@
 //!
 //! The feature `tower` has a layer that acquires for each request and answers refusals: 429,
 //! `Retry-After` and the rate limit fields.
+//!
+//! # On Redis
+//!
+//! With the feature `redis`, `Limiter::new(RedisStore::new("redis://127.0.0.1/")?)` is the same
+//! limiter: everything above holds but what is said of stored limits, entities and units. The
+//! module `redis` says what a bucket looks like there, which limits it counts exactly, and what a
+//! cluster needs to know.
 
 mod adjust;
 mod admin;

@@ -64,6 +64,11 @@
 //!
 //! `rediss://` works where the program turns on `tokio-rustls-comp` of the crate `redis`.
 //!
+//! # What it costs
+//!
+//! One call for an acquire, an adjustment or a look, of any number of limits and with a parent;
+//! nothing is remembered between calls. [`Cost`](crate::Cost) counts units of DynamoDB: none.
+//!
 //! # What is refused, and what is away
 //!
 //! As everywhere ([`AcquireError`]). A script is sent again under its request's id
