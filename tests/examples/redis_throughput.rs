@@ -53,7 +53,7 @@ async fn ours(limiters: &[Limiter<RedisStore>]) -> f64 {
 
 /// A slice of `redis-benchmark`: calls a second.
 async fn theirs(server: &RedisServer, connections: usize, digest: &str, rule: &str) -> f64 {
-    let port = server.url().trim_end_matches('/').rsplit_once(':').unwrap().1.to_owned();
+    let port = server.port().to_string();
     let (clients, pipeline) = (connections.to_string(), (CALLS / connections).to_string());
     let output = Command::new("redis-benchmark")
         .args(["-p", &port, "-c", &clients, "-P", &pipeline, "-n", "50000", "-r", "1000000000"])

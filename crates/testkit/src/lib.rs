@@ -1,10 +1,11 @@
-//! What the tests of this workspace share: DynamoDB engines, Redis, a proxy that injects faults, a Lambda
+//! What the tests of this workspace share: DynamoDB engines, Redis, a proxy and a cable that inject faults, a Lambda
 //! Runtime API, and the processes of functions under test.
 //!
 //! Everything listens on loopback, on an ephemeral port, and ends with the value that holds it.
 // A helper of a test has no caller who could handle an error: it panics with what to do about it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+pub mod cable;
 mod child;
 pub mod engines;
 pub mod function;
@@ -15,6 +16,7 @@ pub mod redis;
 pub mod runtime_api;
 pub mod usage;
 
+pub use cable::{Cable, Cut};
 pub use engines::{EngineKind, RunningEngine, engines_under_test, is_redis_under_test};
 pub use function::FunctionProcess;
 pub use proxy::{Call, Fault, Proxy};

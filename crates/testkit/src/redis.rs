@@ -81,6 +81,12 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
+    /// The port of that.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     /// Sends a command, by a connection of its own.
     ///
     /// # Panics

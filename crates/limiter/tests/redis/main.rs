@@ -6,6 +6,7 @@ mod arithmetic;
 mod cluster;
 mod keys;
 mod lease;
+mod lost;
 mod server;
 
 use redis::{FromRedisValue, cmd};
