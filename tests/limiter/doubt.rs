@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate::{AcquireError, Certainty, Limit, Settings, TestClock};
 
 use crate::scripted::{Act, Scripted};
-use crate::support::{Shared, T0, Tested, at, bucket, limiter, name, with_settings};
+use crate::support::{Shared, T0, Tested, at, bucket, limiter_as, limiter_on, name};
 
 /// One token a second, 60 at once.
 macro_rules! ask {
@@ -20,7 +20,7 @@ macro_rules! ask {
 
 fn fresh() -> (Scripted, TestClock, Tested<Scripted>) {
     let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
-    let limiter = limiter(table.clone(), &clock);
+    let limiter = limiter_on(table.clone(), &clock);
     (table, clock, limiter)
 }
 
@@ -43,7 +43,7 @@ async fn a_missing_permission_does_not_hide_that_tokens_may_have_been_taken() {
 async fn a_write_that_nobody_remembers_is_counted_when_the_request_is_refused() {
     let (table, clock, limiter) = fresh();
     ask!(limiter, 1_000).await.unwrap();
-    let other = crate::support::limiter(table.clone(), &clock);
+    let other = crate::support::limiter_on(table.clone(), &clock);
     table.on_writes([Act::LoseReply]);
     let lost = ask!(limiter, 30_000).into_future();
     let others = async {
@@ -69,7 +69,7 @@ async fn a_repair_that_returns_no_item_does_not_make_the_item_go() {
     image.refilled_at = at(T0 + 3_600_000);
     table.memory.place(&bucket("u", "r"), Some(image)).await;
     let settings = Settings { certainty: Certainty::Transactional, ..Settings::default() };
-    let limiter = with_settings(table.clone(), &clock, settings);
+    let limiter = limiter_as(table.clone(), &clock, settings);
     let result = limiter.acquire("u", "r").consume("rpm", 11).no_cascade().await;
     assert!(matches!(result, Err(AcquireError::LimitExceeded(_))), "{result:?}");
     let stored = table.memory.stored(&bucket("u", "r")).await.unwrap();

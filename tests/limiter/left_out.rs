@@ -14,7 +14,7 @@ use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
 use sluicegate::{AcquireError, DynamoTable, Limit, TestClock};
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 
-use crate::support::{T0, at, limiter};
+use crate::support::{T0, at, limiter_on};
 
 /// Leaves everything out of the first answers.
 #[derive(Debug, Default, Clone)]
@@ -59,7 +59,7 @@ async fn what_is_left_out_is_asked_for_with_pauses_and_never_an_outage() {
             let fault = LeaveOut { table: name.clone(), empty, ..LeaveOut::default() };
             let config = engine.client().config().to_builder().interceptor(fault.clone());
             let table = DynamoTable::new(&Client::from_conf(config.build()), &name);
-            let limiter = limiter(table, &TestClock::at(at(T0)));
+            let limiter = limiter_on(table, &TestClock::at(at(T0)));
             let deadline = Duration::from_secs(if is_granted { 20 } else { 1 });
             let limits = [Limit::per_minute("rpm", 60)];
             // The entity's record and the bucket together.

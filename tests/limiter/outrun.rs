@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::{AcquireError, Lease, Limit, Settings, TestClock};
 
-use crate::support::{Shared, T0, Tested, at, limiter, on_every_table, with_settings};
+use crate::support::{Shared, T0, Tested, at, limiter_on, on_every_table, with_settings};
 
 /// A thousand tokens a second, one every millisecond.
 async fn ask<T: Shared>(
@@ -25,7 +25,7 @@ async fn emptied<T: Shared>(
     let stale = with_settings(table.clone(), clock, settings);
     ask(&stale, 1).await.unwrap();
     clock.advance(Duration::from_secs(5));
-    ask(&limiter(table.clone(), clock), 1_000).await.unwrap();
+    ask(&limiter_on(table.clone(), clock), 1_000).await.unwrap();
     clock.advance(Duration::from_millis(ms));
     stale
 }
@@ -44,7 +44,7 @@ async fn exact_waits<T: Shared>(table: T) {
     // Forty of the hundred are there already.
     assert_eq!(wait_ms(ask(&stale, 100).await), 60);
     clock.advance(Duration::from_millis(59));
-    assert_eq!(wait_ms(ask(&limiter(table.clone(), &clock), 100).await), 1);
+    assert_eq!(wait_ms(ask(&limiter_on(table.clone(), &clock), 100).await), 1);
     clock.advance(Duration::from_millis(1));
     ask(&stale, 100).await.unwrap();
 }

@@ -12,7 +12,7 @@ use sluicegate::{
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 use tokio::time::Instant;
 
-use crate::support::{Memory, T0, at, limiter};
+use crate::support::{Memory, T0, at, limiter_on};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -60,7 +60,7 @@ async fn stored_limits_are_asked_for_again() {
         let engine = RunningEngine::start(kind).await;
         let table = DynamoTable::new(engine.client(), engine.create_table().await);
         let clock = TestClock::at(at(T0));
-        let limiter = limiter(table.clone(), &clock);
+        let limiter = limiter_on(table.clone(), &clock);
         let set = async |rpm| {
             let limits = [Limit::per_minute("rpm", rpm)];
             table.config().set_limits(&LimitsScope::System, &limits, clock.now()).await.unwrap();

@@ -37,6 +37,16 @@ pub(crate) fn limiter<E: Engine>(engine: E, clock: &TestClock) -> Limiter<E::Sto
     with_settings(engine, clock, Settings::default())
 }
 
+/// The same on a table that only this test has.
+pub(crate) fn limiter_on<T: Table>(table: T, clock: &TestClock) -> Tested<T> {
+    limiter_as(table, clock, Settings::default())
+}
+
+pub(crate) fn limiter_as<T: Table>(table: T, clock: &TestClock, settings: Settings) -> Tested<T> {
+    Limiter::with_clock(CompositeStore::with_settings(table, settings), clock.clone())
+        .deadline(DEADLINE)
+}
+
 pub(crate) fn with_settings<E: Engine>(
     engine: E,
     clock: &TestClock,

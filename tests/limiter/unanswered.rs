@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluicegate::{AcquireError, Limit, TestClock};
 
 use crate::scripted::{Act, Scripted};
-use crate::support::{T0, Tested, at, limiter};
+use crate::support::{T0, Tested, at, limiter_on};
 
 macro_rules! ask {
     ($limiter:expr, $tokens:expr) => {
@@ -21,7 +21,7 @@ macro_rules! ask {
 /// One token a second, 60 at once; one of them is taken.
 async fn used() -> (Scripted, TestClock, Tested<Scripted>) {
     let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
-    let limiter = limiter(table.clone(), &clock);
+    let limiter = limiter_on(table.clone(), &clock);
     ask!(limiter, 1).await.unwrap();
     (table, clock, limiter)
 }
@@ -76,7 +76,7 @@ async fn a_promise_that_is_not_kept_refuses_nobody() {
     let (table, clock, limiter) = used().await;
     clock.advance(Duration::from_millis(60));
     // Another process takes what the first needs; what it leaves is enough for the second.
-    ask!(crate::support::limiter(table.clone(), &clock), 20).await.unwrap();
+    ask!(crate::support::limiter_on(table.clone(), &clock), 20).await.unwrap();
     table.on_writes([Act::Slow(Duration::from_millis(10)), Act::Answer]);
     let claim = ask!(limiter, 1).into_future();
     let large = ask!(limiter, 57).into_future();
