@@ -20,7 +20,7 @@ const MILLI_MAX: i64 = 1_000_000_000_000_000;
 const PRODUCT_MAX: i64 = (1 << 53) - 1;
 /// A refill time this far ahead is pulled back.
 const AHEAD_MS: i64 = 60_000;
-const CASES: u32 = 64;
+const CASES: u32 = 128;
 
 /// A number from 0 to `most`; small ones, large ones and those between are about as likely.
 fn up_to(most: i64) -> impl Strategy<Value = i64> {
@@ -60,6 +60,8 @@ enum Step {
     Adjust(usize, i64),
     Advance(i64),
     GoBack(i64),
+    /// To the first millisecond at which a limit has earned one more millitoken, or the one before.
+    Edge(usize, i64),
     Change(usize, Rule),
 }
 
@@ -69,6 +71,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..3_usize, -1_500..=1_500_i64).prop_map(|(n, share)| Step::Adjust(n, share)),
         3 => up_to(10_000_000_000_000).prop_map(Step::Advance),
         1 => (0..=60_000_i64).prop_map(Step::GoBack),
+        3 => (0..3_usize, 0..=1_i64).prop_map(|(n, before)| Step::Edge(n, before)),
         1 => (0..3_usize, rule()).prop_map(|(n, rule)| Step::Change(n, rule)),
     ]
 }
@@ -126,6 +129,16 @@ impl Compared<'_> {
             Step::Advance(millis) => {
                 let left = EpochMillis::MAX.get() - self.clock.now_millis();
                 self.clock.advance(Duration::from_millis(millis.min(left).unsigned_abs()));
+            }
+            Step::Edge(n, before) => {
+                let rule = self.rules.values().nth(n % self.rules.len()).unwrap();
+                let (amount, period) = (rule.refill().amount().get(), rule.refill().period_ms());
+                let more = rule.refill().accrued(self.clock.now_epoch()) + 1;
+                let (scaled, amount) = (more * i128::from(period), i128::from(amount.max(1)));
+                let edge = scaled / amount + i128::from(scaled % amount != 0);
+                let edge = i64::try_from(edge).unwrap_or(i64::MAX).min(EpochMillis::MAX.get());
+                let millis = edge - before;
+                self.clock.set(at(millis.max(self.clock.now_millis())));
             }
             Step::GoBack(millis) => self.clock.set(at((self.clock.now_millis() - millis).max(0))),
             Step::Change(n, rule) => {
