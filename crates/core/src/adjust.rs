@@ -4,7 +4,7 @@
 //! unconditional ADD to a bucket that filled up meanwhile is forgiven by the refill of that time.
 //! One that gives back needs none.
 
-use crate::decide::{Take, View, new_item, normal, retry, taken};
+use crate::decide::{NOTHING, Take, View, new_item, normal, retry, taken};
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::{
     Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis, LimitName,
@@ -75,7 +75,8 @@ pub fn adjust(image: Option<&CompositeBucket>, adjust: Adjust<'_>, now: EpochMil
     }
     let Some(image) = image else {
         // Gone is expired, hence full.
-        let plan = new_item(adjust.bucket, &amounts, adjust.configuration, adjust.id, now);
+        let plan =
+            new_item(adjust.bucket, (&amounts, &amounts), adjust.configuration, adjust.id, now);
         return Adjustment::Write { plan, dropped };
     };
     if image.request_ids.contains(adjust.id) {
@@ -99,6 +100,8 @@ fn guarded(
 ) -> WritePlan {
     let take = Take {
         amounts,
+        returned: &NOTHING,
+        counted: amounts,
         floors: false,
         id: Some(adjust.id),
         interval: adjust.interval,
@@ -121,7 +124,7 @@ fn unguarded(amounts: &Amounts, id: &RequestId) -> WritePlan {
     };
     for (limit, amount) in amounts {
         plan.conditions.push(Condition::Has(limit.clone()));
-        plan.changes.push(taken(limit, 0, *amount));
+        plan.changes.push(taken(limit, 0, *amount, *amount));
     }
     plan
 }

@@ -21,6 +21,13 @@ impl ClaimInterval {
     }
 }
 
+/// What there is to add to one balance: what accrued and what is returned.
+pub(crate) struct Gain {
+    pub(crate) since: EpochMillis,
+    pub(crate) until: EpochMillis,
+    pub(crate) returned: Millitokens,
+}
+
 /// What a claim adds to one balance, and the balance that it is right for.
 pub(crate) struct Claim {
     /// Millitokens; negative where it trims a surplus.
@@ -30,27 +37,28 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// What accrued from `since` to `now`, as far as it fits under the cap with room for `amount`.
+    /// What was gained, as far as it fits under the cap with room for `amount`.
     pub(crate) fn of(
         limit: &LimitName,
         bucket: &Bucket,
         cap: Millitokens,
         amount: Millitokens,
-        (since, now): (EpochMillis, EpochMillis),
+        Gain { since, until, returned }: Gain,
         interval: ClaimInterval,
     ) -> Self {
         let refill = bucket.rule.refill();
         let (tokens, cap) = (i128::from(bucket.tokens.get()), i128::from(cap.get()));
-        let gap = refill.gap(since, now);
+        let accrued = refill.gap(since, until);
+        let gap = accrued + i128::from(returned.get());
         // Room for what accrues in the next interval, so that its writers need no claim of their
         // own; a request for the whole burst gets it.
         let amount = i128::from(amount.get()).max(0);
-        let accrues = refill.gap(interval.before(now), now);
+        let accrues = refill.gap(interval.before(until), until);
         let headroom = (accrues - amount).min(cap - amount).max(0);
         // A claim of a whole interval that stops just below the cap would leave those writers as
         // little room as one that reaches it. A shorter one fills up: were it cut as well, busy
         // writers would keep the bucket below its burst for ever.
-        let room = if gap < accrues { 0 } else { headroom };
+        let room = if accrued < accrues { 0 } else { headroom };
         if tokens + gap <= cap - room {
             // A refund that lands first must not be topped up by a refill computed without it.
             let condition = Condition::AtMost(limit.clone(), milli(cap - gap));

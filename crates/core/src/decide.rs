@@ -4,10 +4,11 @@
 //! decides is safe on an image that is out of date: every plan carries the conditions under which
 //! its arithmetic is right, and a write that fails hands back the image for the next decision.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::claim::{Claim, milli};
+use crate::claim::{Claim, Gain, milli};
 use crate::configuration::Differences;
+use crate::lease::{Settlement, returned_to};
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::{
     Amounts, Bucket, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
@@ -93,7 +94,19 @@ pub fn is_clock_ahead(image: &CompositeBucket, now: EpochMillis) -> bool {
 /// Decides on an acquire from what is known of the item; `None`: there is none.
 #[must_use]
 pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochMillis) -> Decision {
-    let Some(image) = image else { return create(acquire, now) };
+    decide_settling(image, acquire, None, now)
+}
+
+/// The same, in a write that also settles.
+pub(crate) fn decide_settling(
+    image: Option<&CompositeBucket>,
+    acquire: Acquire<'_>,
+    settlement: Option<&Settlement>,
+    now: EpochMillis,
+) -> Decision {
+    let returned = settlement.map_or(&NOTHING, |settlement| &settlement.returned);
+    let counted = settlement.map_or(acquire.amounts, |settlement| &settlement.counted);
+    let Some(image) = image else { return create(acquire, counted, now) };
     if image.request_ids.contains(acquire.id) {
         return Decision::Landed;
     }
@@ -105,7 +118,7 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
     let view = View { image, differences: &differences, now };
     let mut standings = Vec::with_capacity(acquire.amounts.len());
     for (limit, amount) in acquire.amounts {
-        match view.standing(limit, *amount) {
+        match view.standing(limit, *amount, returned) {
             Some(standing) => standings.push(standing),
             None => return Decision::Unknown(limit.clone()),
         }
@@ -120,6 +133,8 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
     }
     let take = Take {
         amounts: acquire.amounts,
+        returned,
+        counted,
         floors: true,
         id: Some(acquire.id),
         ..Take::nothing(acquire)
@@ -170,6 +185,17 @@ pub fn standings(
     configuration: &Configuration,
     now: EpochMillis,
 ) -> Vec<Standing> {
+    standings_after(image, amounts, &NOTHING, configuration, now)
+}
+
+/// The same, once some tokens are returned.
+pub(crate) fn standings_after(
+    image: Option<&CompositeBucket>,
+    amounts: &Amounts,
+    returned: &Amounts,
+    configuration: &Configuration,
+    now: EpochMillis,
+) -> Vec<Standing> {
     let asked = |limit| amounts.get(limit).copied().unwrap_or(Millitokens::ZERO);
     let Some(image) = image else {
         let rules = configuration.rules();
@@ -178,7 +204,7 @@ pub fn standings(
     let differences = configuration.compare(image);
     let view = View { image, differences: &differences, now };
     let limits = image.limits.keys().chain(differences.missing.keys());
-    limits.filter_map(|limit| view.standing(limit, asked(limit))).collect()
+    limits.filter_map(|limit| view.standing(limit, asked(limit), returned)).collect()
 }
 
 fn full(limit: &LimitName, rule: Rule, asked: Millitokens) -> Standing {
@@ -187,7 +213,7 @@ fn full(limit: &LimitName, rule: Rule, asked: Millitokens) -> Standing {
     Standing { limit, rule, asked, available, wait, consumed }
 }
 
-fn create(acquire: Acquire<'_>, now: EpochMillis) -> Decision {
+fn create(acquire: Acquire<'_>, counted: &Amounts, now: EpochMillis) -> Decision {
     let rules = acquire.configuration.rules();
     if let Some(limit) = acquire.amounts.keys().find(|limit| !rules.contains_key(*limit)) {
         return Decision::Unknown(limit.clone());
@@ -198,22 +224,23 @@ fn create(acquire: Acquire<'_>, now: EpochMillis) -> Decision {
         return Decision::Short(standings);
     }
     let Acquire { bucket, amounts, configuration, id, .. } = acquire;
-    Decision::Write(new_item(bucket, amounts, configuration, id, now))
+    Decision::Write(new_item(bucket, (amounts, counted), configuration, id, now))
 }
 
-/// Puts a full bucket less what is consumed at once; a refund leaves it full.
+/// Puts a full bucket less what is taken at once; a refund leaves it full.
 pub(crate) fn new_item(
     bucket: &BucketId,
-    amounts: &Amounts,
+    (amounts, counted): (&Amounts, &Amounts),
     configuration: &Configuration,
     id: &RequestId,
     now: EpochMillis,
 ) -> WritePlan {
     let rules = configuration.rules_with_room(amounts);
-    let consumed = |limit: &LimitName| amounts.get(limit).copied().unwrap_or(Millitokens::ZERO);
     let limits: BTreeMap<_, _> = rules
         .iter()
-        .map(|(limit, rule)| (limit.clone(), new_bucket(*rule, consumed(limit))))
+        .map(|(limit, rule)| {
+            (limit.clone(), new_bucket(*rule, amount(amounts, limit), amount(counted, limit)))
+        })
         .collect();
     let expires_at_s =
         expiry::expiry_s(limits.values(), now).filter(|_| !configuration.is_personal());
@@ -234,8 +261,12 @@ pub(crate) fn new_item(
     }
 }
 
-fn new_bucket(rule: Rule, consumed: Millitokens) -> Bucket {
-    let taken = i128::from(consumed.get()).max(0);
+fn amount(amounts: &Amounts, limit: &LimitName) -> Millitokens {
+    amounts.get(limit).copied().unwrap_or(Millitokens::ZERO)
+}
+
+fn new_bucket(rule: Rule, taken: Millitokens, consumed: Millitokens) -> Bucket {
+    let taken = i128::from(taken.get()).max(0);
     let tokens = Millitokens::saturating(i128::from(rule.burst().get()) - taken);
     Bucket { rule, tokens, consumed }
 }
@@ -249,7 +280,12 @@ pub(crate) struct View<'a> {
 
 impl View<'_> {
     /// How a limit stands; `None` when neither the item nor the configuration has it.
-    fn standing(&self, limit: &LimitName, asked: Millitokens) -> Option<Standing> {
+    fn standing(
+        &self,
+        limit: &LimitName,
+        asked: Millitokens,
+        returned: &Amounts,
+    ) -> Option<Standing> {
         if let Some(rule) = self.differences.missing.get(limit) {
             return Some(full(limit, *rule, asked));
         }
@@ -258,10 +294,11 @@ impl View<'_> {
             return None;
         }
         let (refilled_at, now, consumed) = (self.image.refilled_at, self.now, bucket.consumed);
-        let worth = bucket.rule.effective(bucket.tokens, refilled_at, now);
+        let tokens = returned_to(self, limit, returned);
+        let worth = bucket.rule.effective(tokens, refilled_at, now);
         let Some(rule) = self.differences.changed.get(limit).copied() else {
             let rule = bucket.rule;
-            let wait = rule.wait_for(asked, bucket.tokens, refilled_at, now);
+            let wait = rule.wait_for(asked, tokens, refilled_at, now);
             let (limit, available) = (limit.clone(), worth);
             return Some(Standing { limit, rule, asked, available, wait, consumed });
         };
@@ -275,6 +312,10 @@ impl View<'_> {
 /// What a write takes from a bucket, or gives back.
 pub(crate) struct Take<'a> {
     pub(crate) amounts: &'a Amounts,
+    /// What comes back first, as far as it fits.
+    pub(crate) returned: &'a Amounts,
+    /// What the counters move by.
+    pub(crate) counted: &'a Amounts,
     /// Whether the balances must cover the amounts.
     pub(crate) floors: bool,
     /// `None`: a claim on behalf of nobody, which its lock alone keeps from happening twice.
@@ -283,13 +324,15 @@ pub(crate) struct Take<'a> {
     pub(crate) expires: bool,
 }
 
-static NOTHING: Amounts = Amounts::new();
+pub(crate) static NOTHING: Amounts = Amounts::new();
 
 impl<'a> Take<'a> {
     /// Only claims.
     fn nothing(acquire: Acquire<'a>) -> Self {
         Self {
             amounts: &NOTHING,
+            returned: &NOTHING,
+            counted: &NOTHING,
             floors: false,
             id: None,
             interval: acquire.interval,
@@ -306,8 +349,13 @@ impl<'a> Take<'a> {
         }
     }
 
-    fn amount(&self, limit: &LimitName) -> Millitokens {
-        self.amounts.get(limit).copied().unwrap_or(Millitokens::ZERO)
+    fn limits(&self) -> BTreeSet<&'a LimitName> {
+        [self.amounts, self.returned, self.counted].iter().flat_map(|some| some.keys()).collect()
+    }
+
+    /// What is asked of a limit, comes back to it and is counted.
+    fn of(&self, limit: &LimitName) -> [Millitokens; 3] {
+        [self.amounts, self.returned, self.counted].map(|amounts| amount(amounts, limit))
     }
 }
 
@@ -319,23 +367,26 @@ pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Optio
     let mut plan = take.plan(WritePath::Retry);
     plan.conditions.push(Condition::RefilledSince(since));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
-    for (limit, amount) in take.amounts {
+    for limit in take.limits() {
+        let [amount, returned, counted] = take.of(limit);
         let bucket = image.limits.get(limit)?;
-        if *amount > Millitokens::ZERO {
+        if amount.max(returned) > Millitokens::ZERO {
             // Full meanwhile: what accrued since the claim would be granted twice, by this write
             // that makes room for it and by the next claim.
             let unclaimed = bucket.rule.refill().gap(since, view.now);
-            let ceiling = milli(i128::from(bucket.rule.burst().get()) - unclaimed);
-            if take.floors && ceiling < amount.get() {
+            let room = i128::from(bucket.rule.burst().get()) - unclaimed;
+            let ceiling = milli(room - i128::from(returned.get()));
+            if take.floors && room < i128::from(amount.get()) {
                 // No balance is both enough and low enough.
                 return None;
             }
             plan.conditions.push(Condition::AtMost(limit.clone(), ceiling));
         }
-        if take.floors {
-            plan.conditions.push(Condition::AtLeast(limit.clone(), amount.get()));
+        if take.floors && amount > Millitokens::ZERO {
+            let floor = amount.get() - returned.get();
+            plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }
-        plan.changes.push(taken(limit, 0, *amount));
+        plan.changes.push(taken(limit, returned.get(), amount, counted));
     }
     (presume == Presume::ClaimedSince || plan.holds(Some(image))).then_some(plan)
 }
@@ -358,16 +409,17 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
             continue;
         }
         let rule = differences.changed.get(limit).copied().unwrap_or(bucket.rule);
-        let amount = take.amount(limit);
+        let [amount, returned, counted] = take.of(limit);
         let cap = bucket.rule.burst().min(rule.burst());
-        let claim = Claim::of(limit, bucket, cap, amount, (since, until), take.interval);
+        let gain = Gain { since, until, returned };
+        let claim = Claim::of(limit, bucket, cap, amount, gain, take.interval);
         if take.floors && amount > Millitokens::ZERO {
             // The lock is not enough: Retry and Adjust change the balance and leave the timestamp.
             let floor = amount.get().saturating_sub(claim.tokens);
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }
         plan.conditions.push(claim.condition);
-        plan.changes.push(taken(limit, claim.tokens, amount));
+        plan.changes.push(taken(limit, claim.tokens, amount, counted));
         if rule != bucket.rule {
             plan.changes.push(Change::Rule(limit.clone(), rule));
         }
@@ -376,7 +428,8 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
         after.insert(limit, Bucket { rule, tokens: Millitokens::saturating(tokens), ..*bucket });
     }
     for (limit, rule) in &differences.missing {
-        let bucket = new_bucket(*rule, take.amount(limit));
+        let [amount, _, counted] = take.of(limit);
+        let bucket = new_bucket(*rule, amount, counted);
         plan.conditions.push(Condition::HasNot(limit.clone()));
         plan.changes.push(Change::Seed(limit.clone(), bucket));
         after.insert(limit, bucket);
@@ -393,12 +446,17 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
     plan
 }
 
-/// Adds a claim and takes an amount.
-pub(crate) fn taken(limit: &LimitName, claimed: i64, amount: Millitokens) -> Change {
+/// Adds a claim, takes an amount and counts what was consumed.
+pub(crate) fn taken(
+    limit: &LimitName,
+    claimed: i64,
+    amount: Millitokens,
+    counted: Millitokens,
+) -> Change {
     Change::Add {
         limit: limit.clone(),
         tokens: milli(i128::from(claimed) - i128::from(amount.get())),
-        consumed: amount.get(),
+        consumed: counted.get(),
     }
 }
 

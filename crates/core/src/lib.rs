@@ -8,6 +8,7 @@
 //! * [`StoredLimits`] and [`EntityRecord`] are what is configured in the table.
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
 //! * [`decide`] says how an acquire is to be written, as a [`WritePlan`] with its conditions.
+//! * [`lease`] does the same for tokens that are taken ahead of need and partly given back.
 //! * [`Batch`] reads the records of a stream event; [`extract_deltas`] turns one of them into what
 //!   it says was consumed.
 //! * [`fold`] adds the deltas of a batch up into guarded updates of usage windows.
@@ -34,6 +35,7 @@ mod delta;
 mod expiry;
 mod fold;
 pub mod keys;
+mod lease;
 mod names;
 mod plan;
 mod quantity;
@@ -55,6 +57,7 @@ pub use configuration::{Configuration, LIMITS_MAX, Rules, RulesHash, StoredRules
 pub use decide::{Acquire, Decision, Presume, Standing, decide, is_clock_ahead, standings};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
+pub use lease::{Settle, Settlement, Wanted, lease, lease_size, settle};
 pub use names::{EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, Millitokens, OutOfRange};
