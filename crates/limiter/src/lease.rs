@@ -31,7 +31,7 @@ pub struct Lease<S, C> {
 /// What an acquire took to be granted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// The path of the last write; `None` when nothing was written (shadow mode).
+    /// The path of the last write; `None` when nothing was written (shadow mode, leased tokens).
     pub path: Option<WritePath>,
     /// Writes attempted.
     pub attempts: u32,
@@ -61,7 +61,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
         let Grant { parts, path, attempts, write_units, read_units } = grant;
         let accounts = parts.iter().map(|part| Account::new(part.amounts.clone()));
         let accounts = Mutex::new(accounts.collect());
-        let cost = Cost { path: Some(path), attempts, write_units, read_units };
+        let cost = Cost { path, attempts, write_units, read_units };
         Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed: None, cost }
     }
 

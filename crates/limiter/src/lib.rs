@@ -160,6 +160,7 @@ mod counters;
 pub mod dynamo;
 mod error;
 mod lease;
+mod leasing;
 mod limit;
 mod limiter;
 mod memory;
@@ -181,6 +182,9 @@ pub use error::{
     AcquireError, AdjustError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible,
 };
 pub use lease::{Cost, Lease, Remaining};
+pub use leasing::{
+    Accounting, LeaseMode, LeaseSettings, Leased, LeasedLimiter, Prepared, SettleReport, Ticket,
+};
 pub use limit::{BadLimit, Limit};
 pub use limiter::{Limiter, Mode};
 pub use memory::MemoryTable;

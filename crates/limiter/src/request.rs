@@ -189,11 +189,8 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
     }
 
     async fn send(self) -> Result<Lease<S, C>, AcquireError> {
-        let (limiter, wait) = (self.limiter, self.wait);
-        let request = self.check()?;
-        if request.amounts.is_empty() {
-            return Err(InvalidRequest::Nothing.into());
-        }
+        let wait = self.wait;
+        let (limiter, request) = self.checked()?;
         let result = match wait {
             Some(wait) => wait_for(limiter, &request, wait).await,
             None => attempt(limiter, &request).await,
@@ -210,6 +207,18 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         };
         limiter.counters().shadowed.increment();
         Ok(Lease::shadow(limiter, request.deadline, refused))
+    }
+}
+
+impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
+    /// The limiter, and a request for at least something.
+    pub(crate) fn checked(self) -> Result<(&'a Limiter<S, C>, Request), InvalidRequest> {
+        let limiter = self.limiter;
+        let request = self.check()?;
+        if request.amounts.is_empty() {
+            return Err(InvalidRequest::Nothing);
+        }
+        Ok((limiter, request))
     }
 }
 

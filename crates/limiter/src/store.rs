@@ -84,8 +84,8 @@ pub enum Cascade {
 pub struct Grant {
     /// The buckets they were taken from: the entity's own first.
     pub parts: Vec<Part>,
-    /// The path of the last write.
-    pub path: WritePath,
+    /// The path of the last write; `None`: there was none.
+    pub path: Option<WritePath>,
     /// Writes attempted.
     pub attempts: u32,
     /// Write units spent, refused attempts included (each counted as one unit).

@@ -19,6 +19,15 @@ use crate::table::{Consistency, Table, Trouble, WriteError, Written};
 /// Attempts with guards; after that the correction is forced through.
 const GUARDED_ATTEMPTS: u32 = 12;
 
+/// A correction that was made.
+#[derive(Debug)]
+pub(crate) struct Corrected {
+    pub(crate) adjusted: Adjusted,
+    /// The bucket after it, as far as it is known.
+    pub(crate) image: Option<Arc<CompositeBucket>>,
+    pub(crate) attempts: u32,
+}
+
 /// A correction under way.
 pub(super) struct Adjusting<'s, 'r, 'c, T> {
     store: &'s CompositeStore<T>,
@@ -52,7 +61,7 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
         }
     }
 
-    pub(super) async fn finish(mut self) -> Result<Adjusted, AdjustError> {
+    pub(super) async fn finish(mut self) -> Result<Corrected, AdjustError> {
         let result = self.correct().await;
         match result {
             // What was to be given back may have been: the caller must not try again.
@@ -69,7 +78,8 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
             Err(error) => Err(error),
             Ok(()) => {
                 self.adjusted.write_units = self.run.write_units;
-                Ok(self.adjusted)
+                let (image, attempts) = (self.image, self.run.attempts);
+                Ok(Corrected { adjusted: self.adjusted, image, attempts })
             }
         }
     }

@@ -8,6 +8,8 @@ mod adjust;
 mod compensating;
 mod directory;
 mod images;
+mod lease;
+mod leasing;
 mod promises;
 mod reads;
 mod refusal;
@@ -26,18 +28,20 @@ use sluicegate_core::{
 };
 
 use self::acquire::Acquiring;
-use self::adjust::Adjusting;
+use self::adjust::{Adjusting, Corrected};
 use self::directory::Directory;
 use self::images::Images;
+pub(crate) use self::lease::{Counting, Done, Doubt, Order};
 #[cfg(feature = "redis")]
 pub(crate) use self::refusal::no;
 use self::resolve::Lookup;
 pub(crate) use self::run::Run;
+use self::side::Side;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::dynamo::DynamoTable;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::store::{Adjusted, Correction, Grant, Request, Store};
+use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
 use crate::table::{Cancelled, SetupError, Table, TogetherError, Trouble, WriteError, Written};
 
 pub use self::settings::{CascadeMode, Certainty, Settings};
@@ -62,6 +66,27 @@ impl CompositeStore<DynamoTable> {
 }
 
 impl<T: Table> CompositeStore<T> {
+    /// The buckets of a request and what is known of them.
+    pub(crate) async fn parts(
+        &self,
+        request: &Request,
+        clock: &dyn Clock,
+    ) -> Result<Vec<Part>, AcquireError> {
+        let mut run = Run::new(clock, request.deadline);
+        let sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
+        Ok(sides.iter().map(Side::part).collect())
+    }
+
+    /// Makes a correction, and says what the bucket came to.
+    pub(crate) async fn correct(
+        &self,
+        correction: &Correction<'_>,
+        clock: &dyn Clock,
+    ) -> Result<Corrected, AdjustError> {
+        let mut run = Run::under(correction.id.clone(), clock, correction.deadline);
+        Adjusting::new(self, &mut run, correction).finish().await
+    }
+
     /// A store on this table.
     #[must_use]
     pub fn on(table: T) -> Self {
@@ -137,7 +162,7 @@ impl<T: Table> Store for CompositeStore<T> {
             self.side_by_side(sides, &mut run, clock, request.deadline).await?
         };
         let Run { attempts, write_units, read_units, .. } = run;
-        Ok(Grant { parts, path, attempts, write_units, read_units })
+        Ok(Grant { parts, path: Some(path), attempts, write_units, read_units })
     }
 
     async fn adjust(
@@ -145,8 +170,7 @@ impl<T: Table> Store for CompositeStore<T> {
         correction: &Correction<'_>,
         clock: &dyn Clock,
     ) -> Result<Adjusted, AdjustError> {
-        let mut run = Run::under(correction.id.clone(), clock, correction.deadline);
-        Adjusting::new(self, &mut run, correction).finish().await
+        Ok(self.correct(correction, clock).await?.adjusted)
     }
 
     async fn peek(

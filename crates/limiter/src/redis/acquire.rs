@@ -92,7 +92,7 @@ impl RedisStore {
         }
         // A parent that has none of the limits was not asked.
         parts.retain(|part| !part.amounts.is_empty());
-        Ok(Grant { parts, path, attempts, write_units: 0.0, read_units: 0.0 })
+        Ok(Grant { parts, path: Some(path), attempts, write_units: 0.0, read_units: 0.0 })
     }
 
     /// A bucket as it is stored; `None`: there is none. Its expiry and its configuration's epoch are

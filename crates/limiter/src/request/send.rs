@@ -37,7 +37,9 @@ fn record(span: &Span, result: &Result<Grant, AcquireError>) {
     }
     match result {
         Ok(grant) => {
-            span.record("path", grant.path.as_str());
+            if let Some(path) = grant.path {
+                span.record("path", path.as_str());
+            }
             span.record("attempts", grant.attempts);
             span.record("write_units", grant.write_units);
             span.record("limited", false);

@@ -1,0 +1,266 @@
+//! What a pool's number alone does not say: how old its tokens are, what was handed out and what is
+//! to go back.
+//!
+//! Tokens are handed out in the order in which they were leased, so what is missing from a pool was
+//! of its oldest leases. The account follows when somebody looks; takes do not wait for it.
+
+use std::collections::VecDeque;
+
+use super::cell::{Pool, TAKES};
+
+/// A rate is observed for at least so small a part of the time for which it is to hold.
+const SHORTEST: i64 = 20;
+
+/// Tokens of one lease that are still in the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    milli: u64,
+    until_ms: i64,
+}
+
+/// The account of one limit of one bucket, amounts in millitokens.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    held: VecDeque<Held>,
+    /// Out of the pool and on their way back.
+    pub(super) retired: u64,
+    /// Handed out less taken back, and not counted at the store yet.
+    pub(super) used: i64,
+    /// What of that a commit is telling the store.
+    pub(super) in_flight: i64,
+    /// When the oldest of what the store was not told of was noticed.
+    pub(super) open_since_ms: Option<i64>,
+    /// Handed out since the rate was observed last.
+    since: i64,
+    /// Handed out per millisecond.
+    rate: f64,
+    observed_at_ms: Option<i64>,
+    /// The size of the last lease.
+    pub(super) last: u64,
+    /// The largest request.
+    pub(super) unit: u64,
+    takes: u32,
+}
+
+impl Account {
+    fn total(&self) -> u64 {
+        self.held.iter().map(|held| held.milli).sum()
+    }
+
+    /// Notes what was handed out of a pool, and takes out what is too old.
+    pub(super) fn catch_up(&mut self, pool: &Pool, now_ms: i64) {
+        let (before, after) = (signed(self.total()), signed(pool.tokens()));
+        self.use_up(before - after);
+        if after > before {
+            self.take_back(unsigned(after - before), now_ms);
+        }
+        while let Some(oldest) = self.held.front().copied() {
+            let is_newest = self.held.len() == 1;
+            if oldest.until_ms >= now_ms && (oldest.milli > 0 || is_newest) {
+                break;
+            }
+            self.held.pop_front();
+            let got = pool.drain(oldest.milli);
+            self.note(signed(oldest.milli - got));
+            self.retired += got;
+        }
+        if self.used == 0 && self.in_flight == 0 {
+            self.open_since_ms = None;
+        } else {
+            self.open_since_ms.get_or_insert(now_ms);
+        }
+    }
+
+    /// Fills the pool to `target`, or empties it that far, with tokens of this age. Nothing is on its
+    /// way back: they are of a balance that is known, not of one that was debited.
+    pub(super) fn fill(&mut self, pool: &Pool, target: u64, until_ms: i64) {
+        self.retired = 0;
+        let before = self.total();
+        if target < before {
+            _ = self.withdraw(pool, target);
+        }
+        let missing = target.saturating_sub(before);
+        let added = if missing > 0 && pool.put(missing) { missing } else { 0 };
+        let milli = self.total() + added;
+        self.held.clear();
+        self.held.push_back(Held { milli, until_ms });
+    }
+
+    fn note(&mut self, used: i64) {
+        self.used += used;
+        self.since += used;
+    }
+
+    fn use_up(&mut self, used: i64) {
+        self.note(used);
+        let mut left = unsigned(used);
+        for held in &mut self.held {
+            let part = held.milli.min(left);
+            held.milli -= part;
+            left -= part;
+        }
+    }
+
+    /// Tokens that were given back are as old as the newest lease; without one they go back.
+    fn take_back(&mut self, milli: u64, now_ms: i64) {
+        match self.held.back_mut() {
+            Some(newest) => newest.milli += milli,
+            None => self.held.push_back(Held { milli, until_ms: now_ms - 1 }),
+        }
+    }
+
+    /// Notes tokens that were put into the pool. None is a lease as well: what is given back of it
+    /// has an age.
+    pub(super) fn lease(&mut self, milli: u64, until_ms: i64) {
+        let place = self.held.partition_point(|held| held.until_ms <= until_ms);
+        self.held.insert(place, Held { milli, until_ms });
+    }
+
+    /// Notes tokens that were handed out without a pool.
+    pub(super) fn hand_out(&mut self, milli: u64) {
+        self.note(signed(milli));
+    }
+
+    /// Takes all but `keep` out of the pool, the oldest first. When the oldest of them is too old.
+    pub(super) fn withdraw(&mut self, pool: &Pool, keep: u64) -> (u64, Option<i64>) {
+        let until_ms = self.until_ms();
+        let mut left = pool.drain(pool.tokens().saturating_sub(keep));
+        let withdrawn = left;
+        for held in &mut self.held {
+            let part = held.milli.min(left);
+            held.milli -= part;
+            left -= part;
+        }
+        // Given back to the pool a moment ago: of no lease.
+        self.note(-signed(left));
+        (withdrawn, until_ms)
+    }
+
+    /// Until when everything in the pool may be handed out; `None`: there is no lease.
+    pub(super) fn until_ms(&self) -> Option<i64> {
+        let oldest = self.held.iter().find(|held| held.milli > 0);
+        oldest.or(self.held.back()).map(|held| held.until_ms)
+    }
+
+    /// Observes how fast tokens are handed out; what that comes to in `horizon_ms`. A rate that
+    /// rises is believed at once, one that falls as much as the time it was seen for is of `horizon_ms`.
+    pub(super) fn expect(&mut self, now_ms: i64, horizon_ms: i64) -> u64 {
+        let start_ms = *self.observed_at_ms.get_or_insert(now_ms);
+        let (elapsed, shortest) = (now_ms.saturating_sub(start_ms), horizon_ms / SHORTEST);
+        let seen = float(self.since.max(0)) / float(elapsed.max(shortest).max(1));
+        if elapsed >= shortest {
+            let weight = if seen > self.rate { 1.0 } else { float(elapsed) / float(horizon_ms) };
+            self.rate += weight.min(1.0) * (seen - self.rate);
+            (self.observed_at_ms, self.since) = (Some(now_ms), 0);
+        } else {
+            self.rate = self.rate.max(seen);
+        }
+        self.expected(horizon_ms)
+    }
+
+    /// What is handed out in so many milliseconds.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the cast saturates, and the rate is not negative"
+    )]
+    pub(super) fn expected(&self, horizon_ms: i64) -> u64 {
+        (self.rate * float(horizon_ms)) as u64
+    }
+
+    /// Takes since the last call.
+    pub(super) fn takes(&mut self, pool: &Pool) -> u32 {
+        let before = std::mem::replace(&mut self.takes, pool.takes());
+        self.takes.wrapping_sub(before) % TAKES
+    }
+}
+
+pub(super) fn signed(milli: u64) -> i64 {
+    i64::try_from(milli).unwrap_or(i64::MAX)
+}
+
+pub(super) fn unsigned(milli: i64) -> u64 {
+    u64::try_from(milli).unwrap_or(0)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate needs no more than a double's precision")]
+fn float(number: i64) -> f64 {
+    number as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::leasing::cell::{Ask, Cell, Took};
+
+    fn cell(account: &mut Account, leases: &[(u64, i64)]) -> Cell {
+        let cell = Cell::new(1);
+        cell.set_times(i64::MAX, i64::MAX);
+        for (milli, until_ms) in leases {
+            cell.put(0, *milli).unwrap();
+            account.lease(*milli, *until_ms);
+        }
+        cell
+    }
+
+    fn take(cell: &Cell, milli: u64) {
+        assert_ne!(cell.take(&[Ask { slot: 0, milli }], 0), Took::Nothing);
+    }
+
+    #[test]
+    fn the_oldest_tokens_are_handed_out_first() {
+        let mut account = Account::default();
+        let cell = cell(&mut account, &[(10, 100), (10, 200)]);
+        take(&cell, 12);
+        account.catch_up(&cell.slots[0].pool, 150);
+        assert_eq!((account.retired, account.used), (0, 12));
+        assert_eq!(account.until_ms(), Some(200));
+    }
+
+    #[test]
+    fn tokens_that_are_too_old_leave_the_pool_and_the_others_stay() {
+        let mut account = Account::default();
+        let cell = cell(&mut account, &[(10, 100), (10, 200)]);
+        take(&cell, 4);
+        account.catch_up(&cell.slots[0].pool, 101);
+        assert_eq!((account.retired, account.used), (6, 4));
+        assert_eq!(cell.slots[0].pool.tokens(), 10);
+    }
+
+    #[test]
+    fn what_is_given_back_cancels_what_was_handed_out() {
+        let mut account = Account::default();
+        let cell = cell(&mut account, &[(10, 100)]);
+        take(&cell, 10);
+        cell.put(0, 10).unwrap();
+        account.catch_up(&cell.slots[0].pool, 50);
+        assert_eq!((account.retired, account.used), (0, 0));
+        // Of an earlier lease: more comes back than this one held.
+        cell.put(0, 5).unwrap();
+        account.catch_up(&cell.slots[0].pool, 50);
+        assert_eq!((account.used, cell.slots[0].pool.tokens()), (-5, 15));
+        account.catch_up(&cell.slots[0].pool, 101);
+        assert_eq!((account.retired, account.used), (15, -5));
+    }
+
+    #[test]
+    fn without_a_lease_what_is_given_back_goes_back() {
+        let mut account = Account::default();
+        let cell = cell(&mut account, &[]);
+        cell.put(0, 7).unwrap();
+        account.catch_up(&cell.slots[0].pool, 50);
+        assert_eq!((account.retired, account.used), (7, -7));
+        assert_eq!(cell.slots[0].pool.tokens(), 0);
+    }
+
+    #[test]
+    fn a_rate_rises_at_once_and_falls_by_and_by() {
+        let mut account = Account::default();
+        account.expect(0, 1_000);
+        account.hand_out(500);
+        assert_eq!(account.expect(10, 1_000), 10_000);
+        assert_eq!(account.expect(100, 1_000), 5_000 + 4_500);
+        assert_eq!(account.expect(600, 1_000), 4_750);
+        assert_eq!(account.expect(1_600, 1_000), 0);
+    }
+}

@@ -1,0 +1,250 @@
+//! Write-behind: tokens of the balance that is known, debited afterwards.
+//!
+//! What is in the pools and what is handed out and not debited never come to more than the threshold,
+//! the part that a commit is debiting included. A commit is a correction, which is never refused; the
+//! balance that it finds says how much may be handed out next.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluicegate_core::{Amounts, CompositeBucket, LimitName, Millitokens, Wanted, standings};
+use tokio::time::Instant;
+
+use super::account::{signed, unsigned};
+use super::books::Books;
+use super::bucket::Bucket;
+use super::cell::{Ask, POOL_MAX, Took};
+use super::engine::{Engine, Extent, Spent};
+use crate::clock::Clock;
+use crate::composite::{Counting, Order};
+use crate::error::{AcquireError, AdjustError};
+use crate::store::{Correction, new_id};
+use crate::table::Table;
+
+/// So small a part of the threshold is left when a commit starts: a larger one would make for more
+/// commits, and the part is what others may take while it is under way.
+const LEFT: u64 = 25;
+
+impl<T: Table, C: Clock> Engine<T, C> {
+    /// Debits what was handed out, and hands out what is needed.
+    pub(super) async fn commit(
+        &self,
+        bucket: &Bucket,
+        need: &[Ask],
+        extent: Extent,
+        threshold: u32,
+        deadline: Duration,
+    ) -> Result<Spent, AcquireError> {
+        let until = Instant::now() + deadline;
+        let mut spent = Spent::default();
+        if extent == Extent::SettleAll
+            && let Some(books) = bucket.books().as_mut()
+        {
+            bucket.drop_pools(books, self.now_ms());
+        }
+        // One that was not answered, and one of what was handed out since.
+        for _ in 0..2 {
+            let left = until.saturating_duration_since(Instant::now());
+            let asked_at_ms = self.now_ms();
+            let Some((committed, image)) = self.commit_once(bucket, left).await? else { break };
+            spent.add(committed);
+            if extent == Extent::Lease {
+                self.grant(bucket, image.as_deref(), threshold, asked_at_ms);
+            }
+        }
+        if need.is_empty() || self.takes(bucket, need) {
+            return Ok(spent);
+        }
+        let Some(configuration) = bucket.books().as_ref().map(|books| books.configuration.clone())
+        else {
+            return Err(AcquireError::Contended { attempts: 0 });
+        };
+        let wanted = wanted(bucket, need);
+        let mut order = Order {
+            bucket: &bucket.id,
+            configuration: &configuration,
+            wanted: &wanted,
+            returned: &Amounts::new(),
+            counting: Counting::Leased,
+            deadline: until.saturating_duration_since(Instant::now()),
+        };
+        let asked_at_ms = self.now_ms();
+        let (image, read_units) = self.store.look(&order, &self.clock).await?;
+        spent.read_units += read_units;
+        self.grant(bucket, image.as_deref(), threshold, asked_at_ms);
+        if self.takes(bucket, need) {
+            return Ok(spent);
+        }
+        // More than the threshold, or more than is there.
+        order.deadline = until.saturating_duration_since(Instant::now());
+        let result = self.store.lease(&order, &self.clock).await;
+        match result {
+            Ok(done) => {
+                self.meter.count(1);
+                // What is in the pools was granted on the balance before it.
+                self.grant(bucket, done.image.as_deref(), threshold, asked_at_ms);
+                spent.add(self.spent(done));
+                Ok(spent)
+            }
+            Err(failed) => {
+                self.meter.wrote(failed.attempts);
+                // Whatever it took was handed to nobody.
+                if failed.doubt.is_some() {
+                    self.meter.ambiguous();
+                }
+                Err(failed.error)
+            }
+        }
+    }
+
+    fn takes(&self, bucket: &Bucket, need: &[Ask]) -> bool {
+        bucket.cell.take(need, self.now_ms()) != Took::Nothing
+    }
+
+    /// One commit, if there is anything to commit: what it took and the balance after it.
+    async fn commit_once(
+        &self,
+        bucket: &Bucket,
+        deadline: Duration,
+    ) -> Result<Option<(Spent, Option<std::sync::Arc<CompositeBucket>>)>, AcquireError> {
+        let times = self.times();
+        let opened = bucket.books().as_mut().and_then(|books| {
+            bucket.catch_up(books, times);
+            self.meter.decided(books, bucket);
+            let age = books.open_for_ms(times.now);
+            let amounts = bucket.open_commit(books, times.now)?;
+            let id = books.commit.get_or_insert_with(new_id).clone();
+            self.meter.commit_age(age);
+            Some((id, amounts, books.configuration.clone()))
+        });
+        let Some((id, amounts, configuration)) = opened else { return Ok(None) };
+        let correction = Correction {
+            id: &id,
+            bucket: &bucket.id,
+            amounts: &amounts,
+            configuration: &configuration,
+            deadline,
+        };
+        let start = Instant::now();
+        let result = self.store.correct(&correction, &self.clock).await;
+        let mut books = bucket.books();
+        let Some(books) = books.as_mut() else { return Ok(None) };
+        match result {
+            Ok(corrected) => {
+                self.note_duration(start.elapsed());
+                self.meter.wrote(corrected.attempts);
+                close_commit(books);
+                let write_units = corrected.adjusted.write_units;
+                let attempts = corrected.attempts;
+                let spent = Spent { attempts, write_units, ..Spent::default() };
+                Ok(Some((spent, corrected.image)))
+            }
+            Err(error) => {
+                self.meter.wrote(1);
+                match &error {
+                    // Sent again under its id it is done once.
+                    AdjustError::Unavailable(_) => {}
+                    // What may have been given back is not given back again.
+                    AdjustError::Ambiguous(_) => {
+                        self.meter.ambiguous();
+                        close_commit(books);
+                    }
+                    _ => undo_commit(books, times.now),
+                }
+                Err(not_committed(error))
+            }
+        }
+    }
+
+    /// Fills the pools by what is known of the balances.
+    fn grant(
+        &self,
+        bucket: &Bucket,
+        image: Option<&CompositeBucket>,
+        threshold: u32,
+        asked_at_ms: i64,
+    ) {
+        let mut books = bucket.books();
+        let Some(books) = books.as_mut() else { return };
+        let times = self.times();
+        bucket.catch_up(books, times);
+        let threshold = u64::from(threshold).saturating_mul(1_000).min(POOL_MAX / 4);
+        let until_ms = asked_at_ms.saturating_add(self.settings.max_age_ms());
+        let nothing = Amounts::new();
+        let standings = standings(image, &nothing, &books.configuration, self.clock.now());
+        for (index, account) in books.accounts.iter_mut().enumerate() {
+            let limit = &bucket.limits[index];
+            let standing = standings.iter().find(|standing| standing.limit == *limit);
+            let balance = standing.map_or(0, |standing| standing.available.get());
+            let open = account.used.saturating_add(account.in_flight);
+            let allowed = unsigned(signed(threshold).saturating_sub(open));
+            let target = allowed.min(unsigned(balance.saturating_sub(open)));
+            account.fill(&bucket.cell.slots[index].pool, target, until_ms);
+            account.last = 2 * threshold / LEFT;
+            account.expect(times.now, self.settings.max_age_ms());
+        }
+        bucket.tell(books, times);
+    }
+}
+
+impl Bucket {
+    /// What a commit is to add to each limit's consumption; the same again while the last one is not
+    /// answered. `None`: nothing.
+    fn open_commit(&self, books: &mut Books, now_ms: i64) -> Option<Amounts> {
+        if books.commit.is_none() {
+            for account in &mut books.accounts {
+                account.in_flight = std::mem::take(&mut account.used);
+                account.open_since_ms = (account.in_flight != 0).then_some(now_ms);
+            }
+        }
+        let amount = |(limit, account): (&LimitName, &super::account::Account)| {
+            let amount = Millitokens::saturating(account.in_flight.into());
+            (account.in_flight != 0).then(|| (limit.clone(), amount))
+        };
+        let amounts: Amounts = self.limits.iter().zip(&books.accounts).filter_map(amount).collect();
+        (!amounts.is_empty()).then_some(amounts)
+    }
+
+    /// Nothing more is handed out of what is known.
+    fn drop_pools(&self, books: &mut Books, now_ms: i64) {
+        for (account, slot) in books.accounts.iter_mut().zip(&self.cell.slots) {
+            account.catch_up(&slot.pool, now_ms);
+            account.fill(&slot.pool, 0, now_ms.saturating_sub(1));
+        }
+    }
+}
+
+fn close_commit(books: &mut Books) {
+    books.commit = None;
+    for account in &mut books.accounts {
+        account.in_flight = 0;
+        if account.used == 0 {
+            account.open_since_ms = None;
+        }
+    }
+}
+
+fn undo_commit(books: &mut Books, now_ms: i64) {
+    books.commit = None;
+    for account in &mut books.accounts {
+        account.used = account.used.saturating_add(std::mem::take(&mut account.in_flight));
+        account.open_since_ms = (account.used != 0).then_some(now_ms);
+    }
+}
+
+fn wanted(bucket: &Bucket, need: &[Ask]) -> BTreeMap<LimitName, Wanted> {
+    let want = |ask: &Ask| {
+        let amount = Millitokens::saturating(signed(ask.milli).into());
+        (bucket.limits[usize::from(ask.slot)].clone(), Wanted { least: amount, most: amount })
+    };
+    need.iter().map(want).collect()
+}
+
+fn not_committed(error: AdjustError) -> AcquireError {
+    match error {
+        AdjustError::Setup(error) => error.into(),
+        AdjustError::InvalidRequest(error) => error.into(),
+        AdjustError::Contended => AcquireError::Contended { attempts: 0 },
+        error => AcquireError::Unavailable(error.into()),
+    }
+}

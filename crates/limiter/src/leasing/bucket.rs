@@ -1,0 +1,112 @@
+//! One bucket of which this process holds tokens: the cell that threads take from, and the books
+//! that say what is in it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use sluicegate_core::{Amounts, BucketId, LimitName, Millitokens};
+
+use super::account::Account;
+use super::books::{Books, Times};
+use super::cell::{Ask, Cell, POOL_MAX};
+use super::settings::{LeaseMode, LeaseSettings};
+
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub(super) id: BucketId,
+    /// The limits of the cell's slots.
+    pub(super) limits: Arc<[LimitName]>,
+    pub(super) cell: Cell,
+    /// Somebody is about to lease more.
+    pub(super) is_renewing: AtomicBool,
+    /// `None`: nothing is held and nothing is to be settled.
+    books: Mutex<Option<Box<Books>>>,
+}
+
+impl Bucket {
+    pub(super) fn new(id: BucketId, limits: Arc<[LimitName]>) -> Self {
+        let cell = Cell::new(limits.len());
+        let is_renewing = AtomicBool::new(false);
+        Self { id, limits, cell, is_renewing, books: Mutex::default() }
+    }
+
+    pub(super) fn books(&self) -> MutexGuard<'_, Option<Box<Books>>> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it holds tokens or has something to settle.
+    pub(super) fn is_watched(&self) -> bool {
+        self.books().is_some()
+    }
+
+    /// What is asked, by slot; `None`: some of it cannot be leased.
+    pub(super) fn asks(&self, amounts: &Amounts) -> Option<Vec<Ask>> {
+        let ask = |(limit, amount): (&LimitName, &Millitokens)| {
+            let milli = u64::try_from(amount.get()).ok().filter(|milli| *milli < POOL_MAX / 4)?;
+            Some(Ask { slot: self.slot(limit)?, milli })
+        };
+        amounts.iter().map(ask).collect()
+    }
+
+    pub(super) fn slot(&self, limit: &LimitName) -> Option<u16> {
+        let slot = self.limits.iter().position(|known| known == limit)?;
+        u16::try_from(slot).ok()
+    }
+
+    /// Takes over what happened to the pools, and says until when they may be taken from.
+    pub(super) fn catch_up(&self, books: &mut Books, times: Times) {
+        for (account, slot) in books.accounts.iter_mut().zip(&self.cell.slots) {
+            account.catch_up(&slot.pool, times.now);
+        }
+        self.tell(books, times);
+    }
+
+    /// Tells the cell how long its tokens last.
+    pub(super) fn tell(&self, books: &Books, times: Times) {
+        let deadline = books.accounts.iter().filter_map(Account::until_ms).min();
+        let deadline = deadline.unwrap_or(i64::MIN);
+        // Who asks once in a while does not need tokens in store.
+        let is_busy = |account: &Account| account.expected(times.lead) >= account.unit.max(1);
+        let lead = if books.accounts.iter().any(is_busy) { times.lead } else { 0 };
+        self.cell.set_times(deadline, deadline.saturating_sub(lead));
+        for (account, slot) in books.accounts.iter().zip(&self.cell.slots) {
+            let low = account.expected(2 * times.lead).min(account.last / 2);
+            slot.low.store(low, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it is time to tell the store what is open, although nobody asks for more.
+    pub(super) fn is_to_be_settled(
+        &self,
+        books: &Books,
+        settings: &LeaseSettings,
+        now_ms: i64,
+    ) -> bool {
+        let half = settings.max_age_ms() / 2;
+        if !books.has_open(settings) {
+            return false;
+        }
+        match settings.mode {
+            // Most buckets are asked again before that, and then it costs no write of its own.
+            LeaseMode::Strict(_) => books.is_empty() && now_ms > books.ends_ms.saturating_add(half),
+            LeaseMode::WriteBehind { .. } => {
+                books.is_empty() || books.open_for_ms(now_ms).is_some_and(|age| age > half)
+            }
+        }
+    }
+
+    /// Tokens that were debited and not handed out, and those that were handed out and not counted.
+    pub(super) fn left(&self, settings: &LeaseSettings) -> (u64, u64) {
+        let Some(mut books) = self.books().take() else { return (0, 0) };
+        for (account, slot) in books.accounts.iter_mut().zip(&self.cell.slots) {
+            account.catch_up(&slot.pool, i64::MAX);
+        }
+        let unused = books.accounts.iter().map(|account| account.retired).sum();
+        let uncounted = books.accounts.iter().map(|a| (a.used + a.in_flight).unsigned_abs()).sum();
+        match settings.mode {
+            LeaseMode::Strict(super::Accounting::AtLease) => (unused, 0),
+            LeaseMode::Strict(super::Accounting::AtSettle) => (unused, uncounted),
+            LeaseMode::WriteBehind { .. } => (0, uncounted),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What one write is to lease and to settle, and what becomes of the books when it is done or not.
+
+use std::collections::BTreeMap;
+
+use sluicegate_core::{Amounts, LimitName, Millitokens, Wanted};
+
+use super::account::{Account, signed, unsigned};
+use super::books::{Books, Times};
+use super::bucket::Bucket;
+use super::cell::{Ask, POOL_MAX};
+use super::settings::LeaseSettings;
+use crate::composite::{Counting, Done};
+
+/// A lease is at most so many times the one before, or so many requests: one observation is none.
+const GROWTH: u64 = 8;
+
+/// What a write is to lease and to settle.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Draft {
+    pub(super) wanted: BTreeMap<LimitName, Wanted>,
+    pub(super) returned: Amounts,
+    pub(super) used: Amounts,
+    /// What of `returned` may still be handed out, and until when, if the write is not done.
+    withdrawn: Vec<(usize, u64, i64)>,
+    asked_at_ms: i64,
+}
+
+impl Draft {
+    pub(super) fn is_worth_a_write(&self, counting: Counting<'_>) -> bool {
+        let counts = matches!(counting, Counting::Used(used) if !used.is_empty());
+        !self.wanted.is_empty() || !self.returned.is_empty() || counts
+    }
+}
+
+impl Bucket {
+    /// What to lease for these requests, and ahead of the next.
+    pub(super) fn draft(
+        &self,
+        books: &mut Books,
+        need: &[Ask],
+        settings: &LeaseSettings,
+        times: Times,
+    ) -> Draft {
+        let is_due = self.cell.is_due(times.now);
+        self.catch_up(books, times);
+        let mut draft = Draft { asked_at_ms: times.now, ..Draft::default() };
+        let horizon = settings.max_age_ms() / 2 * 3;
+        for (index, account) in books.accounts.iter_mut().enumerate() {
+            let (limit, pool) = (&self.limits[index], &self.cell.slots[index].pool);
+            let asked = need.iter().find(|ask| usize::from(ask.slot) == index);
+            let asked = asked.map_or(0, |ask| ask.milli);
+            account.unit = account.unit.max(asked);
+            let expected = account.expect(times.now, horizon);
+            let target = size(account, expected, settings);
+            let keep = if pool.tokens() < asked {
+                Some(0)
+            } else if is_due {
+                Some(account.expected(2 * times.lead) + account.unit)
+            } else {
+                None
+            };
+            if let Some(keep) = keep {
+                let (milli, until_ms) = account.withdraw(pool, keep);
+                draft.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
+                account.retired += milli;
+            }
+            let ahead = target.saturating_sub(pool.tokens());
+            if asked + ahead > 0 {
+                let (least, most) = (amount(asked), amount(asked + ahead));
+                draft.wanted.insert(limit.clone(), Wanted { least, most });
+            }
+            self.settle_into(&mut draft, index, account);
+        }
+        self.tell(books, times);
+        draft
+    }
+
+    /// Everything that is held, to be settled.
+    pub(super) fn closing_draft(&self, books: &mut Books, times: Times) -> Draft {
+        self.catch_up(books, times);
+        let mut draft = Draft { asked_at_ms: times.now, ..Draft::default() };
+        for (index, account) in books.accounts.iter_mut().enumerate() {
+            let (milli, until_ms) = account.withdraw(&self.cell.slots[index].pool, 0);
+            draft.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
+            account.retired += milli;
+            self.settle_into(&mut draft, index, account);
+        }
+        draft
+    }
+
+    fn settle_into(&self, draft: &mut Draft, index: usize, account: &mut Account) {
+        let limit = &self.limits[index];
+        let retired = std::mem::take(&mut account.retired);
+        if retired > 0 {
+            draft.returned.insert(limit.clone(), amount(retired));
+        }
+        let used = std::mem::take(&mut account.used);
+        account.open_since_ms = None;
+        if used != 0 {
+            draft.used.insert(limit.clone(), Millitokens::saturating(used.into()));
+        }
+    }
+
+    /// Takes a lease in: what was needed is handed out, the rest goes into the pools.
+    pub(super) fn conclude(
+        &self,
+        books: &mut Books,
+        draft: &Draft,
+        need: &[Ask],
+        done: &Done,
+        max_age_ms: i64,
+        times: Times,
+    ) {
+        let until_ms = draft.asked_at_ms.saturating_add(max_age_ms);
+        books.ends_ms = books.ends_ms.max(until_ms);
+        for (index, account) in books.accounts.iter_mut().enumerate() {
+            let leased = done.leased.get(&self.limits[index]).map_or(0, |milli| milli.get());
+            let asked = need.iter().find(|ask| usize::from(ask.slot) == index);
+            let asked = asked.map_or(0, |ask| ask.milli);
+            let rest = unsigned(leased).saturating_sub(asked);
+            account.hand_out(asked);
+            if leased > 0 {
+                account.last = unsigned(leased);
+                self.put(account, index, rest, until_ms);
+            }
+        }
+        self.tell(books, times);
+    }
+
+    fn put(&self, account: &mut Account, index: usize, milli: u64, until_ms: i64) {
+        if self.cell.slots[index].pool.put(milli) {
+            account.lease(milli, until_ms);
+        } else {
+            account.retired += milli;
+        }
+    }
+
+    /// Takes back what a write that was not done would have settled.
+    pub(super) fn undo(&self, books: &mut Books, draft: &Draft, times: Times) {
+        for (index, account) in books.accounts.iter_mut().enumerate() {
+            let of = |amounts: &Amounts| amounts.get(&self.limits[index]).map_or(0, |m| m.get());
+            account.retired += unsigned(of(&draft.returned));
+            account.used += of(&draft.used);
+        }
+        for (index, milli, until_ms) in &draft.withdrawn {
+            let account = &mut books.accounts[*index];
+            account.retired -= milli;
+            self.put(account, *index, *milli, *until_ms);
+        }
+        self.catch_up(books, times);
+    }
+}
+
+/// The size that a pool should have.
+fn size(account: &Account, expected: u64, settings: &LeaseSettings) -> u64 {
+    if expected == 0 {
+        return 0;
+    }
+    let (unit, last) = (account.unit, account.last);
+    let grown = expected.min((last.max(2 * unit)).saturating_mul(GROWTH));
+    let least = unit.saturating_mul(settings.min.into());
+    let most = unit.saturating_mul(settings.max.into()).min(POOL_MAX / 4);
+    grown.max(least).min(most)
+}
+
+fn amount(milli: u64) -> Millitokens {
+    Millitokens::saturating(signed(milli).into())
+}

@@ -1,0 +1,294 @@
+//! Which buckets are held, and how a request gets tokens: from what is held, or from the store.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{DefaultHashBuilder, Equivalent, Lifecycle, UnitWeighter};
+use sluicegate_core::{BucketId, Configuration, LimitName, WritePath};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::books::{Books, Times};
+use super::bucket::Bucket;
+use super::cell::{Ask, Took};
+use super::metrics::Meter;
+use super::settings::{LeaseMode, LeaseSettings};
+use crate::clock::Clock;
+use crate::composite::CompositeStore;
+use crate::error::AcquireError;
+use crate::store::{Grant, Part};
+use crate::table::Table;
+
+pub(super) struct Engine<T, C> {
+    pub(super) store: CompositeStore<T>,
+    pub(super) clock: C,
+    pub(super) settings: LeaseSettings,
+    buckets: Cache<BucketId, Arc<Bucket>, UnitWeighter, DefaultHashBuilder, KeepWatched>,
+    /// Those that hold tokens or have something to settle.
+    pub(super) watched: Mutex<Vec<Arc<Bucket>>>,
+    pub(super) is_looking: AtomicBool,
+    is_shut: AtomicBool,
+    /// How long a write takes, in milliseconds.
+    write_ms: AtomicI64,
+    pub(super) meter: Meter,
+}
+
+/// Buckets that hold tokens stay.
+#[derive(Debug, Clone, Default)]
+struct KeepWatched(DefaultLifecycle<BucketId, Arc<Bucket>>);
+
+impl Lifecycle<BucketId, Arc<Bucket>> for KeepWatched {
+    type RequestState =
+        <DefaultLifecycle<BucketId, Arc<Bucket>> as Lifecycle<BucketId, Arc<Bucket>>>::RequestState;
+
+    fn is_pinned(&self, _: &BucketId, bucket: &Arc<Bucket>) -> bool {
+        bucket.is_watched()
+    }
+
+    fn begin_request(&self) -> Self::RequestState {
+        self.0.begin_request()
+    }
+
+    fn on_evict(&self, state: &mut Self::RequestState, key: BucketId, bucket: Arc<Bucket>) {
+        self.0.on_evict(state, key, bucket);
+    }
+}
+
+/// What a need was met with.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Spent {
+    pub(super) path: Option<WritePath>,
+    pub(super) attempts: u32,
+    pub(super) write_units: f64,
+    pub(super) read_units: f64,
+}
+
+/// How much of what is held a write settles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// What can no longer be handed out; and it leases.
+    Lease,
+    SettleAll,
+}
+
+impl<T: Table, C: Clock> Engine<T, C> {
+    pub(super) fn new(store: CompositeStore<T>, clock: C, settings: LeaseSettings) -> Self {
+        let keys = settings.max_keys;
+        let weight = u64::try_from(keys).unwrap_or(u64::MAX);
+        let (hasher, keep) = (DefaultHashBuilder::default(), KeepWatched::default());
+        Self {
+            store,
+            clock,
+            buckets: Cache::with(keys, weight, UnitWeighter, hasher, keep),
+            settings,
+            watched: Mutex::default(),
+            is_looking: AtomicBool::new(false),
+            is_shut: AtomicBool::new(false),
+            write_ms: AtomicI64::new(0),
+            meter: Meter::default(),
+        }
+    }
+
+    pub(super) fn now_ms(&self) -> i64 {
+        self.clock.now().get()
+    }
+
+    pub(super) fn times(&self) -> Times {
+        // Twice as long as the last writes took, and a little for those who are woken by it.
+        let lead = 2 * self.write_ms.load(Ordering::Relaxed) + 2;
+        Times { now: self.now_ms(), lead: lead.min(self.settings.max_age_ms() / 4) }
+    }
+
+    pub(super) fn watched(&self) -> MutexGuard<'_, Vec<Arc<Bucket>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The bucket of that name, if it was asked for before.
+    #[inline]
+    pub(super) fn known<Q>(&self, id: &Q) -> Option<Arc<Bucket>>
+    where
+        Q: std::hash::Hash + Equivalent<BucketId> + ?Sized,
+    {
+        self.buckets.get(id)
+    }
+
+    pub(super) fn bucket(
+        &self,
+        id: &BucketId,
+        limits: impl FnOnce() -> Arc<[LimitName]>,
+    ) -> Arc<Bucket> {
+        let made = self.buckets.get_or_insert_with(id, || {
+            Ok::<_, std::convert::Infallible>(Arc::new(Bucket::new(id.clone(), limits())))
+        });
+        match made {
+            Ok(bucket) => bucket,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Takes what is asked, if it is held.
+    #[inline]
+    pub(super) fn take(self: &Arc<Self>, bucket: &Arc<Bucket>, asks: &[Ask], now_ms: i64) -> bool {
+        match bucket.cell.take(asks, now_ms) {
+            Took::All => true,
+            Took::AndRenew => {
+                self.renew_soon(bucket);
+                true
+            }
+            Took::Nothing => false,
+        }
+    }
+
+    /// Leases more in the background, unless somebody does.
+    #[cold]
+    fn renew_soon(self: &Arc<Self>, bucket: &Arc<Bucket>) {
+        let is_renewing = &bucket.is_renewing;
+        if is_renewing.load(Ordering::Relaxed) || self.is_shut.load(Ordering::Relaxed) {
+            return;
+        }
+        // Outside a runtime, whoever finds the pool empty leases.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if is_renewing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (engine, bucket) = (self.clone(), bucket.clone());
+        runtime.spawn(async move {
+            let flight = bucket.books().as_ref().map(|books| books.flight.clone());
+            if let Some(_alone) = flight.and_then(|flight| flight.try_lock_owned().ok()) {
+                let deadline = engine.settings.deadline;
+                if let Err(error) = engine.write(&bucket, &[], Extent::Lease, deadline).await {
+                    tracing::debug!(bucket = %bucket.id, %error, "no tokens were leased ahead");
+                }
+            }
+            bucket.is_renewing.store(false, Ordering::Release);
+        });
+    }
+
+    /// Gets what is asked from the store, and more if it can be used. `None`: this process holds
+    /// tokens of as many buckets as it may.
+    pub(super) async fn need(
+        self: &Arc<Self>,
+        bucket: &Arc<Bucket>,
+        asks: &[Ask],
+        configuration: &Arc<Configuration>,
+        deadline: Duration,
+    ) -> Option<Result<Spent, AcquireError>> {
+        let until = Instant::now() + deadline;
+        let flight = self.watch(bucket, configuration)?;
+        self.meter.waited();
+        let Ok(alone) = tokio::time::timeout_at(until, flight.lock_owned()).await else {
+            return Some(Err(AcquireError::Contended { attempts: 0 }));
+        };
+        if self.take(bucket, asks, self.now_ms()) {
+            return Some(Ok(Spent::default()));
+        }
+        // Whoever stops waiting for it leaves it to others; what was leased is in the books.
+        let (answer, answered) = oneshot::channel();
+        let (engine, bucket, asks) = (self.clone(), bucket.clone(), asks.to_vec());
+        let configuration = configuration.clone();
+        tokio::spawn(async move {
+            let left = until.saturating_duration_since(Instant::now());
+            let result = engine.write(&bucket, &asks, Extent::Lease, left).await;
+            drop(alone);
+            if let Err(Ok(_)) = answer.send(result) {
+                engine.put_back(&bucket, &asks, &configuration);
+            }
+        });
+        let gone = || AcquireError::Unavailable("the runtime was shut down".into());
+        Some(answered.await.unwrap_or_else(|_| Err(gone())))
+    }
+
+    /// Starts looking after a bucket; its flight. `None`: there are too many.
+    fn watch(
+        self: &Arc<Self>,
+        bucket: &Arc<Bucket>,
+        configuration: &Arc<Configuration>,
+    ) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        let mut books = bucket.books();
+        if self.is_shut.load(Ordering::Acquire) {
+            return None;
+        }
+        if let Some(books) = books.as_mut() {
+            if !Arc::ptr_eq(&books.configuration, configuration) {
+                books.configuration = configuration.clone();
+            }
+            return Some(books.flight.clone());
+        }
+        let mut watched = self.watched();
+        if watched.len() >= self.settings.max_keys {
+            return None;
+        }
+        watched.push(bucket.clone());
+        drop(watched);
+        bucket.cell.watch();
+        let new = Books::new(bucket.limits.len(), configuration.clone());
+        let flight = books.insert(Box::new(new)).flight.clone();
+        drop(books);
+        self.look_soon();
+        Some(flight)
+    }
+
+    /// Gives back to the pools what was taken from them.
+    pub(super) fn put_back(
+        self: &Arc<Self>,
+        bucket: &Arc<Bucket>,
+        asks: &[Ask],
+        configuration: &Arc<Configuration>,
+    ) {
+        for ask in asks {
+            // What does not fit, or nobody can look after, stays consumed.
+            if bucket.cell.put(ask.slot, ask.milli) == Some(false) {
+                _ = self.watch(bucket, configuration);
+            }
+        }
+    }
+
+    /// One write, of what the mode has it write; what is needed is handed out by it. The flight is the
+    /// caller's.
+    pub(super) async fn write(
+        &self,
+        bucket: &Bucket,
+        need: &[Ask],
+        extent: Extent,
+        deadline: Duration,
+    ) -> Result<Spent, AcquireError> {
+        match self.settings.mode {
+            LeaseMode::Strict(accounting) => {
+                self.lease(bucket, need, extent, accounting, deadline).await
+            }
+            LeaseMode::WriteBehind { threshold } => {
+                self.commit(bucket, need, extent, threshold, deadline).await
+            }
+        }
+    }
+
+    pub(super) fn note_duration(&self, elapsed: Duration) {
+        let elapsed_ms = i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX / 8);
+        let before = self.write_ms.load(Ordering::Relaxed);
+        // A lost update loses one observation.
+        self.write_ms.store((3 * before + elapsed_ms + 3) / 4, Ordering::Relaxed);
+    }
+
+    /// From now on nothing is leased.
+    pub(super) fn shut(&self) {
+        self.is_shut.store(true, Ordering::Release);
+    }
+}
+
+impl Spent {
+    /// A grant of these parts.
+    pub(super) fn granted(self, parts: impl IntoIterator<Item = Part>) -> Grant {
+        let Self { path, attempts, write_units, read_units } = self;
+        let parts = parts.into_iter().collect();
+        Grant { parts, path, attempts, write_units, read_units }
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.path = other.path.or(self.path);
+        self.attempts += other.attempts;
+        self.write_units += other.write_units;
+        self.read_units += other.read_units;
+    }
+}

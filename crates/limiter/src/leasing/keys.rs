@@ -1,0 +1,46 @@
+//! Looking a bucket up by names that nobody copies.
+
+use std::hash::{Hash, Hasher};
+
+use quick_cache::Equivalent;
+use sluicegate_core::{BucketId, Resource};
+
+/// The parts of a [`BucketId`], borrowed.
+pub(super) struct KeyRef<'a> {
+    pub(super) entity: &'a str,
+    pub(super) resource: &'a Resource,
+}
+
+impl Hash for KeyRef<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // As the names of a `BucketId` do, one after the other.
+        self.entity.hash(state);
+        self.resource.hash(state);
+    }
+}
+
+impl Equivalent<BucketId> for KeyRef<'_> {
+    fn equivalent(&self, key: &BucketId) -> bool {
+        self.entity == key.entity.as_str() && self.resource == &key.resource
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::BuildHasher as _;
+
+    use quick_cache::DefaultHashBuilder;
+    use sluicegate_core::EntityId;
+
+    use super::*;
+
+    #[test]
+    fn borrowed_and_owned_names_are_found_in_the_same_place() {
+        let (entity, resource) = (EntityId::new("user").unwrap(), Resource::new("r").unwrap());
+        let hasher = DefaultHashBuilder::default();
+        let owned = BucketId { entity, resource: resource.clone() };
+        let borrowed = KeyRef { entity: "user", resource: &resource };
+        assert_eq!(hasher.hash_one(&owned), hasher.hash_one(&borrowed));
+        assert!(borrowed.equivalent(&owned));
+    }
+}

@@ -1,0 +1,86 @@
+//! What leasing counts, for the `metrics` facade: whatever recorder the program installs.
+//!
+//! Decisions are counted where they are made, by the number that takes are made of, and reported
+//! when somebody looks at the books.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use metrics::{counter, gauge, histogram};
+use sluicegate_core::Amounts;
+
+use super::account::unsigned;
+use super::books::Books;
+use super::bucket::Bucket;
+
+/// Since the limiter was made.
+#[derive(Debug, Default)]
+pub(super) struct Meter {
+    decisions: AtomicU64,
+    writes: AtomicU64,
+}
+
+impl Meter {
+    /// Reports what was decided on a bucket since the last time.
+    pub(super) fn decided(&self, books: &mut Books, bucket: &Bucket) {
+        let slots = bucket.cell.slots.iter();
+        let takes = books.accounts.iter_mut().zip(slots).map(|(a, slot)| a.takes(&slot.pool));
+        self.count(takes.map(u64::from).sum());
+    }
+
+    pub(super) fn count(&self, decisions: u64) {
+        if decisions > 0 {
+            counter!("sluicegate_leased_decisions_total").increment(decisions);
+            self.decisions.fetch_add(decisions, Ordering::Relaxed);
+            self.ratio();
+        }
+    }
+
+    /// A request found too little and waits for a lease.
+    pub(super) fn waited(&self) {
+        counter!("sluicegate_lease_waits_total").increment(1);
+    }
+
+    pub(super) fn wrote(&self, attempts: u32) {
+        counter!("sluicegate_lease_writes_total").increment(attempts.into());
+        self.writes.fetch_add(attempts.into(), Ordering::Relaxed);
+    }
+
+    /// What was leased, and what went back unused.
+    pub(super) fn leased(&self, leased: &Amounts, returned: &Amounts) {
+        counter!("sluicegate_leased_tokens_total").increment(tokens(leased));
+        counter!("sluicegate_unused_tokens_total").increment(tokens(returned));
+    }
+
+    /// How old the oldest unit is that a write tells the store of.
+    #[expect(clippy::cast_precision_loss, reason = "an age")]
+    pub(super) fn commit_age(&self, age_ms: Option<i64>) {
+        if let Some(age_ms) = age_ms {
+            histogram!("sluicegate_commit_age_seconds").record(age_ms as f64 / 1_000.0);
+        }
+    }
+
+    pub(super) fn ambiguous(&self) {
+        counter!("sluicegate_lease_ambiguous_total").increment(1);
+    }
+
+    /// The share of decisions that needed no write.
+    #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+    fn ratio(&self) {
+        let (decisions, writes) = (self.decisions(), self.writes());
+        gauge!("sluicegate_lease_write_reduction")
+            .set(1.0 - writes as f64 / decisions.max(1) as f64);
+    }
+
+    pub(super) fn decisions(&self) -> u64 {
+        self.decisions.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
+    }
+}
+
+/// Whole tokens of all limits.
+fn tokens(amounts: &Amounts) -> u64 {
+    amounts.values().map(|milli| unsigned(milli.get()) / 1_000).sum()
+}

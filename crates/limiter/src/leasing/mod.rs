@@ -1,0 +1,144 @@
+//! Deciding in the process: tokens leased ahead of need, handed out by a few atomic operations, and
+//! a handful of writes.
+//!
+//! ```
+//! use sluicegate::{CompositeStore, Limit, LeasedLimiter, MemoryTable};
+//! # use std::time::Duration;
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! // Instead of Limiter::new(store): everything else stays as it is.
+//! let limiter = LeasedLimiter::leased(CompositeStore::on(MemoryTable::new()));
+//! let limits = [Limit::per_minute("rpm", 6_000)];
+//! for _ in 0..1_000 {
+//!     limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits.clone()).await?;
+//! }
+//! let report = limiter.shutdown(Duration::from_secs(5)).await;
+//! assert!(report.unsettled.is_empty());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | | tokens admitted in any time | counted as consumed | a crash costs |
+//! |---|---|---|---|
+//! | [`Strict`](LeaseMode::Strict), [`AtLease`](Accounting::AtLease) | what the bucket held and earned, and what was leased before | when leased; what comes back is taken out again | what the process held is neither used nor given back, and counted: at most one lease |
+//! | `Strict`, [`AtSettle`](Accounting::AtSettle) | the same | when handed out, with the next write | the same, and what it handed out since its last write is not counted: at most one lease |
+//! | [`WriteBehind`](LeaseMode::WriteBehind) | that, and `threshold` for each process | when handed out | what it handed out since its last write is neither debited nor counted: at most `threshold` |
+//!
+//! A lease is as large as what the process handed out lately suggests, and never more than a part of
+//! what is there, so that others find something, too. More is leased in the background before it
+//! runs out. When a bucket is short, leases are no larger than what is asked: every request is one
+//! write, as without leasing, and a refusal names the exact wait.
+//!
+//! Giving back ([`Lease::release`](crate::Lease::release)) and correcting downwards costs no call;
+//! correcting upwards takes from what is held, or goes to the store when that is not enough.
+
+mod account;
+mod behind;
+mod books;
+mod bucket;
+mod cell;
+mod draft;
+mod engine;
+mod keys;
+mod metrics;
+mod names;
+mod prepared;
+mod settings;
+mod store;
+mod strict;
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
+}
+
+mod watch;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::engine::Engine;
+use self::names::Names;
+pub use self::prepared::{Prepared, Ticket};
+pub use self::settings::{Accounting, LeaseMode, LeaseSettings};
+pub use self::watch::SettleReport;
+use crate::clock::{Clock, SystemClock};
+use crate::composite::CompositeStore;
+use crate::limiter::Limiter;
+use crate::table::Table;
+
+/// Larger amounts are given back to the store, in millitokens.
+const REFUND_MAX: u64 = cell::POOL_MAX / 4;
+
+/// A limiter that decides in the process.
+pub type LeasedLimiter<T, C = SystemClock> = Limiter<Leased<T, C>, C>;
+
+/// A store that hands out tokens which it leased from another.
+pub struct Leased<T, C> {
+    engine: Arc<Engine<T, C>>,
+    names: Names,
+}
+
+impl<T: Table, C: Clock> Leased<T, C> {
+    /// The store behind it.
+    #[must_use]
+    pub fn store(&self) -> &CompositeStore<T> {
+        &self.engine.store
+    }
+
+    /// Buckets of which tokens are held or something is to be settled.
+    #[must_use]
+    pub fn held_keys(&self) -> usize {
+        self.engine.watched().len()
+    }
+
+    /// Requests and corrections decided here so far, as far as they have been looked at: up to a
+    /// quarter of the age that tokens may have ago.
+    #[must_use]
+    pub fn decisions(&self) -> u64 {
+        self.engine.meter.decisions()
+    }
+
+    /// Writes attempted to lease and to settle so far.
+    #[must_use]
+    pub fn writes(&self) -> u64 {
+        self.engine.meter.writes()
+    }
+}
+
+impl<T, C> std::fmt::Debug for Leased<T, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leased").finish_non_exhaustive()
+    }
+}
+
+impl<T: Table> Limiter<Leased<T, SystemClock>> {
+    /// A limiter that leases from this store.
+    #[must_use]
+    pub fn leased(store: CompositeStore<T>) -> Self {
+        Self::leased_with(store, SystemClock, LeaseSettings::default())
+    }
+}
+
+impl<T: Table, C: Clock + Clone> Limiter<Leased<T, C>, C> {
+    /// A limiter that leases from this store by another clock or otherwise.
+    #[must_use]
+    pub fn leased_with(store: CompositeStore<T>, clock: C, settings: LeaseSettings) -> Self {
+        let engine = Arc::new(Engine::new(store, clock.clone(), settings));
+        Self::with_clock(Leased { engine, names: Names::default() }, clock)
+    }
+}
+
+impl<T: Table, C: Clock> Limiter<Leased<T, C>, C> {
+    /// Gives back what is held and counts what was used; afterwards everything is as it would be
+    /// without leasing, and it may lease again. For the end of an invocation of a function that may be
+    /// frozen after it.
+    pub async fn flush(&self, deadline: Duration) -> SettleReport {
+        self.store().engine.settle_all(deadline).await
+    }
+
+    /// As [`flush`](Self::flush), for good: requests after it are writes of their own.
+    pub async fn shutdown(&self, deadline: Duration) -> SettleReport {
+        self.store().engine.shut();
+        self.flush(deadline).await
+    }
+}

@@ -1,0 +1,208 @@
+//! A request that is made over and over: put together once, then a few atomic operations each time.
+
+use std::sync::Arc;
+
+use sluicegate_core::{BucketId, EntityId};
+
+use super::Leased;
+use super::bucket::Bucket;
+use super::engine::Spent;
+use super::keys::KeyRef;
+use super::store::Wants;
+use crate::clock::Clock;
+use crate::error::AcquireError;
+use crate::lease::Lease;
+use crate::limiter::Limiter;
+use crate::request::AcquireRequest;
+use crate::store::{Cascade, Grant, Request, Store as _};
+use crate::table::Table;
+
+/// A request to a [`LeasedLimiter`](crate::LeasedLimiter) that was checked once: as long as the
+/// process holds tokens, it is decided without a call, a lock or an allocation.
+///
+/// ```
+/// # use sluicegate::{CompositeStore, Limit, LeasedLimiter, MemoryTable};
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let limiter = LeasedLimiter::leased(CompositeStore::on(MemoryTable::new()));
+/// let limits = [Limit::per_minute("rpm", 6_000)];
+/// let call = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();
+/// let call = call.prepare().await?;
+/// let ticket = call.acquire().await?;
+/// ticket.release(); // back into the process; dropping it keeps the tokens consumed
+/// let ticket = call.acquire_for("user-456").await?;
+/// ticket.into_lease().adjust("rpm", 2).await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Prepared<T, C> {
+    limiter: Limiter<Leased<T, C>, C>,
+    request: Request,
+    wants: Vec<Wants>,
+}
+
+/// Tokens that were taken. Dropping it keeps them consumed.
+#[must_use = "dropping a ticket keeps the tokens consumed"]
+pub struct Ticket<'a, T: Table, C: Clock> {
+    prepared: &'a Prepared<T, C>,
+    from: Source,
+}
+
+/// Which buckets a ticket is of.
+enum Source {
+    Prepared,
+    /// Another entity's bucket, and whatever others are prepared.
+    Other(Arc<Bucket>),
+    /// Whatever was found when it was not held.
+    Asked(Box<(Vec<Wants>, Spent)>),
+    Store(Box<Grant>),
+}
+
+impl<T: Table, C: Clock> AcquireRequest<&Limiter<Leased<T, C>, C>> {
+    /// Checks the request and looks up what it needs to know, so that it can be made over and over.
+    ///
+    /// # Errors
+    /// As for awaiting it; a limit that is short is no error here.
+    pub async fn prepare(self) -> Result<Prepared<T, C>, AcquireError> {
+        let (limiter, request) = self.checked()?;
+        let wants = limiter.store().wanted_by(&request).await?.unwrap_or_default();
+        Ok(Prepared { limiter: limiter.clone(), request, wants })
+    }
+}
+
+impl<T: Table, C: Clock> Prepared<T, C> {
+    /// Takes what is asked, if this process holds it; nothing is waited for.
+    #[inline]
+    pub fn try_acquire(&self) -> Option<Ticket<'_, T, C>> {
+        let engine = &self.limiter.store().engine;
+        let is_taken = match self.wants.as_slice() {
+            [want] => engine.take(&want.bucket, &want.asks, engine.now_ms()),
+            [] => false,
+            wants => self.limiter.store().take_held(wants, None),
+        };
+        is_taken.then_some(Ticket { prepared: self, from: Source::Prepared })
+    }
+
+    /// The same on behalf of another entity, of which this process has seen a request before. The
+    /// parent, if there is one, is the same: with [`Cascade::Stored`], nothing is taken here.
+    #[inline]
+    pub fn try_acquire_for(&self, entity: &str) -> Option<Ticket<'_, T, C>> {
+        let (first, others) = self.wants.split_first()?;
+        if self.request.cascade == Cascade::Stored {
+            return None;
+        }
+        let engine = &self.limiter.store().engine;
+        let bucket = engine.known(&KeyRef { entity, resource: &self.request.resource })?;
+        // The slots are those that the request was prepared for.
+        if !Arc::ptr_eq(&bucket.limits, &first.bucket.limits) {
+            return None;
+        }
+        let is_taken = if others.is_empty() {
+            engine.take(&bucket, &first.asks, engine.now_ms())
+        } else {
+            self.limiter.store().take_held(&self.wants, Some(&bucket))
+        };
+        is_taken.then_some(Ticket { prepared: self, from: Source::Other(bucket) })
+    }
+
+    /// Takes what is asked, or nothing; without a call if it is held.
+    ///
+    /// # Errors
+    /// As for awaiting the request.
+    #[inline]
+    pub async fn acquire(&self) -> Result<Ticket<'_, T, C>, AcquireError> {
+        match self.try_acquire() {
+            Some(ticket) => Ok(ticket),
+            None => self.ask(self.request.clone()).await,
+        }
+    }
+
+    /// The same on behalf of another entity.
+    ///
+    /// # Errors
+    /// As for awaiting the request.
+    #[inline]
+    pub async fn acquire_for(&self, entity: &str) -> Result<Ticket<'_, T, C>, AcquireError> {
+        if let Some(ticket) = self.try_acquire_for(entity) {
+            return Ok(ticket);
+        }
+        let entity = EntityId::new(entity).map_err(crate::error::InvalidRequest::from)?;
+        self.ask(Request { entity, ..self.request.clone() }).await
+    }
+
+    #[cold]
+    async fn ask(&self, request: Request) -> Result<Ticket<'_, T, C>, AcquireError> {
+        let store = self.limiter.store();
+        let from = match store.wanted_by(&request).await? {
+            None => None,
+            Some(wants) => match store.take_all(&wants, &request).await {
+                None => None,
+                Some(Ok(spent)) => Some(Source::Asked(Box::new((wants, spent)))),
+                Some(Err(error)) => return Err(error),
+            },
+        };
+        let from = match from {
+            Some(from) => from,
+            None => {
+                let clock = self.limiter.clock();
+                Source::Store(Box::new(store.store().acquire(&request, clock).await?))
+            }
+        };
+        Ok(Ticket { prepared: self, from })
+    }
+}
+
+impl<T: Table, C: Clock> Ticket<'_, T, C> {
+    /// Gives the tokens back to the process, which gives them to others or back to the bucket.
+    pub fn release(self) {
+        let store = self.prepared.limiter.store();
+        let prepared = &self.prepared.wants;
+        match &self.from {
+            Source::Prepared => prepared.iter().for_each(|want| store.give_back(want, None)),
+            Source::Other(bucket) => {
+                for (n, want) in prepared.iter().enumerate() {
+                    store.give_back(want, (n == 0).then_some(bucket));
+                }
+            }
+            Source::Asked(asked) => asked.0.iter().for_each(|want| store.give_back(want, None)),
+            Source::Store(grant) => {
+                for part in &grant.parts {
+                    if let Some(want) = store.wants(part.clone()) {
+                        store.give_back(&want, None);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The tokens as a lease, to be adjusted.
+    #[must_use]
+    pub fn into_lease(self) -> Lease<Leased<T, C>, C> {
+        let Prepared { limiter, request, wants } = self.prepared;
+        let grant = match self.from {
+            Source::Prepared => {
+                Spent::default().granted(wants.iter().map(|want| want.part.clone()))
+            }
+            Source::Other(bucket) => {
+                let mut parts: Vec<_> = wants.iter().map(|want| want.part.clone()).collect();
+                parts[0].bucket = BucketId { ..bucket.id.clone() };
+                Spent::default().granted(parts)
+            }
+            Source::Asked(asked) => asked.1.granted(asked.0.into_iter().map(|want| want.part)),
+            Source::Store(grant) => *grant,
+        };
+        Lease::granted(limiter, request.deadline, grant)
+    }
+}
+
+impl<T, C> std::fmt::Debug for Prepared<T, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prepared").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+impl<T: Table, C: Clock> std::fmt::Debug for Ticket<'_, T, C> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Ticket").field("of", &self.prepared.request).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,167 @@
+//! Strict: tokens are debited before they are handed out. One write settles and leases more.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sluicegate_core::Millitokens;
+use tokio::time::Instant;
+
+use super::bucket::Bucket;
+use super::cell::Ask;
+use super::draft::Draft;
+use super::engine::{Engine, Extent, Spent};
+use super::settings::Accounting;
+use crate::clock::Clock;
+use crate::composite::{Counting, Done, Doubt, Order};
+use crate::error::AcquireError;
+use crate::table::Table;
+
+impl<T: Table, C: Clock> Engine<T, C> {
+    /// Leases what is needed and can be used, and settles.
+    pub(super) async fn lease(
+        &self,
+        bucket: &Bucket,
+        need: &[Ask],
+        extent: Extent,
+        accounting: Accounting,
+        deadline: Duration,
+    ) -> Result<Spent, AcquireError> {
+        let until = Instant::now() + deadline;
+        let mut spent = self.settle_unanswered(bucket, extent, accounting, deadline).await?;
+        let times = self.times();
+        let drafted = bucket.books().as_mut().map(|books| {
+            let open_for = books.open_for_ms(times.now);
+            let draft = match extent {
+                Extent::Lease => bucket.draft(books, need, &self.settings, times),
+                Extent::SettleAll => bucket.closing_draft(books, times),
+            };
+            self.meter.decided(books, bucket);
+            (draft, books.configuration.clone(), open_for)
+        });
+        // Whoever has the flight keeps the books open.
+        let Some((draft, configuration, open_for)) = drafted else {
+            return Err(AcquireError::Contended { attempts: 0 });
+        };
+        let counting = counting(accounting, &draft);
+        if !draft.is_worth_a_write(counting) {
+            if let Some(books) = bucket.books().as_mut() {
+                bucket.undo(books, &draft, times);
+            }
+            return Ok(spent);
+        }
+        if accounting == Accounting::AtSettle {
+            self.meter.commit_age(open_for);
+        }
+        let order = Order {
+            bucket: &bucket.id,
+            configuration: &configuration,
+            wanted: &draft.wanted,
+            returned: &draft.returned,
+            counting,
+            deadline: until.saturating_duration_since(Instant::now()),
+        };
+        let start = Instant::now();
+        let result = self.store.lease(&order, &self.clock).await;
+        let mut books = bucket.books();
+        let Some(books) = books.as_mut() else { return Ok(spent) };
+        match result {
+            Ok(done) => {
+                self.note_duration(start.elapsed());
+                self.meter.count(u64::from(!need.is_empty()));
+                self.meter.leased(&done.leased, &draft.returned);
+                bucket.conclude(
+                    books,
+                    &draft,
+                    need,
+                    &done,
+                    self.settings.max_age_ms(),
+                    self.times(),
+                );
+                spent.add(self.spent(done));
+                Ok(spent)
+            }
+            Err(failed) => {
+                self.meter.wrote(failed.attempts);
+                match failed.doubt {
+                    Some(doubt) if doubt.is_lost() => self.meter.ambiguous(),
+                    Some(doubt) => books.unanswered = Some((doubt, draft)),
+                    None => bucket.undo(books, &draft, self.times()),
+                }
+                Err(failed.error)
+            }
+        }
+    }
+
+    /// Finds out what became of a write whose answer was lost.
+    async fn settle_unanswered(
+        &self,
+        bucket: &Bucket,
+        extent: Extent,
+        accounting: Accounting,
+        deadline: Duration,
+    ) -> Result<Spent, AcquireError> {
+        let taken = bucket.books().as_mut().and_then(|books| {
+            let unanswered = books.unanswered.take()?;
+            Some((unanswered, books.configuration.clone()))
+        });
+        let Some(((doubt, draft), configuration)) = taken else { return Ok(Spent::default()) };
+        let returned = returned_with(&draft, &doubt);
+        let nothing = BTreeMap::new();
+        let order = Order {
+            bucket: &bucket.id,
+            configuration: &configuration,
+            wanted: if extent == Extent::Lease { &draft.wanted } else { &nothing },
+            returned: &returned,
+            counting: counting(accounting, &draft),
+            deadline,
+        };
+        let result = self.store.resolve(&order, doubt, &self.clock).await;
+        let mut books = bucket.books();
+        let Some(books) = books.as_mut() else { return Ok(Spent::default()) };
+        match result {
+            Ok(done) => {
+                self.meter.leased(&done.leased, &draft.returned);
+                bucket.conclude(
+                    books,
+                    &draft,
+                    &[],
+                    &done,
+                    self.settings.max_age_ms(),
+                    self.times(),
+                );
+                Ok(self.spent(done))
+            }
+            Err(failed) => {
+                self.meter.wrote(failed.attempts);
+                match failed.doubt {
+                    Some(doubt) if !doubt.is_lost() => books.unanswered = Some((doubt, draft)),
+                    _ => self.meter.ambiguous(),
+                }
+                Err(failed.error)
+            }
+        }
+    }
+
+    pub(super) fn spent(&self, done: Done) -> Spent {
+        self.meter.wrote(done.attempts);
+        let Done { path, attempts, write_units, read_units, .. } = done;
+        Spent { path, attempts, write_units, read_units }
+    }
+}
+
+fn counting(accounting: Accounting, draft: &Draft) -> Counting<'_> {
+    match accounting {
+        Accounting::AtLease => Counting::Leased,
+        Accounting::AtSettle => Counting::Used(&draft.used),
+    }
+}
+
+/// What comes back, and the limits of a lease that must not land any more: the item is to remember
+/// its id, even when there is nothing else to say.
+fn returned_with(draft: &Draft, doubt: &Doubt) -> sluicegate_core::Amounts {
+    let mut returned = draft.returned.clone();
+    for limit in doubt.limits() {
+        returned.entry(limit.clone()).or_insert(Millitokens::ZERO);
+    }
+    returned
+}

@@ -1,0 +1,157 @@
+//! Looking after what is held: what is too old or not needed goes back, and at the end everything.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use sluicegate_core::BucketId;
+use tokio::time::Instant;
+
+use super::bucket::Bucket;
+use super::engine::{Engine, Extent};
+use crate::clock::Clock;
+use crate::error::AcquireError;
+use crate::table::Table;
+
+/// Between looks at what is held, this part of the age that tokens may have.
+const LOOKS: u64 = 4;
+/// Buckets looked at before other tasks get their turn.
+const LOOKED_AT_ONCE: usize = 256;
+/// Writes at once when everything is settled.
+const SETTLING_MAX: usize = 32;
+
+/// What was settled, and what was not.
+#[derive(Debug, Default)]
+pub struct SettleReport {
+    /// Buckets that held tokens or had something to settle, and do not any more.
+    pub settled: usize,
+    /// Buckets of which something is left, and why. Unused tokens of them are lost to the bucket
+    /// until it refills; what was not counted is missing from the usage.
+    pub unsettled: Vec<(BucketId, AcquireError)>,
+}
+
+impl<T: Table, C: Clock> Engine<T, C> {
+    /// Looks at what is held every now and then, as long as anything is.
+    pub(super) fn look_soon(self: &Arc<Self>) {
+        if self.is_looking.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            self.is_looking.store(false, Ordering::Release);
+            return;
+        };
+        let every = Duration::from_millis(self.settings.max_age_ms().unsigned_abs() / LOOKS);
+        let (engine, mut sleep) = (Arc::downgrade(self), self.clock.sleep(every));
+        runtime.spawn(async move {
+            loop {
+                sleep.await;
+                let Some(engine) = engine.upgrade() else { return };
+                if !engine.look().await {
+                    return;
+                }
+                sleep = engine.clock.sleep(every);
+            }
+        });
+    }
+
+    /// Looks at every bucket that holds tokens; false when there is none any more.
+    async fn look(self: &Arc<Self>) -> bool {
+        let watched = self.watched().clone();
+        let mut gone = Vec::with_capacity(watched.len());
+        for buckets in watched.chunks(LOOKED_AT_ONCE) {
+            gone.extend(buckets.iter().map(|bucket| self.look_at(bucket)));
+            tokio::task::yield_now().await;
+        }
+        let mut watched = self.watched();
+        // One that is watched anew is at the end as well.
+        let mut gone = gone.into_iter();
+        watched.retain(|_| !gone.next().unwrap_or(false));
+        if watched.is_empty() {
+            // Under the lock: whoever comes next sees it.
+            self.is_looking.store(false, Ordering::Release);
+        }
+        !watched.is_empty()
+    }
+
+    /// Looks at one bucket; true when there is nothing left to look after.
+    fn look_at(self: &Arc<Self>, bucket: &Arc<Bucket>) -> bool {
+        let times = self.times();
+        let mut guard = bucket.books();
+        let Some(books) = guard.as_mut() else { return true };
+        bucket.catch_up(books, times);
+        self.meter.decided(books, bucket);
+        if bucket.is_to_be_settled(books, &self.settings, times.now) {
+            if let Ok(alone) = books.flight.clone().try_lock_owned() {
+                let (engine, bucket) = (self.clone(), bucket.clone());
+                let extent = if books.is_empty() { Extent::SettleAll } else { Extent::Lease };
+                tokio::spawn(async move {
+                    let _alone = alone;
+                    let deadline = engine.settings.deadline;
+                    if let Err(error) = engine.write(&bucket, &[], extent, deadline).await {
+                        tracing::warn!(bucket = %bucket.id, %error, "leased tokens are not settled yet");
+                    }
+                });
+            }
+            return false;
+        }
+        // Somebody is about to lease.
+        let is_in_use = Arc::strong_count(&books.flight) > 1;
+        if is_in_use
+            || books.has_open(&self.settings)
+            || !books.is_empty()
+            || !bucket.cell.unwatch()
+        {
+            return false;
+        }
+        *guard = None;
+        true
+    }
+
+    /// Settles everything that is held.
+    pub(super) async fn settle_all(self: &Arc<Self>, deadline: Duration) -> SettleReport {
+        let until = Instant::now() + deadline;
+        let watched = self.watched().clone();
+        let each = watched.into_iter().map(|bucket| async move {
+            let left = || until.saturating_duration_since(Instant::now());
+            let flight = bucket.books().as_ref().map(|books| books.flight.clone());
+            let Some(flight) = flight else { return Ok(()) };
+            let settled = match tokio::time::timeout_at(until, flight.lock_owned()).await {
+                Ok(_alone) => self.write(&bucket, &[], Extent::SettleAll, left()).await,
+                Err(_) => Err(AcquireError::Contended { attempts: 0 }),
+            };
+            settled.map(drop).map_err(|error| (bucket.id.clone(), error))
+        });
+        let results: Vec<_> =
+            futures_util::stream::iter(each).buffer_unordered(SETTLING_MAX).collect().await;
+        let mut report = SettleReport::default();
+        for result in results {
+            match result {
+                Ok(()) => report.settled += 1,
+                Err(unsettled) => report.unsettled.push(unsettled),
+            }
+        }
+        report
+    }
+}
+
+impl<T, C> Drop for Engine<T, C> {
+    fn drop(&mut self) {
+        let watched = self.watched.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (mut buckets, mut unused, mut uncounted) = (0, 0, 0);
+        for bucket in watched.iter() {
+            let left = bucket.left(&self.settings);
+            buckets += usize::from(left != (0, 0));
+            unused += left.0;
+            uncounted += left.1;
+        }
+        if buckets > 0 {
+            tracing::warn!(
+                buckets,
+                unused_millitokens = unused,
+                uncounted_millitokens = uncounted,
+                "a limiter was dropped with tokens that are not settled: call `shutdown` before"
+            );
+        }
+    }
+}

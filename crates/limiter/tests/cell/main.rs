@@ -1,0 +1,119 @@
+//! Every interleaving of threads on the cell, as far as the memory model allows them (loom).
+#![allow(missing_docs, dead_code, clippy::unwrap_used, reason = "tests panic, and use a part")]
+
+/// The atomics of the model in the place of the real ones.
+mod sync {
+    pub(super) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
+}
+
+#[path = "../../src/leasing/cell.rs"]
+mod cell;
+
+use cell::{Ask, Cell, Took};
+use loom::sync::Arc;
+use loom::thread;
+
+fn cell(tokens: &[u64]) -> Arc<Cell> {
+    let cell = Cell::new(tokens.len());
+    cell.set_times(100, 100);
+    for (slot, tokens) in tokens.iter().enumerate() {
+        cell.put(slot.try_into().unwrap(), *tokens).unwrap();
+    }
+    Arc::new(cell)
+}
+
+fn left(cell: &Cell) -> Vec<u64> {
+    cell.slots.iter().map(|slot| slot.pool.tokens()).collect()
+}
+
+fn both(first: u64, second: u64) -> [Ask; 2] {
+    [Ask { slot: 0, milli: first }, Ask { slot: 1, milli: second }]
+}
+
+fn took(cell: &Cell, asks: &[Ask]) -> bool {
+    cell.take(asks, 50) != Took::Nothing
+}
+
+#[test]
+fn the_last_token_is_taken_once() {
+    loom::model(|| {
+        let cell = cell(&[1]);
+        let ask = [Ask { slot: 0, milli: 1 }];
+        let other = {
+            let cell = cell.clone();
+            thread::spawn(move || took(&cell, &ask))
+        };
+        let mine = took(&cell, &ask);
+        assert!(mine ^ other.join().unwrap());
+        assert_eq!(left(&cell), [0]);
+        assert_eq!(cell.slots[0].pool.takes(), 1);
+    });
+}
+
+#[test]
+fn several_limits_are_taken_together_or_not_at_all() {
+    loom::model(|| {
+        let cell = cell(&[3, 2]);
+        let other = {
+            let cell = cell.clone();
+            thread::spawn(move || took(&cell, &both(1, 2)))
+        };
+        let mine = took(&cell, &both(2, 1));
+        let other = other.join().unwrap();
+        // The second limit is enough for one of them; both may give way to a take that is undone.
+        assert!(!(mine && other));
+        let taken =
+            [2 * u64::from(mine) + u64::from(other), u64::from(mine) + 2 * u64::from(other)];
+        assert_eq!(left(&cell), [3 - taken[0], 2 - taken[1]]);
+        assert_eq!(cell.slots[0].pool.takes(), u32::from(mine) + u32::from(other));
+    });
+}
+
+#[test]
+fn what_is_drained_was_handed_to_nobody() {
+    loom::model(|| {
+        let cell = cell(&[2, 1]);
+        let taker = {
+            let cell = cell.clone();
+            thread::spawn(move || u64::from(took(&cell, &both(2, 1))))
+        };
+        let drained = [0, 1].map(|slot: usize| cell.slots[slot].pool.drain(9));
+        let taken = taker.join().unwrap();
+        let after = left(&cell);
+        assert_eq!(drained[0] + after[0] + 2 * taken, 2);
+        assert_eq!(drained[1] + after[1] + taken, 1);
+    });
+}
+
+#[test]
+fn what_is_given_back_never_lies_there_unwatched() {
+    loom::model(|| {
+        let cell = cell(&[0]);
+        cell.watch();
+        let watcher = {
+            let cell = cell.clone();
+            thread::spawn(move || cell.unwatch())
+        };
+        let seen = cell.put(0, 5).unwrap();
+        let is_left = watcher.join().unwrap();
+        assert!(!(seen && is_left), "each of them relies on the other");
+    });
+}
+
+#[test]
+fn a_new_lease_is_not_handed_out_by_the_old_ones_deadline() {
+    loom::model(|| {
+        let cell = cell(&[0]);
+        cell.set_times(10, 10);
+        let renewal = {
+            let cell = cell.clone();
+            thread::spawn(move || {
+                cell.set_times(60, 60);
+                cell.put(0, 1).unwrap();
+            })
+        };
+        let mine = took(&cell, &[Ask { slot: 0, milli: 1 }]);
+        renewal.join().unwrap();
+        assert_eq!(left(&cell), [1 - u64::from(mine)]);
+    });
+}
