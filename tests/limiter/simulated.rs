@@ -21,7 +21,7 @@ const TIME: Duration = Duration::from_secs(30);
 
 /// A table so many milliseconds away, there and back, more or less.
 #[derive(Debug, Clone)]
-struct Far(Memory, u64);
+pub(crate) struct Far(pub(crate) Memory, pub(crate) u64);
 
 impl Far {
     async fn travel(&self) {
@@ -60,9 +60,9 @@ impl Table for Far {
 
 /// The clock of the runtime, which stands still while there is work; some milliseconds off.
 #[derive(Debug, Clone, Copy)]
-struct Simulated {
-    start: Instant,
-    off_ms: i64,
+pub(crate) struct Simulated {
+    pub(crate) start: Instant,
+    pub(crate) off_ms: i64,
 }
 
 impl Clock for Simulated {

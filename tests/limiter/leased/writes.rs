@@ -1,0 +1,104 @@
+//! Writes counted at the table, for each acquire.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluicegate::{Limit, Prepared};
+use tokio::time::Instant;
+
+use super::{Counted, SECOND, consumed, strict};
+use crate::simulated::Simulated;
+
+type Call = Prepared<Counted, Simulated>;
+
+async fn prepared(table: &Counted) -> (super::Tested, Arc<Call>) {
+    let limiter = strict(table);
+    let ample = [Limit::per_second("rps", 200_000)];
+    let call = limiter.acquire("u0", "r").consume("rps", 1).limits(ample).no_cascade();
+    let call = Arc::new(call.prepare().await.unwrap());
+    (limiter, call)
+}
+
+/// One request for one token, given back if so wanted.
+async fn ask(call: Arc<Call>, entity: String, gives_back: bool, admitted: Arc<AtomicU64>) {
+    let ticket = call.acquire_for(&entity).await.unwrap();
+    if gives_back {
+        ticket.release();
+    }
+    admitted.fetch_add(1, Ordering::Relaxed);
+}
+
+/// 50,000 requests a second at an even pace, each on behalf of whom `who` picks; what was admitted.
+async fn load(call: &Arc<Call>, time: Duration, who: impl Fn() -> usize, gives_back: bool) -> u64 {
+    let admitted = Arc::new(AtomicU64::new(0));
+    let mut waiting = tokio::task::JoinSet::new();
+    let start = Instant::now();
+    let mut next = start;
+    while next < start + time {
+        for n in 0..50 {
+            let entity = format!("u{}", who());
+            let gives_back = gives_back && n % 2 == 0;
+            match call.try_acquire_for(&entity) {
+                Some(ticket) => {
+                    if gives_back {
+                        ticket.release();
+                    }
+                    admitted.fetch_add(1, Ordering::Relaxed);
+                }
+                None => _ = waiting.spawn(ask(call.clone(), entity, gives_back, admitted.clone())),
+            }
+        }
+        next += Duration::from_millis(1);
+        tokio::time::sleep_until(next).await;
+        while waiting.try_join_next().is_some() {}
+    }
+    while let Some(result) = waiting.join_next().await {
+        result.unwrap();
+    }
+    admitted.load(Ordering::Relaxed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_busy_bucket_costs_a_handful_of_writes() {
+    let table = Counted::new(4);
+    let (limiter, call) = prepared(&table).await;
+    let admitted = load(&call, 10 * SECOND, || 0, false).await;
+    let report = limiter.shutdown(SECOND).await;
+    println!("{admitted} admitted, {} writes, {report:?}", table.writes());
+    assert_eq!(admitted, 500_000);
+    assert!(table.writes() * 1_000 <= admitted, "{} writes", table.writes());
+    assert_eq!(consumed(&table, "u0").await, 500_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_given_back_costs_no_write() {
+    let table = Counted::new(4);
+    let (limiter, call) = prepared(&table).await;
+    let admitted = load(&call, 10 * SECOND, || 0, true).await;
+    limiter.shutdown(SECOND).await;
+    println!("{admitted} admitted, {} writes", table.writes());
+    assert!(table.writes() * 10_000 <= admitted, "{} writes", table.writes());
+    assert_eq!(consumed(&table, "u0").await, 250_000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_keys_cost_a_write_a_second_each_at_most() {
+    fastrand::seed(5);
+    let table = Counted::new(4);
+    let (limiter, call) = prepared(&table).await;
+    // Zipf with exponent 1.
+    let sums: Vec<f64> = (1..=1_000)
+        .scan(0.0, |sum, n| {
+            *sum += 1.0 / f64::from(n);
+            Some(*sum)
+        })
+        .collect();
+    let total = sums[sums.len() - 1];
+    let who = || sums.partition_point(|sum| *sum < fastrand::f64() * total);
+    let admitted = load(&call, 10 * SECOND, who, false).await;
+    limiter.shutdown(SECOND).await;
+    println!("{admitted} admitted, {} writes", table.writes());
+    assert_eq!(admitted, 500_000);
+    assert!(table.writes() * 1_000 <= admitted * 25, "{} writes", table.writes());
+}
