@@ -44,6 +44,18 @@ async fn who_waits_for_a_claim_that_is_not_answered_finds_the_table_silent() {
     unavailable(longer);
 }
 
+/// The second gets its turn when there is no time left for it.
+#[tokio::test(start_paused = true)]
+async fn who_waits_as_long_as_the_one_before_finds_the_table_silent() {
+    let (table, clock, limiter) = used().await;
+    clock.advance(Duration::from_secs(10));
+    table.on_writes([Act::Hang; 2]);
+    let ask = || ask!(limiter, 1).deadline(Duration::from_millis(500)).into_future();
+    let (first, second) = tokio::join!(ask(), ask());
+    unavailable(first);
+    unavailable(second);
+}
+
 /// The one before is answered, if only by a throttled table.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_claim_behind_a_throttled_one_is_contended() {

@@ -289,7 +289,9 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                         .await
                         .ok()
                         .and_then(Result::ok);
-                    self.met_silence |= permit.is_none() && entry.answers() == answers;
+                    // Who had it before may have waited in vain until now, too.
+                    let is_late = permit.is_none() || self.run.is_over();
+                    self.met_silence |= is_late && entry.answers() == answers;
                     permit
                 }
             };
