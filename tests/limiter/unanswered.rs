@@ -49,11 +49,10 @@ async fn who_waits_for_a_claim_that_is_not_answered_finds_the_table_silent() {
 async fn who_waits_as_long_as_the_one_before_finds_the_table_silent() {
     let (table, clock, limiter) = used().await;
     clock.advance(Duration::from_secs(10));
-    table.on_writes([Act::Hang; 2]);
+    table.on_writes([Act::Hang; 4]);
     let ask = || ask!(limiter, 1).deadline(Duration::from_millis(500)).into_future();
-    let (first, second) = tokio::join!(ask(), ask());
-    unavailable(first);
-    unavailable(second);
+    let asked = futures_util::future::join_all([ask(), ask(), ask(), ask()]).await;
+    asked.into_iter().for_each(unavailable);
 }
 
 /// The one before is answered, if only by a throttled table.
