@@ -55,14 +55,15 @@ async fn who_waits_as_long_as_the_one_before_finds_the_table_silent() {
     asked.into_iter().for_each(unavailable);
 }
 
-/// The one before is answered, if only by a throttled table.
+/// The one before is answered, if only by a throttled table, and more than once in that time: its
+/// pauses are shorter.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_claim_behind_a_throttled_one_is_contended() {
     let (table, clock, limiter) = used().await;
     clock.advance(Duration::from_secs(10));
-    table.on_writes([Act::Throttle; 40]);
+    table.on_writes([Act::Throttle; 1_000]);
     let ask = |millis| ask!(limiter, 1).deadline(Duration::from_millis(millis)).into_future();
-    let (first, second) = tokio::join!(ask(60), ask(30));
+    let (first, second) = tokio::join!(ask(1_000), ask(500));
     for result in [first, second] {
         assert!(matches!(result, Err(AcquireError::Contended { .. })), "{result:?}");
     }

@@ -283,7 +283,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 Ok(permit) => Some(permit),
                 Err(_) => {
                     waited = true;
-                    let answers = entry.answers();
+                    let (answers, since) = (entry.answers(), Instant::now());
                     // Closed never; the time of the call ends it elsewhere.
                     let permit = tokio::time::timeout_at(self.run.deadline, entry.claims.acquire())
                         .await
@@ -291,7 +291,9 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                         .and_then(Result::ok);
                     // Who had it before may have waited in vain until now, too.
                     let is_late = permit.is_none() || self.run.is_over();
-                    self.met_silence |= is_late && entry.answers() == answers;
+                    let is_silent =
+                        entry.answers() == answers && self.run.is_silence(since.elapsed());
+                    self.met_silence |= is_late && is_silent;
                     permit
                 }
             };

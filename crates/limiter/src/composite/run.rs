@@ -98,6 +98,11 @@ impl<'a> Run<'a> {
         true
     }
 
+    /// Whether nothing was heard for longer than anybody pauses whom the table answers.
+    pub(crate) fn is_silence(&self, time: Duration) -> bool {
+        time > PAUSE_MAX + self.quickest
+    }
+
     /// Whether it has lost so often that others should go first.
     pub(crate) fn has_paused(&self) -> bool {
         self.attempts > ATTEMPTS_AT_ONCE
