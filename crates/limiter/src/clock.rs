@@ -10,10 +10,18 @@ use futures_util::future::BoxFuture;
 use sluicegate_core::EpochMillis;
 use tokio::sync::watch;
 
+/// How late [`Clock::now_roughly`] may be: a tick of a kernel that ticks a hundred times a second.
+pub const ROUGH: Duration = Duration::from_millis(10);
+
 /// Tells the time and waits.
 pub trait Clock: Send + Sync + 'static {
     /// The instant, in milliseconds since 1970. It may be set back between two calls.
     fn now(&self) -> EpochMillis;
+
+    /// The instant, or one up to [`ROUGH`] before it, where that is cheaper to have.
+    fn now_roughly(&self) -> EpochMillis {
+        self.now()
+    }
 
     /// Waits at least `duration` from the call on, not from the first poll.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
@@ -24,6 +32,14 @@ pub trait Clock: Send + Sync + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    /// The time of the kernel's last tick: no counter is read. It goes on while the process is frozen.
+    #[cfg(target_os = "linux")]
+    #[inline]
+    fn now_roughly(&self) -> EpochMillis {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        EpochMillis::new(now.tv_sec * 1_000 + now.tv_nsec / 1_000_000).unwrap_or(EpochMillis::MIN)
+    }
+
     fn now(&self) -> EpochMillis {
         // A clock before 1970 is not set: zero is as good as anything it could say.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -117,6 +133,17 @@ mod tests {
     fn the_system_clock_tells_this_century() {
         let now = SystemClock.now();
         assert!(now > at(1_700_000_000_000) && now < at(4_000_000_000_000), "{now}");
+    }
+
+    #[test]
+    fn the_rough_time_is_late_by_a_tick_at_most() {
+        for _ in 0..1_000 {
+            let (before, rough) = (SystemClock.now(), SystemClock.now_roughly());
+            let after = SystemClock.now();
+            assert!(rough <= after, "{rough} after {after}");
+            // A tick, and however long nobody let it run between the two calls.
+            assert!(rough.get() + 1_000 >= before.get(), "{rough} long before {before}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

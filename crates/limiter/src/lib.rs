@@ -174,7 +174,7 @@ mod table;
 pub mod tower;
 
 pub use adjust::AdjustRequest;
-pub use clock::{Clock, SystemClock, TestClock};
+pub use clock::{Clock, ROUGH, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};
 pub use dynamo::DynamoTable;

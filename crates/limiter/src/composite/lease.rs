@@ -116,19 +116,7 @@ impl<T: Table> CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<(Option<Arc<CompositeBucket>>, f64), AcquireError> {
         let mut run = Run::new(clock, order.deadline);
-        let entry = self.images.entry(order.bucket);
-        let run_mut = &mut run;
-        let (image, doubt) = (None, None);
-        let mut leasing = Leasing {
-            store: self,
-            run: run_mut,
-            order,
-            entry,
-            image,
-            is_fresh: false,
-            doubt,
-            is_fence: false,
-        };
+        let mut leasing = Leasing::new(self, &mut run, order, None);
         let image = leasing.look().await?;
         Ok((image, run.read_units))
     }
@@ -139,18 +127,7 @@ impl<T: Table> CompositeStore<T> {
         doubt: Option<Doubt>,
         mut run: Run<'_>,
     ) -> Result<Done, Failed> {
-        let entry = self.images.entry(order.bucket);
-        let (image, run_mut) = (None, &mut run);
-        let mut leasing = Leasing {
-            store: self,
-            run: run_mut,
-            order,
-            entry,
-            image,
-            is_fresh: false,
-            doubt,
-            is_fence: false,
-        };
+        let mut leasing = Leasing::new(self, &mut run, order, doubt);
         let result = leasing.finish().await;
         let (doubt, image) = (leasing.doubt.take(), leasing.image.take());
         let Run { attempts, write_units, read_units, .. } = run;

@@ -6,32 +6,33 @@ use std::sync::Arc;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
     Acquire, Adjustment, Amounts, BucketId, Change, CompositeBucket, Decision, EpochMillis,
-    LIMITS_MAX, Millitokens, Presume, Settle, Settlement, Standing, Wait, Wanted, WritePath,
-    WritePlan, lease, lease_size, settle,
+    LIMITS_MAX, Millitokens, Presume, Settle, Settlement, Standing, Wanted, WritePath, WritePlan,
+    lease, lease_size, settle,
 };
 
 use super::CompositeStore;
 use super::images::{Entry, Known};
 use super::lease::{Counting, Doubt, Order};
+use super::refusal::{counted_from, no};
 use super::run::Run;
-use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible};
+use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::table::{Consistency, Table, Trouble, WriteError, Written};
 
 /// Writes to lease ahead of need that may lose to others: whoever needs tokens waits for it.
 const AHEAD_ATTEMPTS: u32 = 2;
 
 pub(super) struct Leasing<'s, 'r, 'c, T> {
-    pub(super) store: &'s CompositeStore<T>,
-    pub(super) run: &'r mut Run<'c>,
-    pub(super) order: &'r Order<'r>,
-    pub(super) entry: Arc<Entry>,
+    store: &'s CompositeStore<T>,
+    run: &'r mut Run<'c>,
+    order: &'r Order<'r>,
+    entry: Arc<Entry>,
     pub(super) image: Option<Arc<CompositeBucket>>,
     /// The table said so during this call.
-    pub(super) is_fresh: bool,
+    is_fresh: bool,
     pub(super) doubt: Option<Doubt>,
     /// What was leased in a write that was not answered is not there any more: only the rest of it is
     /// done, under its id.
-    pub(super) is_fence: bool,
+    is_fence: bool,
 }
 
 /// What an image comes to.
@@ -44,7 +45,18 @@ enum Step {
     Unknown(InvalidRequest),
 }
 
-impl<T: Table> Leasing<'_, '_, '_, T> {
+impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
+    pub(super) fn new(
+        store: &'s CompositeStore<T>,
+        run: &'r mut Run<'c>,
+        order: &'r Order<'r>,
+        doubt: Option<Doubt>,
+    ) -> Self {
+        let entry = store.images.entry(order.bucket);
+        let image = None;
+        Self { store, run, order, entry, image, is_fresh: false, doubt, is_fence: false }
+    }
+
     pub(super) async fn finish(&mut self) -> Result<(Amounts, Option<WritePath>), AcquireError> {
         let is_resolving = self.doubt.is_some();
         match self.entry.known() {
@@ -162,31 +174,31 @@ impl<T: Table> Leasing<'_, '_, '_, T> {
 
     fn may_refuse(&self, now: EpochMillis) -> bool {
         let deny_cache = self.store.settings.deny_cache;
-        self.is_fresh || self.entry.known().is_some_and(|known| known.may_refuse(now, deny_cache))
+        // What was known before a write whose answer was lost does not tell whether it landed.
+        let known = self.entry.known().filter(|_| self.doubt.is_none());
+        self.is_fresh || known.is_some_and(|known| known.may_refuse(now, deny_cache))
     }
 
     /// "No" after losing to somebody who claimed a moment ago and left too little: what has accrued
     /// since is a few milliseconds' worth, for which everybody on the bucket writes.
     fn outrun(&self) -> Option<AcquireError> {
-        let interval = u64::from(self.store.settings.claim_interval.0);
-        let claimed_at = self.image.as_ref()?.refilled_at;
-        if claimed_at.get().abs_diff(self.run.now().get()) >= interval {
+        let interval = u128::from(self.store.settings.claim_interval.0);
+        let before_ms = interval.min(self.store.settings.deny_cache.as_millis());
+        let (at, now) = (self.image.as_ref()?.refilled_at, self.run.now());
+        let age_ms = u128::from(at.get().abs_diff(now.get()));
+        if age_ms >= before_ms && (at < self.run.began || age_ms >= interval) {
             return None;
         }
-        match self.step(claimed_at) {
-            Step::Short(standings) => Some(self.refusal(standings)),
-            _ => None,
+        let Step::Short(mut standings) = self.step(at) else { return None };
+        for standing in &mut standings {
+            standing.wait = counted_from(now, at, standing.wait);
         }
+        Some(self.refusal(standings))
     }
 
     fn refusal(&self, standings: Vec<Standing>) -> AcquireError {
-        let entity = &self.order.bucket.entity;
-        let limits: Vec<_> =
-            standings.into_iter().map(|standing| LimitStatus::new(entity, standing)).collect();
-        if limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst) {
-            return NeverAdmissible { limits }.into();
-        }
-        LimitExceeded::new(limits).into()
+        let status = |standing| LimitStatus::new(&self.order.bucket.entity, standing);
+        no(standings.into_iter().map(status).collect())
     }
 
     /// Sends a plan; true when it was done.

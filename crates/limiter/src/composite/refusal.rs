@@ -97,7 +97,7 @@ pub(crate) fn no(limits: Vec<LimitStatus>) -> AcquireError {
 }
 
 /// A wait as of another instant, as one from `now` on; what is there by now is worth another try.
-fn counted_from(now: EpochMillis, as_of: EpochMillis, wait: Wait) -> Wait {
+pub(super) fn counted_from(now: EpochMillis, as_of: EpochMillis, wait: Wait) -> Wait {
     let Wait::Millis(millis) = wait else { return wait };
     let passed = i128::from(now.get()) - i128::from(as_of.get());
     let left = (i128::from(millis) - passed).max(1);

@@ -98,7 +98,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
     }
 
     fn takes(&self, bucket: &Bucket, need: &[Ask]) -> bool {
-        bucket.cell.take(need, self.now_ms()) != Took::Nothing
+        bucket.cell.take(need, self.rough_ms()) != Took::Nothing
     }
 
     /// One commit, if there is anything to commit: what it took and the balance after it.

@@ -20,6 +20,8 @@ pub(super) struct Books {
     pub(super) flight: Arc<tokio::sync::Mutex<()>>,
     /// When the last lease ends.
     pub(super) ends_ms: i64,
+    /// The time when somebody looked last.
+    pub(super) seen_ms: i64,
     /// A write whose answer was lost, and what it was to settle.
     pub(super) unanswered: Option<(Doubt, Draft)>,
     /// The id of a commit that is under way or was not answered.
@@ -43,6 +45,7 @@ impl Books {
             configuration,
             flight: Arc::default(),
             ends_ms: i64::MIN,
+            seen_ms: i64::MIN,
             unanswered: None,
             commit: None,
             doubtful: Vec::new(),

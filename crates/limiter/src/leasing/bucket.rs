@@ -10,6 +10,10 @@ use super::account::Account;
 use super::books::{Books, Times};
 use super::cell::{Ask, Cell, POOL_MAX};
 use super::settings::{LeaseMode, LeaseSettings};
+use crate::clock::ROUGH;
+
+const ROUGH_MS: i64 = 10;
+const _: () = assert!(ROUGH.as_millis() == ROUGH_MS as u128);
 
 #[derive(Debug)]
 pub(super) struct Bucket {
@@ -55,8 +59,11 @@ impl Bucket {
 
     /// Takes over what happened to the pools, and says until when they may be taken from.
     pub(super) fn catch_up(&self, books: &mut Books, times: Times) {
+        // By a clock that was set back, tokens would seem younger than they are.
+        let is_set_back = times.now < books.seen_ms;
+        books.seen_ms = times.now;
         for (account, slot) in books.accounts.iter_mut().zip(&self.cell.slots) {
-            account.catch_up(&slot.pool, times.now);
+            account.catch_up(&slot.pool, if is_set_back { i64::MAX } else { times.now });
         }
         self.tell(books, times);
     }
@@ -64,7 +71,8 @@ impl Bucket {
     /// Tells the cell how long its tokens last.
     pub(super) fn tell(&self, books: &Books, times: Times) {
         let deadline = books.accounts.iter().filter_map(Account::until_ms).min();
-        let deadline = deadline.unwrap_or(i64::MIN);
+        // Those who take look at a clock that may be late.
+        let deadline = deadline.unwrap_or(i64::MIN).saturating_sub(ROUGH_MS);
         // Who asks once in a while does not need tokens in store.
         let is_busy = |account: &Account| account.expected(times.lead) >= account.unit.max(1);
         let lead = if books.accounts.iter().any(is_busy) { times.lead } else { 0 };

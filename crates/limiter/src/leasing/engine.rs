@@ -95,6 +95,12 @@ impl<T: Table, C: Clock> Engine<T, C> {
         self.clock.now().get()
     }
 
+    /// The time as a take needs it: [`ROUGH`](crate::clock::ROUGH) late at most.
+    #[inline]
+    pub(super) fn rough_ms(&self) -> i64 {
+        self.clock.now_roughly().get()
+    }
+
     pub(super) fn times(&self) -> Times {
         // Twice as long as the last writes took, and a little for those who are woken by it.
         let lead = 2 * self.write_ms.load(Ordering::Relaxed) + 2;
@@ -181,7 +187,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
         let Ok(alone) = tokio::time::timeout_at(until, flight.lock_owned()).await else {
             return Some(Err(AcquireError::Contended { attempts: 0 }));
         };
-        if self.take(bucket, asks, self.now_ms()) {
+        if self.take(bucket, asks, self.rough_ms()) {
             return Some(Ok(Spent::default()));
         }
         // Whoever stops waiting for it leaves it to others; what was leased is in the books.

@@ -1,37 +1,7 @@
 //! Deciding in the process: tokens leased ahead of need, handed out by a few atomic operations, and
 //! a handful of writes.
 //!
-//! ```
-//! use sluicegate::{CompositeStore, Limit, LeasedLimiter, MemoryTable};
-//! # use std::time::Duration;
-//!
-//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! // Instead of Limiter::new(store): everything else stays as it is.
-//! let limiter = LeasedLimiter::leased(CompositeStore::on(MemoryTable::new()));
-//! let limits = [Limit::per_minute("rpm", 6_000)];
-//! for _ in 0..1_000 {
-//!     limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits.clone()).await?;
-//! }
-//! let report = limiter.shutdown(Duration::from_secs(5)).await;
-//! assert!(report.unsettled.is_empty());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! # })?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! | | tokens admitted in any time | counted as consumed | a crash costs |
-//! |---|---|---|---|
-//! | [`Strict`](LeaseMode::Strict), [`AtLease`](Accounting::AtLease) | what the bucket held and earned, and what was leased before | when leased; what comes back is taken out again | what the process held is neither used nor given back, and counted: at most one lease |
-//! | `Strict`, [`AtSettle`](Accounting::AtSettle) | the same | when handed out, with the next write | the same, and what it handed out since its last write is not counted: at most one lease |
-//! | [`WriteBehind`](LeaseMode::WriteBehind) | that, and `threshold` for each process | when handed out | what it handed out since its last write is neither debited nor counted: at most `threshold` |
-//!
-//! A lease is as large as what the process handed out lately suggests, and never more than a part of
-//! what is there, so that others find something, too. More is leased in the background before it
-//! runs out. When a bucket is short, leases are no larger than what is asked: every request is one
-//! write, as without leasing, and a refusal names the exact wait.
-//!
-//! Giving back ([`Lease::release`](crate::Lease::release)) and correcting downwards costs no call;
-//! correcting upwards takes from what is held, or goes to the store when that is not enough.
+//! [`LeasedLimiter`] says what users need to know; the parts are in files of their own.
 
 mod account;
 mod behind;
@@ -69,7 +39,39 @@ use crate::table::Table;
 /// Larger amounts are given back to the store, in millitokens.
 const REFUND_MAX: u64 = cell::POOL_MAX / 4;
 
-/// A limiter that decides in the process.
+/// A limiter that decides in the process: by tokens leased from the store ahead of need, in a few
+/// atomic operations each, and with a handful of writes.
+///
+/// ```
+/// use sluicegate::{CompositeStore, Limit, LeasedLimiter, MemoryTable};
+/// # use std::time::Duration;
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// // Instead of Limiter::new(store): everything else stays as it is.
+/// let limiter = LeasedLimiter::leased(CompositeStore::on(MemoryTable::new()));
+/// let limits = [Limit::per_minute("rpm", 6_000)];
+/// for _ in 0..1_000 {
+///     limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits.clone()).await?;
+/// }
+/// let report = limiter.shutdown(Duration::from_secs(5)).await;
+/// assert!(report.unsettled.is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// What each mode guarantees, and what a crash costs: see [`LeaseMode`].
+///
+/// A lease is as large as what the process handed out lately suggests, and never more than a part of
+/// what is there, so that others find something, too. More is leased in the background before it
+/// runs out. When a bucket is short, leases are no larger than what is asked: every request is one
+/// write, as without leasing, and a refusal names the exact wait.
+///
+/// Giving back ([`Lease::release`](crate::Lease::release)) and correcting downwards costs no call;
+/// correcting upwards takes from what is held, or goes to the store when that is not enough.
+///
+/// Of a bucket whose tokens are held, [`Lease::remaining`](crate::Lease::remaining) is what the table
+/// had left when it answered last: neither what this process holds nor what it has not written yet.
 pub type LeasedLimiter<T, C = SystemClock> = Limiter<Leased<T, C>, C>;
 
 /// A store that hands out tokens which it leased from another.

@@ -76,7 +76,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     pub fn try_acquire(&self) -> Option<Ticket<'_, T, C>> {
         let engine = &self.limiter.store().engine;
         let is_taken = match self.wants.as_slice() {
-            [want] => engine.take(&want.bucket, &want.asks, engine.now_ms()),
+            [want] => engine.take(&want.bucket, &want.asks, engine.rough_ms()),
             [] => false,
             wants => self.limiter.store().take_held(wants, None),
         };
@@ -98,7 +98,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
             return None;
         }
         let is_taken = if others.is_empty() {
-            engine.take(&bucket, &first.asks, engine.now_ms())
+            engine.take(&bucket, &first.asks, engine.rough_ms())
         } else {
             self.limiter.store().take_held(&self.wants, Some(&bucket))
         };

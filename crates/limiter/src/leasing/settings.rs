@@ -8,7 +8,7 @@ pub struct LeaseSettings {
     /// Whether tokens are debited before they are handed out.
     pub mode: LeaseMode,
     /// How long tokens may be handed out after they were leased; 1 s. What is left then goes back
-    /// with the next write, or by itself half as long again later. At least 10 ms.
+    /// with the next write, or by itself half as long again later. At least 40 ms.
     pub max_age: Duration,
     /// A lease takes at least so many requests like the largest one; 1.
     pub min: u32,
@@ -21,6 +21,12 @@ pub struct LeaseSettings {
 }
 
 /// What a process may hand out.
+///
+/// | | tokens admitted in any time | counted as consumed | a crash costs |
+/// |---|---|---|---|
+/// | [`Strict`](Self::Strict), [`AtLease`](Accounting::AtLease) | what the bucket held and earned, and what was leased before | when leased; what comes back is taken out again | what the process held is neither used nor given back, and counted: at most one lease, and one on its way |
+/// | `Strict`, [`AtSettle`](Accounting::AtSettle) | the same | when handed out, with the next write | the same, and what it handed out since its last write is not counted |
+/// | [`WriteBehind`](Self::WriteBehind) | that, and `threshold` for each process | when handed out, with the next write | what it handed out since its last write is neither debited nor counted: at most `threshold` |
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseMode {
     /// Tokens that are debited from the shared bucket already.
@@ -67,6 +73,6 @@ impl Default for LeaseSettings {
 
 impl LeaseSettings {
     pub(super) fn max_age_ms(&self) -> i64 {
-        i64::try_from(self.max_age.as_millis()).unwrap_or(i64::MAX / 4).max(10)
+        i64::try_from(self.max_age.as_millis()).unwrap_or(i64::MAX / 4).max(40)
     }
 }

@@ -61,7 +61,7 @@ impl<T: Table, C: Clock> Leased<T, C> {
 
     /// Takes from every bucket, or from none, what is held; from this one instead of the first.
     pub(super) fn take_held(&self, wants: &[Wants], first: Option<&Arc<Bucket>>) -> bool {
-        let now_ms = self.engine.now_ms();
+        let now_ms = self.engine.rough_ms();
         let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&wants[n].bucket);
         for (n, want) in wants.iter().enumerate() {
             if !self.engine.take(bucket(n), &want.asks, now_ms) {
@@ -78,7 +78,7 @@ impl<T: Table, C: Clock> Leased<T, C> {
         wants: &[Wants],
         request: &Request,
     ) -> Option<Result<Spent, AcquireError>> {
-        let now_ms = self.engine.now_ms();
+        let now_ms = self.engine.rough_ms();
         let mut total = Spent::default();
         for (n, want) in wants.iter().enumerate() {
             if self.engine.take(&want.bucket, &want.asks, now_ms) {
@@ -133,7 +133,7 @@ impl<T: Table, C: Clock> Leased<T, C> {
             let is_done = by.get() < 0
                 || match ask {
                     Some(ask) if !is_doubtful => {
-                        let now_ms = self.engine.now_ms();
+                        let now_ms = self.engine.rough_ms();
                         self.engine.take(bucket, &[ask], now_ms)
                     }
                     _ => false,

@@ -1,0 +1,87 @@
+//! Bytes per key of a leased limiter, by what the process has resident.
+//!
+//! `cargo run --profile bench -p sluicegate --example leased_memory`: a million keys, each with one
+//! limit and one request. The table answers and remembers nothing, and the store behind remembers a
+//! thousand buckets, so that what is counted are the keys of the leases.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example that reports")]
+
+use std::time::Duration;
+
+use sluicegate::{
+    BucketId, CompositeStore, Consistency, LeaseSettings, LeasedLimiter, Limit, ReadItems,
+    Settings, SystemClock, Table, TogetherError, Trouble, WriteError, Written,
+};
+use sluicegate_core::WritePlan;
+use sluicegate_core::keys::ItemKey;
+
+const KEYS: usize = 1_000_000;
+const AT_ONCE: usize = 10_000;
+
+/// Says yes and forgets it.
+#[derive(Debug)]
+struct Forgetful;
+
+impl Table for Forgetful {
+    async fn write(&self, _: &BucketId, _: &WritePlan) -> Result<Written, WriteError> {
+        Ok(Written { image: None, write_units: 1.0 })
+    }
+
+    async fn write_together(
+        &self,
+        _: &[(BucketId, WritePlan)],
+        _: &str,
+    ) -> Result<f64, TogetherError> {
+        Ok(4.0)
+    }
+
+    async fn read(&self, keys: &[ItemKey], _: Consistency) -> Result<ReadItems, Trouble> {
+        Ok(ReadItems { items: vec![None; keys.len()], read_units: 0.5 })
+    }
+}
+
+fn resident_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    let kilobytes = line.split_whitespace().nth(1).unwrap();
+    kilobytes.parse::<usize>().unwrap() * 1_024
+}
+
+/// Asks once for every key; what that added for each of them.
+async fn bytes_per_key(max_age: Duration, pause: Duration) -> usize {
+    let store = Settings { buckets_max: 1_000, ..Settings::default() };
+    let store = CompositeStore::with_settings(Forgetful, store);
+    let settings = LeaseSettings { max_age, max_keys: 2 * KEYS, ..LeaseSettings::default() };
+    let limiter = LeasedLimiter::leased_with(store, SystemClock, settings);
+    let limits = [Limit::per_minute("rpm", 1_000)];
+    let request = limiter.acquire("user", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();
+    let call = request.prepare().await.unwrap();
+    let ask = async |from: usize| {
+        for n in from..from + AT_ONCE {
+            drop(call.acquire_for(&format!("user-{n:09}")).await.unwrap());
+        }
+        tokio::time::sleep(pause).await;
+    };
+    ask(KEYS).await;
+    let before = resident_bytes();
+    for from in (0..KEYS).step_by(AT_ONCE) {
+        ask(from).await;
+    }
+    let after = resident_bytes();
+    limiter.flush(Duration::from_secs(30)).await;
+    (after - before) / KEYS
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let kind = std::env::args().nth(1).unwrap_or_default();
+    if kind == "held" {
+        let held = bytes_per_key(Duration::from_secs(36_000), Duration::ZERO).await;
+        println!("{held} bytes for a key of which tokens are held or something is to be settled");
+        return;
+    }
+    let idle = bytes_per_key(Duration::from_millis(40), Duration::from_millis(150)).await;
+    println!("{idle} bytes for a key of which nothing is held");
+    let program = std::env::current_exe().unwrap();
+    // In a process of its own: what was freed stays resident.
+    assert!(std::process::Command::new(program).arg("held").status().unwrap().success());
+}
