@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sluicegate::{AcquireError, DynamoTable, Limit, TestClock};
+use sluicegate::{
+    Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, LeasedLimiter,
+    Limit, Limiter, Store, TestClock,
+};
 use sluicegate_local::InProcess;
 use sluicegate_local::poller::{BatchSize, Duplicates, Poller, Settings as PollerSettings};
 use sluicegate_processor::{Processor, Settings};
@@ -32,9 +35,12 @@ fn operations(kind: &EngineKind) -> usize {
 }
 
 /// Random work on a table; what it took less what it gave back.
-async fn work(table: DynamoTable, seed: u64, operations: usize) -> Sums {
-    let clock = TestClock::at(at(T0));
-    let limiter = limiter(table, &clock);
+async fn work<S: Store>(
+    limiter: &Limiter<S, TestClock>,
+    clock: &TestClock,
+    seed: u64,
+    operations: usize,
+) -> Sums {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut sums = Sums::new();
     let mut leases = Vec::new();
@@ -103,37 +109,60 @@ async fn usage_windows_are_what_was_granted_less_what_was_given_back() {
             }
             left -= some;
             let name = engine.create_table().await;
-            let sums = work(DynamoTable::new(engine.client(), &name), seed, some).await;
-
-            let processor = Processor::new(engine.client().clone(), Settings::new(&name));
-            let function = InProcess::new(processor, Duration::from_secs(60));
-            let settings = PollerSettings {
-                batch_size: BatchSize::new(100).unwrap(),
-                duplicates: Some(Duplicates::seeded(seed)),
-                ..PollerSettings::default()
-            };
-            let mut poller = Poller::new(engine.stream(&name).await, function, settings);
-            let report = poller.drain().await.unwrap();
-            let usages = read_usages(engine.client(), &name).await;
-            for kind in ["hour", "day"] {
-                let mut found = Sums::new();
-                for ((entity, _, _, _), usage) in usages.iter().filter(|(id, _)| id.2 == kind) {
-                    for (limit, milli) in &usage.consumed_milli {
-                        *found.entry((entity.clone(), limit.clone())).or_default() += milli;
-                    }
-                }
-                found.retain(|_, sum| *sum != 0);
-                let mut sums = sums.clone();
-                sums.retain(|_, sum| *sum != 0);
-                assert_eq!(found, sums, "{kind} windows, seed {seed}");
-            }
-            println!(
-                "{:?}: {some} operations, {} records, {} windows",
-                engine.kind(),
-                report.records,
-                usages.len()
-            );
+            let clock = TestClock::at(at(T0));
+            let limiter = limiter(DynamoTable::new(engine.client(), &name), &clock);
+            let sums = work(&limiter, &clock, seed, some).await;
+            check_windows(&engine, &name, sums, seed).await;
         }
         engine.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leased_tokens_are_metered_as_they_were_used_once_all_is_settled() {
+    let engine = RunningEngine::start(EngineKind::Embedded).await;
+    let modes = [
+        LeaseMode::Strict(Accounting::AtLease),
+        LeaseMode::Strict(Accounting::AtSettle),
+        LeaseMode::WriteBehind { threshold: 10_000 },
+    ];
+    for (seed, mode) in (0..).zip(modes) {
+        let name = engine.create_table().await;
+        let clock = TestClock::at(at(T0));
+        let settings = LeaseSettings { mode, ..LeaseSettings::default() };
+        let store = CompositeStore::on(DynamoTable::new(engine.client(), &name));
+        let limiter = LeasedLimiter::leased_with(store, clock.clone(), settings)
+            .deadline(Duration::from_secs(20));
+        let sums = work(&limiter, &clock, seed, OPERATIONS_PER_TABLE).await;
+        let report = limiter.shutdown(Duration::from_secs(20)).await;
+        assert!(report.unsettled.is_empty(), "{mode:?}: {report:?}");
+        check_windows(&engine, &name, sums, seed).await;
+    }
+    engine.stop().await;
+}
+
+/// Meters the table's stream and holds the windows against what was used.
+async fn check_windows(engine: &RunningEngine, name: &str, mut sums: Sums, seed: u64) {
+    let processor = Processor::new(engine.client().clone(), Settings::new(name));
+    let function = InProcess::new(processor, Duration::from_secs(60));
+    let settings = PollerSettings {
+        batch_size: BatchSize::new(100).unwrap(),
+        duplicates: Some(Duplicates::seeded(seed)),
+        ..PollerSettings::default()
+    };
+    let mut poller = Poller::new(engine.stream(name).await, function, settings);
+    let report = poller.drain().await.unwrap();
+    let usages = read_usages(engine.client(), name).await;
+    sums.retain(|_, sum| *sum != 0);
+    for kind in ["hour", "day"] {
+        let mut found = Sums::new();
+        for ((entity, _, _, _), usage) in usages.iter().filter(|(id, _)| id.2 == kind) {
+            for (limit, milli) in &usage.consumed_milli {
+                *found.entry((entity.clone(), limit.clone())).or_default() += milli;
+            }
+        }
+        found.retain(|_, sum| *sum != 0);
+        assert_eq!(found, sums, "{kind} windows, seed {seed}");
+    }
+    println!("{:?}: {} records, {} windows", engine.kind(), report.records, usages.len());
 }

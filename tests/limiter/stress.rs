@@ -51,7 +51,7 @@ fn operations(engine: &RunningEngine, embedded: u64, other: u64) -> u64 {
 }
 
 /// New images of the bucket, in the order of the engine.
-async fn images(engine: &RunningEngine, table: &str) -> Vec<CompositeBucket> {
+pub(crate) async fn images(engine: &RunningEngine, table: &str) -> Vec<CompositeBucket> {
     let stream = engine.stream(table).await;
     let mut images = Vec::new();
     for shard in stream.shards().await.unwrap() {

@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: from the bytes of an event to the folded updates, in time and instructions.
+//! `cargo xtask bench`: from the bytes of an event to the folded updates, in time and instructions;
+//! and decisions made in the process, beside other limiters.
 //!
 //! Times depend on what else the machine does, so they are only good as ratios within one run;
 //! instruction counts are the same on a busy machine. The latter need valgrind.
@@ -14,7 +15,8 @@ use crate::{process, workspace};
 const RUNNER_VERSION: &str = "0.20.0";
 
 pub(crate) fn run() -> Result<()> {
-    bench("fold", None)?;
+    bench("sluicegate-core", "fold", None)?;
+    bench("sluicegate", "leased", None)?;
     if Command::new("valgrind").arg("--version").output().is_err() {
         bail!("instruction counts need valgrind; type:  apt-get install -y valgrind");
     }
@@ -30,12 +32,12 @@ pub(crate) fn run() -> Result<()> {
         install.args(["--version", RUNNER_VERSION, "--root"]).arg(tools);
         process::run(&mut install)?;
     }
-    bench("instructions", Some(&runner))
+    bench("sluicegate-core", "instructions", Some(&runner))
 }
 
-fn bench(name: &str, runner: Option<&Path>) -> Result<()> {
+fn bench(package: &str, name: &str, runner: Option<&Path>) -> Result<()> {
     let mut cargo = process::cargo();
-    cargo.args(["bench", "--locked", "--package", "sluicegate-core", "--bench", name]);
+    cargo.args(["bench", "--locked", "--package", package, "--bench", name]);
     if let Some(runner) = runner {
         cargo.env("GUNGRAUN_RUNNER", runner);
     }

@@ -29,6 +29,9 @@ pub(crate) struct Args {
     /// How often `sluicegate local` is killed while producers write.
     #[arg(long, default_value_t = 50)]
     kills: u32,
+    /// Seconds for which processes lease from one bucket of 10,000 a minute.
+    #[arg(long, default_value_t = 30)]
+    lease_seconds: u32,
     /// Acquires in one run of `sluicegate local`: the last 10,000 are to be as fast as the first.
     #[arg(long, default_value_t = 200_000)]
     acquires: u64,
@@ -77,6 +80,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "rush"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_ENGINES", "redis");
         cargo.env("SLUICEGATE_TEST_RUNS", args.runs.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.run("leases", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "leased"]);
+        cargo.args(["--", "--nocapture"]);
+        cargo.env("SLUICEGATE_TEST_LEASE_SECONDS", args.lease_seconds.to_string());
         process::run(&mut cargo)
     })?;
     stages.print();

@@ -1,8 +1,10 @@
 //! Leased tokens in simulated time: what is written, what is admitted, and what a crash costs.
 
 mod behind;
+mod counted;
 mod held;
 mod lost;
+mod processes;
 mod strict;
 mod writes;
 
