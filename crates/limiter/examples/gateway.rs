@@ -6,6 +6,9 @@
 //! curl -i 'http://127.0.0.1:3000/check?api_key=alice'   # six times
 //! ```
 //!
+//! With `--leased` a key has a thousand an hour, and the gateway decides by itself: it writes what a
+//! key has used for every 50 requests, and at the end (`kill`, or ctrl-c) what is left.
+//!
 //! Balances are in a DynamoDB engine in this process, or where the environment says: see
 //! `support/mod.rs`.
 #![allow(clippy::print_stdout, reason = "an example talks to the terminal")]
@@ -13,6 +16,7 @@
 mod support;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Query;
@@ -21,16 +25,20 @@ use axum::http::request::Parts;
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
 use sluicegate::tower::{RateLimitLayer, Rejection, Wanted};
-use sluicegate::{BoxError, Clock, Limit, Limiter, Store};
+use sluicegate::{
+    BoxError, Clock, DynamoStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit, Limiter,
+    SettleReport, Store, SystemClock,
+};
+use tokio::net::TcpListener;
 
-/// One request of five a minute for every key.
-fn wanted(parts: &Parts) -> Result<Option<Wanted>, Rejection> {
+/// One request of so many for every key.
+fn wanted(parts: &Parts, limit: Limit) -> Result<Option<Wanted>, Rejection> {
     let query = Query::<HashMap<String, String>>::try_from_uri(&parts.uri);
     let Query(query) = query.map_err(|_| StatusCode::BAD_REQUEST)?;
     let no_key = || Rejection::new(StatusCode::BAD_REQUEST, "say who you are: /check?api_key=...");
     let key = query.get("api_key").filter(|key| !key.is_empty()).ok_or_else(no_key)?;
-    let wanted = Wanted::new(entity(key), "gateway").consume("rpm", 1);
-    Ok(Some(wanted.limits([Limit::per_minute("rpm", 5)])))
+    let wanted = Wanted::new(entity(key), "gateway").consume(limit.name(), 1);
+    Ok(Some(wanted.limits([limit])))
 }
 
 /// A key is a secret and an entity is none, so the table and the log get 128 bits of the key's hash.
@@ -41,13 +49,46 @@ fn entity(key: &str) -> String {
 
 /// The same program over every store and by every clock.
 pub(crate) fn app<S: Store, C: Clock>(limiter: Limiter<S, C>) -> Router {
+    checking(limiter, || Limit::per_minute("rpm", 5))
+}
+
+/// The same for requests that are decided here.
+pub(crate) fn leased_app<S: Store, C: Clock>(limiter: Limiter<S, C>) -> Router {
+    checking(limiter, || Limit::per_hour("rph", 1_000))
+}
+
+fn checking<S: Store, C: Clock>(limiter: Limiter<S, C>, limit: fn() -> Limit) -> Router {
+    let wanted = move |parts: &Parts| wanted(parts, limit());
     let check = get(|| async { "pass\n" }).layer(RateLimitLayer::new(limiter, wanted));
     Router::new().route("/check", check)
+}
+
+/// At most 50 requests of a key are admitted before the table knows of them.
+pub(crate) fn leases() -> LeaseSettings {
+    let mode = LeaseMode::WriteBehind { threshold: 50 };
+    LeaseSettings { mode, ..LeaseSettings::default() }
+}
+
+/// Serves until the end, then tells the table the rest.
+pub(crate) async fn serve_leased(
+    listener: TcpListener,
+    store: DynamoStore,
+) -> Result<SettleReport, BoxError> {
+    let limiter = LeasedLimiter::leased_with(store, SystemClock, leases());
+    support::listen(listener, leased_app(limiter.clone())).await?;
+    Ok(limiter.shutdown(Duration::from_secs(5)).await)
 }
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     tracing_subscriber::fmt().init();
-    let app = |store| app(Limiter::new(store));
-    support::serve(app, |at| println!("try: curl -i 'http://{at}/check?api_key=alice'")).await
+    let says = |at| println!("try: curl -i 'http://{at}/check?api_key=alice'");
+    if !std::env::args().any(|arg| arg == "--leased") {
+        return support::serve(|store| app(Limiter::new(store)), says).await;
+    }
+    let (place, listener) = (support::place().await?, support::port().await?);
+    says(listener.local_addr()?);
+    let report = serve_leased(listener, place.store).await?;
+    println!("{} keys settled, {} not", report.settled, report.unsettled.len());
+    Ok(())
 }

@@ -14,18 +14,21 @@ use sluicegate::dynamo::{TableError, create_table};
 use sluicegate::{BoxError, DynamoStore};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 
 const TABLE: &str = "sluicegate-limits";
 
-/// Serves what `app` makes of the table's store, until the process is ended; `says` is told the
-/// address first.
-pub(crate) async fn serve(
-    app: impl FnOnce(DynamoStore) -> Router,
-    says: impl FnOnce(SocketAddr),
-) -> Result<(), BoxError> {
+/// A table's store, and what must be kept as long as it is used.
+pub(crate) struct Place {
+    pub(crate) store: DynamoStore,
+    /// The engine ends with the value that holds it.
+    _engine: Option<EmbeddedEngine>,
+}
+
+/// The table that the environment names, or one in this process.
+pub(crate) async fn place() -> Result<Place, BoxError> {
     let named = env::var("SLUICEGATE_TABLE").ok();
     let endpoint_url = env::var("AWS_ENDPOINT_URL").ok();
-    // The engine ends with the value that holds it.
     let mut engine = None;
     let client = if named.is_none() && endpoint_url.is_none() {
         let engine = engine.insert(EmbeddedEngine::start(Storage::Memory).await?);
@@ -44,10 +47,37 @@ pub(crate) async fn serve(
     let table = named.as_deref().unwrap_or(TABLE);
     let endpoint_url = endpoint_url.or(engine.as_ref().map(EmbeddedEngine::endpoint_url));
     tracing::info!(table, endpoint_url, "balances are here");
+    Ok(Place { store: DynamoStore::new(client, table), _engine: engine })
+}
 
+/// A port of this machine.
+pub(crate) async fn port() -> Result<TcpListener, BoxError> {
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse())?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
-    says(listener.local_addr()?);
-    axum::serve(listener, app(DynamoStore::new(client, table))).await?;
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?)
+}
+
+/// Serves requests until the process is told to end, those under way included.
+pub(crate) async fn listen(listener: TcpListener, app: Router) -> Result<(), BoxError> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let end = async move {
+        tokio::select! {
+            _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
+        }
+    };
+    axum::serve(listener, app).with_graceful_shutdown(end).await?;
     Ok(())
+}
+
+/// Serves what `app` makes of the table's store, until the process is told to end; `says` is told
+/// the address first.
+pub(crate) async fn serve(
+    app: impl FnOnce(DynamoStore) -> Router,
+    says: impl FnOnce(SocketAddr),
+) -> Result<(), BoxError> {
+    let place = place().await?;
+    let listener = port().await?;
+    says(listener.local_addr()?);
+    listen(listener, app(place.store)).await
 }

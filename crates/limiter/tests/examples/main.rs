@@ -10,14 +10,18 @@ mod echo;
 #[allow(dead_code, reason = "its main function")]
 mod gateway;
 
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use http::HeaderMap;
-use sluicegate::{Clock, DynamoStore, Limiter, SystemClock, TestClock};
+use sluicegate::{Clock, DynamoStore, LeasedLimiter, Limiter, SystemClock, TestClock};
+use sluicegate_local::poller::{Source as _, StreamSource};
 use sluicegate_local::{EmbeddedEngine, Storage, client, table};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt;
 
 struct Running {
@@ -28,13 +32,20 @@ struct Running {
 
 impl Running {
     async fn start(app: impl FnOnce(Limiter<DynamoStore, TestClock>) -> Router) -> Self {
+        Self::start_on(|store, clock| {
+            // The machine may be busy, and the deadline is by its own clock.
+            app(Limiter::with_clock(store, clock).deadline(Duration::from_secs(60)))
+        })
+        .await
+    }
+
+    async fn start_on(app: impl FnOnce(DynamoStore, TestClock) -> Router) -> Self {
         let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
         let client = client::dynamodb(&engine.endpoint_url());
         table::create_table(&client, "limits").await.unwrap();
         let clock = TestClock::at(SystemClock.now());
-        let limiter = Limiter::with_clock(DynamoStore::new(client, "limits"), clock.clone());
-        // The machine may be busy, and the deadline is by its own clock.
-        Self { engine, clock, app: app(limiter.deadline(Duration::from_secs(60))) }
+        let app = app(DynamoStore::new(client, "limits"), clock.clone());
+        Self { engine, clock, app }
     }
 
     async fn ask(&self, request: http::request::Builder, body: String) -> Answer {
@@ -106,6 +117,74 @@ async fn a_gateway_writes_no_key_to_the_table() {
     assert_eq!(key, "ENTITY#key-746b4ad1ca9129e1caf080bf9406d435");
     assert!(!format!("{items:?}").contains("sk-secret"), "{items:?}");
     gateway.engine.stop().await.unwrap();
+}
+
+/// Writes to the table, as its stream has them.
+async fn writes(engine: &EmbeddedEngine) -> usize {
+    let client = client::dynamodb(&engine.endpoint_url());
+    let arn = table::stream_arn(&client, "limits").await.unwrap();
+    let stream = StreamSource::new(client::streams(&engine.endpoint_url()), arn);
+    let mut writes = 0;
+    for shard in stream.shards().await.unwrap() {
+        writes += stream.read(&shard.id, None, 1_000).await.unwrap().records.len();
+    }
+    writes
+}
+
+/// What the table says every key has used, in thousandths.
+async fn used(engine: &EmbeddedEngine) -> Vec<String> {
+    let client = client::dynamodb(&engine.endpoint_url());
+    let items = client.scan().table_name("limits").send().await.unwrap().items.unwrap();
+    items.iter().map(|item| item["b_rph_tc"].as_n().unwrap().clone()).collect()
+}
+
+#[tokio::test]
+async fn a_leased_gateway_writes_once_for_fifty_requests() {
+    let mut limiter = None;
+    let gateway = Running::start_on(|store, clock| {
+        let leased = LeasedLimiter::leased_with(store, clock, gateway::leases());
+        let leased = leased.deadline(Duration::from_secs(60));
+        gateway::leased_app(limiter.insert(leased).clone())
+    })
+    .await;
+    for n in 0..1_000 {
+        assert_eq!(gateway.get("/check?api_key=alice").await.status, 200, "request {n}");
+    }
+    let refused = gateway.get("/check?api_key=alice").await;
+    // A thousand an hour: one in 3.6 s.
+    assert_eq!((refused.status, refused.field("retry-after")), (429, Some("4")));
+    let writes = writes(&gateway.engine).await;
+    assert!(writes <= 21, "{writes} writes");
+    let report = limiter.unwrap().shutdown(Duration::from_secs(60)).await;
+    assert!(report.unsettled.is_empty(), "{report:?}");
+    assert_eq!(used(&gateway.engine).await, ["1000000"]);
+    gateway.engine.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_leased_gateway_that_is_ended_tells_the_table_of_a_single_request() {
+    let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
+    let client = client::dynamodb(&engine.endpoint_url());
+    table::create_table(&client, "limits").await.unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let serving = gateway::serve_leased(listener, DynamoStore::new(client, "limits"));
+    let serving = tokio::spawn(async move { serving.await.unwrap() });
+    let mut bob = TcpStream::connect(at).await.unwrap();
+    let request = b"GET /check?api_key=bob HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n";
+    bob.write_all(request).await.unwrap();
+    let mut answer = String::new();
+    bob.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert_eq!(used(&engine).await, [""; 0]);
+
+    // This process handles the signal since it serves.
+    let pid = std::process::id().to_string();
+    assert!(std::process::Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
+    let report = serving.await.unwrap();
+    assert_eq!((report.settled, report.unsettled.len()), (1, 0), "{report:?}");
+    assert_eq!(used(&engine).await, ["1000"]);
+    engine.stop().await.unwrap();
 }
 
 #[tokio::test]
