@@ -36,6 +36,17 @@ fn a_seed_is_one_run_to_the_last_decision() {
 }
 
 #[test]
+fn with_leases_writes_are_counted_beside_what_is_admitted_and_usage_is_exact() {
+    let output = demo(&["--headless", "--leased", "--seconds", "12"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["usage_is_exact"], true, "{summary}");
+    let rate = |name: &str| summary["leased"][name].as_f64().unwrap();
+    assert!(rate("writes_per_s") > 0.0, "{summary}");
+    assert!(rate("admitted_per_s") > 1.0, "{summary}");
+}
+
+#[test]
 fn without_a_terminal_it_says_what_to_type() {
     let output = demo(&[]);
     assert_eq!(output.status.code(), Some(2));

@@ -21,6 +21,8 @@ pub(crate) struct Board {
     pub(crate) minute: String,
     pub(crate) hour: String,
     pub(crate) units: Units,
+    /// Tokens are leased.
+    pub(crate) is_leased: bool,
 }
 
 /// How one tenant stands.
@@ -45,6 +47,8 @@ pub(crate) struct Used {
 pub(crate) struct Requests {
     pub(crate) admitted: u64,
     pub(crate) refused: u64,
+    /// Writes of leases.
+    pub(crate) writes: u64,
 }
 
 /// Write units spent.
@@ -56,8 +60,9 @@ pub(crate) struct Units {
 }
 
 impl Board {
-    /// Moves on to `elapsed_s`, with what the books hold now.
-    pub(crate) fn tick(&mut self, elapsed_s: u64, books: &[Book; TENANTS]) {
+    /// Moves on to `elapsed_s`, with what the books hold now, and with leases their writes.
+    pub(crate) fn tick(&mut self, elapsed_s: u64, books: &[Book; TENANTS], writes: Option<u64>) {
+        self.is_leased = writes.is_some();
         while self.elapsed_s < elapsed_s || self.seconds.is_empty() {
             self.elapsed_s += u64::from(!self.seconds.is_empty());
             self.seconds.push_front(Requests::default());
@@ -66,10 +71,12 @@ impl Board {
         let now = Requests {
             admitted: books.iter().map(|book| book.admitted).sum(),
             refused: books.iter().map(|book| book.refused).sum(),
+            writes: writes.unwrap_or(0),
         };
         if let Some(newest) = self.seconds.front_mut() {
             newest.admitted += now.admitted - self.requests.admitted;
             newest.refused += now.refused - self.requests.refused;
+            newest.writes += now.writes - self.requests.writes;
         }
         self.requests = now;
     }
@@ -86,13 +93,13 @@ mod tests {
         let mut tick = |elapsed_s, admitted, refused| {
             books[1].admitted += admitted;
             books[2].refused += refused;
-            board.tick(elapsed_s, &books);
+            board.tick(elapsed_s, &books, None);
             board.seconds.iter().map(|s| (s.admitted, s.refused)).collect::<Vec<_>>()
         };
         assert_eq!(tick(0, 1, 0), [(1, 0)]);
         assert_eq!(tick(0, 2, 1), [(3, 1)]);
         assert_eq!(tick(1, 4, 0), [(4, 0), (3, 1)]);
         assert_eq!(tick(3, 0, 5), [(0, 5), (0, 0), (4, 0), (3, 1)]);
-        assert_eq!(board.requests, Requests { admitted: 7, refused: 6 });
+        assert_eq!(board.requests, Requests { admitted: 7, refused: 6, writes: 0 });
     }
 }

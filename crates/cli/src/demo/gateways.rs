@@ -7,19 +7,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
-use sluicegate::{AcquireError, Clock, CompositeStore, DynamoTable, Lease, Limiter};
+use sluicegate::{AcquireError, Clock, Lease, Limiter, Store};
 
 use super::traffic::{self, Call, MODEL, REQUESTS, TENANTS, TOKENS, Traffic};
 use crate::error::CliError;
 
-type Store = CompositeStore<DynamoTable>;
-
 /// Calls to come and calls under way.
-pub(crate) struct Gateways<C> {
-    limiter: Limiter<Store, C>,
+pub(crate) struct Gateways<S, C> {
+    limiter: Limiter<S, C>,
     traffic: Vec<Traffic>,
     /// By time, and by the order in which they were planned.
-    events: BTreeMap<(i64, u64), Event<C>>,
+    events: BTreeMap<(i64, u64), Event<S, C>>,
     planned: u64,
     log: Sha256,
     /// What was consumed and refused so far, by tenant.
@@ -30,9 +28,9 @@ pub(crate) struct Gateways<C> {
     pub(crate) adjust_units: f64,
 }
 
-enum Event<C> {
+enum Event<S, C> {
     Call { tenant: usize, call: Call },
-    Answer { tenant: usize, lease: Lease<Store, C>, by: i64 },
+    Answer { tenant: usize, lease: Lease<S, C>, by: i64 },
 }
 
 /// What one tenant was granted.
@@ -44,8 +42,8 @@ pub(crate) struct Book {
     pub(crate) tokens: i64,
 }
 
-impl<C: Clock + Clone> Gateways<C> {
-    pub(crate) fn new(limiter: Limiter<Store, C>, seed: u64, start_ms: i64) -> Self {
+impl<S: Store, C: Clock + Clone> Gateways<S, C> {
+    pub(crate) fn new(limiter: Limiter<S, C>, seed: u64, start_ms: i64) -> Self {
         let mut gateways = Self {
             limiter,
             traffic: (0..TENANTS).map(|tenant| Traffic::new(tenant, seed, start_ms)).collect(),
@@ -113,7 +111,7 @@ impl<C: Clock + Clone> Gateways<C> {
     async fn answer(
         &mut self,
         tenant: usize,
-        lease: &Lease<Store, C>,
+        lease: &Lease<S, C>,
         by: i64,
     ) -> Result<(), CliError> {
         let adjusted = lease.adjust(TOKENS, by).await?;
@@ -127,7 +125,7 @@ impl<C: Clock + Clone> Gateways<C> {
         self.plan(call.at_ms, Event::Call { tenant, call });
     }
 
-    fn plan(&mut self, at_ms: i64, event: Event<C>) {
+    fn plan(&mut self, at_ms: i64, event: Event<S, C>) {
         self.planned += 1;
         self.events.insert((at_ms, self.planned), event);
     }

@@ -1,14 +1,18 @@
 //! The demo without a terminal and without waiting: a simulated clock, a summary as JSON.
 //!
 //! The same seed makes the same decisions, whatever the machine: the only clock that the limiter
-//! and the engine know is moved from event to event.
+//! and the engine know is moved from event to event. With leases it is not so: they are renewed
+//! beside the calls, sometimes before the next one and sometimes after it.
 
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use serde::Serialize;
 use sluicegate::dynamo::Reader;
-use sluicegate::{CompositeStore, DynamoTable, EpochMillis, Limiter, TestClock};
+use sluicegate::{
+    CompositeStore, DynamoTable, EpochMillis, LeaseSettings, LeasedLimiter, Limiter, Store,
+    TestClock,
+};
 use sluicegate_core::{LimitName, Resource, WindowKind, WindowSpan};
 use sluicegate_local::poller::{self, Poller, StreamSource};
 use sluicegate_local::{EmbeddedEngine, InProcess, client, table};
@@ -23,6 +27,7 @@ const TABLE: &str = "sluicegate-demo";
 /// 2026-01-28T14:00:00Z.
 const START_MS: i64 = 1_769_608_800_000;
 const BATCH_TIME: Duration = Duration::from_secs(60);
+const SETTLING_TIME: Duration = Duration::from_secs(10);
 
 /// What a run came to.
 #[derive(Serialize)]
@@ -33,9 +38,19 @@ pub(super) struct Summary {
     refused: u64,
     tenants: Vec<Tenant>,
     write_units: WriteUnits,
+    /// With leases: how many writes a second there were for how many requests admitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    leased: Option<Rates>,
     /// Whether the usage windows hold exactly what the gateways consumed.
     pub(super) usage_is_exact: bool,
-    decisions_sha256: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decisions_sha256: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Rates {
+    admitted_per_s: f64,
+    writes_per_s: f64,
 }
 
 #[derive(Serialize)]
@@ -63,14 +78,12 @@ struct WriteUnits {
     metering: f64,
 }
 
-pub(super) async fn run(seconds: u32, seed: u64) -> Result<Summary, CliError> {
+pub(super) async fn run(seconds: u32, seed: u64, leased: bool) -> Result<Summary, CliError> {
     let clock = TestClock::at(EpochMillis::new(START_MS).map_err(CliError::bad)?);
     let engine = EmbeddedEngine::start_with_clock(clock.clone()).await?;
     let client = client::dynamodb(&engine.endpoint_url());
     table::create_table(&client, TABLE).await?;
     let table = DynamoTable::new(&client, TABLE);
-    let limiter = Limiter::with_clock(CompositeStore::on(table), clock.clone());
-    let mut gateways = Gateways::new(limiter, seed, START_MS);
 
     let arn = table::stream_arn(&client, TABLE).await?;
     let source = StreamSource::new(client::streams(&engine.endpoint_url()), arn);
@@ -80,34 +93,63 @@ pub(super) async fn run(seconds: u32, seed: u64) -> Result<Summary, CliError> {
     let mut poller = Poller::new(source, handler, poller::Settings::default());
 
     let end_ms = START_MS + i64::from(seconds) * 1_000;
-    play(&mut gateways, &mut poller, &clock, end_ms).await?;
-    let tenants = tenants(&Reader::new(client, TABLE), &gateways.books).await?;
+    let store = CompositeStore::on(table);
+    let played = if leased {
+        let limiter = LeasedLimiter::leased_with(store, clock.clone(), LeaseSettings::default());
+        let gateways = Gateways::new(limiter.clone(), seed, START_MS);
+        let mut played = play(gateways, &mut poller, &clock, end_ms).await?;
+        let report = limiter.shutdown(SETTLING_TIME).await;
+        if let Some((bucket, error)) = report.unsettled.into_iter().next() {
+            return Err(CliError::Store(format!("{bucket} is not settled: {error}")));
+        }
+        poller.drain().await?;
+        played.writes = Some(limiter.store().writes());
+        played
+    } else {
+        let limiter = Limiter::with_clock(store, clock.clone());
+        play(Gateways::new(limiter, seed, START_MS), &mut poller, &clock, end_ms).await?
+    };
+    let admitted = played.books.iter().map(|book| book.admitted).sum();
+    let per_s = |count: u64| count as f64 / f64::from(seconds);
+    let tenants = tenants(&Reader::new(client, TABLE), &played.books).await?;
     let summary = Summary {
         seed,
         seconds,
-        admitted: gateways.books.iter().map(|book| book.admitted).sum(),
-        refused: gateways.books.iter().map(|book| book.refused).sum(),
+        admitted,
+        refused: played.books.iter().map(|book| book.refused).sum(),
         usage_is_exact: tenants.iter().all(Tenant::is_exact),
         tenants,
         write_units: WriteUnits {
-            acquires: gateways.acquire_units,
-            adjustments: gateways.adjust_units,
+            acquires: played.acquire_units,
+            adjustments: played.adjust_units,
             metering: feed.totals().write_units,
         },
-        decisions_sha256: gateways.decisions_sha256(),
+        leased: played
+            .writes
+            .map(|writes| Rates { admitted_per_s: per_s(admitted), writes_per_s: per_s(writes) }),
+        decisions_sha256: (!leased).then_some(played.decisions_sha256),
     };
-    drop(gateways);
     engine.stop().await?;
     Ok(summary)
 }
 
+/// What the gateways did.
+struct Played {
+    books: [Book; TENANTS],
+    acquire_units: f64,
+    adjust_units: f64,
+    decisions_sha256: String,
+    /// Of leases.
+    writes: Option<u64>,
+}
+
 /// Lets everything happen that is due before `end_ms`. Metering runs beside, once a second.
-async fn play(
-    gateways: &mut Gateways<TestClock>,
+async fn play<S: Store>(
+    mut gateways: Gateways<S, TestClock>,
     poller: &mut Poller<StreamSource, InProcess>,
     clock: &TestClock,
     end_ms: i64,
-) -> Result<(), CliError> {
+) -> Result<Played, CliError> {
     while gateways.next_ms() < end_ms {
         let next_ms = gateways.next_ms();
         clock.set(EpochMillis::new(next_ms).map_err(CliError::bad)?);
@@ -117,7 +159,9 @@ async fn play(
         }
     }
     poller.drain().await?;
-    Ok(())
+    let Gateways { books, acquire_units, adjust_units, .. } = gateways;
+    let decisions_sha256 = gateways.decisions_sha256();
+    Ok(Played { books, acquire_units, adjust_units, decisions_sha256, writes: None })
 }
 
 /// The gateways' books beside what the hour windows hold.

@@ -9,7 +9,9 @@ use futures_util::TryStreamExt;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use sluicegate::dynamo::Reader;
-use sluicegate::{Clock, CompositeStore, DynamoTable, EpochMillis, Limiter, SystemClock};
+use sluicegate::{
+    Clock, CompositeStore, DynamoTable, EpochMillis, LeasedLimiter, Limiter, Store, SystemClock,
+};
 use sluicegate_core::{LimitName, Resource, UsageWindow, WindowKind, WindowSpan};
 use sluicegate_local::{LocalLoop, LoopOptions, Storage, client};
 use sluicegate_processor::Settings;
@@ -27,20 +29,28 @@ const TABLE: &str = "sluicegate-demo";
 const FRAME: Duration = Duration::from_millis(100);
 /// Between looks at balances and windows.
 const LOOK: Duration = Duration::from_millis(250);
+/// How long leases may take to be given back at the end.
+const SETTLING_TIME: Duration = Duration::from_secs(2);
 /// How soon a key is seen when nothing else happens.
 const KEY_POLL: Duration = Duration::from_millis(200);
 
 /// The gateways, and how to look at what they did.
-struct Scene {
-    gateways: Gateways<SystemClock>,
-    limiter: Limiter<CompositeStore<DynamoTable>>,
+struct Scene<S> {
+    gateways: Gateways<S, SystemClock>,
+    limiter: Limiter<S>,
+    /// Writes of leases so far; `None`: there are no leases.
+    writes: fn(&S) -> Option<u64>,
     reader: Reader,
     metering_units: Arc<Mutex<f64>>,
     board: Board,
     start_ms: i64,
 }
 
-pub(super) async fn run(seconds: Option<u32>, seed: u64) -> Result<ExitCode, CliError> {
+pub(super) async fn run(
+    seconds: Option<u32>,
+    seed: u64,
+    leased: bool,
+) -> Result<ExitCode, CliError> {
     if !std::io::stdout().is_terminal() {
         return Err(CliError::BadInput(
             "the demo draws on a terminal and there is none; try `sluicegate demo --headless`"
@@ -55,28 +65,53 @@ pub(super) async fn run(seconds: Option<u32>, seed: u64) -> Result<ExitCode, Cli
         let _ = stopped.await;
     }));
 
-    let limiter = Limiter::new(CompositeStore::on(DynamoTable::new(&client, TABLE)));
-    let start_ms = SystemClock.now().get();
-    let mut scene = Scene {
-        gateways: Gateways::new(limiter.clone(), seed, start_ms),
-        limiter,
-        reader: Reader::new(client, TABLE),
-        metering_units,
-        board: Board::default(),
-        start_ms,
+    let store = CompositeStore::on(DynamoTable::new(&client, TABLE));
+    let stage = Stage { reader: Reader::new(client, TABLE), metering_units, seed };
+    let board = if leased {
+        let limiter = LeasedLimiter::leased(store);
+        let board = stage.show(limiter.clone(), |store| Some(store.writes()), seconds).await?;
+        limiter.shutdown(SETTLING_TIME).await;
+        board
+    } else {
+        stage.show(Limiter::new(store), |_| None, seconds).await?
     };
-    let mut terminal = ratatui::try_init()?;
-    let played = scene.play(&mut terminal, seconds).await;
-    ratatui::restore();
-    played?;
     drop(stop);
     metering.await.map_err(CliError::bad)??;
-    let (requests, elapsed_s) = (scene.board.requests, scene.board.elapsed_s);
+    let (requests, elapsed_s) = (board.requests, board.elapsed_s);
     say(&format!(
         "{elapsed_s} s: {} requests admitted, {} refused",
         requests.admitted, requests.refused
     ));
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a scene needs beside a limiter.
+struct Stage {
+    reader: Reader,
+    metering_units: Arc<Mutex<f64>>,
+    seed: u64,
+}
+
+impl Stage {
+    /// Plays until somebody ends it; what the board showed last.
+    async fn show<S: Store>(
+        self,
+        limiter: Limiter<S>,
+        writes: fn(&S) -> Option<u64>,
+        seconds: Option<u32>,
+    ) -> Result<Board, CliError> {
+        let Self { reader, metering_units, seed } = self;
+        let start_ms = SystemClock.now().get();
+        let gateways = Gateways::new(limiter.clone(), seed, start_ms);
+        let board = Board::default();
+        let mut scene =
+            Scene { gateways, limiter, writes, reader, metering_units, board, start_ms };
+        let mut terminal = ratatui::try_init()?;
+        let played = scene.play(&mut terminal, seconds).await;
+        ratatui::restore();
+        played?;
+        Ok(scene.board)
+    }
 }
 
 /// The engine and its metering, which adds up the write units that it spends.
@@ -95,7 +130,7 @@ async fn start(units: &Arc<Mutex<f64>>) -> Result<LocalLoop, CliError> {
     Ok(LocalLoop::start(parts).await?)
 }
 
-impl Scene {
+impl<S: Store> Scene<S> {
     /// Until a key, a signal, or the end of the time.
     async fn play(
         &mut self,
@@ -118,7 +153,8 @@ impl Scene {
                 _ = frames.tick() => {
                     let elapsed_ms = SystemClock.now().get() - self.start_ms;
                     let elapsed_s = u64::try_from(elapsed_ms / 1_000).unwrap_or(0);
-                    self.board.tick(elapsed_s, &self.gateways.books);
+                    let writes = (self.writes)(self.limiter.store());
+                    self.board.tick(elapsed_s, &self.gateways.books, writes);
                     terminal.draw(|frame| view::draw(frame, &self.board))?;
                     if seconds.is_some_and(|seconds| elapsed_s >= u64::from(seconds)) {
                         return Ok(());

@@ -22,6 +22,7 @@ use crate::output;
 #[command(after_help = "\
 Examples:
   sluicegate demo
+  sluicegate demo --leased
   sluicegate demo --headless --seconds 60 --seed 1
 
 Exit codes: 0 done, 2 bad input or no terminal to draw on, 5 the engine failed or the usage windows
@@ -33,6 +34,10 @@ pub(crate) struct Args {
     /// How long, in seconds of the gateways' time; in the terminal until `q` unless given.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: Option<u32>,
+    /// Decide in the process, by tokens leased from the table: a handful of writes, whose number a
+    /// second is shown beside the requests admitted.
+    #[arg(long)]
+    leased: bool,
     /// What the tenants ask for: the same seed, the same calls.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
@@ -43,9 +48,10 @@ const HEADLESS_SECONDS: u32 = 60;
 
 pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
     if !args.headless {
-        return live::run(args.seconds, args.seed).await;
+        return live::run(args.seconds, args.seed, args.leased).await;
     }
-    let summary = headless::run(args.seconds.unwrap_or(HEADLESS_SECONDS), args.seed).await?;
+    let seconds = args.seconds.unwrap_or(HEADLESS_SECONDS);
+    let summary = headless::run(seconds, args.seed, args.leased).await?;
     output::json(&summary)?;
     if summary.usage_is_exact {
         return Ok(ExitCode::SUCCESS);

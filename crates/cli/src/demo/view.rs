@@ -100,17 +100,26 @@ fn draw_rates(frame: &mut Frame<'_>, area: Rect, board: &Board) {
         board.seconds.iter().take(shown).map(of).collect()
     };
     let (admitted, refused) = (of_shown(|s| s.admitted), of_shown(|s| s.refused));
-    let peak = admitted.iter().chain(&refused).copied().max().unwrap_or(0).max(1);
-    let title = format!(" Requests per second, newest at the right; the full height is {peak}/s ");
+    let mut rows = vec![("admitted", admitted, Color::Green), ("refused", refused, Color::Red)];
+    // Borders, and a row for each.
+    let has_room = area.height >= 5;
+    if board.is_leased && has_room {
+        rows.push(("writes", of_shown(|s| s.writes), Color::Blue));
+    }
+    let peak = rows.iter().flat_map(|(_, rates, _)| rates).copied().max().unwrap_or(0).max(1);
+    let title = match board.seconds.get(1).filter(|_| board.is_leased) {
+        Some(Requests { admitted, writes, .. }) => format!(
+            " Per second, newest at the right, {peak} high: {admitted} admitted by {writes} writes "
+        ),
+        None => format!(" Requests per second, newest at the right; the full height is {peak}/s "),
+    };
     let block = Block::bordered().title(title);
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    let [upper, lower] = Layout::vertical([Constraint::Fill(1); 2]).areas(inner);
-    for (row, name, rates, color) in
-        [(upper, "admitted", admitted, Color::Green), (lower, "refused", refused, Color::Red)]
-    {
+    let areas = Layout::vertical(vec![Constraint::Fill(1); rows.len()]).split(inner);
+    for (row, (name, rates, color)) in areas.iter().zip(rows) {
         let [label, chart] =
-            Layout::horizontal([Constraint::Length(RATE_WIDTH), Constraint::Fill(1)]).areas(row);
+            Layout::horizontal([Constraint::Length(RATE_WIDTH), Constraint::Fill(1)]).areas(*row);
         // The newest second is not over.
         let rate = rates.get(1).copied().unwrap_or(0);
         let [_, label] =
@@ -210,7 +219,7 @@ mod tests {
         for second in 0..300 {
             books[0].admitted += 10 + second % 7 * 3;
             books[5].refused += second % 13;
-            board.tick(second, &books);
+            board.tick(second, &books, None);
         }
         let balances = [(30, 20_000), (29, 17_250), (12, 8_000), (3, 1_999), (1, -12_345), (0, 0)];
         for (n, (requests_left, tokens_left)) in balances.into_iter().enumerate() {
@@ -227,6 +236,17 @@ mod tests {
     #[test]
     fn a_small_terminal_shows_everything() {
         insta::assert_snapshot!(shown(80, 24, &busy()));
+    }
+
+    #[test]
+    fn with_leases_writes_are_shown_beside_what_is_admitted() {
+        let mut board = Board::default();
+        for second in 0..60 {
+            let admitted = 40 * second + second * second / 4;
+            let books = [Book { admitted, ..Book::default() }; TENANTS];
+            board.tick(second, &books, Some(second * 2));
+        }
+        insta::assert_snapshot!(shown(100, 30, &board));
     }
 
     #[test]
