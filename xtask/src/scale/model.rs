@@ -166,16 +166,7 @@ impl Need {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const LIMITS: Limits = Limits {
-        partition_writes: 1_000.0,
-        utilisation: 0.7,
-        batch: 1_000.0,
-        batch_window: 5.0,
-        overhead: 0.010,
-        write: 0.005,
-        writes_at_once: 32.0,
-    };
+    use crate::scale::LIMITS;
 
     fn even(acquires: f64, entities: u32) -> Load {
         Load { acquires, entities, skew: 0.0, kinds: 2.0 }

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Adjust, Adjustment, BucketId, CompositeBucket, Force, Millitokens, Presume, RequestId,
-    WritePath, WritePlan, adjust, extend,
+    Adjust, Adjustment, CompositeBucket, Force, Millitokens, Presume, RequestId, WritePath,
+    WritePlan, adjust, extend,
 };
 use tokio::time::Instant;
 
@@ -14,7 +13,7 @@ use super::images::{Entry, Known};
 use super::run::Run;
 use crate::error::{AcquireError, AdjustError};
 use crate::store::{Adjusted, Correction};
-use crate::table::{Consistency, Table, Trouble, WriteError, Written};
+use crate::table::{Table, Trouble, WriteError, Written};
 
 /// Attempts with guards; after that the correction is forced through.
 const GUARDED_ATTEMPTS: u32 = 12;
@@ -256,16 +255,9 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
     }
 
     async fn read(&mut self) -> Result<(), AdjustError> {
-        let BucketId { entity, resource } = self.correction.bucket.clone();
-        let keys = [ItemKey::Bucket(entity, resource)];
         loop {
-            match self.run.in_time(self.store.table.read(&keys, Consistency::Strong)).await {
-                Ok(found) => {
-                    self.run.read_units += found.read_units;
-                    let item = found.items.first().and_then(Option::as_ref);
-                    let image = super::image(self.correction.bucket, item)?;
-                    return self.look(image);
-                }
+            match self.store.read_bucket(self.correction.bucket, self.run).await {
+                Ok(image) => return self.look(image),
                 Err(trouble) => self.pause_or(trouble).await?,
             }
         }

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Acquire, Adjustment, Amounts, BucketId, Change, CompositeBucket, Decision, EpochMillis,
-    LIMITS_MAX, Millitokens, Presume, Settle, Settlement, Standing, Wanted, WritePath, WritePlan,
-    lease, lease_size, settle,
+    Acquire, Adjustment, Amounts, Change, CompositeBucket, Decision, EpochMillis, LIMITS_MAX,
+    Millitokens, Presume, Settle, Settlement, Standing, Wanted, WritePath, WritePlan, lease,
+    lease_size, settle,
 };
 
 use super::CompositeStore;
@@ -16,7 +15,7 @@ use super::lease::{Counting, Doubt, Order};
 use super::refusal::{counted_from, no};
 use super::run::Run;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
-use crate::table::{Consistency, Table, Trouble, WriteError, Written};
+use crate::table::{Table, Trouble, WriteError, Written};
 
 /// Writes to lease ahead of need that may lose to others: whoever needs tokens waits for it.
 const AHEAD_ATTEMPTS: u32 = 2;
@@ -279,14 +278,9 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
     }
 
     async fn read(&mut self) -> Result<(), AcquireError> {
-        let BucketId { entity, resource } = self.order.bucket.clone();
-        let keys = [ItemKey::Bucket(entity, resource)];
         loop {
-            match self.run.in_time(self.store.table.read(&keys, Consistency::Strong)).await {
-                Ok(found) => {
-                    self.run.read_units += found.read_units;
-                    let item = found.items.first().and_then(Option::as_ref);
-                    let image = super::image(self.order.bucket, item)?;
+            match self.store.read_bucket(self.order.bucket, self.run).await {
+                Ok(image) => {
                     self.learn(image, true);
                     return Ok(());
                 }

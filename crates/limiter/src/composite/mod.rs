@@ -22,7 +22,7 @@ mod write;
 use std::sync::Arc;
 
 use serde_dynamo::Item;
-use sluicegate_core::keys::LimitsScope;
+use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{
     Amounts, BucketId, CompositeBucket, EntityId, Millitokens, RequestId, WritePlan,
 };
@@ -42,7 +42,9 @@ use crate::counters::Counters;
 use crate::dynamo::DynamoTable;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
-use crate::table::{Cancelled, SetupError, Table, TogetherError, Trouble, WriteError, Written};
+use crate::table::{
+    Cancelled, Consistency, SetupError, Table, TogetherError, Trouble, WriteError, Written,
+};
 
 pub use self::settings::{CascadeMode, Certainty, Settings};
 
@@ -85,6 +87,19 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<Corrected, AdjustError> {
         let mut run = Run::under(correction.id.clone(), clock, correction.deadline);
         Adjusting::new(self, &mut run, correction).finish().await
+    }
+
+    /// A bucket as the table has it now.
+    async fn read_bucket(
+        &self,
+        bucket: &BucketId,
+        run: &mut Run<'_>,
+    ) -> Result<Option<Arc<CompositeBucket>>, Trouble> {
+        let BucketId { entity, resource } = bucket.clone();
+        let keys = [ItemKey::Bucket(entity, resource)];
+        let found = run.in_time(self.table.read(&keys, Consistency::Strong)).await?;
+        run.read_units += found.read_units;
+        Ok(image(bucket, found.items.first().and_then(Option::as_ref))?)
     }
 
     /// A store on this table.
