@@ -64,7 +64,9 @@ fn picks() -> Vec<String> {
 
 /// A request that is always admitted, of so many limits.
 async fn call(limits: usize) -> Call {
-    let settings = LeaseSettings { max_age: Duration::from_secs(3_600), ..Default::default() };
+    // Leases of four billion requests: what is measured is the decision, on all cores.
+    let (min, max_age) = (4_000_000_000, Duration::from_secs(3_600));
+    let settings = LeaseSettings { min, max: min, max_age, ..Default::default() };
     let store = CompositeStore::on(MemoryTable::new());
     let limiter = LeasedLimiter::leased_with(store, SystemClock, settings);
     let names: Vec<_> = (0..limits).map(|n| format!("limit-{n}")).collect();

@@ -50,7 +50,7 @@ fn resident_bytes() -> usize {
 async fn bytes_per_key(max_age: Duration, pause: Duration) -> usize {
     let store = Settings { buckets_max: 1_000, ..Settings::default() };
     let store = CompositeStore::with_settings(Forgetful, store);
-    let settings = LeaseSettings { max_age, max_keys: 2 * KEYS, ..LeaseSettings::default() };
+    let settings = LeaseSettings { max_age, max_keys: KEYS + AT_ONCE, ..LeaseSettings::default() };
     let limiter = LeasedLimiter::leased_with(store, SystemClock, settings);
     let limits = [Limit::per_minute("rpm", 1_000)];
     let request = limiter.acquire("user", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();

@@ -149,7 +149,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
 
     /// Leases more in the background, unless somebody does.
     #[cold]
-    fn renew_soon(self: &Arc<Self>, bucket: &Arc<Bucket>) {
+    pub(super) fn renew_soon(self: &Arc<Self>, bucket: &Arc<Bucket>) {
         let is_renewing = &bucket.is_renewing;
         if is_renewing.load(Ordering::Relaxed) || self.is_shut.load(Ordering::Relaxed) {
             return;

@@ -27,7 +27,7 @@ impl Equivalent<BucketId> for KeyRef<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::hash::BuildHasher as _;
+    use std::hash::BuildHasher;
 
     use quick_cache::DefaultHashBuilder;
     use sluicegate_core::EntityId;
@@ -40,7 +40,9 @@ mod tests {
         let hasher = DefaultHashBuilder::default();
         let owned = BucketId { entity, resource: resource.clone() };
         let borrowed = KeyRef { entity: "user", resource: &resource };
-        assert_eq!(hasher.hash_one(&owned), hasher.hash_one(&borrowed));
+        let [first, second] =
+            [BuildHasher::hash_one(&hasher, &owned), BuildHasher::hash_one(&hasher, &borrowed)];
+        assert_eq!(first, second);
         assert!(borrowed.equivalent(&owned));
     }
 }

@@ -71,9 +71,25 @@ impl<T: Table, C: Clock> AcquireRequest<&Limiter<Leased<T, C>, C>> {
 }
 
 impl<T: Table, C: Clock> Prepared<T, C> {
-    /// Takes what is asked, if this process holds it; nothing is waited for.
+    /// Takes what is asked, if this process holds it; nothing is waited for. If it does not, more is
+    /// leased in the background, as long as there were requests lately: a first one, and one after a
+    /// while, must be awaited ([`acquire`](Self::acquire)).
     #[inline]
     pub fn try_acquire(&self) -> Option<Ticket<'_, T, C>> {
+        let ticket = self.held();
+        if ticket.is_none() {
+            self.wants.iter().for_each(|want| self.lease_soon(&want.bucket));
+        }
+        ticket
+    }
+
+    #[cold]
+    fn lease_soon(&self, bucket: &Arc<Bucket>) {
+        self.limiter.store().engine.renew_soon(bucket);
+    }
+
+    #[inline]
+    fn held(&self) -> Option<Ticket<'_, T, C>> {
         let engine = &self.limiter.store().engine;
         let is_taken = match self.wants.as_slice() {
             [want] => engine.take(&want.bucket, &want.asks, engine.rough_ms()),
@@ -87,6 +103,18 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     /// parent, if there is one, is the same: with [`Cascade::Stored`], nothing is taken here.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<Ticket<'_, T, C>> {
+        let ticket = self.held_for(entity);
+        if ticket.is_none() {
+            let engine = &self.limiter.store().engine;
+            let bucket = engine.known(&KeyRef { entity, resource: &self.request.resource });
+            bucket.iter().for_each(|bucket| self.lease_soon(bucket));
+            self.wants.iter().skip(1).for_each(|want| self.lease_soon(&want.bucket));
+        }
+        ticket
+    }
+
+    #[inline]
+    fn held_for(&self, entity: &str) -> Option<Ticket<'_, T, C>> {
         let (first, others) = self.wants.split_first()?;
         if self.request.cascade == Cascade::Stored {
             return None;
@@ -111,7 +139,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     /// As for awaiting the request.
     #[inline]
     pub async fn acquire(&self) -> Result<Ticket<'_, T, C>, AcquireError> {
-        match self.try_acquire() {
+        match self.held() {
             Some(ticket) => Ok(ticket),
             None => self.ask(self.request.clone()).await,
         }
@@ -123,7 +151,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     /// As for awaiting the request.
     #[inline]
     pub async fn acquire_for(&self, entity: &str) -> Result<Ticket<'_, T, C>, AcquireError> {
-        if let Some(ticket) = self.try_acquire_for(entity) {
+        if let Some(ticket) = self.held_for(entity) {
             return Ok(ticket);
         }
         let entity = EntityId::new(entity).map_err(crate::error::InvalidRequest::from)?;

@@ -84,7 +84,7 @@ impl<T: Table, C: Clock> Leased<T, C> {
             if self.engine.take(&want.bucket, &want.asks, now_ms) {
                 continue;
             }
-            let configuration = &want.part.configuration;
+            let configuration = &self.names.same(&want.part.configuration);
             let needed =
                 self.engine.need(&want.bucket, &want.asks, configuration, request.deadline).await;
             match needed {
