@@ -4,8 +4,10 @@
 //! unconditional ADD to a bucket that filled up meanwhile is forgiven by the refill of that time.
 //! One that gives back needs none.
 
-use crate::decide::{NOTHING, Take, View, new_item, normal, retry, taken};
+use crate::decide::new_item;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
+use crate::standing::View;
+use crate::take::{NOTHING, Take, normal, retry, taken};
 use crate::{
     Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis, LimitName,
     Millitokens, Presume, RequestId, expiry,

@@ -4,15 +4,16 @@
 //! decides is safe on an image that is out of date: every plan carries the conditions under which
 //! its arithmetic is right, and a write that fails hands back the image for the next decision.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use crate::claim::{Claim, Gain, milli};
 use crate::configuration::Differences;
-use crate::lease::{Settlement, returned_to};
+use crate::lease::Settlement;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
+use crate::standing::{Standing, View, full};
+use crate::take::{NOTHING, Take, amount, new_bucket, normal, retry};
 use crate::{
     Amounts, Bucket, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
-    LimitName, Millitokens, RequestId, Rule, RulesHash, Wait, expiry,
+    LimitName, RequestId, RulesHash, Wait, expiry,
 };
 
 /// An `rf` this far ahead of the clock, in milliseconds, is an error of some clock.
@@ -66,23 +67,6 @@ pub enum Decision {
     Unknown(LimitName),
     /// The item lacks this limit and has no room for another.
     Full(LimitName),
-}
-
-/// How one limit stands to what is asked of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
-    /// The limit.
-    pub limit: LimitName,
-    /// Its rule.
-    pub rule: Rule,
-    /// What is asked.
-    pub asked: Millitokens,
-    /// What is there; negative while a debt stands.
-    pub available: Millitokens,
-    /// How long until what is asked is there.
-    pub wait: Wait,
-    /// Everything consumed less everything returned since the bucket was made.
-    pub consumed: Millitokens,
 }
 
 /// Whether `rf` is so far ahead of this clock that some clock must be wrong.
@@ -176,43 +160,6 @@ fn make_room(
     }
 }
 
-/// How every limit of an item stands, the configuration applied; what is asked of each is zero
-/// unless `amounts` says otherwise.
-#[must_use]
-pub fn standings(
-    image: Option<&CompositeBucket>,
-    amounts: &Amounts,
-    configuration: &Configuration,
-    now: EpochMillis,
-) -> Vec<Standing> {
-    standings_after(image, amounts, &NOTHING, configuration, now)
-}
-
-/// The same, once some tokens are returned.
-pub(crate) fn standings_after(
-    image: Option<&CompositeBucket>,
-    amounts: &Amounts,
-    returned: &Amounts,
-    configuration: &Configuration,
-    now: EpochMillis,
-) -> Vec<Standing> {
-    let asked = |limit| amounts.get(limit).copied().unwrap_or(Millitokens::ZERO);
-    let Some(image) = image else {
-        let rules = configuration.rules();
-        return rules.iter().map(|(limit, rule)| full(limit, *rule, asked(limit))).collect();
-    };
-    let differences = configuration.compare(image);
-    let view = View { image, differences: &differences, now };
-    let limits = image.limits.keys().chain(differences.missing.keys());
-    limits.filter_map(|limit| view.standing(limit, asked(limit), returned)).collect()
-}
-
-fn full(limit: &LimitName, rule: Rule, asked: Millitokens) -> Standing {
-    let wait = if asked > rule.burst() { Wait::ExceedsBurst } else { Wait::None };
-    let (limit, available, consumed) = (limit.clone(), rule.burst(), Millitokens::ZERO);
-    Standing { limit, rule, asked, available, wait, consumed }
-}
-
 fn create(acquire: Acquire<'_>, counted: &Amounts, now: EpochMillis) -> Decision {
     let rules = acquire.configuration.rules();
     if let Some(limit) = acquire.amounts.keys().find(|limit| !rules.contains_key(*limit)) {
@@ -258,205 +205,6 @@ pub(crate) fn new_item(
         path: WritePath::Create,
         changes: vec![Change::Put(Box::new(item))],
         conditions: vec![Condition::Absent],
-    }
-}
-
-fn amount(amounts: &Amounts, limit: &LimitName) -> Millitokens {
-    amounts.get(limit).copied().unwrap_or(Millitokens::ZERO)
-}
-
-fn new_bucket(rule: Rule, taken: Millitokens, consumed: Millitokens) -> Bucket {
-    let taken = i128::from(taken.get()).max(0);
-    let tokens = Millitokens::saturating(i128::from(rule.burst().get()) - taken);
-    Bucket { rule, tokens, consumed }
-}
-
-/// An image as the configuration would have it.
-pub(crate) struct View<'a> {
-    pub(crate) image: &'a CompositeBucket,
-    pub(crate) differences: &'a Differences,
-    pub(crate) now: EpochMillis,
-}
-
-impl View<'_> {
-    /// How a limit stands; `None` when neither the item nor the configuration has it.
-    fn standing(
-        &self,
-        limit: &LimitName,
-        asked: Millitokens,
-        returned: &Amounts,
-    ) -> Option<Standing> {
-        if let Some(rule) = self.differences.missing.get(limit) {
-            return Some(full(limit, *rule, asked));
-        }
-        let bucket = self.image.limits.get(limit)?;
-        if self.differences.removed.contains(limit) {
-            return None;
-        }
-        let (refilled_at, now, consumed) = (self.image.refilled_at, self.now, bucket.consumed);
-        let tokens = returned_to(self, limit, returned);
-        let worth = bucket.rule.effective(tokens, refilled_at, now);
-        let Some(rule) = self.differences.changed.get(limit).copied() else {
-            let rule = bucket.rule;
-            let wait = rule.wait_for(asked, tokens, refilled_at, now);
-            let (limit, available) = (limit.clone(), worth);
-            return Some(Standing { limit, rule, asked, available, wait, consumed });
-        };
-        // The refill up to now is claimed at the old rate; what is above the new burst is gone.
-        let available = worth.min(rule.burst());
-        let wait = rule.wait_for(asked, available, now, now);
-        Some(Standing { limit: limit.clone(), rule, asked, available, wait, consumed })
-    }
-}
-
-/// What a write takes from a bucket, or gives back.
-pub(crate) struct Take<'a> {
-    pub(crate) amounts: &'a Amounts,
-    /// What comes back first, as far as it fits.
-    pub(crate) returned: &'a Amounts,
-    /// What the counters move by.
-    pub(crate) counted: &'a Amounts,
-    /// Whether the balances must cover the amounts.
-    pub(crate) floors: bool,
-    /// `None`: a claim on behalf of nobody, which its lock alone keeps from happening twice.
-    pub(crate) id: Option<&'a RequestId>,
-    pub(crate) interval: ClaimInterval,
-    pub(crate) expires: bool,
-}
-
-pub(crate) static NOTHING: Amounts = Amounts::new();
-
-impl<'a> Take<'a> {
-    /// Only claims.
-    fn nothing(acquire: Acquire<'a>) -> Self {
-        Self {
-            amounts: &NOTHING,
-            returned: &NOTHING,
-            counted: &NOTHING,
-            floors: false,
-            id: None,
-            interval: acquire.interval,
-            expires: !acquire.configuration.is_personal(),
-        }
-    }
-
-    /// A plan that happens once under its id, and nothing else yet.
-    fn plan(&self, path: WritePath) -> WritePlan {
-        WritePlan {
-            path,
-            changes: self.id.cloned().map(Change::Remember).into_iter().collect(),
-            conditions: self.id.cloned().map(Condition::Unseen).into_iter().collect(),
-        }
-    }
-
-    fn limits(&self) -> BTreeSet<&'a LimitName> {
-        [self.amounts, self.returned, self.counted].iter().flat_map(|some| some.keys()).collect()
-    }
-
-    /// What is asked of a limit, comes back to it and is counted.
-    fn of(&self, limit: &LimitName) -> [Millitokens; 3] {
-        [self.amounts, self.returned, self.counted].map(|amounts| amount(amounts, limit))
-    }
-}
-
-/// Takes without a claim, if somebody claimed within the interval and every balance is enough
-/// without what accrued since.
-pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Option<WritePlan> {
-    let image = view.image;
-    let since = take.interval.before(view.now).max(image.refilled_at);
-    let mut plan = take.plan(WritePath::Retry);
-    plan.conditions.push(Condition::RefilledSince(since));
-    plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
-    for limit in take.limits() {
-        let [amount, returned, counted] = take.of(limit);
-        let bucket = image.limits.get(limit)?;
-        if amount.max(returned) > Millitokens::ZERO {
-            // Full meanwhile: what accrued since the claim would be granted twice, by this write
-            // that makes room for it and by the next claim.
-            let unclaimed = bucket.rule.refill().gap(since, view.now);
-            let room = i128::from(bucket.rule.burst().get()) - unclaimed;
-            let ceiling = milli(room - i128::from(returned.get()));
-            if take.floors && room < i128::from(amount.get()) {
-                // No balance is both enough and low enough.
-                return None;
-            }
-            plan.conditions.push(Condition::AtMost(limit.clone(), ceiling));
-        }
-        if take.floors && amount > Millitokens::ZERO {
-            let floor = amount.get() - returned.get();
-            plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
-        }
-        plan.changes.push(taken(limit, returned.get(), amount, counted));
-    }
-    (presume == Presume::ClaimedSince || plan.holds(Some(image))).then_some(plan)
-}
-
-/// Claims the refill of every limit up to now, takes, and brings the item to the configuration.
-pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
-    let View { image, differences, now } = *view;
-    // A clock that is a little behind claims nothing; an `rf` far ahead is pulled back, or one bad
-    // clock would freeze refill for all.
-    let until = if is_clock_ahead(image, now) { now } else { now.max(image.refilled_at) };
-    let since = image.refilled_at.min(until);
-    let mut plan = take.plan(WritePath::Normal);
-    plan.changes.push(Change::RefilledAt(until));
-    plan.conditions.push(Condition::RefilledAt(image.refilled_at));
-    plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
-    let mut after = BTreeMap::new();
-    for (limit, bucket) in &image.limits {
-        if differences.removed.contains(limit) {
-            plan.changes.push(Change::Remove(limit.clone()));
-            continue;
-        }
-        let rule = differences.changed.get(limit).copied().unwrap_or(bucket.rule);
-        let [amount, returned, counted] = take.of(limit);
-        let cap = bucket.rule.burst().min(rule.burst());
-        let gain = Gain { since, until, returned };
-        let claim = Claim::of(limit, bucket, cap, amount, gain, take.interval);
-        if take.floors && amount > Millitokens::ZERO {
-            // The lock is not enough: Retry and Adjust change the balance and leave the timestamp.
-            let floor = amount.get().saturating_sub(claim.tokens);
-            plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
-        }
-        plan.conditions.push(claim.condition);
-        plan.changes.push(taken(limit, claim.tokens, amount, counted));
-        if rule != bucket.rule {
-            plan.changes.push(Change::Rule(limit.clone(), rule));
-        }
-        let tokens =
-            i128::from(bucket.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
-        after.insert(limit, Bucket { rule, tokens: Millitokens::saturating(tokens), ..*bucket });
-    }
-    for (limit, rule) in &differences.missing {
-        let [amount, _, counted] = take.of(limit);
-        let bucket = new_bucket(*rule, amount, counted);
-        plan.conditions.push(Condition::HasNot(limit.clone()));
-        plan.changes.push(Change::Seed(limit.clone(), bucket));
-        after.insert(limit, bucket);
-    }
-    let hash = RulesHash::of(after.iter().map(|(limit, bucket)| (*limit, &bucket.rule)));
-    if image.rules_hash.as_ref() != Some(&hash) {
-        plan.changes.push(Change::RulesHash(hash));
-    }
-    plan.changes.extend(differences.epoch.map(Change::ConfigEpoch));
-    let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| take.expires);
-    if expires_at_s != image.expires_at_s {
-        plan.changes.push(Change::ExpiresAt(expires_at_s));
-    }
-    plan
-}
-
-/// Adds a claim, takes an amount and counts what was consumed.
-pub(crate) fn taken(
-    limit: &LimitName,
-    claimed: i64,
-    amount: Millitokens,
-    counted: Millitokens,
-) -> Change {
-    Change::Add {
-        limit: limit.clone(),
-        tokens: milli(i128::from(claimed) - i128::from(amount.get())),
-        consumed: counted.get(),
     }
 }
 

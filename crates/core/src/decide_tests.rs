@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::{EntityId, LIMITS_MAX, Refill, Resource, Rules, StoredRules};
+use crate::{
+    Bucket, ClaimInterval, EntityId, LIMITS_MAX, Millitokens, Refill, Resource, Rule, Rules,
+    StoredRules,
+};
 
 const T0: i64 = 1_769_608_800_000;
 

@@ -9,8 +9,9 @@
 use std::collections::BTreeMap;
 
 use crate::adjust::Adjustment;
-use crate::decide::{self, Acquire, Decision, View, new_item};
+use crate::decide::{Acquire, Decision, decide_settling, new_item};
 use crate::plan::{Change, Condition, WritePath, WritePlan};
+use crate::standing::{View, standings_after};
 use crate::{
     Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
     RequestId, Wait,
@@ -50,7 +51,7 @@ pub fn lease_size(
 ) -> Amounts {
     let mut sizes: Amounts =
         wanted.iter().map(|(limit, want)| (limit.clone(), want.least)).collect();
-    for standing in decide::standings_after(image, &sizes.clone(), returned, configuration, now) {
+    for standing in standings_after(image, &sizes.clone(), returned, configuration, now) {
         let Some(want) = wanted.get(&standing.limit) else { continue };
         if standing.wait != Wait::None {
             continue;
@@ -74,7 +75,7 @@ pub fn lease(
     settlement: &Settlement,
     now: EpochMillis,
 ) -> Decision {
-    decide::decide_settling(image, acquire, Some(settlement), now)
+    decide_settling(image, acquire, Some(settlement), now)
 }
 
 /// Settling alone.
