@@ -12,7 +12,7 @@ use sluicegate_processor::{chain, explain};
 
 /// What the exit codes mean, for every command.
 pub(crate) mod exit {
-    /// Done, but something needs a person: nothing found, records in quarantine, figures that differ.
+    /// Done, but something needs a person: what was named is not there, records in quarantine, figures that differ.
     pub(crate) const ATTENTION: u8 = 1;
     /// A limit is short at this moment.
     pub(crate) const LIMIT_EXCEEDED: u8 = 3;
@@ -73,7 +73,7 @@ impl CliError {
 
     fn denied(operation: &str, table: &str, why: &str) -> Self {
         Self::Store(format!(
-            "access denied: allow {operation} on table {table} and its indexes to these credentials; `aws sts get-caller-identity` says whose they are ({why})"
+            "access denied: allow {operation} on {table} and its indexes to these credentials; `aws sts get-caller-identity` says whose they are ({why})"
         ))
     }
 
@@ -93,7 +93,7 @@ impl CliError {
         match (error.code(), error) {
             (Some("ResourceNotFoundException"), _) => Self::no_table(table),
             (Some(code), _) if is_refusal(code) => {
-                Self::denied(&format!("dynamodb:{operation}"), table, &why)
+                Self::denied(&format!("dynamodb:{operation}"), &format!("table {table}"), &why)
             }
             (None, SdkError::DispatchFailure(_) | SdkError::TimeoutError(_)) => {
                 Self::unavailable(&why)
@@ -120,7 +120,8 @@ impl From<RequestError> for CliError {
         match &error {
             RequestError::MissingTable { table, .. } => Self::no_table(table),
             RequestError::AccessDenied { operation, table, source } => {
-                Self::denied(&format!("dynamodb:{operation}"), table, &chain(source.as_ref()))
+                let (action, table) = (format!("dynamodb:{operation}"), format!("table {table}"));
+                Self::denied(&action, &table, &chain(source.as_ref()))
             }
             RequestError::NoAnswer { source, .. } => Self::unavailable(&chain(source.as_ref())),
             _ => Self::Store(chain(&error)),
@@ -133,7 +134,7 @@ impl From<SetupError> for CliError {
         match &error {
             SetupError::NoTable(table) => Self::no_table(table),
             SetupError::Denied(source) => {
-                Self::denied("reading and writing items", "in use", &chain(source.as_ref()))
+                Self::denied("reading and writing items", "the table", &chain(source.as_ref()))
             }
             _ => Self::Store(chain(&error)),
         }

@@ -134,7 +134,7 @@ async fn tidy(
     let mut all_recent = true;
     if let Some(log) = log {
         for position in checkpoints.values() {
-            all_recent = log.trim(position, KEEP).await?;
+            all_recent &= log.trim(position, KEEP).await?;
         }
     }
     // A record that is delivered again after its window expired would make a new window, so an old
