@@ -1,18 +1,21 @@
-//! Every way of being away, under every setting, on real servers behind a wire that can be cut.
-//!
-//! A server is a type here, so that every store whose server can be started joins by one `impl`.
+//! Every way of being away under every setting, on real servers behind a wire that can be cut.
 
-use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
-use sluicegate::{
-    AcquireError, CompositeStore, DynamoStore, DynamoTable, Limit, Limiter, OnUnavailable, Store,
-};
-use sluicegate_local::{EmbeddedEngine, Storage, client};
+use futures_util::FutureExt as _;
+use sluicegate::{AcquireError, Limit, Limiter, OnUnavailable, Store};
 use sluicegate_testkit::Wire;
 
-/// The machine may be busy: an answer that takes longer would be an outage.
+use super::pulse::Pulse;
+use super::servers::{Data, Embedded, Redis, Server};
+
+/// Of every call; longer than usual, since an answer that takes longer would be an outage.
 const DEADLINE: Duration = Duration::from_secs(1);
+/// How much later than its deadline a call may come back.
+const SLACK: Duration = Duration::from_millis(250);
+/// From the moment at which the server answers somebody who just asks it.
+const RECOVERY: Duration = Duration::from_secs(1);
 /// Nothing here takes so long that is not broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What the bucket holds, and what is taken of it before the outage.
@@ -20,81 +23,17 @@ const TOKENS: i64 = 40;
 const BEFORE: i64 = 10;
 const TASKS: usize = 8;
 const ASKS: usize = 10;
+/// How often a case is tried on a machine that stands still.
+const TRIES: u32 = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Outage {
+enum Outage {
     /// Connections are closed, and new ones refused.
     ConnectionCut,
     /// What is sent arrives and is done; nothing is answered in time.
     ReplyDelayed,
-    /// The server ends and another one starts on its data.
-    RestartedWithData,
-    /// The same without them.
-    RestartedWithoutData,
-}
-
-/// A server that can be ended and started again, on other ports.
-pub(super) trait Server: Sized {
-    type Store: Store;
-
-    async fn start() -> Self;
-    fn address(&self) -> SocketAddr;
-    /// A store on what listens there.
-    fn store(&self, address: SocketAddr) -> Self::Store;
-    async fn end(&mut self);
-    async fn start_again(&mut self, outage: Outage);
-}
-
-/// The embedded DynamoDB, on a file.
-pub(super) struct Embedded {
-    engine: Option<EmbeddedEngine>,
-    folder: tempfile::TempDir,
-    files: u32,
-}
-
-const TABLE: &str = "sluicegate-away";
-
-impl Embedded {
-    async fn serve(&mut self) {
-        let file = self.folder.path().join(format!("{}.db", self.files));
-        let is_new = !file.exists();
-        let engine = EmbeddedEngine::start(Storage::File(file)).await.unwrap();
-        if is_new {
-            let client = client::dynamodb(&engine.endpoint_url());
-            sluicegate::dynamo::create_table(&client, TABLE).await.unwrap();
-        }
-        self.engine = Some(engine);
-    }
-}
-
-impl Server for Embedded {
-    type Store = DynamoStore;
-
-    async fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut server = Self { engine: None, folder, files: 0 };
-        server.serve().await;
-        server
-    }
-
-    fn address(&self) -> SocketAddr {
-        let url = self.engine.as_ref().unwrap().endpoint_url();
-        url.trim_start_matches("http://").parse().unwrap()
-    }
-
-    fn store(&self, address: SocketAddr) -> DynamoStore {
-        let client = client::dynamodb(&format!("http://{address}"));
-        CompositeStore::on(DynamoTable::new(&client, TABLE))
-    }
-
-    async fn end(&mut self) {
-        self.engine.take().unwrap().stop().await.unwrap();
-    }
-
-    async fn start_again(&mut self, outage: Outage) {
-        self.files += u32::from(outage == Outage::RestartedWithoutData);
-        self.serve().await;
-    }
+    /// The server ends and another one starts, with its data or without.
+    Restarted(Data),
 }
 
 /// How many requests were granted by the store, without it, refused, and not decided.
@@ -112,7 +51,7 @@ async fn ask<S: Store>(limiter: &Limiter<S>, entity: &str) -> Tally {
     let request = limiter.acquire(entity, "r").consume("q", 1).limits(limits).no_cascade();
     let start = Instant::now();
     let result = request.await;
-    assert!(start.elapsed() < DEADLINE + PATIENCE, "{:?}", start.elapsed());
+    assert!(start.elapsed() < DEADLINE + SLACK, "it took {:?}", start.elapsed());
     match result {
         Ok(lease) if lease.degraded().is_some() => Tally { degraded: 1, ..Tally::default() },
         Ok(_) => Tally { granted: 1, ..Tally::default() },
@@ -145,24 +84,42 @@ impl Tally {
     }
 }
 
-pub(super) async fn run<S: Server>(policy: OnUnavailable, outage: Outage) {
-    let mut server = S::start().await;
-    let wire = Wire::start(server.address()).await;
+/// Runs a case, and again where it failed while the machine stood still.
+async fn on_a_steady_machine(case: impl AsyncFn()) {
+    for _ in 1..TRIES {
+        let pulse = Pulse::start();
+        let Err(failure) = AssertUnwindSafe(case()).catch_unwind().await else { return };
+        let Some(time) = pulse.stood_still() else { std::panic::resume_unwind(failure) };
+        println!("the machine stood still for {time:?}: once more");
+    }
+    case().await;
+}
+
+async fn run<S: Server>(policy: OnUnavailable, outage: Outage) {
+    if S::is_under_test() {
+        on_a_steady_machine(async || away::<S>(policy, outage).await).await;
+    }
+}
+
+/// A limiter that has a connection and has taken some tokens.
+async fn connected<S: Server>(server: &S, wire: &Wire, policy: OnUnavailable) -> Limiter<S::Store> {
     let limiter =
         Limiter::new(server.store(wire.address())).deadline(DEADLINE).on_unavailable(policy);
     limiter.warm_up().await.unwrap();
     for _ in 0..BEFORE {
         assert_eq!(ask(&limiter, "u").await.granted, 1);
     }
+    limiter
+}
 
+async fn away<S: Server>(policy: OnUnavailable, outage: Outage) {
+    let mut server = S::start().await;
+    let wire = Wire::start(server.address()).await;
+    let limiter = connected(&server, &wire, policy).await;
     match outage {
         Outage::ConnectionCut => wire.cut(),
         Outage::ReplyDelayed => wire.silence(),
-        Outage::RestartedWithData | Outage::RestartedWithoutData => {
-            wire.cut();
-            server.end().await;
-            wire.open();
-        }
+        Outage::Restarted(_) => server.end().await,
     }
     let left = TOKENS - BEFORE;
     let asked = i64::try_from(TASKS * ASKS).unwrap();
@@ -178,12 +135,12 @@ pub(super) async fn run<S: Server>(policy: OnUnavailable, outage: Outage) {
     );
     is_spared(&limiter, &wire).await;
 
-    if matches!(outage, Outage::RestartedWithData | Outage::RestartedWithoutData) {
-        server.start_again(outage).await;
+    if let Outage::Restarted(data) = outage {
+        server.start_again(data).await;
         wire.lead_to(server.address());
     }
     wire.open();
-    is_back(&limiter).await;
+    is_back(&limiter, &server, &wire).await;
     settled(&limiter, &server, outage, policy).await;
     server.end().await;
 }
@@ -200,11 +157,15 @@ async fn is_spared<S: Store>(limiter: &Limiter<S>, wire: &Wire) {
     assert!(u128::from(wire.sent() - sent) <= 4 * probes, "{} pieces", wire.sent() - sent);
 }
 
-/// The store decides again, without anybody's help.
-async fn is_back<S: Store>(limiter: &Limiter<S>) {
+/// The store decides again within a second of its return, without anybody's help.
+async fn is_back<S: Server>(limiter: &Limiter<S::Store>, server: &S, wire: &Wire) {
     let start = Instant::now();
+    while Limiter::new(server.store(wire.address())).warm_up().await.is_err() {
+        assert!(start.elapsed() < PATIENCE, "the server does not come back");
+    }
+    let answered = Instant::now();
     while ask(limiter, "another").await.granted == 0 {
-        assert!(start.elapsed() < PATIENCE, "the store is back and is not asked");
+        assert!(answered.elapsed() < RECOVERY, "the store is back and is not asked");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
@@ -216,11 +177,11 @@ async fn settled<S: Server>(
     outage: Outage,
     policy: OnUnavailable,
 ) {
-    let held = if outage == Outage::RestartedWithoutData { TOKENS } else { TOKENS - BEFORE };
+    let held = if outage == Outage::Restarted(Data::Lost) { TOKENS } else { TOKENS - BEFORE };
     let left = if policy == OnUnavailable::Local { held - (TOKENS - BEFORE) } else { held };
     // By another process, which has seen nothing of it.
     let other = Limiter::new(server.store(server.address()))
-        .deadline(PATIENCE)
+        .deadline(DEADLINE)
         .on_unavailable(OnUnavailable::Deny);
     let start = Instant::now();
     loop {
@@ -244,12 +205,38 @@ async fn settled<S: Server>(
     }
 }
 
+/// A Redis that forgets its scripts is there: nobody notices, whatever the setting.
+async fn flushed(policy: OnUnavailable) {
+    if Redis::is_under_test() {
+        on_a_steady_machine(async || forgetful(policy).await).await;
+    }
+}
+
+async fn forgetful(policy: OnUnavailable) {
+    let server = Redis::start().await;
+    let wire = Wire::start(server.address()).await;
+    let limiter = connected(&server, &wire, policy).await;
+    server.flush_scripts().await;
+    let forgetting = async {
+        loop {
+            server.flush_scripts().await;
+        }
+    };
+    let tally = tokio::select! {
+        tally = ask_often(&limiter) => tally,
+        () = forgetting => unreachable!("the loop has no end"),
+    };
+    let (left, asked) = (TOKENS - BEFORE, i64::try_from(TASKS * ASKS).unwrap());
+    assert_eq!(tally, Tally { granted: left, refused: asked - left, ..Tally::default() });
+    assert_eq!(limiter.counters().unanswered.get(), 0);
+}
+
 macro_rules! matrix {
     ($server:ident, $($policy:ident: $name:ident),*) => {$(
         mod $name {
             use sluicegate::OnUnavailable::$policy;
 
-            use super::super::{$server, Outage, run};
+            use super::super::{$server, Data, Outage, run};
 
             #[tokio::test(flavor = "multi_thread")]
             async fn connection_cut() {
@@ -263,12 +250,12 @@ macro_rules! matrix {
 
             #[tokio::test(flavor = "multi_thread")]
             async fn server_killed_and_restarted_with_its_data() {
-                run::<$server>($policy, Outage::RestartedWithData).await;
+                run::<$server>($policy, Outage::Restarted(Data::Kept)).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
             async fn server_killed_and_restarted_without_its_data() {
-                run::<$server>($policy, Outage::RestartedWithoutData).await;
+                run::<$server>($policy, Outage::Restarted(Data::Lost)).await;
             }
         }
     )*};
@@ -276,4 +263,27 @@ macro_rules! matrix {
 
 mod embedded {
     matrix!(Embedded, Allow: allow, Deny: deny, Local: local);
+}
+
+mod redis {
+    use sluicegate::OnUnavailable::{Allow, Deny, Local};
+
+    use super::flushed;
+
+    matrix!(Redis, Allow: allow, Deny: deny, Local: local);
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn allow_and_scripts_flushed() {
+        flushed(Allow).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn deny_and_scripts_flushed() {
+        flushed(Deny).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn local_and_scripts_flushed() {
+        flushed(Local).await;
+    }
 }

@@ -5,6 +5,8 @@ mod denied;
 mod local;
 mod matrix;
 mod policy;
+mod pulse;
+mod servers;
 
 use std::time::Duration;
 
