@@ -14,7 +14,7 @@ use aws_smithy_runtime_api::client::http::{
     HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
 };
 use serde_json::{Value, json};
-use sluicegate::{Cascade, DynamoStore, EpochMillis, Limiter, TestClock};
+use sluicegate::{Cascade, DynamoStore, EpochMillis, Limiter, OnUnavailable, TestClock};
 use sluicegate_local::client;
 
 use self::sender::{Bare, Sender, TABLE};
@@ -61,7 +61,8 @@ async fn main() {
     let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
     let limiter = Limiter::with_clock(DynamoStore::new(sdk.clone(), TABLE), clock.clone())
         .cascade(Cascade::No)
-        .deadline(Duration::from_secs(30));
+        .deadline(Duration::from_secs(30))
+        .on_unavailable(OnUnavailable::Deny);
     let ours = Sender::Ours(limiter);
     ours.send("user-0").await;
     let hash = canned.hash.lock().unwrap().clone();

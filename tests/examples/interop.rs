@@ -9,7 +9,9 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use sluicegate::{AcquireError, DynamoStore, EntityId, Limit, Limiter, Resource, WritePath};
+use sluicegate::{
+    AcquireError, DynamoStore, EntityId, Limit, Limiter, OnUnavailable, Resource, WritePath,
+};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_local::InProcess;
 use sluicegate_local::poller::{Poller, Settings as PollerSettings};
@@ -69,7 +71,9 @@ async fn main() {
     let engine = RunningEngine::start(EngineKind::Embedded).await;
     let client = engine.client();
     sluicegate::dynamo::create_table(client, TABLE).await.unwrap();
-    let limiter = Limiter::new(DynamoStore::new(client.clone(), TABLE));
+    let limiter = Limiter::new(DynamoStore::new(client.clone(), TABLE))
+        .deadline(std::time::Duration::from_secs(1))
+        .on_unavailable(OnUnavailable::Deny);
     let (ours, theirs) = tokio::join!(ours(limiter), theirs(&command, engine.endpoint_url()));
 
     let key =

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use redis::cmd;
 use sluicegate::redis::{RedisStore, Time};
-use sluicegate::{Cascade, Limit, Limiter};
+use sluicegate::{Cascade, Limit, Limiter, OnUnavailable};
 use sluicegate_testkit::RedisServer;
 use tokio::process::Command;
 
@@ -78,7 +78,10 @@ async fn main() {
     let server = RedisServer::start().await;
     let limiter = || {
         let store = RedisStore::new(server.url()).unwrap().time(Time::Server);
-        Limiter::new(store).cascade(Cascade::No).deadline(Duration::from_secs(30))
+        Limiter::new(store)
+            .cascade(Cascade::No)
+            .deadline(Duration::from_secs(30))
+            .on_unavailable(OnUnavailable::Deny)
     };
     acquire(&limiter()).await;
     let digest = redis::Script::new(SCRIPT).get_hash().to_owned();

@@ -27,7 +27,7 @@ use aws_sdk_dynamodb::types::{
     ScalarAttributeType,
 };
 use aws_smithy_runtime_api::client::interceptors::dyn_dispatch_hint;
-use sluicegate::{Cascade, DynamoStore, Limiter};
+use sluicegate::{Cascade, DynamoStore, Limiter, OnUnavailable};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 
 use self::sender::{Bare, Sender, TABLE, limits};
@@ -128,7 +128,8 @@ async fn main() {
     create_table(&sdk).await;
     let limiter = Limiter::new(DynamoStore::new(sdk.clone(), TABLE))
         .cascade(Cascade::No)
-        .deadline(Duration::from_secs(30));
+        .deadline(Duration::from_secs(30))
+        .on_unavailable(OnUnavailable::Deny);
     let most: Vec<String> = (0..10_000).map(|n| format!("user-{n}")).collect();
     println!("creating {} buckets", most.len());
     let ours = Sender::Ours(limiter.clone());

@@ -6,6 +6,8 @@ use sluicegate::{AcquireError, CompositeStore, DynamoTable, Limit, Limiter};
 use sluicegate_local::client;
 use sluicegate_testkit::{EngineKind, Fault, Proxy, RunningEngine};
 
+use crate::support::patient;
+
 const PROCESSES: u32 = 8;
 const RATE_PER_S: u32 = 200;
 const LATENCY: Duration = Duration::from_millis(4);
@@ -54,7 +56,7 @@ impl Tally {
 
 /// One process: requests at random instants, each in its turn or beside the one before.
 async fn process(table: DynamoTable, load: f64, time: Duration) -> Tally {
-    let limiter = Limiter::new(CompositeStore::on(table)).deadline(Duration::from_secs(20));
+    let limiter = patient(Limiter::new(CompositeStore::on(table)));
     let mean_s = f64::from(PROCESSES) / (f64::from(RATE_PER_S) * load);
     let mut tasks = tokio::task::JoinSet::new();
     let end = Instant::now() + time;

@@ -28,4 +28,5 @@ mod simulated;
 mod stress;
 mod support;
 mod unanswered;
+mod unavailable;
 mod waiting;

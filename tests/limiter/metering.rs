@@ -14,7 +14,7 @@ use sluicegate_processor::{Processor, Settings};
 use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
 
-use crate::support::{T0, at, limiter};
+use crate::support::{T0, at, limiter, patient};
 
 const ENTITIES: u8 = 50;
 const PARENTS: u8 = 5;
@@ -131,8 +131,7 @@ async fn leased_tokens_are_metered_as_they_were_used_once_all_is_settled() {
         let clock = TestClock::at(at(T0));
         let settings = LeaseSettings { mode, ..LeaseSettings::default() };
         let store = CompositeStore::on(DynamoTable::new(engine.client(), &name));
-        let limiter = LeasedLimiter::leased_with(store, clock.clone(), settings)
-            .deadline(Duration::from_secs(20));
+        let limiter = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));
         let sums = work(&limiter, &clock, seed, OPERATIONS_PER_TABLE).await;
         let report = limiter.shutdown(Duration::from_secs(20)).await;
         assert!(report.unsettled.is_empty(), "{mode:?}: {report:?}");

@@ -1,6 +1,7 @@
 //! A table that a test tells what to do with each call.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,6 +37,9 @@ pub(crate) struct Scripted {
     pub(crate) memory: Memory,
     writes: Arc<Mutex<VecDeque<Act>>>,
     reads: Arc<Mutex<VecDeque<Act>>>,
+    /// What becomes of calls that the script does not name.
+    others: Arc<Mutex<Option<Act>>>,
+    calls: Arc<AtomicU64>,
 }
 
 impl Scripted {
@@ -47,11 +51,24 @@ impl Scripted {
         self.reads.lock().unwrap().extend(acts);
     }
 
+    /// From now on, what becomes of calls that the script does not name.
+    pub(crate) fn always(&self, act: Act) {
+        *self.others.lock().unwrap() = Some(act);
+    }
+
+    /// Calls since this was asked last.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.swap(0, Ordering::Relaxed)
+    }
+
     async fn act<T, E: From<Trouble>>(
+        &self,
         script: &Mutex<VecDeque<Act>>,
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
-        let act = script.lock().unwrap().pop_front().unwrap_or(Act::Answer);
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let act = script.lock().unwrap().pop_front();
+        let act = act.or(*self.others.lock().unwrap()).unwrap_or(Act::Answer);
         match act {
             Act::Answer => call.await,
             Act::Slow(time) => {
@@ -71,7 +88,7 @@ impl Scripted {
 
 impl Table for Scripted {
     async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
-        Self::act(&self.writes, self.memory.write(bucket, plan)).await
+        self.act(&self.writes, self.memory.write(bucket, plan)).await
     }
 
     async fn write_together(
@@ -79,10 +96,10 @@ impl Table for Scripted {
         writes: &[(BucketId, WritePlan)],
         token: &str,
     ) -> Result<f64, TogetherError> {
-        Self::act(&self.writes, self.memory.write_together(writes, token)).await
+        self.act(&self.writes, self.memory.write_together(writes, token)).await
     }
 
     async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
-        Self::act(&self.reads, self.memory.read(keys, consistency)).await
+        self.act(&self.reads, self.memory.read(keys, consistency)).await
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sluicegate::{
-    AcquireError, BucketId, Clock, CompositeStore, Consistency, EpochMillis, Limit, Limiter,
-    ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+    AcquireError, Breaker, BucketId, Clock, CompositeStore, Consistency, EpochMillis, Limit,
+    Limiter, OnUnavailable, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
 };
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
@@ -99,6 +99,9 @@ async fn load(processes: usize, share: f64, away_ms: u64) -> Tally {
         .map(|_| {
             let clock = Simulated { start, off_ms: fastrand::i64(-3..=3) };
             Limiter::with_clock(CompositeStore::on(table.clone()), clock)
+                .deadline(Duration::from_secs(1))
+                .on_unavailable(OnUnavailable::Deny)
+                .breaker(Breaker::never())
         })
         .collect();
     let mean_s = 1.0 / (share * f64::from(RATE));

@@ -11,7 +11,7 @@ use sluicegate_core::CompositeBucket;
 use sluicegate_local::poller::Source;
 use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
 
-use crate::support::{Shared, at, bucket, name};
+use crate::support::{Shared, at, bucket, name, patient};
 
 /// Less than the engines can write, so that requests are refused.
 const RATE_PER_S: u64 = 40;
@@ -125,8 +125,7 @@ async fn tasks_of_one_process_share_a_bucket_exactly() {
     for kind in engines_under_test() {
         let engine = RunningEngine::start(kind).await;
         let table = DynamoTable::new(engine.client(), engine.create_table().await);
-        let limiter = Limiter::new(CompositeStore::on(table.clone()))
-            .deadline(std::time::Duration::from_secs(20));
+        let limiter = patient(Limiter::new(CompositeStore::on(table.clone())));
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..64 {
             tasks.spawn(acquire_often(limiter.clone(), operations(&engine, 16, 6)));

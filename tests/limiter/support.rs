@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    BucketId, CompositeStore, DynamoTable, EntityId, EpochMillis, LimitName, Limiter, MemoryTable,
-    Resource, Settings, Store, Table, TestClock,
+    Breaker, BucketId, Clock, CompositeStore, DynamoTable, EntityId, EpochMillis, LimitName,
+    Limiter, MemoryTable, OnUnavailable, Resource, Settings, Store, Table, TestClock,
 };
 use sluicegate_core::CompositeBucket;
 use sluicegate_core::keys::ItemKey;
@@ -43,8 +43,7 @@ pub(crate) fn limiter_on<T: Table>(table: T, clock: &TestClock) -> Tested<T> {
 }
 
 pub(crate) fn limiter_as<T: Table>(table: T, clock: &TestClock, settings: Settings) -> Tested<T> {
-    Limiter::with_clock(CompositeStore::with_settings(table, settings), clock.clone())
-        .deadline(DEADLINE)
+    patient(Limiter::with_clock(CompositeStore::with_settings(table, settings), clock.clone()))
 }
 
 pub(crate) fn with_settings<E: Engine>(
@@ -52,7 +51,12 @@ pub(crate) fn with_settings<E: Engine>(
     clock: &TestClock,
     settings: Settings,
 ) -> Limiter<E::Store, TestClock> {
-    Limiter::with_clock(engine.store(settings), clock.clone()).deadline(DEADLINE)
+    patient(Limiter::with_clock(engine.store(settings), clock.clone()))
+}
+
+/// A limiter that waits for its store on a busy machine, and does nothing without it.
+pub(crate) fn patient<S: Store, C: Clock + Clone>(limiter: Limiter<S, C>) -> Limiter<S, C> {
+    limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny).breaker(Breaker::never())
 }
 
 /// Balances of which two limiters can have a store each, as two processes would.
@@ -116,6 +120,13 @@ pub(crate) trait Shared: Table + Clone {
 /// Memory that several limiters share.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Memory(Arc<MemoryTable>);
+
+impl Memory {
+    /// The bucket as it is stored, without waiting.
+    pub(crate) fn stored_now(&self, bucket: &BucketId) -> Option<Arc<CompositeBucket>> {
+        self.0.bucket(bucket)
+    }
+}
 
 impl Table for Memory {
     async fn write(

@@ -11,7 +11,7 @@ use aws_config::provider_config::ProviderConfig;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{ProvideCredentials, Region};
 use sluicegate::dynamo::{ConfigStore, Reader};
-use sluicegate::{DynamoStore, Limiter};
+use sluicegate::{DynamoStore, Limiter, OnUnavailable};
 use sluicegate_processor::{chain, https_client};
 
 use crate::error::CliError;
@@ -73,7 +73,9 @@ impl Connection {
 
     /// A limiter on the table.
     pub(crate) fn limiter(&self) -> Limiter<DynamoStore> {
-        Limiter::new(DynamoStore::new(self.client(), &self.table)).deadline(DEADLINE)
+        Limiter::new(DynamoStore::new(self.client(), &self.table))
+            .deadline(DEADLINE)
+            .on_unavailable(OnUnavailable::Deny)
     }
 
     /// Entities and limits that are stored in the table.

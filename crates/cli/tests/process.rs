@@ -5,7 +5,7 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter};
+use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
 use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 use tokio::process::Command;
@@ -28,7 +28,8 @@ fn process(engine: &RunningEngine, table: &str, args: &[&str]) -> Command {
 
 async fn acquire(engine: &RunningEngine, table: &str, times: u32) {
     let limiter = Limiter::new(CompositeStore::on(DynamoTable::new(engine.client(), table)))
-        .deadline(Duration::from_secs(60));
+        .deadline(Duration::from_secs(60))
+        .on_unavailable(OnUnavailable::Deny);
     for _ in 0..times {
         let limits = [Limit::per_day("tpd", 1_000_000)];
         let request = limiter.acquire("user-1", "model").consume("tpd", 10).limits(limits);

@@ -55,7 +55,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
             entity: entity.to_owned(),
             resource: resource.to_owned(),
             amounts: Vec::new(),
-            deadline: limiter.options().deadline,
+            deadline: limiter.correction_time(None),
         }
     }
 
@@ -116,7 +116,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
                 configuration: &Configuration::explicit(rules),
                 deadline: self.deadline,
             };
-            let adjusted = self.limiter.store().adjust(&correction, self.limiter.clock()).await;
+            let adjusted = self.limiter.correct(&correction).await;
             match (adjusted, &corrected) {
                 (Ok(adjusted), _) => total.add(adjusted),
                 (Err(error), None) => return Err(error),

@@ -29,4 +29,15 @@ pub struct Counters {
     pub clocks_ahead: Counter,
     /// Requests that shadow mode let pass although a limit was short.
     pub shadowed: Counter,
+    /// Acquires that the store did not decide: it did not answer in time, or was not asked.
+    pub unanswered: Counter,
+    /// Those of them that were granted all the same.
+    pub degraded: Counter,
+    /// How often the store was found to be away.
+    pub outages: Counter,
+    /// Under `OnUnavailable::Local`: corrections by which the store was told of an outage's grants,
+    /// one for each bucket.
+    pub committed: Counter,
+    /// Grants of an outage, or sums of them, that the store could not be told of.
+    pub uncommitted: Counter,
 }

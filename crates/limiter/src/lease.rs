@@ -14,6 +14,7 @@ use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
 use crate::request::amount;
 use crate::store::{Adjusted, Grant, Part, Store};
+use crate::unavailable::Degraded;
 
 /// Tokens that were taken before the guarded work starts.
 ///
@@ -25,13 +26,15 @@ pub struct Lease<S, C> {
     /// What became of each part since.
     accounts: Mutex<Vec<Account>>,
     shadowed: Option<LimitExceeded>,
+    degraded: Option<Degraded>,
     cost: Cost,
 }
 
 /// What an acquire took to be granted.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// The path of the last write; `None` when nothing was written (shadow mode, leased tokens).
+    /// The path of the last write; `None` when nothing was written (shadow mode, leased tokens, a
+    /// store that is away).
     pub path: Option<WritePath>,
     /// Writes attempted.
     pub attempts: u32,
@@ -62,7 +65,17 @@ impl<S: Store, C: Clock> Lease<S, C> {
         let accounts = parts.iter().map(|part| Account::new(part.amounts.clone()));
         let accounts = Mutex::new(accounts.collect());
         let cost = Cost { path, attempts, write_units, read_units };
-        Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed: None, cost }
+        let (shadowed, degraded) = (None, None);
+        Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed, degraded, cost }
+    }
+
+    /// Of nothing, or of parts that the store knows nothing of.
+    fn unwritten(limiter: &Limiter<S, C>, deadline: Duration, parts: Vec<Part>) -> Self {
+        let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
+        let accounts = parts.iter().map(|part| Account::new(part.amounts.clone()));
+        let accounts = Mutex::new(accounts.collect());
+        let (shadowed, degraded) = (None, None);
+        Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed, degraded, cost }
     }
 
     pub(crate) fn shadow(
@@ -70,14 +83,24 @@ impl<S: Store, C: Clock> Lease<S, C> {
         deadline: Duration,
         exceeded: LimitExceeded,
     ) -> Self {
-        let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
-        let (parts, accounts) = (Vec::new(), Mutex::default());
-        Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed: Some(exceeded), cost }
+        Self { shadowed: Some(exceeded), ..Self::unwritten(limiter, deadline, Vec::new()) }
+    }
+
+    pub(crate) fn degraded_by(
+        limiter: &Limiter<S, C>,
+        deadline: Duration,
+        degraded: Degraded,
+        parts: Vec<Part>,
+    ) -> Self {
+        Self { degraded: Some(degraded), ..Self::unwritten(limiter, deadline, parts) }
     }
 
     /// Adds `by` tokens to what was consumed of a limit, or takes off where it is negative. Any
     /// limit of the bucket can be named, and never is this refused: a balance may go below zero,
     /// which the next acquires wait out. One write unit, and one more for a parent's bucket.
+    ///
+    /// A lease that was granted while the store was away ([`degraded`](Self::degraded)) has taken
+    /// nothing there: this corrects nothing, and [`Adjusted::degraded`] says so.
     ///
     /// # Errors
     /// [`AdjustError`]. Where it [may be repeated](AdjustError::may_be_repeated) the correction
@@ -108,6 +131,9 @@ impl<S: Store, C: Clock> Lease<S, C> {
 
     async fn adjust_wide(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
         let (limit, amount) = amount(limit, milli)?;
+        if let Some(nothing) = self.nothing_to_correct() {
+            return Ok(nothing);
+        }
         let knows = |part: &Part| {
             let image = part.image.as_ref();
             part.configuration.rule(&limit).is_some()
@@ -123,7 +149,14 @@ impl<S: Store, C: Clock> Lease<S, C> {
         Ok(adjusted)
     }
 
-    /// Gives back everything that was acquired and adjusted: the work did not happen.
+    /// What a correction comes to where the store took nothing.
+    fn nothing_to_correct(&self) -> Option<Adjusted> {
+        let degraded = self.degraded.clone()?;
+        Some(Adjusted { degraded: Some(degraded), ..Adjusted::default() })
+    }
+
+    /// Gives back everything that was acquired and adjusted: the work did not happen. Nothing where
+    /// the lease was granted while the store was away, as for [`adjust`](Self::adjust).
     ///
     /// # Errors
     /// [`AdjustError`]. What was not given back stays consumed, the restrictive direction; a caller
@@ -140,7 +173,10 @@ impl<S: Store, C: Clock> Lease<S, C> {
     /// [`AdjustError`]. Calling again gives back what is left, bucket by bucket; where one is
     /// [`Ambiguous`](AdjustError::Ambiguous) nothing is left in it.
     pub async fn give_back(&self) -> Result<Adjusted, AdjustError> {
-        self.correct((0..self.parts.len()).collect(), Change::GiveBack).await
+        match self.nothing_to_correct() {
+            Some(nothing) => Ok(nothing),
+            None => self.correct((0..self.parts.len()).collect(), Change::GiveBack).await,
+        }
     }
 
     fn accounts(&self) -> MutexGuard<'_, Vec<Account>> {
@@ -186,6 +222,13 @@ impl<S: Store, C: Clock> Lease<S, C> {
         self.shadowed.as_ref()
     }
 
+    /// Why it was granted without the store, where it was: see
+    /// [`OnUnavailable`](crate::OnUnavailable). Then adjusting or releasing does nothing, and says so.
+    #[must_use]
+    pub const fn degraded(&self) -> Option<&Degraded> {
+        self.degraded.as_ref()
+    }
+
     /// What it took to be granted.
     #[must_use]
     pub const fn cost(&self) -> Cost {
@@ -195,12 +238,13 @@ impl<S: Store, C: Clock> Lease<S, C> {
 
 impl<S, C> std::fmt::Debug for Lease<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { parts, accounts, shadowed, .. } = self;
+        let Self { parts, accounts, shadowed, degraded, .. } = self;
         let buckets: Vec<_> = parts.iter().map(|part| &part.bucket).collect();
         f.debug_struct("Lease")
             .field("buckets", &buckets)
             .field("accounts", accounts)
             .field("shadowed", shadowed)
+            .field("degraded", degraded)
             .finish_non_exhaustive()
     }
 }

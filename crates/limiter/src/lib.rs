@@ -39,11 +39,12 @@
 //! use std::time::Duration;
 //! use sluicegate::{DynamoStore, Limiter};
 //!
-//! # async fn limiter() {
+//! # async fn limiter() -> Result<(), sluicegate::AcquireError> {
 //! let aws = aws_config::load_defaults(aws_config::BehaviorVersion::latest()).await;
 //! let store = DynamoStore::new(aws_sdk_dynamodb::Client::new(&aws), "sluicegate-limits");
-//! let limiter = Limiter::new(store).deadline(Duration::from_millis(500)); // 1 s unless said
-//! # drop(limiter);
+//! let limiter = Limiter::new(store).deadline(Duration::from_millis(500)); // 250 ms unless said
+//! limiter.warm_up().await?; // or the first request waits for the connection
+//! # Ok(())
 //! # }
 //! ```
 //!
@@ -99,15 +100,12 @@
 //! | [`LimitExceeded`] | a limit is short; `retry_after` is exact | 429 |
 //! | [`NeverAdmissible`] | more than a full bucket holds: waiting does not help | 400 |
 //! | `Contended` | other writers or throttling until attempts ran out | 503 |
-//! | `Unavailable` | no answer in time | 503 |
+//! | `Unavailable` | no answer in time, and [`OnUnavailable`] does not grant without one | 503 |
 //! | [`InvalidRequest`] | the program is wrong, names more limits than a bucket holds, or a client's name is illegal | 500, 400 |
 //! | `Setup` | permissions, the table or an item must be repaired | 500 |
 //!
-//! Nothing is admitted because the table is away: `Unavailable` is an error, and the caller decides
-//! whether work goes on without a limit (`Err(AcquireError::Unavailable(_))` only: with `Setup` too,
-//! a missing permission would admit everything for ever). An acquire ends by its
-//! [`deadline`](Limiter::deadline); waiting for tokens is not counted, nor is giving back what one
-//! bucket of a compensating cascade gave.
+//! An acquire ends by its [`deadline`](Limiter::deadline); waiting for tokens is not counted, nor is
+//! giving back what one bucket of a compensating cascade gave.
 //!
 //! A write whose answer was lost is recognised in the item by its request id, so it is neither done
 //! twice nor forgotten. When four others wrote in between the item no longer can tell: then an
@@ -117,6 +115,43 @@
 //! A correction that fails can be repeated on the same [`Lease`], which remembers what it did in
 //! each bucket: what is missing is done, and nothing twice
 //! ([`AdjustError::may_be_repeated`]).
+//!
+//! # When the store is away
+//!
+//! A store that does not answer is away, and then [`OnUnavailable`] decides:
+//!
+//! | | an acquire | for whom |
+//! |---|---|---|
+//! | `Allow`, the default | is granted, and nothing is counted | a gateway whose first duty is its traffic |
+//! | `Deny` | is `Unavailable` | where more than the limit costs more than an outage |
+//! | `Local` | is decided by buckets of this process, by the limits that it brings or that were last known | a few processes that share the traffic |
+//!
+//! ```
+//! use sluicegate::{CompositeStore, Limiter, MemoryTable, OnUnavailable};
+//!
+//! let store = CompositeStore::on(MemoryTable::new());
+//! let limiter = Limiter::new(store).on_unavailable(OnUnavailable::Deny);
+//! # drop(limiter);
+//! ```
+//!
+//! A lease that was granted so says why ([`Lease::degraded`]). The store took nothing for it, so its
+//! corrections do nothing and say so ([`Adjusted::degraded`]). Corrections of other leases, looks
+//! and changes are errors while the store is away; those of a lease can be repeated later.
+//!
+//! Under `Local` a bucket starts with what the store said of it last, or full, and each process has
+//! its own: together they may admit as many times what is there. What was consumed is taken from the
+//! store when it answers again, as one correction for each bucket, of 10,000 buckets at most. A
+//! request whose limits nobody in the process knows is `Unavailable`.
+//!
+//! The first calls of an outage wait for their deadline: 250 ms an acquire, or 2 s where there was
+//! no connection yet, which [`Limiter::warm_up`] makes ahead. After five in a row, or two a second
+//! apart, nobody waits: a [`Breaker`] opens, and a call costs about a microsecond, under `Local` three. A task looks for
+//! the store every 250 ms. When a probe was answered one request is let through, and after its answer
+//! all are. An outage is logged when it is found and when it is over, and always
+//! [counted](Counters).
+//!
+//! Whatever the store says is an answer, and an error under every setting: limits that are short,
+//! contention, throttling (`Contended` at the deadline), a missing permission or table (`Setup`).
 //!
 //! # What it costs
 //!
@@ -172,6 +207,7 @@ mod store;
 mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
+mod unavailable;
 
 pub use adjust::AdjustRequest;
 pub use clock::{Clock, ROUGH, SystemClock, TestClock};
@@ -194,6 +230,8 @@ pub use table::{
     Cancelled, Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError,
     Written,
 };
+
+pub use unavailable::{Breaker, Cause, Degraded, OnUnavailable};
 
 /// Balances on DynamoDB.
 pub type DynamoStore = CompositeStore<DynamoTable>;

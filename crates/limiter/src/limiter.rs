@@ -1,6 +1,6 @@
 //! The limiter: a store, a clock, and how requests are made of them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::adjust::AdjustRequest;
@@ -9,6 +9,7 @@ use crate::counters::Counters;
 use crate::queue::Queues;
 use crate::request::{AcquireRequest, PeekRequest};
 use crate::store::{Cascade, Store};
+use crate::unavailable::{Breaker, OnUnavailable, Outage};
 
 /// Acquires tokens from a store. Cheap to clone; clones share everything.
 ///
@@ -32,16 +33,24 @@ pub struct Limiter<S, C = SystemClock> {
     inner: Arc<Inner<S, C>>,
 }
 
-struct Inner<S, C> {
+pub(crate) struct Inner<S, C> {
     store: Arc<S>,
     clock: C,
     mode: Mode,
     options: Options,
     queues: Queues,
+    outage: Arc<Outage>,
 }
 
 /// Longer than any call: an instant that far ahead still is one.
 const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+
+/// A gateway that waits longer for its limiter than for most of what it does is slow by its limiter.
+const DEADLINE: Duration = Duration::from_millis(250);
+/// Nobody waits for a correction as for a decision, and one that fails is lost.
+const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
+/// Resolving a name, a handshake of TLS, credentials.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// A deadline as far as there are instants, which `Duration::MAX` has none for.
 pub(crate) fn as_deadline(time: Duration) -> Duration {
@@ -60,7 +69,10 @@ pub enum Mode {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    pub(crate) deadline: Duration,
+    /// `None`: a default for each kind of call.
+    deadline: Option<Duration>,
+    pub(crate) connect_deadline: Duration,
+    pub(crate) on_unavailable: OnUnavailable,
     pub(crate) near_share: f64,
     pub(crate) cascade: Cascade,
 }
@@ -93,44 +105,89 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// A limiter by another clock: a [`TestClock`](crate::TestClock), for one.
     #[must_use]
     pub fn with_clock(store: S, clock: C) -> Self {
-        let options =
-            Options { deadline: Duration::from_secs(1), near_share: 0.1, cascade: Cascade::Stored };
-        let (store, queues) = (Arc::new(store), Queues::default());
-        Self { inner: Arc::new(Inner { store, clock, mode: Mode::Enforce, options, queues }) }
+        let options = Options {
+            deadline: None,
+            connect_deadline: CONNECT_DEADLINE,
+            on_unavailable: OnUnavailable::default(),
+            near_share: 0.1,
+            cascade: Cascade::Stored,
+        };
+        let (store, queues, mode) = (Arc::new(store), Queues::default(), Mode::Enforce);
+        let outage = Arc::new(Outage::new(Breaker::default()));
+        Self { inner: Arc::new(Inner { store, clock, mode, options, queues, outage }) }
     }
 
-    fn change(self, change: impl FnOnce(&mut Options, &mut Mode)) -> Self
+    fn change(self, change: impl FnOnce(&mut Inner<S, C>)) -> Self
     where
         C: Clone,
     {
-        let (mut options, mut mode) = (self.inner.options.clone(), self.inner.mode);
-        change(&mut options, &mut mode);
-        let (store, clock) = (self.inner.store.clone(), self.inner.clock.clone());
-        Self { inner: Arc::new(Inner { store, clock, mode, options, queues: Queues::default() }) }
+        let Inner { store, clock, mode, options, outage, .. } = self.inner.as_ref();
+        let mut inner = Inner {
+            store: store.clone(),
+            clock: clock.clone(),
+            mode: *mode,
+            options: options.clone(),
+            queues: Queues::default(),
+            outage: outage.clone(),
+        };
+        change(&mut inner);
+        Self { inner: Arc::new(inner) }
     }
 
-    /// How long one call may take, all attempts together; one second unless said otherwise. Waiting
-    /// for tokens ([`AcquireRequest::wait_up_to`]) is not counted.
+    /// How long one call may take, all attempts together; unless said otherwise, an acquire or a
+    /// peek 250 ms and a correction one second. Waiting for tokens
+    /// ([`AcquireRequest::wait_up_to`]) is not counted. Until the store has answered once, calls
+    /// have the [`connect_deadline`](Self::connect_deadline) where that is longer.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self
     where
         C: Clone,
     {
-        self.change(|options, _| options.deadline = as_deadline(deadline))
+        self.change(|inner| inner.options.deadline = Some(as_deadline(deadline)))
+    }
+
+    /// How long calls may take, and probes of a store that is away, while a connection has to be
+    /// made; 2 s unless said otherwise. [`warm_up`](Self::warm_up) makes it ahead.
+    #[must_use]
+    pub fn connect_deadline(self, deadline: Duration) -> Self
+    where
+        C: Clone,
+    {
+        self.change(|inner| inner.options.connect_deadline = as_deadline(deadline))
+    }
+
+    /// What an acquire comes to while the store is away; [`OnUnavailable::Allow`] unless said
+    /// otherwise.
+    #[must_use]
+    pub fn on_unavailable(self, policy: OnUnavailable) -> Self
+    where
+        C: Clone,
+    {
+        self.change(|inner| inner.options.on_unavailable = policy)
+    }
+
+    /// When the store counts as away, and how often it is looked for then.
+    #[must_use]
+    pub fn breaker(self, breaker: Breaker) -> Self
+    where
+        C: Clone,
+    {
+        self.change(|inner| inner.outage = Arc::new(Outage::new(breaker)))
     }
 
     /// Decides and counts, and never refuses: for trying limits out on real traffic.
     ///
     /// A request that a limit would have refused gets a lease that took nothing (see
     /// [`Lease::shadowed`](crate::Lease::shadowed)), so that the next ones are decided as they
-    /// would be in earnest; so does one that asks for more than a full bucket holds. What cannot be decided (the table is away, the request is invalid) is
-    /// an error all the same.
+    /// would be in earnest; so does one that asks for more than a full bucket holds. An invalid
+    /// request is an error all the same, and what comes of one while the store is away is up to
+    /// [`on_unavailable`](Self::on_unavailable).
     #[must_use]
     pub fn shadow(self) -> Self
     where
         C: Clone,
     {
-        self.change(|_, mode| *mode = Mode::Shadow)
+        self.change(|inner| inner.mode = Mode::Shadow)
     }
 
     /// The share of its burst at which a limit counts as nearly used up; 0.1 unless said otherwise.
@@ -139,7 +196,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|options, _| options.near_share = share)
+        self.change(|inner| inner.options.near_share = share)
     }
 
     /// Whether requests that do not say so themselves take from a parent's bucket too.
@@ -148,7 +205,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|options, _| options.cascade = cascade)
+        self.change(|inner| inner.options.cascade = cascade)
     }
 
     /// A request for tokens: name the amounts, then await it.
@@ -200,6 +257,37 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     pub(crate) fn options(&self) -> &Options {
         &self.inner.options
+    }
+
+    /// How long an acquire or a peek may take, of which this was said.
+    pub(crate) fn call_time(&self, said: Option<Duration>) -> Duration {
+        self.with_connection(said, DEADLINE)
+    }
+
+    /// How long a correction may take, of which this was said.
+    pub(crate) fn correction_time(&self, said: Option<Duration>) -> Duration {
+        self.with_connection(said, CORRECTION_DEADLINE)
+    }
+
+    /// What is said of a very call holds.
+    fn with_connection(&self, said: Option<Duration>, usual: Duration) -> Duration {
+        let Options { deadline, connect_deadline, .. } = &self.inner.options;
+        said.unwrap_or_else(|| {
+            let usual = deadline.unwrap_or(usual);
+            if self.inner.outage.is_connected() { usual } else { usual.max(*connect_deadline) }
+        })
+    }
+
+    pub(crate) fn outage(&self) -> &Outage {
+        &self.inner.outage
+    }
+
+    pub(crate) fn downgrade(&self) -> Weak<Inner<S, C>> {
+        Arc::downgrade(&self.inner)
+    }
+
+    pub(crate) fn upgrade(inner: &Weak<Inner<S, C>>) -> Option<Self> {
+        inner.upgrade().map(|inner| Self { inner })
     }
 
     pub(crate) fn queues(&self) -> &Queues {

@@ -13,6 +13,7 @@ use crate::lease::Lease;
 use crate::limit::Limit;
 use crate::limiter::{Limiter, Mode, as_deadline};
 use crate::store::{Cascade, Request, Store};
+use crate::unavailable::Granted;
 
 mod peek;
 mod send;
@@ -141,9 +142,10 @@ impl<L> AcquireRequest<L> {
         self
     }
 
-    /// How long this call may take, waiting for tokens not counted.
+    /// How long this call may take, and each correction of its lease; waiting for tokens is not
+    /// counted. It holds for the first call of a process, too.
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
+        self.deadline = Some(as_deadline(deadline));
         self
     }
 }
@@ -156,7 +158,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
     pub async fn peek(self) -> Result<Vec<LimitStatus>, AcquireError> {
         let limiter = self.limiter;
         let request = self.check()?;
-        limiter.store().peek(&request, limiter.clock()).await
+        limiter.look(&request).await
     }
 
     /// How long until what is asked can be had; zero: at once, `None`: never.
@@ -184,19 +186,24 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         if amounts.len() > LIMITS_MAX {
             return Err(InvalidRequest::TooManyLimits { count: amounts.len(), max: LIMITS_MAX });
         }
-        let deadline = self.deadline.map_or(self.limiter.options().deadline, as_deadline);
+        let deadline = self.limiter.call_time(self.deadline);
         Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
     }
 
     async fn send(self) -> Result<Lease<S, C>, AcquireError> {
-        let wait = self.wait;
+        let (wait, correction_time) = (self.wait, self.limiter.correction_time(self.deadline));
         let (limiter, request) = self.checked()?;
         let result = match wait {
             Some(wait) => wait_for(limiter, &request, wait).await,
             None => attempt(limiter, &request).await,
         };
         let refused = match result {
-            Ok(grant) => return Ok(Lease::granted(limiter, request.deadline, grant)),
+            Ok(Granted::Store(grant)) => {
+                return Ok(Lease::granted(limiter, correction_time, grant));
+            }
+            Ok(Granted::Degraded(degraded, parts)) => {
+                return Ok(Lease::degraded_by(limiter, correction_time, degraded, parts));
+            }
             Err(AcquireError::LimitExceeded(exceeded)) if limiter.mode() == Mode::Shadow => {
                 exceeded
             }
@@ -206,7 +213,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
             Err(error) => return Err(error),
         };
         limiter.counters().shadowed.increment();
-        Ok(Lease::shadow(limiter, request.deadline, refused))
+        Ok(Lease::shadow(limiter, correction_time, refused))
     }
 }
 

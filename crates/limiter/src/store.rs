@@ -13,7 +13,8 @@ use sluicegate_core::{
 
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::error::{AcquireError, AdjustError, LimitStatus};
+use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
+use crate::unavailable::Degraded;
 
 /// Where balances live.
 pub trait Store: Send + Sync + 'static {
@@ -43,6 +44,26 @@ pub trait Store: Send + Sync + 'static {
         request: &Request,
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<Vec<LimitStatus>, AcquireError>> + Send;
+
+    /// Whether it answers: the cheapest read there is.
+    fn check(
+        &self,
+        clock: &dyn Clock,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<(), AcquireError>> + Send {
+        async move {
+            let request = Request {
+                entity: EntityId::new("sluicegate").map_err(InvalidRequest::from)?,
+                resource: Resource::new("check").map_err(InvalidRequest::from)?,
+                amounts: Amounts::new(),
+                limits: Rules::new(),
+                parent_limits: None,
+                cascade: Cascade::No,
+                deadline,
+            };
+            self.peek(&request, clock).await.map(drop)
+        }
+    }
 
     /// What it counted so far.
     fn counters(&self) -> &Counters;
@@ -131,6 +152,9 @@ pub struct Adjusted {
     pub is_forced: bool,
     /// Write units spent.
     pub write_units: f64,
+    /// Nothing was corrected, because the lease was granted without the store: there is nothing of
+    /// it to correct.
+    pub degraded: Option<Degraded>,
 }
 
 /// An id that no request had.

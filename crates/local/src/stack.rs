@@ -157,7 +157,7 @@ fn polling() -> Result<poller::Settings, Error> {
 mod tests {
     use futures_util::TryStreamExt;
     use sluicegate::dynamo::Reader;
-    use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter};
+    use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
     use sluicegate_core::{EntityId, EpochMillis, WindowKind, WindowSpan};
     use tokio::sync::oneshot;
 
@@ -172,7 +172,9 @@ mod tests {
 
     async fn acquire(url: &str, times: u32) {
         let table = DynamoTable::new(&client::dynamodb(url), TABLE);
-        let limiter = Limiter::new(CompositeStore::on(table)).deadline(Duration::from_secs(60));
+        let limiter = Limiter::new(CompositeStore::on(table))
+            .deadline(Duration::from_secs(60))
+            .on_unavailable(OnUnavailable::Deny);
         for _ in 0..times {
             let limits = [Limit::per_hour("rph", 1_000_000)];
             let request = limiter.acquire(ENTITY, "model").consume("rph", 1).limits(limits);

@@ -12,7 +12,7 @@ use aws_config::BehaviorVersion;
 use sluicegate_local::poller::StreamSource;
 use sluicegate_local::{EmbeddedEngine, Storage, client, table};
 
-use crate::ministack::MiniStack;
+use crate::ministack::{MiniStack, Permissions};
 
 const REDIS: &str = "redis";
 
@@ -98,7 +98,7 @@ impl RunningEngine {
                 (engine.endpoint_url(), Backing::Embedded(engine))
             }
             EngineKind::MiniStack => {
-                let process = MiniStack::start().await;
+                let process = MiniStack::start(Permissions::Ignored).await;
                 (process.endpoint_url(), Backing::MiniStack { _process: process })
             }
             EngineKind::Endpoint(url) => (url.clone(), Backing::External),

@@ -18,6 +18,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// The port is free when it is chosen and may be taken when it is used.
 const ATTEMPTS: u32 = 3;
 
+/// Whether it asks what its callers may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Permissions {
+    Ignored,
+    Enforced,
+}
+
 #[derive(Debug)]
 pub(crate) struct MiniStack {
     child: Child,
@@ -26,14 +33,14 @@ pub(crate) struct MiniStack {
 }
 
 impl MiniStack {
-    pub(crate) async fn start() -> Self {
+    pub(crate) async fn start(permissions: Permissions) -> Self {
         for _ in 1..ATTEMPTS {
-            let mut engine = Self::spawn();
+            let mut engine = Self::spawn(permissions);
             if engine.answers().await {
                 return engine;
             }
         }
-        let mut engine = Self::spawn();
+        let mut engine = Self::spawn(permissions);
         if !engine.answers().await {
             let log = std::fs::read_to_string(engine.log.path()).unwrap_or_default();
             panic!("MiniStack does not answer on port {}; its log:\n{log}", engine.port);
@@ -45,7 +52,7 @@ impl MiniStack {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    fn spawn() -> Self {
+    fn spawn(permissions: Permissions) -> Self {
         let binary = binary();
         assert!(
             binary.exists(),
@@ -59,6 +66,7 @@ impl MiniStack {
             .env("BIND_HOST", "127.0.0.1")
             .env("GATEWAY_PORT", port.to_string())
             .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"))
+            .env("AUTH", if permissions == Permissions::Enforced { "true" } else { "false" })
             .stdin(Stdio::null())
             .stdout(output())
             .stderr(output())
@@ -72,7 +80,9 @@ impl MiniStack {
         let client = client::dynamodb(&self.endpoint_url());
         let deadline = Instant::now() + ANSWERS_WITHIN;
         while Instant::now() < deadline && self.child.try_wait().unwrap().is_none() {
-            if client.list_tables().send().await.is_ok() {
+            let answer = client.list_tables().send().await;
+            // A refusal is an answer.
+            if answer.map_or_else(|error| error.raw_response().is_some(), |_| true) {
                 return true;
             }
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -90,9 +100,14 @@ impl Drop for MiniStack {
 }
 
 fn binary() -> PathBuf {
+    engine("ministack/bin/ministack")
+}
+
+/// Where `cargo xtask engines` puts one.
+pub(crate) fn engine(path: &str) -> PathBuf {
     let folder = std::env::var_os("SLUICEGATE_ENGINES_DIR").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/engines")),
         PathBuf::from,
     );
-    folder.join("ministack/bin/ministack")
+    folder.join(path)
 }

@@ -6,6 +6,7 @@
 mod fault;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -28,6 +29,7 @@ use tokio::task::JoinSet;
 
 pub use fault::{Call, Fault};
 use fault::{cancellation, refusal};
+pub use wire::Wire;
 
 type Policy = Box<dyn Fn(&Call<'_>) -> Fault + Send + Sync>;
 

@@ -1,7 +1,7 @@
 //! Redis as processes of a test: one server, or a cluster of three. They end with the value that
 //! holds them and keep nothing.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ pub struct RedisServer {
     child: Child,
     port: u16,
     bus_port: u16,
-    /// Held for its Drop.
-    _folder: tempfile::TempDir,
+    folder: tempfile::TempDir,
+    options: &'static [&'static str],
 }
 
 impl RedisServer {
@@ -36,31 +36,45 @@ impl RedisServer {
         Self::start_with(&[]).await
     }
 
-    async fn start_with(arguments: &[&str]) -> Self {
+    /// The same, and every write is in a file before it is answered.
+    ///
+    /// # Panics
+    /// When it cannot be started, with what to do about it.
+    pub async fn start_durable() -> Self {
+        Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
+    }
+
+    /// Kills it.
+    ///
+    /// # Panics
+    /// When it was killed before.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts another one with what the killed one has in its file, on another port.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    pub async fn start_again(&mut self) {
         for _ in 0..ATTEMPTS {
-            let mut server = Self::spawn(arguments);
-            if server.answers().await {
-                return server;
+            (self.child, self.port, self.bus_port) = spawn(self.folder.path(), self.options);
+            if self.answers().await {
+                return;
             }
         }
         panic!("redis-server does not answer");
     }
 
-    fn spawn(arguments: &[&str]) -> Self {
-        let binary = PathBuf::from("/usr/bin/redis-server");
-        assert!(binary.exists(), "{} is missing: install redis-server", binary.display());
-        let (port, bus_port) = (free_port(), free_port());
+    async fn start_with(options: &'static [&'static str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let child = dying_with_this_thread(binary)
-            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--port", &port.to_string(), "--cluster-port", &bus_port.to_string()])
-            .args(arguments)
-            .current_dir(folder.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self { child, port, bus_port, _folder: folder }
+        let (child, port, bus_port) = spawn(folder.path(), options);
+        let mut server = Self { child, port, bus_port, folder, options };
+        if !server.answers().await {
+            server.start_again().await;
+        }
+        server
     }
 
     /// Waits until it does; `false` when it ended or takes too long.
@@ -99,6 +113,22 @@ impl RedisServer {
         let mut connection = Client::open(self.url())?.get_multiplexed_async_connection().await?;
         command.query_async(&mut connection).await
     }
+}
+
+fn spawn(folder: &Path, options: &[&str]) -> (Child, u16, u16) {
+    let binary = PathBuf::from("/usr/bin/redis-server");
+    assert!(binary.exists(), "{} is missing: install redis-server", binary.display());
+    let (port, bus_port) = (free_port(), free_port());
+    let child = dying_with_this_thread(binary)
+        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args(["--port", &port.to_string(), "--cluster-port", &bus_port.to_string()])
+        .args(options)
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    (child, port, bus_port)
 }
 
 impl Drop for RedisServer {

@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use sluicegate::{
-    AcquireError, CompositeStore, EpochMillis, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
-    TestClock,
+    AcquireError, EpochMillis, LeaseMode, LeaseSettings, LeasedLimiter, Limit, TestClock,
 };
 
-use super::{Counted, Mortal, SECOND, consumed, limiter, strict};
+use super::{Counted, Mortal, SECOND, consumed, leased, limiter, strict};
 use crate::support::{T0, at};
 
 type Stopped = LeasedLimiter<Counted, TestClock>;
 
 fn by_hand(table: &Counted, settings: LeaseSettings) -> (Stopped, TestClock) {
     let clock = TestClock::at(at(T0));
-    let store = CompositeStore::on(table.clone());
-    (LeasedLimiter::leased_with(store, clock.clone(), settings), clock)
+    (leased(table.clone(), clock.clone(), settings), clock)
 }
 
 fn rpm() -> [Limit; 1] {
@@ -80,8 +78,7 @@ async fn a_shutdown_reports_what_it_could_not_settle() {
     let clock = TestClock::at(at(T0));
     let mode = LeaseMode::WriteBehind { threshold: 10 };
     let settings = LeaseSettings { mode, ..LeaseSettings::default() };
-    let store = CompositeStore::on(mortal.clone());
-    let limiter = LeasedLimiter::leased_with(store, clock, settings);
+    let limiter = leased(mortal.clone(), clock, settings);
     for entity in ["u0", "u1"] {
         let request = limiter.acquire(entity, "r").consume("rps", 1).limits(rpm());
         request.no_cascade().await.unwrap();
@@ -98,8 +95,7 @@ async fn beyond_max_keys_requests_are_writes_until_others_are_settled() {
     let table = Counted::new(1);
     let settings = LeaseSettings { max_keys: 10, ..LeaseSettings::default() };
     let clock = crate::simulated::Simulated { start: tokio::time::Instant::now(), off_ms: 0 };
-    let store = CompositeStore::on(table.clone());
-    let limiter = LeasedLimiter::leased_with(store, clock, settings);
+    let limiter = leased(table.clone(), clock, settings);
     for round in 0..30 {
         for key in 0..20 {
             let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(rpm());

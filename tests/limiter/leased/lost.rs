@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sluicegate::{
-    Accounting, AcquireError, BucketId, CompositeStore, Consistency, LeaseMode, LeaseSettings,
-    LeasedLimiter, Limit, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+    Accounting, AcquireError, BucketId, Consistency, LeaseMode, LeaseSettings, Limit, ReadItems,
+    Table, TogetherError, Trouble, WriteError, Written,
 };
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
 use tokio::time::Instant;
 
-use super::{Counted, SECOND, consumed};
+use super::{Counted, SECOND, consumed, leased};
 use crate::simulated::Simulated;
 
 /// Of four writes one is lost on its way, the answer to one is, and one arrives when nobody waits
@@ -73,9 +73,8 @@ async fn lost_answers_lose_no_token_and_count_none_twice() {
         let table = Counted::new(2);
         let start = Instant::now();
         let settings = LeaseSettings { mode, ..LeaseSettings::default() };
-        let store = CompositeStore::on(Lossy(table.clone(), is_lossy.clone()));
         let clock = Simulated { start, off_ms: 0 };
-        let limiter = LeasedLimiter::leased_with(store, clock, settings);
+        let limiter = leased(Lossy(table.clone(), is_lossy.clone()), clock, settings);
         let mut admitted = 0;
         for _ in 0..2_000 {
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluicegate::{
-    BucketId, CompositeStore, Consistency, LeaseMode, LeaseSettings, LeasedLimiter, ReadItems,
-    Table, TogetherError, Trouble, WriteError, Written,
+    Breaker, BucketId, Clock, CompositeStore, Consistency, LeaseMode, LeaseSettings, LeasedLimiter,
+    OnUnavailable, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
 };
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
@@ -68,7 +68,19 @@ pub(crate) type Tested = LeasedLimiter<Counted, Simulated>;
 pub(crate) fn limiter(table: &Counted, mode: LeaseMode) -> Tested {
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     let settings = LeaseSettings { mode, ..LeaseSettings::default() };
-    LeasedLimiter::leased_with(CompositeStore::on(table.clone()), clock, settings)
+    leased(table.clone(), clock, settings)
+}
+
+/// A limiter that waits a second for its table, and does nothing without it.
+pub(crate) fn leased<T: Table, C: Clock + Clone>(
+    table: T,
+    clock: C,
+    settings: LeaseSettings,
+) -> LeasedLimiter<T, C> {
+    LeasedLimiter::leased_with(CompositeStore::on(table), clock, settings)
+        .deadline(SECOND)
+        .on_unavailable(OnUnavailable::Deny)
+        .breaker(Breaker::never())
 }
 
 pub(crate) fn strict(table: &Counted) -> Tested {

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sluicegate::{
-    Accounting, AcquireError, CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
-};
+use sluicegate::{Accounting, AcquireError, LeaseMode, LeaseSettings, LeasedLimiter, Limit};
 use tokio::time::Instant;
 
-use super::{Counted, Mortal, SECOND, consumed};
+use super::{Counted, Mortal, SECOND, consumed, leased};
 use crate::simulated::Simulated;
 
 pub(crate) struct Process {
@@ -43,8 +41,7 @@ impl Crowd {
             let clock = Simulated { start, off_ms: n * apart_ms };
             let settings = LeaseSettings { mode, ..LeaseSettings::default() };
             let table = Mortal::new(table);
-            let store = CompositeStore::on(table.clone());
-            let limiter = LeasedLimiter::leased_with(store, clock, settings);
+            let limiter = leased(table.clone(), clock, settings);
             Process { limiter, table, admitted: Arc::default() }
         };
         let processes: Vec<_> = (0..i64::from(count)).map(process).collect();

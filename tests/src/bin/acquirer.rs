@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, CompositeStore, DynamoTable, Limit, Limiter};
+use sluicegate::{AcquireError, CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
 
 #[derive(Debug, Default)]
 struct Totals {
@@ -24,7 +24,9 @@ async fn main() {
         panic!("usage: acquirer ENDPOINT TABLE TASKS OPERATIONS");
     };
     let table = DynamoTable::new(&sluicegate_local::client::dynamodb(endpoint), table);
-    let limiter = Limiter::new(CompositeStore::on(table)).deadline(Duration::from_secs(20));
+    let limiter = Limiter::new(CompositeStore::on(table))
+        .deadline(Duration::from_secs(20))
+        .on_unavailable(OnUnavailable::Deny);
     let operations: u64 = operations.parse().unwrap();
     let mut work = tokio::task::JoinSet::new();
     for _ in 0..tasks.parse::<u32>().unwrap() {

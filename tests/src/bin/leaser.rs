@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::{
     Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, LeasedLimiter,
-    Limit, SystemClock,
+    Limit, OnUnavailable, SystemClock,
 };
 
 #[tokio::main]
@@ -28,7 +28,8 @@ async fn main() {
     let table = DynamoTable::new(&sluicegate_local::client::dynamodb(endpoint), table);
     let settings = LeaseSettings { mode, ..LeaseSettings::default() };
     let limiter = LeasedLimiter::leased_with(CompositeStore::on(table), SystemClock, settings)
-        .deadline(Duration::from_secs(20));
+        .deadline(Duration::from_secs(20))
+        .on_unavailable(OnUnavailable::Deny);
     let limits = [Limit::per_minute("rps", number(per_minute)).burst(number(burst))];
     let call = limiter.acquire("shared", "r").consume("rps", 1).limits(limits).no_cascade();
     let call = Arc::new(call.prepare().await.unwrap());

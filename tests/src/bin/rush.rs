@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use sluicegate::redis::RedisStore;
-use sluicegate::{AcquireError, Limit, Limiter};
+use sluicegate::{AcquireError, Limit, Limiter, OnUnavailable};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 #[tokio::main]
@@ -18,7 +18,8 @@ async fn main() {
         panic!("usage: rush URL ENTITY TASKS OPERATIONS");
     };
     let store = RedisStore::new(url.as_str()).unwrap();
-    let limiter = Limiter::new(store).deadline(Duration::from_secs(20));
+    let limiter =
+        Limiter::new(store).deadline(Duration::from_secs(20)).on_unavailable(OnUnavailable::Deny);
     limiter.peek("nobody", "r").await.unwrap();
     println!("ready");
     BufReader::new(tokio::io::stdin()).read_line(&mut String::new()).await.unwrap();

@@ -19,6 +19,7 @@ use sluicegate_local::{EmbeddedEngine, InProcess, client, table};
 use sluicegate_processor::{Processor, Settings};
 
 use super::gateways::{Book, Gateways};
+use super::patient;
 use super::traffic::{self, MODEL, REQUESTS, TENANTS, TOKENS};
 use crate::error::CliError;
 use crate::feed::Feed;
@@ -95,7 +96,8 @@ pub(super) async fn run(seconds: u32, seed: u64, leased: bool) -> Result<Summary
     let end_ms = START_MS + i64::from(seconds) * 1_000;
     let store = CompositeStore::on(table);
     let played = if leased {
-        let limiter = LeasedLimiter::leased_with(store, clock.clone(), LeaseSettings::default());
+        let settings = LeaseSettings::default();
+        let limiter = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));
         let gateways = Gateways::new(limiter.clone(), seed, START_MS);
         let mut played = play(gateways, &mut poller, &clock, end_ms).await?;
         let report = limiter.shutdown(SETTLING_TIME).await;
@@ -106,7 +108,7 @@ pub(super) async fn run(seconds: u32, seed: u64, leased: bool) -> Result<Summary
         played.writes = Some(limiter.store().writes());
         played
     } else {
-        let limiter = Limiter::with_clock(store, clock.clone());
+        let limiter = patient(Limiter::with_clock(store, clock.clone()));
         play(Gateways::new(limiter, seed, START_MS), &mut poller, &clock, end_ms).await?
     };
     let admitted = played.books.iter().map(|book| book.admitted).sum();

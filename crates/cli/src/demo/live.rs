@@ -20,6 +20,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::board::{Board, Units, Used};
 use super::gateways::Gateways;
+use super::patient;
 use super::traffic::{self, MODEL, REQUESTS, TENANTS, TOKENS};
 use super::view;
 use crate::error::{CliError, say};
@@ -68,12 +69,12 @@ pub(super) async fn run(
     let store = CompositeStore::on(DynamoTable::new(&client, TABLE));
     let stage = Stage { reader: Reader::new(client, TABLE), metering_units, seed };
     let board = if leased {
-        let limiter = LeasedLimiter::leased(store);
+        let limiter = patient(LeasedLimiter::leased(store));
         let board = stage.show(limiter.clone(), |store| Some(store.writes()), seconds).await?;
         limiter.shutdown(SETTLING_TIME).await;
         board
     } else {
-        stage.show(Limiter::new(store), |_| None, seconds).await?
+        stage.show(patient(Limiter::new(store)), |_| None, seconds).await?
     };
     drop(stop);
     metering.await.map_err(CliError::bad)??;

@@ -9,6 +9,9 @@ mod traffic;
 mod view;
 
 use std::process::ExitCode;
+use std::time::Duration;
+
+use sluicegate::{Clock, Limiter, OnUnavailable, Store};
 
 use crate::error::CliError;
 use crate::output;
@@ -45,6 +48,14 @@ pub(crate) struct Args {
 
 /// Simulated by whoever does not say how long.
 const HEADLESS_SECONDS: u32 = 60;
+
+/// The engine is this very process: it answers when the machine has time.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A limiter that admits nothing by itself.
+fn patient<S: Store, C: Clock + Clone>(limiter: Limiter<S, C>) -> Limiter<S, C> {
+    limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny)
+}
 
 pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
     if !args.headless {

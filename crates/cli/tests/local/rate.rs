@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter};
+use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
 use sluicegate_local::client;
 use tokio::task::JoinSet;
 
@@ -35,7 +35,9 @@ async fn writes_are_as_fast_after_many_as_after_few() {
     let data = file.to_str().unwrap();
     let local = Local::start(&["--port", "0", "--data", data]).await.ok().unwrap();
     let table = DynamoTable::new(&client::dynamodb(local.value("AWS_ENDPOINT_URL")), TABLE);
-    let limiter = Limiter::new(CompositeStore::on(table)).deadline(Duration::from_secs(60));
+    let limiter = Limiter::new(CompositeStore::on(table))
+        .deadline(Duration::from_secs(60))
+        .on_unavailable(OnUnavailable::Deny);
 
     let mut rates = Vec::new();
     for start in (0..acquires).step_by(STRETCH.try_into().unwrap()) {

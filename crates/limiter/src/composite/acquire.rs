@@ -55,7 +55,8 @@ pub(super) struct Acquiring<'s, 'r, 'c, T> {
     /// What it is about to take itself.
     pub(super) promises: Vec<Promise>,
     has_waited: bool,
-    /// The table answered nothing while it waited for another's claim until its time was up.
+    /// The table answered nothing while it waited for another's claim, and it has tried nothing
+    /// since.
     pub(super) met_silence: bool,
     pub(super) refreshed_configuration: bool,
 }
@@ -289,11 +290,9 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                         .await
                         .ok()
                         .and_then(Result::ok);
-                    // Who had it before may have waited in vain until now, too.
-                    let is_late = permit.is_none() || self.run.is_over();
-                    let is_silent =
+                    // With a permit, too: who had it before may have waited in vain until now.
+                    self.met_silence |=
                         entry.answers() == answers && self.run.is_silence(since.elapsed());
-                    self.met_silence |= is_late && is_silent;
                     permit
                 }
             };

@@ -20,6 +20,7 @@ mod side;
 mod write;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LimitsScope};
@@ -32,7 +33,6 @@ use self::adjust::{Adjusting, Corrected};
 use self::directory::Directory;
 use self::images::Images;
 pub(crate) use self::lease::{Counting, Done, Doubt, Order};
-#[cfg(feature = "redis")]
 pub(crate) use self::refusal::no;
 use self::resolve::Lookup;
 pub(crate) use self::run::Run;
@@ -196,6 +196,15 @@ impl<T: Table> Store for CompositeStore<T> {
         let mut run = Run::new(clock, request.deadline);
         let sides = self.sides(request, Lookup::Always, &mut run).await?;
         Acquiring::new(self, &mut run, sides).look().await
+    }
+
+    async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
+        let mut run = Run::new(clock, deadline);
+        let read = self.table.read(&[ItemKey::SchemaVersion], Consistency::Eventual);
+        match run.in_time(read).await {
+            Ok(_) => Ok(()),
+            Err(trouble) => Err(run.end(trouble)),
+        }
     }
 
     fn counters(&self) -> &Counters {

@@ -136,7 +136,6 @@ impl<'a> Run<'a> {
     }
 
     /// What a call ends with that an answer brought trouble to.
-    #[cfg(feature = "redis")]
     pub(crate) fn end(&mut self, trouble: Trouble) -> AcquireError {
         self.trouble = Some(trouble);
         self.given_up()

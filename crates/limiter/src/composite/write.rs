@@ -20,6 +20,7 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             return Err(self.give_up());
         }
         self.run.attempts += 1;
+        self.met_silence = false;
         self.promises.iter_mut().for_each(|promise| promise.set_sent(true));
         match plans {
             [plan] => self.write_one(plan, now).await,
@@ -164,6 +165,7 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             return Err(self.give_up());
         }
         self.run.attempts += 1;
+        self.met_silence = false;
         let written = self.store.write(self.run, &self.sides[index].bucket, plan).await;
         let after = self.run.now();
         match written {

@@ -1,21 +1,27 @@
 //! What an error of DynamoDB means for the write that met it.
 
+use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
 use crate::BoxError;
 use crate::table::{SetupError, Trouble};
 
 /// Sorts an error of a call on a table.
-pub(crate) fn of<E, R>(table: &str, error: SdkError<E, R>) -> Trouble
+pub(crate) fn of<E>(table: &str, error: SdkError<E, HttpResponse>) -> Trouble
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
-    R: std::fmt::Debug + Send + Sync + 'static,
 {
+    let is_of_client =
+        error.raw_response().is_some_and(|answer| is_of_client(answer.status().as_u16()));
     if let Some(code) = error.code() {
         let code = code.to_owned();
-        return of_code(table, &code, error.into());
+        return match of_code(table, &code, error.into()) {
+            Trouble::Away(source) if is_of_client => SetupError::Rejected(source).into(),
+            trouble => trouble,
+        };
     }
     match &error {
+        _ if is_of_client => SetupError::Rejected(error.into()).into(),
         // No credentials, no region: the same in a moment.
         SdkError::ConstructionFailure(_) => SetupError::Rejected(error.into()).into(),
         SdkError::DispatchFailure(failure)
@@ -25,6 +31,14 @@ where
         }
         _ => Trouble::Away(error.into()),
     }
+}
+
+/// Whether who answers so is there, and takes the caller to be wrong: what nobody has a name for
+/// must not pass for an outage, in which everything is admitted.
+const fn is_of_client(status: u16) -> bool {
+    const REQUEST_TIMEOUT: u16 = 408;
+    const TOO_MANY_REQUESTS: u16 = 429;
+    matches!(status, 400..500) && !matches!(status, REQUEST_TIMEOUT | TOO_MANY_REQUESTS)
 }
 
 /// Sorts an error code of DynamoDB, or the code of one item of a cancelled transaction.

@@ -70,7 +70,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
                     configuration: &part.configuration,
                     deadline: until.saturating_duration_since(Instant::now()),
                 };
-                self.limiter.store().adjust(&correction, self.limiter.clock()).await
+                self.limiter.correct(&correction).await
             }
             None => Ok(Adjusted::default()),
         };

@@ -57,7 +57,7 @@ impl RedisStore {
         if status == Status::Ambiguous {
             return Err(AdjustError::Ambiguous("four other writers came between".into()));
         }
-        Ok(Adjusted { dropped, is_forced: false, write_units: 0.0 })
+        Ok(Adjusted { dropped, ..Adjusted::default() })
     }
 }
 

@@ -91,6 +91,7 @@ mod sides;
 mod trouble;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{IntoConnectionInfo, RedisError};
 use sluicegate_core::EntityId;
@@ -100,6 +101,7 @@ use self::configured::Configured;
 use self::connection::Connection;
 use self::keys::Keys;
 use crate::clock::Clock;
+use crate::composite::Run;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
@@ -222,6 +224,18 @@ impl Store for RedisStore {
         clock: &dyn Clock,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         self.look(request, clock).await
+    }
+
+    /// Asks a server for its time: in a cluster any of them, one that is gone takes only its own
+    /// buckets along.
+    async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
+        let mut run = Run::new(clock, deadline);
+        let time = redis::cmd("TIME");
+        let asked = async { self.connection.send(&time).await.map_err(trouble::of) };
+        match run.in_time(asked).await {
+            Ok(_) => Ok(()),
+            Err(trouble) => Err(run.end(trouble)),
+        }
     }
 
     fn counters(&self) -> &Counters {

@@ -9,13 +9,14 @@ use tracing::{Instrument, Span, field};
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitExceeded};
 use crate::limiter::Limiter;
-use crate::store::{Grant, Request, Store};
+use crate::store::{Request, Store};
+use crate::unavailable::Granted;
 
 /// One acquire, with its span.
 pub(super) async fn attempt<S: Store, C: Clock>(
     limiter: &Limiter<S, C>,
     request: &Request,
-) -> Result<Grant, AcquireError> {
+) -> Result<Granted, AcquireError> {
     let span = tracing::info_span!(
         "acquire",
         entity = %request.entity,
@@ -23,20 +24,21 @@ pub(super) async fn attempt<S: Store, C: Clock>(
         path = field::Empty,
         attempts = field::Empty,
         limited = field::Empty,
+        degraded = field::Empty,
         retry_after_ms = field::Empty,
         write_units = field::Empty,
     );
-    let result = limiter.store().acquire(request, limiter.clock()).instrument(span.clone()).await;
+    let result = limiter.take(request).instrument(span.clone()).await;
     record(&span, &result);
     result
 }
 
-fn record(span: &Span, result: &Result<Grant, AcquireError>) {
+fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     if span.is_disabled() {
         return;
     }
     match result {
-        Ok(grant) => {
+        Ok(Granted::Store(grant)) => {
             if let Some(path) = grant.path {
                 span.record("path", path.as_str());
             }
@@ -44,6 +46,7 @@ fn record(span: &Span, result: &Result<Grant, AcquireError>) {
             span.record("write_units", grant.write_units);
             span.record("limited", false);
         }
+        Ok(Granted::Degraded(degraded, _)) => _ = span.record("degraded", field::display(degraded)),
         Err(AcquireError::LimitExceeded(exceeded)) => {
             span.record("limited", true);
             if let Some(after) = exceeded.retry_after {
@@ -60,7 +63,7 @@ pub(super) async fn wait_for<S: Store, C: Clock>(
     limiter: &Limiter<S, C>,
     request: &Request,
     wait: Duration,
-) -> Result<Grant, AcquireError> {
+) -> Result<Granted, AcquireError> {
     let clock = limiter.clock();
     let mut patience = Patience::new(clock, wait);
     let bucket = BucketId { entity: request.entity.clone(), resource: request.resource.clone() };

@@ -8,6 +8,7 @@ use crate::clock::Clock;
 use crate::error::{AdjustError, LimitExceeded};
 use crate::lease::{Cost, Lease, Remaining};
 use crate::store::{Adjusted, Store};
+use crate::unavailable::Degraded;
 
 /// The [`Lease`] of a request, in its extensions: for a handler that learns what the work really
 /// took. Cheap to clone; clones are one lease, and none knows of which store, so that a handler can
@@ -48,6 +49,7 @@ trait Held: std::fmt::Debug + Send + Sync {
     fn remaining(&self) -> Vec<Remaining>;
     fn is_near_limit(&self) -> bool;
     fn shadowed(&self) -> Option<&LimitExceeded>;
+    fn degraded(&self) -> Option<&Degraded>;
     fn cost(&self) -> Cost;
 }
 
@@ -104,6 +106,12 @@ impl LeaseHandle {
         self.lease.shadowed()
     }
 
+    /// Why it was granted without the store, where it was: see [`Lease::degraded`].
+    #[must_use]
+    pub fn degraded(&self) -> Option<&Degraded> {
+        self.lease.degraded()
+    }
+
     /// What it took to be granted.
     #[must_use]
     pub fn cost(&self) -> Cost {
@@ -140,6 +148,10 @@ impl<S: Store, C: Clock> Held for Lease<S, C> {
 
     fn shadowed(&self) -> Option<&LimitExceeded> {
         self.shadowed()
+    }
+
+    fn degraded(&self) -> Option<&Degraded> {
+        self.degraded()
     }
 
     fn cost(&self) -> Cost {

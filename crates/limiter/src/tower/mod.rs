@@ -58,9 +58,14 @@
 //! | [`NeverAdmissible`](crate::AcquireError::NeverAdmissible) | 400 | waiting does not help |
 //! | [`InvalidRequest`](crate::AcquireError::InvalidRequest): an entity, a resource or an amount that cannot be | 400 | |
 //! | [`Contended`](crate::AcquireError::Contended) | 503 | 1 |
-//! | [`Unavailable`](crate::AcquireError::Unavailable) | 503 | 5 |
+//! | [`Unavailable`](crate::AcquireError::Unavailable): under `Deny`, or of limits that nobody knows under `Local` | 503 | 5 |
 //! | any other [`InvalidRequest`](crate::AcquireError::InvalidRequest), [`Setup`](crate::AcquireError::Setup) | 500 | |
 //! | the extractor's [`Rejection`] | its own | its own |
+//!
+//! A request that is granted while the store is away ([`OnUnavailable`](crate::OnUnavailable)) is
+//! answered as any other, without the fields under `Allow`, where nothing is known, and with those of
+//! the process's own buckets under `Local`. No field tells the client, who can do nothing about it;
+//! a handler asks [`LeaseHandle::degraded`].
 //!
 //! The body of a refusal is a problem ([RFC 9457], `application/problem+json`) that names limits
 //! (`violated-policies`), never entities, resources or causes.

@@ -17,7 +17,9 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use http::HeaderMap;
-use sluicegate::{Clock, DynamoStore, LeasedLimiter, Limiter, SystemClock, TestClock};
+use sluicegate::{
+    Clock, DynamoStore, LeasedLimiter, Limiter, OnUnavailable, SystemClock, TestClock,
+};
 use sluicegate_local::poller::{Source as _, StreamSource};
 use sluicegate_local::{EmbeddedEngine, Storage, client, table};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -34,7 +36,8 @@ impl Running {
     async fn start(app: impl FnOnce(Limiter<DynamoStore, TestClock>) -> Router) -> Self {
         Self::start_on(|store, clock| {
             // The machine may be busy, and the deadline is by its own clock.
-            app(Limiter::with_clock(store, clock).deadline(Duration::from_secs(60)))
+            let limiter = Limiter::with_clock(store, clock).deadline(Duration::from_secs(60));
+            app(limiter.on_unavailable(OnUnavailable::Deny))
         })
         .await
     }
@@ -143,7 +146,7 @@ async fn a_leased_gateway_writes_once_for_fifty_requests() {
     let mut limiter = None;
     let gateway = Running::start_on(|store, clock| {
         let leased = LeasedLimiter::leased_with(store, clock, gateway::leases());
-        let leased = leased.deadline(Duration::from_secs(60));
+        let leased = leased.deadline(Duration::from_secs(60)).on_unavailable(OnUnavailable::Deny);
         gateway::leased_app(limiter.insert(leased).clone())
     })
     .await;

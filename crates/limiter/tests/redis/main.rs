@@ -11,7 +11,9 @@ mod server;
 
 use redis::{FromRedisValue, cmd};
 use sluicegate::redis::RedisStore;
-use sluicegate::{EntityId, EpochMillis, LimitName, Limiter, Millitokens, TestClock};
+use sluicegate::{
+    Breaker, EntityId, EpochMillis, LimitName, Limiter, Millitokens, OnUnavailable, TestClock,
+};
 use sluicegate_testkit::{RedisServer, is_redis_under_test};
 
 const T0: i64 = 1_769_608_800_000;
@@ -45,7 +47,10 @@ fn limiter(server: &RedisServer, clock: &TestClock) -> Limiter<RedisStore, TestC
 }
 
 fn on(store: RedisStore, clock: &TestClock) -> Limiter<RedisStore, TestClock> {
-    Limiter::with_clock(store, clock.clone()).deadline(std::time::Duration::from_secs(20))
+    Limiter::with_clock(store, clock.clone())
+        .deadline(std::time::Duration::from_secs(20))
+        .on_unavailable(OnUnavailable::Deny)
+        .breaker(Breaker::never())
 }
 
 /// One field of a bucket.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use sluicegate::{
     AcquireError, AdjustError, Adjusted, Clock, Correction, Counters, EpochMillis, Grant,
-    InvalidRequest, Limit, LimitStatus, Limiter, SetupError, Store, TestClock,
+    InvalidRequest, Limit, LimitStatus, Limiter, OnUnavailable, SetupError, Store, TestClock,
 };
 
 use crate::{T0, app, ask, limiter, untyped};
@@ -137,11 +137,34 @@ async fn what_cannot_be_decided_says_nothing_of_the_inside() {
     ];
     for (failure, status, retry_after, (title, detail)) in failures {
         let clock = TestClock::at(EpochMillis::new(T0).unwrap());
-        let limiter = Limiter::with_clock(Broken(failure, Counters::default()), clock);
+        let limiter = Limiter::with_clock(Broken(failure, Counters::default()), clock)
+            .on_unavailable(OnUnavailable::Deny);
         let app = app(&limiter, &[Limit::per_minute("rpm", 1)]);
         let refused = ask(&app, "/", &[("x-user", "secret")]).await;
         assert_eq!(refused.figures(), (status, "", ""));
         assert_eq!(refused.field("retry-after"), retry_after);
         assert_eq!(refused.problem(), untyped(status, title, detail));
+    }
+}
+
+/// Nothing is known under `Allow`; under `Local`, what the process itself has left.
+#[tokio::test]
+async fn an_answer_of_an_outage_says_what_is_known_and_not_that_there_is_one() {
+    for (policy, fields) in [
+        (OnUnavailable::Allow, ("", "")),
+        (OnUnavailable::Local, (r#""rpm";q=2;w=60"#, r#""rpm";r=1;t=30"#)),
+    ] {
+        let clock = TestClock::at(EpochMillis::new(T0).unwrap());
+        let away: Failure = || AcquireError::Unavailable("secret".into());
+        let limiter =
+            Limiter::with_clock(Broken(away, Counters::default()), clock).on_unavailable(policy);
+        let app = app(&limiter, &[Limit::per_minute("rpm", 2)]);
+        let granted = ask(&app, "/", &[("x-user", "u")]).await;
+        assert_eq!(granted.figures(), (200, fields.0, fields.1));
+        assert_eq!(granted.body, "done");
+        // Its handler gives the lease back, twice: that does nothing, and is no error.
+        assert_eq!(ask(&app, "/fail", &[("x-user", "u")]).await.status, 502);
+        let third = ask(&app, "/", &[("x-user", "u")]).await;
+        assert_eq!(third.status, if policy == OnUnavailable::Local { 429 } else { 200 });
     }
 }

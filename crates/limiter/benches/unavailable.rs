@@ -1,0 +1,76 @@
+//! What a decision costs while the store is away and the breaker open: all of the call, from naming
+//! the amounts to the lease.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
+
+use std::future::IntoFuture;
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use sluicegate::{
+    Breaker, BucketId, CompositeStore, Consistency, EpochMillis, Limit, Limiter, OnUnavailable,
+    ReadItems, Table, TestClock, TogetherError, Trouble, WriteError, Written,
+};
+use sluicegate_core::WritePlan;
+use sluicegate_core::keys::ItemKey;
+
+const DECISIONS: u64 = 1_000;
+
+/// Nobody is there.
+struct Away;
+
+fn away() -> Trouble {
+    Trouble::Away("connection refused".into())
+}
+
+impl Table for Away {
+    async fn write(&self, _: &BucketId, _: &WritePlan) -> Result<Written, WriteError> {
+        Err(WriteError::Trouble(away()))
+    }
+
+    async fn write_together(
+        &self,
+        _: &[(BucketId, WritePlan)],
+        _: &str,
+    ) -> Result<f64, TogetherError> {
+        Err(TogetherError::Trouble(away()))
+    }
+
+    async fn read(&self, _: &[ItemKey], _: Consistency) -> Result<ReadItems, Trouble> {
+        Err(away())
+    }
+}
+
+fn degraded(c: &mut Criterion) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let mut group = c.benchmark_group("breaker open");
+    group.throughput(Throughput::Elements(DECISIONS));
+    for policy in [OnUnavailable::Allow, OnUnavailable::Deny, OnUnavailable::Local] {
+        let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
+        let limiter = Limiter::with_clock(CompositeStore::on(Away), clock)
+            .on_unavailable(policy)
+            .connect_deadline(Duration::from_millis(1))
+            .deadline(Duration::from_millis(1))
+            .breaker(Breaker { failures: 1, ..Breaker::default() });
+        let limits = [Limit::quota("rpm", 1_000_000_000_000)];
+        let one = || {
+            let request = limiter.acquire("user-123", "gpt-4").consume("rpm", 1);
+            request.limits(limits.iter().cloned()).no_cascade()
+        };
+        let _ = runtime.block_on(one().into_future());
+        assert_eq!(limiter.counters().outages.get(), 1);
+        group.bench_function(BenchmarkId::new("acquire", format!("{policy:?}")), |b| {
+            b.iter(|| {
+                runtime.block_on(async {
+                    for _ in 0..DECISIONS {
+                        let _ = black_box(one().await);
+                    }
+                });
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, degraded);
+criterion_main!(benches);

@@ -1,0 +1,318 @@
+//! Whether the store is asked at all, so that an outage does not cost every call its deadline.
+//!
+//! One word says how it stands, and every change of it is a compare-and-swap: nobody waits for
+//! anybody. A call that began in an earlier state changes nothing in a later one.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluicegate_core::EpochMillis;
+use tokio::time::Instant;
+
+/// When a store counts as away, and how often it is looked for then.
+///
+/// Calls that the store does not answer by their deadline are failures; anything that it says, "no"
+/// included, is an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Breaker {
+    /// So many failures in a row; 5.
+    pub failures: u32,
+    /// Or two failures so far apart, and no answer in between; 1 s.
+    pub failing_for: Duration,
+    /// A probe, the cheapest read that there is, is sent so often while the store is away; 250 ms.
+    /// After its answer one call is let through, and after that one's answer all are.
+    pub probe_every: Duration,
+}
+
+impl Default for Breaker {
+    fn default() -> Self {
+        Self {
+            failures: 5,
+            failing_for: Duration::from_secs(1),
+            probe_every: Duration::from_millis(250),
+        }
+    }
+}
+
+impl Breaker {
+    /// Every call asks the store and waits for its own deadline, however long nobody was answered.
+    #[must_use]
+    pub fn never() -> Self {
+        Self { failures: u32::MAX, failing_for: Duration::MAX, ..Self::default() }
+    }
+}
+
+/// All calls ask.
+const CLOSED: u64 = 0;
+/// No call asks.
+const OPEN: u64 = 1;
+/// A probe was answered: the next call asks.
+const HALF_OPEN: u64 = 2;
+/// That call is under way, and no other asks.
+const TRIAL: u64 = 3;
+/// Bits of the word that say which of these it is; the others count the changes.
+const STATE_BITS: u32 = 2;
+
+/// The breaker of one store.
+#[derive(Debug)]
+pub(super) struct Circuit {
+    settings: Breaker,
+    word: AtomicU64,
+    failures: AtomicU32,
+    started: Instant,
+    /// When the first of the failures was, in milliseconds since `started`.
+    failing_since_ms: AtomicU64,
+    /// When the call on trial began.
+    trial_since_ms: AtomicU64,
+    opened_at_ms: AtomicI64,
+}
+
+/// The right to ask the store once. Dropped without a word, it says nothing of the store.
+#[derive(Debug)]
+pub(super) struct Permit<'a> {
+    circuit: &'a Circuit,
+    word: u64,
+}
+
+impl Circuit {
+    pub(super) fn new(settings: Breaker) -> Self {
+        Self {
+            settings: Breaker {
+                probe_every: settings.probe_every.max(Duration::from_millis(1)),
+                ..settings
+            },
+            word: AtomicU64::new(CLOSED),
+            failures: AtomicU32::new(0),
+            started: Instant::now(),
+            failing_since_ms: AtomicU64::new(0),
+            trial_since_ms: AtomicU64::new(0),
+            opened_at_ms: AtomicI64::new(0),
+        }
+    }
+
+    pub(super) const fn settings(&self) -> Breaker {
+        self.settings
+    }
+
+    /// Milliseconds since it was made.
+    pub(super) fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// `None`: the store is away and is not asked.
+    pub(super) fn permit(&self) -> Option<Permit<'_>> {
+        let word = self.word.load(Ordering::Acquire);
+        match state(word) {
+            CLOSED => Some(Permit { circuit: self, word }),
+            HALF_OPEN => {
+                let word = self.change(word, TRIAL)?;
+                self.trial_since_ms.store(self.now_ms(), Ordering::Release);
+                Some(Permit { circuit: self, word })
+            }
+            _ => None,
+        }
+    }
+
+    /// Since when the store is away, by the clock of the one who found out.
+    pub(super) fn opened_at(&self) -> EpochMillis {
+        EpochMillis::new(self.opened_at_ms.load(Ordering::Relaxed)).unwrap_or(EpochMillis::MIN)
+    }
+
+    /// Whether a probe could tell something new.
+    pub(super) fn needs_probes(&self) -> bool {
+        matches!(state(self.word.load(Ordering::Acquire)), OPEN | TRIAL)
+    }
+
+    /// A probe was answered.
+    pub(super) fn probed(&self) {
+        let word = self.word.load(Ordering::Acquire);
+        let trial_ms = || self.now_ms().saturating_sub(self.trial_since_ms.load(Ordering::Acquire));
+        let is_overtaken = match state(word) {
+            OPEN => true,
+            // What a call met that still waits after two rounds is over: it may have a day's time.
+            TRIAL => Duration::from_millis(trial_ms()) >= self.settings.probe_every * 2,
+            _ => false,
+        };
+        if is_overtaken {
+            self.change(word, HALF_OPEN);
+        }
+    }
+
+    fn change(&self, from: u64, to: u64) -> Option<u64> {
+        let next = (((from >> STATE_BITS) + 1) << STATE_BITS) | to;
+        self.word.compare_exchange(from, next, Ordering::AcqRel, Ordering::Relaxed).ok()?;
+        Some(next)
+    }
+
+    /// Counts a failure; true when it was one too many.
+    fn fail(&self) -> bool {
+        let now_ms = self.now_ms();
+        let failures = self.failures.fetch_add(1, Ordering::AcqRel).saturating_add(1);
+        if failures == 1 {
+            self.failing_since_ms.store(now_ms, Ordering::Release);
+        }
+        let since_ms = self.failing_since_ms.load(Ordering::Acquire);
+        let lasted = Duration::from_millis(now_ms.saturating_sub(since_ms));
+        failures >= self.settings.failures || (failures > 1 && lasted >= self.settings.failing_for)
+    }
+}
+
+impl Permit<'_> {
+    /// Whether everybody else waits for what becomes of this call.
+    pub(super) const fn is_trial(&self) -> bool {
+        state(self.word) == TRIAL
+    }
+
+    /// The store answered; true when that is news.
+    pub(super) fn answered(self) -> bool {
+        if self.is_trial() {
+            self.circuit.failures.store(0, Ordering::Release);
+            return self.circuit.change(self.word, CLOSED).is_some();
+        }
+        // Read first: calls that are answered share this without writing to it.
+        if self.circuit.failures.load(Ordering::Relaxed) > 0 {
+            self.circuit.failures.store(0, Ordering::Release);
+        }
+        false
+    }
+
+    /// The store did not answer by the deadline; true when it counts as away from now on.
+    pub(super) fn unanswered(self, now: EpochMillis) -> bool {
+        let circuit = self.circuit;
+        if self.is_trial() {
+            circuit.change(self.word, OPEN);
+            return false;
+        }
+        if circuit.word.load(Ordering::Acquire) != self.word || !circuit.fail() {
+            return false;
+        }
+        circuit.opened_at_ms.store(now.get(), Ordering::Relaxed);
+        circuit.change(self.word, OPEN).is_some()
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if self.is_trial() {
+            // Nothing where it was answered or not: the word has moved on.
+            self.circuit.change(self.word, HALF_OPEN);
+        }
+    }
+}
+
+const fn state(word: u64) -> u64 {
+    word & ((1 << STATE_BITS) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: i64 = 1_769_608_800_000;
+
+    fn fail(permit: Permit<'_>) -> bool {
+        permit.unanswered(EpochMillis::new(NOW).unwrap())
+    }
+
+    fn opened() -> Circuit {
+        let circuit = Circuit::new(Breaker { failures: 1, ..Breaker::default() });
+        assert!(fail(circuit.permit().unwrap()));
+        circuit
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn so_many_failures_in_a_row_open_it_once() {
+        let circuit = Circuit::new(Breaker { failures: 3, ..Breaker::default() });
+        for _ in 0..2 {
+            assert!(!fail(circuit.permit().unwrap()));
+        }
+        assert!(!circuit.permit().unwrap().answered());
+        let late = circuit.permit().unwrap();
+        assert!(!fail(circuit.permit().unwrap()));
+        assert!(!fail(circuit.permit().unwrap()));
+        assert!(fail(circuit.permit().unwrap()));
+        assert!(!fail(late), "it is open already");
+        assert!(circuit.permit().is_none());
+        assert_eq!(circuit.opened_at().get(), NOW);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_for_a_time_open_it_too() {
+        let circuit = Circuit::new(Breaker { failures: 100, ..Breaker::default() });
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(!fail(circuit.permit().unwrap()), "one failure may be an accident");
+        tokio::time::advance(Duration::from_millis(999)).await;
+        assert!(!fail(circuit.permit().unwrap()));
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(fail(circuit.permit().unwrap()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_probe_one_call_decides() {
+        let circuit = opened();
+        assert!(circuit.needs_probes());
+        circuit.probed();
+        assert!(!circuit.needs_probes());
+        let trial = circuit.permit().unwrap();
+        assert!(trial.is_trial() && circuit.permit().is_none());
+        assert!(!fail(trial), "no news: it was away before");
+        assert!(circuit.permit().is_none());
+
+        circuit.probed();
+        drop(circuit.permit().unwrap());
+        let trial = circuit.permit().expect("who stopped waiting has decided nothing");
+        assert!(trial.answered());
+        assert!(!circuit.permit().unwrap().is_trial());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_trial_that_hangs_is_overtaken_by_the_next_probe() {
+        let circuit = opened();
+        circuit.probed();
+        let hung = circuit.permit().unwrap();
+        tokio::time::advance(Duration::from_millis(499)).await;
+        circuit.probed();
+        assert!(circuit.permit().is_none(), "it may be answered yet");
+        tokio::time::advance(Duration::from_millis(1)).await;
+        circuit.probed();
+        let next = circuit.permit().unwrap();
+        assert!(!fail(hung), "it speaks of a time that is over");
+        assert!(next.answered());
+        assert!(circuit.permit().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_from_before_an_outage_says_nothing_after_it() {
+        let circuit = Circuit::new(Breaker { failures: 1, ..Breaker::default() });
+        let early = circuit.permit().unwrap();
+        assert!(fail(circuit.permit().unwrap()));
+        circuit.probed();
+        assert!(circuit.permit().unwrap().answered());
+        assert!(!fail(early));
+        assert!(circuit.permit().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_can_be_turned_off() {
+        let circuit = Circuit::new(Breaker::never());
+        for _ in 0..1_000 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(!fail(circuit.permit().unwrap()));
+        }
+    }
+
+    /// However many ask at once, one is on trial.
+    #[test]
+    fn many_who_ask_at_once_are_one_trial() {
+        for _ in 0..200 {
+            let circuit = opened();
+            circuit.probed();
+            let trials: usize = std::thread::scope(|scope| {
+                let ask = || circuit.permit().map(std::mem::forget).map_or(0, |()| 1);
+                let asking: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
+                asking.into_iter().map(|asking| asking.join().unwrap()).sum()
+            });
+            assert_eq!(trials, 1);
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! A call on the store: whether it is made, what its end says of the store, and what is done
+//! without one.
+
+use std::time::Duration;
+
+use super::breaker::Permit;
+use super::{Cause, Degraded, OnUnavailable};
+use crate::BoxError;
+use crate::clock::Clock;
+use crate::error::{AcquireError, AdjustError, LimitStatus};
+use crate::limiter::Limiter;
+use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
+
+/// How an acquire was granted.
+#[derive(Debug)]
+pub(crate) enum Granted {
+    /// By the store.
+    Store(Grant),
+    /// Without it; from buckets of this process, if from any.
+    Degraded(Degraded, Vec<Part>),
+}
+
+/// An error that may mean that the store is away.
+pub(super) trait MayBeAway {
+    /// What was met instead of an answer.
+    fn away(&self) -> Option<&BoxError>;
+}
+
+impl MayBeAway for AcquireError {
+    fn away(&self) -> Option<&BoxError> {
+        let Self::Unavailable(source) = self else { return None };
+        // The deadline cut a write off, and the store's last word was not silence.
+        let is_answer = |error: &Self| matches!(error, Self::Contended { .. } | Self::Setup(_));
+        let has_answered = source.downcast_ref().is_some_and(is_answer);
+        (!has_answered).then_some(source)
+    }
+}
+
+impl MayBeAway for AdjustError {
+    fn away(&self) -> Option<&BoxError> {
+        let source = match self {
+            Self::Unavailable(source) | Self::Ambiguous(source) => source,
+            _ => return None,
+        };
+        match source.downcast_ref() {
+            Some(Self::Unavailable(source)) => Some(source),
+            Some(_) => None,
+            None => matches!(self, Self::Unavailable(_)).then_some(source),
+        }
+    }
+}
+
+/// Whether the store had a say in it.
+pub(super) fn is_answer<T, E: MayBeAway>(result: &Result<T, E>) -> bool {
+    result.as_ref().err().and_then(MayBeAway::away).is_none()
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// Looks whether the store is there, which makes the first connection: call it before the first
+    /// request, which then need not wait for that. A read of half a unit on DynamoDB.
+    ///
+    /// # Errors
+    /// As an acquire, except that no limit is short. `Unavailable` after the
+    /// [`connect_deadline`](Self::connect_deadline), under every setting.
+    pub async fn warm_up(&self) -> Result<(), AcquireError> {
+        let checked = self.store().check(self.clock(), self.connect_time()).await;
+        if is_answer(&checked) {
+            self.outage().note_connection();
+            self.outage().circuit.probed();
+        }
+        checked
+    }
+
+    /// Acquires from the store or, where it is away, as the limiter is told to.
+    pub(crate) async fn take(&self, request: &Request) -> Result<Granted, AcquireError> {
+        let Some(permit) = self.permit() else {
+            let not_asked = self.outage().not_asked();
+            let cause = Cause::NotAsked { since: not_asked.since };
+            return self.degrade(request, cause, || not_asked.into());
+        };
+        // Apart: what decides without the store need not carry the room that the store's part takes.
+        let result = Box::pin(self.store().acquire(request, self.clock())).await;
+        self.note(permit, &result);
+        match result {
+            Ok(grant) => {
+                if self.options().on_unavailable == OnUnavailable::Local {
+                    self.outage().local().note(&grant);
+                }
+                Ok(Granted::Store(grant))
+            }
+            Err(error) if error.away().is_some() => {
+                let AcquireError::Unavailable(source) = error else { return Err(error) };
+                let cause = Cause::Unanswered(described(&source).into());
+                self.degrade(request, cause, || source)
+            }
+            Err(AcquireError::Unavailable(source)) => Err(match source.downcast() {
+                Ok(error) if matches!(*error, AcquireError::Contended { .. }) => *error,
+                Ok(error) => AcquireError::Unavailable(error),
+                Err(source) => AcquireError::Unavailable(source),
+            }),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Corrects a bucket, if the store is there.
+    pub(crate) async fn correct(
+        &self,
+        correction: &Correction<'_>,
+    ) -> Result<Adjusted, AdjustError> {
+        let Some(permit) = self.permit() else {
+            return Err(AdjustError::Unavailable(self.outage().not_asked().into()));
+        };
+        let result = self.store().adjust(correction, self.clock()).await;
+        self.note(permit, &result);
+        result
+    }
+
+    /// Looks at buckets, if the store is there.
+    pub(crate) async fn look(&self, request: &Request) -> Result<Vec<LimitStatus>, AcquireError> {
+        let Some(permit) = self.permit() else {
+            return Err(AcquireError::Unavailable(self.outage().not_asked().into()));
+        };
+        let result = self.store().peek(request, self.clock()).await;
+        self.note(permit, &result);
+        result
+    }
+
+    fn permit(&self) -> Option<Permit<'_>> {
+        let permit = self.outage().circuit.permit();
+        // Somebody must look for a store that is away, and overtake a call on trial that hangs.
+        if permit.as_ref().is_none_or(Permit::is_trial) {
+            self.keep();
+        }
+        permit
+    }
+
+    /// What the end of a call says of the store.
+    fn note<T, E: MayBeAway>(&self, permit: Permit<'_>, result: &Result<T, E>) {
+        let Some(source) = result.as_ref().err().and_then(MayBeAway::away) else {
+            self.outage().note_connection();
+            if permit.answered() {
+                tracing::info!("the store answers again");
+            }
+            return;
+        };
+        if permit.unanswered(self.clock().now()) {
+            self.counters().outages.increment();
+            let policy = self.options().on_unavailable;
+            tracing::warn!(
+                error = described(source),
+                ?policy,
+                "the store is away: nobody waits for it until it answers a probe"
+            );
+            self.keep();
+        }
+    }
+
+    fn degrade(
+        &self,
+        request: &Request,
+        cause: Cause,
+        error: impl FnOnce() -> BoxError,
+    ) -> Result<Granted, AcquireError> {
+        self.counters().unanswered.increment();
+        let policy = self.options().on_unavailable;
+        let parts = match policy {
+            OnUnavailable::Deny => return Err(AcquireError::Unavailable(error())),
+            OnUnavailable::Allow => Vec::new(),
+            OnUnavailable::Local => {
+                let now = self.clock().now();
+                let parts = self.outage().local().take(request, now, self.counters())?;
+                self.keep();
+                parts
+            }
+        };
+        self.counters().degraded.increment();
+        Ok(Granted::Degraded(Degraded { policy, cause }, parts))
+    }
+
+    /// How long it may take to reach the store.
+    pub(super) fn connect_time(&self) -> Duration {
+        self.options().connect_deadline
+    }
+}
+
+/// An error with what is behind it.
+fn described(error: &BoxError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}

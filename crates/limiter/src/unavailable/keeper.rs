@@ -1,0 +1,109 @@
+//! The task that looks for a store that is away, and tells it afterwards what it missed. It lives as long as there is something to do.
+
+use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval_at};
+
+use super::Outage;
+use crate::clock::Clock;
+use crate::limiter::{Inner, Limiter};
+use crate::store::Store;
+
+/// Probes under way at most. One that hangs until its deadline must not keep the next from finding
+/// the store back.
+const PROBES_MAX: usize = 8;
+/// A task that was not heard of for so many of its rounds ended with its runtime.
+const ROUNDS_UNHEARD: u32 = 20;
+
+/// Whether there is such a task.
+#[derive(Debug, Default)]
+pub(super) struct Keeper {
+    /// Until when the last one is believed to live, in the circuit's milliseconds; 0: there is none.
+    until_ms: AtomicU64,
+}
+
+impl Outage {
+    /// Whether there is something to do.
+    fn needs_keeper(&self) -> bool {
+        self.circuit.needs_probes() || self.owes()
+    }
+
+    fn keeper_until_ms(&self) -> u64 {
+        let time = self.circuit.settings().probe_every.saturating_mul(ROUNDS_UNHEARD);
+        let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.circuit.now_ms().saturating_add(time_ms).max(1)
+    }
+
+    /// True for the one who is to start the task.
+    fn claim_keeper(&self) -> bool {
+        let until_ms = self.keeper.until_ms.load(Ordering::SeqCst);
+        let is_alive = until_ms > 0 && until_ms >= self.circuit.now_ms();
+        !is_alive
+            && self
+                .keeper
+                .until_ms
+                .compare_exchange(
+                    until_ms,
+                    self.keeper_until_ms(),
+                    Ordering::SeqCst,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// Whether the task may end; what came up meanwhile keeps it, or finds it gone.
+    fn release_keeper(&self) -> bool {
+        if self.needs_keeper() {
+            return false;
+        }
+        self.keeper.until_ms.store(0, Ordering::SeqCst);
+        !(self.needs_keeper() && self.claim_keeper())
+    }
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// Sees to it that somebody looks for the store.
+    pub(super) fn keep(&self) {
+        if self.outage().claim_keeper() {
+            tokio::spawn(keep(self.downgrade()));
+        }
+    }
+
+    async fn probe(self) {
+        let time = self.connect_time();
+        if super::call::is_answer(&self.store().check(self.clock(), time).await) {
+            self.outage().note_connection();
+            self.outage().circuit.probed();
+        }
+    }
+}
+
+/// Ends with the last limiter, too.
+async fn keep<S: Store, C: Clock>(limiter: Weak<Inner<S, C>>) {
+    let Some(every) =
+        Limiter::upgrade(&limiter).map(|limiter| limiter.outage().circuit.settings().probe_every)
+    else {
+        return;
+    };
+    let mut rounds = interval_at(tokio::time::Instant::now() + every, every);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut probes = JoinSet::new();
+    loop {
+        rounds.tick().await;
+        let Some(limiter) = Limiter::upgrade(&limiter) else { return };
+        let outage = limiter.outage();
+        outage.keeper.until_ms.store(outage.keeper_until_ms(), Ordering::SeqCst);
+        while probes.try_join_next().is_some() {}
+        if outage.circuit.needs_probes() && probes.len() < PROBES_MAX {
+            probes.spawn(limiter.clone().probe());
+        }
+        if let Some(local) = outage.local.get().filter(|_| !outage.circuit.needs_probes()) {
+            limiter.settle(&local.debts).await;
+        }
+        if outage.release_keeper() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Buckets of this process, for as long as the store is away.
+//!
+//! They start from what the store said last and follow the same arithmetic, so one process admits
+//! no more than the store would have admitted to it alone. What is taken from them is owed to the
+//! store: see [`super::debts`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use quick_cache::{sync, unsync};
+use sluicegate_core::{
+    Acquire, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, Decision, EntityId,
+    EpochMillis, LIMITS_MAX, Millitokens, Presume, RequestId, Rules, decide, standings,
+};
+
+use super::debts::{Debts, Owed};
+use crate::composite::no;
+use crate::counters::Counters;
+use crate::error::{AcquireError, InvalidRequest, LimitStatus};
+use crate::store::{Cascade, Grant, Part, Request, new_id};
+
+/// Buckets that are remembered, each of about a kilobyte. One that is forgotten starts full.
+const BUCKETS_MAX: usize = 100_000;
+/// Nobody writes behind an image of this process's own.
+const INTERVAL: ClaimInterval = ClaimInterval(0);
+/// Rounds until a decision stands: a clock is put right, room is made, tokens are taken.
+const ROUNDS_MAX: u32 = 4;
+
+/// What is known of the buckets of this process.
+#[derive(Debug)]
+pub(super) struct Local {
+    seen: sync::Cache<BucketId, Arc<Seen>>,
+    buckets: Mutex<unsync::Cache<BucketId, Bucket>>,
+    pub(super) debts: Debts,
+}
+
+/// What the store said of a bucket when it granted from it last.
+#[derive(Debug)]
+struct Seen {
+    image: Option<Arc<CompositeBucket>>,
+    configuration: Arc<Configuration>,
+    parent: Option<EntityId>,
+}
+
+/// A bucket of this process.
+#[derive(Debug)]
+struct Bucket {
+    image: Arc<CompositeBucket>,
+    /// What it began with: what the store says since then is newer.
+    began: Option<Arc<Seen>>,
+}
+
+/// One bucket of a request.
+struct Side {
+    bucket: BucketId,
+    amounts: Amounts,
+    configuration: Arc<Configuration>,
+    seen: Option<Arc<Seen>>,
+}
+
+/// Nobody in this process knows a limit that is asked for.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the store is away, and this process does not know limit {0} of {1}: pass it with `limits`"
+)]
+struct UnknownHere(sluicegate_core::LimitName, BucketId);
+
+impl Default for Local {
+    fn default() -> Self {
+        Self {
+            seen: sync::Cache::new(BUCKETS_MAX),
+            buckets: Mutex::new(unsync::Cache::new(BUCKETS_MAX)),
+            debts: Debts::default(),
+        }
+    }
+}
+
+impl Local {
+    /// Remembers what the store said.
+    pub(super) fn note(&self, grant: &Grant) {
+        let parent = grant.parts.get(1).map(|part| part.bucket.entity.clone());
+        for (part, parent) in grant.parts.iter().zip([parent, None]) {
+            let (image, configuration) = (part.image.clone(), part.configuration.clone());
+            let seen = Arc::new(Seen { image, configuration, parent });
+            self.seen.insert(part.bucket.clone(), seen);
+        }
+    }
+
+    /// Takes what is asked of all buckets, or of none.
+    pub(super) fn take(
+        &self,
+        request: &Request,
+        now: EpochMillis,
+        counters: &Counters,
+    ) -> Result<Vec<Part>, AcquireError> {
+        let sides = self.sides(request);
+        let id = new_id();
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let images = sides.iter().map(|side| self.image(&buckets, side)).collect::<Vec<_>>();
+        let mut taken = Vec::with_capacity(sides.len());
+        for (side, image) in sides.iter().zip(&images) {
+            match side.take(image.clone(), &id, now)? {
+                Some(image) => taken.push(image),
+                None => {
+                    let of_side = |(side, image): (&Side, &Option<_>)| {
+                        side.standings(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
+                    };
+                    return Err(no(sides.iter().zip(&images).flat_map(of_side).collect()));
+                }
+            }
+        }
+        let mut parts = Vec::with_capacity(sides.len());
+        for (side, image) in sides.into_iter().zip(taken) {
+            let Side { bucket, amounts, configuration, seen } = side;
+            buckets.insert(bucket.clone(), Bucket { image: image.clone(), began: seen });
+            self.debts.owe(&bucket, &amounts, &configuration, counters);
+            parts.push(Part { bucket, amounts, image: Some(image), configuration });
+        }
+        Ok(parts)
+    }
+
+    fn sides(&self, request: &Request) -> Vec<Side> {
+        let bucket = |entity: &EntityId| BucketId {
+            entity: entity.clone(),
+            resource: request.resource.clone(),
+        };
+        let own = self.side(bucket(&request.entity), &request.limits, &request.amounts);
+        let parent = match &request.cascade {
+            Cascade::No => None,
+            Cascade::To(parent) => Some(parent.clone()),
+            Cascade::Stored => own.seen.as_ref().and_then(|seen| seen.parent.clone()),
+        };
+        let mut sides = vec![own];
+        if let Some(parent) = parent {
+            let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
+            let mut side = self.side(bucket(&parent), explicit, &request.amounts);
+            // A limit that a parent does not have is not asked of it.
+            side.amounts.retain(|limit, _| side.configuration.rule(limit).is_some());
+            if !side.amounts.is_empty() {
+                sides.push(side);
+            }
+        }
+        sides
+    }
+
+    /// What the request says of limits wins over what the store said.
+    fn side(&self, bucket: BucketId, explicit: &Rules, amounts: &Amounts) -> Side {
+        let seen = self.seen.get(&bucket);
+        let configuration = match &seen {
+            None => Arc::new(Configuration::explicit(explicit.clone())),
+            Some(seen) => {
+                let known = &seen.configuration;
+                if explicit.iter().all(|(limit, rule)| known.rule(limit) == Some(*rule)) {
+                    known.clone()
+                } else {
+                    let mut rules = known.rules();
+                    rules.extend(explicit.iter().map(|(limit, rule)| (limit.clone(), *rule)));
+                    Arc::new(Configuration::explicit(rules))
+                }
+            }
+        };
+        Side { bucket, amounts: amounts.clone(), configuration, seen }
+    }
+
+    /// The newest image: this process's own, or what the store said since less what is owed.
+    fn image(
+        &self,
+        buckets: &unsync::Cache<BucketId, Bucket>,
+        side: &Side,
+    ) -> Option<Arc<CompositeBucket>> {
+        let own = buckets.get(&side.bucket);
+        let is_newest = |own: &&Bucket| match (&own.began, &side.seen) {
+            (Some(began), Some(seen)) => Arc::ptr_eq(began, seen),
+            (_, None) => true,
+            (None, Some(_)) => false,
+        };
+        if let Some(own) = own.filter(is_newest) {
+            return Some(own.image.clone());
+        }
+        let said = side.seen.as_ref()?.image.as_ref()?;
+        let Some(Owed { amounts, .. }) = self.debts.of(&side.bucket) else {
+            return Some(said.clone());
+        };
+        let mut image = said.as_ref().clone();
+        for (limit, amount) in amounts {
+            if let Some(bucket) = image.limits.get_mut(&limit) {
+                let left = i128::from(bucket.tokens.get()) - i128::from(amount.get());
+                bucket.tokens = Millitokens::saturating(left);
+            }
+        }
+        Some(Arc::new(image))
+    }
+}
+
+impl Side {
+    /// The bucket after it; `None`: some limit is short.
+    fn take(
+        &self,
+        mut image: Option<Arc<CompositeBucket>>,
+        id: &RequestId,
+        now: EpochMillis,
+    ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
+        let acquire = Acquire {
+            bucket: &self.bucket,
+            amounts: &self.amounts,
+            configuration: &self.configuration,
+            id,
+            interval: INTERVAL,
+            presume: Presume::Unchanged,
+        };
+        for _ in 0..ROUNDS_MAX {
+            let (plan, is_taken) = match decide(image.as_deref(), acquire, now) {
+                Decision::Write(plan) => (plan, true),
+                Decision::Repair(plan) => (plan, false),
+                Decision::Landed => return Ok(image),
+                Decision::Short(_) => return Ok(None),
+                Decision::Unknown(limit) => {
+                    let unknown = UnknownHere(limit, self.bucket.clone());
+                    return Err(AcquireError::Unavailable(unknown.into()));
+                }
+                Decision::Full(limit) => {
+                    let entity = self.bucket.entity.clone();
+                    return Err(
+                        InvalidRequest::BucketFull { entity, limit, max: LIMITS_MAX }.into()
+                    );
+                }
+            };
+            // Nobody writes in between, so what was decided on this image holds for it.
+            image = plan.apply(image.as_deref()).map(Arc::new);
+            if is_taken {
+                return Ok(image);
+            }
+        }
+        Ok(None)
+    }
+
+    fn standings(&self, image: Option<&CompositeBucket>, now: EpochMillis) -> Vec<LimitStatus> {
+        standings(image, &self.amounts, &self.configuration, now)
+            .into_iter()
+            .filter(|standing| self.amounts.contains_key(&standing.limit))
+            .map(|standing| LimitStatus::new(&self.bucket.entity, standing))
+            .collect()
+    }
+}

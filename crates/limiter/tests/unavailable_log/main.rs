@@ -1,0 +1,100 @@
+//! What an outage writes to the log. A process of its own: whether a line is wanted is remembered
+//! for all threads, so tests beside it would decide it too.
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests panic")]
+
+use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sluicegate::{
+    BucketId, CompositeStore, Consistency, Limit, Limiter, MemoryTable, ReadItems, Table,
+    TogetherError, Trouble, WriteError, Written,
+};
+use sluicegate_core::WritePlan;
+use sluicegate_core::keys::ItemKey;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// A table that is there or not.
+#[derive(Clone, Default)]
+struct Switched(Arc<(MemoryTable, AtomicBool)>);
+
+impl Switched {
+    fn set_away(&self, is_away: bool) {
+        self.0.1.store(is_away, Ordering::Relaxed);
+    }
+
+    fn check(&self) -> Result<&MemoryTable, Trouble> {
+        match self.0.1.load(Ordering::Relaxed) {
+            true => Err(Trouble::Away("the cable is cut".into())),
+            false => Ok(&self.0.0),
+        }
+    }
+}
+
+impl Table for Switched {
+    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
+        self.check().map_err(WriteError::Trouble)?.write(bucket, plan).await
+    }
+
+    async fn write_together(
+        &self,
+        writes: &[(BucketId, WritePlan)],
+        token: &str,
+    ) -> Result<f64, TogetherError> {
+        self.check().map_err(TogetherError::Trouble)?.write_together(writes, token).await
+    }
+
+    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
+        self.check()?.read(keys, consistency).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_said_when_it_is_found_and_when_it_is_over() {
+    let (mut log, writer) = std::io::pipe().unwrap();
+    let logging = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::INFO)
+        .with_ansi(false)
+        .with_writer(Arc::new(writer))
+        .set_default();
+    let table = Switched::default();
+    let limiter = Limiter::new(CompositeStore::on(table.clone()));
+    let ask = || {
+        let limits = [Limit::per_minute("rpm", 1_000_000)];
+        limiter.acquire("secret", "r").consume("rpm", 1).limits(limits).no_cascade().into_future()
+    };
+    for _ in 0..2 {
+        table.set_away(true);
+        for _ in 0..1_000 {
+            ask().await.unwrap();
+        }
+        // Found and lost again, by one request each time: no news.
+        table.set_away(false);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        table.set_away(true);
+        ask().await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        table.set_away(false);
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        for _ in 0..1_000 {
+            ask().await.unwrap();
+        }
+    }
+    drop(logging);
+    let mut text = String::new();
+    log.read_to_string(&mut text).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 4, "{text}");
+    for (line, parts) in lines.iter().zip(
+        [
+            [" WARN ", "the store is away", "the cable is cut", "policy=Allow"],
+            [" INFO ", "the store answers again", "", ""],
+        ]
+        .iter()
+        .cycle(),
+    ) {
+        assert!(parts.iter().all(|part| line.contains(part)), "{line}");
+    }
+    assert_eq!(limiter.counters().outages.get(), 2);
+}

@@ -1,0 +1,202 @@
+//! A proxy of bytes, for any protocol: cut, silent, or before another server than before.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// What becomes of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    /// They are closed, new ones at once.
+    Cut,
+    /// What clients say arrives; what the server answers does not, until they are open again.
+    Silent,
+}
+
+/// A running proxy. Dropping it closes its port and every connection.
+#[derive(Debug)]
+pub struct Wire {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    _server: JoinSet<()>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    upstream: Mutex<SocketAddr>,
+    state: watch::Sender<State>,
+    /// Connections that were made, and pieces that clients sent.
+    sent: AtomicU64,
+}
+
+impl Wire {
+    /// Starts a proxy in front of a server.
+    ///
+    /// # Panics
+    /// When no port can be bound.
+    pub async fn start(upstream: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            upstream: Mutex::new(upstream),
+            state: watch::Sender::new(State::Open),
+            sent: AtomicU64::new(0),
+        });
+        let mut server = JoinSet::new();
+        server.spawn(accept(listener, shared.clone()));
+        Self { address, shared, _server: server }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Closes every connection, and new ones at once.
+    pub fn cut(&self) {
+        self.shared.state.send_replace(State::Cut);
+    }
+
+    /// Holds back what the server answers, and lets through what clients send.
+    pub fn silence(&self) {
+        self.shared.state.send_replace(State::Silent);
+    }
+
+    /// Lets everything through again, and what was held back.
+    pub fn open(&self) {
+        self.shared.state.send_replace(State::Open);
+    }
+
+    /// Connects to this server from now on.
+    ///
+    /// # Panics
+    /// Never in a test that has not failed already.
+    pub fn lead_to(&self, upstream: SocketAddr) {
+        *self.shared.upstream.lock().unwrap() = upstream;
+    }
+
+    /// How often clients connected or sent something so far.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.shared.sent.load(Ordering::Relaxed)
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let Ok((client, _)) = listener.accept().await else { continue };
+        shared.sent.fetch_add(1, Ordering::Relaxed);
+        while connections.try_join_next().is_some() {}
+        connections.spawn(serve(client, shared.clone()));
+    }
+}
+
+/// Ends with either side, or when it is cut.
+async fn serve(client: TcpStream, shared: Arc<Shared>) {
+    let mut state = shared.state.subscribe();
+    if *state.borrow_and_update() == State::Cut {
+        return;
+    }
+    let upstream = *shared.upstream.lock().unwrap();
+    let Ok(server) = TcpStream::connect(upstream).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let (mut asked, mut answered) = ([0; 16_384], [0; 16_384]);
+    loop {
+        let is_silent = match *state.borrow_and_update() {
+            State::Cut => return,
+            State::Silent => true,
+            State::Open => false,
+        };
+        let carried = tokio::select! {
+            read = from_client.read(&mut asked) => match read {
+                Ok(n @ 1..) => {
+                    shared.sent.fetch_add(1, Ordering::Relaxed);
+                    to_server.write_all(&asked[..n]).await
+                }
+                _ => return,
+            },
+            read = from_server.read(&mut answered), if !is_silent => match read {
+                Ok(n @ 1..) => to_client.write_all(&answered[..n]).await,
+                _ => return,
+            },
+            changed = state.changed() => match changed {
+                Ok(()) => Ok(()),
+                Err(_) => return,
+            },
+        };
+        if carried.is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A server that says everything again, with its name.
+    async fn echo(name: u8) -> (SocketAddr, JoinSet<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut server = JoinSet::new();
+        server.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                connections.spawn(async move {
+                    let mut byte = [0];
+                    while matches!(client.read(&mut byte).await, Ok(1)) {
+                        client.write_all(&[byte[0], name]).await.unwrap();
+                    }
+                });
+            }
+        });
+        (address, server)
+    }
+
+    async fn ask(client: &mut TcpStream) -> Option<[u8; 2]> {
+        let mut answer = [0; 2];
+        client.write_all(b"?").await.ok()?;
+        client.read_exact(&mut answer).await.ok()?;
+        Some(answer)
+    }
+
+    #[tokio::test]
+    async fn it_is_cut_silent_and_open_again_before_another_server() {
+        let ((one, _one), (two, _two)) = (echo(b'1').await, echo(b'2').await);
+        let wire = Wire::start(one).await;
+        let mut client = TcpStream::connect(wire.address()).await.unwrap();
+        assert_eq!(ask(&mut client).await, Some(*b"?1"));
+
+        wire.silence();
+        let held = tokio::time::timeout(Duration::from_millis(50), ask(&mut client)).await;
+        assert!(held.is_err());
+        wire.open();
+        let mut answer = [0; 2];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, *b"?1");
+
+        wire.cut();
+        assert_eq!(ask(&mut client).await, None);
+        let mut client = TcpStream::connect(wire.address()).await.unwrap();
+        assert_eq!(ask(&mut client).await, None);
+        let sent = wire.sent();
+        wire.lead_to(two);
+        wire.open();
+        let mut client = TcpStream::connect(wire.address()).await.unwrap();
+        assert_eq!(ask(&mut client).await, Some(*b"?2"));
+        assert_eq!(wire.sent(), sent + 2, "a connection and a question");
+    }
+}

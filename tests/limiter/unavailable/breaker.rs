@@ -1,0 +1,168 @@
+//! An outage costs a few calls their deadline, and the others nothing.
+
+use std::time::Duration;
+
+use sluicegate::{Breaker, OnUnavailable};
+
+use super::{
+    CONNECT_DEADLINE, DEADLINE, FAILURES, PROBED, ask, away, hung, is_unavailable, timed,
+    was_not_asked, was_unanswered,
+};
+use crate::scripted::Act;
+use crate::support::bucket;
+
+#[tokio::test(start_paused = true)]
+async fn a_few_wait_for_an_outage_and_then_nobody() {
+    let (limiter, table, _) = hung(OnUnavailable::Allow).await;
+    for _ in 0..FAILURES {
+        let (lease, took) = timed(ask!(limiter, 1)).await;
+        was_unanswered(&lease.unwrap());
+        assert_eq!(took, DEADLINE);
+    }
+    table.calls();
+    let ((), took) = timed(async {
+        for _ in 0..1_000 {
+            was_not_asked(&ask!(limiter, 1).await.unwrap());
+        }
+    })
+    .await;
+    assert_eq!((took, table.calls()), (Duration::ZERO, 0));
+    let counters = limiter.counters();
+    assert_eq!((counters.outages.get(), counters.degraded.get()), (1, 1_000 + 5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rare_calls_find_an_outage_too() {
+    let (limiter, _, _) = hung(OnUnavailable::Deny).await;
+    for _ in 0..2 {
+        is_unavailable(ask!(limiter, 1).await);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    let (_, took) = timed(ask!(limiter, 1)).await;
+    assert_eq!(took, Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_it_hangs_it_is_probed_at_intervals_without_requests() {
+    let (_limiter, table, _) = away(OnUnavailable::Allow).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let probes = table.calls();
+    // One every 250 ms, and eight at most that hang for two seconds.
+    assert!((230..=241).contains(&probes), "{probes}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_store_decides_again_as_soon_as_a_probe_was_answered() {
+    for policy in [OnUnavailable::Allow, OnUnavailable::Deny] {
+        let (limiter, table, _) = away(policy).await;
+        // Long enough for hung probes to pile up.
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        table.always(Act::Answer);
+        tokio::time::sleep(PROBED).await;
+        table.calls();
+        let lease = ask!(limiter, 1).await.unwrap();
+        assert!(lease.degraded().is_none());
+        let stored = table.memory.stored_now(&bucket("u", "r")).unwrap();
+        assert_eq!(stored.limits[&crate::support::name("rpm")].consumed.get(), 1_000);
+        assert!(ask!(limiter, 1).await.unwrap().degraded().is_none());
+        table.calls();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(table.calls(), 0, "nobody looks for a store that is there");
+    }
+}
+
+/// The probe reads; only a request tells whether the store can be used.
+#[tokio::test(start_paused = true)]
+async fn a_store_that_only_answers_probes_costs_one_call_its_deadline_now_and_then() {
+    let (limiter, table, _) = away(OnUnavailable::Allow).await;
+    table.always(Act::Answer);
+    tokio::time::sleep(PROBED).await;
+    // The bucket is read, and the write hangs.
+    table.on_writes(std::iter::repeat_n(Act::Hang, 1_000));
+    let mut slow = 0;
+    for _ in 0..200 {
+        let (lease, took) = timed(ask!(limiter, 1)).await;
+        assert!(lease.unwrap().degraded().is_some());
+        slow += u32::from(took > Duration::ZERO);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!((2..=9).contains(&slow), "{slow}: one every half a second");
+    assert_eq!(limiter.counters().outages.get(), 1, "one outage, said once");
+}
+
+/// While one call finds out, the others do not wait; and it is overtaken where it hangs.
+#[tokio::test(start_paused = true)]
+async fn one_call_is_on_trial_at_a_time() {
+    let (limiter, table, _) = away(OnUnavailable::Allow).await;
+    table.always(Act::Answer);
+    tokio::time::sleep(PROBED).await;
+    table.on_reads([Act::Hang]);
+    let patient = limiter.clone().deadline(Duration::from_secs(60));
+    let hung = tokio::spawn(async move { ask!(patient, 1).await.unwrap().degraded().is_some() });
+    tokio::task::yield_now().await;
+    let (lease, took) = timed(ask!(limiter, 1)).await;
+    was_not_asked(&lease.unwrap());
+    assert_eq!(took, Duration::ZERO);
+    tokio::time::sleep(PROBED * 3).await;
+    assert!(ask!(limiter, 1).await.unwrap().degraded().is_none());
+    assert!(!hung.is_finished());
+    hung.abort();
+}
+
+/// The process's runtime ended with the task in it, as between two tests or two invocations.
+#[test]
+fn a_new_runtime_looks_for_the_store_again() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
+    let (limiter, table, _) = runtime().block_on(away(OnUnavailable::Allow));
+    table.always(Act::Answer);
+    let found = |limiter: super::Ours| async move {
+        for n in 0_u32.. {
+            if ask!(limiter, 1).await.unwrap().degraded().is_none() {
+                return n;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        unreachable!("the loop has no end");
+    };
+    // The task is given up for lost after twenty of its rounds.
+    let n = runtime()
+        .block_on(async { tokio::time::timeout(Duration::from_secs(60), found(limiter)).await });
+    assert!(n.unwrap() > 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limiter_that_is_dropped_is_looked_for_by_nobody() {
+    let (limiter, table, _) = away(OnUnavailable::Allow).await;
+    drop(limiter);
+    tokio::time::sleep(CONNECT_DEADLINE * 2).await;
+    table.calls();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(table.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_breaker_can_be_set_and_turned_off() {
+    let (limiter, table, _) = hung(OnUnavailable::Allow).await;
+    let eager = limiter.clone().breaker(Breaker {
+        failures: 1,
+        probe_every: Duration::ZERO,
+        ..Breaker::default()
+    });
+    let _ = ask!(eager, 1).deadline(DEADLINE).await;
+    was_not_asked(&ask!(eager, 1).await.unwrap());
+    drop(eager);
+    let patient = limiter.breaker(Breaker::never());
+    for _ in 0..50 {
+        let (lease, took) = timed(ask!(patient, 1).deadline(DEADLINE)).await;
+        was_unanswered(&lease.unwrap());
+        assert_eq!(took, DEADLINE);
+    }
+    table.always(Act::Answer);
+    assert!(ask!(patient, 1).await.unwrap().degraded().is_none());
+}

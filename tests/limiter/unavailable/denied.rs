@@ -1,0 +1,57 @@
+//! A user without permissions gets nothing, however long nobody gives any.
+
+use aws_sdk_dynamodb::Client;
+use sluicegate::{AcquireError, DynamoStore, Limiter, OnUnavailable, SetupError};
+use sluicegate_local::client;
+use sluicegate_testkit::{EngineKind, Fault, Guarded, Proxy, RunningEngine, engines_under_test};
+
+const TABLE: &str = "sluicegate-guarded";
+
+/// On MiniStack, which enforces permissions as AWS does. Engines that have none say "access denied"
+/// by a proxy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_permission_admits_nothing_under_any_setting() {
+    for kind in engines_under_test() {
+        if kind == EngineKind::MiniStack {
+            let guarded = Guarded::start(TABLE).await;
+            admits_nothing(&guarded.user, TABLE).await;
+            admits(&guarded.owner, TABLE).await;
+            continue;
+        }
+        println!("{kind:?} enforces no permissions: a proxy does");
+        let engine = RunningEngine::start(kind).await;
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        proxy.inject(|_| Fault::DENIED);
+        admits_nothing(&client::dynamodb(&proxy.endpoint_url()), &table).await;
+        admits(engine.client(), &table).await;
+        engine.stop().await;
+    }
+}
+
+async fn admits_nothing(user: &Client, table: &str) {
+    for policy in [OnUnavailable::Allow, OnUnavailable::Local, OnUnavailable::Deny] {
+        let limiter = Limiter::new(DynamoStore::new(user.clone(), table))
+            .deadline(std::time::Duration::from_secs(20))
+            .on_unavailable(policy);
+        let warmed = limiter.warm_up().await;
+        assert!(matches!(warmed, Err(AcquireError::Setup(SetupError::Denied(_)))), "{warmed:?}");
+        for _ in 0..20 {
+            let denied = super::ask!(limiter, 1).await;
+            assert!(
+                matches!(denied, Err(AcquireError::Setup(SetupError::Denied(_)))),
+                "{denied:?}"
+            );
+        }
+        let counters = limiter.counters();
+        let counts = (counters.degraded.get(), counters.unanswered.get(), counters.outages.get());
+        assert_eq!(counts, (0, 0, 0));
+    }
+}
+
+/// Whoever may is granted the very same.
+async fn admits(owner: &Client, table: &str) {
+    let limiter = Limiter::new(DynamoStore::new(owner.clone(), table))
+        .deadline(std::time::Duration::from_secs(20));
+    assert!(super::ask!(limiter, 60).await.unwrap().degraded().is_none());
+}

@@ -1,0 +1,179 @@
+//! Buckets of the process while the store is away, and what the store is told when it is back.
+
+use std::time::Duration;
+
+use sluicegate::{AcquireError, Limit, LimitStatus, OnUnavailable};
+
+use super::{DEADLINE, Ours, PROBED, ask, away, hung, is_unavailable, limiter, timed};
+use crate::scripted::{Act, Scripted};
+use crate::support::{bucket, name};
+
+/// Balance and counter of `rpm` in the store, in tokens.
+fn stored(table: &Scripted, entity: &str) -> (i64, i64) {
+    let stored = table.memory.stored_now(&bucket(entity, "r")).unwrap();
+    let rpm = stored.limits[&name("rpm")];
+    (rpm.tokens.get() / 1_000, rpm.consumed.get() / 1_000)
+}
+
+/// How many of `asks` requests for a token are granted, all of them without the store.
+async fn granted(limiter: &Ours, asks: u32) -> i64 {
+    let mut granted = 0;
+    for _ in 0..asks {
+        match ask!(limiter, 1).await {
+            Ok(lease) => {
+                assert!(lease.degraded().is_some());
+                granted += 1;
+            }
+            Err(error) => assert!(matches!(error, AcquireError::LimitExceeded(_)), "{error:?}"),
+        }
+    }
+    granted
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_limits_hold_and_refill_by_the_same_clock() {
+    let (limiter, _, clock) = hung(OnUnavailable::Local).await;
+    assert_eq!(granted(&limiter, 100).await, 60);
+    let Err(AcquireError::LimitExceeded(exceeded)) = ask!(limiter, 3).await else {
+        panic!("three are not there");
+    };
+    assert_eq!(exceeded.retry_after, Some(Duration::from_secs(3)));
+    clock.advance(Duration::from_millis(2_999));
+    assert!(ask!(limiter, 3).await.is_err());
+    clock.advance(Duration::from_millis(1));
+    let lease = ask!(limiter, 3).await.unwrap();
+    assert_eq!(lease.remaining()[0].available.get(), 0);
+    let never = ask!(limiter, 61).await;
+    assert!(matches!(never, Err(AcquireError::NeverAdmissible(_))), "{never:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bucket_begins_with_what_the_store_said_last() {
+    let (limiter, table, _) = limiter(OnUnavailable::Local);
+    ask!(limiter, 40).await.unwrap();
+    table.always(Act::Hang);
+    assert_eq!(granted(&limiter, 40).await, 20);
+    // Its limits are known, too: a request need not bring them.
+    let exceeded = limiter.acquire("u", "r").consume("rpm", 1).await;
+    assert!(matches!(exceeded, Err(AcquireError::LimitExceeded(_))), "{exceeded:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_that_nobody_here_knows_are_not_made_up() {
+    let (limiter, _, _) = away(OnUnavailable::Local).await;
+    is_unavailable(limiter.acquire("stranger", "r").consume("rpm", 1).await);
+    is_unavailable(limiter.acquire("u", "r").consume("tpm", 1).await);
+    assert!(ask!(limiter, 1).await.is_ok(), "a refusal is of one request");
+}
+
+/// Twice: what is granted in the second outage was not granted in the first.
+#[tokio::test(start_paused = true)]
+async fn what_was_consumed_is_taken_from_the_store_when_it_is_back() {
+    let (limiter, table, _) = limiter(OnUnavailable::Local);
+    ask!(limiter, 10).await.unwrap();
+    for (taken, all) in [(7, 17), (9, 26)] {
+        table.always(Act::Hang);
+        assert_eq!(granted(&limiter, taken).await, i64::from(taken));
+        assert_eq!(stored(&table, "u"), (60 - all + i64::from(taken), all - i64::from(taken)));
+        table.always(Act::Answer);
+        tokio::time::sleep(PROBED * 2).await;
+        assert_eq!(stored(&table, "u"), (60 - all, all));
+    }
+    // What was on its way when the outage was not yet found, and the sum of the rest.
+    assert!(limiter.counters().committed.get() <= 4);
+    table.always(Act::Hang);
+    assert_eq!(granted(&limiter, 60).await, 60 - 26);
+    table.always(Act::Answer);
+    tokio::time::sleep(PROBED * 2).await;
+    assert_eq!(stored(&table, "u"), (0, 60));
+    let exceeded = ask!(limiter, 1).await;
+    assert!(matches!(exceeded, Err(AcquireError::LimitExceeded(_))), "{exceeded:?}");
+    assert_eq!(limiter.counters().uncommitted.get(), 0);
+}
+
+/// One call that is not answered is no outage, and is accounted for all the same.
+#[tokio::test(start_paused = true)]
+async fn what_one_call_took_is_told_to_a_store_that_was_never_found_away() {
+    let (limiter, table, _) = limiter(OnUnavailable::Local);
+    ask!(limiter, 10).await.unwrap();
+    table.on_writes([Act::Hang]);
+    let (lease, took) = timed(ask!(limiter, 5)).await;
+    assert!(lease.unwrap().degraded().is_some());
+    assert_eq!((took, limiter.counters().outages.get()), (DEADLINE, 0));
+    tokio::time::sleep(PROBED).await;
+    assert_eq!(stored(&table, "u"), (45, 15));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_debt_whose_answer_is_lost_is_taken_once() {
+    let (limiter, table, _) = limiter(OnUnavailable::Local);
+    ask!(limiter, 10).await.unwrap();
+    table.on_writes([Act::Hang]);
+    ask!(limiter, 5).await.unwrap();
+    // Done, and no answer until the correction gives up; then the very same again.
+    table.on_writes([Act::LoseReply]);
+    table.on_reads([Act::Hang]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(stored(&table, "u"), (45, 15));
+    assert_eq!(limiter.counters().committed.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_childs_and_its_parents_bucket_are_taken_from_together() {
+    let (limiter, table, _) = limiter(OnUnavailable::Local);
+    let ask = |child: &str, tokens| {
+        let limits = [Limit::per_minute("rpm", 60)];
+        let parent = [Limit::per_minute("rpm", 100)];
+        let request = limiter.acquire(child, "r").consume("rpm", tokens).limits(limits);
+        request.cascade_to("p").parent_limits(parent).into_future()
+    };
+    ask("a", 10).await.unwrap();
+    table.always(Act::Hang);
+    ask("a", 50).await.unwrap();
+    let Err(AcquireError::LimitExceeded(exceeded)) = ask("b", 50).await else {
+        panic!("the parent has 40");
+    };
+    let violated: Vec<&LimitStatus> = exceeded.violations().collect();
+    assert_eq!((violated.len(), violated[0].entity.as_str(), exceeded.limits.len()), (1, "p", 2));
+    ask("b", 40).await.unwrap();
+    assert!(ask("b", 1).await.is_err());
+
+    table.always(Act::Answer);
+    tokio::time::sleep(PROBED * 3).await;
+    assert_eq!((stored(&table, "a"), stored(&table, "b")), ((0, 60), (20, 40)));
+    assert_eq!(stored(&table, "p"), (0, 100));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_for_tokens_waits_for_those_of_the_process() {
+    let (limiter, _, clock) = away(OnUnavailable::Local).await;
+    ask!(limiter, 55).await.unwrap();
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { ask!(limiter, 2).wait_up_to(Duration::from_secs(5)).await.is_ok() }
+    });
+    while clock.sleepers() == 0 {
+        tokio::task::yield_now().await;
+    }
+    clock.advance(Duration::from_secs(2));
+    assert!(waiting.await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_more_buckets_owe_than_are_kept_is_counted() {
+    let (limiter, table, _) = away(OnUnavailable::Local).await;
+    for n in 0..10_001 {
+        let entity = format!("user-{n}");
+        let limits = [Limit::per_minute("rpm", 60)];
+        limiter.acquire(entity, "r").consume("rpm", 1).limits(limits).no_cascade().await.unwrap();
+    }
+    // The bucket that found the outage owes something as well: what is on its way, and more.
+    let lost = limiter.counters().uncommitted.get();
+    assert!((2..=3).contains(&lost), "{lost}");
+    table.always(Act::Answer);
+    while limiter.counters().committed.get() < 10_000 {
+        tokio::time::sleep(PROBED).await;
+    }
+    assert_eq!((stored(&table, "user-0"), stored(&table, "u")), ((59, 1), (55, 5)));
+    assert_eq!(limiter.counters().uncommitted.get(), lost);
+}

@@ -1,0 +1,89 @@
+//! The store is away: what is granted, what is waited for, and what is sent.
+
+mod breaker;
+mod denied;
+mod local;
+mod matrix;
+mod policy;
+mod pulse;
+mod servers;
+
+use std::time::Duration;
+
+use sluicegate::{AcquireError, Cause, CompositeStore, Lease, Limiter, OnUnavailable, TestClock};
+
+use crate::scripted::{Act, Scripted};
+use crate::support::{T0, at};
+
+type Ours = Limiter<CompositeStore<Scripted>, TestClock>;
+type Given = Lease<CompositeStore<Scripted>, TestClock>;
+
+const DEADLINE: Duration = Duration::from_millis(250);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+/// More than a probe takes to be sent and answered.
+const PROBED: Duration = Duration::from_millis(300);
+/// Failures in a row that open the breaker.
+const FAILURES: u32 = 5;
+
+macro_rules! ask {
+    ($limiter:expr, $tokens:expr) => {
+        $limiter
+            .acquire("u", "r")
+            .consume("rpm", $tokens)
+            .limits([sluicegate::Limit::per_minute("rpm", 60)])
+            .no_cascade()
+    };
+}
+use ask;
+
+/// A limiter as it is when nothing is said, but for what it does without its store.
+fn limiter(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
+    let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
+    let store = CompositeStore::on(table.clone());
+    let limiter = Limiter::with_clock(store, clock.clone()).on_unavailable(policy);
+    (limiter, table, clock)
+}
+
+/// The same, connected, and from now on without an answer.
+async fn hung(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
+    let (limiter, table, clock) = limiter(policy);
+    limiter.warm_up().await.unwrap();
+    table.always(Act::Hang);
+    table.calls();
+    (limiter, table, clock)
+}
+
+/// The same, and found to be away.
+async fn away(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
+    let (limiter, table, clock) = hung(policy).await;
+    for _ in 0..FAILURES {
+        let _ = ask!(limiter, 1).await;
+    }
+    assert_eq!(limiter.counters().outages.get(), 1);
+    table.calls();
+    (limiter, table, clock)
+}
+
+/// What a call comes to, and how long it takes.
+async fn timed<T>(call: impl IntoFuture<Output = T>) -> (T, Duration) {
+    let start = tokio::time::Instant::now();
+    let result = call.await;
+    (result, start.elapsed())
+}
+
+#[track_caller]
+fn is_unavailable<T: std::fmt::Debug>(result: Result<T, AcquireError>) {
+    assert!(matches!(result, Err(AcquireError::Unavailable(_))), "{result:?}");
+}
+
+#[track_caller]
+fn was_unanswered(lease: &Given) {
+    let cause = lease.degraded().map(|degraded| &degraded.cause);
+    assert!(matches!(cause, Some(Cause::Unanswered(_))), "{cause:?}");
+}
+
+#[track_caller]
+fn was_not_asked(lease: &Given) {
+    let cause = lease.degraded().map(|degraded| &degraded.cause);
+    assert!(matches!(cause, Some(Cause::NotAsked { .. })), "{cause:?}");
+}

@@ -1,0 +1,162 @@
+//! What comes of a request that the store does not decide, and what is never degraded.
+
+use std::time::Duration;
+
+use sluicegate::{AcquireError, AdjustError, OnUnavailable, SetupError};
+
+use super::{
+    CONNECT_DEADLINE, DEADLINE, ask, away, hung, is_unavailable, limiter, timed, was_not_asked,
+    was_unanswered,
+};
+use crate::scripted::Act;
+use crate::support::bucket;
+
+#[tokio::test(start_paused = true)]
+async fn unless_said_otherwise_an_outage_admits_after_the_deadline() {
+    let (limiter, _, _) = hung(OnUnavailable::default()).await;
+    let (lease, took) = timed(ask!(limiter, 1_000)).await;
+    let lease = lease.unwrap();
+    was_unanswered(&lease);
+    assert_eq!(took, DEADLINE);
+    assert_eq!((lease.remaining(), lease.cost().path), (vec![], None));
+    let counters = limiter.counters();
+    assert_eq!((counters.unanswered.get(), counters.degraded.get()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_denies_says_so_after_the_deadline_and_grants_nothing() {
+    let (limiter, _, _) = hung(OnUnavailable::Deny).await;
+    let (denied, took) = timed(ask!(limiter, 1)).await;
+    is_unavailable(denied);
+    assert_eq!(took, DEADLINE);
+    let counters = limiter.counters();
+    assert_eq!((counters.unanswered.get(), counters.degraded.get()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_connection_has_its_own_deadline() {
+    let (limiter, table, _) = limiter(OnUnavailable::Deny);
+    let slow = Duration::from_millis(1_500);
+    table.always(Act::Slow(slow));
+    let (cold, took) = timed(ask!(limiter, 1).deadline(DEADLINE)).await;
+    is_unavailable(cold);
+    assert_eq!(took, DEADLINE, "what is said of the call itself holds");
+    let (warmed, took) = timed(limiter.warm_up()).await;
+    warmed.unwrap();
+    assert_eq!(took, slow);
+
+    table.always(Act::Hang);
+    let (connected, took) = timed(ask!(limiter, 1)).await;
+    is_unavailable(connected);
+    assert_eq!(took, DEADLINE);
+    let elsewhere = super::limiter(OnUnavailable::Deny).0;
+    let (took_two, hung) = (CONNECT_DEADLINE, elsewhere.store().table());
+    hung.always(Act::Hang);
+    let (warmed, took) = timed(elsewhere.warm_up()).await;
+    is_unavailable(warmed);
+    assert_eq!(took, took_two);
+    let (first, took) = timed(ask!(elsewhere, 1)).await;
+    is_unavailable(first);
+    assert_eq!(took, took_two);
+}
+
+/// A permission that is missing must not admit everything for ever.
+#[tokio::test(start_paused = true)]
+async fn what_the_store_says_is_never_degraded() {
+    let (limiter, table, _) = limiter(OnUnavailable::Allow);
+    table.always(Act::Deny);
+    for _ in 0..20 {
+        let denied = ask!(limiter, 1).await;
+        assert!(matches!(denied, Err(AcquireError::Setup(SetupError::Denied(_)))), "{denied:?}");
+    }
+    table.always(Act::Throttle);
+    for _ in 0..20 {
+        let (throttled, took) = timed(ask!(limiter, 1)).await;
+        assert!(matches!(throttled, Err(AcquireError::Contended { .. })), "{throttled:?}");
+        assert!(took <= DEADLINE, "{took:?}");
+    }
+    table.always(Act::Answer);
+    ask!(limiter, 60).await.unwrap();
+    for _ in 0..20 {
+        let exceeded = ask!(limiter, 1).await;
+        assert!(matches!(exceeded, Err(AcquireError::LimitExceeded(_))), "{exceeded:?}");
+    }
+    let counters = limiter.counters();
+    let counts = (counters.unanswered.get(), counters.degraded.get(), counters.outages.get());
+    assert_eq!(counts, (0, 0, 0));
+}
+
+/// The throttled table's last word is cut off by the deadline: it is there all the same.
+#[tokio::test(start_paused = true)]
+async fn a_throttled_table_whose_answer_is_cut_off_is_not_away() {
+    let (limiter, table, _) = limiter(OnUnavailable::Allow);
+    ask!(limiter, 1).await.unwrap();
+    for acts in [[Act::Throttle, Act::Hang], [Act::LoseReply, Act::Throttle]] {
+        table.on_writes(acts);
+        table.always(Act::Throttle);
+        let contended = ask!(limiter, 1).await;
+        assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
+    }
+    assert_eq!(limiter.counters().unanswered.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalid_request_is_one_in_an_outage_too() {
+    let (limiter, _, _) = away(OnUnavailable::Allow).await;
+    for invalid in [ask!(limiter, 0).await, limiter.acquire("a#b", "r").consume("rpm", 1).await] {
+        assert!(matches!(invalid, Err(AcquireError::InvalidRequest(_))), "{invalid:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_corrected_where_nothing_was_taken_and_that_is_said() {
+    let (limiter, table, _) = away(OnUnavailable::Allow).await;
+    let lease = ask!(limiter, 5).await.unwrap();
+    table.always(Act::Answer);
+    let degraded = lease.degraded().cloned();
+    assert!(degraded.is_some());
+    assert!(lease.adjust("no such name", 7).await.is_err());
+    for corrected in [lease.adjust("rpm", 7).await.unwrap(), lease.release().await.unwrap()] {
+        assert_eq!((corrected.degraded, corrected.write_units), (degraded.clone(), 0.0));
+    }
+    assert_eq!(table.calls(), 0);
+    assert!(limiter.store().table().memory.stored_now(&bucket("u", "r")).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn corrections_and_looks_in_an_outage_fail_at_once_and_can_be_repeated() {
+    let (limiter, table, _) = limiter(OnUnavailable::Allow);
+    let lease = ask!(limiter, 10).await.unwrap();
+    table.always(Act::Hang);
+    while limiter.counters().outages.get() == 0 {
+        ask!(limiter, 1).await.unwrap();
+    }
+    table.calls();
+    let ((adjusted, looked, elsewhere), took) = timed(async {
+        (
+            lease.adjust("rpm", 5).await,
+            limiter.peek("u", "r").await,
+            limiter.adjust("u", "r").by("rpm", 1).await,
+        )
+    })
+    .await;
+    assert!(matches!(adjusted, Err(AdjustError::Unavailable(_))), "{adjusted:?}");
+    assert!(matches!(elsewhere, Err(AdjustError::Unavailable(_))), "{elsewhere:?}");
+    is_unavailable(looked);
+    assert_eq!((took, table.calls()), (Duration::ZERO, 0));
+
+    table.always(Act::Answer);
+    tokio::time::sleep(super::PROBED).await;
+    lease.adjust("rpm", 5).await.unwrap();
+    lease.release().await.unwrap();
+    let stored = table.memory.stored_now(&bucket("u", "r")).unwrap();
+    assert_eq!(stored.limits[&crate::support::name("rpm")].consumed.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_shadow_mode_an_outage_is_one_too() {
+    let (limiter, _, _) = away(OnUnavailable::Allow).await;
+    let lease = ask!(limiter.clone().shadow(), 1).await.unwrap();
+    was_not_asked(&lease);
+    is_unavailable(ask!(limiter.on_unavailable(OnUnavailable::Deny).shadow(), 1).await);
+}

@@ -1,0 +1,54 @@
+//! Whether the machine stood still meanwhile: what was late then says nothing of the limiter.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often it beats.
+const BEAT: Duration = Duration::from_millis(5);
+/// Beats that are later by no more than this are as ever.
+const STEADY: Duration = Duration::from_millis(50);
+
+/// A thread that does nothing but look at the time.
+pub(super) struct Pulse {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    is_over: AtomicBool,
+    /// The latest beat, in microseconds after its time.
+    latest_us: AtomicU64,
+}
+
+impl Pulse {
+    pub(super) fn start() -> Self {
+        let shared = Arc::new(Shared::default());
+        let beating = shared.clone();
+        let thread = std::thread::spawn(move || {
+            while !beating.is_over.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                std::thread::sleep(BEAT);
+                let late = start.elapsed().saturating_sub(BEAT);
+                let late_us = u64::try_from(late.as_micros()).unwrap_or(u64::MAX);
+                beating.latest_us.fetch_max(late_us, Ordering::Relaxed);
+            }
+        });
+        Self { shared, thread: Some(thread) }
+    }
+
+    /// How long the machine stood still at most; `None`: it did not.
+    pub(super) fn stood_still(&self) -> Option<Duration> {
+        let latest = Duration::from_micros(self.shared.latest_us.load(Ordering::Relaxed));
+        (latest > STEADY).then_some(latest)
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
