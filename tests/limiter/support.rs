@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    BucketId, CompositeStore, DynamoTable, EntityId, EpochMillis, LimitName, Limiter, MemoryTable,
-    Resource, Settings, Store, Table, TestClock,
+    BucketId, CompositeStore, DynamoTable, EntityId, EpochMillis, Lessor, LimitName, Limiter,
+    MemoryTable, Resource, Settings, Table, TestClock,
 };
 use sluicegate_core::CompositeBucket;
 use sluicegate_core::keys::ItemKey;
@@ -57,7 +57,7 @@ pub(crate) fn with_settings<E: Engine>(
 
 /// Balances of which two limiters can have a store each, as two processes would.
 pub(crate) trait Engine: Clone {
-    type Store: Store;
+    type Store: Lessor;
 
     /// A store on them; settings that it does not have are left out.
     fn store(&self, settings: Settings) -> Self::Store;

@@ -161,6 +161,7 @@ pub mod dynamo;
 mod error;
 mod lease;
 mod leasing;
+mod lessor;
 mod limit;
 mod limiter;
 mod memory;
@@ -185,6 +186,7 @@ pub use lease::{Cost, Lease, Remaining};
 pub use leasing::{
     Accounting, LeaseMode, LeaseSettings, Leased, LeasedLimiter, Prepared, SettleReport, Ticket,
 };
+pub use lessor::Lessor;
 pub use limit::{BadLimit, Limit};
 pub use limiter::{Limiter, Mode};
 pub use memory::MemoryTable;

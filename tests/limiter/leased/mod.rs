@@ -1,10 +1,12 @@
-//! Leased tokens in simulated time: what is written, what is admitted, and what a crash costs.
+//! Leased tokens: over every store what a caller sees; in simulated time what is written and admitted,
+//! and what a crash costs; and several processes.
 
 mod behind;
 mod counted;
 mod held;
 mod lost;
 mod processes;
+mod stores;
 mod strict;
 mod writes;
 
@@ -63,7 +65,7 @@ impl Table for Counted {
     }
 }
 
-pub(crate) type Tested = LeasedLimiter<Counted, Simulated>;
+pub(crate) type Tested = LeasedLimiter<CompositeStore<Counted>, Simulated>;
 
 pub(crate) fn limiter(table: &Counted, mode: LeaseMode) -> Tested {
     let clock = Simulated { start: Instant::now(), off_ms: 0 };

@@ -12,7 +12,7 @@ use super::{Counted, Mortal, SECOND, consumed};
 use crate::simulated::Simulated;
 
 pub(crate) struct Process {
-    pub(crate) limiter: LeasedLimiter<Mortal, Simulated>,
+    pub(crate) limiter: LeasedLimiter<CompositeStore<Mortal>, Simulated>,
     table: Mortal,
     pub(crate) admitted: Arc<AtomicU64>,
 }

@@ -7,7 +7,7 @@ use sluicegate_core::{Configuration, RequestId};
 use super::account::Account;
 use super::draft::Draft;
 use super::settings::{Accounting, LeaseMode, LeaseSettings};
-use crate::composite::Doubt;
+use crate::lessor::Doubt;
 
 /// Corrections that the store may have made are remembered, at most so many of a bucket.
 const DOUBTFUL_MAX: usize = 64;
@@ -24,6 +24,8 @@ pub(super) struct Books {
     pub(super) seen_ms: i64,
     /// A write whose answer was lost, and what it was to settle.
     pub(super) unanswered: Option<(Doubt, Draft)>,
+    /// The last write that was answered.
+    pub(super) answered: Option<RequestId>,
     /// The id of a commit that is under way or was not answered.
     pub(super) commit: Option<RequestId>,
     /// Corrections that the store may have made: if they come again, it is asked again.
@@ -47,6 +49,7 @@ impl Books {
             ends_ms: i64::MIN,
             seen_ms: i64::MIN,
             unanswered: None,
+            answered: None,
             commit: None,
             doubtful: Vec::new(),
         }

@@ -9,7 +9,7 @@ use super::books::{Books, Times};
 use super::bucket::Bucket;
 use super::cell::{Ask, POOL_MAX};
 use super::settings::LeaseSettings;
-use crate::composite::{Counting, Done};
+use crate::lessor::{Counting, Done};
 
 /// A lease is at most so many times the one before, or so many requests: one observation is none.
 const GROWTH: u64 = 8;

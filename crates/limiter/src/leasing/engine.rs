@@ -16,13 +16,12 @@ use super::cell::{Ask, Took};
 use super::metrics::Meter;
 use super::settings::{LeaseMode, LeaseSettings};
 use crate::clock::Clock;
-use crate::composite::CompositeStore;
 use crate::error::AcquireError;
+use crate::lessor::Lessor;
 use crate::store::{Grant, Part};
-use crate::table::Table;
 
-pub(super) struct Engine<T, C> {
-    pub(super) store: CompositeStore<T>,
+pub(super) struct Engine<S, C> {
+    pub(super) store: S,
     pub(super) clock: C,
     pub(super) settings: LeaseSettings,
     buckets: Cache<BucketId, Arc<Bucket>, UnitWeighter, DefaultHashBuilder, KeepWatched>,
@@ -73,8 +72,8 @@ pub(super) enum Extent {
     SettleAll,
 }
 
-impl<T: Table, C: Clock> Engine<T, C> {
-    pub(super) fn new(store: CompositeStore<T>, clock: C, settings: LeaseSettings) -> Self {
+impl<S: Lessor, C: Clock> Engine<S, C> {
+    pub(super) fn new(store: S, clock: C, settings: LeaseSettings) -> Self {
         let keys = settings.max_keys;
         let weight = u64::try_from(keys).unwrap_or(u64::MAX);
         let (hasher, keep) = (DefaultHashBuilder::default(), KeepWatched::default());

@@ -12,7 +12,7 @@ use super::bucket::Bucket;
 use super::engine::{Engine, Extent};
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::table::Table;
+use crate::lessor::Lessor;
 
 /// Between looks at what is held, this part of the age that tokens may have.
 const LOOKS: u64 = 4;
@@ -31,7 +31,7 @@ pub struct SettleReport {
     pub unsettled: Vec<(BucketId, AcquireError)>,
 }
 
-impl<T: Table, C: Clock> Engine<T, C> {
+impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Looks at what is held every now and then, as long as anything is.
     pub(super) fn look_soon(self: &Arc<Self>) {
         if self.is_looking.swap(true, Ordering::AcqRel) {
@@ -135,7 +135,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
     }
 }
 
-impl<T, C> Drop for Engine<T, C> {
+impl<S, C> Drop for Engine<S, C> {
     fn drop(&mut self) {
         let watched = self.watched.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (mut buckets, mut unused, mut uncounted) = (0, 0, 0);
