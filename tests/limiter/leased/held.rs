@@ -2,7 +2,7 @@
 
 use sluicegate::{CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit, TestClock};
 
-use super::{Counted, Mortal, SECOND, consumed};
+use super::{Counted, Mortal, SECOND};
 use crate::support::{T0, at};
 
 fn rpm() -> [Limit; 1] {
@@ -27,28 +27,4 @@ async fn a_shutdown_reports_what_it_could_not_settle() {
     let mut left: Vec<_> = report.unsettled.iter().map(|(id, _)| id.entity.as_str()).collect();
     left.sort_unstable();
     assert_eq!((report.settled, left), (0, vec!["u0", "u1"]));
-}
-
-#[tokio::test(start_paused = true)]
-async fn beyond_max_keys_requests_are_writes_until_others_are_settled() {
-    let table = Counted::new(1);
-    let settings = LeaseSettings { max_keys: 10, ..LeaseSettings::default() };
-    let clock = crate::simulated::Simulated { start: tokio::time::Instant::now(), off_ms: 0 };
-    let store = CompositeStore::on(table.clone());
-    let limiter = LeasedLimiter::leased_with(store, clock, settings);
-    for round in 0..30 {
-        for key in 0..20 {
-            let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(rpm());
-            request.no_cascade().await.unwrap();
-            assert!(limiter.store().held_keys() <= 10, "round {round}");
-        }
-    }
-    // The held ones need hardly any.
-    let writes = table.writes();
-    assert!((300..400).contains(&writes), "{writes} writes");
-    tokio::time::sleep(3 * SECOND).await;
-    assert_eq!(limiter.store().held_keys(), 0);
-    for key in 0..20 {
-        assert_eq!(consumed(&table, &format!("u{key}")).await, 30);
-    }
 }

@@ -6,6 +6,7 @@ mod counted;
 mod held;
 mod lost;
 mod processes;
+mod room;
 mod stores;
 mod strict;
 mod writes;

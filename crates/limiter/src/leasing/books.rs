@@ -20,6 +20,8 @@ pub(super) struct Books {
     pub(super) flight: Arc<tokio::sync::Mutex<()>>,
     /// When the last lease ends.
     pub(super) ends_ms: i64,
+    /// When somebody looked and found that it was asked.
+    pub(super) used_at_ms: i64,
     /// The time when somebody looked last.
     pub(super) seen_ms: i64,
     /// A write whose answer was lost, and what it was to settle.
@@ -41,12 +43,13 @@ pub(super) struct Times {
 }
 
 impl Books {
-    pub(super) fn new(limits: usize, configuration: Arc<Configuration>) -> Self {
+    pub(super) fn new(limits: usize, configuration: Arc<Configuration>, now_ms: i64) -> Self {
         Self {
             accounts: (0..limits).map(|_| Account::default()).collect(),
             configuration,
             flight: Arc::default(),
             ends_ms: i64::MIN,
+            used_at_ms: now_ms,
             seen_ms: i64::MIN,
             unanswered: None,
             answered: None,

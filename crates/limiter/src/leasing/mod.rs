@@ -10,6 +10,7 @@ mod bucket;
 mod cell;
 mod draft;
 mod engine;
+mod evict;
 mod keys;
 mod metrics;
 mod names;

@@ -158,12 +158,25 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
         self.ask(Request { entity, ..self.request.clone() }).await
     }
 
+    /// What is wanted of the buckets that it was prepared for is wanted of those very ones, though
+    /// nobody but this call may know them any more.
+    fn with_own<'a>(&self, wants: &'a mut [Wants]) -> &'a [Wants] {
+        for (want, own) in wants.iter_mut().zip(&self.wants) {
+            let (found, own) = (&want.bucket, &own.bucket);
+            let is_same = found.id == own.id && Arc::ptr_eq(&found.limits, &own.limits);
+            if is_same && !found.cell.is_watched() {
+                want.bucket = own.clone();
+            }
+        }
+        wants
+    }
+
     #[cold]
     async fn ask(&self, request: Request) -> Result<Ticket<'_, S, C>, AcquireError> {
         let store = self.limiter.store();
         let from = match store.wanted_by(&request).await? {
             None => None,
-            Some(wants) => match store.take_all(&wants, &request).await {
+            Some(mut wants) => match store.take_all(self.with_own(&mut wants), &request).await {
                 None => None,
                 Some(Ok(spent)) => Some(Source::Asked(Box::new((wants, spent)))),
                 Some(Err(error)) => return Err(error),

@@ -14,7 +14,9 @@ pub struct LeaseSettings {
     pub min: u32,
     /// And at most so many; a million.
     pub max: u32,
-    /// Buckets of which tokens are held at once; 100,000. Requests of any beyond that go to the store.
+    /// Buckets of which tokens are held at once; 100,000. Requests of any beyond that go to the store,
+    /// until those that nobody asked for lately are settled in the background and make room. One that
+    /// cannot be settled stays.
     pub max_keys: usize,
     /// How long one write of the background may take, all attempts together; 1 s.
     pub deadline: Duration,

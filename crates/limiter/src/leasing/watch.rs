@@ -18,8 +18,8 @@ use crate::lessor::Lessor;
 const LOOKS: u64 = 4;
 /// Buckets looked at before other tasks get their turn.
 const LOOKED_AT_ONCE: usize = 256;
-/// Writes at once when everything is settled.
-const SETTLING_MAX: usize = 32;
+/// Writes at once when many are settled.
+pub(super) const SETTLING_MAX: usize = 32;
 
 /// What was settled, and what was not.
 #[derive(Debug, Default)]
@@ -57,12 +57,13 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
 
     /// Looks at every bucket that holds tokens; false when there is none any more.
     async fn look(self: &Arc<Self>) -> bool {
-        let watched = self.watched().clone();
+        let (since_ms, watched) = (self.now_ms(), self.watched().clone());
         let mut gone = Vec::with_capacity(watched.len());
         for buckets in watched.chunks(LOOKED_AT_ONCE) {
             gone.extend(buckets.iter().map(|bucket| self.look_at(bucket)));
             tokio::task::yield_now().await;
         }
+        self.make_room(&watched, since_ms);
         let mut watched = self.watched();
         // One that is watched anew is at the end as well.
         let mut gone = gone.into_iter();
