@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    Breaker, BucketId, Clock, CompositeStore, DynamoTable, EntityId, EpochMillis, LimitName,
-    Limiter, MemoryTable, OnUnavailable, Resource, Settings, Store, Table, TestClock,
+    Breaker, BucketId, Clock, CompositeStore, DynamoTable, EntityId, EpochMillis, Lessor,
+    LimitName, Limiter, MemoryTable, OnUnavailable, Resource, Settings, Store, Table, TestClock,
 };
 use sluicegate_core::CompositeBucket;
 use sluicegate_core::keys::ItemKey;
@@ -61,7 +61,7 @@ pub(crate) fn patient<S: Store, C: Clock + Clone>(limiter: Limiter<S, C>) -> Lim
 
 /// Balances of which two limiters can have a store each, as two processes would.
 pub(crate) trait Engine: Clone {
-    type Store: Store;
+    type Store: Lessor;
 
     /// A store on them; settings that it does not have are left out.
     fn store(&self, settings: Settings) -> Self::Store;

@@ -18,7 +18,7 @@ use sluicegate::{
 const KEYS: usize = 10_000;
 const PICKS: usize = 1 << 16;
 
-type Call = Prepared<MemoryTable, SystemClock>;
+type Call = Prepared<CompositeStore<MemoryTable>, SystemClock>;
 
 /// Runs on so many threads at once, each `iterations` times; the mean time of a thread. A step says
 /// whether it was admitted.

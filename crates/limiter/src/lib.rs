@@ -196,6 +196,7 @@ pub mod dynamo;
 mod error;
 mod lease;
 mod leasing;
+mod lessor;
 mod limit;
 mod limiter;
 mod memory;
@@ -221,6 +222,7 @@ pub use lease::{Cost, Lease, Remaining};
 pub use leasing::{
     Accounting, LeaseMode, LeaseSettings, Leased, LeasedLimiter, Prepared, SettleReport, Ticket,
 };
+pub use lessor::Lessor;
 pub use limit::{BadLimit, Limit};
 pub use limiter::{Limiter, Mode};
 pub use memory::MemoryTable;

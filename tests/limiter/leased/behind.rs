@@ -78,31 +78,3 @@ async fn what_is_old_is_committed_though_the_bucket_is_busy() {
     }
     assert!(table.writes() <= 15, "{} writes", table.writes());
 }
-
-#[tokio::test(start_paused = true)]
-async fn what_is_given_back_cancels_before_it_is_committed() {
-    let table = Counted::new(4);
-    let limiter = limiter(&table, LeaseMode::WriteBehind { threshold: 50 });
-    for _ in 0..500 {
-        let limits = [Limit::per_second("rps", 1_000)];
-        let request = limiter.acquire("u0", "r").consume("rps", 1).limits(limits);
-        request.no_cascade().await.unwrap().release().await.unwrap();
-    }
-    limiter.shutdown(SECOND).await;
-    assert_eq!(table.writes(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn more_than_the_threshold_is_debited_before_it_is_granted() {
-    let table = Counted::new(4);
-    let limiter = limiter(&table, LeaseMode::WriteBehind { threshold: 5 });
-    let limits = [Limit::per_minute("rps", 100)];
-    let ask = |tokens| {
-        limiter.acquire("u0", "r").consume("rps", tokens).limits(limits.clone()).no_cascade()
-    };
-    ask(40).await.unwrap();
-    assert_eq!(consumed(&table, "u0").await, 40);
-    ask(61).await.unwrap_err();
-    ask(60).await.unwrap();
-    ask(1).await.unwrap_err();
-}

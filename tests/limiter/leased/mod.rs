@@ -1,10 +1,13 @@
-//! Leased tokens in simulated time: what is written, what is admitted, and what a crash costs.
+//! Leased tokens: over every store what a caller sees; in simulated time what is written and admitted,
+//! and what a crash costs; and several processes.
 
 mod behind;
 mod counted;
 mod held;
 mod lost;
 mod processes;
+mod room;
+mod stores;
 mod strict;
 mod writes;
 
@@ -63,7 +66,7 @@ impl Table for Counted {
     }
 }
 
-pub(crate) type Tested = LeasedLimiter<Counted, Simulated>;
+pub(crate) type Tested = LeasedLimiter<CompositeStore<Counted>, Simulated>;
 
 pub(crate) fn limiter(table: &Counted, mode: LeaseMode) -> Tested {
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
@@ -76,7 +79,7 @@ pub(crate) fn leased<T: Table, C: Clock + Clone>(
     table: T,
     clock: C,
     settings: LeaseSettings,
-) -> LeasedLimiter<T, C> {
+) -> LeasedLimiter<CompositeStore<T>, C> {
     LeasedLimiter::leased_with(CompositeStore::on(table), clock, settings)
         .deadline(SECOND)
         .on_unavailable(OnUnavailable::Deny)

@@ -1,13 +1,15 @@
-//! Several processes on one bucket over HTTP, judged by the table's stream and not by what they say.
+//! Several processes on one bucket over HTTP, judged by the table's stream and not by what they say;
+//! on Redis, which has none, by the counters of the bucket.
 //!
 //! `SLUICEGATE_TEST_LEASE_SECONDS` sets how long they ask, for a soak.
 
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use sluicegate::DynamoTable;
+use sluicegate::redis::RedisStore;
+use sluicegate::{DynamoTable, Limiter};
 use sluicegate_core::{CompositeBucket, EpochMillis};
-use sluicegate_testkit::{EngineKind, RunningEngine};
+use sluicegate_testkit::{EngineKind, RedisServer, RunningEngine, is_redis_under_test};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
@@ -23,18 +25,25 @@ struct Load {
     seconds: u64,
     per_minute: u64,
     burst: u64,
+    /// They ask for so many times what the bucket holds.
+    times: u64,
 }
 
 impl Load {
-    /// Ten times what the bucket holds.
     fn of_test() -> Self {
         match std::env::var("SLUICEGATE_TEST_LEASE_SECONDS") {
             Ok(seconds) => {
                 let seconds = seconds.parse().expect("a number of seconds");
-                Self { processes: 4, seconds, per_minute: 10_000, burst: 10_000 }
+                Self { processes: 4, seconds, per_minute: 10_000, burst: 10_000, times: 10 }
             }
-            Err(_) => Self { processes: 4, seconds: 4, per_minute: 6_000, burst: 600 },
+            Err(_) => Self { processes: 4, seconds: 4, per_minute: 6_000, burst: 600, times: 10 },
         }
+    }
+
+    /// What the bucket held and earned in this time.
+    fn earned_in(&self, time: Duration) -> u64 {
+        let millis = u64::try_from(time.as_millis()).unwrap();
+        self.burst + self.per_minute * millis / 60_000
     }
 
     const fn holds(&self) -> u64 {
@@ -42,11 +51,15 @@ impl Load {
     }
 
     fn start(&self, engine: &RunningEngine, table: &DynamoTable, accounting: &str) -> Child {
-        let per_s = 10 * self.holds() / self.seconds / self.processes;
+        self.start_on(engine.endpoint_url(), table.name(), accounting, "settle")
+    }
+
+    fn start_on(&self, store: &str, table: &str, accounting: &str, end: &str) -> Child {
+        let per_s = self.times * self.holds() / self.seconds / self.processes;
         let numbers = [TASKS, per_s, self.seconds, self.per_minute, self.burst];
         let mut command = Command::new(env!("CARGO_BIN_EXE_leaser"));
-        command.args([engine.endpoint_url(), table.name()]);
-        command.args(numbers.map(|number| number.to_string())).arg(accounting);
+        command.args([store, table]);
+        command.args(numbers.map(|number| number.to_string())).args([accounting, end]);
         command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
     }
 }
@@ -150,4 +163,75 @@ async fn killed_processes_lose_what_they_held_at_most() {
     );
     assert!((0..=most).contains(&lost), "{lost} of {most}");
     engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_that_are_killed_while_they_are_idle_lose_nothing() {
+    let engine = RunningEngine::start(EngineKind::Embedded).await;
+    let table = table(&engine).await;
+    // Less than there is: all of them hold tokens when they stop asking.
+    let load = Load { processes: 4, seconds: 2, per_minute: 600_000, burst: 10_000, times: 1 };
+    let start = |_| load.start_on(engine.endpoint_url(), table.name(), "at-lease", "idle");
+    let mut processes: Vec<_> = (0..load.processes).map(start).collect();
+    tokio::time::sleep(Duration::from_secs(load.seconds)).await;
+    // What is held is given back half as long again after it is too old; nobody asks by then.
+    let (mut idle, mut before) = (0, 0);
+    while idle < 20 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let images = images(&engine, table.name()).await;
+        idle = if images.len() == before { idle + 1 } else { 0 };
+        before = images.len();
+    }
+    for process in &mut processes {
+        process.start_kill().unwrap();
+    }
+    let ended = futures_util::future::join_all(processes.into_iter().map(admitted)).await;
+    assert!(ended.iter().all(|(admitted, settled)| *admitted > 0 && !settled), "{ended:?}");
+    let admitted: i64 = ended.iter().map(|(admitted, _)| admitted).sum();
+    let took = check_stream(&images(&engine, table.name()).await) / 1_000;
+    println!("{admitted} admitted, {took} taken: nothing lost by four kills");
+    assert_eq!(took, admitted, "{ended:?}");
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn processes_on_redis_admit_what_the_bucket_earns_and_lose_what_they_held_at_most() {
+    if !is_redis_under_test() {
+        return;
+    }
+    let server = RedisServer::start().await;
+    let load = Load::of_test();
+    for (accounting, kills) in [("at-lease", 0), ("at-settle", 0), ("at-lease", 2)] {
+        let prefix = format!("{accounting}-{kills}:");
+        let begin = Instant::now();
+        let start = |_| load.start_on(&server.url(), &prefix, accounting, "settle");
+        let mut processes: Vec<_> = (0..load.processes).map(start).collect();
+        tokio::time::sleep(Duration::from_millis(load.seconds * 250)).await;
+        for process in &mut processes[..kills] {
+            process.start_kill().unwrap();
+        }
+        let ended = futures_util::future::join_all(processes.into_iter().map(admitted)).await;
+        let most = i64::try_from(load.earned_in(begin.elapsed())).unwrap();
+        let is_settled: Vec<_> = ended.iter().map(|(_, is_settled)| *is_settled).collect();
+        assert_eq!(is_settled.iter().filter(|is_settled| !**is_settled).count(), kills);
+        let admitted: i64 = ended.iter().map(|(admitted, _)| admitted).sum();
+
+        let limiter = Limiter::new(RedisStore::new(server.url()).unwrap().prefix(&prefix));
+        let stand = limiter.peek("shared", "r").await.unwrap();
+        let took = stand[0].consumed.get() / 1_000;
+        println!(
+            "redis, {accounting}, {kills} killed: {admitted} of {most} admitted, {took} taken"
+        );
+        assert!(took <= most, "{took} of {most}");
+        if kills == 0 {
+            assert_eq!(took, admitted, "{ended:?}");
+            let share = if load.seconds < 30 { 90 } else { 98 };
+            let holds = i64::try_from(load.holds()).unwrap();
+            assert!(admitted * 100 >= holds * share, "{admitted} of {holds}");
+        } else {
+            // A lease is a quarter of what is there at most, and one may be on its way.
+            let held = 2 * 2 * i64::try_from(load.burst).unwrap() / 4;
+            assert!((0..=held).contains(&(took - admitted)), "{took}, {admitted} of {held}");
+        }
+    }
 }

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sluicegate::{Accounting, AcquireError, LeaseMode, LeaseSettings, LeasedLimiter, Limit};
+use sluicegate::{
+    Accounting, AcquireError, CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
+};
 use tokio::time::Instant;
 
 use super::{Counted, Mortal, SECOND, consumed, leased};
 use crate::simulated::Simulated;
 
 pub(crate) struct Process {
-    pub(crate) limiter: LeasedLimiter<Mortal, Simulated>,
+    pub(crate) limiter: LeasedLimiter<CompositeStore<Mortal>, Simulated>,
     table: Mortal,
     pub(crate) admitted: Arc<AtomicU64>,
 }

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate::{Limit, Prepared};
+use sluicegate::{CompositeStore, Limit, Prepared};
 use tokio::time::Instant;
 
 use super::{Counted, SECOND, consumed, strict};
 use crate::simulated::Simulated;
 
-type Call = Prepared<Counted, Simulated>;
+type Call = Prepared<CompositeStore<Counted>, Simulated>;
 
 async fn prepared(table: &Counted) -> (super::Tested, Arc<Call>) {
     let limiter = strict(table);

@@ -1,64 +1,99 @@
 //! One of several processes that lease from one bucket.
 //!
-//! `leaser ENDPOINT TABLE TASKS PER_SECOND SECONDS PER_MINUTE BURST ACCOUNTING`: every task asks for
+//! `leaser STORE TABLE TASKS PER_SECOND SECONDS PER_MINUTE BURST ACCOUNTING END`: every task asks for
 //! one token of `rps` at an even pace. Each admission is a byte on the standard output, so that those
-//! of a process that is killed are known; the last one is `.` when everything was settled.
+//! of a process that is killed are known; the last one is `.` when everything was settled. The store
+//! is the address of an engine, or of a Redis, where the table is only a name; the end is `settle`, or
+//! `idle` for one that asks no more and waits to be killed.
 #![allow(clippy::unwrap_used, reason = "a tool of one test")]
 
 use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sluicegate::redis::RedisStore;
 use sluicegate::{
     Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, LeasedLimiter,
-    Limit, OnUnavailable, SystemClock,
+    Lessor, Limit, OnUnavailable, SystemClock,
 };
+
+struct Load {
+    tasks: u32,
+    per_s: u64,
+    seconds: u64,
+    limit: Limit,
+    accounting: Accounting,
+    ends_idle: bool,
+}
 
 #[tokio::main]
 async fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [endpoint, table, tasks, per_s, seconds, per_minute, burst, accounting] = args.as_slice()
+    let [store, table, tasks, per_s, seconds, per_minute, burst, accounting, end] = args.as_slice()
     else {
         panic!("see the first lines of this program")
     };
     let number = |text: &String| -> u64 { text.parse().unwrap() };
-    let accounting =
-        if accounting == "at-settle" { Accounting::AtSettle } else { Accounting::AtLease };
-    let mode = LeaseMode::Strict(accounting);
-    let table = DynamoTable::new(&sluicegate_local::client::dynamodb(endpoint), table);
-    let settings = LeaseSettings { mode, ..LeaseSettings::default() };
-    let limiter = LeasedLimiter::leased_with(CompositeStore::on(table), SystemClock, settings)
-        .deadline(Duration::from_secs(20))
-        .on_unavailable(OnUnavailable::Deny);
-    let limits = [Limit::per_minute("rps", number(per_minute)).burst(number(burst))];
-    let call = limiter.acquire("shared", "r").consume("rps", 1).limits(limits).no_cascade();
-    let call = Arc::new(call.prepare().await.unwrap());
-    let start = Instant::now();
-    let end = start + Duration::from_secs(number(seconds));
-    let every = Duration::from_secs(number(tasks)).div_f64(number(per_s) as f64);
-    let mut work = tokio::task::JoinSet::new();
-    for task in 0..u32::try_from(number(tasks)).unwrap() {
-        let call = call.clone();
-        work.spawn(async move {
-            let mut next = start + every.mul_f64(f64::from(task) / 16.0);
-            // A machine that cannot keep up asks less, not longer.
-            while next < end && Instant::now() < end {
-                tokio::time::sleep_until(next.into()).await;
-                next += every;
-                match call.acquire().await {
-                    Ok(_) => std::io::stdout().write_all(b"a").unwrap(),
-                    Err(AcquireError::LimitExceeded(_)) => {}
-                    Err(error) => panic!("{error}"),
+    let at_settle = accounting == "at-settle";
+    let load = Load {
+        tasks: tasks.parse().unwrap(),
+        per_s: number(per_s),
+        seconds: number(seconds),
+        limit: Limit::per_minute("rps", number(per_minute)).burst(number(burst)),
+        accounting: if at_settle { Accounting::AtSettle } else { Accounting::AtLease },
+        ends_idle: end == "idle",
+    };
+    if store.starts_with("redis:") {
+        load.run(RedisStore::new(store.as_str()).unwrap().prefix(table)).await;
+    } else {
+        let table = DynamoTable::new(&sluicegate_local::client::dynamodb(store), table);
+        load.run(CompositeStore::on(table)).await;
+    }
+}
+
+impl Load {
+    async fn run(self, store: impl Lessor) {
+        let mode = LeaseMode::Strict(self.accounting);
+        let settings = LeaseSettings { mode, ..LeaseSettings::default() };
+        let limiter = LeasedLimiter::leased_with(store, SystemClock, settings)
+            .deadline(Duration::from_secs(20))
+            .on_unavailable(OnUnavailable::Deny);
+        let call = limiter.acquire("shared", "r").consume("rps", 1).limits([self.limit]);
+        let call = Arc::new(call.no_cascade().prepare().await.unwrap());
+        let start = Instant::now();
+        let end = start + Duration::from_secs(self.seconds);
+        let every = Duration::from_secs(self.tasks.into()).div_f64(self.per_s as f64);
+        let mut work = tokio::task::JoinSet::new();
+        for task in 0..self.tasks {
+            let call = call.clone();
+            work.spawn(async move {
+                let mut next = start + every.mul_f64(f64::from(task) / 16.0);
+                // A machine that cannot keep up asks less, not longer.
+                while next < end && Instant::now() < end {
+                    tokio::time::sleep_until(next.into()).await;
+                    next += every;
+                    match call.acquire().await {
+                        Ok(_) => say(b"a"),
+                        Err(AcquireError::LimitExceeded(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
                 }
-                // Standard output keeps what has no line end.
-                std::io::stdout().flush().unwrap();
-            }
-        });
+            });
+        }
+        while let Some(result) = work.join_next().await {
+            result.unwrap();
+        }
+        if self.ends_idle {
+            std::future::pending::<()>().await;
+        }
+        let report = limiter.shutdown(Duration::from_secs(20)).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        say(b".");
     }
-    while let Some(result) = work.join_next().await {
-        result.unwrap();
-    }
-    let report = limiter.shutdown(Duration::from_secs(20)).await;
-    assert!(report.unsettled.is_empty(), "{report:?}");
-    std::io::stdout().write_all(b".").unwrap();
+}
+
+fn say(byte: &[u8]) {
+    std::io::stdout().write_all(byte).unwrap();
+    // Standard output keeps what has no line end.
+    std::io::stdout().flush().unwrap();
 }

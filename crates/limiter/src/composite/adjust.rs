@@ -12,20 +12,12 @@ use super::CompositeStore;
 use super::images::{Entry, Known};
 use super::run::Run;
 use crate::error::{AcquireError, AdjustError};
+use crate::lessor::Corrected;
 use crate::store::{Adjusted, Correction};
 use crate::table::{Table, Trouble, WriteError, Written};
 
 /// Attempts with guards; after that the correction is forced through.
 const GUARDED_ATTEMPTS: u32 = 12;
-
-/// A correction that was made.
-#[derive(Debug)]
-pub(crate) struct Corrected {
-    pub(crate) adjusted: Adjusted,
-    /// The bucket after it, as far as it is known.
-    pub(crate) image: Option<Arc<CompositeBucket>>,
-    pub(crate) attempts: u32,
-}
 
 /// A correction under way.
 pub(super) struct Adjusting<'s, 'r, 'c, T> {

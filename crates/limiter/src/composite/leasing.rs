@@ -11,10 +11,10 @@ use sluicegate_core::{
 
 use super::CompositeStore;
 use super::images::{Entry, Known};
-use super::lease::{Counting, Doubt, Order};
 use super::refusal::{counted_from, no};
 use super::run::Run;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
+use crate::lessor::{Counting, Doubt, Order};
 use crate::table::{Table, Trouble, WriteError, Written};
 
 /// Writes to lease ahead of need that may lose to others: whoever needs tokens waits for it.

@@ -29,10 +29,8 @@ use sluicegate_core::{
 };
 
 use self::acquire::Acquiring;
-use self::adjust::{Adjusting, Corrected};
 use self::directory::Directory;
 use self::images::Images;
-pub(crate) use self::lease::{Counting, Done, Doubt, Order};
 pub(crate) use self::refusal::no;
 use self::resolve::Lookup;
 pub(crate) use self::run::Run;
@@ -41,7 +39,8 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::dynamo::DynamoTable;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
+use crate::lessor::Lends as _;
+use crate::store::{Adjusted, Correction, Grant, Request, Store};
 use crate::table::{
     Cancelled, Consistency, SetupError, Table, TogetherError, Trouble, WriteError, Written,
 };
@@ -68,27 +67,6 @@ impl CompositeStore<DynamoTable> {
 }
 
 impl<T: Table> CompositeStore<T> {
-    /// The buckets of a request and what is known of them.
-    pub(crate) async fn parts(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> Result<Vec<Part>, AcquireError> {
-        let mut run = Run::new(clock, request.deadline);
-        let sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
-        Ok(sides.iter().map(Side::part).collect())
-    }
-
-    /// Makes a correction, and says what the bucket came to.
-    pub(crate) async fn correct(
-        &self,
-        correction: &Correction<'_>,
-        clock: &dyn Clock,
-    ) -> Result<Corrected, AdjustError> {
-        let mut run = Run::under(correction.id.clone(), clock, correction.deadline);
-        Adjusting::new(self, &mut run, correction).finish().await
-    }
-
     /// A bucket as the table has it now.
     async fn read_bucket(
         &self,

@@ -136,6 +136,11 @@ impl Account {
         (withdrawn, until_ms)
     }
 
+    /// Forgets leases of which nothing is left: what is given back of them goes back to the store.
+    pub(super) fn forget_spent(&mut self) {
+        self.held.retain(|held| held.milli > 0);
+    }
+
     /// Until when everything in the pool may be handed out; `None`: there is no lease.
     pub(super) fn until_ms(&self) -> Option<i64> {
         let oldest = self.held.iter().find(|held| held.milli > 0);

@@ -16,16 +16,15 @@ use super::bucket::Bucket;
 use super::cell::{Ask, POOL_MAX, Took};
 use super::engine::{Engine, Extent, Spent};
 use crate::clock::Clock;
-use crate::composite::{Counting, Order};
 use crate::error::{AcquireError, AdjustError};
+use crate::lessor::{Counting, Lessor, Order};
 use crate::store::{Correction, new_id};
-use crate::table::Table;
 
 /// So small a part of the threshold is left when a commit starts: a larger one would make for more
 /// commits, and the part is what others may take while it is under way.
 const LEFT: u64 = 25;
 
-impl<T: Table, C: Clock> Engine<T, C> {
+impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Debits what was handed out, and hands out what is needed.
     pub(super) async fn commit(
         &self,
@@ -66,6 +65,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
             wanted: &wanted,
             returned: &Amounts::new(),
             counting: Counting::Leased,
+            last: None,
             deadline: until.saturating_duration_since(Instant::now()),
         };
         let asked_at_ms = self.now_ms();

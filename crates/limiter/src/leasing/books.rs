@@ -7,7 +7,7 @@ use sluicegate_core::{Configuration, RequestId};
 use super::account::Account;
 use super::draft::Draft;
 use super::settings::{Accounting, LeaseMode, LeaseSettings};
-use crate::composite::Doubt;
+use crate::lessor::Doubt;
 
 /// Corrections that the store may have made are remembered, at most so many of a bucket.
 const DOUBTFUL_MAX: usize = 64;
@@ -20,10 +20,14 @@ pub(super) struct Books {
     pub(super) flight: Arc<tokio::sync::Mutex<()>>,
     /// When the last lease ends.
     pub(super) ends_ms: i64,
+    /// When somebody looked and found that it was asked.
+    pub(super) used_at_ms: i64,
     /// The time when somebody looked last.
     pub(super) seen_ms: i64,
     /// A write whose answer was lost, and what it was to settle.
     pub(super) unanswered: Option<(Doubt, Draft)>,
+    /// The last write that was answered.
+    pub(super) answered: Option<RequestId>,
     /// The id of a commit that is under way or was not answered.
     pub(super) commit: Option<RequestId>,
     /// Corrections that the store may have made: if they come again, it is asked again.
@@ -39,14 +43,16 @@ pub(super) struct Times {
 }
 
 impl Books {
-    pub(super) fn new(limits: usize, configuration: Arc<Configuration>) -> Self {
+    pub(super) fn new(limits: usize, configuration: Arc<Configuration>, now_ms: i64) -> Self {
         Self {
             accounts: (0..limits).map(|_| Account::default()).collect(),
             configuration,
             flight: Arc::default(),
             ends_ms: i64::MIN,
+            used_at_ms: now_ms,
             seen_ms: i64::MIN,
             unanswered: None,
+            answered: None,
             commit: None,
             doubtful: Vec::new(),
         }

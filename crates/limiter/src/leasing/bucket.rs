@@ -38,11 +38,6 @@ impl Bucket {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it holds tokens or has something to settle.
-    pub(super) fn is_watched(&self) -> bool {
-        self.books().is_some()
-    }
-
     /// What is asked, by slot; `None`: some of it cannot be leased.
     pub(super) fn asks(&self, amounts: &Amounts) -> Option<Vec<Ask>> {
         let ask = |(limit, amount): (&LimitName, &Millitokens)| {

@@ -161,6 +161,11 @@ impl Cell {
         })
     }
 
+    /// Whether somebody looks after it.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watched.load(Ordering::Acquire)
+    }
+
     /// From now on somebody looks after it.
     pub(super) fn watch(&self) {
         self.watched.store(true, Ordering::Release);

@@ -9,7 +9,7 @@ use super::books::{Books, Times};
 use super::bucket::Bucket;
 use super::cell::{Ask, POOL_MAX};
 use super::settings::LeaseSettings;
-use crate::composite::{Counting, Done};
+use crate::lessor::{Counting, Done};
 
 /// A lease is at most so many times the one before, or so many requests: one observation is none.
 const GROWTH: u64 = 8;
@@ -113,6 +113,9 @@ impl Bucket {
     ) {
         let until_ms = draft.asked_at_ms.saturating_add(max_age_ms);
         books.ends_ms = books.ends_ms.max(until_ms);
+        if !need.is_empty() {
+            books.used_at_ms = times.now;
+        }
         for (index, account) in books.accounts.iter_mut().enumerate() {
             let leased = done.leased.get(&self.limits[index]).map_or(0, |milli| milli.get());
             let asked = need.iter().find(|ask| usize::from(ask.slot) == index);

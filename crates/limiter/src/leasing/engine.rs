@@ -1,6 +1,6 @@
 //! Which buckets are held, and how a request gets tokens: from what is held, or from the store.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,24 +16,29 @@ use super::cell::{Ask, Took};
 use super::metrics::Meter;
 use super::settings::{LeaseMode, LeaseSettings};
 use crate::clock::Clock;
-use crate::composite::CompositeStore;
 use crate::error::AcquireError;
+use crate::lessor::Lessor;
 use crate::store::{Grant, Part};
-use crate::table::Table;
 
-pub(super) struct Engine<T, C> {
-    pub(super) store: CompositeStore<T>,
+pub(super) struct Engine<S, C> {
+    pub(super) store: S,
     pub(super) clock: C,
     pub(super) settings: LeaseSettings,
     buckets: Cache<BucketId, Arc<Bucket>, UnitWeighter, DefaultHashBuilder, KeepWatched>,
     /// Those that hold tokens or have something to settle.
     pub(super) watched: Mutex<Vec<Arc<Bucket>>>,
     pub(super) is_looking: AtomicBool,
+    /// Requests of keys that there was no room for, since somebody looked.
+    pub(super) turned_away: AtomicUsize,
+    pub(super) is_evicting: AtomicBool,
     is_shut: AtomicBool,
     /// How long a write takes, in milliseconds.
     write_ms: AtomicI64,
     pub(super) meter: Meter,
 }
+
+/// There is room for one more in so many.
+const SPARE: usize = 8;
 
 /// Buckets that hold tokens stay.
 #[derive(Debug, Clone, Default)]
@@ -44,7 +49,7 @@ impl Lifecycle<BucketId, Arc<Bucket>> for KeepWatched {
         <DefaultLifecycle<BucketId, Arc<Bucket>> as Lifecycle<BucketId, Arc<Bucket>>>::RequestState;
 
     fn is_pinned(&self, _: &BucketId, bucket: &Arc<Bucket>) -> bool {
-        bucket.is_watched()
+        bucket.cell.is_watched()
     }
 
     fn begin_request(&self) -> Self::RequestState {
@@ -73,10 +78,11 @@ pub(super) enum Extent {
     SettleAll,
 }
 
-impl<T: Table, C: Clock> Engine<T, C> {
-    pub(super) fn new(store: CompositeStore<T>, clock: C, settings: LeaseSettings) -> Self {
+impl<S: Lessor, C: Clock> Engine<S, C> {
+    pub(super) fn new(store: S, clock: C, settings: LeaseSettings) -> Self {
         let keys = settings.max_keys;
-        let weight = u64::try_from(keys).unwrap_or(u64::MAX);
+        // The parts of the cache fill up unevenly, and whoever is held stays.
+        let weight = u64::try_from(keys.saturating_add(keys / SPARE)).unwrap_or(u64::MAX);
         let (hasher, keep) = (DefaultHashBuilder::default(), KeepWatched::default());
         Self {
             store,
@@ -85,6 +91,8 @@ impl<T: Table, C: Clock> Engine<T, C> {
             settings,
             watched: Mutex::default(),
             is_looking: AtomicBool::new(false),
+            turned_away: AtomicUsize::new(0),
+            is_evicting: AtomicBool::new(false),
             is_shut: AtomicBool::new(false),
             write_ms: AtomicI64::new(0),
             meter: Meter::default(),
@@ -224,16 +232,30 @@ impl<T: Table, C: Clock> Engine<T, C> {
         }
         let mut watched = self.watched();
         if watched.len() >= self.settings.max_keys {
+            self.turned_away.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        bucket.cell.watch();
+        if !self.finds(bucket) && bucket.cell.unwatch() {
             return None;
         }
         watched.push(bucket.clone());
         drop(watched);
-        bucket.cell.watch();
-        let new = Books::new(bucket.limits.len(), configuration.clone());
+        let new = Books::new(bucket.limits.len(), configuration.clone(), self.now_ms());
         let flight = books.insert(Box::new(new)).flight.clone();
         drop(books);
         self.look_soon();
         Some(flight)
+    }
+
+    /// Whether requests come to this bucket, from now on at the latest. What another of its name
+    /// holds, or one that there is no room for, would lie idle.
+    fn finds(&self, bucket: &Arc<Bucket>) -> bool {
+        let known = self.known(&bucket.id);
+        if known.is_none_or(|known| !known.cell.is_watched()) {
+            self.buckets.insert(bucket.id.clone(), bucket.clone());
+        }
+        self.known(&bucket.id).is_some_and(|known| Arc::ptr_eq(&known, bucket))
     }
 
     /// Gives back to the pools what was taken from them.

@@ -24,7 +24,11 @@ impl Meter {
     pub(super) fn decided(&self, books: &mut Books, bucket: &Bucket) {
         let slots = bucket.cell.slots.iter();
         let takes = books.accounts.iter_mut().zip(slots).map(|(a, slot)| a.takes(&slot.pool));
-        self.count(takes.map(u64::from).sum());
+        let decisions = takes.map(u64::from).sum();
+        if decisions > 0 {
+            books.used_at_ms = books.seen_ms;
+        }
+        self.count(decisions);
     }
 
     pub(super) fn count(&self, decisions: u64) {

@@ -10,6 +10,7 @@ mod bucket;
 mod cell;
 mod draft;
 mod engine;
+mod evict;
 mod keys;
 mod metrics;
 mod names;
@@ -32,9 +33,8 @@ pub use self::prepared::{Prepared, Ticket};
 pub use self::settings::{Accounting, LeaseMode, LeaseSettings};
 pub use self::watch::SettleReport;
 use crate::clock::{Clock, SystemClock};
-use crate::composite::CompositeStore;
+use crate::lessor::Lessor;
 use crate::limiter::Limiter;
-use crate::table::Table;
 
 /// Larger amounts are given back to the store, in millitokens.
 const REFUND_MAX: u64 = cell::POOL_MAX / 4;
@@ -60,7 +60,9 @@ const REFUND_MAX: u64 = cell::POOL_MAX / 4;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What each mode guarantees, and what a crash costs: see [`LeaseMode`].
+/// What each mode guarantees, and what a crash costs: see [`LeaseMode`]. On Redis
+/// (`LeasedLimiter::leased(RedisStore::new(url)?)`) it is the same, but for the usage windows, which
+/// are made from a table's stream: there, what is counted as consumed can be read by a peek.
 ///
 /// A lease is as large as what the process handed out lately suggests, and never more than a part of
 /// what is there, so that others find something, too. More is leased in the background before it
@@ -72,18 +74,18 @@ const REFUND_MAX: u64 = cell::POOL_MAX / 4;
 ///
 /// Of a bucket whose tokens are held, [`Lease::remaining`](crate::Lease::remaining) is what the table
 /// had left when it answered last: neither what this process holds nor what it has not written yet.
-pub type LeasedLimiter<T, C = SystemClock> = Limiter<Leased<T, C>, C>;
+pub type LeasedLimiter<S, C = SystemClock> = Limiter<Leased<S, C>, C>;
 
 /// A store that hands out tokens which it leased from another.
-pub struct Leased<T, C> {
-    engine: Arc<Engine<T, C>>,
+pub struct Leased<S, C> {
+    engine: Arc<Engine<S, C>>,
     names: Names,
 }
 
-impl<T: Table, C: Clock> Leased<T, C> {
+impl<S: Lessor, C: Clock> Leased<S, C> {
     /// The store behind it.
     #[must_use]
-    pub fn store(&self) -> &CompositeStore<T> {
+    pub fn store(&self) -> &S {
         &self.engine.store
     }
 
@@ -107,30 +109,30 @@ impl<T: Table, C: Clock> Leased<T, C> {
     }
 }
 
-impl<T, C> std::fmt::Debug for Leased<T, C> {
+impl<S, C> std::fmt::Debug for Leased<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Leased").finish_non_exhaustive()
     }
 }
 
-impl<T: Table> Limiter<Leased<T, SystemClock>> {
+impl<S: Lessor> Limiter<Leased<S, SystemClock>> {
     /// A limiter that leases from this store.
     #[must_use]
-    pub fn leased(store: CompositeStore<T>) -> Self {
+    pub fn leased(store: S) -> Self {
         Self::leased_with(store, SystemClock, LeaseSettings::default())
     }
 }
 
-impl<T: Table, C: Clock + Clone> Limiter<Leased<T, C>, C> {
+impl<S: Lessor, C: Clock + Clone> Limiter<Leased<S, C>, C> {
     /// A limiter that leases from this store by another clock or otherwise.
     #[must_use]
-    pub fn leased_with(store: CompositeStore<T>, clock: C, settings: LeaseSettings) -> Self {
+    pub fn leased_with(store: S, clock: C, settings: LeaseSettings) -> Self {
         let engine = Arc::new(Engine::new(store, clock.clone(), settings));
         Self::with_clock(Leased { engine, names: Names::default() }, clock)
     }
 }
 
-impl<T: Table, C: Clock> Limiter<Leased<T, C>, C> {
+impl<S: Lessor, C: Clock> Limiter<Leased<S, C>, C> {
     /// Gives back what is held and counts what was used; afterwards everything is as it would be
     /// without leasing, and it may lease again. For the end of an invocation of a function that may be
     /// frozen after it.

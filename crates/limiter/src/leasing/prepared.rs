@@ -12,10 +12,10 @@ use super::store::Wants;
 use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::lease::Lease;
+use crate::lessor::Lessor;
 use crate::limiter::Limiter;
 use crate::request::AcquireRequest;
-use crate::store::{Cascade, Grant, Request, Store as _};
-use crate::table::Table;
+use crate::store::{Cascade, Grant, Request};
 
 /// A request to a [`LeasedLimiter`](crate::LeasedLimiter) that was checked once: as long as the
 /// process holds tokens, it is decided without a call, a lock or an allocation.
@@ -35,16 +35,16 @@ use crate::table::Table;
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Prepared<T, C> {
-    limiter: Limiter<Leased<T, C>, C>,
+pub struct Prepared<S, C> {
+    limiter: Limiter<Leased<S, C>, C>,
     request: Request,
     wants: Vec<Wants>,
 }
 
 /// Tokens that were taken. Dropping it keeps them consumed.
 #[must_use = "dropping a ticket keeps the tokens consumed"]
-pub struct Ticket<'a, T: Table, C: Clock> {
-    prepared: &'a Prepared<T, C>,
+pub struct Ticket<'a, S: Lessor, C: Clock> {
+    prepared: &'a Prepared<S, C>,
     from: Source,
 }
 
@@ -58,24 +58,24 @@ enum Source {
     Store(Box<Grant>),
 }
 
-impl<T: Table, C: Clock> AcquireRequest<&Limiter<Leased<T, C>, C>> {
+impl<S: Lessor, C: Clock> AcquireRequest<&Limiter<Leased<S, C>, C>> {
     /// Checks the request and looks up what it needs to know, so that it can be made over and over.
     ///
     /// # Errors
     /// As for awaiting it; a limit that is short is no error here.
-    pub async fn prepare(self) -> Result<Prepared<T, C>, AcquireError> {
+    pub async fn prepare(self) -> Result<Prepared<S, C>, AcquireError> {
         let (limiter, request) = self.checked()?;
         let wants = limiter.store().wanted_by(&request).await?.unwrap_or_default();
         Ok(Prepared { limiter: limiter.clone(), request, wants })
     }
 }
 
-impl<T: Table, C: Clock> Prepared<T, C> {
+impl<S: Lessor, C: Clock> Prepared<S, C> {
     /// Takes what is asked, if this process holds it; nothing is waited for. If it does not, more is
     /// leased in the background, as long as there were requests lately: a first one, and one after a
     /// while, must be awaited ([`acquire`](Self::acquire)).
     #[inline]
-    pub fn try_acquire(&self) -> Option<Ticket<'_, T, C>> {
+    pub fn try_acquire(&self) -> Option<Ticket<'_, S, C>> {
         let ticket = self.held();
         if ticket.is_none() {
             self.wants.iter().for_each(|want| self.lease_soon(&want.bucket));
@@ -89,7 +89,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     }
 
     #[inline]
-    fn held(&self) -> Option<Ticket<'_, T, C>> {
+    fn held(&self) -> Option<Ticket<'_, S, C>> {
         let engine = &self.limiter.store().engine;
         let is_taken = match self.wants.as_slice() {
             [want] => engine.take(&want.bucket, &want.asks, engine.rough_ms()),
@@ -102,7 +102,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     /// The same on behalf of another entity, of which this process has seen a request before. The
     /// parent, if there is one, is the same: with [`Cascade::Stored`], nothing is taken here.
     #[inline]
-    pub fn try_acquire_for(&self, entity: &str) -> Option<Ticket<'_, T, C>> {
+    pub fn try_acquire_for(&self, entity: &str) -> Option<Ticket<'_, S, C>> {
         let ticket = self.held_for(entity);
         if ticket.is_none() {
             let engine = &self.limiter.store().engine;
@@ -114,7 +114,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     }
 
     #[inline]
-    fn held_for(&self, entity: &str) -> Option<Ticket<'_, T, C>> {
+    fn held_for(&self, entity: &str) -> Option<Ticket<'_, S, C>> {
         let (first, others) = self.wants.split_first()?;
         if self.request.cascade == Cascade::Stored {
             return None;
@@ -138,7 +138,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     /// # Errors
     /// As for awaiting the request.
     #[inline]
-    pub async fn acquire(&self) -> Result<Ticket<'_, T, C>, AcquireError> {
+    pub async fn acquire(&self) -> Result<Ticket<'_, S, C>, AcquireError> {
         match self.held() {
             Some(ticket) => Ok(ticket),
             None => self.ask(self.request.clone()).await,
@@ -150,7 +150,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     /// # Errors
     /// As for awaiting the request.
     #[inline]
-    pub async fn acquire_for(&self, entity: &str) -> Result<Ticket<'_, T, C>, AcquireError> {
+    pub async fn acquire_for(&self, entity: &str) -> Result<Ticket<'_, S, C>, AcquireError> {
         if let Some(ticket) = self.held_for(entity) {
             return Ok(ticket);
         }
@@ -158,12 +158,25 @@ impl<T: Table, C: Clock> Prepared<T, C> {
         self.ask(Request { entity, ..self.request.clone() }).await
     }
 
+    /// What is wanted of the buckets that it was prepared for is wanted of those very ones, though
+    /// nobody but this call may know them any more.
+    fn with_own<'a>(&self, wants: &'a mut [Wants]) -> &'a [Wants] {
+        for (want, own) in wants.iter_mut().zip(&self.wants) {
+            let (found, own) = (&want.bucket, &own.bucket);
+            let is_same = found.id == own.id && Arc::ptr_eq(&found.limits, &own.limits);
+            if is_same && !found.cell.is_watched() {
+                want.bucket = own.clone();
+            }
+        }
+        wants
+    }
+
     #[cold]
-    async fn ask(&self, request: Request) -> Result<Ticket<'_, T, C>, AcquireError> {
+    async fn ask(&self, request: Request) -> Result<Ticket<'_, S, C>, AcquireError> {
         let store = self.limiter.store();
         let from = match store.wanted_by(&request).await? {
             None => None,
-            Some(wants) => match store.take_all(&wants, &request).await {
+            Some(mut wants) => match store.take_all(self.with_own(&mut wants), &request).await {
                 None => None,
                 Some(Ok(spent)) => Some(Source::Asked(Box::new((wants, spent)))),
                 Some(Err(error)) => return Err(error),
@@ -180,7 +193,7 @@ impl<T: Table, C: Clock> Prepared<T, C> {
     }
 }
 
-impl<T: Table, C: Clock> Ticket<'_, T, C> {
+impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
     /// Gives the tokens back to the process, which gives them to others or back to the bucket.
     pub fn release(self) {
         let store = self.prepared.limiter.store();
@@ -205,7 +218,7 @@ impl<T: Table, C: Clock> Ticket<'_, T, C> {
 
     /// The tokens as a lease, to be adjusted.
     #[must_use]
-    pub fn into_lease(self) -> Lease<Leased<T, C>, C> {
+    pub fn into_lease(self) -> Lease<Leased<S, C>, C> {
         let Prepared { limiter, request, wants } = self.prepared;
         let grant = match self.from {
             Source::Prepared => {
@@ -223,13 +236,13 @@ impl<T: Table, C: Clock> Ticket<'_, T, C> {
     }
 }
 
-impl<T, C> std::fmt::Debug for Prepared<T, C> {
+impl<S, C> std::fmt::Debug for Prepared<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Prepared").field("request", &self.request).finish_non_exhaustive()
     }
 }
 
-impl<T: Table, C: Clock> std::fmt::Debug for Ticket<'_, T, C> {
+impl<S: Lessor, C: Clock> std::fmt::Debug for Ticket<'_, S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Ticket").field("of", &self.prepared.request).finish_non_exhaustive()
     }

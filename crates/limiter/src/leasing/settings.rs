@@ -14,7 +14,9 @@ pub struct LeaseSettings {
     pub min: u32,
     /// And at most so many; a million.
     pub max: u32,
-    /// Buckets of which tokens are held at once; 100,000. Requests of any beyond that go to the store.
+    /// Buckets of which tokens are held at once; 100,000. Requests of any beyond that go to the store,
+    /// until those that nobody asked for lately are settled in the background and make room. One that
+    /// cannot be settled stays.
     pub max_keys: usize,
     /// How long one write of the background may take, all attempts together; 1 s.
     pub deadline: Duration,
@@ -27,6 +29,15 @@ pub struct LeaseSettings {
 /// | [`Strict`](Self::Strict), [`AtLease`](Accounting::AtLease) | what the bucket held and earned, and what was leased before | when leased; what comes back is taken out again | what the process held is neither used nor given back, and counted: at most one lease, and one on its way |
 /// | `Strict`, [`AtSettle`](Accounting::AtSettle) | the same | when handed out, with the next write | the same, and what it handed out since its last write is not counted |
 /// | [`WriteBehind`](Self::WriteBehind) | that, and `threshold` for each process | when handed out, with the next write | what it handed out since its last write is neither debited nor counted: at most `threshold` |
+///
+/// | | what counts the consumption | an answer that was lost |
+/// |---|---|---|
+/// | on DynamoDB | the counters of the item; by its stream, usage windows | is found out: the item remembers the last four writes |
+/// | in memory | the counters of the item | |
+/// | on Redis | the counters of the hash, as long as it lives; no windows, as there is no stream | is found out: the hash remembers the last four writes, and what they leased |
+///
+/// Where four others wrote before it could be found out, what was on its way is neither handed out
+/// nor given back, and is counted in [`Counters::ambiguous`](crate::Counters::ambiguous).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseMode {
     /// Tokens that are debited from the shared bucket already.

@@ -11,8 +11,8 @@ use super::engine::Spent;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
+use crate::lessor::Lessor;
 use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
-use crate::table::Table;
 
 /// One bucket of a request.
 pub(super) struct Wants {
@@ -21,7 +21,7 @@ pub(super) struct Wants {
     pub(super) asks: Vec<Ask>,
 }
 
-impl<T: Table, C: Clock> Leased<T, C> {
+impl<S: Lessor, C: Clock> Leased<S, C> {
     /// The bucket with a slot for each of its limits and of what is asked.
     fn bucket(
         &self,
@@ -50,7 +50,7 @@ impl<T: Table, C: Clock> Leased<T, C> {
         request: &Request,
     ) -> Result<Option<Vec<Wants>>, AcquireError> {
         let parts = self.engine.store.parts(request, &self.engine.clock).await?;
-        Ok(parts.into_iter().map(|part| self.wants(part)).collect())
+        Ok(parts.and_then(|parts| parts.into_iter().map(|part| self.wants(part)).collect()))
     }
 
     /// Gives back what was wanted, to this bucket instead if there is one.
@@ -146,7 +146,7 @@ impl<T: Table, C: Clock> Leased<T, C> {
     }
 }
 
-impl<T: Table, C: Clock> Store for Leased<T, C> {
+impl<S: Lessor, C: Clock> Store for Leased<S, C> {
     async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
         let Some(wants) = self.wanted_by(request).await? else {
             return self.engine.store.acquire(request, clock).await;

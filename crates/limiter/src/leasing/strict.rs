@@ -12,11 +12,10 @@ use super::draft::Draft;
 use super::engine::{Engine, Extent, Spent};
 use super::settings::Accounting;
 use crate::clock::Clock;
-use crate::composite::{Counting, Done, Doubt, Order};
 use crate::error::AcquireError;
-use crate::table::Table;
+use crate::lessor::{Counting, Done, Doubt, Lessor, Order};
 
-impl<T: Table, C: Clock> Engine<T, C> {
+impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Leases what is needed and can be used, and settles.
     pub(super) async fn lease(
         &self,
@@ -36,10 +35,10 @@ impl<T: Table, C: Clock> Engine<T, C> {
                 Extent::SettleAll => bucket.closing_draft(books, times),
             };
             self.meter.decided(books, bucket);
-            (draft, books.configuration.clone(), open_for)
+            (draft, books.configuration.clone(), books.answered.clone(), open_for)
         });
         // Whoever has the flight keeps the books open.
-        let Some((draft, configuration, open_for)) = drafted else {
+        let Some((draft, configuration, answered, open_for)) = drafted else {
             return Err(AcquireError::Contended { attempts: 0 });
         };
         let counting = counting(accounting, &draft);
@@ -58,6 +57,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
             wanted: &draft.wanted,
             returned: &draft.returned,
             counting,
+            last: answered.as_ref(),
             deadline: until.saturating_duration_since(Instant::now()),
         };
         let start = Instant::now();
@@ -69,6 +69,9 @@ impl<T: Table, C: Clock> Engine<T, C> {
                 self.note_duration(start.elapsed());
                 self.meter.count(u64::from(!need.is_empty()));
                 self.meter.leased(&done.leased, &draft.returned);
+                if done.path.is_some() {
+                    books.answered = Some(done.id.clone());
+                }
                 bucket.conclude(
                     books,
                     &draft,
@@ -83,7 +86,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 match failed.doubt {
-                    Some(doubt) if doubt.is_lost() => self.meter.ambiguous(),
+                    Some(doubt) if doubt.is_lost => self.meter.ambiguous(),
                     Some(doubt) => books.unanswered = Some((doubt, draft)),
                     None => bucket.undo(books, &draft, self.times()),
                 }
@@ -113,6 +116,8 @@ impl<T: Table, C: Clock> Engine<T, C> {
             wanted: if extent == Extent::Lease { &draft.wanted } else { &nothing },
             returned: &returned,
             counting: counting(accounting, &draft),
+            // The doubt knows.
+            last: None,
             deadline,
         };
         let result = self.store.resolve(&order, doubt, &self.clock).await;
@@ -121,6 +126,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
         match result {
             Ok(done) => {
                 self.meter.leased(&done.leased, &draft.returned);
+                books.answered = Some(done.id.clone());
                 bucket.conclude(
                     books,
                     &draft,
@@ -134,7 +140,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 match failed.doubt {
-                    Some(doubt) if !doubt.is_lost() => books.unanswered = Some((doubt, draft)),
+                    Some(doubt) if !doubt.is_lost => books.unanswered = Some((doubt, draft)),
                     _ => self.meter.ambiguous(),
                 }
                 Err(failed.error)

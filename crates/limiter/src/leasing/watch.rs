@@ -12,14 +12,14 @@ use super::bucket::Bucket;
 use super::engine::{Engine, Extent};
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::table::Table;
+use crate::lessor::Lessor;
 
 /// Between looks at what is held, this part of the age that tokens may have.
 const LOOKS: u64 = 4;
 /// Buckets looked at before other tasks get their turn.
 const LOOKED_AT_ONCE: usize = 256;
-/// Writes at once when everything is settled.
-const SETTLING_MAX: usize = 32;
+/// Writes at once when many are settled.
+pub(super) const SETTLING_MAX: usize = 32;
 
 /// What was settled, and what was not.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub struct SettleReport {
     pub unsettled: Vec<(BucketId, AcquireError)>,
 }
 
-impl<T: Table, C: Clock> Engine<T, C> {
+impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Looks at what is held every now and then, as long as anything is.
     pub(super) fn look_soon(self: &Arc<Self>) {
         if self.is_looking.swap(true, Ordering::AcqRel) {
@@ -57,12 +57,13 @@ impl<T: Table, C: Clock> Engine<T, C> {
 
     /// Looks at every bucket that holds tokens; false when there is none any more.
     async fn look(self: &Arc<Self>) -> bool {
-        let watched = self.watched().clone();
+        let (since_ms, watched) = (self.now_ms(), self.watched().clone());
         let mut gone = Vec::with_capacity(watched.len());
         for buckets in watched.chunks(LOOKED_AT_ONCE) {
             gone.extend(buckets.iter().map(|bucket| self.look_at(bucket)));
             tokio::task::yield_now().await;
         }
+        self.make_room(&watched, since_ms);
         let mut watched = self.watched();
         // One that is watched anew is at the end as well.
         let mut gone = gone.into_iter();
@@ -135,7 +136,7 @@ impl<T: Table, C: Clock> Engine<T, C> {
     }
 }
 
-impl<T, C> Drop for Engine<T, C> {
+impl<S, C> Drop for Engine<S, C> {
     fn drop(&mut self) {
         let watched = self.watched.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (mut buckets, mut unused, mut uncounted) = (0, 0, 0);

@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, EpochMillis, LIMITS_MAX, WritePath, standings,
+    Amounts, BucketId, CompositeBucket, EpochMillis, LIMITS_MAX, Millitokens, WritePath, standings,
 };
 
 use super::RedisStore;
 use super::range::check_amounts;
-use super::repeat::Again;
 use super::reply::{Reply, Status};
 use super::script::{ACQUIRE, PEEK};
 use super::sides::{Side, amount};
@@ -46,7 +45,7 @@ impl RedisStore {
         check_amounts(&request.amounts)?;
         let sides = self.sides(request)?;
         let mut run = Run::new(clock, request.deadline);
-        let reply = self.repeat(&mut run, &ACQUIRE, Again::Yes, |run, in_doubt| {
+        let reply = self.repeat(&mut run, &ACQUIRE, |run, in_doubt| {
             let mut call = self.call(&sides, clock);
             call.text(run.id.as_str());
             call.number(in_doubt.into());
@@ -79,7 +78,7 @@ impl RedisStore {
         let header = reply.header()?;
         self.note(header);
         if status == Status::Short {
-            return Err(short(&mut reply, &sides, amounts, header.now)?.into());
+            return Err(short(&mut reply, &sides, amounts, &Amounts::new(), header.now)?.into());
         }
         let mut path = WritePath::Normal;
         let mut parts = Vec::with_capacity(sides.len());
@@ -107,8 +106,7 @@ impl RedisStore {
     ) -> Result<Option<CompositeBucket>, AcquireError> {
         let sides = [Side { bucket: bucket.clone(), configuration: Arc::default() }];
         let mut run = Run::new(&SystemClock, deadline);
-        let reply =
-            self.repeat(&mut run, &PEEK, Again::Yes, |_, _| self.call(&sides, &SystemClock));
+        let reply = self.repeat(&mut run, &PEEK, |_, _| self.call(&sides, &SystemClock));
         let mut reply = reply.await.map_err(|lost| lost.error)?;
         let mut read = || {
             reply.status()?;
@@ -127,7 +125,7 @@ impl RedisStore {
         check_amounts(&request.amounts)?;
         let sides = self.sides(request)?;
         let mut run = Run::new(clock, request.deadline);
-        let reply = self.repeat(&mut run, &PEEK, Again::Yes, |_, _| self.call(&sides, clock));
+        let reply = self.repeat(&mut run, &PEEK, |_, _| self.call(&sides, clock));
         let mut reply = reply.await.map_err(|lost| lost.error)?;
         let all = |reply: &mut Reply| {
             reply.status()?;
@@ -155,16 +153,21 @@ impl Side {
     }
 }
 
-/// "No", with the exact wait, from the buckets that it was said of.
+/// "No", with the exact wait, from the buckets that it was said of and what would have come back.
 pub(super) fn short(
     reply: &mut Reply,
     sides: &[Side],
     amounts: &Amounts,
+    returned: &Amounts,
     now: EpochMillis,
 ) -> Result<AcquireError, Trouble> {
     let mut limits = Vec::new();
     for side in sides {
-        let image = reply.bucket(&side.bucket)?;
+        let mut image = reply.bucket(&side.bucket)?;
+        for (limit, bucket) in image.iter_mut().flat_map(|image| &mut image.limits) {
+            let tokens = i128::from(bucket.tokens.get()) + i128::from(amount(returned, limit));
+            bucket.tokens = Millitokens::saturating(tokens);
+        }
         let of_side = side.standings(image.as_ref(), amounts, now);
         limits.extend(of_side.filter(|status| amounts.contains_key(&status.limit)));
     }

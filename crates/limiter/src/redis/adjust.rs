@@ -6,13 +6,13 @@ use sluicegate_core::Millitokens;
 
 use super::RedisStore;
 use super::range::{check_amounts, check_rules};
-use super::repeat::Again;
 use super::reply::Status;
 use super::script::ADJUST;
 use super::sides::{Side, amount};
 use crate::clock::Clock;
 use crate::composite::Run;
 use crate::error::{AcquireError, AdjustError};
+use crate::lessor::Corrected;
 use crate::store::{Adjusted, Correction};
 
 impl RedisStore {
@@ -20,7 +20,7 @@ impl RedisStore {
         &self,
         correction: &Correction<'_>,
         clock: &dyn Clock,
-    ) -> Result<Adjusted, AdjustError> {
+    ) -> Result<Corrected, AdjustError> {
         let Correction { id, bucket, amounts, configuration, deadline } = *correction;
         check_amounts(amounts)?;
         check_rules(&configuration.explicit)?;
@@ -28,7 +28,7 @@ impl RedisStore {
         let side = Side { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
         let sides = [side];
         let mut run = Run::under(id.clone(), clock, deadline);
-        let reply = self.repeat(&mut run, &ADJUST, Again::Yes, |run, in_doubt| {
+        let reply = self.repeat(&mut run, &ADJUST, |run, in_doubt| {
             let mut call = self.call(&sides, clock);
             call.text(run.id.as_str());
             call.number(in_doubt.into());
@@ -50,14 +50,17 @@ impl RedisStore {
         };
         let mut read = || {
             let status = reply.status()?;
-            Ok((status, reply.header()?, reply.limits()?))
+            let header = reply.header()?;
+            let (image, _) = sides[0].read(&mut reply, amounts)?;
+            Ok((status, header, image, reply.limits()?))
         };
-        let (status, header, dropped) = read().map_err(|trouble| of(run.end(trouble)))?;
+        let (status, header, image, dropped) = read().map_err(|trouble| of(run.end(trouble)))?;
         self.note(header);
         if status == Status::Ambiguous {
             return Err(AdjustError::Ambiguous("four other writers came between".into()));
         }
-        Ok(Adjusted { dropped, ..Adjusted::default() })
+        let adjusted = Adjusted { dropped, ..Adjusted::default() };
+        Ok(Corrected { adjusted, image: Some(Arc::new(image)), attempts: run.attempts })
     }
 }
 

@@ -1,147 +1,163 @@
 //! Taking tokens ahead of need, and giving back those that nobody needed, in one write.
+//!
+//! How much is leased is decided in the script, so the bucket remembers beside the id of a lease what
+//! it took: a call whose answer was lost is sent again, and is told what the first attempt did.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, LimitName, Millitokens, WritePath,
+    Amounts, CompositeBucket, LimitName, Millitokens, RequestId, Wanted, WritePath,
 };
 
 use super::RedisStore;
 use super::acquire::{Failure, short, unknown};
 use super::range::{check_amounts, check_rules};
-use super::repeat::Again;
 use super::reply::{Reply, Status};
-use super::script::LEASE;
+use super::script::{Call, LEASE};
 use super::sides::{Side, amount};
 use crate::clock::Clock;
 use crate::composite::Run;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, AdjustError};
+use crate::lessor::{Corrected, Counting, Done, Doubt, Failed, Lends, Order};
+use crate::store::{Correction, Part, Request};
 
-/// What to lease and what to settle with it.
-#[derive(Debug, Clone, Copy)]
-pub struct LeaseOrder<'a> {
-    /// Which bucket.
-    pub bucket: &'a BucketId,
-    /// Its limits.
-    pub configuration: &'a Configuration,
-    /// How much of which limit; empty: only settle.
-    pub wanted: &'a BTreeMap<LimitName, LeaseWant>,
-    /// Tokens of earlier leases that come back; every amount is positive. What no longer fits is
-    /// lost.
-    pub returned: &'a Amounts,
-    /// What moves the counters of consumption.
-    pub counting: LeaseCounting<'a>,
-    /// How long the whole call may take.
-    pub deadline: Duration,
-}
+/// What a script is told of answers that were lost.
+const SENT: &str = "sent";
+const GIVEN_UP: &str = "given up";
 
-/// How much of a limit to lease: a quarter of what is there, within these bounds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaseWant {
-    /// Without this the lease is refused.
-    pub least: Millitokens,
-    /// More than this is of no use.
-    pub most: Millitokens,
-}
+impl Lends for RedisStore {
+    async fn parts(
+        &self,
+        request: &Request,
+        _clock: &dyn Clock,
+    ) -> Result<Option<Vec<Part>>, AcquireError> {
+        check_amounts(&request.amounts)?;
+        let mut parts = Vec::new();
+        for side in self.sides(request)? {
+            // A limit that a parent does not have is not asked of it, and only it knows.
+            if side.bucket.entity != request.entity && !side.knows(&request.amounts) {
+                return Ok(None);
+            }
+            parts.push(side.unread(&request.amounts));
+        }
+        Ok(Some(parts))
+    }
 
-/// What moves the counters of consumption.
-#[derive(Debug, Clone, Copy)]
-pub enum LeaseCounting<'a> {
-    /// What is leased less what comes back.
-    Leased,
-    /// So much.
-    Used(&'a Amounts),
-}
+    async fn lease(&self, order: &Order<'_>, clock: &dyn Clock) -> Result<Done, Failed> {
+        self.carry_out(order, None, Run::new(clock, order.deadline)).await
+    }
 
-/// A lease that was granted.
-#[derive(Debug, Clone)]
-pub struct Leased {
-    /// What was leased.
-    pub leased: Amounts,
-    /// The bucket after it, as far as the order names its limits.
-    pub image: Arc<CompositeBucket>,
-    /// `None`: there was nothing to write.
-    pub path: Option<WritePath>,
-    /// Calls attempted.
-    pub attempts: u32,
-}
+    async fn resolve(
+        &self,
+        order: &Order<'_>,
+        doubt: Doubt,
+        clock: &dyn Clock,
+    ) -> Result<Done, Failed> {
+        let run = Run::under(doubt.id.clone(), clock, order.deadline);
+        self.carry_out(order, Some(doubt), run).await
+    }
 
-/// A lease that was not granted.
-#[derive(Debug)]
-pub struct LeaseFailed {
-    /// Why not.
-    pub error: AcquireError,
-    /// Whether it may have been done all the same: then what it returned is gone.
-    pub in_doubt: bool,
-    /// Calls attempted.
-    pub attempts: u32,
+    async fn look(
+        &self,
+        order: &Order<'_>,
+        _clock: &dyn Clock,
+    ) -> Result<(Option<Arc<CompositeBucket>>, f64), AcquireError> {
+        let image = self.bucket(order.bucket, order.deadline).await?;
+        Ok((image.map(Arc::new), 0.0))
+    }
+
+    async fn correct(
+        &self,
+        correction: &Correction<'_>,
+        clock: &dyn Clock,
+    ) -> Result<Corrected, AdjustError> {
+        Self::correct(self, correction, clock).await
+    }
 }
 
 impl RedisStore {
-    /// Leases and settles. A call whose answer was lost is not sent again: only the answer tells how
-    /// much was leased, and nobody may hand out what no answer says was taken.
-    ///
-    /// # Errors
-    /// [`LeaseFailed`]. Unless it is in doubt nothing was leased, returned or counted.
-    pub async fn lease(
+    /// Sends an order; of one that was given up, to find out what became of it.
+    async fn carry_out(
         &self,
-        order: &LeaseOrder<'_>,
-        clock: &dyn Clock,
-    ) -> Result<Leased, LeaseFailed> {
-        let LeaseOrder { bucket, configuration, wanted, .. } = *order;
-        let refused = |error: AcquireError| LeaseFailed { error, in_doubt: false, attempts: 0 };
+        order: &Order<'_>,
+        given_up: Option<Doubt>,
+        mut run: Run<'_>,
+    ) -> Result<Done, Failed> {
         let named = order.named();
-        check(order, &named).map_err(refused)?;
-        let side = Side { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
-        let sides = [side];
-        let mut run = Run::new(clock, order.deadline);
-        let reply = self.repeat(&mut run, &LEASE, Again::No, |run, _| {
-            let mut call = self.call(&sides, clock);
+        if let Err(error) = order.check(&named) {
+            return Err(Failed { error, doubt: given_up, attempts: 0 });
+        }
+        let configuration = Arc::new(order.configuration.clone());
+        let sides = [Side { bucket: order.bucket.clone(), configuration }];
+        let remembered = match &given_up {
+            Some(doubt) => doubt.remembered.clone(),
+            None => order.last.cloned().into_iter().collect(),
+        };
+        let before: Vec<_> = remembered.iter().map(RequestId::as_str).collect();
+        let reply = self.repeat(&mut run, &LEASE, |run, in_doubt| {
+            let mut call = self.call(&sides, run.clock);
             call.text(run.id.as_str());
-            sides[0].name(&mut call, &named, |limit| {
-                let want = wanted.get(limit).copied();
-                let counted = match order.counting {
-                    LeaseCounting::Leased => None,
-                    LeaseCounting::Used(used) => Some(amount(used, limit)),
-                };
-                let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));
-                [Some(least), Some(most.max(least)), Some(amount(order.returned, limit)), counted]
+            call.text(match &given_up {
+                Some(_) => GIVEN_UP,
+                None if in_doubt => SENT,
+                None => "",
             });
+            call.text(before.join(" "));
+            order.name(&sides[0], &mut call, &named);
             call
         });
-        let reply = reply.await.map_err(|lost| LeaseFailed {
-            error: lost.error,
-            in_doubt: lost.in_doubt,
-            attempts: lost.attempts,
-        })?;
-        let attempts = run.attempts;
-        self.leased(reply, &sides, &named, attempts).map_err(|failure| {
-            let (error, in_doubt) = match failure {
-                Failure::Error(error) => (error, false),
-                // Whatever it says, it is no refusal.
-                Failure::Trouble(trouble) => (run.end(trouble), true),
-            };
-            LeaseFailed { error, in_doubt, attempts }
-        })
+        let (result, in_doubt) = match reply.await {
+            Ok(reply) => (self.leased(order, reply, &sides, &named), run.attempts > 1),
+            Err(lost) => (Err(Failure::Error(lost.error)), lost.in_doubt),
+        };
+        let Run { attempts, ref id, .. } = run;
+        let failure = match result {
+            Ok(Answer::Done { leased, image, path }) => {
+                let (id, image) = (id.clone(), Some(Arc::new(image)));
+                let (write_units, read_units) = (0.0, 0.0);
+                return Ok(Done { id, leased, image, path, attempts, write_units, read_units });
+            }
+            Ok(Answer::Forgotten) => None,
+            Err(failure) => Some(failure),
+        };
+        let is_lost = failure.is_none();
+        // Whatever an odd answer says, it is no refusal.
+        let is_open = in_doubt || is_lost || matches!(failure, Some(Failure::Trouble(_)));
+        let doubt = given_up.or_else(|| {
+            let most = |(limit, want): (&LimitName, &Wanted)| (limit.clone(), want.most);
+            let leased = order.wanted.iter().map(most).collect();
+            is_open.then(|| Doubt { id: id.clone(), leased, remembered, is_lost })
+        });
+        let doubt = doubt.map(|doubt| Doubt { is_lost, ..doubt });
+        let error = match failure {
+            None => AcquireError::Unavailable("the answer to a call was lost".into()),
+            Some(Failure::Error(error)) => error,
+            Some(Failure::Trouble(trouble)) => run.end(trouble),
+        };
+        Err(Failed { error, doubt, attempts })
     }
 
     fn leased(
         &self,
+        order: &Order<'_>,
         mut reply: Reply,
         sides: &[Side],
         named: &Amounts,
-        attempts: u32,
-    ) -> Result<Leased, Failure> {
+    ) -> Result<Answer, Failure> {
         let status = reply.status()?;
         if matches!(status, Status::Unknown | Status::Full) {
             return Err(unknown(status, &mut reply, sides)?.into());
         }
         let header = reply.header()?;
         self.note(header);
-        if status == Status::Short {
-            return Err(short(&mut reply, sides, named, header.now)?.into());
+        match status {
+            Status::Short => {
+                let mut asked = named.clone();
+                asked.retain(|_, least| *least > Millitokens::ZERO);
+                return Err(short(&mut reply, sides, &asked, order.returned, header.now)?.into());
+            }
+            Status::Ambiguous => return Ok(Answer::Forgotten),
+            _ => {}
         }
         let (image, is_new) = sides[0].read(&mut reply, named)?;
         let mut leased = Amounts::new();
@@ -151,37 +167,62 @@ impl RedisStore {
                 leased.insert(limit.clone(), amount);
             }
         }
-        let path = (status == Status::Granted).then_some(if is_new {
-            WritePath::Create
-        } else {
-            WritePath::Normal
-        });
-        Ok(Leased { leased, image: Arc::new(image), path, attempts })
+        let written = if is_new { WritePath::Create } else { WritePath::Normal };
+        let path = (status == Status::Granted).then_some(written);
+        Ok(Answer::Done { leased, image, path })
     }
 }
 
-impl LeaseOrder<'_> {
+/// What an order came to.
+enum Answer {
+    Done {
+        leased: Amounts,
+        image: CompositeBucket,
+        path: Option<WritePath>,
+    },
+    /// Nobody will know whether it was done.
+    Forgotten,
+}
+
+impl Order<'_> {
     /// Every limit that it names, and the least that is wanted of it.
     fn named(&self) -> Amounts {
         let used = match self.counting {
-            LeaseCounting::Leased => None,
-            LeaseCounting::Used(used) => Some(used),
+            Counting::Leased => None,
+            Counting::Used(used) => Some(used),
         };
         let others = self.returned.keys().chain(used.into_iter().flat_map(Amounts::keys));
         let mut named: Amounts = others.map(|limit| (limit.clone(), Millitokens::ZERO)).collect();
         named.extend(self.wanted.iter().map(|(limit, want)| (limit.clone(), want.least)));
         named
     }
+
+    fn check(&self, named: &Amounts) -> Result<(), AcquireError> {
+        let most = self.wanted.iter().map(|(limit, want)| (limit.clone(), want.most)).collect();
+        check_amounts(named)?;
+        check_amounts(&most)?;
+        check_amounts(self.returned)?;
+        if let Counting::Used(used) = self.counting {
+            check_amounts(used)?;
+        }
+        check_rules(&self.configuration.explicit)?;
+        Ok(())
+    }
+
+    /// Names its limits in a call.
+    fn name(&self, side: &Side, call: &mut Call, named: &Amounts) {
+        side.name(call, named, |limit| {
+            let want = self.wanted.get(limit);
+            let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));
+            let counted = match self.counting {
+                Counting::Leased => None,
+                Counting::Used(used) => Some(amount(used, limit)),
+            };
+            [Some(least), Some(most.max(least)), Some(amount(self.returned, limit)), counted]
+        });
+    }
 }
 
-fn check(order: &LeaseOrder<'_>, named: &Amounts) -> Result<(), AcquireError> {
-    let most = order.wanted.iter().map(|(limit, want)| (limit.clone(), want.most)).collect();
-    check_amounts(named)?;
-    check_amounts(&most)?;
-    check_amounts(order.returned)?;
-    if let LeaseCounting::Used(used) = order.counting {
-        check_amounts(used)?;
-    }
-    check_rules(&order.configuration.explicit)?;
-    Ok(())
-}
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;

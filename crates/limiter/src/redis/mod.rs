@@ -26,6 +26,7 @@
 //! | `tc:rpm` | what was consumed of it, less what was given back |
 //! | `rule:rpm` | its capacity, burst, refill amount and period, and the last two in lowest terms |
 //! | `ids` | the last four requests, newest first |
+//! | `leases` | what the last four leases took, by request |
 //!
 //! A bucket with one limit has `tokens` and `tc`. It expires twice the time after the last write
 //! that its slowest limit needs to fill from empty, a debt included; one with a limit that never
@@ -68,6 +69,8 @@
 //!
 //! One call for an acquire, an adjustment or a look, of any number of limits and with a parent;
 //! nothing is remembered between calls. [`Cost`](crate::Cost) counts units of DynamoDB: none.
+//! With [`LeasedLimiter::leased`](crate::LeasedLimiter) a process decides by itself, and one call
+//! settles and leases more.
 //!
 //! # What is refused, and what is away
 //!
@@ -106,8 +109,6 @@ use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::store::{Adjusted, Correction, Grant, Request, Store};
-
-pub use self::lease::{LeaseCounting, LeaseFailed, LeaseOrder, LeaseWant, Leased};
 
 /// Balances on Redis. Made at once; the first call connects.
 #[derive(Debug)]
@@ -215,7 +216,7 @@ impl Store for RedisStore {
         correction: &Correction<'_>,
         clock: &dyn Clock,
     ) -> Result<Adjusted, AdjustError> {
-        self.correct(correction, clock).await
+        Ok(self.correct(correction, clock).await?.adjusted)
     }
 
     async fn peek(

@@ -12,26 +12,15 @@ pub(super) struct Lost {
     pub(super) error: AcquireError,
     /// It may have been done.
     pub(super) in_doubt: bool,
-    pub(super) attempts: u32,
-}
-
-/// Whether a call may be sent again after an attempt that may have been done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Again {
-    /// It may: the bucket remembers its id, or the call changes nothing.
-    Yes,
-    /// It may not: only its answer tells what it did.
-    No,
 }
 
 impl RedisStore {
-    /// Sends a call until it is answered. `call` makes it, told whether an earlier attempt may have
-    /// been done.
+    /// Sends a call until it is answered: the bucket remembers its id, or it changes nothing. `call`
+    /// makes it, told whether an earlier attempt may have been done.
     pub(super) async fn repeat(
         &self,
         run: &mut Run<'_>,
         script: &Script,
-        again: Again,
         call: impl Fn(&Run<'_>, bool) -> Call,
     ) -> Result<Reply, Lost> {
         let mut in_doubt = false;
@@ -44,7 +33,7 @@ impl RedisStore {
             };
             in_doubt |= leaves_in_doubt(&trouble);
             let may_go_on = run.wait_out(trouble).await;
-            if !may_go_on || in_doubt && again == Again::No {
+            if !may_go_on {
                 let error = match run.given_up() {
                     // It promises that nothing was done.
                     AcquireError::Contended { .. } if in_doubt => {
@@ -52,7 +41,7 @@ impl RedisStore {
                     }
                     error => error,
                 };
-                return Err(Lost { error, in_doubt, attempts: run.attempts });
+                return Err(Lost { error, in_doubt });
             }
         }
     }

@@ -86,6 +86,17 @@ impl Side {
         }
     }
 
+    /// Whether every limit that is asked has a rule here.
+    pub(super) fn knows(&self, asked: &Amounts) -> bool {
+        asked.keys().all(|limit| self.configuration.rule(limit).is_some())
+    }
+
+    /// What is asked of it, before anything was read.
+    pub(super) fn unread(self, amounts: &Amounts) -> Part {
+        let (bucket, configuration) = (self.bucket, self.configuration);
+        Part { bucket, amounts: amounts.clone(), image: None, configuration }
+    }
+
     /// The bucket as the script left it, as far as it was named; and whether it is new.
     pub(super) fn read(
         &self,

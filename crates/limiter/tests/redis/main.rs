@@ -5,7 +5,7 @@
 mod arithmetic;
 mod cluster;
 mod keys;
-mod lease;
+mod leased;
 mod lost;
 mod server;
 

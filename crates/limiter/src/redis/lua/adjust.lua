@@ -3,8 +3,19 @@
 
 local now, id = now_ms(ARGV[1]), ARGV[2]
 local bucket, list = read(KEYS[1], now), named(4, 1)
+
+-- Whether it was done, how the bucket stands, and the limits that it does not have.
+local function answer(status, overrun, dropped)
+  local reply = header(status, now, { bucket }, overrun)
+  state(reply, bucket, list)
+  for _, name in ipairs(dropped) do
+    reply[#reply + 1] = name
+  end
+  return reply
+end
+
 if remembers(bucket, id) then
-  return header(LANDED, now, { bucket })
+  return answer(LANDED, false, {})
 end
 local overrun = ARGV[3] == '1' and is_overrun(bucket)
 local dropped, has_any = {}, false
@@ -14,7 +25,7 @@ end
 for _, one in ipairs(list) do
   local limit, by = bucket.limits[one.name], tonumber(one[1])
   if by < 0 and overrun then
-    return header(AMBIGUOUS, now, { bucket }, overrun)
+    return answer(AMBIGUOUS, overrun, {})
   end
   if limit and by ~= 0 then
     take(limit, by, by)
@@ -26,8 +37,4 @@ end
 if has_any then
   write(bucket, id)
 end
-local reply = header(GRANTED, now, { bucket }, overrun)
-for _, name in ipairs(dropped) do
-  reply[#reply + 1] = name
-end
-return reply
+return answer(GRANTED, overrun, dropped)

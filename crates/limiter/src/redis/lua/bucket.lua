@@ -1,4 +1,5 @@
--- One bucket: a hash with one lastRefill, tokens and tc of every limit, its rule, the last ids.
+-- One bucket: a hash with one lastRefill, tokens and tc of every limit, its rule, the last ids, and
+-- what the last leases took.
 -- Every number is an integer that a double holds exactly; whoever calls has checked the ranges.
 
 local AHEAD_MS, LIMITS_MAX, MOST = 60000, 40, 1e15
@@ -90,6 +91,43 @@ local function is_overrun(bucket)
   return bucket.is_new or string.find(bucket.fields.ids or '', '%S+ %S+ %S+ %S')
 end
 
+-- Whether an id that is not remembered may have been, by what was remembered before it.
+local function has_forgotten(bucket, before)
+  if bucket.is_new or not is_overrun(bucket) then
+    return false
+  end
+  for id in string.gmatch(before, '%S+') do
+    if remembers(bucket, id) then
+      return false
+    end
+  end
+  return true
+end
+
+-- What the write of this id leased, by limit.
+local function lease_of(bucket, id)
+  local leased = {}
+  for entry in string.gmatch(bucket.fields.leases or '', '[^;]+') do
+    local of, amounts = string.match(entry, '^(%S+)(.*)$')
+    if of == id then
+      for name, amount in string.gmatch(amounts, '(%S+) (%S+)') do
+        leased[name] = tonumber(amount)
+      end
+    end
+  end
+  return leased
+end
+
+-- The last four leases with this one, newest first: `id limit amount limit amount;...`.
+local function with_lease(bucket, id, leased)
+  local words = { id }
+  for name, amount in pairs(leased) do
+    words[#words + 1] = name .. string.format(' %.0f', amount)
+  end
+  local entry, before = table.concat(words, ' '), bucket.fields.leases
+  return before and entry .. ';' .. string.match(before, '^[^;]*;?[^;]*;?[^;]*') or entry
+end
+
 -- Gives the bucket this rule of a limit: a new limit is full, a changed one keeps what fits.
 local function configure(bucket, name, rule)
   local before = bucket.limits[name]
@@ -155,8 +193,8 @@ local function expiry_s(bucket)
   return math.max(1, math.min(2 * longest, 1e11))
 end
 
--- Writes what is there now and what was counted since.
-local function write(bucket, id)
+-- Writes what is there now, what was counted since and, of a lease, what it took.
+local function write(bucket, id, leased)
   local values, counted = { 'lastRefill', bucket.last }, {}
   local function set(field, value)
     values[#values + 1] = field
@@ -181,6 +219,9 @@ local function write(bucket, id)
   if id then
     local ids = bucket.fields.ids
     set('ids', ids and id .. ' ' .. string.match(ids, '^%S* ?%S* ?%S*') or id)
+  end
+  if leased and next(leased) then
+    set('leases', with_lease(bucket, id, leased))
   end
   redis.call('HSET', bucket.key, unpack(values))
   -- In the server, whose integers have 64 bits.

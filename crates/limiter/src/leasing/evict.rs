@@ -1,0 +1,64 @@
+//! Making room for keys that are asked for when as many are held as may be.
+//!
+//! No request waits for it: those that asked longest ago are settled in the background, and until
+//! they are, requests of other keys are writes of their own. What cannot be settled stays.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use futures_util::StreamExt as _;
+
+use super::bucket::Bucket;
+use super::engine::{Engine, Extent};
+use super::watch::SETTLING_MAX;
+use crate::clock::Clock;
+use crate::lessor::Lessor;
+
+/// At most this part of what is held is settled at once.
+const PART: usize = 4;
+
+impl<S: Lessor, C: Clock> Engine<S, C> {
+    /// Settles as many buckets as there were requests that found no room, of those that nobody asked
+    /// since `since_ms`, the longest idle first.
+    pub(super) fn make_room(self: &Arc<Self>, watched: &[Arc<Bucket>], since_ms: i64) {
+        let wanted = self.turned_away.swap(0, Ordering::Relaxed);
+        // One key may have asked often.
+        let wanted = wanted.min(self.settings.max_keys / PART + 1);
+        if wanted == 0 || self.is_evicting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let idle_since = |bucket: &Arc<Bucket>| {
+            let books = bucket.books();
+            let used_at_ms = books.as_ref()?.used_at_ms;
+            (used_at_ms < since_ms).then(|| (used_at_ms, bucket.clone()))
+        };
+        let mut idle: Vec<_> = watched.iter().filter_map(idle_since).collect();
+        if idle.len() > wanted {
+            idle.select_nth_unstable_by_key(wanted, |(used_at_ms, _)| *used_at_ms);
+            idle.truncate(wanted);
+        }
+        let engine = self.clone();
+        tokio::spawn(async move {
+            futures_util::stream::iter(idle)
+                .for_each_concurrent(SETTLING_MAX, |(_, bucket)| engine.evict(bucket))
+                .await;
+            engine.is_evicting.store(false, Ordering::Release);
+        });
+    }
+
+    /// Settles a bucket, so that whoever looks next finds nothing there. Asked meanwhile, it leases
+    /// again and stays.
+    async fn evict(self: &Arc<Self>, bucket: Arc<Bucket>) {
+        let flight = bucket.books().as_ref().map(|books| books.flight.clone());
+        let Some(_alone) = flight.and_then(|flight| flight.try_lock_owned().ok()) else { return };
+        let deadline = self.settings.deadline;
+        if let Err(error) = self.write(&bucket, &[], Extent::SettleAll, deadline).await {
+            tracing::debug!(bucket = %bucket.id, %error, "no room was made for others yet");
+            return;
+        }
+        if let Some(books) = bucket.books().as_mut() {
+            bucket.catch_up(books, self.times());
+            books.accounts.iter_mut().for_each(super::account::Account::forget_spent);
+        }
+    }
+}

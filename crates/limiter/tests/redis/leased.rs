@@ -1,0 +1,126 @@
+//! Leased tokens on a server that is far away, and on a cluster.
+
+use std::time::Duration;
+
+use redis::cmd;
+use sluicegate::redis::RedisStore;
+use sluicegate::{
+    Accounting, AcquireError, LeaseMode, LeaseSettings, LeasedLimiter, Limit, TestClock,
+};
+use sluicegate_testkit::{Cable, Cut, RedisCluster, RedisServer, is_redis_under_test};
+
+use super::{T0, at, entity, field, server};
+
+const KEY: &str = "sluicegate:{u}#r";
+const DEADLINE: Duration = Duration::from_secs(20);
+
+type Leased = LeasedLimiter<RedisStore, TestClock>;
+
+fn leased(store: RedisStore, accounting: Accounting) -> (Leased, TestClock) {
+    let (mode, clock) = (LeaseMode::Strict(accounting), TestClock::at(at(T0)));
+    let settings = LeaseSettings { mode, deadline: DEADLINE, ..LeaseSettings::default() };
+    (LeasedLimiter::leased_with(store, clock.clone(), settings).deadline(DEADLINE), clock)
+}
+
+async fn ask(limiter: &Leased) -> Result<(), AcquireError> {
+    let limits = [Limit::quota("l", 10_000)];
+    limiter.acquire("u", "r").consume("l", 1).limits(limits).no_cascade().await.map(drop)
+}
+
+/// What is left and what was consumed.
+async fn stand(server: &RedisServer) -> (i64, i64) {
+    let number = |name| async move { field::<i64>(server, KEY, name).await / 1_000 };
+    (number("tokens").await, number("tc").await)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_lost_is_leased_and_settled_once() {
+    for accounting in [Accounting::AtLease, Accounting::AtSettle] {
+        let Some(server) = server().await else { return };
+        let cable = Cable::to(server.port()).await;
+        let store = RedisStore::new(format!("redis://127.0.0.1:{}/", cable.port())).unwrap();
+        let (limiter, clock) = leased(store, accounting);
+        let mut admitted = 0;
+        for round in 0..40 {
+            if round > 0 {
+                cable.cut(if round % 2 == 0 { Cut::Request } else { Cut::Answer });
+            }
+            // What was held is too old: a write settles it and leases more.
+            clock.advance(Duration::from_millis(1_001));
+            for _ in 0..20 {
+                ask(&limiter).await.unwrap();
+                admitted += 1;
+                clock.advance(Duration::from_millis(1));
+            }
+        }
+        let report = limiter.shutdown(DEADLINE).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        assert_eq!(stand(&server).await, (10_000 - admitted, admitted), "{accounting:?}");
+        assert_eq!(limiter.counters().ambiguous.get(), 0, "the bucket remembers the write before");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_nobody_waited_for_is_found_by_the_next() {
+    let Some(server) = server().await else { return };
+    let (limiter, clock) = leased(RedisStore::new(server.url()).unwrap(), Accounting::AtLease);
+    let mut admitted = 0;
+    for _ in 0..6 {
+        for _ in 0..20 {
+            ask(&limiter).await.unwrap();
+            admitted += 1;
+            clock.advance(Duration::from_millis(1));
+        }
+        clock.advance(Duration::from_millis(1_001));
+        server.send::<()>(cmd("CLIENT").arg("PAUSE").arg(400)).await;
+        // It is in the server, which does it later.
+        let hasty = limiter.clone().deadline(Duration::from_millis(100));
+        let error = ask(&hasty).await.unwrap_err();
+        assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
+    }
+    let report = limiter.shutdown(DEADLINE).await;
+    assert!(report.unsettled.is_empty(), "{report:?}");
+    assert_eq!(stand(&server).await, (10_000 - admitted, admitted));
+    assert_eq!(limiter.counters().ambiguous.get(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_leases_of_a_child_and_of_its_parent() {
+    if !is_redis_under_test() {
+        return;
+    }
+    let cluster = RedisCluster::start().await;
+    let store = RedisStore::cluster(cluster.urls()).unwrap().parents(|id| {
+        let (team, _) = id.as_str().split_once('/')?;
+        Some(entity(team))
+    });
+    let (limiter, clock) = leased(store, Accounting::AtLease);
+    for n in 0..6 {
+        let limits = [Limit::quota("rpm", 60), Limit::per_day("tpm", 100_000)];
+        let ask = |user: &str| {
+            let request = limiter.acquire(format!("team-{n}/{user}"), "r").consume("rpm", 1);
+            request.consume("tpm", 100).limits(limits.clone())
+        };
+        for user in ["a", "b"] {
+            for _ in 0..30 {
+                ask(user).await.unwrap();
+                clock.advance(Duration::from_millis(1));
+            }
+        }
+        // The team has no more, its members have.
+        limiter.flush(DEADLINE).await;
+        let refused = ask("a").await.unwrap_err();
+        let AcquireError::LimitExceeded(refused) = refused else { panic!("{refused:?}") };
+        let short: Vec<_> = refused.violations().map(|limit| limit.entity.to_string()).collect();
+        assert_eq!(short, [format!("team-{n}")]);
+    }
+    let writes = limiter.store().writes();
+    assert!(writes < 6 * 60, "{writes} writes");
+    let report = limiter.shutdown(DEADLINE).await;
+    assert!(report.unsettled.is_empty(), "{report:?}");
+    for n in 0..6 {
+        let stands = limiter.peek(format!("team-{n}/a"), "r").await.unwrap();
+        let consumed: Vec<_> = stands.iter().map(|limit| limit.consumed.get() / 1_000).collect();
+        assert_eq!(consumed, [30, 3_000, 60, 6_000]);
+    }
+}

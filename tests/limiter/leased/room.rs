@@ -1,0 +1,174 @@
+//! As many keys as may be are held: others are served, and get their place.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use sluicegate::{
+    BucketId, CompositeStore, Consistency, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
+    ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+};
+use sluicegate_core::WritePlan;
+use sluicegate_core::keys::ItemKey;
+use tokio::time::Instant;
+
+use super::{Counted, SECOND, consumed, leased};
+use crate::simulated::Simulated;
+
+type Tested<T> = LeasedLimiter<CompositeStore<T>, Simulated>;
+
+const MODES: [LeaseMode; 2] =
+    [LeaseMode::Strict(sluicegate::Accounting::AtLease), LeaseMode::WriteBehind { threshold: 100 }];
+
+fn of_ten<T: Table>(table: T, mode: LeaseMode) -> Tested<T> {
+    let settings = LeaseSettings { mode, max_keys: 10, ..LeaseSettings::default() };
+    let clock = Simulated { start: Instant::now(), off_ms: 0 };
+    leased(table, clock, settings)
+}
+
+fn rpm() -> [Limit; 1] {
+    [Limit::per_minute("rps", 60_000)]
+}
+
+/// Asks for a token of these keys, so many times at an even pace; how often it was granted.
+async fn ask<T: Table>(
+    limiter: &Tested<T>,
+    keys: std::ops::Range<usize>,
+    rounds: u32,
+    time: Duration,
+) -> Vec<i64> {
+    let mut granted = vec![0; keys.len()];
+    for _ in 0..rounds {
+        for (n, key) in keys.clone().enumerate() {
+            let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(rpm());
+            granted[n] += i64::from(request.no_cascade().await.is_ok());
+            assert!(limiter.store().held_keys() <= 10);
+        }
+        tokio::time::sleep(time / rounds).await;
+    }
+    granted
+}
+
+#[tokio::test(start_paused = true)]
+async fn beyond_max_keys_requests_are_writes_until_others_are_settled() {
+    let table = Counted::new(1);
+    let limiter = of_ten(table.clone(), LeaseMode::default());
+    for round in 0..30 {
+        for key in 0..20 {
+            let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(rpm());
+            request.no_cascade().await.unwrap();
+            assert!(limiter.store().held_keys() <= 10, "round {round}");
+        }
+    }
+    // The held ones need hardly any.
+    let writes = table.writes();
+    assert!((300..400).contains(&writes), "{writes} writes");
+    tokio::time::sleep(3 * SECOND).await;
+    assert_eq!(limiter.store().held_keys(), 0);
+    for key in 0..20 {
+        assert_eq!(consumed(&table, &format!("u{key}")).await, 30);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_asked_longest_ago_make_room() {
+    for mode in MODES {
+        let table = Counted::new(1);
+        let (limiter, start) = (of_ten(table.clone(), mode), Instant::now());
+        ask(&limiter, 0..10, 50, SECOND / 20).await;
+        // Others ask, and so do two of the first: by age, all of those would stay for a second.
+        ask(&limiter, 8..16, 40, SECOND / 4).await;
+        assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
+        let mut told = Vec::new();
+        for key in 0..6 {
+            told.push(consumed(&table, &format!("u{key}")).await);
+        }
+        // As many as there are others without a place.
+        assert_eq!(told, [50; 6], "{mode:?}: settled");
+        // Those in their places need hardly a write.
+        let writes = table.writes();
+        ask(&limiter, 8..16, 100, SECOND * 7 / 10).await;
+        let writes = table.writes() - writes;
+        assert!(writes < 100, "{mode:?}: {writes} writes for 800 requests");
+        let report = limiter.shutdown(SECOND).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        for key in 0..16 {
+            let asked = [50, 190, 140][usize::from(key > 7) + usize::from(key > 9)];
+            assert_eq!(consumed(&table, &format!("u{key}")).await, asked, "{mode:?}, {key}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prepared_call_of_a_key_that_lost_its_place_gets_one_again() {
+    let table = Counted::new(1);
+    let limiter = of_ten(table.clone(), LeaseMode::default());
+    let call = limiter.acquire("u0", "r").consume("rps", 1).limits(rpm()).no_cascade();
+    let call = call.prepare().await.unwrap();
+    for _ in 0..3 {
+        for _ in 0..50 {
+            drop(call.acquire().await.unwrap());
+            tokio::time::sleep(SECOND / 1_000).await;
+        }
+        assert!(call.try_acquire().is_some());
+        tokio::time::sleep(2 * SECOND).await;
+        ask(&limiter, 1..200, 1, 2 * SECOND).await;
+    }
+}
+
+/// Writes do not arrive while it is away, or nobody hears that they did.
+#[derive(Debug, Clone)]
+struct Flaky(Counted, Arc<AtomicBool>);
+
+impl Table for Flaky {
+    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
+        if !self.1.load(Ordering::Relaxed) {
+            return self.0.write(bucket, plan).await;
+        }
+        if matches!(bucket.entity.as_str(), "u1" | "u3") {
+            _ = self.0.write(bucket, plan).await;
+        }
+        Err(WriteError::Trouble(Trouble::Away("away".into())))
+    }
+
+    async fn write_together(
+        &self,
+        writes: &[(BucketId, WritePlan)],
+        token: &str,
+    ) -> Result<f64, TogetherError> {
+        self.0.write_together(writes, token).await
+    }
+
+    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
+        if self.1.load(Ordering::Relaxed) {
+            return Err(Trouble::Away("away".into()));
+        }
+        self.0.read(keys, consistency).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_cannot_be_settled_keeps_its_place_and_loses_nothing() {
+    for mode in MODES {
+        let table = Counted::new(1);
+        let is_away = Arc::new(AtomicBool::new(false));
+        let limiter = of_ten(Flaky(table.clone(), is_away.clone()), mode);
+        ask(&limiter, 0..10, 50, SECOND / 20).await;
+        is_away.store(true, Ordering::Relaxed);
+        let refused = ask(&limiter, 10..12, 3, 3 * SECOND).await;
+        assert_eq!(refused, [0, 0], "{mode:?}");
+        assert_eq!(limiter.store().held_keys(), 10, "{mode:?}: nothing was settled");
+
+        is_away.store(false, Ordering::Relaxed);
+        ask(&limiter, 10..12, 100, 2 * SECOND).await;
+        assert!(limiter.store().held_keys() <= 4, "{mode:?}");
+        let report = limiter.shutdown(SECOND).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        for key in 0..10 {
+            assert_eq!(consumed(&table, &format!("u{key}")).await, 50, "{mode:?}, {key}");
+        }
+        // A first commit finds no item, and cannot tell whether there was one.
+        let is_known = limiter.counters().ambiguous.get() == 0;
+        assert!(is_known || mode != MODES[0], "{mode:?}");
+    }
+}

@@ -1,0 +1,236 @@
+//! What a caller of a leased limiter sees, which is the same on every store.
+
+use std::time::Duration;
+
+use sluicegate::{
+    AcquireError, LeaseMode, LeaseSettings, LeasedLimiter, Limit, Settings, TestClock,
+};
+
+use super::SECOND;
+use crate::support::{Engine, T0, at, bucket, name, on_every_store, patient};
+
+type Stopped<E> = LeasedLimiter<<E as Engine>::Store, TestClock>;
+
+/// Longer than any call takes, however busy the machine.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+fn by_hand<E: Engine>(engine: &E, mode: LeaseMode) -> (Stopped<E>, TestClock) {
+    let clock = TestClock::at(at(T0));
+    let settings = LeaseSettings { mode, deadline: DEADLINE, ..LeaseSettings::default() };
+    let store = engine.store(Settings::default());
+    (patient(LeasedLimiter::leased_with(store, clock.clone(), settings)), clock)
+}
+
+async fn consumed<E: Engine>(engine: &E, entity: &str) -> i64 {
+    let stored = engine.image(&bucket(entity, "r")).await;
+    stored.map_or(0, |stored| stored.limits[&name("rps")].consumed.get() / 1_000)
+}
+
+fn rpm() -> [Limit; 1] {
+    [Limit::per_minute("rps", 60_000)]
+}
+
+#[tokio::test]
+async fn a_busy_bucket_costs_a_handful_of_calls() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, clock) = by_hand(&engine, LeaseMode::default());
+        let call = limiter.acquire("busy", "r").consume("rps", 1).limits(rpm()).no_cascade();
+        let call = call.prepare().await.unwrap();
+        for _ in 0..2_000 {
+            drop(call.acquire().await.unwrap());
+            clock.advance(Duration::from_millis(1));
+        }
+        let writes = limiter.store().writes();
+        assert!(writes <= 60, "{writes} writes");
+        let report = limiter.shutdown(DEADLINE).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        assert_eq!(consumed(&engine, "busy").await, 2_000);
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
+async fn a_process_that_was_frozen_hands_out_nothing_of_what_it_held() {
+    async fn suite<E: Engine>(engine: E) {
+        for (entity, mode) in [
+            ("strict", LeaseMode::default()),
+            ("behind", LeaseMode::WriteBehind { threshold: 100 }),
+        ] {
+            let (limiter, clock) = by_hand(&engine, mode);
+            let call = limiter.acquire(entity, "r").consume("rps", 1).limits(rpm()).no_cascade();
+            let call = call.prepare().await.unwrap();
+            while call.try_acquire().is_none() {
+                drop(call.acquire().await.unwrap());
+                clock.advance(Duration::from_millis(1));
+            }
+            clock.advance(Duration::from_millis(1_001));
+            assert!(call.try_acquire().is_none(), "{mode:?}");
+            drop(call.acquire().await.unwrap());
+        }
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
+async fn a_flush_leaves_nothing_behind() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, clock) = by_hand(&engine, LeaseMode::default());
+        for invocation in 1..=3 {
+            for _ in 0..20 {
+                let request = limiter.acquire("flushed", "r").consume("rps", 1).limits(rpm());
+                request.no_cascade().await.unwrap();
+                clock.advance(Duration::from_millis(1));
+            }
+            let report = limiter.flush(DEADLINE).await;
+            assert!(report.unsettled.is_empty(), "{report:?}");
+            assert_eq!(consumed(&engine, "flushed").await, 20 * invocation);
+        }
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
+async fn after_a_shutdown_every_request_is_a_write() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, _) = by_hand(&engine, LeaseMode::default());
+        let ask = || limiter.acquire("shut", "r").consume("rps", 1).limits(rpm()).no_cascade();
+        ask().await.unwrap();
+        limiter.shutdown(DEADLINE).await;
+        for asked in 2..=11 {
+            ask().await.unwrap();
+            assert_eq!(consumed(&engine, "shut").await, asked);
+        }
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
+async fn child_and_parent_are_decided_together() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, _) = by_hand(&engine, LeaseMode::default());
+        let ask = |entity: &'static str| {
+            let limits = [Limit::per_minute("rps", 30)];
+            let request = limiter.acquire(entity, "r").consume("rps", 1).limits(limits);
+            request.parent_limits([Limit::per_minute("rps", 40)]).cascade_to("org")
+        };
+        for _ in 0..30 {
+            ask("c0").await.unwrap();
+        }
+        let Err(AcquireError::LimitExceeded(refused)) = ask("c0").await else { panic!("admitted") };
+        let violated = refused.limits.iter().map(|l| (l.entity.as_str(), l.is_violated()));
+        assert_eq!(violated.collect::<Vec<_>>(), [("c0", true), ("org", false)]);
+        for _ in 0..10 {
+            ask("c1").await.unwrap();
+        }
+        let Err(AcquireError::LimitExceeded(refused)) = ask("c1").await else { panic!("admitted") };
+        let is_org = |l: &sluicegate::LimitStatus| l.entity.as_str() == "org" && l.is_violated();
+        assert!(refused.limits.iter().any(is_org));
+        limiter.shutdown(DEADLINE).await;
+        let spent = [consumed(&engine, "c0").await, consumed(&engine, "c1").await];
+        assert_eq!((spent, consumed(&engine, "org").await), ([30, 10], 40));
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
+async fn corrections_stay_in_memory_and_debts_go_through() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, _) = by_hand(&engine, LeaseMode::default());
+        let ask = |tokens| {
+            let request = limiter.acquire("owing", "r").consume("rps", tokens);
+            request.limits([Limit::per_minute("rps", 1_000)]).no_cascade()
+        };
+        let lease = ask(100).await.unwrap();
+        let before = consumed(&engine, "owing").await;
+        lease.adjust("rps", -60).await.unwrap();
+        lease.adjust("rps", 20).await.unwrap();
+        lease.adjust("rps", 40).await.unwrap();
+        assert_eq!(consumed(&engine, "owing").await, before);
+        // More than is held: a debt.
+        lease.adjust("rps", 1_000).await.unwrap();
+        ask(1).await.unwrap_err();
+        let report = limiter.shutdown(DEADLINE).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        assert_eq!(consumed(&engine, "owing").await, 1_100);
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
+async fn a_refusal_names_the_exact_wait() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, clock) = by_hand(&engine, LeaseMode::default());
+        let ask = || {
+            let request = limiter.acquire("waiting", "r").consume("rps", 1);
+            request.limits([Limit::per_minute("rps", 60)]).no_cascade()
+        };
+        for _ in 0..60 {
+            drop(ask().await.unwrap());
+        }
+        for _ in 0..3 {
+            let Err(AcquireError::LimitExceeded(refused)) = ask().await else { panic!("admitted") };
+            let wait = refused.retry_after.unwrap();
+            assert_eq!(wait, SECOND);
+            clock.advance(wait - Duration::from_millis(1));
+            ask().await.unwrap_err();
+            clock.advance(Duration::from_millis(1));
+            ask().await.unwrap();
+        }
+        assert_eq!(sluicegate::Clock::now(&clock), at(T0 + 3_000));
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
+async fn what_is_given_back_cancels_before_it_is_committed() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, _) = by_hand(&engine, LeaseMode::WriteBehind { threshold: 50 });
+        for _ in 0..500 {
+            let request = limiter.acquire("back", "r").consume("rps", 1).limits(rpm());
+            request.no_cascade().await.unwrap().release().await.unwrap();
+        }
+        limiter.shutdown(DEADLINE).await;
+        assert_eq!((limiter.store().writes(), consumed(&engine, "back").await), (0, 0));
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
+async fn a_thousand_requests_behind_cost_a_commit_for_every_fifty() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, _) = by_hand(&engine, LeaseMode::WriteBehind { threshold: 50 });
+        let ask = || {
+            let request = limiter.acquire("behind", "r").consume("rps", 1);
+            request.limits([Limit::per_hour("rps", 1_000)]).no_cascade()
+        };
+        for _ in 0..1_000 {
+            ask().await.unwrap();
+        }
+        let Err(AcquireError::LimitExceeded(refused)) = ask().await else { panic!("admitted") };
+        assert_eq!(refused.retry_after, Some(Duration::from_millis(3_600)));
+        let writes = limiter.store().writes();
+        // The commits, and the refusal.
+        assert!(writes <= 25, "{writes} writes");
+        let report = limiter.shutdown(DEADLINE).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        assert_eq!(consumed(&engine, "behind").await, 1_000);
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
+async fn more_than_the_threshold_is_debited_before_it_is_granted() {
+    async fn suite<E: Engine>(engine: E) {
+        let (limiter, _) = by_hand(&engine, LeaseMode::WriteBehind { threshold: 5 });
+        let ask = |tokens| {
+            let request = limiter.acquire("large", "r").consume("rps", tokens);
+            request.limits([Limit::per_minute("rps", 100)]).no_cascade()
+        };
+        ask(40).await.unwrap();
+        assert_eq!(consumed(&engine, "large").await, 40);
+        ask(61).await.unwrap_err();
+        ask(60).await.unwrap();
+        ask(1).await.unwrap_err();
+    }
+    on_every_store!(suite);
+}
