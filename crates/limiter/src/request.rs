@@ -218,6 +218,11 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
 }
 
 impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
+    /// How long a call may take, if that was said.
+    pub(crate) const fn said_deadline(&self) -> Option<Duration> {
+        self.deadline
+    }
+
     /// The limiter, and a request for at least something.
     pub(crate) fn checked(self) -> Result<(&'a Limiter<S, C>, Request), InvalidRequest> {
         let limiter = self.limiter;

@@ -1,13 +1,16 @@
 //! The store that hands out what it holds and asks another for the rest.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait};
 
 use super::Leased;
 use super::bucket::Bucket;
 use super::cell::Ask;
 use super::engine::Spent;
+use super::keys::KeyRef;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
@@ -218,6 +221,19 @@ impl<T: Table, C: Clock> Store for Leased<T, C> {
             }
         }
         Ok(limits)
+    }
+
+    async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
+        self.engine.store.check(clock, deadline).await
+    }
+
+    fn acquire_held(&self, request: &Request) -> Option<Grant> {
+        let key = KeyRef { entity: request.entity.as_str(), resource: &request.resource };
+        self.engine.known(&key).filter(|bucket| bucket.is_watched())?;
+        // A parent or limits that have to be looked up first are not waited for.
+        let wants = self.wanted_by(request).now_or_never()?.ok()??;
+        let is_taken = self.take_held(&wants, None);
+        is_taken.then(|| Spent::default().granted(wants.into_iter().map(|want| want.part)))
     }
 
     fn counters(&self) -> &Counters {
