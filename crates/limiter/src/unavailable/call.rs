@@ -176,7 +176,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             OnUnavailable::Local => {
                 let now = self.clock().now();
                 let parts = self.outage().local().take(request, now, self.counters())?;
-                self.keep();
+                // Where the store was not asked, somebody looked for it a moment ago.
+                if matches!(cause, Cause::Unanswered(_)) || !self.outage().has_keeper() {
+                    self.keep();
+                }
                 parts
             }
         };
