@@ -52,7 +52,11 @@ impl Refill {
     /// clock that is behind claims nothing).
     #[must_use]
     pub fn gap(self, refilled_at: EpochMillis, now: EpochMillis) -> i128 {
-        self.accrued(now.max(refilled_at)) - self.accrued(refilled_at)
+        // Two wide divisions less, for all who ask within a millisecond.
+        if now <= refilled_at {
+            return 0;
+        }
+        self.accrued(now) - self.accrued(refilled_at)
     }
 }
 

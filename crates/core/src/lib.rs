@@ -26,6 +26,7 @@
 
 mod accrual;
 mod adjust;
+mod alone;
 mod batch;
 mod bucket;
 mod claim;

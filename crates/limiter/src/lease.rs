@@ -23,7 +23,7 @@ pub struct Lease<S, C> {
     limiter: Limiter<S, C>,
     deadline: Duration,
     parts: Vec<Part>,
-    /// What became of each part since.
+    /// What became of each part since; none where the store took nothing, and nothing can.
     accounts: Mutex<Vec<Account>>,
     shadowed: Option<LimitExceeded>,
     degraded: Option<Degraded>,
@@ -72,9 +72,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
     /// Of nothing, or of parts that the store knows nothing of.
     fn unwritten(limiter: &Limiter<S, C>, deadline: Duration, parts: Vec<Part>) -> Self {
         let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
-        let accounts = parts.iter().map(|part| Account::new(part.amounts.clone()));
-        let accounts = Mutex::new(accounts.collect());
-        let (shadowed, degraded) = (None, None);
+        let (accounts, shadowed, degraded) = (Mutex::default(), None, None);
         Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed, degraded, cost }
     }
 
@@ -189,12 +187,13 @@ impl<S: Store, C: Clock> Lease<S, C> {
     pub fn remaining(&self) -> Vec<Remaining> {
         let now = self.limiter.clock().now();
         let accounts = self.accounts();
-        let of_part = |(part, account): (&Part, &Account)| -> Vec<Remaining> {
+        let of_part = |(n, part): (usize, &Part)| -> Vec<Remaining> {
             let remaining = |(limit, granted): (&LimitName, &Millitokens)| {
                 let image = part.image.as_ref()?;
                 let bucket = image.limits.get(limit)?;
                 let rule = bucket.rule;
-                let adjusted = account.taken(limit).get() - granted.get();
+                let taken = accounts.get(n).map_or(*granted, |account| account.taken(limit));
+                let adjusted = taken.get() - granted.get();
                 // After the cap: what a full bucket would have earned meanwhile is not there to
                 // forgive an adjustment.
                 let worth = rule.effective(bucket.tokens, image.refilled_at, now);
@@ -205,7 +204,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
             };
             part.amounts.iter().filter_map(remaining).collect()
         };
-        self.parts.iter().zip(accounts.iter()).flat_map(of_part).collect()
+        self.parts.iter().enumerate().flat_map(of_part).collect()
     }
 
     /// Whether a limit of the request is nearly used up: see [`Limiter::near_share`].

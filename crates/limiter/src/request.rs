@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, LimitName, Millitokens, Resource, Rules};
+use smol_str::SmolStr;
 
 use self::send::{attempt, wait_for};
 use crate::clock::Clock;
@@ -28,8 +29,8 @@ pub use peek::PeekRequest;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireRequest<L> {
     limiter: L,
-    entity: String,
-    resource: String,
+    entity: SmolStr,
+    resource: SmolStr,
     amounts: Vec<(String, i128)>,
     limits: Vec<Limit>,
     parent_limits: Option<Vec<Limit>>,
@@ -50,8 +51,8 @@ impl AcquireRequest<()> {
     pub fn new(entity: impl AsRef<str>, resource: impl AsRef<str>) -> Self {
         Self {
             limiter: (),
-            entity: entity.as_ref().to_owned(),
-            resource: resource.as_ref().to_owned(),
+            entity: SmolStr::new(entity),
+            resource: SmolStr::new(resource),
             amounts: Vec::new(),
             limits: Vec::new(),
             parent_limits: None,
@@ -218,6 +219,11 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
 }
 
 impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
+    /// How long a call may take, if that was said.
+    pub(crate) const fn said_deadline(&self) -> Option<Duration> {
+        self.deadline
+    }
+
     /// The limiter, and a request for at least something.
     pub(crate) fn checked(self) -> Result<(&'a Limiter<S, C>, Request), InvalidRequest> {
         let limiter = self.limiter;

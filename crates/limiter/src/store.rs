@@ -65,6 +65,12 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
+    /// Grants what it holds in this process, without asking anybody: it is asked for this, and not
+    /// to [`acquire`](Self::acquire), while nobody answers it. Most stores hold nothing.
+    fn acquire_held(&self, _request: &Request) -> Option<Grant> {
+        None
+    }
+
     /// What it counted so far.
     fn counters(&self) -> &Counters;
 }

@@ -2,6 +2,7 @@
 
 mod breaker;
 mod denied;
+mod leased;
 mod local;
 mod matrix;
 mod policy;

@@ -72,6 +72,11 @@ const REFUND_MAX: u64 = cell::POOL_MAX / 4;
 /// Giving back ([`Lease::release`](crate::Lease::release)) and correcting downwards costs no call;
 /// correcting upwards takes from what is held, or goes to the store when that is not enough.
 ///
+/// While the store is away, what is held is handed out as before: for `max_age` at most, or up to the
+/// threshold. Of a bucket of which nothing is held, [`OnUnavailable`](crate::OnUnavailable) decides,
+/// and a lease says so ([`Lease::degraded`](crate::Lease::degraded)). Corrections need the store then,
+/// those downwards too: they are [`Unavailable`](crate::AdjustError::Unavailable) and can be repeated.
+///
 /// Of a bucket whose tokens are held, [`Lease::remaining`](crate::Lease::remaining) is what the table
 /// had left when it answered last: neither what this process holds nor what it has not written yet.
 pub type LeasedLimiter<S, C = SystemClock> = Limiter<Leased<S, C>, C>;

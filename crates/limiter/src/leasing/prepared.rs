@@ -1,6 +1,7 @@
 //! A request that is made over and over: put together once, then a few atomic operations each time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate_core::{BucketId, EntityId};
 
@@ -15,7 +16,8 @@ use crate::lease::Lease;
 use crate::lessor::Lessor;
 use crate::limiter::Limiter;
 use crate::request::AcquireRequest;
-use crate::store::{Cascade, Grant, Request};
+use crate::store::{Cascade, Grant, Part, Request};
+use crate::unavailable::{Degraded, Granted};
 
 /// A request to a [`LeasedLimiter`](crate::LeasedLimiter) that was checked once: as long as the
 /// process holds tokens, it is decided without a call, a lock or an allocation.
@@ -38,6 +40,8 @@ use crate::store::{Cascade, Grant, Request};
 pub struct Prepared<S, C> {
     limiter: Limiter<Leased<S, C>, C>,
     request: Request,
+    /// The deadline that was said with the request.
+    deadline: Option<Duration>,
     wants: Vec<Wants>,
 }
 
@@ -54,19 +58,22 @@ enum Source {
     /// Another entity's bucket, and whatever others are prepared.
     Other(Arc<Bucket>),
     /// Whatever was found when it was not held.
-    Asked(Box<(Vec<Wants>, Spent)>),
-    Store(Box<Grant>),
+    Asked(Box<Grant>),
+    /// Nothing of the store, which is away.
+    Degraded(Box<(Degraded, Vec<Part>)>),
 }
 
 impl<S: Lessor, C: Clock> AcquireRequest<&Limiter<Leased<S, C>, C>> {
     /// Checks the request and looks up what it needs to know, so that it can be made over and over.
     ///
     /// # Errors
-    /// As for awaiting it; a limit that is short is no error here.
+    /// As for awaiting it; a limit that is short is no error here. `Unavailable`, under every
+    /// setting, where limits or a parent have to be looked up and the store is away.
     pub async fn prepare(self) -> Result<Prepared<S, C>, AcquireError> {
+        let deadline = self.said_deadline();
         let (limiter, request) = self.checked()?;
         let wants = limiter.store().wanted_by(&request).await?.unwrap_or_default();
-        Ok(Prepared { limiter: limiter.clone(), request, wants })
+        Ok(Prepared { limiter: limiter.clone(), request, deadline, wants })
     }
 }
 
@@ -160,7 +167,7 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
 
     /// What is wanted of the buckets that it was prepared for is wanted of those very ones, though
     /// nobody but this call may know them any more.
-    fn with_own<'a>(&self, wants: &'a mut [Wants]) -> &'a [Wants] {
+    fn with_own(&self, mut wants: Vec<Wants>) -> Vec<Wants> {
         for (want, own) in wants.iter_mut().zip(&self.wants) {
             let (found, own) = (&want.bucket, &own.bucket);
             let is_same = found.id == own.id && Arc::ptr_eq(&found.limits, &own.limits);
@@ -171,29 +178,33 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
         wants
     }
 
+    async fn acquired(&self, request: &Request) -> Result<Grant, AcquireError> {
+        let (store, clock) = (self.limiter.store(), self.limiter.clock());
+        let wants = store.wanted_by(request).await?.map(|wants| self.with_own(wants));
+        store.acquire_wanted(wants, request, clock).await
+    }
+
     #[cold]
-    async fn ask(&self, request: Request) -> Result<Ticket<'_, S, C>, AcquireError> {
-        let store = self.limiter.store();
-        let from = match store.wanted_by(&request).await? {
-            None => None,
-            Some(mut wants) => match store.take_all(self.with_own(&mut wants), &request).await {
-                None => None,
-                Some(Ok(spent)) => Some(Source::Asked(Box::new((wants, spent)))),
-                Some(Err(error)) => return Err(error),
-            },
-        };
-        let from = match from {
-            Some(from) => from,
-            None => {
-                let clock = self.limiter.clock();
-                Source::Store(Box::new(store.store().acquire(&request, clock).await?))
-            }
+    async fn ask(&self, mut request: Request) -> Result<Ticket<'_, S, C>, AcquireError> {
+        request.deadline = self.limiter.call_time(self.deadline);
+        let from = match self.limiter.take_by(&request, self.acquired(&request)).await? {
+            Granted::Store(grant) => Source::Asked(Box::new(grant)),
+            Granted::Degraded(degraded, parts) => Source::Degraded(Box::new((degraded, parts))),
         };
         Ok(Ticket { prepared: self, from })
     }
 }
 
 impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
+    /// Why it was granted without the store, where it was: see [`Lease::degraded`].
+    #[must_use]
+    pub fn degraded(&self) -> Option<&Degraded> {
+        match &self.from {
+            Source::Degraded(granted) => Some(&granted.0),
+            _ => None,
+        }
+    }
+
     /// Gives the tokens back to the process, which gives them to others or back to the bucket.
     pub fn release(self) {
         let store = self.prepared.limiter.store();
@@ -205,8 +216,8 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
                     store.give_back(want, (n == 0).then_some(bucket));
                 }
             }
-            Source::Asked(asked) => asked.0.iter().for_each(|want| store.give_back(want, None)),
-            Source::Store(grant) => {
+            Source::Degraded(_) => {}
+            Source::Asked(grant) => {
                 for part in &grant.parts {
                     if let Some(want) = store.wants(part.clone()) {
                         store.give_back(&want, None);
@@ -219,7 +230,8 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
     /// The tokens as a lease, to be adjusted.
     #[must_use]
     pub fn into_lease(self) -> Lease<Leased<S, C>, C> {
-        let Prepared { limiter, request, wants } = self.prepared;
+        let Prepared { limiter, deadline, wants, .. } = self.prepared;
+        let deadline = limiter.correction_time(*deadline);
         let grant = match self.from {
             Source::Prepared => {
                 Spent::default().granted(wants.iter().map(|want| want.part.clone()))
@@ -229,10 +241,13 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
                 parts[0].bucket = BucketId { ..bucket.id.clone() };
                 Spent::default().granted(parts)
             }
-            Source::Asked(asked) => asked.1.granted(asked.0.into_iter().map(|want| want.part)),
-            Source::Store(grant) => *grant,
+            Source::Asked(grant) => *grant,
+            Source::Degraded(granted) => {
+                let (degraded, parts) = *granted;
+                return Lease::degraded_by(limiter, deadline, degraded, parts);
+            }
         };
-        Lease::granted(limiter, request.deadline, grant)
+        Lease::granted(limiter, deadline, grant)
     }
 }
 

@@ -1,13 +1,16 @@
 //! The store that hands out what it holds and asks another for the rest.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait};
 
 use super::Leased;
 use super::bucket::Bucket;
 use super::cell::Ask;
 use super::engine::Spent;
+use super::keys::KeyRef;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
@@ -102,6 +105,26 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         Some(Ok(total))
     }
 
+    /// Takes from the buckets of a request, or from the store where they cannot be leased from.
+    pub(super) async fn acquire_wanted(
+        &self,
+        wants: Option<Vec<Wants>>,
+        request: &Request,
+        clock: &dyn Clock,
+    ) -> Result<Grant, AcquireError> {
+        if let Some(wants) = wants {
+            match self.take_all(&wants, request).await {
+                Some(Ok(spent)) => {
+                    return Ok(spent.granted(wants.into_iter().map(|want| want.part)));
+                }
+                Some(Err(error)) => return Err(error),
+                // As many buckets are held as may be.
+                None => {}
+            }
+        }
+        self.engine.store.acquire(request, clock).await
+    }
+
     /// A refusal names every limit of the request, those of the other bucket as not short.
     fn with_others(&self, error: AcquireError, wants: &[Wants], refused: usize) -> AcquireError {
         let AcquireError::LimitExceeded(mut exceeded) = error else { return error };
@@ -148,15 +171,8 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
 
 impl<S: Lessor, C: Clock> Store for Leased<S, C> {
     async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
-        let Some(wants) = self.wanted_by(request).await? else {
-            return self.engine.store.acquire(request, clock).await;
-        };
-        match self.take_all(&wants, request).await {
-            Some(Ok(spent)) => Ok(spent.granted(wants.into_iter().map(|want| want.part))),
-            Some(Err(error)) => Err(error),
-            // As many buckets are held as may be.
-            None => self.engine.store.acquire(request, clock).await,
-        }
+        let wants = self.wanted_by(request).await?;
+        self.acquire_wanted(wants, request, clock).await
     }
 
     async fn adjust(
@@ -218,6 +234,19 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
             }
         }
         Ok(limits)
+    }
+
+    async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
+        self.engine.store.check(clock, deadline).await
+    }
+
+    fn acquire_held(&self, request: &Request) -> Option<Grant> {
+        let key = KeyRef { entity: request.entity.as_str(), resource: &request.resource };
+        self.engine.known(&key).filter(|bucket| bucket.cell.is_watched())?;
+        // A parent or limits that have to be looked up first are not waited for.
+        let wants = self.wanted_by(request).now_or_never()?.ok()??;
+        let is_taken = self.take_held(&wants, None);
+        is_taken.then(|| Spent::default().granted(wants.into_iter().map(|want| want.part)))
     }
 
     fn counters(&self) -> &Counters {

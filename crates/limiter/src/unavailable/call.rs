@@ -73,14 +73,30 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Acquires from the store or, where it is away, as the limiter is told to.
     pub(crate) async fn take(&self, request: &Request) -> Result<Granted, AcquireError> {
+        self.take_by(request, self.store().acquire(request, self.clock())).await
+    }
+
+    /// The same, from the store in this way.
+    pub(crate) async fn take_by(
+        &self,
+        request: &Request,
+        acquire: impl Future<Output = Result<Grant, AcquireError>> + Send,
+    ) -> Result<Granted, AcquireError> {
         let Some(permit) = self.permit() else {
+            if let Some(grant) = self.store().acquire_held(request) {
+                return Ok(Granted::Store(grant));
+            }
             let not_asked = self.outage().not_asked();
             let cause = Cause::NotAsked { since: not_asked.since };
             return self.degrade(request, cause, || not_asked.into());
         };
         // Apart: what decides without the store need not carry the room that the store's part takes.
-        let result = Box::pin(self.store().acquire(request, self.clock())).await;
-        self.note(permit, &result);
+        let result = Box::pin(acquire).await;
+        match &result {
+            // Nobody was asked: it was held.
+            Ok(grant) if grant.path.is_none() => drop(permit),
+            result => self.note(permit, result),
+        }
         match result {
             Ok(grant) => {
                 if self.options().on_unavailable == OnUnavailable::Local {
@@ -169,7 +185,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             OnUnavailable::Local => {
                 let now = self.clock().now();
                 let parts = self.outage().local().take(request, now, self.counters())?;
-                self.keep();
+                // Where the store was not asked, somebody looked for it a moment ago.
+                if matches!(cause, Cause::Unanswered(_)) || !self.outage().has_keeper() {
+                    self.keep();
+                }
                 parts
             }
         };

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{FutureExt as _, join_all};
+use quick_cache::DefaultHashBuilder;
 use sluicegate_core::{Amounts, BucketId, Configuration, Millitokens, RequestId};
 
 use crate::clock::Clock;
@@ -31,7 +32,7 @@ pub(super) struct Debts {
 
 #[derive(Debug, Default)]
 struct Books {
-    owed: HashMap<BucketId, Owed>,
+    owed: HashMap<BucketId, Owed, DefaultHashBuilder>,
     /// What is being taken. An id stands for one amount: what comes later is another debt.
     sent: VecDeque<Debt>,
     has_said_full: bool,

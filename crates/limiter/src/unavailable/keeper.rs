@@ -36,6 +36,11 @@ impl Outage {
         self.circuit.now_ms().saturating_add(time_ms).max(1)
     }
 
+    /// Whether somebody looks for the store, as far as is known without a look at the time.
+    pub(super) fn has_keeper(&self) -> bool {
+        self.keeper.until_ms.load(Ordering::SeqCst) > 0
+    }
+
     /// True for the one who is to start the task.
     fn claim_keeper(&self) -> bool {
         let until_ms = self.keeper.until_ms.load(Ordering::SeqCst);

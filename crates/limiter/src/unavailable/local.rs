@@ -45,6 +45,8 @@ struct Seen {
 #[derive(Debug)]
 struct Bucket {
     image: Arc<CompositeBucket>,
+    /// What the image follows.
+    configuration: Arc<Configuration>,
     /// What it began with: what the store says since then is newer.
     began: Option<Arc<Seen>>,
 }
@@ -92,6 +94,9 @@ impl Local {
         now: EpochMillis,
         counters: &Counters,
     ) -> Result<Vec<Part>, AcquireError> {
+        if let Some(part) = self.take_again(request, now, counters) {
+            return Ok(vec![part]);
+        }
         let sides = self.sides(request);
         let id = new_id();
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -111,11 +116,39 @@ impl Local {
         let mut parts = Vec::with_capacity(sides.len());
         for (side, image) in sides.into_iter().zip(taken) {
             let Side { bucket, amounts, configuration, seen } = side;
-            buckets.insert(bucket.clone(), Bucket { image: image.clone(), began: seen });
+            let own =
+                Bucket { image: image.clone(), configuration: configuration.clone(), began: seen };
+            buckets.insert(bucket.clone(), own);
             self.debts.owe(&bucket, &amounts, &configuration, counters);
             parts.push(Part { bucket, amounts, image: Some(image), configuration });
         }
         Ok(parts)
+    }
+
+    /// Takes from one bucket that was taken from before by the same limits, in place: most of an
+    /// outage. `None`, and nothing is taken, where there is more to decide.
+    fn take_again(&self, request: &Request, now: EpochMillis, counters: &Counters) -> Option<Part> {
+        let (entity, resource) = (request.entity.clone(), request.resource.clone());
+        let id = BucketId { entity, resource };
+        let seen = self.seen.get(&id);
+        let has_parent = match &request.cascade {
+            Cascade::No => false,
+            Cascade::To(_) => true,
+            Cascade::Stored => seen.as_ref().is_some_and(|seen| seen.parent.is_some()),
+        };
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bucket = buckets.get_mut(&id)?;
+        if has_parent
+            || !bucket.is_newest(seen.as_ref())
+            || !names(&bucket.configuration, &request.limits)
+            || !Arc::make_mut(&mut bucket.image).take_alone(&request.amounts, now)
+        {
+            return None;
+        }
+        let (image, configuration) = (bucket.image.clone(), bucket.configuration.clone());
+        self.debts.owe(&id, &request.amounts, &configuration, counters);
+        let amounts = request.amounts.clone();
+        Some(Part { bucket: id, amounts, image: Some(image), configuration })
     }
 
     fn sides(&self, request: &Request) -> Vec<Side> {
@@ -149,7 +182,7 @@ impl Local {
             None => Arc::new(Configuration::explicit(explicit.clone())),
             Some(seen) => {
                 let known = &seen.configuration;
-                if explicit.iter().all(|(limit, rule)| known.rule(limit) == Some(*rule)) {
+                if names(known, explicit) {
                     known.clone()
                 } else {
                     let mut rules = known.rules();
@@ -168,12 +201,7 @@ impl Local {
         side: &Side,
     ) -> Option<Arc<CompositeBucket>> {
         let own = buckets.get(&side.bucket);
-        let is_newest = |own: &&Bucket| match (&own.began, &side.seen) {
-            (Some(began), Some(seen)) => Arc::ptr_eq(began, seen),
-            (_, None) => true,
-            (None, Some(_)) => false,
-        };
-        if let Some(own) = own.filter(is_newest) {
+        if let Some(own) = own.filter(|own| own.is_newest(side.seen.as_ref())) {
             return Some(own.image.clone());
         }
         let said = side.seen.as_ref()?.image.as_ref()?;
@@ -188,6 +216,22 @@ impl Local {
             }
         }
         Some(Arc::new(image))
+    }
+}
+
+/// Whether a configuration has these very limits.
+fn names(configuration: &Configuration, limits: &Rules) -> bool {
+    limits.iter().all(|(limit, rule)| configuration.rule(limit) == Some(*rule))
+}
+
+impl Bucket {
+    /// Whether the store has said nothing of it since it began.
+    fn is_newest(&self, seen: Option<&Arc<Seen>>) -> bool {
+        match (&self.began, seen) {
+            (Some(began), Some(seen)) => Arc::ptr_eq(began, seen),
+            (_, None) => true,
+            (None, Some(_)) => false,
+        }
     }
 }
 

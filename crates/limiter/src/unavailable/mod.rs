@@ -25,6 +25,8 @@ pub(crate) use self::call::Granted;
 /// What an acquire comes to while the store is away: it does not answer by the deadline, or has not
 /// answered for a while and is not asked.
 ///
+/// A [`LeasedLimiter`](crate::LeasedLimiter) first hands out what it holds.
+///
 /// A store that answers is not away, whatever it says: a limit that is short, contention and
 /// throttling, a missing permission or table are errors under every setting. Else a permission that
 /// is missing would admit everything for ever.

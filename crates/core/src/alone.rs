@@ -1,0 +1,127 @@
+//! Taking from an image that nobody else writes: what [`decide`](crate::decide) and its plan come
+//! to, in place.
+
+use crate::decide::is_clock_ahead;
+use crate::take::amount;
+use crate::{Amounts, CompositeBucket, EpochMillis, Millitokens};
+
+impl CompositeBucket {
+    /// Claims the refill of every limit up to `now` and takes. The configuration must be the one
+    /// that the image follows already.
+    ///
+    /// False, and nothing is changed, where a limit is missing or short, or a clock is wrong: then
+    /// [`decide`](crate::decide) says what to do.
+    #[must_use]
+    pub fn take_alone(&mut self, amounts: &Amounts, now: EpochMillis) -> bool {
+        if is_clock_ahead(self, now) {
+            return false;
+        }
+        let since = self.refilled_at;
+        let is_enough = amounts.iter().all(|(limit, amount)| {
+            let bucket = self.limits.get(limit);
+            bucket.is_some_and(|held| held.rule.effective(held.tokens, since, now) >= *amount)
+        });
+        if !is_enough {
+            return false;
+        }
+        for (limit, bucket) in &mut self.limits {
+            let amount = i128::from(amount(amounts, limit).get());
+            let held = bucket.rule.effective(bucket.tokens, since, now);
+            bucket.tokens = Millitokens::saturating(i128::from(held.get()) - amount);
+            bucket.consumed = Millitokens::saturating(i128::from(bucket.consumed.get()) + amount);
+        }
+        self.refilled_at = now.max(since);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        Acquire, Bucket, ClaimInterval, Configuration, Decision, EntityId, LimitName, Presume,
+        Refill, RequestId, Resource, Rule, Rules, RulesHash, decide,
+    };
+
+    const T0: i64 = 1_769_608_800_000;
+
+    fn at(millis: i64) -> EpochMillis {
+        EpochMillis::new(millis).unwrap()
+    }
+
+    fn milli(amount: i64) -> Millitokens {
+        Millitokens::new(amount).unwrap()
+    }
+
+    fn rule() -> impl Strategy<Value = Rule> {
+        (1..1_000_i64, 0..1_000_i64, 1..100_000_i64).prop_map(|(burst, amount, period_ms)| {
+            Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap()
+        })
+    }
+
+    fn image(limits: Vec<(Rule, i64)>) -> CompositeBucket {
+        let name = |n| LimitName::new(format!("l{n}")).unwrap();
+        let limits: Vec<_> = (0..).map(name).zip(limits).collect();
+        let rules: Rules = limits.iter().map(|(limit, (rule, _))| (limit.clone(), *rule)).collect();
+        let bucket = |rule, tokens| Bucket { rule, tokens: milli(tokens), consumed: milli(7) };
+        CompositeBucket {
+            entity: EntityId::new("u").unwrap(),
+            resource: Resource::new("r").unwrap(),
+            refilled_at: at(T0),
+            limits: limits.into_iter().map(|(name, (rule, t))| (name, bucket(rule, t))).collect(),
+            expires_at_s: None,
+            config_epoch: None,
+            rules_hash: Some(RulesHash::of(&rules)),
+            request_ids: Vec::new(),
+        }
+    }
+
+    /// What is there of every limit, and what was consumed.
+    fn worth(image: &CompositeBucket, now: EpochMillis) -> Vec<(Millitokens, Millitokens)> {
+        let of = |bucket: &Bucket| {
+            (bucket.rule.effective(bucket.tokens, image.refilled_at, now), bucket.consumed)
+        };
+        image.limits.values().map(of).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn it_comes_to_what_a_decision_does(
+            limits in prop::collection::vec((rule(), -500..1_500_i64), 1..4),
+            asks in prop::collection::btree_map(0..4_usize, 1..1_200_i64, 1..3),
+            later in prop_oneof![-120_000..120_000_i64, Just(0), 0..1_000_i64],
+        ) {
+            let before = image(limits);
+            let now = at(T0 + later);
+            let amounts: Amounts = asks
+                .into_iter()
+                .map(|(n, amount)| (LimitName::new(format!("l{n}")).unwrap(), milli(amount)))
+                .collect();
+            let mut after = before.clone();
+            let is_taken = after.take_alone(&amounts, now);
+
+            let rules = before.limits.iter().map(|(limit, bucket)| (limit.clone(), bucket.rule));
+            let acquire = Acquire {
+                bucket: &before.id(),
+                amounts: &amounts,
+                configuration: &Configuration::explicit(rules.collect()),
+                id: &RequestId::from_bits(1),
+                interval: ClaimInterval(0),
+                presume: Presume::Unchanged,
+            };
+            match decide(Some(&before), acquire, now) {
+                Decision::Write(plan) if is_taken => {
+                    let planned = plan.apply(Some(&before)).unwrap();
+                    prop_assert_eq!(worth(&after, now), worth(&planned, now));
+                }
+                Decision::Write(_) => prop_assert!(is_clock_ahead(&before, now)),
+                other => {
+                    prop_assert!(!is_taken, "{:?}", other);
+                    prop_assert_eq!(after, before);
+                }
+            }
+        }
+    }
+}
