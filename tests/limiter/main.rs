@@ -19,6 +19,7 @@ mod doubt;
 mod faults;
 mod leased;
 mod left_out;
+mod legacy;
 mod metering;
 mod outrun;
 mod rush;

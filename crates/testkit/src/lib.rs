@@ -10,6 +10,7 @@ mod child;
 pub mod engines;
 pub mod function;
 pub mod history;
+pub mod legacy;
 mod ministack;
 pub mod proxy;
 pub mod redis;

@@ -6,6 +6,7 @@ mod execute;
 mod expressions;
 mod fetch;
 mod item;
+mod legacy;
 mod readers;
 mod request;
 mod stored;
@@ -17,6 +18,7 @@ mod trouble;
 
 pub use execute::DynamoTable;
 pub use item::BrokenItem;
+pub use legacy::{ConvertError, Converted};
 pub use readers::{ReadError, Reader};
 pub use request::RequestError;
 pub use stored::{ConfigError, ConfigStore};

@@ -1,6 +1,6 @@
 //! Every expression as it is sent, and the sizes that DynamoDB takes.
 
-use sluicegate_core::{EntityId, Resource, WindowKind};
+use sluicegate_core::{EntityId, Resource, Unchanged, WindowKind};
 
 use super::*;
 use crate::Limit;
@@ -58,6 +58,17 @@ fn every_update() {
     let names = rules.map(|(limit, _)| limit);
     let when = Deletion { seen: at(1_706_000_000_000), at: at(1_706_000_000_001) };
     insta::assert_snapshot!("delete_limits", update(&delete_limits(&names, when)));
+}
+
+#[test]
+fn a_legacy_item_goes_only_as_it_was_seen() {
+    let seen = |attribute, seen| Unchanged { attribute, seen };
+    let guard = unchanged(&[
+        seen("tokens_milli", Some(-5)),
+        seen("last_refill_ms", Some(1_706_000_000_000)),
+        seen("total_consumed_milli", None),
+    ]);
+    insta::assert_snapshot!("unchanged", shown(&guard.placeholders, &[Some(&guard.condition)]));
 }
 
 #[test]
