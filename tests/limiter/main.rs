@@ -20,6 +20,7 @@ mod faults;
 mod leased;
 mod left_out;
 mod legacy;
+mod listed;
 mod metering;
 mod outrun;
 mod rush;

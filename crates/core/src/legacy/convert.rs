@@ -70,7 +70,9 @@ impl LegacyBuckets {
         Ok(Conversion { composite: self.composite(now), removals: removals.collect() })
     }
 
-    fn composite(&self, now: EpochMillis) -> CompositeBucket {
+    /// The composite bucket that these items come to, however many they are.
+    #[must_use]
+    pub fn composite(&self, now: EpochMillis) -> CompositeBucket {
         let items = self.limits.values();
         let refilled_at = items.map(|item| item.known_refill(now)).max().unwrap_or(now);
         let limits: std::collections::BTreeMap<_, _> = self

@@ -54,7 +54,8 @@ impl DynamoTable {
     /// Reads usage windows, buckets of a resource, and children.
     #[must_use]
     pub fn reader(&self) -> Reader {
-        Reader::new(self.patient.clone(), &*self.name)
+        let reader = Reader::new(self.patient.clone(), &*self.name);
+        if self.converts_legacy { reader.including_legacy() } else { reader }
     }
 
     /// The client, without retries.
@@ -220,7 +221,7 @@ pub(super) fn key(bucket: &BucketId) -> ItemKey {
     ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone())
 }
 
-fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> String {
+pub(super) fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> String {
     item.get(attribute).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
 }
 

@@ -5,6 +5,8 @@
 //! older producer in between makes it start over with what that producer wrote.
 
 mod both;
+pub(super) mod listing;
+mod scan;
 mod transaction;
 
 use std::collections::BTreeMap;
@@ -16,14 +18,15 @@ use sluicegate_core::{
     BucketId, CompositeBucket, Conversion, LegacyBucket, LegacyBuckets, TooManyLimits,
 };
 
+pub use self::scan::{LegacyPage, Segment};
 use self::transaction::Attempt;
 use super::BrokenItem;
-use super::execute::{DynamoTable, units};
+use super::execute::{DynamoTable, key, units};
 use super::item::decode;
 use super::stored_expressions as expressions;
 use super::trouble;
 use crate::clock::{Clock, SystemClock};
-use crate::table::{SetupError, Trouble};
+use crate::table::{Consistency, SetupError, Trouble};
 
 /// Transactions that one conversion attempts: each that fails met another producer's write.
 const ATTEMPTS: u32 = 3;
@@ -115,6 +118,33 @@ impl DynamoTable {
             }
         }
         Err(ConvertError::Changed)
+    }
+
+    /// What [`convert`](Self::convert) would come to now. Nothing is written.
+    ///
+    /// # Errors
+    /// [`ConvertError`] when it could not be converted.
+    pub async fn would_convert(&self, bucket: &BucketId) -> Result<Converted, ConvertError> {
+        let Some(legacy) = self.legacy(bucket).await?.0 else { return Ok(Converted::Nothing) };
+        let conversion = conversion(&legacy)?;
+        Ok(match self.composite(bucket).await? {
+            Some(composite) => Converted::Exists { composite },
+            None => {
+                let composite = Arc::new(conversion.composite);
+                Converted::Done { composite, write_units: 0.0 }
+            }
+        })
+    }
+
+    /// The composite bucket as it is now.
+    async fn composite(&self, bucket: &BucketId) -> Result<Option<Arc<CompositeBucket>>, Trouble> {
+        let (item, _) = self.get(&key(bucket), Consistency::Strong).await?;
+        let image = item.as_ref().map(CompositeBucket::from_item).transpose();
+        let image = image.map_err(|source| SetupError::BrokenItem {
+            bucket: bucket.to_string(),
+            source: source.into(),
+        })?;
+        Ok(image.flatten().map(Arc::new))
     }
 
     /// The items of a bucket, and the read units that they cost.

@@ -3,6 +3,8 @@
 //! Every change of a level's limits moves its `updated_at` strictly ahead, whatever the clocks of
 //! those who change it say: that is how a bucket knows which of two configurations is the newer.
 
+mod version;
+
 use std::collections::HashSet;
 
 use aws_sdk_dynamodb::Client;
@@ -16,6 +18,8 @@ use super::item::decode;
 use super::stored_expressions::{self as expressions, Deletion, Update};
 use super::{BrokenItem, RequestError};
 use crate::{BadLimit, Limit};
+
+pub use version::SchemaVersion;
 
 /// Most limits that one write can name: an expression has at most 4,096 bytes.
 pub(super) const LIMITS_PER_WRITE: usize = 50;

@@ -34,6 +34,14 @@ pub(super) struct Guard {
     pub(super) placeholders: Placeholders,
 }
 
+/// Which items a scan answers with, and what of them.
+#[derive(Debug)]
+pub(super) struct Filter {
+    pub(super) condition: String,
+    pub(super) projection: String,
+    pub(super) placeholders: Placeholders,
+}
+
 /// A query of a range of keys.
 #[derive(Debug, Clone)]
 pub(super) struct Query {
@@ -145,6 +153,25 @@ pub(super) fn unchanged(conditions: &[Unchanged]) -> Guard {
     });
     let condition = conditions.collect::<Vec<_>>().join(" AND ");
     Guard { condition, placeholders }
+}
+
+/// The keys of items in the older layout, whatever is wrong with them: a composite bucket has the
+/// same prefix and a refill time.
+pub(super) fn legacy_items() -> Filter {
+    let mut placeholders = Placeholders::default();
+    let (pk, sk) = (placeholders.name(keys::PK), placeholders.name(keys::SK));
+    let refilled_at = placeholders.name(keys::REFILLED_AT);
+    let prefix = placeholders.value(text(keys::BUCKET_PREFIX));
+    let condition = format!("begins_with({sk}, {prefix}) AND attribute_not_exists({refilled_at})");
+    Filter { condition, projection: format!("{pk}, {sk}"), placeholders }
+}
+
+/// Notes the version of the layout.
+pub(super) fn set_schema(version: i64) -> Update {
+    let mut built = Update::default();
+    let schema = built.placeholders.assignment(keys::SCHEMA, number(version));
+    built.expression = format!("SET {schema}");
+    built
 }
 
 /// Reads a range of keys.

@@ -58,6 +58,7 @@ fn every_update() {
     let names = rules.map(|(limit, _)| limit);
     let when = Deletion { seen: at(1_706_000_000_000), at: at(1_706_000_000_001) };
     insta::assert_snapshot!("delete_limits", update(&delete_limits(&names, when)));
+    insta::assert_snapshot!("set_schema", update(&set_schema(1)));
 }
 
 #[test]
@@ -85,6 +86,9 @@ fn every_query() {
     let buckets = KeyRange::buckets_of_resource(&resource);
     insta::assert_snapshot!("buckets_of_resource", read(&query(buckets)));
     insta::assert_snapshot!("children", read(&query(KeyRange::children(&user))));
+    let filter = legacy_items();
+    let parts = [Some(filter.condition.as_str()), Some(filter.projection.as_str())];
+    insta::assert_snapshot!("legacy_items", shown(&filter.placeholders, &parts));
 }
 
 #[test]

@@ -7,10 +7,9 @@ use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{BucketId, CompositeBucket, WritePath, WritePlan};
 
 use super::{Converted, conversion};
-use crate::dynamo::execute::{self, DynamoTable};
+use crate::dynamo::execute::DynamoTable;
 use crate::table::{
-    Cancelled, Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError,
-    Written,
+    Cancelled, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
 };
 
 impl DynamoTable {
@@ -31,13 +30,7 @@ impl DynamoTable {
         if let Some(composite) = self.converted(bucket).await? {
             return Ok(Some(composite));
         }
-        let (item, _) = self.get(&execute::key(bucket), Consistency::Strong).await?;
-        let image = item.as_ref().map(CompositeBucket::from_item).transpose();
-        let image = image.map_err(|source| SetupError::BrokenItem {
-            bucket: bucket.to_string(),
-            source: source.into(),
-        })?;
-        Ok(image.flatten().map(Arc::new))
+        self.composite(bucket).await
     }
 
     /// The same table for whoever looks after the legacy items himself.
