@@ -5,6 +5,7 @@ mod acquire;
 mod configured;
 mod connection;
 mod help;
+mod migrate;
 mod quarantine;
 mod support;
 mod table;
