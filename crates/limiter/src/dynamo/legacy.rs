@@ -108,7 +108,12 @@ impl DynamoTable {
             let conversion = conversion(&legacy)?;
             match self.convert_seen(&conversion).await? {
                 Attempt::Changed => {}
-                Attempt::Exists(composite) => return Ok(Converted::Exists { composite }),
+                Attempt::Exists(composite) => {
+                    // Another conversion was first, unless the items are still there.
+                    let is_left = self.legacy(bucket).await?.0.is_some();
+                    let beside = Converted::Exists { composite };
+                    return Ok(if is_left { beside } else { Converted::Nothing });
+                }
                 Attempt::Done(write_units) => {
                     let limits = conversion.removals.len();
                     tracing::info!(%bucket, limits, "converted from one item per limit");
@@ -125,9 +130,11 @@ impl DynamoTable {
     /// # Errors
     /// [`ConvertError`] when it could not be converted.
     pub async fn would_convert(&self, bucket: &BucketId) -> Result<Converted, ConvertError> {
+        // In this order: what is converted in between is not taken for a bucket beside its items.
+        let composite = self.composite(bucket).await?;
         let Some(legacy) = self.legacy(bucket).await?.0 else { return Ok(Converted::Nothing) };
         let conversion = conversion(&legacy)?;
-        Ok(match self.composite(bucket).await? {
+        Ok(match composite {
             Some(composite) => Converted::Exists { composite },
             None => {
                 let composite = Arc::new(conversion.composite);
