@@ -6,6 +6,7 @@ mod configured;
 mod connection;
 mod help;
 mod migrate;
+mod migrated;
 mod quarantine;
 mod support;
 mod table;
