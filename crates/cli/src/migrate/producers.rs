@@ -3,8 +3,9 @@
 use serde::Serialize;
 use sluicegate::dynamo::SchemaVersion;
 
-/// The first version of the other producer that writes composite buckets.
-const FIRST_COMPOSITE: [u64; 3] = [0, 8, 0];
+/// The first version of the other producer that writes composite buckets. What it says of its
+/// schema does not tell: the number went from 1.0.0 back to 0.7.0 with it.
+const FIRST_COMPOSITE: [u64; 3] = [0, 7, 0];
 
 /// What is known of another producer of the table.
 #[derive(Debug, Serialize)]
@@ -38,7 +39,7 @@ impl OlderProducers {
         let said = |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
         let first = FIRST_COMPOSITE.map(|part| part.to_string()).join(".");
         Some(format!(
-            "another producer keeps this table (schema_version {}, client_min_version {}): stop or upgrade every one older than {first}, because what they write after the conversion is not counted; keep them from starting again with `aws dynamodb update-item --table-name {table} --key '{{\"PK\":{{\"S\":\"SYSTEM#\"}},\"SK\":{{\"S\":\"#VERSION\"}}}}' --update-expression 'SET client_min_version = :v' --expression-attribute-values '{{\":v\":{{\"S\":\"{first}\"}}}}'`",
+            "another producer keeps this table (schema_version {}, client_min_version {}): stop or upgrade every one older than {first} and take its credentials away, because what it writes after the conversion limits nobody and is not counted; then note that with `aws dynamodb update-item --table-name {table} --key '{{\"PK\":{{\"S\":\"SYSTEM#\"}},\"SK\":{{\"S\":\"#VERSION\"}}}}' --update-expression 'SET client_min_version = :v' --expression-attribute-values '{{\":v\":{{\"S\":\"{first}\"}}}}'`, which not every version heeds",
             said(&self.schema_version),
             said(&self.client_min_version),
         ))
@@ -67,10 +68,10 @@ mod tests {
         };
         for (schema, min, may_start) in [
             (None, None, false),
-            (Some("0.7.2"), Some("0.0.0"), true),
-            (Some("0.7.2"), None, true),
-            (Some("0.8.0"), Some("0.7.9"), true),
-            (Some("0.8.0"), Some("0.8.0"), false),
+            (Some("1.0.0"), Some("0.0.0"), true),
+            (Some("1.0.0"), None, true),
+            (Some("0.8.0"), Some("0.6.1"), true),
+            (Some("0.8.0"), Some("0.7.0"), false),
             (Some("0.8.0"), Some("0.10.0-rc.1"), false),
             (Some("1.0.0"), Some("soon"), true),
         ] {
@@ -78,7 +79,7 @@ mod tests {
             assert_eq!(older.may_start, may_start, "{schema:?} {min:?}");
             assert_eq!(older.advice("limits").is_some(), may_start);
         }
-        let advice = of(Some("0.7.2"), Some("0.0.0")).advice("limits").unwrap();
-        assert!(advice.contains("older than 0.8.0") && advice.contains("--table-name limits"));
+        let advice = of(Some("1.0.0"), Some("0.0.0")).advice("limits").unwrap();
+        assert!(advice.contains("older than 0.7.0") && advice.contains("--table-name limits"));
     }
 }

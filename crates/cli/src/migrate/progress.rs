@@ -34,7 +34,8 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.set_length(self.items.max(scanned));
             bar.set_position(scanned);
-            bar.set_message(report.converted());
+            let rate = rate(scanned, self.began.elapsed());
+            bar.set_message(format!("{}, {rate} items/s", report.converted()));
         } else if self.told.elapsed() >= LINE_INTERVAL {
             self.told = Instant::now();
             say(&line(scanned, self.items, self.began.elapsed(), &report.converted()));
@@ -49,8 +50,7 @@ impl Progress {
 }
 
 fn bar(items: u64) -> ProgressBar {
-    let template =
-        "{wide_bar} {human_pos} of about {human_len} items, {msg}, {per_sec}, {eta} left";
+    let template = "{wide_bar} {human_pos} of about {human_len} items, {msg}, {eta} left";
     let bar = ProgressBar::new(items);
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
@@ -58,9 +58,12 @@ fn bar(items: u64) -> ProgressBar {
     }
 }
 
+fn rate(scanned: u64, elapsed: Duration) -> u64 {
+    scanned / elapsed.as_secs().max(1)
+}
+
 fn line(scanned: u64, items: u64, elapsed: Duration, converted: &str) -> String {
-    let seconds = elapsed.as_secs().max(1);
-    let rate = scanned / seconds;
+    let rate = rate(scanned, elapsed);
     let left = match items.saturating_sub(scanned) {
         0 => String::new(),
         left => {

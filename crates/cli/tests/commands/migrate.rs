@@ -30,7 +30,7 @@ async fn note_older(shell: &Shell, client_min: &str) {
     let put = shell.engine.client().put_item().table_name(&shell.table);
     put.item("PK", text("SYSTEM#"))
         .item("SK", text("#VERSION"))
-        .item("schema_version", text("0.7.2"))
+        .item("schema_version", text("1.0.0"))
         .item("client_min_version", text(client_min))
         .send()
         .await
@@ -90,7 +90,7 @@ async fn what_cannot_be_converted_is_skipped_with_its_reason() {
         let many = (0..100).map(|n| legacy::item(&key("many", "gpt-4", &format!("l{n}")), &good()));
         legacy::put(client, &shell.table, many.chain([broken, odd])).await;
         // Converted, and written again by an older producer.
-        note_older(shell, "0.8.0").await;
+        note_older(shell, "0.7.0").await;
         shell.run("acquire straggler gpt-4 --consume rpm=1").text(0);
         place(shell, ["straggler".to_owned()]).await;
 
@@ -130,8 +130,8 @@ async fn producers_of_the_older_layout_are_told_of() {
         let said = shell.run("migrate --yes --output json");
         let report = said.json(0);
         assert_eq!(report["older_producers"]["may_start"], json!(true), "{report}");
-        assert!(said.err.contains("older than 0.8.0"), "{}", said.err);
-        note_older(shell, "0.8.0").await;
+        assert!(said.err.contains("older than 0.7.0"), "{}", said.err);
+        note_older(shell, "0.7.0").await;
         let said = shell.run("migrate --dry-run --output json");
         assert_eq!(said.json(0)["older_producers"]["may_start"], json!(false), "{}", said.out);
         assert_eq!(said.err, "");
