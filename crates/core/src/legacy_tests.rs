@@ -13,10 +13,6 @@ fn at(millis: i64) -> EpochMillis {
     EpochMillis::new(millis).unwrap()
 }
 
-fn milli(amount: i64) -> Millitokens {
-    Millitokens::new(amount).unwrap()
-}
-
 fn name(limit: &str) -> LimitName {
     LimitName::new(limit).unwrap()
 }
@@ -30,6 +26,10 @@ fn bucket_id() -> BucketId {
 
 fn number(value: i64) -> AttributeValue {
     AttributeValue::N(value.to_string())
+}
+
+fn milli(amount: i64) -> Millitokens {
+    Millitokens::new(amount).unwrap()
 }
 
 /// The item of one limit as an older producer writes it.

@@ -99,11 +99,15 @@ impl ConfigStore {
         if record.parent.as_ref() == Some(&record.entity) {
             return Err(ConfigError::OwnParent { entity: record.entity.clone() });
         }
-        let update = expressions::put_entity(record);
+        Ok(self.update(&record.key(), expressions::put_entity(record)).await?)
+    }
+
+    /// Sends an update that holds whatever the item is.
+    async fn update(&self, key: &ItemKey, update: Update) -> Result<(), RequestError> {
         self.client
             .update_item()
             .table_name(&self.table)
-            .set_key(Some(expressions::key(&record.key())))
+            .set_key(Some(expressions::key(key)))
             .update_expression(update.expression)
             .set_expression_attribute_names(Some(update.placeholders.names))
             .set_expression_attribute_values(Some(update.placeholders.values))

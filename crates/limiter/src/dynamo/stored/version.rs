@@ -51,16 +51,6 @@ impl ConfigStore {
     /// [`ConfigError::Request`].
     pub async fn note_converted(&self) -> Result<(), ConfigError> {
         let update = expressions::set_schema(keys::COMPOSITE_SCHEMA);
-        self.client
-            .update_item()
-            .table_name(&self.table)
-            .set_key(Some(expressions::key(&ItemKey::SchemaVersion)))
-            .update_expression(update.expression)
-            .set_expression_attribute_names(Some(update.placeholders.names))
-            .set_expression_attribute_values(Some(update.placeholders.values))
-            .send()
-            .await
-            .map_err(|error| RequestError::of("UpdateItem", &self.table, error))?;
-        Ok(())
+        Ok(self.update(&ItemKey::SchemaVersion, update).await?)
     }
 }
