@@ -19,6 +19,8 @@ mod doubt;
 mod faults;
 mod leased;
 mod left_out;
+mod legacy;
+mod listed;
 mod metering;
 mod outrun;
 mod rush;

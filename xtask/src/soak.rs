@@ -1,8 +1,9 @@
 //! `cargo xtask soak`: what takes longer than a change can wait for.
 //!
 //! The exactness suite and the limiter's schedules over many more seeds than `cargo test` has time
-//! for, `sluicegate local` killed more often and written to for longer, optimised. Run before an
-//! issue is resolved; a failure names its seed, and `--seeds` or `--schedules` runs that one alone.
+//! for, `sluicegate local` killed more often and written to for longer, a larger table converted,
+//! optimised. Run before an issue is resolved; a failure names its seed, and `--seeds` or
+//! `--schedules` runs that one alone.
 
 use std::process::Command;
 
@@ -35,6 +36,9 @@ pub(crate) struct Args {
     /// Acquires in one run of `sluicegate local`: the last 10,000 are to be as fast as the first.
     #[arg(long, default_value_t = 200_000)]
     acquires: u64,
+    /// Buckets of two limits that are converted while producers use them.
+    #[arg(long, default_value_t = 5_000)]
+    buckets: u32,
     /// How often processes rush for the tokens of one bucket on Redis.
     #[arg(long, default_value_t = 100)]
     runs: u32,
@@ -66,6 +70,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-cli", "--test", "local", "killed"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_KILLS", args.kills.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.run("migrate", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-cli", "--test", "commands", "migrated"]);
+        cargo.args(["--", "--nocapture"]);
+        cargo.env("SLUICEGATE_TEST_BUCKETS", args.buckets.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("rate", || {

@@ -67,7 +67,7 @@ enum Verdict {
 }
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
-    let limiter = options.connect().await?.limiter();
+    let limiter = options.connect().await?.limiter().await?;
     let request = request(&args, &limiter).await?;
     let (answer, verdict) = match request.await {
         Ok(lease) => (granted(&args, &lease.remaining()), Verdict::Granted),

@@ -41,7 +41,7 @@ struct Answer {
 }
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
-    let limiter = options.connect().await?.limiter();
+    let limiter = options.connect().await?.limiter().await?;
     let Bucket { entity, resource, limit, .. } = &args.bucket;
     let mut request = limiter.adjust(entity, resource).limits(limit.iter().cloned());
     for Amount { limit, milli } in &args.amounts {

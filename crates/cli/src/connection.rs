@@ -11,7 +11,8 @@ use aws_config::provider_config::ProviderConfig;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{ProvideCredentials, Region};
 use sluicegate::dynamo::{ConfigStore, Reader};
-use sluicegate::{DynamoStore, Limiter, OnUnavailable};
+use sluicegate::{DynamoStore, DynamoTable, Limiter, OnUnavailable};
+use sluicegate_core::keys::COMPOSITE_SCHEMA;
 use sluicegate_processor::{chain, https_client};
 
 use crate::error::CliError;
@@ -71,11 +72,17 @@ impl Connection {
         aws_sdk_dynamodbstreams::Client::new(&self.config)
     }
 
-    /// A limiter on the table.
-    pub(crate) fn limiter(&self) -> Limiter<DynamoStore> {
-        Limiter::new(DynamoStore::new(self.client(), &self.table))
-            .deadline(DEADLINE)
-            .on_unavailable(OnUnavailable::Deny)
+    /// A limiter on the table. Where another producer keeps the table, and not everything in it was
+    /// converted, there may be buckets of one item per limit.
+    pub(crate) async fn limiter(&self) -> Result<Limiter<DynamoStore>, CliError> {
+        let version = self.configured().schema_version().await?;
+        let is_converted = version.schema >= Some(COMPOSITE_SCHEMA);
+        let mut table = DynamoTable::new(&self.client(), &self.table);
+        if version.other_schema.is_some() && !is_converted {
+            table = table.converting_legacy();
+        }
+        let limiter = Limiter::new(DynamoStore::on(table)).deadline(DEADLINE);
+        Ok(limiter.on_unavailable(OnUnavailable::Deny))
     }
 
     /// Entities and limits that are stored in the table.

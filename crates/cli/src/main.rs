@@ -15,6 +15,7 @@ mod feed;
 mod limits;
 mod local;
 mod metering;
+mod migrate;
 mod options;
 mod output;
 mod process;
@@ -56,6 +57,7 @@ enum Command {
     Limits(limits::Args),
     Local(local::Args),
     Man(shell::Man),
+    Migrate(migrate::Args),
     Process(process::Args),
     #[command(subcommand)]
     Quarantine(quarantine::Args),
@@ -100,6 +102,7 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
         Command::Limits(args) => limits::run(args, options).await,
         Command::Local(args) => local::run(args, options).await,
         Command::Man(args) => shell::man(&args),
+        Command::Migrate(args) => migrate::run(args, options).await,
         Command::Process(args) => process::run(args, options).await,
         Command::Quarantine(args) => quarantine::run(args, options).await,
         Command::Replay(args) => replay::run(args, options).await,

@@ -72,7 +72,11 @@ pub enum Decision {
 /// Whether `rf` is so far ahead of this clock that some clock must be wrong.
 #[must_use]
 pub fn is_clock_ahead(image: &CompositeBucket, now: EpochMillis) -> bool {
-    image.refilled_at.get() > now.get() + AHEAD_MS
+    is_ahead(image.refilled_at, now)
+}
+
+pub(crate) fn is_ahead(refilled_at: EpochMillis, now: EpochMillis) -> bool {
+    refilled_at.get() > now.get() + AHEAD_MS
 }
 
 /// Decides on an acquire from what is known of the item; `None`: there is none.

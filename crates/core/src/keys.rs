@@ -8,9 +8,14 @@ use crate::{
     WindowKind,
 };
 
+mod legacy;
 mod range;
 mod stored;
 
+pub use legacy::{
+    COMPOSITE_SCHEMA, LAST_REFILL, LegacyKey, OTHER_CLIENT_MIN, OTHER_SCHEMA, SCHEMA,
+    legacy_attribute,
+};
 pub use range::{KeyRange, SortKeys, by_parent, parse_child, usage_index_keys};
 pub use stored::{
     CASCADE, LimitField, PARENT_ID, UPDATED_AT, limit_attribute, parse_limit_attribute,
@@ -209,7 +214,7 @@ impl ItemKey {
     }
 
     /// Reads the identity back from the two keys; `None` for an item of another kind, such as a
-    /// bucket of the older layout with one item per limit.
+    /// bucket of the older layout with one item per limit ([`LegacyKey`]).
     ///
     /// # Errors
     /// [`NameError`] when the item is of a known kind but a name in it is not allowed.

@@ -9,6 +9,7 @@
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
 //! * [`decide`] says how an acquire is to be written, as a [`WritePlan`] with its conditions.
 //! * [`lease`] does the same for tokens that are taken ahead of need and partly given back.
+//! * [`LegacyBuckets`] are a bucket in the older layout, and become a [`CompositeBucket`].
 //! * [`Batch`] reads the records of a stream event; [`extract_deltas`] turns one of them into what
 //!   it says was consumed.
 //! * [`fold`] adds the deltas of a batch up into guarded updates of usage windows.
@@ -37,6 +38,7 @@ mod expiry;
 mod fold;
 pub mod keys;
 mod lease;
+mod legacy;
 mod names;
 mod plan;
 mod quantity;
@@ -61,6 +63,9 @@ pub use decide::{Acquire, Decision, Presume, decide, is_clock_ahead};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
 pub use lease::{Settle, Settlement, Wanted, lease, lease_size, settle};
+pub use legacy::{
+    Conversion, LEGACY_LIMITS_MAX, LegacyBucket, LegacyBuckets, Removal, TooManyLimits, Unchanged,
+};
 pub use names::{EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, Millitokens, OutOfRange};

@@ -168,6 +168,13 @@
 //!
 //! An item takes about 1,000 writes a second, whatever the table: that is the ceiling of one bucket.
 //!
+//! # Buckets of older producers
+//!
+//! A table in which each limit had an item of its own is converted as it is used, or all at once by
+//! `sluicegate migrate`. Until that is done, a store has to be told that there are such items:
+//! `CompositeStore::on(DynamoTable::new(&client, "limits").converting_legacy())`. The first write to
+//! a bucket then converts it; [`DynamoTable::convert`] does so by itself.
+//!
 //! # Trying limits out
 //!
 //! [`Limiter::shadow`] decides and counts on real traffic and refuses nothing;

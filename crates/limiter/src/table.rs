@@ -12,6 +12,7 @@ use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{BucketId, CompositeBucket, ItemError, WritePlan};
 
 use crate::BoxError;
+use crate::dynamo::ConvertError;
 
 /// A table of composite buckets.
 pub trait Table: Send + Sync + 'static {
@@ -130,6 +131,9 @@ pub enum SetupError {
         #[source]
         source: Box<ItemError>,
     },
+    /// The items of a bucket in the older layout cannot be converted.
+    #[error("a bucket of one item per limit cannot be used")]
+    Inconvertible(#[source] Box<ConvertError>),
     /// The request was not acceptable or could not be made (no region, no credentials).
     #[error("the request was not accepted")]
     Rejected(#[source] BoxError),

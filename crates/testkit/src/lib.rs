@@ -11,6 +11,7 @@ pub mod engines;
 pub mod function;
 pub mod guarded;
 pub mod history;
+pub mod legacy;
 mod ministack;
 pub mod proxy;
 pub mod redis;

@@ -61,7 +61,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
 }
 
 async fn standings(connection: &Connection, whose: &Whose) -> Result<Readable<Standing>, CliError> {
-    let table = DynamoTable::new(&connection.client(), connection.table());
+    let table = DynamoTable::new(&connection.client(), connection.table()).converting_legacy();
     let Readable { items: buckets, broken } = buckets(connection, &table, whose).await?;
     let mut levels = HashMap::new();
     let scopes = buckets.iter().flat_map(|(bucket, _)| LimitsScope::levels(bucket));
@@ -86,7 +86,7 @@ async fn buckets(
     table: &DynamoTable,
     whose: &Whose,
 ) -> Result<Readable<(BucketId, Option<CompositeBucket>)>, CliError> {
-    let reader = connection.reader();
+    let reader = connection.reader().including_legacy();
     let images: Readable<CompositeBucket> = match whose {
         Whose::Bucket(entity, resource) => {
             let keys = [ItemKey::Bucket(entity.clone(), resource.clone())];

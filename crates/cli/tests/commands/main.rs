@@ -5,6 +5,8 @@ mod acquire;
 mod configured;
 mod connection;
 mod help;
+mod migrate;
+mod migrated;
 mod quarantine;
 mod support;
 mod table;

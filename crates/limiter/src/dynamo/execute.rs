@@ -31,6 +31,8 @@ pub struct DynamoTable {
     /// As it was given: what can be repeated may be.
     patient: Client,
     pub(super) name: Arc<str>,
+    /// See [`converting_legacy`](Self::converting_legacy).
+    pub(super) converts_legacy: bool,
 }
 
 impl DynamoTable {
@@ -40,7 +42,7 @@ impl DynamoTable {
     pub fn new(client: &Client, name: impl AsRef<str>) -> Self {
         let config = client.config().to_builder().retry_config(RetryConfig::disabled()).build();
         let (patient, name) = (client.clone(), name.as_ref().into());
-        Self { client: Client::from_conf(config), patient, name }
+        Self { client: Client::from_conf(config), patient, name, converts_legacy: false }
     }
 
     /// Entities and limits that are stored in the table.
@@ -52,7 +54,8 @@ impl DynamoTable {
     /// Reads usage windows, buckets of a resource, and children.
     #[must_use]
     pub fn reader(&self) -> Reader {
-        Reader::new(self.patient.clone(), &*self.name)
+        let reader = Reader::new(self.patient.clone(), &*self.name);
+        if self.converts_legacy { reader.including_legacy() } else { reader }
     }
 
     /// The client, without retries.
@@ -131,7 +134,7 @@ impl DynamoTable {
         }
     }
 
-    async fn get(
+    pub(super) async fn get(
         &self,
         key: &ItemKey,
         consistency: Consistency,
@@ -151,6 +154,9 @@ impl DynamoTable {
 
 impl Table for DynamoTable {
     async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
+        if self.converts_legacy {
+            return self.write_converting(bucket, plan).await;
+        }
         match expressions::of(plan) {
             Expression::Put { item, condition, names } => {
                 self.put(bucket, item, condition, names).await
@@ -164,10 +170,17 @@ impl Table for DynamoTable {
         writes: &[(BucketId, WritePlan)],
         token: &str,
     ) -> Result<f64, TogetherError> {
-        self.transact(writes, token).await
+        if self.converts_legacy {
+            self.transact_converting(writes, token).await
+        } else {
+            self.transact(writes, token).await
+        }
     }
 
     async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
+        if self.converts_legacy {
+            return self.read_both(keys, consistency).await;
+        }
         if let [key] = keys {
             let (item, read_units) = self.get(key, consistency).await?;
             return Ok(ReadItems { items: vec![item], read_units });
@@ -208,7 +221,7 @@ pub(super) fn key(bucket: &BucketId) -> ItemKey {
     ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone())
 }
 
-fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> String {
+pub(super) fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> String {
     item.get(attribute).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
 }
 

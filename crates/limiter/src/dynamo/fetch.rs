@@ -8,6 +8,7 @@ use sluicegate_core::keys::{PK, SK};
 
 use super::item::Attributes;
 use super::{ReadError, RequestError};
+use crate::table::Consistency;
 
 /// Most keys of one BatchGetItem.
 pub(super) const KEYS_PER_READ: u16 = 100;
@@ -21,12 +22,13 @@ pub(super) async fn in_order(
     client: &Client,
     table: &str,
     keys: Vec<Attributes>,
+    consistency: Consistency,
 ) -> Result<Vec<Attributes>, ReadError> {
     let mut items = Vec::with_capacity(keys.len());
     let mut wanted = keys.clone();
     let mut fruitless = 0;
     while !wanted.is_empty() {
-        let answer = some(client, table, wanted).await?;
+        let answer = some(client, table, wanted, consistency).await?;
         if answer.items.is_empty() && !answer.left_out.is_empty() {
             if fruitless == FRUITLESS_ROUNDS {
                 let items = answer.left_out.len();
@@ -51,9 +53,15 @@ struct Answer {
     left_out: Vec<Attributes>,
 }
 
-async fn some(client: &Client, table: &str, keys: Vec<Attributes>) -> Result<Answer, RequestError> {
+async fn some(
+    client: &Client,
+    table: &str,
+    keys: Vec<Attributes>,
+    consistency: Consistency,
+) -> Result<Answer, RequestError> {
     let wanted = KeysAndAttributes::builder()
         .set_keys(Some(keys))
+        .consistent_read(consistency == Consistency::Strong)
         .build()
         .map_err(|error| RequestError::failed("BatchGetItem", table, error))?;
     let output = client

@@ -6,6 +6,7 @@ mod execute;
 mod expressions;
 mod fetch;
 mod item;
+mod legacy;
 mod readers;
 mod request;
 mod stored;
@@ -17,7 +18,8 @@ mod trouble;
 
 pub use execute::DynamoTable;
 pub use item::BrokenItem;
+pub use legacy::{ConvertError, Converted, LegacyPage, Segment};
 pub use readers::{ReadError, Reader};
 pub use request::RequestError;
-pub use stored::{ConfigError, ConfigStore};
+pub use stored::{ConfigError, ConfigStore, SchemaVersion};
 pub use table::{TableError, create_table, stream_arn};

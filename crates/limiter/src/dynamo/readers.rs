@@ -8,7 +8,7 @@ use std::num::NonZeroU16;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::query::QueryOutput;
-use futures_util::stream::{self, Stream, TryStreamExt};
+use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use serde_dynamo::Item;
 use sluicegate_core::keys::{self, GSI1, KeyRange, PK, SK};
 use sluicegate_core::{
@@ -17,8 +17,10 @@ use sluicegate_core::{
 
 use super::fetch::{self, KEYS_PER_READ};
 use super::item::{Attributes, decode};
+use super::legacy::listing::{merged, row, with_composites};
 use super::stored_expressions::{self as expressions, Query};
 use super::{BrokenItem, RequestError};
+use crate::table::Consistency;
 
 /// Why something could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -69,9 +71,11 @@ pub enum ReadError {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Reader {
-    client: Client,
-    table: String,
-    page_size: Option<NonZeroU16>,
+    pub(super) client: Client,
+    pub(super) table: String,
+    pub(super) page_size: Option<NonZeroU16>,
+    /// See [`including_legacy`](Self::including_legacy).
+    includes_legacy: bool,
 }
 
 /// Where a query stands: before its first page, or behind a page that was not the last.
@@ -85,7 +89,7 @@ impl Reader {
     /// Reads from `table`. The SDK's own retries may be on.
     #[must_use]
     pub fn new(client: Client, table: impl Into<String>) -> Self {
-        Self { client, table: table.into(), page_size: None }
+        Self { client, table: table.into(), page_size: None, includes_legacy: false }
     }
 
     /// Lets a page have at most so many items. Without, a page is what DynamoDB reads at once, 1 MB;
@@ -93,6 +97,15 @@ impl Reader {
     #[must_use]
     pub const fn page_size(mut self, items: NonZeroU16) -> Self {
         self.page_size = Some(items);
+        self
+    }
+
+    /// Lists buckets in the older layout of one item per limit, too, as what they would be converted
+    /// to. A bucket that is converted while [`buckets_of_entity`](Self::buckets_of_entity) passes it
+    /// may be left out.
+    #[must_use]
+    pub const fn including_legacy(mut self) -> Self {
+        self.includes_legacy = true;
         self
     }
 
@@ -140,7 +153,7 @@ impl Reader {
         resource: &Resource,
     ) -> impl Stream<Item = Result<CompositeBucket, ReadError>> + Send + use<> {
         let range = KeyRange::buckets_of_resource(resource);
-        items(self.fetched_pages(Some(range)), CompositeBucket::from_item)
+        self.buckets(self.fetched_pages(Some(range)))
     }
 
     /// The buckets of an entity, by resource.
@@ -149,7 +162,21 @@ impl Reader {
         entity: &EntityId,
     ) -> impl Stream<Item = Result<CompositeBucket, ReadError>> + Send + use<> {
         let query = expressions::query(KeyRange::buckets_of_entity(entity));
-        items(self.pages(Some(query)), CompositeBucket::from_item)
+        self.buckets(self.pages(Some(query)))
+    }
+
+    fn buckets<P>(
+        &self,
+        pages: P,
+    ) -> impl Stream<Item = Result<CompositeBucket, ReadError>> + Send + use<P>
+    where
+        P: Stream<Item = Result<Vec<Attributes>, ReadError>> + Send + 'static,
+    {
+        if self.includes_legacy {
+            merged(items(pages, row)).left_stream()
+        } else {
+            items(pages, CompositeBucket::from_item).right_stream()
+        }
     }
 
     /// Records that the processor kept aside, by stream and position; closed entries too.
@@ -195,9 +222,14 @@ impl Reader {
         let reader = self.clone().page_size(page_size);
         let keys = reader.pages(range.map(expressions::query));
         keys.and_then(move |page| {
-            let Self { client, table, .. } = reader.clone();
+            let Self { client, table, includes_legacy, .. } = reader.clone();
             let keys = page.into_iter().map(key_of).collect();
-            async move { fetch::in_order(&client, &table, keys).await }
+            async move {
+                if includes_legacy {
+                    return with_composites(&client, &table, keys).await;
+                }
+                fetch::in_order(&client, &table, keys, Consistency::Eventual).await
+            }
         })
     }
 }

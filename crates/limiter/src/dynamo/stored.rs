@@ -3,6 +3,8 @@
 //! Every change of a level's limits moves its `updated_at` strictly ahead, whatever the clocks of
 //! those who change it say: that is how a bucket knows which of two configurations is the newer.
 
+mod version;
+
 use std::collections::HashSet;
 
 use aws_sdk_dynamodb::Client;
@@ -16,6 +18,8 @@ use super::item::decode;
 use super::stored_expressions::{self as expressions, Deletion, Update};
 use super::{BrokenItem, RequestError};
 use crate::{BadLimit, Limit};
+
+pub use version::SchemaVersion;
 
 /// Most limits that one write can name: an expression has at most 4,096 bytes.
 pub(super) const LIMITS_PER_WRITE: usize = 50;
@@ -95,11 +99,15 @@ impl ConfigStore {
         if record.parent.as_ref() == Some(&record.entity) {
             return Err(ConfigError::OwnParent { entity: record.entity.clone() });
         }
-        let update = expressions::put_entity(record);
+        Ok(self.update(&record.key(), expressions::put_entity(record)).await?)
+    }
+
+    /// Sends an update that holds whatever the item is.
+    async fn update(&self, key: &ItemKey, update: Update) -> Result<(), RequestError> {
         self.client
             .update_item()
             .table_name(&self.table)
-            .set_key(Some(expressions::key(&record.key())))
+            .set_key(Some(expressions::key(key)))
             .update_expression(update.expression)
             .set_expression_attribute_names(Some(update.placeholders.names))
             .set_expression_attribute_values(Some(update.placeholders.values))

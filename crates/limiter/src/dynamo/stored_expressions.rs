@@ -1,4 +1,5 @@
-//! Every expression about configuration, and every one that reads a range of keys.
+//! Every expression about configuration, about the older layout of buckets, and every one that reads
+//! a range of keys.
 //!
 //! Names and values are positional placeholders, so no name from outside is ever parsed as part of
 //! an expression.
@@ -6,8 +7,10 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use sluicegate_core::keys::{self, ItemKey, KeyRange, LimitField, SortKeys};
-use sluicegate_core::{EntityRecord, EpochMillis, LimitName, Rule, WindowSpan, rule_attributes};
+use sluicegate_core::keys::{self, ItemKey, KeyRange, LegacyKey, LimitField, SortKeys};
+use sluicegate_core::{
+    EntityRecord, EpochMillis, LimitName, Rule, Unchanged, WindowSpan, rule_attributes,
+};
 
 /// What the placeholders of a request stand for.
 #[derive(Debug, Clone, Default)]
@@ -21,6 +24,21 @@ pub(super) struct Placeholders {
 pub(super) struct Update {
     pub(super) expression: String,
     pub(super) condition: Option<String>,
+    pub(super) placeholders: Placeholders,
+}
+
+/// A condition on one item.
+#[derive(Debug)]
+pub(super) struct Guard {
+    pub(super) condition: String,
+    pub(super) placeholders: Placeholders,
+}
+
+/// Which items a scan answers with, and what of them.
+#[derive(Debug)]
+pub(super) struct Filter {
+    pub(super) condition: String,
+    pub(super) projection: String,
     pub(super) placeholders: Placeholders,
 }
 
@@ -126,6 +144,36 @@ pub(super) fn delete_limits(limits: &[LimitName], when: Deletion) -> Update {
     built
 }
 
+/// An item is as it was seen.
+pub(super) fn unchanged(conditions: &[Unchanged]) -> Guard {
+    let mut placeholders = Placeholders::default();
+    let conditions = conditions.iter().map(|Unchanged { attribute, seen }| match seen {
+        Some(seen) => placeholders.assignment(*attribute, number(*seen)),
+        None => format!("attribute_not_exists({})", placeholders.name(*attribute)),
+    });
+    let condition = conditions.collect::<Vec<_>>().join(" AND ");
+    Guard { condition, placeholders }
+}
+
+/// The keys of items in the older layout, whatever is wrong with them: a composite bucket has the
+/// same prefix and a refill time.
+pub(super) fn legacy_items() -> Filter {
+    let mut placeholders = Placeholders::default();
+    let (pk, sk) = (placeholders.name(keys::PK), placeholders.name(keys::SK));
+    let refilled_at = placeholders.name(keys::REFILLED_AT);
+    let prefix = placeholders.value(text(keys::BUCKET_PREFIX));
+    let condition = format!("begins_with({sk}, {prefix}) AND attribute_not_exists({refilled_at})");
+    Filter { condition, projection: format!("{pk}, {sk}"), placeholders }
+}
+
+/// Notes the version of the layout.
+pub(super) fn set_schema(version: i64) -> Update {
+    let mut built = Update::default();
+    let schema = built.placeholders.assignment(keys::SCHEMA, number(version));
+    built.expression = format!("SET {schema}");
+    built
+}
+
 /// Reads a range of keys.
 pub(super) fn query(range: KeyRange) -> Query {
     let mut placeholders = Placeholders::default();
@@ -151,6 +199,11 @@ pub(super) fn query_span(range: KeyRange, span: &WindowSpan) -> Option<Query> {
 
 /// The two key attributes of an item.
 pub(super) fn key(key: &ItemKey) -> HashMap<String, AttributeValue> {
+    HashMap::from([(keys::PK.to_owned(), text(key.pk())), (keys::SK.to_owned(), text(key.sk()))])
+}
+
+/// The two key attributes of a legacy item.
+pub(super) fn legacy_key(key: &LegacyKey) -> HashMap<String, AttributeValue> {
     HashMap::from([(keys::PK.to_owned(), text(key.pk())), (keys::SK.to_owned(), text(key.sk()))])
 }
 

@@ -1,6 +1,6 @@
 //! Every expression as it is sent, and the sizes that DynamoDB takes.
 
-use sluicegate_core::{EntityId, Resource, WindowKind};
+use sluicegate_core::{EntityId, Resource, Unchanged, WindowKind};
 
 use super::*;
 use crate::Limit;
@@ -58,6 +58,18 @@ fn every_update() {
     let names = rules.map(|(limit, _)| limit);
     let when = Deletion { seen: at(1_706_000_000_000), at: at(1_706_000_000_001) };
     insta::assert_snapshot!("delete_limits", update(&delete_limits(&names, when)));
+    insta::assert_snapshot!("set_schema", update(&set_schema(1)));
+}
+
+#[test]
+fn a_legacy_item_goes_only_as_it_was_seen() {
+    let seen = |attribute, seen| Unchanged { attribute, seen };
+    let guard = unchanged(&[
+        seen("tokens_milli", Some(-5)),
+        seen("last_refill_ms", Some(1_706_000_000_000)),
+        seen("total_consumed_milli", None),
+    ]);
+    insta::assert_snapshot!("unchanged", shown(&guard.placeholders, &[Some(&guard.condition)]));
 }
 
 #[test]
@@ -74,6 +86,9 @@ fn every_query() {
     let buckets = KeyRange::buckets_of_resource(&resource);
     insta::assert_snapshot!("buckets_of_resource", read(&query(buckets)));
     insta::assert_snapshot!("children", read(&query(KeyRange::children(&user))));
+    let filter = legacy_items();
+    let parts = [Some(filter.condition.as_str()), Some(filter.projection.as_str())];
+    insta::assert_snapshot!("legacy_items", shown(&filter.placeholders, &parts));
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! `sluicegate migrate`: every bucket of the older layout, one item per limit, made a composite one.
+//!
+//! Each bucket is one transaction, and what is converted is not found again. So there is nothing to
+//! keep between two runs: one that was killed is started again.
+
+mod buckets;
+mod producers;
+mod progress;
+mod report;
+
+use std::process::ExitCode;
+
+use sluicegate::DynamoTable;
+
+use crate::confirm::Confirm;
+use crate::connection::Connection;
+use crate::error::{CliError, exit, say};
+use crate::options::Options;
+use buckets::Conversions;
+use producers::OlderProducers;
+use progress::Progress;
+
+/// Convert buckets of one item per limit to composite ones, in the background.
+///
+/// Producers of this library may go on meanwhile; producers of the older layout must not. The
+/// command may be killed at any moment and started again: it goes on with what is left.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate migrate --dry-run
+  sluicegate migrate --yes
+  sluicegate migrate --segments 8 --yes --output json
+
+Exit codes: 0 every bucket is a composite one (or, with --dry-run, can be made one), 1 some were
+skipped, 2 bad input or not confirmed, 5 the table could not be used: start again to go on.")]
+pub(crate) struct Args {
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Parts of the table that are read side by side.
+    #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    segments: u16,
+    #[command(flatten)]
+    confirm: Confirm,
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let connection = options.connect().await?;
+    let name = connection.table();
+    let configured = connection.configured();
+    let older = OlderProducers::of(configured.schema_version().await?);
+    if let Some(advice) = older.advice(name) {
+        say(&advice);
+    }
+    if !args.dry_run {
+        let what = "convert every bucket of one item per limit";
+        args.confirm.ask(&format!("{what} in table {name}, and delete these items"))?;
+    }
+    let progress = Progress::over(items_about(&connection).await?);
+    let table = DynamoTable::new(&connection.client(), name);
+    let mut conversions = Conversions::new(table, connection.reader(), progress, args.dry_run);
+    let ended = conversions.run(args.segments).await;
+    let report = conversions.finish(older);
+    if let Err(error) = ended {
+        say(&format!("{}; nothing is half done, start again to go on", report.so_far()));
+        return Err(error);
+    }
+    if report.is_complete() {
+        configured.note_converted().await?;
+    }
+    report.print(options)?;
+    let is_clean = report.skipped_buckets == 0;
+    Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
+}
+
+/// How many items the table has, as DynamoDB knew some hours ago.
+async fn items_about(connection: &Connection) -> Result<u64, CliError> {
+    let table = connection.table();
+    let described = connection.client().describe_table().table_name(table).send().await;
+    let described = described.map_err(|error| CliError::of_sdk("DescribeTable", table, &error))?;
+    let items = described.table.and_then(|table| table.item_count).unwrap_or(0);
+    Ok(u64::try_from(items).unwrap_or(0))
+}

@@ -1,0 +1,168 @@
+//! What was converted, what was not, and why.
+
+use std::io;
+
+use serde::Serialize;
+use sluicegate::BucketId;
+
+use super::producers::OlderProducers;
+use crate::options::Options;
+use crate::output;
+
+/// Skipped buckets that are named: a table may have a million of them.
+const NAMED_MAX: usize = 1_000;
+/// Those that are shown to a person.
+const SHOWN_MAX: usize = 20;
+
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    table: String,
+    dry_run: bool,
+    /// Items of all kinds that were looked at.
+    pub(super) scanned_items: u64,
+    pub(super) converted_buckets: u64,
+    /// Items of one limit that are in them.
+    pub(super) converted_limits: u64,
+    /// Buckets that a producer of this library converted between the scan and the conversion.
+    pub(super) converted_elsewhere: u64,
+    pub(super) skipped_buckets: u64,
+    /// The first thousand of them.
+    skipped: Vec<Skipped>,
+    /// Of the scan.
+    pub(super) read_units: f64,
+    /// Of the conversions.
+    pub(super) write_units: f64,
+    pub(super) older_producers: Option<OlderProducers>,
+}
+
+/// A bucket that stays as it is.
+#[derive(Debug, Serialize)]
+pub(super) struct Skipped {
+    /// Where the name cannot be read, the whole partition key.
+    pub(super) entity: String,
+    /// Where the name cannot be read, the whole sort key.
+    pub(super) resource: String,
+    pub(super) reason: Reason,
+    pub(super) detail: String,
+}
+
+/// Why a bucket was skipped.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Reason {
+    /// There is a composite bucket beside its items.
+    Exists,
+    /// Others wrote its items all the time.
+    Changed,
+    /// An item cannot be read.
+    Broken,
+    /// It does not fit in a transaction.
+    TooManyLimits,
+}
+
+impl Reason {
+    const fn what_to_do(self) -> &'static str {
+        match self {
+            Self::Exists => {
+                "it is composite; an older producer wrote these items later: stop it, delete them"
+            }
+            Self::Changed => "written all the time: stop the older producers, run this again",
+            Self::Broken => "an item cannot be read: repair or delete it, run this again",
+            Self::TooManyLimits => "too many limits: delete some, run this again",
+        }
+    }
+}
+
+impl Skipped {
+    pub(super) fn of(bucket: &BucketId, reason: Reason, detail: String) -> Self {
+        let (entity, resource) = (bucket.entity.to_string(), bucket.resource.to_string());
+        Self { entity, resource, reason, detail }
+    }
+
+    fn why(&self) -> String {
+        let what_to_do = self.reason.what_to_do();
+        match self.detail.as_str() {
+            "" => what_to_do.to_owned(),
+            detail => format!("{what_to_do} ({detail})"),
+        }
+    }
+}
+
+impl Report {
+    pub(super) fn new(table: &str, dry_run: bool) -> Self {
+        Self {
+            table: table.to_owned(),
+            dry_run,
+            scanned_items: 0,
+            converted_buckets: 0,
+            converted_limits: 0,
+            converted_elsewhere: 0,
+            skipped_buckets: 0,
+            skipped: Vec::new(),
+            read_units: 0.0,
+            write_units: 0.0,
+            older_producers: None,
+        }
+    }
+
+    pub(super) fn skip(&mut self, skipped: Skipped) {
+        self.skipped_buckets += 1;
+        if self.skipped.len() < NAMED_MAX {
+            self.skipped.push(skipped);
+        }
+    }
+
+    /// Whether every bucket of the table is a composite one now.
+    pub(super) const fn is_complete(&self) -> bool {
+        !self.dry_run && self.skipped_buckets == 0
+    }
+
+    /// How many were converted, in a few words.
+    pub(super) fn converted(&self) -> String {
+        let did = if self.dry_run { "to convert" } else { "converted" };
+        format!("{} {did}", counted(self.converted_buckets, "bucket"))
+    }
+
+    /// What was done when it ended early.
+    pub(super) fn so_far(&self) -> String {
+        format!("{} of {} items", self.converted(), self.scanned_items)
+    }
+
+    pub(super) fn print(&self, options: &Options) -> io::Result<()> {
+        if options.is_json() {
+            return output::json(self);
+        }
+        output::line(&self.shown())
+    }
+
+    fn shown(&self) -> String {
+        let mut lines = vec![format!(
+            "{} with {} in table {}, of {} scanned; {:.0} read units, {:.0} write units",
+            self.converted(),
+            counted(self.converted_limits, "limit"),
+            self.table,
+            counted(self.scanned_items, "item"),
+            self.read_units,
+            self.write_units,
+        )];
+        if self.converted_elsewhere > 0 {
+            let elsewhere = counted(self.converted_elsewhere, "bucket");
+            lines.push(format!("{elsewhere} converted by producers meanwhile"));
+        }
+        if self.skipped_buckets > 0 {
+            lines.push(format!("{} skipped:", counted(self.skipped_buckets, "bucket")));
+            let some = self.skipped.iter().take(SHOWN_MAX);
+            let rows = some.map(|one| vec![one.entity.clone(), one.resource.clone(), one.why()]);
+            lines.push(output::table(&["entity", "resource", "why"], rows, &[]));
+            let more = self.skipped_buckets.saturating_sub(SHOWN_MAX as u64);
+            if more > 0 {
+                lines.push(format!("and {more} more; --output json names {NAMED_MAX}"));
+            }
+        }
+        lines.join("\n")
+    }
+}
+
+fn counted(n: u64, what: &str) -> String {
+    output::counted(usize::try_from(n).unwrap_or(usize::MAX), what)
+}

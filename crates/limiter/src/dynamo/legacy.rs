@@ -1,0 +1,194 @@
+//! Buckets in the older layout of one item per limit: found where there is no composite bucket, and
+//! converted before the first write.
+//!
+//! A conversion is one transaction: whoever reads sees one layout or the other, and a write of an
+//! older producer in between makes it start over with what that producer wrote.
+
+mod both;
+pub(super) mod listing;
+mod scan;
+mod transaction;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
+use sluicegate_core::keys::KeyRange;
+use sluicegate_core::{
+    BucketId, CompositeBucket, Conversion, LegacyBucket, LegacyBuckets, TooManyLimits,
+};
+
+pub use self::scan::{LegacyPage, Segment};
+use self::transaction::Attempt;
+use super::BrokenItem;
+use super::execute::{DynamoTable, key, units};
+use super::item::decode;
+use super::stored_expressions as expressions;
+use super::trouble;
+use crate::clock::{Clock, SystemClock};
+use crate::table::{Consistency, SetupError, Trouble};
+
+/// Transactions that one conversion attempts: each that fails met another producer's write.
+const ATTEMPTS: u32 = 3;
+
+/// What became of a bucket that was to be converted.
+#[derive(Debug, Clone)]
+pub enum Converted {
+    /// It has no items in the older layout.
+    Nothing,
+    /// It is a composite bucket now.
+    Done {
+        /// The bucket.
+        composite: Arc<CompositeBucket>,
+        /// Write units that the transaction cost, indexes included.
+        write_units: f64,
+    },
+    /// There is a composite bucket beside its items, which were left as they are: an older producer
+    /// wrote them after the conversion.
+    Exists {
+        /// The bucket.
+        composite: Arc<CompositeBucket>,
+    },
+}
+
+/// Why a bucket was not converted. Nothing was written.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// An item cannot be read.
+    #[error(transparent)]
+    Item(#[from] Box<BrokenItem>),
+    /// It has more limits than fit in a transaction.
+    #[error("the bucket of {bucket} cannot be converted")]
+    TooManyLimits {
+        /// Which bucket.
+        bucket: BucketId,
+        /// How many it has.
+        source: TooManyLimits,
+    },
+    /// Its items were written between every read and its transaction.
+    #[error("other producers write its items all the time; stop them, or try again")]
+    Changed,
+    /// The table did not do what it was told.
+    #[error(transparent)]
+    Trouble(#[from] Trouble),
+}
+
+impl From<ConvertError> for Trouble {
+    fn from(error: ConvertError) -> Self {
+        match error {
+            ConvertError::Trouble(trouble) => trouble,
+            ConvertError::Changed => Self::Conflict,
+            ConvertError::Item(_) | ConvertError::TooManyLimits { .. } => {
+                SetupError::Inconvertible(Box::new(error)).into()
+            }
+        }
+    }
+}
+
+impl DynamoTable {
+    /// Finds buckets in the older layout of one item per limit, too, and converts each before the
+    /// first write to it.
+    ///
+    /// A bucket that has a composite item costs nothing more. One that has none costs a consistent
+    /// query where it is read and before it is created: switch this off again once every bucket is
+    /// converted.
+    #[must_use]
+    pub const fn converting_legacy(mut self) -> Self {
+        self.converts_legacy = true;
+        self
+    }
+
+    /// Converts a bucket, if it has items in the older layout and no composite one.
+    ///
+    /// # Errors
+    /// [`ConvertError`] when it was not converted; nothing is half done.
+    pub async fn convert(&self, bucket: &BucketId) -> Result<Converted, ConvertError> {
+        for _ in 0..ATTEMPTS {
+            let Some(legacy) = self.legacy(bucket).await?.0 else { return Ok(Converted::Nothing) };
+            let conversion = conversion(&legacy)?;
+            match self.convert_seen(&conversion).await? {
+                Attempt::Changed => {}
+                Attempt::Exists(composite) => {
+                    // Another conversion was first, unless the items are still there.
+                    let is_left = self.legacy(bucket).await?.0.is_some();
+                    let beside = Converted::Exists { composite };
+                    return Ok(if is_left { beside } else { Converted::Nothing });
+                }
+                Attempt::Done(write_units) => {
+                    let limits = conversion.removals.len();
+                    tracing::info!(%bucket, limits, "converted from one item per limit");
+                    let composite = Arc::new(conversion.composite);
+                    return Ok(Converted::Done { composite, write_units });
+                }
+            }
+        }
+        Err(ConvertError::Changed)
+    }
+
+    /// What [`convert`](Self::convert) would come to now. Nothing is written.
+    ///
+    /// # Errors
+    /// [`ConvertError`] when it could not be converted.
+    pub async fn would_convert(&self, bucket: &BucketId) -> Result<Converted, ConvertError> {
+        // In this order: what is converted in between is not taken for a bucket beside its items.
+        let composite = self.composite(bucket).await?;
+        let Some(legacy) = self.legacy(bucket).await?.0 else { return Ok(Converted::Nothing) };
+        let conversion = conversion(&legacy)?;
+        Ok(match composite {
+            Some(composite) => Converted::Exists { composite },
+            None => {
+                let composite = Arc::new(conversion.composite);
+                Converted::Done { composite, write_units: 0.0 }
+            }
+        })
+    }
+
+    /// The composite bucket as it is now.
+    async fn composite(&self, bucket: &BucketId) -> Result<Option<Arc<CompositeBucket>>, Trouble> {
+        let (item, _) = self.get(&key(bucket), Consistency::Strong).await?;
+        let image = item.as_ref().map(CompositeBucket::from_item).transpose();
+        let image = image.map_err(|source| SetupError::BrokenItem {
+            bucket: bucket.to_string(),
+            source: source.into(),
+        })?;
+        Ok(image.flatten().map(Arc::new))
+    }
+
+    /// The items of a bucket, and the read units that they cost.
+    async fn legacy(
+        &self,
+        bucket: &BucketId,
+    ) -> Result<(Option<LegacyBuckets>, f64), ConvertError> {
+        let query = expressions::query(KeyRange::legacy_items(bucket));
+        let (mut limits, mut read_units, mut start) = (BTreeMap::new(), 0.0, None);
+        loop {
+            let request = self
+                .client
+                .query()
+                .table_name(&*self.name)
+                .key_condition_expression(&query.condition)
+                .set_expression_attribute_names(Some(query.placeholders.names.clone()))
+                .set_expression_attribute_values(Some(query.placeholders.values.clone()))
+                .set_exclusive_start_key(start)
+                .consistent_read(true)
+                .return_consumed_capacity(ReturnConsumedCapacity::Total);
+            let page = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
+            read_units += units(page.consumed_capacity.as_ref());
+            for item in page.items.unwrap_or_default() {
+                let found = decode(item, LegacyBucket::from_item)?;
+                limits.extend(found.map(|(key, item)| (key.limit, item)));
+            }
+            start = page.last_evaluated_key;
+            if start.is_none() {
+                let found = LegacyBuckets { bucket: bucket.clone(), limits };
+                return Ok(((!found.limits.is_empty()).then_some(found), read_units));
+            }
+        }
+    }
+}
+
+fn conversion(legacy: &LegacyBuckets) -> Result<Conversion, ConvertError> {
+    legacy
+        .convert(SystemClock.now())
+        .map_err(|source| ConvertError::TooManyLimits { bucket: legacy.bucket.clone(), source })
+}

@@ -1,0 +1,124 @@
+//! A table with buckets in both layouts: reads find either, writes meet composite buckets only.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{BucketId, CompositeBucket, WritePath, WritePlan};
+
+use super::{Converted, conversion};
+use crate::dynamo::execute::DynamoTable;
+use crate::table::{
+    Cancelled, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+};
+
+impl DynamoTable {
+    /// The bucket as it is after a conversion, its own or another's; `None`: there was none to
+    /// convert.
+    async fn converted(&self, bucket: &BucketId) -> Result<Option<Arc<CompositeBucket>>, Trouble> {
+        Ok(match self.convert(bucket).await? {
+            Converted::Nothing => None,
+            Converted::Done { composite, .. } | Converted::Exists { composite } => Some(composite),
+        })
+    }
+
+    /// The bucket, where a write did not find one: converted now, or by another meanwhile.
+    async fn found_after_all(
+        &self,
+        bucket: &BucketId,
+    ) -> Result<Option<Arc<CompositeBucket>>, Trouble> {
+        if let Some(composite) = self.converted(bucket).await? {
+            return Ok(Some(composite));
+        }
+        self.composite(bucket).await
+    }
+
+    /// The same table for whoever looks after the legacy items himself.
+    fn plain(&self) -> Self {
+        let mut plain = self.clone();
+        plain.converts_legacy = false;
+        plain
+    }
+
+    /// Writes to a composite bucket only. Whoever planned a write without knowing the legacy items
+    /// is handed what they were converted to, and decides again.
+    // Boxed, as are those below: what few tables need must not make every caller's future larger.
+    pub(in crate::dynamo) fn write_converting<'a>(
+        &'a self,
+        bucket: &'a BucketId,
+        plan: &'a WritePlan,
+    ) -> BoxFuture<'a, Result<Written, WriteError>> {
+        Box::pin(async move {
+            if plan.path == WritePath::Create
+                && let Some(composite) = self.converted(bucket).await?
+            {
+                return Err(WriteError::Refused(Some(composite)));
+            }
+            match self.plain().write(bucket, plan).await {
+                Err(WriteError::Refused(None)) => {
+                    Err(WriteError::Refused(self.found_after_all(bucket).await?))
+                }
+                written => written,
+            }
+        })
+    }
+
+    /// The same for some writes together.
+    pub(in crate::dynamo) fn transact_converting<'a>(
+        &'a self,
+        writes: &'a [(BucketId, WritePlan)],
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<f64, TogetherError>> {
+        Box::pin(async move {
+            let mut reasons = Vec::with_capacity(writes.len());
+            for (bucket, plan) in writes {
+                let is_new = plan.path == WritePath::Create;
+                let composite = if is_new { self.converted(bucket).await? } else { None };
+                reasons.push(match composite {
+                    Some(composite) => Cancelled::Refused(Some(composite)),
+                    None => Cancelled::None,
+                });
+            }
+            if reasons.iter().any(|reason| matches!(reason, Cancelled::Refused(_))) {
+                return Err(TogetherError::Cancelled(reasons));
+            }
+            match self.transact(writes, token).await {
+                Err(TogetherError::Cancelled(mut reasons)) => {
+                    for ((bucket, _), reason) in writes.iter().zip(&mut reasons) {
+                        if matches!(reason, Cancelled::Refused(None)) {
+                            *reason = Cancelled::Refused(self.found_after_all(bucket).await?);
+                        }
+                    }
+                    Err(TogetherError::Cancelled(reasons))
+                }
+                written => written,
+            }
+        })
+    }
+
+    /// Reads what legacy items would be converted to in the place of buckets that are not there.
+    pub(in crate::dynamo) fn read_both<'a>(
+        &'a self,
+        keys: &'a [ItemKey],
+        consistency: Consistency,
+    ) -> BoxFuture<'a, Result<ReadItems, Trouble>> {
+        Box::pin(async move {
+            let mut found = self.plain().read(keys, consistency).await?;
+            for (key, item) in keys.iter().zip(&mut found.items) {
+                let (ItemKey::Bucket(entity, resource), None) = (key, &item) else { continue };
+                let bucket = BucketId { entity: entity.clone(), resource: resource.clone() };
+                let (legacy, read_units) = self.legacy(&bucket).await?;
+                found.read_units += read_units;
+                // They may have been converted since the bucket was not found, or while they were
+                // being read.
+                let (composite, read_units) = self.get(key, Consistency::Strong).await?;
+                found.read_units += read_units;
+                *item = match legacy.filter(|_| composite.is_none()) {
+                    Some(legacy) => Some(conversion(&legacy)?.to_item()),
+                    None => composite,
+                };
+            }
+            Ok(found)
+        })
+    }
+}

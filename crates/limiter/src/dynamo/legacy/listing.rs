@@ -1,0 +1,142 @@
+//! Listing buckets of both layouts: the items of one legacy bucket lie together, and become one.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+
+use aws_sdk_dynamodb::Client;
+use futures_util::stream::{self, Stream, StreamExt};
+use serde_dynamo::Item;
+use sluicegate_core::keys::{ItemKey, LegacyKey, PK, SK};
+use sluicegate_core::{BucketId, CompositeBucket, ItemError, LegacyBucket, LegacyBuckets};
+
+use crate::clock::{Clock, SystemClock};
+use crate::dynamo::execute::text;
+use crate::dynamo::item::Attributes;
+use crate::dynamo::stored_expressions as expressions;
+use crate::dynamo::{ReadError, fetch};
+use crate::table::Consistency;
+
+/// An item of either layout.
+pub(in crate::dynamo) enum Row {
+    Composite(CompositeBucket),
+    Legacy(LegacyKey, LegacyBucket),
+}
+
+pub(in crate::dynamo) fn row(item: &Item) -> Result<Option<Row>, ItemError> {
+    if let Some(composite) = CompositeBucket::from_item(item)? {
+        return Ok(Some(Row::Composite(composite)));
+    }
+    Ok(LegacyBucket::from_item(item)?.map(|(key, bucket)| Row::Legacy(key, bucket)))
+}
+
+/// Rows by their keys, each bucket once: what is left of a legacy bucket beside a composite one is
+/// passed over.
+struct Merge<S> {
+    rows: Pin<Box<S>>,
+    /// The legacy bucket whose rows are passing.
+    group: Option<LegacyBuckets>,
+    /// Read and not told yet, because the group comes first.
+    next: Option<CompositeBucket>,
+    /// Composite buckets whose legacy rows may still come: between them lie only those of longer
+    /// names.
+    seen: Vec<BucketId>,
+}
+
+pub(in crate::dynamo) fn merged(
+    rows: impl Stream<Item = Result<Row, ReadError>> + Send,
+) -> impl Stream<Item = Result<CompositeBucket, ReadError>> + Send {
+    let start = Merge { rows: Box::pin(rows), group: None, next: None, seen: Vec::new() };
+    stream::unfold(start, async |mut merge| merge.next().await.map(|bucket| (bucket, merge)))
+}
+
+impl<S: Stream<Item = Result<Row, ReadError>>> Merge<S> {
+    async fn next(&mut self) -> Option<Result<CompositeBucket, ReadError>> {
+        if let Some(composite) = self.next.take() {
+            return Some(Ok(composite));
+        }
+        loop {
+            let told = match self.rows.next().await {
+                None => return self.group.take().map(|group| Ok(composite(&group))),
+                Some(Err(error)) => return Some(Err(error)),
+                Some(Ok(Row::Composite(composite))) => self.composite(composite),
+                Some(Ok(Row::Legacy(key, bucket))) => self.legacy(key, bucket),
+            };
+            if let Some(composite) = told {
+                return Some(Ok(composite));
+            }
+        }
+    }
+
+    fn composite(&mut self, new: CompositeBucket) -> Option<CompositeBucket> {
+        let id = new.id();
+        if self.seen.contains(&id) {
+            return None;
+        }
+        self.seen.retain(|seen| may_have_rows_behind(seen, &id));
+        self.seen.push(id);
+        match self.group.take() {
+            Some(group) => {
+                self.next = Some(new);
+                Some(composite(&group))
+            }
+            None => Some(new),
+        }
+    }
+
+    fn legacy(&mut self, key: LegacyKey, bucket: LegacyBucket) -> Option<CompositeBucket> {
+        if self.seen.contains(&key.bucket) {
+            return None;
+        }
+        if let Some(group) = self.group.as_mut().filter(|group| group.bucket == key.bucket) {
+            group.limits.insert(key.limit, bucket);
+            return None;
+        }
+        let limits = BTreeMap::from([(key.limit, bucket)]);
+        let before = self.group.replace(LegacyBuckets { bucket: key.bucket, limits });
+        before.as_ref().map(composite)
+    }
+}
+
+fn composite(legacy: &LegacyBuckets) -> CompositeBucket {
+    legacy.composite(SystemClock.now())
+}
+
+/// Whether legacy rows of `seen` may come after those of `other`: `#` stands behind its name.
+fn may_have_rows_behind(seen: &BucketId, other: &BucketId) -> bool {
+    other.entity.as_str().starts_with(seen.entity.as_str())
+        && other.resource.as_str().starts_with(seen.resource.as_str())
+}
+
+/// The items of keys that an index knows and, before legacy items, the composite bucket that they
+/// may have become since. It is read last: items that are gone were converted before that.
+pub(in crate::dynamo) async fn with_composites(
+    client: &Client,
+    table: &str,
+    keys: Vec<Attributes>,
+) -> Result<Vec<Attributes>, ReadError> {
+    let bucket_of = |item: &Attributes| {
+        let key = LegacyKey::parse(&text(item, PK), &text(item, SK));
+        key.ok().flatten().map(|key| key.bucket)
+    };
+    let mut buckets: Vec<_> = keys.iter().filter_map(bucket_of).collect();
+    buckets.dedup();
+    let items = fetch::in_order(client, table, keys.clone(), Consistency::Eventual).await?;
+    let composites = buckets.into_iter().map(|id| ItemKey::Bucket(id.entity, id.resource));
+    let composites = composites.map(|key| expressions::key(&key)).collect();
+    let composites = fetch::in_order(client, table, composites, Consistency::Strong).await?;
+    let mut composites = composites.into_iter().peekable();
+    let mut items = items.into_iter().peekable();
+    let mut merged = Vec::with_capacity(keys.len());
+    for key in keys {
+        if let Some(bucket) = bucket_of(&key) {
+            let composite = expressions::key(&ItemKey::Bucket(bucket.entity, bucket.resource));
+            merged.extend(composites.next_if(|item| is_of(item, &composite)));
+        }
+        merged.extend(items.next_if(|item| is_of(item, &key)));
+    }
+    Ok(merged)
+}
+
+fn is_of(item: &Attributes, key: &Attributes) -> bool {
+    [PK, SK].iter().all(|name| item.get(*name) == key.get(*name))
+}

@@ -1,0 +1,105 @@
+//! Finding every bucket of the older layout, by a scan in segments that may run side by side.
+
+use aws_sdk_dynamodb::operation::scan::ScanOutput;
+use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
+use futures_util::stream::{self, Stream};
+use sluicegate_core::BucketId;
+use sluicegate_core::keys::{LegacyKey, PK, SK};
+
+use crate::dynamo::execute::{text, units};
+use crate::dynamo::item::Attributes;
+use crate::dynamo::stored_expressions as expressions;
+use crate::dynamo::{BrokenItem, ReadError, Reader, RequestError};
+
+/// A part of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Segment {
+    /// Which, from 0.
+    pub number: u16,
+    /// Of how many; at least 1.
+    pub of: u16,
+}
+
+/// What one request of a scan found.
+#[derive(Debug, Clone, Default)]
+pub struct LegacyPage {
+    /// Items that were looked at, of all kinds.
+    pub scanned: u64,
+    /// Buckets that have items in the older layout. One that fills a page and more is named once.
+    pub buckets: Vec<BucketId>,
+    /// Items whose keys hold a name that is not allowed.
+    pub broken: Vec<BrokenItem>,
+    /// Read units that it cost.
+    pub read_units: f64,
+}
+
+/// Where a scan stands.
+struct Position {
+    reader: Reader,
+    segment: Segment,
+    start: Option<Attributes>,
+    last: Option<BucketId>,
+}
+
+impl Reader {
+    /// Every bucket of a segment that has items in the older layout, page by page.
+    ///
+    /// The reads are eventually consistent, half a unit for 4 KB of whatever lies in the table.
+    pub fn legacy_buckets(
+        &self,
+        segment: Segment,
+    ) -> impl Stream<Item = Result<LegacyPage, ReadError>> + Send + use<> {
+        let start = Position { reader: self.clone(), segment, start: None, last: None };
+        stream::try_unfold(Some(start), async |position| {
+            let Some(mut position) = position else { return Ok(None) };
+            let output = position.read().await?;
+            position.start = output.last_evaluated_key.clone();
+            let page = position.page(output);
+            let next = position.start.is_some().then_some(position);
+            Ok(Some((page, next)))
+        })
+    }
+}
+
+impl Position {
+    async fn read(&self) -> Result<ScanOutput, RequestError> {
+        let Self { reader, segment, start, .. } = self;
+        let filter = expressions::legacy_items();
+        reader
+            .client
+            .scan()
+            .table_name(&reader.table)
+            .segment(segment.number.into())
+            .total_segments(segment.of.into())
+            .filter_expression(filter.condition)
+            .projection_expression(filter.projection)
+            .set_expression_attribute_names(Some(filter.placeholders.names))
+            .set_expression_attribute_values(Some(filter.placeholders.values))
+            .set_limit(reader.page_size.map(|items| items.get().into()))
+            .set_exclusive_start_key(start.clone())
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| RequestError::of("Scan", &reader.table, error))
+    }
+
+    fn page(&mut self, output: ScanOutput) -> LegacyPage {
+        let mut page = LegacyPage {
+            scanned: u64::try_from(output.scanned_count).unwrap_or(0),
+            read_units: units(output.consumed_capacity.as_ref()),
+            ..LegacyPage::default()
+        };
+        for item in output.items.unwrap_or_default() {
+            let (pk, sk) = (text(&item, PK), text(&item, SK));
+            match LegacyKey::parse(&pk, &sk) {
+                Ok(Some(key)) if self.last.as_ref() != Some(&key.bucket) => {
+                    self.last = Some(key.bucket.clone());
+                    page.buckets.push(key.bucket);
+                }
+                Ok(_) => {}
+                Err(source) => page.broken.push(BrokenItem { pk, sk, source: source.into() }),
+            }
+        }
+        page
+    }
+}

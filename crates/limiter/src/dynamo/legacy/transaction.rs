@@ -1,0 +1,99 @@
+//! The transaction of one conversion, and what its end means.
+
+use std::sync::Arc;
+
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::types::{
+    CancellationReason, Delete, Put, ReturnConsumedCapacity, TransactWriteItem,
+};
+use sluicegate_core::{BucketId, CompositeBucket, Conversion, Removal, keys};
+
+use crate::dynamo::execute::{ALL_OLD, DynamoTable, refused, units};
+use crate::dynamo::item::Attributes;
+use crate::dynamo::stored_expressions as expressions;
+use crate::dynamo::trouble;
+use crate::table::{SetupError, Trouble, WriteError};
+
+/// What one transaction came to.
+pub(super) enum Attempt {
+    Done(f64),
+    Exists(Arc<CompositeBucket>),
+    Changed,
+}
+
+impl DynamoTable {
+    /// Sends the transaction.
+    pub(super) async fn convert_seen(&self, conversion: &Conversion) -> Result<Attempt, Trouble> {
+        let bucket = conversion.composite.id();
+        let mut parts = vec![self.put_part(conversion)?];
+        for removal in &conversion.removals {
+            parts.push(self.delete_part(removal)?);
+        }
+        let request = self
+            .client
+            .transact_write_items()
+            .set_transact_items(Some(parts))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        let error = match request.send().await {
+            Ok(output) => {
+                let spent = output.consumed_capacity().iter().map(|each| units(Some(each))).sum();
+                return Ok(Attempt::Done(spent));
+            }
+            Err(error) => error,
+        };
+        match error.as_service_error() {
+            Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
+                self.cancelled_conversion(&bucket, cancelled.cancellation_reasons())
+            }
+            _ => Err(trouble::of(&self.name, error)),
+        }
+    }
+
+    fn cancelled_conversion(
+        &self,
+        bucket: &BucketId,
+        reasons: &[CancellationReason],
+    ) -> Result<Attempt, Trouble> {
+        const REFUSED: &str = "ConditionalCheckFailed";
+        let is_refused = |reason: &CancellationReason| reason.code() == Some(REFUSED);
+        if let Some(put) = reasons.first().filter(|put| is_refused(put)) {
+            match refused(bucket, put.item()) {
+                WriteError::Refused(Some(composite)) => return Ok(Attempt::Exists(composite)),
+                WriteError::Refused(None) => {}
+                WriteError::Trouble(trouble) => return Err(trouble),
+            }
+        }
+        if reasons.iter().any(is_refused) {
+            return Ok(Attempt::Changed);
+        }
+        let reason = reasons.iter().find(|reason| !matches!(reason.code(), None | Some("None")));
+        let code = reason.and_then(CancellationReason::code).unwrap_or("TransactionConflict");
+        let message = reason.and_then(CancellationReason::message).unwrap_or(code);
+        Err(trouble::of_code(&self.name, code, message.into()))
+    }
+
+    fn put_part(&self, conversion: &Conversion) -> Result<TransactWriteItem, Trouble> {
+        Put::builder()
+            .table_name(&*self.name)
+            .set_item(Some(Attributes::from(conversion.to_item())))
+            .condition_expression("attribute_not_exists(#n0)")
+            .expression_attribute_names("#n0", keys::PK)
+            .return_values_on_condition_check_failure(ALL_OLD)
+            .build()
+            .map(|put| TransactWriteItem::builder().put(put).build())
+            .map_err(|error| SetupError::Rejected(error.into()).into())
+    }
+
+    fn delete_part(&self, removal: &Removal) -> Result<TransactWriteItem, Trouble> {
+        let unchanged = expressions::unchanged(&removal.conditions);
+        Delete::builder()
+            .table_name(&*self.name)
+            .set_key(Some(expressions::legacy_key(&removal.key)))
+            .condition_expression(unchanged.condition)
+            .set_expression_attribute_names(Some(unchanged.placeholders.names))
+            .set_expression_attribute_values(Some(unchanged.placeholders.values))
+            .build()
+            .map(|delete| TransactWriteItem::builder().delete(delete).build())
+            .map_err(|error| SetupError::Rejected(error.into()).into())
+    }
+}

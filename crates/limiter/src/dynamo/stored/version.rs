@@ -1,0 +1,56 @@
+//! Which layouts the producers of the table write, as far as they said so.
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use sluicegate_core::keys::{self, ItemKey};
+
+use super::{ConfigError, ConfigStore};
+use crate::dynamo::RequestError;
+use crate::dynamo::stored_expressions as expressions;
+
+/// What the table says of its layout. Another producer keeps its own words in the same item.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SchemaVersion {
+    /// What this library noted: 1 once every bucket is a composite one.
+    pub schema: Option<i64>,
+    /// The version of the layout that another producer writes, as `0.8.0`.
+    pub other_schema: Option<String>,
+    /// The oldest version of another producer that may use the table.
+    pub other_client_min: Option<String>,
+}
+
+impl ConfigStore {
+    /// What the table says of its layout. A consistent read.
+    ///
+    /// # Errors
+    /// [`ConfigError::Request`].
+    pub async fn schema_version(&self) -> Result<SchemaVersion, ConfigError> {
+        let answer = self
+            .client
+            .get_item()
+            .table_name(&self.table)
+            .set_key(Some(expressions::key(&ItemKey::SchemaVersion)))
+            .consistent_read(true)
+            .send()
+            .await
+            .map_err(|error| RequestError::of("GetItem", &self.table, error))?;
+        let item = answer.item.unwrap_or_default();
+        let text = |attribute: &str| match item.get(attribute) {
+            Some(AttributeValue::S(text) | AttributeValue::N(text)) => Some(text.clone()),
+            _ => None,
+        };
+        Ok(SchemaVersion {
+            schema: text(keys::SCHEMA).and_then(|version| version.parse().ok()),
+            other_schema: text(keys::OTHER_SCHEMA),
+            other_client_min: text(keys::OTHER_CLIENT_MIN),
+        })
+    }
+
+    /// Notes that every bucket of the table is a composite one. One write unit.
+    ///
+    /// # Errors
+    /// [`ConfigError::Request`].
+    pub async fn note_converted(&self) -> Result<(), ConfigError> {
+        let update = expressions::set_schema(keys::COMPOSITE_SCHEMA);
+        Ok(self.update(&ItemKey::SchemaVersion, update).await?)
+    }
+}
