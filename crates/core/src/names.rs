@@ -51,7 +51,7 @@ fn check(
     name: &str,
     max: usize,
     allowed: &'static str,
-    is_allowed: fn(char) -> bool,
+    is_allowed: impl Fn(char) -> bool,
 ) -> Result<SmolStr, NameError> {
     if name.is_empty() {
         return Err(NameError::Empty { what });

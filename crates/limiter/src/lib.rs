@@ -145,10 +145,10 @@
 //!
 //! The first calls of an outage wait for their deadline: 250 ms an acquire, or 2 s where there was
 //! no connection yet, which [`Limiter::warm_up`] makes ahead. After five in a row, or two a second
-//! apart, nobody waits: a [`Breaker`] opens, and a call costs about a microsecond, under `Local` three. A task looks for
+//! apart, nobody waits: a [`Breaker`] opens, and a call costs about a microsecond. A task looks for
 //! the store every 250 ms. When a probe was answered one request is let through, and after its answer
-//! all are. An outage is logged when it is found and when it is over, and always
-//! [counted](Counters).
+//! all are: within a second of the store's return. An outage is logged when it is found and when it
+//! is over, and always [counted](Counters).
 //!
 //! Whatever the store says is an answer, and an error under every setting: limits that are short,
 //! contention, throttling (`Contended` at the deadline), a missing permission or table (`Setup`).

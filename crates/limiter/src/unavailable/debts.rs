@@ -79,8 +79,10 @@ impl Debts {
         let mut books = self.books();
         if let Some(owed) = books.owed.get_mut(bucket) {
             for (limit, amount) in amounts {
-                let sum = owed.amounts.entry(limit.clone()).or_default();
-                *sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(amount.get()));
+                match owed.amounts.get_mut(limit) {
+                    Some(sum) => *sum = plus(*sum, *amount),
+                    None => _ = owed.amounts.insert(limit.clone(), *amount),
+                }
             }
             return;
         }
@@ -120,6 +122,10 @@ impl Debts {
         let are_some = !(books.sent.is_empty() && books.owed.is_empty());
         self.are_some.store(are_some, Ordering::SeqCst);
     }
+}
+
+fn plus(sum: Millitokens, more: Millitokens) -> Millitokens {
+    Millitokens::saturating(i128::from(sum.get()) + i128::from(more.get()))
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
