@@ -160,3 +160,19 @@ async fn the_other_commands_see_a_bucket_in_either_layout() {
     })
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn usage_starts_with_what_was_consumed_after_the_conversion() {
+    on_every_engine(async |shell| {
+        place(shell, ["user-123".to_owned()]).await;
+        shell.run("migrate --yes").text(0);
+        shell.run("acquire user-123 gpt-4 --consume rpm=2 --consume tpm=7").text(0);
+        shell.run("process --once").text(0);
+        let usage = shell.run("usage user-123 gpt-4 --window hour --output json").json(0);
+        let consumed = &usage[0]["consumed_milli"];
+        assert_eq!(consumed, &json!({"rpm": 2_000, "tpm": 7_000}), "{usage}");
+        assert_eq!(usage.as_array().unwrap().len(), 1, "{usage}");
+        shell.run("usage check user-123").text(0);
+    })
+    .await;
+}

@@ -90,8 +90,19 @@ impl DynamoTable {
     /// first write to it.
     ///
     /// A bucket that has a composite item costs nothing more. One that has none costs a consistent
-    /// query where it is read and before it is created: switch this off again once every bucket is
-    /// converted.
+    /// query and a second look where it is read, and a query before it is created: switch this off
+    /// again once every bucket is converted. What a conversion costs is not in the cost of the
+    /// request that met it.
+    ///
+    /// ```no_run
+    /// use sluicegate::{DynamoStore, DynamoTable, Limiter};
+    ///
+    /// # fn limiter(client: aws_sdk_dynamodb::Client) {
+    /// let table = DynamoTable::new(&client, "sluicegate-limits").converting_legacy();
+    /// let limiter = Limiter::new(DynamoStore::on(table));
+    /// # drop(limiter);
+    /// # }
+    /// ```
     #[must_use]
     pub const fn converting_legacy(mut self) -> Self {
         self.converts_legacy = true;
