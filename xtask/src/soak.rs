@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// Seconds for which processes lease from one bucket of 10,000 a minute.
     #[arg(long, default_value_t = 30)]
     lease_seconds: u32,
+    /// Seconds of 50,000 leased acquires each, for which the writes are counted at the engine.
+    #[arg(long, default_value_t = 10)]
+    write_seconds: u64,
     /// Acquires in one run of `sluicegate local`: the last 10,000 are to be as fast as the first.
     #[arg(long, default_value_t = 200_000)]
     acquires: u64,
@@ -98,6 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "leased"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_LEASE_SECONDS", args.lease_seconds.to_string());
+        cargo.env("SLUICEGATE_TEST_WRITES_SECONDS", args.write_seconds.to_string());
         process::run(&mut cargo)
     })?;
     stages.print();

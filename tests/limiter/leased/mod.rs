@@ -7,6 +7,7 @@ mod held;
 mod lost;
 mod processes;
 mod room;
+mod served;
 mod stores;
 mod strict;
 mod writes;

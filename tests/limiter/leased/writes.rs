@@ -4,24 +4,41 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate::{CompositeStore, Limit, Prepared};
+use sluicegate::{Clock, CompositeStore, LeasedLimiter, Limit, Prepared, Table};
 use tokio::time::Instant;
 
 use super::{Counted, SECOND, consumed, strict};
-use crate::simulated::Simulated;
 
-type Call = Prepared<CompositeStore<Counted>, Simulated>;
+pub(crate) type Call<T, C> = Arc<Prepared<CompositeStore<T>, C>>;
 
-async fn prepared(table: &Counted) -> (super::Tested, Arc<Call>) {
-    let limiter = strict(table);
+/// A request for one token of a bucket of ample capacity.
+pub(crate) async fn prepared<T: Table, C: Clock>(
+    limiter: &LeasedLimiter<CompositeStore<T>, C>,
+) -> Call<T, C> {
     let ample = [Limit::per_second("rps", 200_000)];
     let call = limiter.acquire("u0", "r").consume("rps", 1).limits(ample).no_cascade();
-    let call = Arc::new(call.prepare().await.unwrap());
-    (limiter, call)
+    Arc::new(call.prepare().await.unwrap())
+}
+
+/// Keys by a zipf distribution with exponent 1.
+pub(crate) fn zipf(keys: u32) -> impl Fn() -> usize {
+    let sums: Vec<f64> = (1..=keys)
+        .scan(0.0, |sum, n| {
+            *sum += 1.0 / f64::from(n);
+            Some(*sum)
+        })
+        .collect();
+    let total = sums[sums.len() - 1];
+    move || sums.partition_point(|sum| *sum < fastrand::f64() * total)
 }
 
 /// One request for one token, given back if so wanted.
-async fn ask(call: Arc<Call>, entity: String, gives_back: bool, admitted: Arc<AtomicU64>) {
+async fn ask<T: Table, C: Clock>(
+    call: Call<T, C>,
+    entity: String,
+    gives_back: bool,
+    admitted: Arc<AtomicU64>,
+) {
     let ticket = call.acquire_for(&entity).await.unwrap();
     if gives_back {
         ticket.release();
@@ -30,7 +47,12 @@ async fn ask(call: Arc<Call>, entity: String, gives_back: bool, admitted: Arc<At
 }
 
 /// 50,000 requests a second at an even pace, each on behalf of whom `who` picks; what was admitted.
-async fn load(call: &Arc<Call>, time: Duration, who: impl Fn() -> usize, gives_back: bool) -> u64 {
+pub(crate) async fn load<T: Table, C: Clock>(
+    call: &Call<T, C>,
+    time: Duration,
+    who: impl Fn() -> usize,
+    gives_back: bool,
+) -> u64 {
     let admitted = Arc::new(AtomicU64::new(0));
     let mut waiting = tokio::task::JoinSet::new();
     let start = Instant::now();
@@ -62,7 +84,8 @@ async fn load(call: &Arc<Call>, time: Duration, who: impl Fn() -> usize, gives_b
 #[tokio::test(start_paused = true)]
 async fn a_busy_bucket_costs_a_handful_of_writes() {
     let table = Counted::new(4);
-    let (limiter, call) = prepared(&table).await;
+    let limiter = strict(&table);
+    let call = prepared(&limiter).await;
     let admitted = load(&call, 10 * SECOND, || 0, false).await;
     let report = limiter.shutdown(SECOND).await;
     println!("{admitted} admitted, {} writes, {report:?}", table.writes());
@@ -74,7 +97,8 @@ async fn a_busy_bucket_costs_a_handful_of_writes() {
 #[tokio::test(start_paused = true)]
 async fn what_is_given_back_costs_no_write() {
     let table = Counted::new(4);
-    let (limiter, call) = prepared(&table).await;
+    let limiter = strict(&table);
+    let call = prepared(&limiter).await;
     let admitted = load(&call, 10 * SECOND, || 0, true).await;
     limiter.shutdown(SECOND).await;
     println!("{admitted} admitted, {} writes", table.writes());
@@ -86,17 +110,9 @@ async fn what_is_given_back_costs_no_write() {
 async fn a_thousand_keys_cost_a_write_a_second_each_at_most() {
     fastrand::seed(5);
     let table = Counted::new(4);
-    let (limiter, call) = prepared(&table).await;
-    // Zipf with exponent 1.
-    let sums: Vec<f64> = (1..=1_000)
-        .scan(0.0, |sum, n| {
-            *sum += 1.0 / f64::from(n);
-            Some(*sum)
-        })
-        .collect();
-    let total = sums[sums.len() - 1];
-    let who = || sums.partition_point(|sum| *sum < fastrand::f64() * total);
-    let admitted = load(&call, 10 * SECOND, who, false).await;
+    let limiter = strict(&table);
+    let call = prepared(&limiter).await;
+    let admitted = load(&call, 10 * SECOND, zipf(1_000), false).await;
     limiter.shutdown(SECOND).await;
     println!("{admitted} admitted, {} writes", table.writes());
     assert_eq!(admitted, 500_000);

@@ -4,7 +4,7 @@
 //! Tokens are handed out in the order in which they were leased, so what is missing from a pool was
 //! of its oldest leases. The account follows when somebody looks; takes do not wait for it.
 
-use std::collections::VecDeque;
+use smallvec::SmallVec;
 
 use super::cell::{Pool, TAKES};
 
@@ -21,7 +21,8 @@ struct Held {
 /// The account of one limit of one bucket, amounts in millitokens.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    held: VecDeque<Held>,
+    /// The oldest first; most of the time there is one.
+    held: SmallVec<[Held; 1]>,
     /// Out of the pool and on their way back.
     pub(super) retired: u64,
     /// Handed out less taken back, and not counted at the store yet.
@@ -54,12 +55,12 @@ impl Account {
         if after > before {
             self.take_back(unsigned(after - before), now_ms);
         }
-        while let Some(oldest) = self.held.front().copied() {
+        while let Some(oldest) = self.held.first().copied() {
             let is_newest = self.held.len() == 1;
             if oldest.until_ms >= now_ms && (oldest.milli > 0 || is_newest) {
                 break;
             }
-            self.held.pop_front();
+            self.held.remove(0);
             let got = pool.drain(oldest.milli);
             self.note(signed(oldest.milli - got));
             self.retired += got;
@@ -83,7 +84,7 @@ impl Account {
         let added = if missing > 0 && pool.put(missing) { missing } else { 0 };
         let milli = self.total() + added;
         self.held.clear();
-        self.held.push_back(Held { milli, until_ms });
+        self.held.push(Held { milli, until_ms });
     }
 
     fn note(&mut self, used: i64) {
@@ -94,7 +95,7 @@ impl Account {
     fn use_up(&mut self, used: i64) {
         self.note(used);
         let mut left = unsigned(used);
-        for held in &mut self.held {
+        for held in self.held.iter_mut() {
             let part = held.milli.min(left);
             held.milli -= part;
             left -= part;
@@ -103,9 +104,9 @@ impl Account {
 
     /// Tokens that were given back are as old as the newest lease; without one they go back.
     fn take_back(&mut self, milli: u64, now_ms: i64) {
-        match self.held.back_mut() {
+        match self.held.last_mut() {
             Some(newest) => newest.milli += milli,
-            None => self.held.push_back(Held { milli, until_ms: now_ms - 1 }),
+            None => self.held.push(Held { milli, until_ms: now_ms - 1 }),
         }
     }
 
@@ -126,7 +127,7 @@ impl Account {
         let until_ms = self.until_ms();
         let mut left = pool.drain(pool.tokens().saturating_sub(keep));
         let withdrawn = left;
-        for held in &mut self.held {
+        for held in self.held.iter_mut() {
             let part = held.milli.min(left);
             held.milli -= part;
             left -= part;
@@ -144,7 +145,7 @@ impl Account {
     /// Until when everything in the pool may be handed out; `None`: there is no lease.
     pub(super) fn until_ms(&self) -> Option<i64> {
         let oldest = self.held.iter().find(|held| held.milli > 0);
-        oldest.or(self.held.back()).map(|held| held.until_ms)
+        oldest.or(self.held.last()).map(|held| held.until_ms)
     }
 
     /// Observes how fast tokens are handed out; what that comes to in `horizon_ms`. A rate that

@@ -207,7 +207,7 @@ impl Bucket {
 
     /// Nothing more is handed out of what is known.
     fn drop_pools(&self, books: &mut Books, now_ms: i64) {
-        for (account, slot) in books.accounts.iter_mut().zip(&self.cell.slots) {
+        for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
             account.catch_up(&slot.pool, now_ms);
             account.fill(&slot.pool, 0, now_ms.saturating_sub(1));
         }

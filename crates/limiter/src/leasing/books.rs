@@ -25,7 +25,7 @@ pub(super) struct Books {
     /// The time when somebody looked last.
     pub(super) seen_ms: i64,
     /// A write whose answer was lost, and what it was to settle.
-    pub(super) unanswered: Option<(Doubt, Draft)>,
+    pub(super) unanswered: Option<Box<(Doubt, Draft)>>,
     /// The last write that was answered.
     pub(super) answered: Option<RequestId>,
     /// The id of a commit that is under way or was not answered.

@@ -16,11 +16,13 @@ const ROUGH_MS: i64 = 10;
 const _: () = assert!(ROUGH.as_millis() == ROUGH_MS as u128);
 
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Bucket {
+    /// Beside the count of references, which takes on behalf of others touch as well.
+    pub(super) cell: Cell,
     pub(super) id: BucketId,
     /// The limits of the cell's slots.
     pub(super) limits: Arc<[LimitName]>,
-    pub(super) cell: Cell,
     /// Somebody is about to lease more.
     pub(super) is_renewing: AtomicBool,
     /// `None`: nothing is held and nothing is to be settled.
@@ -57,7 +59,7 @@ impl Bucket {
         // By a clock that was set back, tokens would seem younger than they are.
         let is_set_back = times.now < books.seen_ms;
         books.seen_ms = times.now;
-        for (account, slot) in books.accounts.iter_mut().zip(&self.cell.slots) {
+        for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
             account.catch_up(&slot.pool, if is_set_back { i64::MAX } else { times.now });
         }
         self.tell(books, times);
@@ -72,7 +74,7 @@ impl Bucket {
         let is_busy = |account: &Account| account.expected(times.lead) >= account.unit.max(1);
         let lead = if books.accounts.iter().any(is_busy) { times.lead } else { 0 };
         self.cell.set_times(deadline, deadline.saturating_sub(lead));
-        for (account, slot) in books.accounts.iter().zip(&self.cell.slots) {
+        for (account, slot) in books.accounts.iter().zip(self.cell.slots.iter()) {
             let low = account.expected(2 * times.lead).min(account.last / 2);
             slot.low.store(low, Ordering::Relaxed);
         }
@@ -101,7 +103,7 @@ impl Bucket {
     /// Tokens that were debited and not handed out, and those that were handed out and not counted.
     pub(super) fn left(&self, settings: &LeaseSettings) -> (u64, u64) {
         let Some(mut books) = self.books().take() else { return (0, 0) };
-        for (account, slot) in books.accounts.iter_mut().zip(&self.cell.slots) {
+        for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
             account.catch_up(&slot.pool, i64::MAX);
         }
         let unused = books.accounts.iter().map(|account| account.retired).sum();

@@ -5,6 +5,8 @@
 //! to nobody. Every change is an addition to the one number that takes are made of: no token is
 //! there twice, in whatever order threads come.
 
+use smallvec::SmallVec;
+
 use super::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
 
 /// Bits of a pool that are tokens; the rest counts takes.
@@ -93,7 +95,8 @@ pub(super) struct Cell {
     renew_at: AtomicI64,
     /// Whether somebody looks after what is put here.
     watched: AtomicBool,
-    pub(super) slots: Box<[Slot]>,
+    /// In place for most buckets: a take then touches one line of memory and those next to it.
+    pub(super) slots: SmallVec<[Slot; 2]>,
 }
 
 /// An amount of the limit at an index, in millitokens.

@@ -87,7 +87,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                 self.meter.wrote(failed.attempts);
                 match failed.doubt {
                     Some(doubt) if doubt.is_lost => self.meter.ambiguous(),
-                    Some(doubt) => books.unanswered = Some((doubt, draft)),
+                    Some(doubt) => books.unanswered = Some(Box::new((doubt, draft))),
                     None => bucket.undo(books, &draft, self.times()),
                 }
                 Err(failed.error)
@@ -107,7 +107,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             let unanswered = books.unanswered.take()?;
             Some((unanswered, books.configuration.clone()))
         });
-        let Some(((doubt, draft), configuration)) = taken else { return Ok(Spent::default()) };
+        let Some((unanswered, configuration)) = taken else { return Ok(Spent::default()) };
+        let (doubt, draft) = *unanswered;
         let returned = returned_with(&draft, &doubt);
         let nothing = BTreeMap::new();
         let order = Order {
@@ -140,7 +141,9 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 match failed.doubt {
-                    Some(doubt) if !doubt.is_lost => books.unanswered = Some((doubt, draft)),
+                    Some(doubt) if !doubt.is_lost => {
+                        books.unanswered = Some(Box::new((doubt, draft)))
+                    }
                     _ => self.meter.ambiguous(),
                 }
                 Err(failed.error)

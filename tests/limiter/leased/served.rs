@@ -1,0 +1,74 @@
+//! Writes counted at the engine, by the table's stream, for each acquire; in real time over HTTP.
+//!
+//! `SLUICEGATE_TEST_WRITES_SECONDS` sets for how long is asked; 10 are what the figures are of.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::{CompositeStore, DynamoTable, LeaseSettings, LeasedLimiter, SystemClock};
+use sluicegate_testkit::{EngineKind, RunningEngine};
+
+use super::writes::{load, prepared, zipf};
+use crate::stress::images;
+use crate::support::name;
+
+/// Settling is part of it, however long it takes.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn seconds() -> u64 {
+    let seconds = std::env::var("SLUICEGATE_TEST_WRITES_SECONDS");
+    seconds.map_or(2, |seconds| seconds.parse().expect("a number of seconds"))
+}
+
+/// Acquires for each write, when 50,000 tokens a second are asked for on a table of its own.
+async fn acquires_per_write(what: &str, who: impl Fn() -> usize, gives_back: bool) -> f64 {
+    static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+    let _alone = TURN.lock().await;
+    let engine = RunningEngine::start(EngineKind::Embedded).await;
+    let table = DynamoTable::new(engine.client(), engine.create_table().await);
+    let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
+    let store = CompositeStore::on(table);
+    let limiter = LeasedLimiter::leased_with(store, SystemClock, settings).deadline(DEADLINE);
+    let call = prepared(&limiter).await;
+    let start = Instant::now();
+    let admitted = load(&call, Duration::from_secs(seconds()), who, gives_back).await;
+    let took = start.elapsed();
+    let report = limiter.shutdown(DEADLINE).await;
+    assert!(report.unsettled.is_empty(), "{report:?}");
+
+    let table = limiter.store().store().table();
+    let images = images(&engine, table.name()).await;
+    let mut consumed = std::collections::BTreeMap::new();
+    for image in &images {
+        consumed.insert(&image.entity, image.limits[&name("rps")].consumed.get() / 1_000);
+    }
+    let kept = if gives_back { admitted / 2 } else { admitted };
+    assert_eq!(consumed.values().sum::<i64>(), i64::try_from(kept).unwrap(), "{what}");
+    assert_eq!(admitted, 50_000 * seconds());
+    // A refused write costs as much, and leaves no record.
+    let writes = limiter.store().writes().max(u64::try_from(images.len()).unwrap());
+    let fewer = 100.0 * (1.0 - writes as f64 / admitted as f64);
+    println!(
+        "{what}: {admitted} acquires in {took:.1?}, {} records, {writes} writes: {fewer:.3} % fewer",
+        images.len()
+    );
+    admitted as f64 / writes as f64
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_busy_bucket_costs_the_engine_a_handful_of_writes() {
+    let ratio = acquires_per_write("one bucket", || 0, false).await;
+    assert!(ratio >= 1_000.0, "{ratio} acquires a write");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_given_back_costs_the_engine_no_write() {
+    let ratio = acquires_per_write("one bucket, half given back", || 0, true).await;
+    assert!(ratio >= 10_000.0, "{ratio} acquires a write");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hundred_keys_cost_the_engine_a_write_a_second_each_at_most() {
+    // A thousand want 900 writes a second: more than the engine does within the age of a lease.
+    let ratio = acquires_per_write("100 keys", zipf(100), false).await;
+    assert!(ratio >= 40.0, "{ratio} acquires a write");
+}
