@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sluicegate_core::{BucketId, EntityId};
 
 use super::Leased;
@@ -187,7 +188,7 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     #[cold]
     async fn ask(&self, mut request: Request) -> Result<Ticket<'_, S, C>, AcquireError> {
         request.deadline = self.limiter.call_time(self.deadline);
-        let from = match self.limiter.take_by(&request, self.acquired(&request)).await? {
+        let from = match self.limiter.take_by(&request, || self.acquired(&request).boxed()).await? {
             Granted::Store(grant) => Source::Asked(Box::new(grant)),
             Granted::Degraded(degraded, parts) => Source::Degraded(Box::new((degraded, parts))),
         };

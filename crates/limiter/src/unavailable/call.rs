@@ -3,6 +3,9 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+
 use super::breaker::Permit;
 use super::{Cause, Degraded, OnUnavailable};
 use crate::BoxError;
@@ -73,14 +76,14 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Acquires from the store or, where it is away, as the limiter is told to.
     pub(crate) async fn take(&self, request: &Request) -> Result<Granted, AcquireError> {
-        self.take_by(request, self.store().acquire(request, self.clock())).await
+        self.take_by(request, || self.store().acquire(request, self.clock()).boxed()).await
     }
 
     /// The same, from the store in this way.
-    pub(crate) async fn take_by(
+    pub(crate) async fn take_by<'a>(
         &self,
         request: &Request,
-        acquire: impl Future<Output = Result<Grant, AcquireError>> + Send,
+        acquire: impl FnOnce() -> BoxFuture<'a, Result<Grant, AcquireError>>,
     ) -> Result<Granted, AcquireError> {
         let Some(permit) = self.permit() else {
             if let Some(grant) = self.store().acquire_held(request) {
@@ -90,8 +93,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let cause = Cause::NotAsked { since: not_asked.since };
             return self.degrade(request, cause, || not_asked.into());
         };
-        // Apart: what decides without the store need not carry the room that the store's part takes.
-        let result = Box::pin(acquire).await;
+        // Boxed: what decides without the store need not carry the room that the store's part
+        // takes, and compilers of other crates look no deeper into a type, unless told to.
+        let result = acquire().await;
         match &result {
             // Nobody was asked: it was held.
             Ok(grant) if grant.path.is_none() => drop(permit),
