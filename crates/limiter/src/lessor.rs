@@ -15,6 +15,7 @@ use sluicegate_core::{
 };
 
 use crate::clock::Clock;
+use crate::composite::Run;
 use crate::error::{AcquireError, AdjustError};
 use crate::store::{Adjusted, Correction, Part, Request, Store};
 
@@ -39,7 +40,9 @@ pub trait Lends: Store {
         &self,
         order: &Order<'_>,
         clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Done, Failed>> + Send;
+    ) -> impl Future<Output = Result<Done, Failed>> + Send {
+        self.carry_out(order, None, clock)
+    }
 
     /// Finds out what became of a write that was not answered. The order is what it settled; what it
     /// leased is leased again where that is wanted and there. Otherwise the bucket is made to
@@ -48,6 +51,16 @@ pub trait Lends: Store {
         &self,
         order: &Order<'_>,
         doubt: Doubt,
+        clock: &dyn Clock,
+    ) -> impl Future<Output = Result<Done, Failed>> + Send {
+        self.carry_out(order, Some(doubt), clock)
+    }
+
+    /// Either of them.
+    fn carry_out(
+        &self,
+        order: &Order<'_>,
+        doubt: Option<Doubt>,
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<Done, Failed>> + Send;
 
@@ -137,6 +150,16 @@ pub struct Doubt {
     pub remembered: Vec<RequestId>,
     /// The bucket may have forgotten it: nobody will ever know.
     pub is_lost: bool,
+}
+
+impl Order<'_> {
+    /// A call for it, under the id of the write that was not answered, if there is one.
+    pub(crate) fn run<'c>(&self, doubt: Option<&Doubt>, clock: &'c dyn Clock) -> Run<'c> {
+        match doubt {
+            Some(doubt) => Run::under(doubt.id.clone(), clock, self.deadline),
+            None => Run::new(clock, self.deadline),
+        }
+    }
 }
 
 impl Doubt {

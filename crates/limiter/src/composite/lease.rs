@@ -30,18 +30,14 @@ impl<T: Table> Lends for CompositeStore<T> {
         Ok(Some(sides.iter().map(Side::part).collect()))
     }
 
-    async fn lease(&self, order: &Order<'_>, clock: &dyn Clock) -> Result<Done, Failed> {
-        self.carry_out(order, None, Run::new(clock, order.deadline)).await
-    }
-
-    async fn resolve(
+    async fn carry_out(
         &self,
         order: &Order<'_>,
-        doubt: Doubt,
+        doubt: Option<Doubt>,
         clock: &dyn Clock,
     ) -> Result<Done, Failed> {
-        let run = Run::under(doubt.id.clone(), clock, order.deadline);
-        self.carry_out(order, Some(doubt), run).await
+        let run = order.run(doubt.as_ref(), clock);
+        self.send(order, doubt, run).await
     }
 
     async fn look(
@@ -66,7 +62,7 @@ impl<T: Table> Lends for CompositeStore<T> {
 }
 
 impl<T: Table> CompositeStore<T> {
-    async fn carry_out(
+    async fn send(
         &self,
         order: &Order<'_>,
         doubt: Option<Doubt>,

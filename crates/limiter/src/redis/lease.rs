@@ -43,18 +43,14 @@ impl Lends for RedisStore {
         Ok(Some(parts))
     }
 
-    async fn lease(&self, order: &Order<'_>, clock: &dyn Clock) -> Result<Done, Failed> {
-        self.carry_out(order, None, Run::new(clock, order.deadline)).await
-    }
-
-    async fn resolve(
+    async fn carry_out(
         &self,
         order: &Order<'_>,
-        doubt: Doubt,
+        doubt: Option<Doubt>,
         clock: &dyn Clock,
     ) -> Result<Done, Failed> {
-        let run = Run::under(doubt.id.clone(), clock, order.deadline);
-        self.carry_out(order, Some(doubt), run).await
+        let run = order.run(doubt.as_ref(), clock);
+        self.send(order, doubt, run).await
     }
 
     async fn look(
@@ -77,7 +73,7 @@ impl Lends for RedisStore {
 
 impl RedisStore {
     /// Sends an order; of one that was given up, to find out what became of it.
-    async fn carry_out(
+    async fn send(
         &self,
         order: &Order<'_>,
         given_up: Option<Doubt>,
