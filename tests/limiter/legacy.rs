@@ -14,7 +14,7 @@ use sluicegate_testkit::legacy::{self, consume, key, per_minute};
 use sluicegate_testkit::usage::scan;
 use sluicegate_testkit::{Fault, RunningEngine, engines_under_test};
 
-use crate::support::{Shared, at, bucket, name, proxied};
+use crate::support::{Shared, at, bucket, name, patient, proxied};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -29,7 +29,7 @@ fn limiter(table: &DynamoTable) -> Limiter<DynamoStore> {
 
 fn limiter_as(table: &DynamoTable, settings: Settings) -> Limiter<DynamoStore> {
     let table = table.clone().converting_legacy();
-    Limiter::new(CompositeStore::with_settings(table, settings)).deadline(DEADLINE)
+    patient(Limiter::new(CompositeStore::with_settings(table, settings)))
 }
 
 async fn place(table: &DynamoTable, items: &[(LegacyKey, LegacyBucket)]) {
@@ -150,7 +150,7 @@ async fn tokens_are_leased_from_what_was_converted() {
     on_every_engine(async |_, table| {
         place_quotas(&table, "u").await;
         let store = CompositeStore::on(table.clone().converting_legacy());
-        let limiter = LeasedLimiter::leased(store);
+        let limiter = patient(LeasedLimiter::leased(store));
         for _ in 0..3 {
             limiter.acquire("u", "gpt-4").consume("rpm", 1).no_cascade().await.unwrap();
         }
@@ -331,7 +331,7 @@ async fn a_table_that_never_had_them_pays_nothing() {
     on_every_engine(async |_, table| {
         place_quotas(&table, "old").await;
         let limits = [Limit::quota("rpm", 600)];
-        let plain = Limiter::new(CompositeStore::on(table.clone())).deadline(DEADLINE);
+        let plain = patient(Limiter::new(CompositeStore::on(table.clone())));
         let cost = async |limiter: &Limiter<DynamoStore>, entity: &str| {
             let request = limiter.acquire(entity, "gpt-4").consume("rpm", 1).limits(limits.clone());
             let lease = request.no_cascade().await.unwrap();

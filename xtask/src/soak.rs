@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// Seconds of 50,000 leased acquires each, for which the writes are counted at the engine.
     #[arg(long, default_value_t = 10)]
     write_seconds: u64,
+    /// Of how many buckets, where they are more than one.
+    #[arg(long, default_value_t = 1_000)]
+    write_keys: u32,
     /// Acquires in one run of `sluicegate local`: the last 10,000 are to be as fast as the first.
     #[arg(long, default_value_t = 200_000)]
     acquires: u64,
@@ -102,6 +105,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_LEASE_SECONDS", args.lease_seconds.to_string());
         cargo.env("SLUICEGATE_TEST_WRITES_SECONDS", args.write_seconds.to_string());
+        cargo.env("SLUICEGATE_TEST_WRITES_KEYS", args.write_keys.to_string());
         process::run(&mut cargo)
     })?;
     stages.print();

@@ -14,7 +14,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
 use crate::stress::images;
-use crate::support::{at, name};
+use crate::support::{at, name, patient};
 
 const TASKS: u64 = 16;
 
@@ -216,7 +216,8 @@ async fn processes_on_redis_admit_what_the_bucket_earns_and_lose_what_they_held_
         assert_eq!(is_settled.iter().filter(|is_settled| !**is_settled).count(), kills);
         let admitted: i64 = ended.iter().map(|(admitted, _)| admitted).sum();
 
-        let limiter = Limiter::new(RedisStore::new(server.url()).unwrap().prefix(&prefix));
+        let store = RedisStore::new(server.url()).unwrap().prefix(&prefix);
+        let limiter = patient(Limiter::new(store));
         let stand = limiter.peek("shared", "r").await.unwrap();
         let took = stand[0].consumed.get() / 1_000;
         println!(

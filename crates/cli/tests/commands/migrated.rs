@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::Select;
 use sluicegate::{
-    Clock, CompositeStore, DynamoStore, DynamoTable, EpochMillis, Limiter, Millitokens, Refill,
-    Rule, SystemClock,
+    Clock, CompositeStore, DynamoStore, DynamoTable, EpochMillis, Limiter, Millitokens,
+    OnUnavailable, Refill, Rule, SystemClock,
 };
 use sluicegate_core::keys::LegacyKey;
 use sluicegate_core::{CompositeBucket, LegacyBucket};
@@ -113,6 +113,7 @@ impl Producers {
         for _ in 0..LIMITERS {
             let table = DynamoTable::new(shell.engine.client(), &shell.table).converting_legacy();
             let limiter = Limiter::new(CompositeStore::on(table)).deadline(DEADLINE);
+            let limiter = limiter.on_unavailable(OnUnavailable::Deny);
             for _ in 0..TASKS_OF_EACH {
                 let seed = tasks.len() as u64;
                 tasks.push(tokio::spawn(produce(limiter.clone(), work.clone(), seed)));

@@ -5,7 +5,8 @@ use std::time::Duration;
 use redis::cmd;
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    Accounting, AcquireError, LeaseMode, LeaseSettings, LeasedLimiter, Limit, TestClock,
+    Accounting, AcquireError, Breaker, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
+    OnUnavailable, TestClock,
 };
 use sluicegate_testkit::{Cable, Cut, RedisCluster, RedisServer, is_redis_under_test};
 
@@ -19,7 +20,8 @@ type Leased = LeasedLimiter<RedisStore, TestClock>;
 fn leased(store: RedisStore, accounting: Accounting) -> (Leased, TestClock) {
     let (mode, clock) = (LeaseMode::Strict(accounting), TestClock::at(at(T0)));
     let settings = LeaseSettings { mode, deadline: DEADLINE, ..LeaseSettings::default() };
-    (LeasedLimiter::leased_with(store, clock.clone(), settings).deadline(DEADLINE), clock)
+    let limiter = LeasedLimiter::leased_with(store, clock.clone(), settings).deadline(DEADLINE);
+    (limiter.on_unavailable(OnUnavailable::Deny).breaker(Breaker::never()), clock)
 }
 
 async fn ask(limiter: &Leased) -> Result<(), AcquireError> {
