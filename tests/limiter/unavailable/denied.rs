@@ -1,11 +1,15 @@
 //! A user without permissions gets nothing, however long nobody gives any.
 
+use std::time::Duration;
+
 use aws_sdk_dynamodb::Client;
 use sluicegate::{AcquireError, DynamoStore, Limiter, OnUnavailable, SetupError};
 use sluicegate_local::client;
 use sluicegate_testkit::{EngineKind, Fault, Guarded, Proxy, RunningEngine, engines_under_test};
 
 const TABLE: &str = "sluicegate-guarded";
+/// However busy the machine.
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// On MiniStack, which enforces permissions as AWS does. Engines that have none say "access denied"
 /// by a proxy.
@@ -32,7 +36,8 @@ async fn a_missing_permission_admits_nothing_under_any_setting() {
 async fn admits_nothing(user: &Client, table: &str) {
     for policy in [OnUnavailable::Allow, OnUnavailable::Local, OnUnavailable::Deny] {
         let limiter = Limiter::new(DynamoStore::new(user.clone(), table))
-            .deadline(std::time::Duration::from_secs(20))
+            .deadline(DEADLINE)
+            .connect_deadline(DEADLINE)
             .on_unavailable(policy);
         let warmed = limiter.warm_up().await;
         assert!(matches!(warmed, Err(AcquireError::Setup(SetupError::Denied(_)))), "{warmed:?}");
@@ -51,7 +56,6 @@ async fn admits_nothing(user: &Client, table: &str) {
 
 /// Whoever may is granted the very same.
 async fn admits(owner: &Client, table: &str) {
-    let limiter = Limiter::new(DynamoStore::new(owner.clone(), table))
-        .deadline(std::time::Duration::from_secs(20));
+    let limiter = Limiter::new(DynamoStore::new(owner.clone(), table)).deadline(DEADLINE);
     assert!(super::ask!(limiter, 60).await.unwrap().degraded().is_none());
 }
