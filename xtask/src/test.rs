@@ -24,7 +24,7 @@ const TEST_ENGINES: &str = "embedded,ministack,redis";
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut stages = Stages::new("test");
-    stages.run("engines", || engines::ensure(&[Engine::Ministack]))?;
+    stages.run("engines", || engines::ensure(&[Engine::Ministack, Engine::Aws]))?;
     stages.run("cargo test", || {
         let mut cargo = process::cargo();
         cargo.args(["test", "--workspace", "--locked"]).args(&args.cargo_test);
