@@ -25,9 +25,13 @@ pub(crate) struct Said {
 
 /// A shell in `folder` with these variables.
 pub(crate) fn shell(script: &str, folder: &Path, variables: &[(String, String)]) -> Command {
-    let mut shell = Command::new("bash");
+    // A task in the background may have been told to ignore Ctrl-C; what it starts here is not.
+    let mut shell = Command::new("env");
     process::forget_package(&mut shell);
-    shell.args(["-c", script]).current_dir(folder).stdin(Stdio::null());
+    shell
+        .args(["--default-signal=INT", "bash", "-c", script])
+        .current_dir(folder)
+        .stdin(Stdio::null());
     shell.envs(variables.iter().map(|(name, value)| (name, value)));
     shell
 }
