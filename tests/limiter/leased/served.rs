@@ -1,7 +1,7 @@
 //! Writes counted at the engine, by the table's stream, for each acquire; in real time over HTTP.
 //!
 //! `SLUICEGATE_TEST_WRITES_SECONDS` sets for how long is asked, `SLUICEGATE_TEST_WRITES_KEYS` of how
-//! many buckets; 10 and 1,000 are what the figures are of, and want an engine that is optimised.
+//! many buckets; more than 100 want an engine that is optimised, on a machine of its own.
 
 use std::time::{Duration, Instant};
 
