@@ -18,11 +18,11 @@ const _: () = assert!(ROUGH.as_millis() == ROUGH_MS as u128);
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Bucket {
-    /// Beside the count of references, which takes on behalf of others touch as well.
+    /// First what every take looks at: it then touches as few lines of memory as there can be.
     pub(super) cell: Cell,
-    pub(super) id: BucketId,
     /// The limits of the cell's slots.
     pub(super) limits: Arc<[LimitName]>,
+    pub(super) id: BucketId,
     /// Somebody is about to lease more.
     pub(super) is_renewing: AtomicBool,
     /// `None`: nothing is held and nothing is to be settled.

@@ -4,15 +4,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{DefaultHashBuilder, Equivalent, Lifecycle, UnitWeighter};
-use sluicegate_core::{BucketId, Configuration, LimitName, WritePath};
+use sluicegate_core::{Configuration, WritePath};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::books::{Books, Times};
 use super::bucket::Bucket;
 use super::cell::{Ask, Took};
+use super::held::Buckets;
 use super::metrics::Meter;
 use super::settings::{LeaseMode, LeaseSettings};
 use crate::clock::Clock;
@@ -24,7 +23,7 @@ pub(super) struct Engine<S, C> {
     pub(super) store: S,
     pub(super) clock: C,
     pub(super) settings: LeaseSettings,
-    buckets: Cache<BucketId, Arc<Bucket>, UnitWeighter, DefaultHashBuilder, KeepWatched>,
+    pub(super) buckets: Buckets,
     /// Those that hold tokens or have something to settle.
     pub(super) watched: Mutex<Vec<Arc<Bucket>>>,
     pub(super) is_looking: AtomicBool,
@@ -35,30 +34,6 @@ pub(super) struct Engine<S, C> {
     /// How long a write takes, in milliseconds.
     write_ms: AtomicI64,
     pub(super) meter: Meter,
-}
-
-/// There is room for one more in so many.
-const SPARE: usize = 8;
-
-/// Buckets that hold tokens stay.
-#[derive(Debug, Clone, Default)]
-struct KeepWatched(DefaultLifecycle<BucketId, Arc<Bucket>>);
-
-impl Lifecycle<BucketId, Arc<Bucket>> for KeepWatched {
-    type RequestState =
-        <DefaultLifecycle<BucketId, Arc<Bucket>> as Lifecycle<BucketId, Arc<Bucket>>>::RequestState;
-
-    fn is_pinned(&self, _: &BucketId, bucket: &Arc<Bucket>) -> bool {
-        bucket.cell.is_watched()
-    }
-
-    fn begin_request(&self) -> Self::RequestState {
-        self.0.begin_request()
-    }
-
-    fn on_evict(&self, state: &mut Self::RequestState, key: BucketId, bucket: Arc<Bucket>) {
-        self.0.on_evict(state, key, bucket);
-    }
 }
 
 /// What a need was met with.
@@ -80,14 +55,10 @@ pub(super) enum Extent {
 
 impl<S: Lessor, C: Clock> Engine<S, C> {
     pub(super) fn new(store: S, clock: C, settings: LeaseSettings) -> Self {
-        let keys = settings.max_keys;
-        // The parts of the cache fill up unevenly, and whoever is held stays.
-        let weight = u64::try_from(keys.saturating_add(keys / SPARE)).unwrap_or(u64::MAX);
-        let (hasher, keep) = (DefaultHashBuilder::default(), KeepWatched::default());
         Self {
             store,
             clock,
-            buckets: Cache::with(keys, weight, UnitWeighter, hasher, keep),
+            buckets: Buckets::new(settings.max_keys),
             settings,
             watched: Mutex::default(),
             is_looking: AtomicBool::new(false),
@@ -117,29 +88,6 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
 
     pub(super) fn watched(&self) -> MutexGuard<'_, Vec<Arc<Bucket>>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The bucket of that name, if it was asked for before.
-    #[inline]
-    pub(super) fn known<Q>(&self, id: &Q) -> Option<Arc<Bucket>>
-    where
-        Q: std::hash::Hash + Equivalent<BucketId> + ?Sized,
-    {
-        self.buckets.get(id)
-    }
-
-    pub(super) fn bucket(
-        &self,
-        id: &BucketId,
-        limits: impl FnOnce() -> Arc<[LimitName]>,
-    ) -> Arc<Bucket> {
-        let made = self.buckets.get_or_insert_with(id, || {
-            Ok::<_, std::convert::Infallible>(Arc::new(Bucket::new(id.clone(), limits())))
-        });
-        match made {
-            Ok(bucket) => bucket,
-            Err(never) => match never {},
-        }
     }
 
     /// Takes what is asked, if it is held.
@@ -233,10 +181,12 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let mut watched = self.watched();
         if watched.len() >= self.settings.max_keys {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
+            self.buckets.forget(bucket);
             return None;
         }
         bucket.cell.watch();
-        if !self.finds(bucket) && bucket.cell.unwatch() {
+        // What another of its name holds, or one that nobody finds, would lie idle.
+        if !self.buckets.take_name(bucket) && bucket.cell.unwatch() {
             return None;
         }
         watched.push(bucket.clone());
@@ -246,16 +196,6 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         drop(books);
         self.look_soon();
         Some(flight)
-    }
-
-    /// Whether requests come to this bucket, from now on at the latest. What another of its name
-    /// holds, or one that there is no room for, would lie idle.
-    fn finds(&self, bucket: &Arc<Bucket>) -> bool {
-        let known = self.known(&bucket.id);
-        if known.is_none_or(|known| !known.cell.is_watched()) {
-            self.buckets.insert(bucket.id.clone(), bucket.clone());
-        }
-        self.known(&bucket.id).is_some_and(|known| Arc::ptr_eq(&known, bucket))
     }
 
     /// Gives back to the pools what was taken from them.

@@ -2,7 +2,6 @@
 
 use std::hash::{Hash, Hasher};
 
-use quick_cache::Equivalent;
 use sluicegate_core::{BucketId, Resource};
 
 /// The parts of a [`BucketId`], borrowed.
@@ -19,9 +18,9 @@ impl Hash for KeyRef<'_> {
     }
 }
 
-impl Equivalent<BucketId> for KeyRef<'_> {
-    fn equivalent(&self, key: &BucketId) -> bool {
-        self.entity == key.entity.as_str() && self.resource == &key.resource
+impl KeyRef<'_> {
+    pub(super) fn is_of(&self, id: &BucketId) -> bool {
+        self.entity == id.entity.as_str() && self.resource == &id.resource
     }
 }
 
@@ -29,7 +28,6 @@ impl Equivalent<BucketId> for KeyRef<'_> {
 mod tests {
     use std::hash::BuildHasher;
 
-    use quick_cache::DefaultHashBuilder;
     use sluicegate_core::EntityId;
 
     use super::*;
@@ -37,12 +35,12 @@ mod tests {
     #[test]
     fn borrowed_and_owned_names_are_found_in_the_same_place() {
         let (entity, resource) = (EntityId::new("user").unwrap(), Resource::new("r").unwrap());
-        let hasher = DefaultHashBuilder::default();
+        let hasher = ahash::RandomState::default();
         let owned = BucketId { entity, resource: resource.clone() };
         let borrowed = KeyRef { entity: "user", resource: &resource };
         let [first, second] =
             [BuildHasher::hash_one(&hasher, &owned), BuildHasher::hash_one(&hasher, &borrowed)];
         assert_eq!(first, second);
-        assert!(borrowed.equivalent(&owned));
+        assert!(borrowed.is_of(&owned));
     }
 }

@@ -11,6 +11,7 @@ mod cell;
 mod draft;
 mod engine;
 mod evict;
+mod held;
 mod keys;
 mod metrics;
 mod names;

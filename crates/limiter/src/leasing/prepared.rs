@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{BucketId, EntityId};
+use sluicegate_core::EntityId;
 
 use super::Leased;
 use super::bucket::Bucket;
@@ -57,7 +57,7 @@ pub struct Ticket<'a, S: Lessor, C: Clock> {
 enum Source {
     Prepared,
     /// Another entity's bucket, and whatever others are prepared.
-    Other(Arc<Bucket>),
+    Other(EntityId),
     /// Whatever was found when it was not held.
     Asked(Box<Grant>),
     /// Nothing of the store, which is away.
@@ -114,8 +114,8 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
         let ticket = self.held_for(entity);
         if ticket.is_none() {
             let engine = &self.limiter.store().engine;
-            let bucket = engine.known(&KeyRef { entity, resource: &self.request.resource });
-            bucket.iter().for_each(|bucket| self.lease_soon(bucket));
+            let key = KeyRef { entity, resource: &self.request.resource };
+            _ = engine.buckets.with(&key, |bucket| self.lease_soon(bucket));
             self.wants.iter().skip(1).for_each(|want| self.lease_soon(&want.bucket));
         }
         ticket
@@ -128,17 +128,19 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
             return None;
         }
         let engine = &self.limiter.store().engine;
-        let bucket = engine.known(&KeyRef { entity, resource: &self.request.resource })?;
-        // The slots are those that the request was prepared for.
-        if !Arc::ptr_eq(&bucket.limits, &first.bucket.limits) {
-            return None;
-        }
-        let is_taken = if others.is_empty() {
-            engine.take(&bucket, &first.asks, engine.rough_ms())
-        } else {
-            self.limiter.store().take_held(&self.wants, Some(&bucket))
+        let take = |bucket: &Arc<Bucket>| {
+            // The slots are those that the request was prepared for.
+            let is_taken = Arc::ptr_eq(&bucket.limits, &first.bucket.limits)
+                && if others.is_empty() {
+                    engine.take(bucket, &first.asks, engine.rough_ms())
+                } else {
+                    self.limiter.store().take_held(&self.wants, Some(bucket))
+                };
+            is_taken.then(|| bucket.id.entity.clone())
         };
-        is_taken.then_some(Ticket { prepared: self, from: Source::Other(bucket) })
+        let key = KeyRef { entity, resource: &self.request.resource };
+        let entity = engine.buckets.with(&key, take)??;
+        Some(Ticket { prepared: self, from: Source::Other(entity) })
     }
 
     /// Takes what is asked, or nothing; without a call if it is held.
@@ -164,6 +166,13 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
         }
         let entity = EntityId::new(entity).map_err(crate::error::InvalidRequest::from)?;
         self.ask(Request { entity, ..self.request.clone() }).await
+    }
+
+    /// What is taken of another entity's own bucket.
+    fn first_part(&self, entity: EntityId) -> Part {
+        let mut part = self.wants[0].part.clone();
+        part.bucket.entity = entity;
+        part
     }
 
     /// What is wanted of the buckets that it was prepared for is wanted of those very ones, though
@@ -212,19 +221,31 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
         let prepared = &self.prepared.wants;
         match &self.from {
             Source::Prepared => prepared.iter().for_each(|want| store.give_back(want, None)),
-            Source::Other(bucket) => {
-                for (n, want) in prepared.iter().enumerate() {
-                    store.give_back(want, (n == 0).then_some(bucket));
-                }
+            Source::Other(entity) => {
+                self.give_back_of(entity);
+                prepared.iter().skip(1).for_each(|want| store.give_back(want, None));
             }
             Source::Degraded(_) => {}
             Source::Asked(grant) => {
-                for part in &grant.parts {
-                    if let Some(want) = store.wants(part.clone()) {
-                        store.give_back(&want, None);
-                    }
-                }
+                grant.parts.iter().for_each(|part| store.give_back_part(part.clone()));
             }
+        }
+    }
+
+    /// Gives back what was taken of another entity's own bucket.
+    fn give_back_of(&self, entity: &EntityId) {
+        let Prepared { limiter, request, wants, .. } = self.prepared;
+        let (store, first) = (limiter.store(), &wants[0]);
+        let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
+        let put = |bucket: &Arc<Bucket>| {
+            let is_as_prepared = Arc::ptr_eq(&bucket.limits, &first.bucket.limits);
+            if is_as_prepared {
+                store.give_back(first, Some(bucket));
+            }
+            is_as_prepared
+        };
+        if store.engine.buckets.with(&key, put) != Some(true) {
+            store.give_back_part(self.prepared.first_part(entity.clone()));
         }
     }
 
@@ -237,9 +258,9 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
             Source::Prepared => {
                 Spent::default().granted(wants.iter().map(|want| want.part.clone()))
             }
-            Source::Other(bucket) => {
-                let mut parts: Vec<_> = wants.iter().map(|want| want.part.clone()).collect();
-                parts[0].bucket = BucketId { ..bucket.id.clone() };
+            Source::Other(entity) => {
+                let others = wants.iter().skip(1).map(|want| want.part.clone());
+                let parts = std::iter::once(self.prepared.first_part(entity)).chain(others);
                 Spent::default().granted(parts)
             }
             Source::Asked(grant) => *grant,

@@ -32,12 +32,12 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         configuration: &Configuration,
         amounts: &Amounts,
     ) -> Arc<Bucket> {
-        self.engine.bucket(id, || {
+        self.engine.buckets.get_or_insert(id, || {
             let mut limits: Vec<LimitName> = configuration.rules().into_keys().collect();
             limits.extend(amounts.keys().cloned());
             limits.sort();
             limits.dedup();
-            self.names.shared(limits)
+            Bucket::new(id.clone(), self.names.shared(limits))
         })
     }
 
@@ -60,6 +60,13 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
     pub(super) fn give_back(&self, wants: &Wants, instead: Option<&Arc<Bucket>>) {
         let bucket = instead.unwrap_or(&wants.bucket);
         self.engine.put_back(bucket, &wants.asks, &wants.part.configuration);
+    }
+
+    /// Gives back what was taken of a part.
+    pub(super) fn give_back_part(&self, part: Part) {
+        if let Some(want) = self.wants(part) {
+            self.give_back(&want, None);
+        }
     }
 
     /// Takes from every bucket, or from none, what is held; from this one instead of the first.
@@ -224,7 +231,7 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
         for limit in &mut limits {
             let resource = request.resource.clone();
             let id = BucketId { entity: limit.entity.clone(), resource };
-            let Some(bucket) = self.engine.known(&id) else { continue };
+            let Some(bucket) = self.engine.buckets.get(&id) else { continue };
             let Some(slot) = bucket.slot(&limit.limit) else { continue };
             let held = bucket.cell.slots[usize::from(slot)].pool.tokens();
             let available = i128::from(limit.available.get()) + i128::from(held);
@@ -242,7 +249,7 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
 
     fn acquire_held(&self, request: &Request) -> Option<Grant> {
         let key = KeyRef { entity: request.entity.as_str(), resource: &request.resource };
-        self.engine.known(&key).filter(|bucket| bucket.cell.is_watched())?;
+        self.engine.buckets.with(&key, |bucket| bucket.cell.is_watched()).filter(|is_held| *is_held)?;
         // A parent or limits that have to be looked up first are not waited for.
         let wants = self.wanted_by(request).now_or_never()?.ok()??;
         let is_taken = self.take_held(&wants, None);

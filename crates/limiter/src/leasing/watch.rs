@@ -10,12 +10,15 @@ use tokio::time::Instant;
 
 use super::bucket::Bucket;
 use super::engine::{Engine, Extent};
+use super::held;
 use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::lessor::Lessor;
 
 /// Between looks at what is held, this part of the age that tokens may have.
 const LOOKS: u64 = 4;
+/// References to a bucket that is looked at, beside those by its name: by those watched, and the look.
+const LOOKING_REFERENCES: usize = 2;
 /// Buckets looked at before other tasks get their turn.
 const LOOKED_AT_ONCE: usize = 256;
 /// Writes at once when many are settled.
@@ -68,6 +71,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         // One that is watched anew is at the end as well.
         let mut gone = gone.into_iter();
         watched.retain(|_| !gone.next().unwrap_or(false));
+        self.buckets.sweep(watched.len());
         if watched.is_empty() {
             // Under the lock: whoever comes next sees it.
             self.is_looking.store(false, Ordering::Release);
@@ -106,6 +110,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             return false;
         }
         *guard = None;
+        // A prepared call finds it again, as does everybody else.
+        if Arc::strong_count(bucket) <= held::OWN_REFERENCES + LOOKING_REFERENCES {
+            self.buckets.forget(bucket);
+        }
         true
     }
 

@@ -1,0 +1,193 @@
+//! The buckets of the process by name.
+//!
+//! Looking one up writes nothing that others read, so threads that take from different buckets, or
+//! from one, do not wait for each other.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use papaya::{Equivalent, HashMap};
+use sluicegate_core::BucketId;
+
+use super::bucket::Bucket;
+
+/// There is room for one more in so many, and for a few.
+const SPARE: usize = 8;
+const SPARE_MIN: usize = 64;
+/// As many that nobody looks after may gather before they are swept out.
+const SWEEP_MIN: usize = 1_024;
+/// References that the table has to a bucket: the name and the value.
+pub(super) const OWN_REFERENCES: usize = 2;
+
+/// A bucket is its own name.
+pub(super) struct Named(Arc<Bucket>);
+
+impl Hash for Named {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.id.hash(state);
+    }
+}
+
+impl PartialEq for Named {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for Named {}
+
+impl Equivalent<Named> for BucketId {
+    fn equivalent(&self, name: &Named) -> bool {
+        *self == name.0.id
+    }
+}
+
+impl Equivalent<Named> for super::keys::KeyRef<'_> {
+    fn equivalent(&self, name: &Named) -> bool {
+        self.is_of(&name.0.id)
+    }
+}
+
+pub(super) struct Buckets {
+    by_name: HashMap<Named, Arc<Bucket>, ahash::RandomState>,
+    max: usize,
+    /// How many were left when those that nobody looks after were swept out.
+    swept_to: AtomicUsize,
+}
+
+impl Buckets {
+    /// With room for those that are looked after, and those that are about to be.
+    pub(super) fn new(max_keys: usize) -> Self {
+        Self {
+            by_name: HashMap::default(),
+            max: max_keys.saturating_add(max_keys / SPARE).saturating_add(SPARE_MIN),
+            swept_to: AtomicUsize::new(0),
+        }
+    }
+
+    /// What is found under this name. No bucket may be waited for in there.
+    #[inline]
+    pub(super) fn with<Q, R>(&self, id: &Q, found: impl FnOnce(&Arc<Bucket>) -> R) -> Option<R>
+    where
+        Q: Hash + Equivalent<Named> + ?Sized,
+    {
+        self.by_name.pin().get(id).map(found)
+    }
+
+    pub(super) fn get<Q>(&self, id: &Q) -> Option<Arc<Bucket>>
+    where
+        Q: Hash + Equivalent<Named> + ?Sized,
+    {
+        self.with(id, Arc::clone)
+    }
+
+    /// The bucket of that name; a new one that nobody else finds, if there is no room.
+    pub(super) fn get_or_insert(&self, id: &BucketId, new: impl FnOnce() -> Bucket) -> Arc<Bucket> {
+        if let Some(found) = self.get(id) {
+            return found;
+        }
+        let new = Arc::new(new());
+        if self.by_name.len() >= self.max {
+            return new;
+        }
+        self.by_name.pin().get_or_insert(Named(new.clone()), new).clone()
+    }
+
+    /// Whether this one is found under its name from now on: another that tokens are held of keeps it.
+    pub(super) fn take_name(&self, bucket: &Arc<Bucket>) -> bool {
+        let names = self.by_name.pin();
+        let keep_held = |found: &Arc<Bucket>| {
+            let found = if found.cell.is_watched() { found } else { bucket };
+            found.clone()
+        };
+        let found = names.update_or_insert_with(Named(bucket.clone()), keep_held, || bucket.clone());
+        Arc::ptr_eq(found, bucket)
+    }
+
+    /// Forgets one that nobody looks after, if it is found at all.
+    pub(super) fn forget(&self, bucket: &Arc<Bucket>) {
+        let is_idle = |_: &Named, found: &Arc<Bucket>| {
+            Arc::ptr_eq(found, bucket) && !bucket.cell.is_watched()
+        };
+        _ = self.by_name.pin().remove_if(&bucket.id, is_idle);
+    }
+
+    /// Forgets all that nobody looks after or has in hand, if there may be many.
+    pub(super) fn sweep(&self, watched: usize) {
+        let known = watched.max(self.swept_to.load(Ordering::Relaxed));
+        if self.by_name.len() < known.saturating_add(known / SPARE).saturating_add(SWEEP_MIN) {
+            return;
+        }
+        let is_kept = |_: &Named, bucket: &Arc<Bucket>| {
+            bucket.cell.is_watched() || Arc::strong_count(bucket) > OWN_REFERENCES
+        };
+        self.by_name.pin().retain(is_kept);
+        self.swept_to.store(self.by_name.len(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_core::{EntityId, LimitName, Resource};
+
+    use super::*;
+
+    fn id(n: usize) -> BucketId {
+        let entity = EntityId::new(format!("u{n}")).unwrap();
+        BucketId { entity, resource: Resource::new("r").unwrap() }
+    }
+
+    fn new(n: usize) -> Bucket {
+        Bucket::new(id(n), Arc::new([LimitName::new("rpm").unwrap()]))
+    }
+
+    #[test]
+    fn one_bucket_has_a_name_and_who_holds_tokens_keeps_it() {
+        let buckets = Buckets::new(1);
+        let first = buckets.get_or_insert(&id(1), || new(1));
+        assert!(Arc::ptr_eq(&first, &buckets.get_or_insert(&id(1), || new(1))));
+        let second = Arc::new(new(1));
+        second.cell.watch();
+        assert!(buckets.take_name(&second), "nobody holds tokens of the first");
+        assert!(Arc::ptr_eq(&second, &buckets.get(&id(1)).unwrap()));
+        assert!(!buckets.take_name(&first), "the second holds some");
+        buckets.forget(&second);
+        assert!(buckets.get(&id(1)).is_some(), "it is looked after");
+        assert!(second.cell.unwatch());
+        buckets.forget(&first);
+        assert!(buckets.get(&id(1)).is_some(), "that was the other one");
+        buckets.forget(&second);
+        assert!(buckets.get(&id(1)).is_none());
+    }
+
+    #[test]
+    fn without_room_a_bucket_has_no_name_until_tokens_are_held() {
+        let buckets = Buckets::new(0);
+        for n in 0..SPARE_MIN {
+            buckets.get_or_insert(&id(n), || new(n));
+            assert!(buckets.get(&id(n)).is_some());
+        }
+        let late = buckets.get_or_insert(&id(SPARE_MIN), || new(SPARE_MIN));
+        assert!(buckets.get(&late.id).is_none());
+        assert!(buckets.take_name(&late));
+        assert!(buckets.get(&late.id).is_some());
+    }
+
+    #[test]
+    fn what_nobody_holds_or_has_in_hand_is_swept_out() {
+        let buckets = Buckets::new(2 * SWEEP_MIN);
+        let in_hand = buckets.get_or_insert(&id(0), || new(0));
+        buckets.get_or_insert(&id(1), || new(1)).cell.watch();
+        for n in 2..SWEEP_MIN {
+            buckets.get_or_insert(&id(n), || new(n));
+        }
+        buckets.sweep(1);
+        assert!(buckets.get(&id(2)).is_some(), "there are too few yet");
+        buckets.get_or_insert(&id(SWEEP_MIN), || new(SWEEP_MIN));
+        buckets.sweep(1);
+        assert!((2..=SWEEP_MIN).all(|n| buckets.get(&id(n)).is_none()));
+        assert!(Arc::ptr_eq(&in_hand, &buckets.get(&id(0)).unwrap()));
+        assert!(buckets.get(&id(1)).is_some());
+    }
+}
