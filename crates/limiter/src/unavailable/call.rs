@@ -130,7 +130,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let Some(permit) = self.permit() else {
             return Err(AdjustError::Unavailable(self.outage().not_asked().into()));
         };
-        let result = self.store().adjust(correction, self.clock()).await;
+        let result = self.store().adjust(correction, self.clock()).boxed().await;
         self.note(permit, &result);
         result
     }
@@ -140,7 +140,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let Some(permit) = self.permit() else {
             return Err(AcquireError::Unavailable(self.outage().not_asked().into()));
         };
-        let result = self.store().peek(request, self.clock()).await;
+        let result = self.store().peek(request, self.clock()).boxed().await;
         self.note(permit, &result);
         result
     }
