@@ -52,7 +52,7 @@ fn check(
     max: usize,
     allowed: &'static str,
     is_allowed: impl Fn(char) -> bool,
-) -> Result<SmolStr, NameError> {
+) -> Result<(), NameError> {
     if name.is_empty() {
         return Err(NameError::Empty { what });
     }
@@ -63,7 +63,7 @@ fn check(
         Some(character) => {
             Err(NameError::Illegal { what, name: crate::excerpt(name), character, allowed })
         }
-        None => Ok(SmolStr::new(name)),
+        None => Ok(()),
     }
 }
 
@@ -79,7 +79,12 @@ macro_rules! name {
             /// # Errors
             /// [`NameError`] when it is empty, too long, or has a character that is not allowed.
             pub fn new(name: impl AsRef<str>) -> Result<Self, NameError> {
-                check($what, name.as_ref(), $max, $allowed, $is_allowed).map(Self)
+                Self::check(name.as_ref())?;
+                Ok(Self(SmolStr::new(name)))
+            }
+
+            fn check(name: &str) -> Result<(), NameError> {
+                check($what, name, $max, $allowed, $is_allowed)
             }
 
             /// The name as text.
@@ -92,6 +97,15 @@ macro_rules! name {
         impl std::fmt::Display for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str(&self.0)
+            }
+        }
+
+        /// Without a copy.
+        impl TryFrom<SmolStr> for $type {
+            type Error = NameError;
+            fn try_from(name: SmolStr) -> Result<Self, NameError> {
+                Self::check(&name)?;
+                Ok(Self(name))
             }
         }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sluicegate_core::{BucketId, Configuration, EntityId, LimitName, Millitokens, Resource, Rules};
+use smol_str::SmolStr;
 
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
@@ -41,9 +42,9 @@ pub struct AdjustRequest<'a, S, C> {
     limiter: &'a Limiter<S, C>,
     /// Finds the buckets and their limits, by one read.
     peek: PeekRequest<'a, S, C>,
-    entity: String,
-    resource: String,
-    amounts: Vec<(String, i128)>,
+    entity: SmolStr,
+    resource: SmolStr,
+    amounts: Vec<(SmolStr, i128)>,
     deadline: Duration,
 }
 
@@ -52,25 +53,25 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
         Self {
             limiter,
             peek: limiter.peek(entity, resource),
-            entity: entity.to_owned(),
-            resource: resource.to_owned(),
+            entity: entity.into(),
+            resource: resource.into(),
             amounts: Vec::new(),
             deadline: limiter.correction_time(None),
         }
     }
 
     /// Adds `tokens` to what was consumed of a limit; negative tokens are given back.
-    pub fn by(self, limit: impl Into<String>, tokens: i64) -> Self {
+    pub fn by(self, limit: impl AsRef<str>, tokens: i64) -> Self {
         self.wide(limit, i128::from(tokens) * 1_000)
     }
 
     /// As [`by`](Self::by), in thousandths of a token.
-    pub fn by_milli(self, limit: impl Into<String>, milli: i64) -> Self {
+    pub fn by_milli(self, limit: impl AsRef<str>, milli: i64) -> Self {
         self.wide(limit, milli.into())
     }
 
-    fn wide(mut self, limit: impl Into<String>, milli: i128) -> Self {
-        self.amounts.push((limit.into(), milli));
+    fn wide(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
+        self.amounts.push((SmolStr::new(limit), milli));
         self
     }
 
@@ -80,7 +81,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
     }
 
     /// Corrects this parent's bucket too.
-    pub fn cascade_to(self, parent: impl Into<String>) -> Self {
+    pub fn cascade_to(self, parent: impl AsRef<str>) -> Self {
         Self { peek: self.peek.cascade_to(parent), ..self }
     }
 
@@ -90,8 +91,8 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
     }
 
     async fn send(self) -> Result<Adjusted, AdjustError> {
-        let entity = EntityId::new(&self.entity).map_err(InvalidRequest::from)?;
-        let resource = Resource::new(&self.resource).map_err(InvalidRequest::from)?;
+        let entity = EntityId::try_from(self.entity).map_err(InvalidRequest::from)?;
+        let resource = Resource::try_from(self.resource).map_err(InvalidRequest::from)?;
         let amounts = amounts(&self.amounts, |amount| amount != Millitokens::ZERO)?;
         if amounts.is_empty() {
             return Err(InvalidRequest::Nothing.into());

@@ -128,7 +128,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
     }
 
     async fn adjust_wide(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
-        let (limit, amount) = amount(limit, milli)?;
+        let (limit, amount) = amount(limit.into(), milli)?;
         if let Some(nothing) = self.nothing_to_correct() {
             return Ok(nothing);
         }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use sluicegate_core::{LimitName, Millitokens, NameError, Refill, Rule};
+use smol_str::SmolStr;
 
 mod spec;
 
@@ -34,7 +35,7 @@ const QUOTA_PERIOD_MS: i64 = 1_000;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit {
-    name: String,
+    name: SmolStr,
     capacity: Amount,
     burst: Amount,
     refill: Refills,
@@ -95,42 +96,42 @@ pub enum BadLimit {
 impl Limit {
     /// `tokens` a second.
     #[must_use]
-    pub fn per_second(name: impl Into<String>, tokens: u64) -> Self {
+    pub fn per_second(name: impl AsRef<str>, tokens: u64) -> Self {
         Self::every(name, tokens, SECOND)
     }
 
     /// `tokens` a minute.
     #[must_use]
-    pub fn per_minute(name: impl Into<String>, tokens: u64) -> Self {
+    pub fn per_minute(name: impl AsRef<str>, tokens: u64) -> Self {
         Self::every(name, tokens, MINUTE)
     }
 
     /// `tokens` an hour.
     #[must_use]
-    pub fn per_hour(name: impl Into<String>, tokens: u64) -> Self {
+    pub fn per_hour(name: impl AsRef<str>, tokens: u64) -> Self {
         Self::every(name, tokens, HOUR)
     }
 
     /// `tokens` in 24 hours.
     #[must_use]
-    pub fn per_day(name: impl Into<String>, tokens: u64) -> Self {
+    pub fn per_day(name: impl AsRef<str>, tokens: u64) -> Self {
         Self::every(name, tokens, DAY)
     }
 
     /// `tokens` every `period`: whole milliseconds, from one to 10^12 (31 years). A full bucket holds
     /// as many, unless [`Limit::burst`] says otherwise.
     #[must_use]
-    pub fn every(name: impl Into<String>, tokens: u64, period: Duration) -> Self {
+    pub fn every(name: impl AsRef<str>, tokens: u64, period: Duration) -> Self {
         let amount = Amount::tokens(tokens);
         let refill = Refills::Every { amount, period };
-        Self { name: name.into(), capacity: amount, burst: amount, refill }
+        Self { name: SmolStr::new(name), capacity: amount, burst: amount, refill }
     }
 
     /// `tokens` once and for all: a bucket that never refills.
     #[must_use]
-    pub fn quota(name: impl Into<String>, tokens: u64) -> Self {
+    pub fn quota(name: impl AsRef<str>, tokens: u64) -> Self {
         let amount = Amount::tokens(tokens);
-        Self { name: name.into(), capacity: amount, burst: amount, refill: Refills::Never }
+        Self { name: SmolStr::new(name), capacity: amount, burst: amount, refill: Refills::Never }
     }
 
     /// A rule under a name, to the millitoken. The period of a rule that refills by nothing is not
@@ -145,7 +146,7 @@ impl Limit {
             Refills::Every { amount: refill.amount().into(), period }
         };
         let (capacity, burst) = (rule.capacity().into(), rule.burst().into());
-        Self { name: name.to_string(), capacity, burst, refill }
+        Self { name: SmolStr::new(name.as_str()), capacity, burst, refill }
     }
 
     /// Lets a full bucket hold `tokens`, more or less than what it earns in a period. Nobody can
@@ -168,7 +169,7 @@ impl Limit {
     /// [`BadLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, or the
     /// period is not a whole number of milliseconds from 1 to 10^12.
     pub fn check(&self) -> Result<(LimitName, Rule), BadLimit> {
-        let name = LimitName::new(&self.name)?;
+        let name = LimitName::try_from(self.name.clone())?;
         let in_range = |what, amount: Amount| {
             amount.in_range().ok_or_else(|| BadLimit::Amount {
                 limit: name.clone(),

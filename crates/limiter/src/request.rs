@@ -31,7 +31,7 @@ pub struct AcquireRequest<L> {
     limiter: L,
     entity: SmolStr,
     resource: SmolStr,
-    amounts: Vec<(String, i128)>,
+    amounts: Vec<(SmolStr, i128)>,
     limits: Vec<Limit>,
     parent_limits: Option<Vec<Limit>>,
     cascade: Option<CascadeTo>,
@@ -42,7 +42,7 @@ pub struct AcquireRequest<L> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum CascadeTo {
     No,
-    Parent(String),
+    Parent(SmolStr),
 }
 
 impl AcquireRequest<()> {
@@ -91,17 +91,17 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Asks for `tokens` of a limit: from 1 to 10^15.
-    pub fn consume(self, limit: impl Into<String>, tokens: i64) -> Self {
+    pub fn consume(self, limit: impl AsRef<str>, tokens: i64) -> Self {
         self.ask(limit, i128::from(tokens) * 1_000)
     }
 
     /// Asks for thousandths of a token: from 1 to 10^18.
-    pub fn consume_milli(self, limit: impl Into<String>, milli: i64) -> Self {
+    pub fn consume_milli(self, limit: impl AsRef<str>, milli: i64) -> Self {
         self.ask(limit, milli.into())
     }
 
-    fn ask(mut self, limit: impl Into<String>, milli: i128) -> Self {
-        self.amounts.push((limit.into(), milli));
+    fn ask(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
+        self.amounts.push((SmolStr::new(limit), milli));
         self
     }
 
@@ -118,8 +118,8 @@ impl<L> AcquireRequest<L> {
 
     /// Takes from this parent's bucket of the same resource too, all or nothing over both. A limit
     /// that the parent does not have is not asked of it.
-    pub fn cascade_to(mut self, parent: impl Into<String>) -> Self {
-        self.cascade = Some(CascadeTo::Parent(parent.into()));
+    pub fn cascade_to(mut self, parent: impl AsRef<str>) -> Self {
+        self.cascade = Some(CascadeTo::Parent(SmolStr::new(parent)));
         self
     }
 
@@ -171,14 +171,14 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
     }
 
     fn check(self) -> Result<Request, InvalidRequest> {
-        let entity = EntityId::new(self.entity)?;
-        let resource = Resource::new(self.resource)?;
+        let entity = EntityId::try_from(self.entity)?;
+        let resource = Resource::try_from(self.resource)?;
         let limits = rules(&self.limits)?;
         let parent_limits = self.parent_limits.as_deref().map(rules).transpose()?;
         let cascade = match self.cascade {
             None => self.limiter.options().cascade.clone(),
             Some(CascadeTo::No) => Cascade::No,
-            Some(CascadeTo::Parent(parent)) => Cascade::To(EntityId::new(parent)?),
+            Some(CascadeTo::Parent(parent)) => Cascade::To(EntityId::try_from(parent)?),
         };
         if cascade == Cascade::To(entity.clone()) {
             return Err(InvalidRequest::OwnParent(entity));
@@ -261,12 +261,12 @@ pub(crate) fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
 
 /// What is asked of each limit, named once; `is_allowed` says which amounts can be.
 pub(crate) fn amounts(
-    asked: &[(String, i128)],
+    asked: &[(SmolStr, i128)],
     is_allowed: fn(Millitokens) -> bool,
 ) -> Result<Amounts, InvalidRequest> {
     let mut amounts = Amounts::new();
     for (limit, milli) in asked {
-        let (limit, amount) = amount(limit, *milli)?;
+        let (limit, amount) = amount(limit.clone(), *milli)?;
         if !is_allowed(amount) {
             return Err(InvalidRequest::Amount { limit, milli: *milli });
         }
@@ -278,8 +278,11 @@ pub(crate) fn amounts(
 }
 
 /// A limit's name and an amount of it, each within its range.
-pub(crate) fn amount(limit: &str, milli: i128) -> Result<(LimitName, Millitokens), InvalidRequest> {
-    let limit = LimitName::new(limit).map_err(InvalidRequest::LimitName)?;
+pub(crate) fn amount(
+    limit: SmolStr,
+    milli: i128,
+) -> Result<(LimitName, Millitokens), InvalidRequest> {
+    let limit = LimitName::try_from(limit).map_err(InvalidRequest::LimitName)?;
     let amount = i64::try_from(milli).ok().and_then(|milli| Millitokens::new(milli).ok());
     let Some(amount) = amount else { return Err(InvalidRequest::Amount { limit, milli }) };
     Ok((limit, amount))

@@ -73,7 +73,7 @@ fn parse(spec: &str) -> Result<Limit, &'static str> {
         return Err("the capacity of a quota is its amount");
     }
     let capacity = capacity.unwrap_or(amount);
-    Ok(Limit { name: name.to_owned(), capacity, burst: burst.unwrap_or(capacity), refill })
+    Ok(Limit { name: name.into(), capacity, burst: burst.unwrap_or(capacity), refill })
 }
 
 impl Refills {

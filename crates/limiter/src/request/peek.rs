@@ -29,7 +29,7 @@ impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
     }
 
     /// Looks at this parent's bucket too.
-    pub fn cascade_to(self, parent: impl Into<String>) -> Self {
+    pub fn cascade_to(self, parent: impl AsRef<str>) -> Self {
         Self { request: self.request.cascade_to(parent) }
     }
 
