@@ -5,7 +5,6 @@
 // A helper of a test has no caller who could handle an error: it panics with what to do about it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-pub mod cable;
 mod child;
 pub mod engines;
 pub mod function;
@@ -19,13 +18,12 @@ pub mod redis;
 pub mod runtime_api;
 pub mod usage;
 
-pub use cable::{Cable, Cut};
 pub use engines::{
     EngineKind, RunningEngine, engines_under_test, is_redis_under_test, on_every_engine,
 };
 pub use function::FunctionProcess;
 pub use guarded::Guarded;
 pub use left_out::LeaveOut;
-pub use proxy::{Call, Fault, Proxy, Wire};
+pub use proxy::{Call, Cut, Fault, Proxy, Wire};
 pub use redis::{RedisCluster, RedisServer};
 pub use runtime_api::{InvocationResult, RuntimeApi};
