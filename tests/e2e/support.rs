@@ -7,19 +7,12 @@ use serde_json::json;
 use serde_json::value::{RawValue, to_raw_value};
 use sluicegate_processor::{Outcome, Processor, Settings};
 use sluicegate_testkit::history::{History, Usage, Usages};
-use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
+use sluicegate_testkit::{EngineKind, RunningEngine};
 use tokio::time::Instant;
 
-pub(crate) type Records = Vec<Box<RawValue>>;
+pub(crate) use sluicegate_testkit::on_every_engine;
 
-/// Runs a suite on one engine after the other.
-pub(crate) async fn on_every_engine(suite: impl AsyncFn(&RunningEngine)) {
-    for kind in engines_under_test() {
-        let engine = RunningEngine::start(kind).await;
-        suite(&engine).await;
-        engine.stop().await;
-    }
-}
+pub(crate) type Records = Vec<Box<RawValue>>;
 
 /// Fewer records where an engine takes milliseconds for a write.
 pub(crate) fn records_for(engine: &RunningEngine, embedded: usize, other: usize) -> usize {

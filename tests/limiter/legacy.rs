@@ -12,11 +12,9 @@ use sluicegate_core::keys::LegacyKey;
 use sluicegate_core::{CompositeBucket, LIMITS_MAX, LegacyBucket};
 use sluicegate_testkit::legacy::{self, consume, key, per_minute};
 use sluicegate_testkit::usage::scan;
-use sluicegate_testkit::{Fault, RunningEngine, engines_under_test};
+use sluicegate_testkit::{Fault, RunningEngine};
 
-use crate::support::{Shared, at, bucket, name, patient, proxied};
-
-const DEADLINE: Duration = Duration::from_secs(20);
+use crate::support::{DEADLINE, Shared, at, bucket, name, patient, proxied};
 
 /// Half a minute ago, so that some refill has come since.
 fn then() -> EpochMillis {
@@ -60,12 +58,10 @@ fn figures(stored: &Option<CompositeBucket>, limit: &str) -> (i64, i64) {
 }
 
 async fn on_every_engine(suite: impl AsyncFn(&RunningEngine, DynamoTable)) {
-    for kind in engines_under_test() {
-        let engine = RunningEngine::start(kind).await;
-        let table = DynamoTable::new(engine.client(), engine.create_table().await);
-        suite(&engine, table).await;
-        engine.stop().await;
-    }
+    sluicegate_testkit::on_every_engine(async |engine| {
+        suite(engine, DynamoTable::new(engine.client(), engine.create_table().await)).await;
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -327,7 +323,7 @@ async fn an_item_that_cannot_be_read_is_named_and_nothing_is_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_never_had_them_pays_nothing() {
+async fn a_composite_bucket_costs_nothing_more_and_a_new_one_two_reads() {
     on_every_engine(async |_, table| {
         place_quotas(&table, "old").await;
         let limits = [Limit::quota("rpm", 600)];
@@ -339,7 +335,7 @@ async fn a_table_that_never_had_them_pays_nothing() {
         };
         // One read that finds nothing.
         assert!((cost(&plain, "new").await - 1.0).abs() < 0.01);
-        // A second finds no items either, and a third that they were not converted meanwhile.
+        // Two more: there are no items either, and they were not converted meanwhile.
         let converting = limiter(&table);
         assert!((cost(&converting, "newer").await - 3.0).abs() < 0.01);
         assert!(cost(&converting, "newer").await.abs() < 0.01);

@@ -7,7 +7,7 @@ use sluicegate::dynamo::{Reader, Segment};
 use sluicegate::{BucketId, Clock, DynamoTable, EpochMillis, LimitName, SystemClock};
 use sluicegate_core::CompositeBucket;
 use sluicegate_testkit::legacy::{self, key, per_minute};
-use sluicegate_testkit::{RunningEngine, engines_under_test};
+use sluicegate_testkit::on_every_engine;
 
 use crate::support::bucket;
 
@@ -35,8 +35,7 @@ async fn listed(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_bucket_is_listed_once_in_either_layout() {
-    for kind in engines_under_test() {
-        let engine = RunningEngine::start(kind).await;
+    on_every_engine(async |engine| {
         let table = DynamoTable::new(engine.client(), engine.create_table().await);
         for (n, entity) in NAMES.iter().enumerate() {
             for (m, resource) in NAMES.iter().enumerate() {
@@ -71,8 +70,8 @@ async fn every_bucket_is_listed_once_in_either_layout() {
             }
             assert_eq!(scanned(&reader, 1).await, scanned(&reader, 5).await);
         }
-        engine.stop().await;
-    }
+    })
+    .await;
 }
 
 /// What all segments of a scan find.

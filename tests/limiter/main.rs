@@ -17,6 +17,7 @@ mod costs_shared;
 mod crowded;
 mod doubt;
 mod faults;
+mod intercept;
 mod leased;
 mod left_out;
 mod legacy;

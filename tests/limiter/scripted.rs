@@ -5,13 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::{
-    BucketId, Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError,
-    Written,
-};
-use sluicegate_core::WritePlan;
-use sluicegate_core::keys::ItemKey;
+use sluicegate::{SetupError, Trouble};
 
+use crate::intercept::{Call, intercepting};
 use crate::support::Memory;
 
 /// What becomes of one call.
@@ -61,23 +57,24 @@ impl Scripted {
         self.calls.swap(0, Ordering::Relaxed)
     }
 
-    async fn act<T, E: From<Trouble>>(
+    async fn intercept<T, E: From<Trouble>>(
         &self,
-        script: &Mutex<VecDeque<Act>>,
-        call: impl Future<Output = Result<T, E>>,
+        call: Call<'_>,
+        done: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         self.calls.fetch_add(1, Ordering::Relaxed);
+        let script = if matches!(call, Call::Read) { &self.reads } else { &self.writes };
         let act = script.lock().unwrap().pop_front();
         let act = act.or(*self.others.lock().unwrap()).unwrap_or(Act::Answer);
         match act {
-            Act::Answer => call.await,
+            Act::Answer => done.await,
             Act::Slow(time) => {
                 tokio::time::sleep(time).await;
-                call.await
+                done.await
             }
             Act::Hang => std::future::pending().await,
             Act::LoseReply => {
-                let _ = call.await;
+                let _ = done.await;
                 Err(Trouble::Away("the connection was closed".into()).into())
             }
             Act::Deny => Err(Trouble::Setup(SetupError::Denied("no permission".into())).into()),
@@ -86,20 +83,4 @@ impl Scripted {
     }
 }
 
-impl Table for Scripted {
-    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
-        self.act(&self.writes, self.memory.write(bucket, plan)).await
-    }
-
-    async fn write_together(
-        &self,
-        writes: &[(BucketId, WritePlan)],
-        token: &str,
-    ) -> Result<f64, TogetherError> {
-        self.act(&self.writes, self.memory.write_together(writes, token)).await
-    }
-
-    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
-        self.act(&self.reads, self.memory.read(keys, consistency)).await
-    }
-}
+intercepting!(Scripted, memory);

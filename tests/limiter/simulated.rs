@@ -5,14 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sluicegate::{
-    AcquireError, Breaker, BucketId, Clock, CompositeStore, Consistency, EpochMillis, Limit,
-    Limiter, OnUnavailable, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+    AcquireError, Breaker, Clock, CompositeStore, EpochMillis, Limit, Limiter, OnUnavailable,
 };
-use sluicegate_core::WritePlan;
-use sluicegate_core::keys::ItemKey;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::intercept::{Call, intercepting};
 use crate::support::{Memory, T0, at};
 
 /// Tokens a second of the bucket, and its burst.
@@ -29,34 +27,16 @@ impl Far {
         let delay_us = fastrand::u64(one_way_us / 2..one_way_us * 3 / 2);
         tokio::time::sleep(Duration::from_micros(delay_us)).await;
     }
-}
 
-impl Table for Far {
-    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
+    async fn intercept<T>(&self, _: Call<'_>, call: impl Future<Output = T>) -> T {
         self.travel().await;
-        let written = self.0.write(bucket, plan).await;
+        let result = call.await;
         self.travel().await;
-        written
-    }
-
-    async fn write_together(
-        &self,
-        writes: &[(BucketId, WritePlan)],
-        token: &str,
-    ) -> Result<f64, TogetherError> {
-        self.travel().await;
-        let written = self.0.write_together(writes, token).await;
-        self.travel().await;
-        written
-    }
-
-    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
-        self.travel().await;
-        let read = self.0.read(keys, consistency).await;
-        self.travel().await;
-        read
+        result
     }
 }
+
+intercepting!(Far, 0);
 
 /// The clock of the runtime, which stands still while there is work; some milliseconds off.
 #[derive(Debug, Clone, Copy)]

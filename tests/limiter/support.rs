@@ -15,7 +15,8 @@ use sluicegate_testkit::{
     Proxy, RedisServer, RunningEngine, engines_under_test, is_redis_under_test,
 };
 
-const DEADLINE: Duration = Duration::from_secs(20);
+/// Longer than any call takes, however busy the machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) const T0: i64 = 1_769_608_800_000;
 
 pub(crate) fn at(millis: i64) -> EpochMillis {

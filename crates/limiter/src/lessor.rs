@@ -56,7 +56,7 @@ pub trait Lends: Store {
         self.carry_out(order, Some(doubt), clock)
     }
 
-    /// Either of them.
+    /// Leases and settles or, in doubt, finds out.
     fn carry_out(
         &self,
         order: &Order<'_>,

@@ -67,6 +67,18 @@ fn choose(endpoint: Option<&str>, names: Option<&str>) -> Vec<EngineKind> {
     names.split(',').filter_map(kind).collect()
 }
 
+/// Runs a test on one engine under test after the other.
+///
+/// # Panics
+/// When one cannot be started, with what to do about it.
+pub async fn on_every_engine(test: impl AsyncFn(&RunningEngine)) {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        test(&engine).await;
+        engine.stop().await;
+    }
+}
+
 /// An engine that answers. Dropping it ends what was started for it.
 #[derive(Debug)]
 pub struct RunningEngine {

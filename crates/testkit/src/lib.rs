@@ -1,16 +1,16 @@
-//! What the tests of this workspace share: DynamoDB engines, Redis, a proxy and a cable that inject faults, a Lambda
-//! Runtime API, and the processes of functions under test.
+//! What the tests of this workspace share: DynamoDB engines, Redis, proxies that inject faults, a
+//! Lambda Runtime API, and the processes of functions under test.
 //!
 //! Everything listens on loopback, on an ephemeral port, and ends with the value that holds it.
 // A helper of a test has no caller who could handle an error: it panics with what to do about it.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
-pub mod cable;
 mod child;
 pub mod engines;
 pub mod function;
 pub mod guarded;
 pub mod history;
+pub mod left_out;
 pub mod legacy;
 mod ministack;
 pub mod proxy;
@@ -18,10 +18,12 @@ pub mod redis;
 pub mod runtime_api;
 pub mod usage;
 
-pub use cable::{Cable, Cut};
-pub use engines::{EngineKind, RunningEngine, engines_under_test, is_redis_under_test};
+pub use engines::{
+    EngineKind, RunningEngine, engines_under_test, is_redis_under_test, on_every_engine,
+};
 pub use function::FunctionProcess;
 pub use guarded::Guarded;
-pub use proxy::{Call, Fault, Proxy, Wire};
+pub use left_out::LeaveOut;
+pub use proxy::{Call, Cut, Fault, Proxy, Wire};
 pub use redis::{RedisCluster, RedisServer};
 pub use runtime_api::{InvocationResult, RuntimeApi};

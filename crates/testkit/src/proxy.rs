@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 
 pub use fault::{Call, Fault};
 use fault::{cancellation, refusal};
-pub use wire::Wire;
+pub use wire::{Cut, Wire};
 
 type Policy = Box<dyn Fn(&Call<'_>) -> Fault + Send + Sync>;
 

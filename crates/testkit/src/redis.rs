@@ -1,6 +1,7 @@
 //! Redis as processes of a test: one server, or a cluster of three. They end with the value that
 //! holds them and keep nothing.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -93,6 +94,12 @@ impl RedisServer {
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
     /// The port of that.

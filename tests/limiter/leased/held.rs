@@ -1,13 +1,9 @@
 //! What a process holds: how old it may get, how much of it there may be, and how it ends.
 
-use sluicegate::{LeaseMode, LeaseSettings, Limit, TestClock};
+use sluicegate::{LeaseMode, LeaseSettings, TestClock};
 
-use super::{Counted, Mortal, SECOND, leased};
+use super::{Counted, Mortal, SECOND, ample, leased};
 use crate::support::{T0, at};
-
-fn rpm() -> [Limit; 1] {
-    [Limit::per_minute("rps", 60_000)]
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_reports_what_it_could_not_settle() {
@@ -18,7 +14,7 @@ async fn a_shutdown_reports_what_it_could_not_settle() {
     let settings = LeaseSettings { mode, ..LeaseSettings::default() };
     let limiter = leased(mortal.clone(), clock, settings);
     for entity in ["u0", "u1"] {
-        let request = limiter.acquire(entity, "r").consume("rps", 1).limits(rpm());
+        let request = limiter.acquire(entity, "r").consume("rps", 1).limits(ample());
         request.no_cascade().await.unwrap();
     }
     mortal.kill();

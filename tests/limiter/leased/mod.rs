@@ -17,15 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluicegate::{
-    Breaker, BucketId, Clock, CompositeStore, Consistency, LeaseMode, LeaseSettings, LeasedLimiter,
-    OnUnavailable, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+    Breaker, Clock, CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit, OnUnavailable,
+    Table,
 };
-use sluicegate_core::WritePlan;
-use sluicegate_core::keys::ItemKey;
 use tokio::time::Instant;
 
+use crate::intercept::{Call, intercepting};
 use crate::simulated::{Far, Simulated};
-use crate::support::{Memory, Shared as _, bucket, name};
+use crate::support::{Engine, Memory, bucket, name};
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
@@ -45,27 +44,19 @@ impl Counted {
     pub(crate) fn memory(&self) -> &Memory {
         &self.0.0
     }
-}
 
-impl Table for Counted {
-    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
-        self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.write(bucket, plan).await
-    }
-
-    async fn write_together(
-        &self,
-        writes: &[(BucketId, WritePlan)],
-        token: &str,
-    ) -> Result<f64, TogetherError> {
-        self.1.fetch_add(2, Ordering::Relaxed);
-        self.0.write_together(writes, token).await
-    }
-
-    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
-        self.0.read(keys, consistency).await
+    async fn intercept<T>(&self, call: Call<'_>, done: impl Future<Output = T>) -> T {
+        let writes = match call {
+            Call::Write(..) => 1,
+            Call::WriteTogether => 2,
+            Call::Read => 0,
+        };
+        self.1.fetch_add(writes, Ordering::Relaxed);
+        done.await
     }
 }
+
+intercepting!(Counted, 0);
 
 pub(crate) type Tested = LeasedLimiter<CompositeStore<Counted>, Simulated>;
 
@@ -91,8 +82,18 @@ pub(crate) fn strict(table: &Counted) -> Tested {
     limiter(table, LeaseMode::default())
 }
 
+/// A limit that no test here reaches: 60,000 a minute.
+pub(crate) fn ample() -> [Limit; 1] {
+    [Limit::per_minute("rps", 60_000)]
+}
+
+/// Tokens that were consumed of an entity's bucket, as stored.
 pub(crate) async fn consumed(table: &Counted, entity: &str) -> i64 {
-    let stored = table.memory().stored(&bucket(entity, "r")).await;
+    consumed_on(table.memory(), entity).await
+}
+
+pub(crate) async fn consumed_on(engine: &impl Engine, entity: &str) -> i64 {
+    let stored = engine.image(&bucket(entity, "r")).await;
     stored.map_or(0, |stored| stored.limits[&name("rps")].consumed.get() / 1_000)
 }
 
@@ -111,6 +112,13 @@ impl Mortal {
         }
     }
 
+    async fn intercept<T>(&self, _: Call<'_>, call: impl Future<Output = T>) -> T {
+        self.alive().await;
+        let result = call.await;
+        self.alive().await;
+        result
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         self.1.is_closed()
     }
@@ -120,25 +128,4 @@ impl Mortal {
     }
 }
 
-impl Table for Mortal {
-    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
-        self.alive().await;
-        let written = self.0.write(bucket, plan).await;
-        self.alive().await;
-        written
-    }
-
-    async fn write_together(
-        &self,
-        writes: &[(BucketId, WritePlan)],
-        token: &str,
-    ) -> Result<f64, TogetherError> {
-        self.alive().await;
-        self.0.write_together(writes, token).await
-    }
-
-    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
-        self.alive().await;
-        self.0.read(keys, consistency).await
-    }
-}
+intercepting!(Mortal, 0);

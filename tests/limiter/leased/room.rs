@@ -4,15 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sluicegate::{
-    BucketId, CompositeStore, Consistency, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
-    ReadItems, Table, TogetherError, Trouble, WriteError, Written,
-};
-use sluicegate_core::WritePlan;
-use sluicegate_core::keys::ItemKey;
+use sluicegate::{CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Table, Trouble};
 use tokio::time::Instant;
 
-use super::{Counted, SECOND, consumed, leased};
+use super::{Counted, SECOND, ample, consumed, leased};
+use crate::intercept::{Call, intercepting};
 use crate::simulated::Simulated;
 
 type Tested<T> = LeasedLimiter<CompositeStore<T>, Simulated>;
@@ -26,10 +22,6 @@ fn of_ten<T: Table>(table: T, mode: LeaseMode) -> Tested<T> {
     leased(table, clock, settings)
 }
 
-fn rpm() -> [Limit; 1] {
-    [Limit::per_minute("rps", 60_000)]
-}
-
 /// Asks for a token of these keys, so many times at an even pace; how often it was granted.
 async fn ask<T: Table>(
     limiter: &Tested<T>,
@@ -40,7 +32,7 @@ async fn ask<T: Table>(
     let mut granted = vec![0; keys.len()];
     for _ in 0..rounds {
         for (n, key) in keys.clone().enumerate() {
-            let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(rpm());
+            let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(ample());
             granted[n] += i64::from(request.no_cascade().await.is_ok());
             assert!(limiter.store().held_keys() <= 10);
         }
@@ -55,7 +47,7 @@ async fn beyond_max_keys_requests_are_writes_until_others_are_settled() {
     let limiter = of_ten(table.clone(), LeaseMode::default());
     for round in 0..30 {
         for key in 0..20 {
-            let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(rpm());
+            let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(ample());
             request.no_cascade().await.unwrap();
             assert!(limiter.store().held_keys() <= 10, "round {round}");
         }
@@ -103,7 +95,7 @@ async fn those_who_asked_longest_ago_make_room() {
 async fn a_prepared_call_of_a_key_that_lost_its_place_gets_one_again() {
     let table = Counted::new(1);
     let limiter = of_ten(table.clone(), LeaseMode::default());
-    let call = limiter.acquire("u0", "r").consume("rps", 1).limits(rpm()).no_cascade();
+    let call = limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade();
     let call = call.prepare().await.unwrap();
     for _ in 0..3 {
         for _ in 0..50 {
@@ -120,32 +112,23 @@ async fn a_prepared_call_of_a_key_that_lost_its_place_gets_one_again() {
 #[derive(Debug, Clone)]
 struct Flaky(Counted, Arc<AtomicBool>);
 
-impl Table for Flaky {
-    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
-        if !self.1.load(Ordering::Relaxed) {
-            return self.0.write(bucket, plan).await;
-        }
-        if matches!(bucket.entity.as_str(), "u1" | "u3") {
-            _ = self.0.write(bucket, plan).await;
-        }
-        Err(WriteError::Trouble(Trouble::Away("away".into())))
-    }
-
-    async fn write_together(
+impl Flaky {
+    async fn intercept<T, E: From<Trouble>>(
         &self,
-        writes: &[(BucketId, WritePlan)],
-        token: &str,
-    ) -> Result<f64, TogetherError> {
-        self.0.write_together(writes, token).await
-    }
-
-    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
-        if self.1.load(Ordering::Relaxed) {
-            return Err(Trouble::Away("away".into()));
+        call: Call<'_>,
+        done: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        if !self.1.load(Ordering::Relaxed) {
+            return done.await;
         }
-        self.0.read(keys, consistency).await
+        if matches!(call, Call::Write(bucket, _) if matches!(bucket.entity.as_str(), "u1" | "u3")) {
+            _ = done.await;
+        }
+        Err(Trouble::Away("away".into()).into())
     }
 }
+
+intercepting!(Flaky, 0);
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_cannot_be_settled_keeps_its_place_and_loses_nothing() {

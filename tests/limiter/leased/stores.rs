@@ -6,13 +6,10 @@ use sluicegate::{
     AcquireError, LeaseMode, LeaseSettings, LeasedLimiter, Limit, Settings, TestClock,
 };
 
-use super::SECOND;
-use crate::support::{Engine, T0, at, bucket, name, on_every_store, patient};
+use super::{SECOND, ample, consumed_on as consumed};
+use crate::support::{DEADLINE, Engine, T0, at, on_every_store, patient};
 
 type Stopped<E> = LeasedLimiter<<E as Engine>::Store, TestClock>;
-
-/// Longer than any call takes, however busy the machine.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 fn by_hand<E: Engine>(engine: &E, mode: LeaseMode) -> (Stopped<E>, TestClock) {
     let clock = TestClock::at(at(T0));
@@ -21,20 +18,11 @@ fn by_hand<E: Engine>(engine: &E, mode: LeaseMode) -> (Stopped<E>, TestClock) {
     (patient(LeasedLimiter::leased_with(store, clock.clone(), settings)), clock)
 }
 
-async fn consumed<E: Engine>(engine: &E, entity: &str) -> i64 {
-    let stored = engine.image(&bucket(entity, "r")).await;
-    stored.map_or(0, |stored| stored.limits[&name("rps")].consumed.get() / 1_000)
-}
-
-fn rpm() -> [Limit; 1] {
-    [Limit::per_minute("rps", 60_000)]
-}
-
 #[tokio::test]
 async fn a_busy_bucket_costs_a_handful_of_calls() {
     async fn suite<E: Engine>(engine: E) {
         let (limiter, clock) = by_hand(&engine, LeaseMode::default());
-        let call = limiter.acquire("busy", "r").consume("rps", 1).limits(rpm()).no_cascade();
+        let call = limiter.acquire("busy", "r").consume("rps", 1).limits(ample()).no_cascade();
         let call = call.prepare().await.unwrap();
         for _ in 0..2_000 {
             drop(call.acquire().await.unwrap());
@@ -57,7 +45,7 @@ async fn a_process_that_was_frozen_hands_out_nothing_of_what_it_held() {
             ("behind", LeaseMode::WriteBehind { threshold: 100 }),
         ] {
             let (limiter, clock) = by_hand(&engine, mode);
-            let call = limiter.acquire(entity, "r").consume("rps", 1).limits(rpm()).no_cascade();
+            let call = limiter.acquire(entity, "r").consume("rps", 1).limits(ample()).no_cascade();
             let call = call.prepare().await.unwrap();
             while call.try_acquire().is_none() {
                 drop(call.acquire().await.unwrap());
@@ -77,7 +65,7 @@ async fn a_flush_leaves_nothing_behind() {
         let (limiter, clock) = by_hand(&engine, LeaseMode::default());
         for invocation in 1..=3 {
             for _ in 0..20 {
-                let request = limiter.acquire("flushed", "r").consume("rps", 1).limits(rpm());
+                let request = limiter.acquire("flushed", "r").consume("rps", 1).limits(ample());
                 request.no_cascade().await.unwrap();
                 clock.advance(Duration::from_millis(1));
             }
@@ -93,7 +81,7 @@ async fn a_flush_leaves_nothing_behind() {
 async fn after_a_shutdown_every_request_is_a_write() {
     async fn suite<E: Engine>(engine: E) {
         let (limiter, _) = by_hand(&engine, LeaseMode::default());
-        let ask = || limiter.acquire("shut", "r").consume("rps", 1).limits(rpm()).no_cascade();
+        let ask = || limiter.acquire("shut", "r").consume("rps", 1).limits(ample()).no_cascade();
         ask().await.unwrap();
         limiter.shutdown(DEADLINE).await;
         for asked in 2..=11 {
@@ -176,7 +164,6 @@ async fn a_refusal_names_the_exact_wait() {
             clock.advance(Duration::from_millis(1));
             ask().await.unwrap();
         }
-        assert_eq!(sluicegate::Clock::now(&clock), at(T0 + 3_000));
     }
     on_every_store!(suite);
 }
@@ -186,7 +173,7 @@ async fn what_is_given_back_cancels_before_it_is_committed() {
     async fn suite<E: Engine>(engine: E) {
         let (limiter, _) = by_hand(&engine, LeaseMode::WriteBehind { threshold: 50 });
         for _ in 0..500 {
-            let request = limiter.acquire("back", "r").consume("rps", 1).limits(rpm());
+            let request = limiter.acquire("back", "r").consume("rps", 1).limits(ample());
             request.no_cascade().await.unwrap().release().await.unwrap();
         }
         limiter.shutdown(DEADLINE).await;

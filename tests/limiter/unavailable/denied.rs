@@ -1,15 +1,13 @@
 //! A user without permissions gets nothing, however long nobody gives any.
 
-use std::time::Duration;
-
 use aws_sdk_dynamodb::Client;
 use sluicegate::{AcquireError, DynamoStore, Limiter, OnUnavailable, SetupError};
 use sluicegate_local::client;
 use sluicegate_testkit::{EngineKind, Fault, Guarded, Proxy, RunningEngine, engines_under_test};
 
+use crate::support::DEADLINE;
+
 const TABLE: &str = "sluicegate-guarded";
-/// However busy the machine.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// On MiniStack, which enforces permissions as AWS does. Engines that have none say "access denied"
 /// by a proxy.

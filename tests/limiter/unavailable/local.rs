@@ -80,7 +80,8 @@ async fn what_was_consumed_is_taken_from_the_store_when_it_is_back() {
         assert_eq!(stored(&table, "u"), (60 - all, all));
     }
     // What was on its way when the outage was not yet found, and the sum of the rest.
-    assert!(limiter.counters().committed.get() <= 4);
+    let committed = limiter.counters().committed.get();
+    assert!((2..=4).contains(&committed), "{committed}");
     table.always(Act::Hang);
     assert_eq!(granted(&limiter, 60).await, 60 - 26);
     table.always(Act::Answer);

@@ -108,7 +108,7 @@ impl Server for Redis {
     }
 
     fn address(&self) -> SocketAddr {
-        SocketAddr::from(([127, 0, 0, 1], self.0.port()))
+        self.0.address()
     }
 
     fn store(&self, address: SocketAddr) -> RedisStore {

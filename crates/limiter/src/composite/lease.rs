@@ -36,8 +36,22 @@ impl<T: Table> Lends for CompositeStore<T> {
         doubt: Option<Doubt>,
         clock: &dyn Clock,
     ) -> Result<Done, Failed> {
-        let run = order.run(doubt.as_ref(), clock);
-        self.send(order, doubt, run).await
+        let mut run = order.run(doubt.as_ref(), clock);
+        let mut leasing = Leasing::new(self, &mut run, order, doubt);
+        let result = leasing.finish().await;
+        let (doubt, image) = (leasing.doubt.take(), leasing.image.take());
+        let Run { id, attempts, write_units, read_units, .. } = run;
+        match result {
+            Ok((leased, path)) => {
+                Ok(Done { id, leased, image, path, attempts, write_units, read_units })
+            }
+            Err(error) => {
+                if doubt.as_ref().is_some_and(|doubt| doubt.is_lost) {
+                    self.counters.ambiguous.increment();
+                }
+                Err(Failed { error, doubt, attempts })
+            }
+        }
     }
 
     async fn look(
@@ -58,30 +72,5 @@ impl<T: Table> Lends for CompositeStore<T> {
     ) -> Result<Corrected, AdjustError> {
         let mut run = Run::under(correction.id.clone(), clock, correction.deadline);
         Adjusting::new(self, &mut run, correction).finish().await
-    }
-}
-
-impl<T: Table> CompositeStore<T> {
-    async fn send(
-        &self,
-        order: &Order<'_>,
-        doubt: Option<Doubt>,
-        mut run: Run<'_>,
-    ) -> Result<Done, Failed> {
-        let mut leasing = Leasing::new(self, &mut run, order, doubt);
-        let result = leasing.finish().await;
-        let (doubt, image) = (leasing.doubt.take(), leasing.image.take());
-        let Run { id, attempts, write_units, read_units, .. } = run;
-        match result {
-            Ok((leased, path)) => {
-                Ok(Done { id, leased, image, path, attempts, write_units, read_units })
-            }
-            Err(error) => {
-                if doubt.as_ref().is_some_and(|doubt| doubt.is_lost) {
-                    self.counters.ambiguous.increment();
-                }
-                Err(Failed { error, doubt, attempts })
-            }
-        }
     }
 }

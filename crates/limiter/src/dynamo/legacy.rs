@@ -136,7 +136,8 @@ impl DynamoTable {
         Err(ConvertError::Changed)
     }
 
-    /// What [`convert`](Self::convert) would come to now. Nothing is written.
+    /// What [`convert`](Self::convert) would come to now. Nothing is written: [`Converted::Done`] is
+    /// what the bucket would be, and costs no write units.
     ///
     /// # Errors
     /// [`ConvertError`] when it could not be converted.

@@ -14,7 +14,7 @@ use super::watch::SETTLING_MAX;
 use crate::clock::Clock;
 use crate::lessor::Lessor;
 
-/// At most this part of what is held is settled at once.
+/// Of the keys that may be held, at most one in so many is settled at once.
 const PART: usize = 4;
 
 impl<S: Lessor, C: Clock> Engine<S, C> {

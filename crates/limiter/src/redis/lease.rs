@@ -49,8 +49,7 @@ impl Lends for RedisStore {
         doubt: Option<Doubt>,
         clock: &dyn Clock,
     ) -> Result<Done, Failed> {
-        let run = order.run(doubt.as_ref(), clock);
-        self.send(order, doubt, run).await
+        self.send(order, doubt, clock).await
     }
 
     async fn look(
@@ -77,7 +76,7 @@ impl RedisStore {
         &self,
         order: &Order<'_>,
         given_up: Option<Doubt>,
-        mut run: Run<'_>,
+        clock: &dyn Clock,
     ) -> Result<Done, Failed> {
         let named = order.named();
         if let Err(error) = order.check(&named) {
@@ -90,8 +89,9 @@ impl RedisStore {
             None => order.last.cloned().into_iter().collect(),
         };
         let before: Vec<_> = remembered.iter().map(RequestId::as_str).collect();
+        let mut run = order.run(given_up.as_ref(), clock);
         let reply = self.repeat(&mut run, &LEASE, |run, in_doubt| {
-            let mut call = self.call(&sides, run.clock);
+            let mut call = self.call(&sides, clock);
             call.text(run.id.as_str());
             call.text(match &given_up {
                 Some(_) => GIVEN_UP,

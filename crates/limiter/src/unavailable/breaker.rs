@@ -15,12 +15,13 @@ use tokio::time::Instant;
 /// included, is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
-    /// So many failures in a row; 5.
+    /// Failures in a row after which it counts as away; 5 by default, and with 0 or 1 the first.
     pub failures: u32,
-    /// Or two failures so far apart, and no answer in between; 1 s.
+    /// It does so, too, after two failures so far apart with no answer in between; 1 s by default.
     pub failing_for: Duration,
-    /// A probe, the cheapest read that there is, is sent so often while the store is away; 250 ms.
-    /// After its answer one call is let through, and after that one's answer all are.
+    /// Between two probes of a store that is away; 250 ms by default, 1 ms at least. A probe is the
+    /// cheapest read that there is. After its answer one call is let through, and after the answer
+    /// to that one all are.
     pub probe_every: Duration,
 }
 
@@ -62,8 +63,9 @@ pub(super) struct Circuit {
     started: Instant,
     /// When the first of the failures was, in milliseconds since `started`.
     failing_since_ms: AtomicU64,
-    /// When the call on trial began.
+    /// When the call on trial began, in milliseconds since `started`.
     trial_since_ms: AtomicU64,
+    /// When it was opened, in epoch milliseconds.
     opened_at_ms: AtomicI64,
 }
 

@@ -93,8 +93,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let cause = Cause::NotAsked { since: not_asked.since };
             return self.degrade(request, cause, || not_asked.into());
         };
-        // Boxed: what decides without the store need not carry the room that the store's part
-        // takes, and compilers of other crates look no deeper into a type, unless told to.
+        // The store's part is boxed: a decision without it need not carry its size, and its type,
+        // nested in this one, would exceed the default `recursion_limit` of crates that await it.
         let result = acquire().await;
         match &result {
             // Nobody was asked: it was held.

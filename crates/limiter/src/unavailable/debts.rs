@@ -26,7 +26,7 @@ const AT_ONCE: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Debts {
     books: Mutex<Books>,
-    /// There is some: asked on every round, without the lock.
+    /// Whether there is any: asked on every round, without the lock.
     are_some: AtomicBool,
 }
 
@@ -35,6 +35,7 @@ struct Books {
     owed: HashMap<BucketId, Owed, DefaultHashBuilder>,
     /// What is being taken. An id stands for one amount: what comes later is another debt.
     sent: VecDeque<Debt>,
+    /// Whether a warning was logged that there is no room.
     has_said_full: bool,
 }
 
@@ -133,7 +134,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     pub(super) async fn settle(&self, debts: &Debts) {
         while debts.are_some() {
             let next = debts.next();
-            // Boxed: compilers of other crates look no deeper into a type, unless told to.
+            // Boxed, or the type would exceed the default `recursion_limit` of other crates.
             let corrections = next.iter().map(|debt| self.take_owed(debts, debt).boxed());
             let corrected = join_all(corrections).await;
             if corrected.contains(&false) {

@@ -1,4 +1,5 @@
-//! The task that looks for a store that is away, and tells it afterwards what it missed. It lives as long as there is something to do.
+//! The task that looks for a store that is away, and tells it afterwards what it missed. It lives as
+//! long as there is something to do.
 
 use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -6,16 +6,7 @@ mod stored;
 mod table;
 
 use sluicegate::EntityId;
-use sluicegate_testkit::{RunningEngine, engines_under_test};
-
-/// Runs a test on one engine after the other.
-async fn on_every_engine(test: impl AsyncFn(&RunningEngine)) {
-    for kind in engines_under_test() {
-        let engine = RunningEngine::start(kind).await;
-        test(&engine).await;
-        engine.stop().await;
-    }
-}
+use sluicegate_testkit::on_every_engine;
 
 fn entity(name: &str) -> EntityId {
     EntityId::new(name).unwrap()

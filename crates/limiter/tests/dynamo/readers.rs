@@ -3,17 +3,14 @@
 use std::num::NonZeroU16;
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::config::interceptors::FinalizerInterceptorContextMut;
-use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
-use aws_sdk_dynamodb::error::BoxError;
-use aws_sdk_dynamodb::operation::batch_get_item::BatchGetItemOutput;
-use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
+use aws_sdk_dynamodb::types::AttributeValue;
 use futures_util::{Stream, TryStreamExt};
 use sluicegate::dynamo::{ConfigStore, ReadError, Reader, RequestError};
 use sluicegate::{
     CompositeBucket, EntityRecord, EpochMillis, Resource, UsageWindow, WindowKind, WindowSpan,
 };
 use sluicegate_core::keys::ItemKey;
+use sluicegate_testkit::LeaveOut;
 
 use crate::{entity, on_every_engine};
 
@@ -214,50 +211,6 @@ async fn a_missing_table_ends_the_stream() {
     .await;
 }
 
-/// Answers as a throttled table does: items beyond the first few are left out.
-#[derive(Debug)]
-struct LeaveOut {
-    answered: usize,
-}
-
-impl Intercept for LeaveOut {
-    fn name(&self) -> &'static str {
-        "LeaveOut"
-    }
-
-    fn modify_before_completion(
-        &self,
-        context: &mut FinalizerInterceptorContextMut<'_>,
-        _: &RuntimeComponents,
-        _: &mut ConfigBag,
-    ) -> Result<(), BoxError> {
-        let Some(Ok(output)) = context.output_or_error_mut() else { return Ok(()) };
-        let Some(answer) = output.downcast_mut::<BatchGetItemOutput>() else { return Ok(()) };
-        for (table, items) in answer.responses.iter_mut().flatten() {
-            // The last ones come first, so that their order has to be restored.
-            items.reverse();
-            let left: Vec<_> = items
-                .drain(self.answered.min(items.len())..)
-                .map(|mut item| {
-                    item.retain(|name, _| name == "PK" || name == "SK");
-                    item
-                })
-                .collect();
-            if !left.is_empty() {
-                let left = KeysAndAttributes::builder().set_keys(Some(left)).build()?;
-                let unprocessed = answer.unprocessed_keys.get_or_insert_default();
-                unprocessed.insert(table.clone(), left);
-            }
-        }
-        Ok(())
-    }
-}
-
-fn leaving_out(client: &Client, answered: usize) -> Client {
-    let config = client.config().to_builder().interceptor(LeaveOut { answered });
-    Client::from_conf(config.build())
-}
-
 #[tokio::test]
 async fn what_an_answer_leaves_out_is_asked_for_again() {
     on_every_engine(async |engine| {
@@ -267,7 +220,7 @@ async fn what_an_answer_leaves_out_is_asked_for_again() {
         let whole = Reader::new(engine.client().clone(), &table);
         let whole = all(whole.usage_of_resource(&model, &span)).await;
         assert_eq!(whole.len(), 12);
-        for reader in readers(&leaving_out(engine.client(), 1), &table) {
+        for reader in readers(&LeaveOut::beyond(1).client(engine.client()), &table) {
             assert_eq!(all(reader.usage_of_resource(&model, &span)).await, whole);
         }
     })
@@ -279,7 +232,7 @@ async fn what_is_left_out_every_time_is_an_error() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         populate(engine.client(), &table).await;
-        let reader = Reader::new(leaving_out(engine.client(), 0), &table);
+        let reader = Reader::new(LeaveOut::beyond(0).client(engine.client()), &table);
         let buckets = reader.buckets_of_resource(&resource("gpt-4"));
         let error = buckets.try_collect::<Vec<_>>().await.unwrap_err();
         assert!(matches!(error, ReadError::LeftOut { items: 2, .. }), "{error:?}");

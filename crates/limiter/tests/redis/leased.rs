@@ -8,7 +8,7 @@ use sluicegate::{
     Accounting, AcquireError, Breaker, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
     OnUnavailable, TestClock,
 };
-use sluicegate_testkit::{Cable, Cut, RedisCluster, RedisServer, is_redis_under_test};
+use sluicegate_testkit::{Cut, RedisCluster, RedisServer, Wire, is_redis_under_test};
 
 use super::{T0, at, entity, field, server};
 
@@ -39,13 +39,13 @@ async fn stand(server: &RedisServer) -> (i64, i64) {
 async fn what_was_lost_is_leased_and_settled_once() {
     for accounting in [Accounting::AtLease, Accounting::AtSettle] {
         let Some(server) = server().await else { return };
-        let cable = Cable::to(server.port()).await;
-        let store = RedisStore::new(format!("redis://127.0.0.1:{}/", cable.port())).unwrap();
+        let wire = Wire::start(server.address()).await;
+        let store = RedisStore::new(format!("redis://{}/", wire.address())).unwrap();
         let (limiter, clock) = leased(store, accounting);
         let mut admitted = 0;
         for round in 0..40 {
             if round > 0 {
-                cable.cut(if round % 2 == 0 { Cut::Request } else { Cut::Answer });
+                wire.cut_next(if round % 2 == 0 { Cut::Request } else { Cut::Answer });
             }
             // What was held is too old: a write settles it and leases more.
             clock.advance(Duration::from_millis(1_001));

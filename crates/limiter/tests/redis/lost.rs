@@ -3,7 +3,7 @@
 use redis::cmd;
 use sluicegate::redis::RedisStore;
 use sluicegate::{AdjustError, Limit, Limiter, TestClock};
-use sluicegate_testkit::{Cable, Cut, RedisServer};
+use sluicegate_testkit::{Cut, RedisServer, Wire};
 
 use super::{T0, at, field, on, server};
 
@@ -11,18 +11,18 @@ const KEY: &str = "sluicegate:{u}#r";
 
 struct Disturbed {
     server: RedisServer,
-    cable: Cable,
+    wire: Wire,
     limiter: Limiter<RedisStore, TestClock>,
 }
 
 async fn disturbed() -> Option<Disturbed> {
     let server = server().await?;
-    let cable = Cable::to(server.port()).await;
-    let store = RedisStore::new(format!("redis://127.0.0.1:{}/", cable.port())).unwrap();
+    let wire = Wire::start(server.address()).await;
+    let store = RedisStore::new(format!("redis://{}/", wire.address())).unwrap();
     let limiter = on(store, &TestClock::at(at(T0)));
     // Connected, and the scripts are known.
     limiter.acquire("u", "r").consume("l", 1).limits(limits()).await.unwrap();
-    Some(Disturbed { server, cable, limiter })
+    Some(Disturbed { server, wire, limiter })
 }
 
 fn limits() -> [Limit; 1] {
@@ -43,18 +43,18 @@ impl Disturbed {
 async fn what_was_lost_is_done_once() {
     let Some(on) = disturbed().await else { return };
     for (cut, left) in [(Cut::Request, 89), (Cut::Answer, 79)] {
-        on.cable.cut(cut);
+        on.wire.cut_next(cut);
         let lease = on.acquire().await;
         assert_eq!((lease.cost().attempts, on.left().await), (2, left), "{cut:?}");
     }
     let lease = on.acquire().await;
     for (cut, left) in [(Cut::Request, 64), (Cut::Answer, 59)] {
-        on.cable.cut(cut);
+        on.wire.cut_next(cut);
         lease.adjust("l", 5).await.unwrap();
         assert_eq!(on.left().await, left, "{cut:?}");
     }
     // The bucket still has the id.
-    on.cable.cut(Cut::Answer);
+    on.wire.cut_next(Cut::Answer);
     lease.release().await.unwrap();
     assert_eq!(on.left().await, 79);
     assert_eq!(on.limiter.counters().ambiguous.get(), 1, "the ring was full and lacked a debit");
@@ -64,20 +64,20 @@ async fn what_was_lost_is_done_once() {
 async fn a_refund_that_may_have_been_made_is_not_made_again() {
     let Some(on) = disturbed().await else { return };
     let few = on.acquire().await;
-    on.cable.cut(Cut::Request);
+    on.wire.cut_next(Cut::Request);
     few.release().await.unwrap();
     assert_eq!(on.left().await, 99, "with less than four ids the bucket can tell");
 
     let lease = on.acquire().await;
     on.acquire().await;
-    on.cable.cut(Cut::Request);
+    on.wire.cut_next(Cut::Request);
     let error = lease.adjust("l", -10).await.unwrap_err();
     assert!(matches!(error, AdjustError::Ambiguous(_)), "{error:?}");
     assert_eq!((on.left().await, on.limiter.counters().ambiguous.get()), (79, 1));
 
     // A bucket that went may have had it.
     let lease = on.acquire().await;
-    on.cable.cut(Cut::Request);
+    on.wire.cut_next(Cut::Request);
     on.server.send::<i64>(cmd("DEL").arg(KEY)).await;
     let error = lease.release().await.unwrap_err();
     assert!(matches!(error, AdjustError::Ambiguous(_)), "{error:?}");

@@ -1,4 +1,4 @@
-//! A proxy of bytes, for any protocol: cut, silent, or before another server than before.
+//! A TCP proxy, for any protocol: it cuts connections, holds answers back, or goes to another server.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +19,15 @@ enum State {
     Silent,
 }
 
+/// What is lost once: the bytes do not arrive, and their connection ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cut {
+    /// The next request.
+    Request,
+    /// The next answer; what was asked for is done.
+    Answer,
+}
+
 /// A running proxy. Dropping it closes its port and every connection.
 #[derive(Debug)]
 pub struct Wire {
@@ -31,6 +40,7 @@ pub struct Wire {
 struct Shared {
     upstream: Mutex<SocketAddr>,
     state: watch::Sender<State>,
+    next_cut: Mutex<Option<Cut>>,
     /// Connections that were made, and pieces that clients sent.
     sent: AtomicU64,
 }
@@ -46,6 +56,7 @@ impl Wire {
         let shared = Arc::new(Shared {
             upstream: Mutex::new(upstream),
             state: watch::Sender::new(State::Open),
+            next_cut: Mutex::default(),
             sent: AtomicU64::new(0),
         });
         let mut server = JoinSet::new();
@@ -62,6 +73,14 @@ impl Wire {
     /// Closes every connection, and new ones at once.
     pub fn cut(&self) {
         self.shared.state.send_replace(State::Cut);
+    }
+
+    /// Loses what comes next in one direction. Connections made afterwards pass again.
+    ///
+    /// # Panics
+    /// Never in a test that has not failed already.
+    pub fn cut_next(&self, what: Cut) {
+        *self.shared.next_cut.lock().unwrap() = Some(what);
     }
 
     /// Holds back what the server answers, and lets through what clients send.
@@ -86,6 +105,13 @@ impl Wire {
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
+    }
+}
+
+impl Shared {
+    /// Whether bytes in this direction are those to be lost.
+    fn loses(&self, direction: Cut) -> bool {
+        self.next_cut.lock().unwrap().take_if(|cut| *cut == direction).is_some()
     }
 }
 
@@ -121,11 +147,15 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
             read = from_client.read(&mut asked) => match read {
                 Ok(n @ 1..) => {
                     shared.sent.fetch_add(1, Ordering::Relaxed);
+                    if shared.loses(Cut::Request) {
+                        return;
+                    }
                     to_server.write_all(&asked[..n]).await
                 }
                 _ => return,
             },
             read = from_server.read(&mut answered), if !is_silent => match read {
+                Ok(1..) if shared.loses(Cut::Answer) => return,
                 Ok(n @ 1..) => to_client.write_all(&answered[..n]).await,
                 _ => return,
             },
@@ -198,5 +228,19 @@ mod tests {
         let mut client = TcpStream::connect(wire.address()).await.unwrap();
         assert_eq!(ask(&mut client).await, Some(*b"?2"));
         assert_eq!(wire.sent(), sent + 2, "a connection and a question");
+    }
+
+    #[tokio::test]
+    async fn what_comes_next_in_a_direction_is_lost_once() {
+        let (address, _server) = echo(b'1').await;
+        let wire = Wire::start(address).await;
+        for cut in [Cut::Request, Cut::Answer] {
+            let mut client = TcpStream::connect(wire.address()).await.unwrap();
+            assert_eq!(ask(&mut client).await, Some(*b"?1"));
+            wire.cut_next(cut);
+            assert_eq!(ask(&mut client).await, None, "{cut:?}");
+        }
+        let mut client = TcpStream::connect(wire.address()).await.unwrap();
+        assert_eq!(ask(&mut client).await, Some(*b"?1"));
     }
 }

@@ -14,9 +14,9 @@ use crate::dynamo::{BrokenItem, ReadError, Reader, RequestError};
 /// A part of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Which, from 0.
+    /// Which, from 0 and below `of`.
     pub number: u16,
-    /// Of how many; at least 1.
+    /// Of how many, at least 1.
     pub of: u16,
 }
 

@@ -1,0 +1,254 @@
+//! The identity of an item, and the two keys that it is spelled in.
+
+use super::quarantine::QuarantineId;
+use super::{
+    BUCKET_PREFIX, ENTITY_PREFIX, LIMITS, META, QUARANTINE, RESOURCE_PREFIX, SYSTEM, USAGE_PREFIX,
+    VERSION,
+};
+use crate::{BucketId, EntityId, NameError, Resource, Window};
+
+/// The identity of an item of the table.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum ItemKey {
+    /// The composite bucket of an entity and a resource.
+    Bucket(EntityId, Resource),
+    /// The metadata of an entity.
+    Entity(EntityId),
+    /// Stored limits.
+    Limits(LimitsScope),
+    /// A usage window of an entity and a resource.
+    Usage(EntityId, Resource, Window),
+    /// A quarantined record.
+    Quarantine(QuarantineId),
+    /// The version of the table's schema.
+    SchemaVersion,
+}
+
+impl ItemKey {
+    /// The partition key, at most 265 bytes.
+    #[must_use]
+    pub fn pk(&self) -> String {
+        match self {
+            Self::Bucket(entity, _)
+            | Self::Entity(entity)
+            | Self::Usage(entity, ..)
+            | Self::Limits(LimitsScope::Entity(entity) | LimitsScope::EntityResource(entity, _)) => {
+                format!("{ENTITY_PREFIX}{entity}")
+            }
+            Self::Limits(LimitsScope::Resource(resource)) => format!("{RESOURCE_PREFIX}{resource}"),
+            Self::Limits(LimitsScope::System) | Self::SchemaVersion => SYSTEM.to_owned(),
+            Self::Quarantine(_) => QUARANTINE.to_owned(),
+        }
+    }
+
+    /// The sort key, at most 170 bytes.
+    #[must_use]
+    pub fn sk(&self) -> String {
+        match self {
+            Self::Bucket(_, resource) => format!("{BUCKET_PREFIX}{resource}"),
+            Self::Entity(_) => META.to_owned(),
+            Self::Limits(LimitsScope::EntityResource(_, resource)) => {
+                format!("{LIMITS}#{resource}")
+            }
+            Self::Limits(_) => LIMITS.to_owned(),
+            Self::Usage(_, resource, window) => {
+                format!("{USAGE_PREFIX}{resource}#{}#{}", window.kind(), window.start_text())
+            }
+            Self::Quarantine(id) => id.sk(),
+            Self::SchemaVersion => VERSION.to_owned(),
+        }
+    }
+
+    /// Keys in the index of a resource, `(GSI2PK, GSI2SK)`, for the items that are in it.
+    #[must_use]
+    pub fn by_resource(&self) -> Option<(String, String)> {
+        match self {
+            Self::Bucket(entity, resource) => {
+                Some((format!("{RESOURCE_PREFIX}{resource}"), format!("BUCKET#{entity}")))
+            }
+            Self::Usage(entity, resource, window) => Some((
+                format!("{RESOURCE_PREFIX}{resource}"),
+                format!("USAGE#{}#{}#{entity}", window.kind(), window.start_text()),
+            )),
+            _ => None,
+        }
+    }
+
+    /// Reads the identity back from the two keys; `None` for an item of another kind, such as a
+    /// bucket of the older layout with one item per limit ([`LegacyKey`](super::LegacyKey)).
+    ///
+    /// # Errors
+    /// [`NameError`] when the item is of a known kind but a name in it is not allowed.
+    pub fn parse(pk: &str, sk: &str) -> Result<Option<Self>, NameError> {
+        if let Some(entity) = pk.strip_prefix(ENTITY_PREFIX) {
+            return Self::parse_of_entity(entity, sk);
+        }
+        if let Some(resource) = pk.strip_prefix(RESOURCE_PREFIX) {
+            if sk != LIMITS {
+                return Ok(None);
+            }
+            return Ok(Some(Self::Limits(LimitsScope::Resource(Resource::new(resource)?))));
+        }
+        Ok(match (pk, sk) {
+            (SYSTEM, LIMITS) => Some(Self::Limits(LimitsScope::System)),
+            (SYSTEM, VERSION) => Some(Self::SchemaVersion),
+            (QUARANTINE, id) => QuarantineId::parse(id).map(Self::Quarantine),
+            _ => None,
+        })
+    }
+
+    fn parse_of_entity(entity: &str, sk: &str) -> Result<Option<Self>, NameError> {
+        if let Some(resource) = sk.strip_prefix(BUCKET_PREFIX) {
+            if resource.contains('#') {
+                return Ok(None);
+            }
+            return Ok(Some(Self::Bucket(EntityId::new(entity)?, Resource::new(resource)?)));
+        }
+        if let Some(usage) = sk.strip_prefix(USAGE_PREFIX) {
+            let mut parts = usage.split('#');
+            let (Some(resource), Some(kind), Some(start), None) =
+                (parts.next(), parts.next(), parts.next(), parts.next())
+            else {
+                return Ok(None);
+            };
+            let Some(window) = kind.parse().ok().and_then(|kind| Window::parse(kind, start)) else {
+                return Ok(None);
+            };
+            return Ok(Some(Self::Usage(EntityId::new(entity)?, Resource::new(resource)?, window)));
+        }
+        if sk == META {
+            return Ok(Some(Self::Entity(EntityId::new(entity)?)));
+        }
+        let scope = match sk.strip_prefix(LIMITS) {
+            Some("") => LimitsScope::Entity(EntityId::new(entity)?),
+            Some(rest) if rest.starts_with('#') => {
+                LimitsScope::EntityResource(EntityId::new(entity)?, Resource::new(&rest[1..])?)
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Self::Limits(scope)))
+    }
+}
+
+/// What the stored limits of an item apply to, narrowest first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum LimitsScope {
+    /// One entity on one resource.
+    EntityResource(EntityId, Resource),
+    /// One entity on every resource.
+    Entity(EntityId),
+    /// Every entity on one resource.
+    Resource(Resource),
+    /// Every entity on every resource.
+    System,
+}
+
+impl LimitsScope {
+    /// The levels at which limits of a bucket may be stored, narrowest first.
+    #[must_use]
+    pub fn levels(bucket: &BucketId) -> [Self; 4] {
+        [
+            Self::EntityResource(bucket.entity.clone(), bucket.resource.clone()),
+            Self::Entity(bucket.entity.clone()),
+            Self::Resource(bucket.resource.clone()),
+            Self::System,
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keys::Digest;
+    use crate::{EpochMillis, SequenceNumber, StreamLabel, WindowKind};
+    use proptest::prelude::*;
+
+    fn entity() -> impl Strategy<Value = EntityId> {
+        "[^#\\p{Cc}]{1,60}".prop_map(|name| EntityId::new(name).unwrap())
+    }
+
+    fn resource() -> impl Strategy<Value = Resource> {
+        "[^#\\p{Cc}]{1,30}".prop_map(|name| Resource::new(name).unwrap())
+    }
+
+    fn window() -> impl Strategy<Value = Window> {
+        (0..4_usize, 0..=EpochMillis::MAX.get())
+            .prop_map(|(kind, at)| WindowKind::ALL[kind].containing(EpochMillis::new(at).unwrap()))
+    }
+
+    fn label() -> impl Strategy<Value = StreamLabel> {
+        prop_oneof![Just("-".to_owned()), "[0-9T:.-]{1,30}"]
+            .prop_map(|label| StreamLabel::parse(&label).unwrap())
+    }
+
+    fn sequence() -> impl Strategy<Value = SequenceNumber> {
+        "[0-9]{21,40}".prop_map(|digits| SequenceNumber::parse(&digits).unwrap())
+    }
+
+    fn item_key() -> impl Strategy<Value = ItemKey> {
+        use ItemKey as K;
+        prop_oneof![
+            (entity(), resource()).prop_map(|(e, r)| K::Bucket(e, r)),
+            entity().prop_map(K::Entity),
+            (entity(), resource()).prop_map(|(e, r)| K::Limits(LimitsScope::EntityResource(e, r))),
+            entity().prop_map(|e| K::Limits(LimitsScope::Entity(e))),
+            resource().prop_map(|r| K::Limits(LimitsScope::Resource(r))),
+            Just(K::Limits(LimitsScope::System)),
+            (entity(), resource(), window()).prop_map(|(e, r, w)| K::Usage(e, r, w)),
+            (
+                label(),
+                proptest::option::of(sequence()),
+                any::<u64>(),
+                proptest::option::of(0..4_usize)
+            )
+                .prop_map(|(stream, sequence, digest, kind)| {
+                    let window = kind.map(|kind| WindowKind::ALL[kind]);
+                    K::Quarantine(QuarantineId { stream, sequence, digest: Digest(digest), window })
+                }),
+            Just(K::SchemaVersion),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn keys_parse_back(key in item_key()) {
+            prop_assert_eq!(ItemKey::parse(&key.pk(), &key.sk()), Ok(Some(key)));
+        }
+    }
+
+    #[test]
+    fn the_longest_names_fit_dynamodbs_keys() {
+        let entity = EntityId::new("e".repeat(256)).unwrap();
+        let resource = Resource::new("r".repeat(128)).unwrap();
+        let window = WindowKind::Minute.containing(EpochMillis::MAX);
+        let key = ItemKey::Usage(entity, resource, window);
+        let (_, index_sk) = key.by_resource().unwrap();
+        assert!(key.pk().len() <= 2_048 && key.sk().len() <= 1_024 && index_sk.len() <= 1_024);
+    }
+
+    #[test]
+    fn an_hour_and_its_day_are_two_items() {
+        let keys = [WindowKind::Hour, WindowKind::Day].map(|kind| {
+            let window = kind.containing(EpochMillis::new(1_769_558_400_000).unwrap());
+            ItemKey::Usage(EntityId::new("u").unwrap(), Resource::new("r").unwrap(), window).sk()
+        });
+        assert_eq!(keys[0], "#USAGE#r#hour#2026-01-28T00:00:00Z");
+        assert_eq!(keys[1], "#USAGE#r#day#2026-01-28T00:00:00Z");
+    }
+
+    #[test]
+    fn items_of_other_kinds_are_none_and_bad_names_are_errors() {
+        for (pk, sk) in [
+            ("ENTITY#u", "#BUCKET#gpt-4#rpm"),
+            ("ENTITY#u", "#SOMETHING"),
+            ("ENTITY#u", "#LIMITSX"),
+            ("ENTITY#u", "#USAGE#gpt-4#2026-01-28T00:00:00Z"),
+            ("OTHER#u", "#BUCKET#gpt-4"),
+            ("SYSTEM#", "#META"),
+        ] {
+            assert_eq!(ItemKey::parse(pk, sk), Ok(None), "{pk} {sk}");
+        }
+        assert!(ItemKey::parse("ENTITY#a#b", "#BUCKET#gpt-4").is_err());
+        assert!(ItemKey::parse("ENTITY#u", "#BUCKET#").is_err());
+    }
+}

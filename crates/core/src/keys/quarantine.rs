@@ -1,0 +1,71 @@
+//! Quarantined records: their attribute names, and the identity in their sort key.
+
+use crate::{SequenceNumber, StreamLabel, WindowKind};
+
+/// A quarantined record as JSON.
+pub const RECORD: &str = "record";
+/// Why a record was quarantined.
+pub const REASON: &str = "reason";
+/// [`OPEN`], [`DONE`] or [`DROPPED`].
+pub const STATE: &str = "state";
+/// The state of a quarantined record that nothing counted yet.
+pub const OPEN: &str = "open";
+/// The state of a quarantined record that was counted since: it stays as a tombstone.
+pub const DONE: &str = "done";
+/// The state of a quarantined record that nothing counted and nothing will: a tombstone too.
+pub const DROPPED: &str = "dropped";
+/// How many limits of a quarantined record were counted already, where a replay takes several
+/// transactions.
+pub const COUNTED_LIMITS: &str = "counted_limits";
+/// Set on a quarantine entry whose record was too large for an item: its images were cut down to
+/// what metering reads.
+pub const TRUNCATED: &str = "truncated";
+
+/// Identifies a quarantined record, or one kind of window that could not take a record.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct QuarantineId {
+    /// The stream that delivered it.
+    pub stream: StreamLabel,
+    /// Its position, if it has a readable one.
+    pub sequence: Option<SequenceNumber>,
+    /// Tells records of one position apart (positions order the records of one shard): a digest of
+    /// the item's key or, for a record that does not name its item, its stream or its position, of
+    /// its bytes. Hexadecimal.
+    pub digest: Digest,
+    /// The one kind of window that is missing it; `None` when nothing of it was counted.
+    pub window: Option<WindowKind>,
+}
+
+/// 64 bits of a hash, spelled as 16 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Digest(pub u64);
+
+impl std::fmt::Display for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+impl QuarantineId {
+    /// The sort key.
+    pub(super) fn sk(&self) -> String {
+        let sequence = self.sequence.as_ref().map_or("-", SequenceNumber::padded);
+        let window = self.window.map(|kind| format!("#{kind}")).unwrap_or_default();
+        format!("{}#{sequence}#{}{window}", self.stream, self.digest)
+    }
+
+    /// Reads it back from a sort key; `None` where that is spelled otherwise.
+    pub(super) fn parse(sk: &str) -> Option<Self> {
+        let mut parts = sk.split('#');
+        let stream = StreamLabel::parse(parts.next()?)?;
+        let sequence = match parts.next()? {
+            "-" => None,
+            digits => Some(SequenceNumber::parse(digits).ok()?),
+        };
+        let digest = parts.next().filter(|hex| hex.len() == 16)?;
+        let digest = Digest(u64::from_str_radix(digest, 16).ok()?);
+        let window =
+            parts.next().map(|kind| kind.parse().ok()).map_or(Some(None), |kind| kind.map(Some))?;
+        parts.next().is_none().then_some(Self { stream, sequence, digest, window })
+    }
+}

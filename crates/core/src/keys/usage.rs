@@ -1,0 +1,24 @@
+//! Attribute names of a usage window.
+
+use crate::{LimitName, StreamLabel};
+
+/// Records counted in a usage window.
+pub const EVENTS: &str = "events";
+
+/// The attribute of one limit in a usage window.
+#[must_use]
+pub fn usage_attribute(limit: &LimitName) -> String {
+    format!("u_{limit}")
+}
+
+/// The limit of a usage attribute, not checked yet.
+#[must_use]
+pub fn parse_usage_attribute(attribute: &str) -> Option<&str> {
+    attribute.strip_prefix("u_")
+}
+
+/// The attribute of a usage window that holds the newest position counted from one stream.
+#[must_use]
+pub fn watermark_attribute(stream: &StreamLabel) -> String {
+    format!("wm_{stream}")
+}

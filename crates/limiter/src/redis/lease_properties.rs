@@ -1,0 +1,237 @@
+//! The script against `core`: the same leases, settlements and corrections come to the same bucket.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use sluicegate_core::{
+    Acquire, Adjust, Adjustment, ClaimInterval, Decision, Force, Presume, Settle, Settlement,
+    Standing, adjust, lease, lease_size, settle,
+};
+
+use super::*;
+
+const CASES: u32 = 96;
+
+/// A number from 0 to `most`; small ones, large ones and those between are about as likely.
+fn up_to(most: i64) -> impl Strategy<Value = i64> {
+    (0..=64 - most.leading_zeros(), any::<u64>()).prop_map(move |(bits, random)| {
+        i64::try_from(u128::from(random) % (1_u128 << bits)).unwrap_or(most).min(most)
+    })
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    (up_to(1_000_000_000_000), up_to(86_400_000), up_to(100_000_000)).prop_map(
+        |(burst, period, amount)| {
+            let refill = Refill::new(milli(amount), period + 1).unwrap();
+            Rule::new(milli(burst + 1), refill).unwrap()
+        },
+    )
+}
+
+/// Parts of a thousand of a burst.
+#[derive(Debug, Clone)]
+struct Shares {
+    least: i64,
+    most: i64,
+    returned: i64,
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    /// Of every limit that is named, and whether what was used is counted.
+    Lease(Vec<Option<Shares>>, bool),
+    Correct(usize, i64),
+    Advance(i64),
+}
+
+fn shares() -> impl Strategy<Value = Shares> {
+    let least = prop_oneof![2 => Just(0_i64), 1 => 0..=700_i64];
+    (least, 0..=1_000_i64, prop_oneof![Just(0_i64), 0..=500_i64])
+        .prop_map(|(least, most, returned)| Shares { least, most, returned })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => (vec(proptest::option::of(shares()), 3), any::<bool>())
+            .prop_map(|(shares, counts)| Step::Lease(shares, counts)),
+        2 => (0..3_usize, -400..=900_i64).prop_map(|(n, share)| Step::Correct(n, share)),
+        3 => up_to(10_000_000_000).prop_map(Step::Advance),
+    ]
+}
+
+/// A bucket in the server, and what `core` makes of the same orders.
+struct Compared<'a> {
+    server: &'a RedisServer,
+    leasing: Leasing,
+    image: Option<CompositeBucket>,
+}
+
+impl Compared<'_> {
+    fn burst(&self, limit: &LimitName) -> i128 {
+        self.leasing.configuration.rule(limit).unwrap().burst().get().into()
+    }
+
+    fn share(&self, limit: &LimitName, share: i64) -> Millitokens {
+        Millitokens::saturating(self.burst(limit) * i128::from(share) / 1_000)
+    }
+
+    fn now(&self) -> EpochMillis {
+        self.leasing.clock.now()
+    }
+
+    fn said(&self, shares: &[Option<Shares>], counts: bool) -> Said {
+        let mut said = Said { used: counts.then(Amounts::new), ..Said::default() };
+        let limits = self.leasing.configuration.explicit.keys();
+        for (limit, shares) in limits.zip(shares) {
+            let Some(shares) = shares else { continue };
+            let (least, most) = (self.share(limit, shares.least), self.share(limit, shares.most));
+            said.wanted.insert(limit.clone(), Wanted { least, most });
+            said.returned.insert(limit.clone(), self.share(limit, shares.returned));
+            let used = self.share(limit, shares.most - 300);
+            said.used.iter_mut().for_each(|all| _ = all.insert(limit.clone(), used));
+        }
+        said
+    }
+
+    /// What `core` leases, or how what is asked stands.
+    fn decide(&mut self, said: &Said) -> Result<Amounts, Vec<Standing>> {
+        let Leasing { bucket, configuration, .. } = &self.leasing;
+        let (image, now, id) = (self.image.as_ref(), self.now(), &new_id());
+        let leased = lease_size(image, &said.wanted, &said.returned, configuration, now);
+        let counted = said.used.clone().unwrap_or_else(|| {
+            let net = |limit: &LimitName| {
+                let of = |amounts: &Amounts| amounts.get(limit).map_or(0, |milli| milli.get());
+                milli(of(&leased) - of(&said.returned))
+            };
+            let limits = said.wanted.keys().chain(said.returned.keys());
+            limits.map(|limit| (limit.clone(), net(limit))).collect()
+        });
+        let settlement = Settlement { returned: said.returned.clone(), counted };
+        let plan = if leased.is_empty() {
+            let settling = Settle { bucket, settlement: &settlement, configuration, id };
+            match settle(image, settling, now) {
+                Adjustment::Write { plan, .. } => Some(plan),
+                _ => None,
+            }
+        } else {
+            let acquire = Acquire {
+                bucket,
+                amounts: &leased,
+                configuration,
+                id,
+                interval: ClaimInterval(0),
+                presume: Presume::Unchanged,
+            };
+            match lease(image, acquire, &settlement, now) {
+                Decision::Write(plan) => Some(plan),
+                Decision::Short(standings) => return Err(standings),
+                other => panic!("{other:?}"),
+            }
+        };
+        if let Some(plan) = plan {
+            self.image = plan.changed(image);
+        }
+        Ok(leased)
+    }
+
+    async fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Advance(millis) => {
+                self.leasing.clock.advance(Duration::from_millis(millis.unsigned_abs()));
+            }
+            Step::Correct(n, share) => self.correct(n, share).await,
+            Step::Lease(shares, counts) => {
+                let said = self.said(&shares, counts);
+                let decided = self.decide(&said);
+                match (self.leasing.lease(&said).await, decided) {
+                    (Ok(done), Ok(leased)) => {
+                        prop_assert_eq!(&done.leased, &leased);
+                        self.compare(done.image.as_deref())?;
+                        if done.path.is_some() {
+                            let again = self.leasing.resolve(&said, doubt(&done.id, &[])).await;
+                            prop_assert_eq!(&again.unwrap().leased, &leased);
+                        }
+                    }
+                    (Err(Failed { error, doubt: None, .. }), Err(standings)) => {
+                        let told = match error {
+                            AcquireError::LimitExceeded(exceeded) => exceeded.limits,
+                            AcquireError::NeverAdmissible(never) => never.limits,
+                            other => return Err(TestCaseError::fail(format!("{other:?}"))),
+                        };
+                        for status in told {
+                            let mut same = standings.iter().filter(|s| s.limit == status.limit);
+                            prop_assert_eq!(Some(status.wait), same.next().map(|s| s.wait));
+                        }
+                    }
+                    other => return Err(TestCaseError::fail(format!("{said:?}: {other:?}"))),
+                }
+            }
+        }
+        // The server's clock goes on while the test's stands still.
+        let key = format!("sluicegate:{{{}}}#r", self.leasing.bucket.entity);
+        self.server.send::<i64>(redis::cmd("PERSIST").arg(key)).await;
+        let stored = self.leasing.store.bucket(&self.leasing.bucket, DEADLINE).await.unwrap();
+        self.compare(stored.as_ref())
+    }
+
+    async fn correct(&mut self, n: usize, share: i64) {
+        let limits = &self.leasing.configuration.explicit;
+        let limit = limits.keys().nth(n % limits.len()).unwrap().clone();
+        let amounts = Amounts::from([(limit.clone(), self.share(&limit, share))]);
+        let Leasing { bucket, configuration, .. } = &self.leasing;
+        let id = &new_id();
+        let asked = Adjust {
+            bucket,
+            amounts: &amounts,
+            configuration,
+            id,
+            interval: ClaimInterval(0),
+            presume: Presume::Unchanged,
+            force: Force::No,
+        };
+        if let Adjustment::Write { plan, .. } = adjust(self.image.as_ref(), asked, self.now()) {
+            self.image = plan.changed(self.image.as_ref());
+        }
+        let deadline = DEADLINE;
+        let correction = Correction { id, bucket, amounts: &amounts, configuration, deadline };
+        let corrected = self.leasing.store.correct(&correction, &self.leasing.clock).await.unwrap();
+        let image = corrected.image.unwrap();
+        assert_eq!(self.stands(&image, &limit), self.stands(self.image.as_ref().unwrap(), &limit));
+    }
+
+    /// What there is of a limit now, and what was consumed.
+    fn stands(&self, image: &CompositeBucket, limit: &LimitName) -> (i64, i64) {
+        let bucket = image.limits[limit];
+        let tokens = bucket.rule.effective(bucket.tokens, image.refilled_at, self.now());
+        (tokens.get(), bucket.consumed.get())
+    }
+
+    fn compare(&self, stored: Option<&CompositeBucket>) -> Result<(), TestCaseError> {
+        let (Some(stored), Some(image)) = (stored, &self.image) else { return Ok(()) };
+        for limit in image.limits.keys() {
+            prop_assert_eq!(self.stands(stored, limit), self.stands(image, limit), "{}", limit);
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn the_script_leases_and_settles_as_core_does() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let Some(server) = runtime.block_on(server()) else { return };
+    let case = std::cell::Cell::new(0);
+    let mut runner =
+        TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
+    let run = |(rules, steps): (Vec<Rule>, Vec<Step>)| {
+        case.set(case.get() + 1);
+        runtime.block_on(async {
+            let leasing = Leasing::on(&server, &format!("u{}", case.get()), &rules);
+            let mut compared = Compared { server: &server, leasing, image: None };
+            for step in steps {
+                compared.step(step).await?;
+            }
+            Ok(())
+        })
+    };
+    runner.run(&(vec(rule(), 1..=3), vec(step(), 1..24)), run).unwrap();
+}

@@ -1,0 +1,50 @@
+//! Tables whose calls a test delays, counts or loses.
+
+use sluicegate::BucketId;
+use sluicegate_core::WritePlan;
+
+/// A call on a table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Call<'a> {
+    Write(&'a BucketId, &'a WritePlan),
+    /// Of two buckets.
+    WriteTogether,
+    Read,
+}
+
+/// Makes a table of a type: its method `intercept` gets every call, and the future that makes it on
+/// the table in the field.
+macro_rules! intercepting {
+    ($name:ident, $inner:tt) => {
+        impl sluicegate::Table for $name {
+            async fn write(
+                &self,
+                bucket: &sluicegate::BucketId,
+                plan: &sluicegate_core::WritePlan,
+            ) -> Result<sluicegate::Written, sluicegate::WriteError> {
+                let call = crate::intercept::Call::Write(bucket, plan);
+                self.intercept(call, sluicegate::Table::write(&self.$inner, bucket, plan)).await
+            }
+
+            async fn write_together(
+                &self,
+                writes: &[(sluicegate::BucketId, sluicegate_core::WritePlan)],
+                token: &str,
+            ) -> Result<f64, sluicegate::TogetherError> {
+                let call = crate::intercept::Call::WriteTogether;
+                self.intercept(call, sluicegate::Table::write_together(&self.$inner, writes, token))
+                    .await
+            }
+
+            async fn read(
+                &self,
+                keys: &[sluicegate_core::keys::ItemKey],
+                consistency: sluicegate::Consistency,
+            ) -> Result<sluicegate::ReadItems, sluicegate::Trouble> {
+                let call = crate::intercept::Call::Read;
+                self.intercept(call, sluicegate::Table::read(&self.$inner, keys, consistency)).await
+            }
+        }
+    };
+}
+pub(crate) use intercepting;
