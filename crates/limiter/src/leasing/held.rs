@@ -101,7 +101,8 @@ impl Buckets {
             let found = if found.cell.is_watched() { found } else { bucket };
             found.clone()
         };
-        let found = names.update_or_insert_with(Named(bucket.clone()), keep_held, || bucket.clone());
+        let found =
+            names.update_or_insert_with(Named(bucket.clone()), keep_held, || bucket.clone());
         Arc::ptr_eq(found, bucket)
     }
 

@@ -249,7 +249,10 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
 
     fn acquire_held(&self, request: &Request) -> Option<Grant> {
         let key = KeyRef { entity: request.entity.as_str(), resource: &request.resource };
-        self.engine.buckets.with(&key, |bucket| bucket.cell.is_watched()).filter(|is_held| *is_held)?;
+        self.engine
+            .buckets
+            .with(&key, |bucket| bucket.cell.is_watched())
+            .filter(|is_held| *is_held)?;
         // A parent or limits that have to be looked up first are not waited for.
         let wants = self.wanted_by(request).now_or_never()?.ok()??;
         let is_taken = self.take_held(&wants, None);
