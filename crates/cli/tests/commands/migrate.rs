@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use sluicegate::{Clock, EpochMillis, SystemClock};
 use sluicegate_testkit::legacy::{self, key, per_minute};
 use sluicegate_testkit::usage::scan;
+use sluicegate_testkit::{Call, Fault, Proxy};
 
-use crate::support::{Shell, on_every_engine};
+use crate::support::{Said, Shell, finish, on_every_engine};
 
 fn then() -> EpochMillis {
     EpochMillis::new(SystemClock.now().get() - 30_000).unwrap()
@@ -35,6 +36,18 @@ async fn note_older(shell: &Shell, client_min: &str) {
         .send()
         .await
         .unwrap();
+}
+
+/// Runs the command over a line that does this to its requests.
+async fn migrate_over(
+    shell: &Shell,
+    policy: impl Fn(&Call<'_>) -> Fault + Send + Sync + 'static,
+) -> Said {
+    let proxy = Proxy::start(shell.engine.endpoint_url()).await;
+    proxy.inject(policy);
+    let mut command = shell.command();
+    command.env("AWS_ENDPOINT_URL", proxy.endpoint_url());
+    finish(command.args(["migrate", "--yes", "--segments", "1", "--output", "json"]))
 }
 
 async fn left(shell: &Shell) -> usize {
@@ -135,6 +148,35 @@ async fn producers_of_the_older_layout_are_told_of() {
         let said = shell.run("migrate --dry-run --output json");
         assert_eq!(said.json(0)["older_producers"]["may_start"], json!(false), "{}", said.out);
         assert_eq!(said.err, "");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_throttled_scan_goes_on() {
+    on_every_engine(async |shell| {
+        place(shell, ["user-123".to_owned()]).await;
+        let said = migrate_over(shell, |call| match (call.operation, call.number) {
+            ("Scan", 1..=6) => Fault::THROTTLED,
+            _ => Fault::None,
+        });
+        assert_eq!(figures(&said.await.json(0)), [1, 2, 0, 0]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_is_told_where_it_cannot_be_noted() {
+    on_every_engine(async |shell| {
+        place(shell, ["user-123".to_owned()]).await;
+        let said = migrate_over(shell, |call| match call.operation {
+            "UpdateItem" => Fault::DENIED,
+            _ => Fault::None,
+        });
+        let said = said.await;
+        assert_eq!(figures(&said.json(5)), [1, 2, 0, 0]);
+        assert!(said.err.contains("dynamodb:UpdateItem"), "{}", said.err);
+        assert_eq!(left(shell).await, 0);
     })
     .await;
 }
