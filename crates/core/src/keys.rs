@@ -13,7 +13,7 @@ mod range;
 mod stored;
 
 pub use legacy::{
-    COMPOSITE_SCHEMA, LAST_REFILL, LegacyKey, OTHER_CLIENT_MIN, OTHER_SCHEMA, SCHEMA,
+    COMPOSITE_SCHEMA, LAST_REFILL, LegacyKey, OTHER_CLIENT_MIN, OTHER_DATA, OTHER_SCHEMA, SCHEMA,
     legacy_attribute,
 };
 pub use range::{KeyRange, SortKeys, by_parent, parse_child, usage_index_keys};

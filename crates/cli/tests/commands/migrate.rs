@@ -1,5 +1,7 @@
 //! `migrate`: what is converted, what is skipped and why, and what the other commands see before.
 
+use std::collections::HashMap;
+
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Value, json};
 use sluicegate::{Clock, EpochMillis, SystemClock};
@@ -25,17 +27,23 @@ async fn place(shell: &Shell, entities: impl IntoIterator<Item = String>) {
     legacy::put(shell.engine.client(), &shell.table, items).await;
 }
 
+fn text(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
+}
+
 /// What an older producer notes of itself when the table is made.
 async fn note_older(shell: &Shell, client_min: &str) {
-    let text = |text: &str| AttributeValue::S(text.to_owned());
+    let version = [("schema_version", text("1.0.0")), ("client_min_version", text(client_min))];
+    note(shell, version.into()).await;
+}
+
+async fn note(shell: &Shell, version: HashMap<&str, AttributeValue>) {
     let put = shell.engine.client().put_item().table_name(&shell.table);
-    put.item("PK", text("SYSTEM#"))
-        .item("SK", text("#VERSION"))
-        .item("schema_version", text("1.0.0"))
-        .item("client_min_version", text(client_min))
-        .send()
-        .await
-        .unwrap();
+    let mut put = put.item("PK", text("SYSTEM#")).item("SK", text("#VERSION"));
+    for (attribute, value) in version {
+        put = put.item(attribute, value);
+    }
+    put.send().await.unwrap();
 }
 
 /// Runs the command over a line that does this to its requests.
@@ -148,6 +156,23 @@ async fn producers_of_the_older_layout_are_told_of() {
         let said = shell.run("migrate --dry-run --output json");
         assert_eq!(said.json(0)["older_producers"]["may_start"], json!(false), "{}", said.out);
         assert_eq!(said.err, "");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_version_item_is_read_too() {
+    on_every_engine(async |shell| {
+        let version = [("schema_version", text("1.0.0")), ("client_min_version", text("0.0.0"))];
+        let version = version.map(|(attribute, value)| (attribute.to_owned(), value));
+        note(shell, [("data", AttributeValue::M(version.into()))].into()).await;
+        place(shell, ["user-123".to_owned()]).await;
+        let report = shell.run("migrate --dry-run --output json").json(0);
+        assert_eq!(report["older_producers"]["may_start"], json!(true), "{report}");
+        shell.run("acquire user-123 gpt-4 --consume rpm=1 --limit rpm=60/min").text(0);
+        assert_eq!(left(shell).await, 0);
+        let status = shell.run("status user-123 gpt-4 --output json").json(0);
+        assert_eq!(status[0]["consumed_milli"], json!(31_000), "{status}");
     })
     .await;
 }
