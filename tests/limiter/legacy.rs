@@ -128,6 +128,26 @@ async fn what_accrued_since_each_items_own_time_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refill_time_far_ahead_does_not_refuse_for_ever() {
+    on_every_engine(async |_, table| {
+        let ahead = at(SystemClock.now().get() + 3_600_000);
+        place(&table, &[(key("u", "gpt-4", "rpm"), per_minute(60, 0, ahead))]).await;
+        let began = tokio::time::Instant::now();
+        // One a second, from the first request on, although nobody remembers it.
+        let ask = || async {
+            limiter(&table).acquire("u", "gpt-4").consume("rpm", 1).no_cascade().await.map(drop)
+        };
+        while let Err(refused) = ask().await {
+            assert!(matches!(refused, AcquireError::LimitExceeded(_)), "{refused:?}");
+            assert_eq!(left(&table).await, 0);
+            assert!(began.elapsed() < DEADLINE);
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn corrections_convert_too() {
     on_every_engine(async |_, table| {
         place_quotas(&table, "u").await;

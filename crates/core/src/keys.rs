@@ -18,7 +18,7 @@ pub use bucket::{
 };
 pub use item::{ItemKey, LimitsScope};
 pub use legacy::{
-    COMPOSITE_SCHEMA, LAST_REFILL, LegacyKey, OTHER_CLIENT_MIN, OTHER_SCHEMA, SCHEMA,
+    COMPOSITE_SCHEMA, LAST_REFILL, LegacyKey, OTHER_CLIENT_MIN, OTHER_DATA, OTHER_SCHEMA, SCHEMA,
     legacy_attribute,
 };
 pub use quarantine::{

@@ -22,8 +22,8 @@ const AT_ONCE: usize = 4;
 const CHANGES_MAX: u32 = 5;
 /// How long a table may throttle, or not answer, before the command gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 pub(super) struct Conversions {
     table: DynamoTable,

@@ -10,15 +10,21 @@ mod report;
 
 use std::process::ExitCode;
 
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::retry::{RetryConfig, RetryPartition, TokenBucket};
 use sluicegate::DynamoTable;
+use sluicegate::dynamo::Reader;
 
 use crate::confirm::Confirm;
 use crate::connection::Connection;
 use crate::error::{CliError, exit, say};
 use crate::options::Options;
-use buckets::Conversions;
+use buckets::{Conversions, FIRST_PAUSE, PAUSE_MAX};
 use producers::OlderProducers;
 use progress::Progress;
+
+/// Of each read of the scan: about a minute, in pauses of a second on average.
+const READ_ATTEMPTS: u32 = 60;
 
 /// Convert buckets of one item per limit to composite ones, in the background.
 ///
@@ -58,19 +64,32 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     }
     let progress = Progress::over(items_about(&connection).await?);
     let table = DynamoTable::new(&connection.client(), name);
-    let mut conversions = Conversions::new(table, connection.reader(), progress, args.dry_run);
+    let reader = Reader::new(patient(&connection.client()), name);
+    let mut conversions = Conversions::new(table, reader, progress, args.dry_run);
     let ended = conversions.run(args.segments).await;
     let report = conversions.finish(older);
     if let Err(error) = ended {
         say(&format!("{}; nothing is half done, start again to go on", report.so_far()));
         return Err(error);
     }
+    report.print(options)?;
     if report.is_complete() {
         configured.note_converted().await?;
     }
-    report.print(options)?;
     let is_clean = report.skipped_buckets == 0;
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
+}
+
+/// The same client, which reads again for as long as it takes a throttled table to recover: a scan
+/// that gives up has to begin anew.
+fn patient(client: &Client) -> Client {
+    let retries = RetryConfig::standard()
+        .with_max_attempts(READ_ATTEMPTS)
+        .with_initial_backoff(FIRST_PAUSE)
+        .with_max_backoff(PAUSE_MAX);
+    let partition = RetryPartition::custom("scan").token_bucket(TokenBucket::unlimited()).build();
+    let config = client.config().to_builder().retry_config(retries).retry_partition(partition);
+    Client::from_conf(config.build())
 }
 
 /// How many items the table has, as DynamoDB knew some hours ago.

@@ -39,7 +39,7 @@ impl OlderProducers {
         let said = |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
         let first = FIRST_COMPOSITE.map(|part| part.to_string()).join(".");
         Some(format!(
-            "another producer keeps this table (schema_version {}, client_min_version {}): stop or upgrade every one older than {first} and take its credentials away, because what it writes after the conversion limits nobody and is not counted; then note that with `aws dynamodb update-item --table-name {table} --key '{{\"PK\":{{\"S\":\"SYSTEM#\"}},\"SK\":{{\"S\":\"#VERSION\"}}}}' --update-expression 'SET client_min_version = :v' --expression-attribute-values '{{\":v\":{{\"S\":\"{first}\"}}}}'`, which not every version heeds",
+            "another producer keeps this table (schema_version {}, client_min_version {}): stop every one older than {first} and take its credentials away, because what it writes after the conversion limits nobody and is not counted (an upgraded one does not convert: start it when all is done); then note that with `aws dynamodb update-item --table-name {table} --key '{{\"PK\":{{\"S\":\"SYSTEM#\"}},\"SK\":{{\"S\":\"#VERSION\"}}}}' --update-expression 'SET client_min_version = :v' --expression-attribute-values '{{\":v\":{{\"S\":\"{first}\"}}}}'`, which not every version heeds",
             said(&self.schema_version),
             said(&self.client_min_version),
         ))

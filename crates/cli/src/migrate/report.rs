@@ -23,7 +23,8 @@ pub(super) struct Report {
     pub(super) converted_buckets: u64,
     /// Items of one limit that are in them.
     pub(super) converted_limits: u64,
-    /// Buckets that a producer of this library converted between the scan and the conversion.
+    /// Buckets that were converted since the scan found them: by a producer of this library, or by a
+    /// transaction of this command that was not answered.
     pub(super) converted_elsewhere: u64,
     pub(super) skipped_buckets: u64,
     /// The first thousand of them.
@@ -64,7 +65,7 @@ impl Reason {
     const fn what_to_do(self) -> &'static str {
         match self {
             Self::Exists => {
-                "it is composite; an older producer wrote these items later: stop it, delete them"
+                "beside a composite bucket, of a producer that does not convert: stop it, delete them"
             }
             Self::Changed => "written all the time: stop the older producers, run this again",
             Self::Broken => "an item cannot be read: repair or delete it, run this again",
@@ -147,7 +148,7 @@ impl Report {
         )];
         if self.converted_elsewhere > 0 {
             let elsewhere = counted(self.converted_elsewhere, "bucket");
-            lines.push(format!("{elsewhere} converted by producers meanwhile"));
+            lines.push(format!("{elsewhere} found to be converted already"));
         }
         if self.skipped_buckets > 0 {
             lines.push(format!("{} skipped:", counted(self.skipped_buckets, "bucket")));

@@ -1,12 +1,15 @@
 //! `migrate`: what is converted, what is skipped and why, and what the other commands see before.
 
+use std::collections::HashMap;
+
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Value, json};
 use sluicegate::{Clock, EpochMillis, SystemClock};
 use sluicegate_testkit::legacy::{self, key, per_minute};
 use sluicegate_testkit::usage::scan;
+use sluicegate_testkit::{Call, Fault, Proxy};
 
-use crate::support::{Shell, on_every_engine};
+use crate::support::{Said, Shell, finish, on_every_engine};
 
 fn then() -> EpochMillis {
     EpochMillis::new(SystemClock.now().get() - 30_000).unwrap()
@@ -24,17 +27,35 @@ async fn place(shell: &Shell, entities: impl IntoIterator<Item = String>) {
     legacy::put(shell.engine.client(), &shell.table, items).await;
 }
 
+fn text(text: &str) -> AttributeValue {
+    AttributeValue::S(text.to_owned())
+}
+
 /// What an older producer notes of itself when the table is made.
 async fn note_older(shell: &Shell, client_min: &str) {
-    let text = |text: &str| AttributeValue::S(text.to_owned());
+    let version = [("schema_version", text("1.0.0")), ("client_min_version", text(client_min))];
+    note(shell, version.into()).await;
+}
+
+async fn note(shell: &Shell, version: HashMap<&str, AttributeValue>) {
     let put = shell.engine.client().put_item().table_name(&shell.table);
-    put.item("PK", text("SYSTEM#"))
-        .item("SK", text("#VERSION"))
-        .item("schema_version", text("1.0.0"))
-        .item("client_min_version", text(client_min))
-        .send()
-        .await
-        .unwrap();
+    let mut put = put.item("PK", text("SYSTEM#")).item("SK", text("#VERSION"));
+    for (attribute, value) in version {
+        put = put.item(attribute, value);
+    }
+    put.send().await.unwrap();
+}
+
+/// Runs the command over a line that does this to its requests.
+async fn migrate_over(
+    shell: &Shell,
+    policy: impl Fn(&Call<'_>) -> Fault + Send + Sync + 'static,
+) -> Said {
+    let proxy = Proxy::start(shell.engine.endpoint_url()).await;
+    proxy.inject(policy);
+    let mut command = shell.command();
+    command.env("AWS_ENDPOINT_URL", proxy.endpoint_url());
+    finish(command.args(["migrate", "--yes", "--segments", "1", "--output", "json"]))
 }
 
 async fn left(shell: &Shell) -> usize {
@@ -135,6 +156,52 @@ async fn producers_of_the_older_layout_are_told_of() {
         let said = shell.run("migrate --dry-run --output json");
         assert_eq!(said.json(0)["older_producers"]["may_start"], json!(false), "{}", said.out);
         assert_eq!(said.err, "");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_oldest_version_item_is_read_too() {
+    on_every_engine(async |shell| {
+        let version = [("schema_version", text("1.0.0")), ("client_min_version", text("0.0.0"))];
+        let version = version.map(|(attribute, value)| (attribute.to_owned(), value));
+        note(shell, [("data", AttributeValue::M(version.into()))].into()).await;
+        place(shell, ["user-123".to_owned()]).await;
+        let report = shell.run("migrate --dry-run --output json").json(0);
+        assert_eq!(report["older_producers"]["may_start"], json!(true), "{report}");
+        shell.run("acquire user-123 gpt-4 --consume rpm=1 --limit rpm=60/min").text(0);
+        assert_eq!(left(shell).await, 0);
+        let status = shell.run("status user-123 gpt-4 --output json").json(0);
+        assert_eq!(status[0]["consumed_milli"], json!(31_000), "{status}");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_throttled_scan_goes_on() {
+    on_every_engine(async |shell| {
+        place(shell, ["user-123".to_owned()]).await;
+        let said = migrate_over(shell, |call| match (call.operation, call.number) {
+            ("Scan", 1..=6) => Fault::THROTTLED,
+            _ => Fault::None,
+        });
+        assert_eq!(figures(&said.await.json(0)), [1, 2, 0, 0]);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_is_told_where_it_cannot_be_noted() {
+    on_every_engine(async |shell| {
+        place(shell, ["user-123".to_owned()]).await;
+        let said = migrate_over(shell, |call| match call.operation {
+            "UpdateItem" => Fault::DENIED,
+            _ => Fault::None,
+        });
+        let said = said.await;
+        assert_eq!(figures(&said.json(5)), [1, 2, 0, 0]);
+        assert!(said.err.contains("dynamodb:UpdateItem"), "{}", said.err);
+        assert_eq!(left(shell).await, 0);
     })
     .await;
 }

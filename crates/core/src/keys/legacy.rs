@@ -10,6 +10,8 @@ pub const LAST_REFILL: &str = "last_refill_ms";
 pub const OTHER_SCHEMA: &str = "schema_version";
 /// The oldest version of another producer that may use the table.
 pub const OTHER_CLIENT_MIN: &str = "client_min_version";
+/// The map that the oldest producers keep all of that in.
+pub const OTHER_DATA: &str = "data";
 /// The version of the layout that is all there is in the table: see [`COMPOSITE_SCHEMA`].
 pub const SCHEMA: &str = "sluicegate_schema";
 /// Every bucket is a composite one.

@@ -93,6 +93,16 @@ impl LegacyBuckets {
         }
     }
 
+    /// The same for who only looks. A refill time that is more than a minute ahead stays: counted as
+    /// `now` at every look nothing would ever accrue, and who finds too little puts it right.
+    #[must_use]
+    pub fn seen(&self, now: EpochMillis) -> CompositeBucket {
+        let mut seen = self.composite(now);
+        let newest = self.limits.values().map(|item| item.refilled_at).max();
+        seen.refilled_at = newest.unwrap_or(now).max(seen.refilled_at);
+        seen
+    }
+
     /// Not before any of the items would have, and never where one of them does not.
     fn expires_at_s<'a>(
         &self,

@@ -101,8 +101,7 @@ impl Reader {
     }
 
     /// Lists buckets in the older layout of one item per limit, too, as what they would be converted
-    /// to. A bucket that is converted while [`buckets_of_entity`](Self::buckets_of_entity) passes it
-    /// may be left out.
+    /// to. A bucket that is converted between two pages of a list may be left out, or lack limits.
     #[must_use]
     pub const fn including_legacy(mut self) -> Self {
         self.includes_legacy = true;

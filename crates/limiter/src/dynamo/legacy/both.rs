@@ -7,6 +7,7 @@ use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{BucketId, CompositeBucket, WritePath, WritePlan};
 
 use super::{Converted, conversion};
+use crate::clock::{Clock, SystemClock};
 use crate::dynamo::execute::DynamoTable;
 use crate::table::{
     Cancelled, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
@@ -114,7 +115,10 @@ impl DynamoTable {
                 let (composite, read_units) = self.get(key, Consistency::Strong).await?;
                 found.read_units += read_units;
                 *item = match legacy.filter(|_| composite.is_none()) {
-                    Some(legacy) => Some(conversion(&legacy)?.to_item()),
+                    Some(legacy) => {
+                        conversion(&legacy)?;
+                        Some(legacy.seen(SystemClock.now()).to_item())
+                    }
                     None => composite,
                 };
             }

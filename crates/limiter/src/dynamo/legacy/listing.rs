@@ -73,8 +73,10 @@ impl<S: Stream<Item = Result<Row, ReadError>>> Merge<S> {
             return None;
         }
         self.seen.retain(|seen| may_have_rows_behind(seen, &id));
+        // Its own rows before it are from before it was converted.
+        let group = self.group.take().filter(|group| group.bucket != id);
         self.seen.push(id);
-        match self.group.take() {
+        match group {
             Some(group) => {
                 self.next = Some(new);
                 Some(composite(&group))
@@ -139,4 +141,43 @@ pub(in crate::dynamo) async fn with_composites(
 
 fn is_of(item: &Attributes, key: &Attributes) -> bool {
     [PK, SK].iter().all(|name| item.get(*name) == key.get(*name))
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::TryStreamExt;
+    use sluicegate_core::{EntityId, EpochMillis, LimitName, Millitokens, Refill, Resource, Rule};
+
+    use super::*;
+
+    fn legacy(entity: &str, limits: &[&str]) -> LegacyBuckets {
+        let refill = Refill::new(Millitokens::ZERO, 1_000).unwrap();
+        let item = LegacyBucket {
+            rule: Rule::new(Millitokens::ZERO, refill).unwrap(),
+            tokens: Millitokens::ZERO,
+            refilled_at: EpochMillis::MIN,
+            consumed: None,
+            expires_at_s: None,
+        };
+        let (entity, resource) = (EntityId::new(entity), Resource::new("gpt-4"));
+        let bucket = BucketId { entity: entity.unwrap(), resource: resource.unwrap() };
+        let limits = limits.iter().map(|limit| (LimitName::new(limit).unwrap(), item)).collect();
+        LegacyBuckets { bucket, limits }
+    }
+
+    fn row(entity: &str, limit: &str) -> Row {
+        let LegacyBuckets { bucket, mut limits } = legacy(entity, &[limit]);
+        let (limit, item) = limits.pop_first().unwrap();
+        Row::Legacy(LegacyKey { bucket, limit }, item)
+    }
+
+    #[tokio::test]
+    async fn a_bucket_that_is_converted_between_two_pages_is_told_once() {
+        let converted = Row::Composite(composite(&legacy("b", &["rpd", "rpm"])));
+        let rows = [row("a", "rpm"), row("b", "rpd"), converted, row("b", "rpm"), row("c", "rpm")];
+        let told: Vec<_> = merged(stream::iter(rows.map(Ok))).try_collect().await.unwrap();
+        let told: Vec<_> =
+            told.iter().map(|bucket| (bucket.entity.as_str(), bucket.limits.len())).collect();
+        assert_eq!(told, [("a", 1), ("b", 2), ("c", 1)]);
+    }
 }

@@ -34,7 +34,8 @@ impl ConfigStore {
             .await
             .map_err(|error| RequestError::of("GetItem", &self.table, error))?;
         let item = answer.item.unwrap_or_default();
-        let text = |attribute: &str| match item.get(attribute) {
+        let data = item.get(keys::OTHER_DATA).and_then(|data| data.as_m().ok());
+        let text = |attribute: &str| match item.get(attribute).or_else(|| data?.get(attribute)) {
             Some(AttributeValue::S(text) | AttributeValue::N(text)) => Some(text.clone()),
             _ => None,
         };
