@@ -1,6 +1,6 @@
 //! The limiter: a store, a clock, and how requests are made of them.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adjust::AdjustRequest;
@@ -282,12 +282,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self.inner.outage
     }
 
-    pub(crate) fn downgrade(&self) -> Weak<Inner<S, C>> {
-        Arc::downgrade(&self.inner)
-    }
-
-    pub(crate) fn upgrade(inner: &Weak<Inner<S, C>>) -> Option<Self> {
-        inner.upgrade().map(|inner| Self { inner })
+    /// Clones of this limiter, and others that know the same of the store's absence.
+    pub(crate) fn holders(&self) -> usize {
+        let others = Arc::strong_count(&self.inner.outage) - 1;
+        Arc::strong_count(&self.inner) + others
     }
 
     pub(crate) fn queues(&self) -> &Queues {

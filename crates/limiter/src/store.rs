@@ -71,6 +71,13 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// Makes a correction with what it holds in this process, all of it or nothing, without asking
+    /// anybody: it is asked for this before it is to [`adjust`](Self::adjust). Most stores hold
+    /// nothing.
+    fn adjust_held(&self, _correction: &Correction<'_>) -> Option<Adjusted> {
+        None
+    }
+
     /// What it counted so far.
     fn counters(&self) -> &Counters;
 }

@@ -8,8 +8,10 @@ use sluicegate_testkit::Fault;
 use super::{AMPLE, DEADLINE, in_time, on_every_engine, rpm};
 use crate::support::limiter;
 
+/// By whatever is in between.
+const TOO_MANY: Fault = Fault::Refuse { status: 429, error: "nobody.knows#ThisOne" };
 /// Answers that mean "in a moment": neither a refusal nor an outage.
-const IN_A_MOMENT: [Fault; 3] = [Fault::CONFLICT, Fault::THROTTLED, Fault::THROTTLING];
+const IN_A_MOMENT: [Fault; 4] = [Fault::CONFLICT, Fault::THROTTLED, Fault::THROTTLING, TOO_MANY];
 const CANCELLED: [Fault; 4] = [
     Fault::Cancel(&["TransactionConflict", "None"]),
     Fault::Cancel(&["None", "TransactionConflict"]),

@@ -1,8 +1,10 @@
 //! What a process holds: how old it may get, how much of it there may be, and how it ends.
 
-use sluicegate::{LeaseMode, LeaseSettings, TestClock};
+use std::time::Duration;
 
-use super::{Counted, Mortal, SECOND, ample, leased};
+use sluicegate::{Accounting, LeaseMode, LeaseSettings, TestClock};
+
+use super::{Counted, Mortal, SECOND, ample, consumed, leased};
 use crate::support::{T0, at};
 
 #[tokio::test(start_paused = true)]
@@ -22,4 +24,101 @@ async fn a_shutdown_reports_what_it_could_not_settle() {
     let mut left: Vec<_> = report.unsettled.iter().map(|(id, _)| id.entity.as_str()).collect();
     left.sort_unstable();
     assert_eq!((report.settled, left), (0, vec!["u0", "u1"]));
+}
+
+/// Whoever stops waiting for a flush loses nothing by it.
+#[tokio::test(start_paused = true)]
+async fn a_flush_that_nobody_waits_for_settles_all_the_same() {
+    for accounting in [Accounting::AtLease, Accounting::AtSettle] {
+        let table = Counted::new(10);
+        let mode = LeaseMode::Strict(accounting);
+        let limiter = super::limiter(&table, mode);
+        for _ in 0..100 {
+            let request = limiter.acquire("u0", "r").consume("rps", 1).limits(ample());
+            request.no_cascade().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let flush = limiter.flush(SECOND);
+        tokio::time::timeout(Duration::from_millis(1), flush).await.unwrap_err();
+        tokio::time::sleep(SECOND).await;
+        let report = limiter.shutdown(SECOND).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        assert_eq!(consumed(&table, "u0").await, 100, "{mode:?}");
+    }
+}
+
+/// A process whose runtime ended, as between two tests or two jobs, looks after what it holds in the
+/// next one.
+#[test]
+fn a_new_runtime_looks_after_what_is_held() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let table = Counted::new(1);
+    let clock = TestClock::at(at(T0));
+    let limiter = leased(table.clone(), clock.clone(), LeaseSettings::default());
+    let ask = async |entity: &str| {
+        for _ in 0..50 {
+            let request = limiter.acquire(entity, "r").consume("rps", 1).limits(ample());
+            request.no_cascade().await.unwrap();
+            clock.advance(Duration::from_millis(1));
+        }
+    };
+    runtime().block_on(ask("u0"));
+    assert_eq!(limiter.store().held_keys(), 1);
+    runtime().block_on(async {
+        ask("u1").await;
+        // Long enough for a hundred looks, each when the clock says so.
+        for _ in 0..10_000 {
+            if limiter.store().held_keys() == 0 {
+                break;
+            }
+            clock.advance(Duration::from_millis(50));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    });
+    assert_eq!(limiter.store().held_keys(), 0);
+}
+
+/// Those who ask meanwhile get their tokens, and none are held afterwards that nobody will settle.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_leased_after_the_end() {
+    for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 10 }] {
+        let table = Counted::new(20);
+        let limiter = super::limiter(&table, mode);
+        let ask = |n: usize| {
+            let request =
+                limiter.acquire(format!("u{}", n % 2), "r").consume("rps", 1).limits(ample());
+            request.no_cascade().into_future()
+        };
+        for n in 0..100 {
+            ask(n).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        tokio::time::sleep(2 * SECOND).await;
+        let asking = futures_util::future::join_all((0..32).map(ask));
+        let (leases, report) = tokio::join!(asking, async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            limiter.shutdown(SECOND).await
+        });
+        assert!(leases.iter().all(Result::is_ok) && report.unsettled.is_empty(), "{report:?}");
+        for entity in ["u0", "u1"] {
+            assert_eq!(consumed(&table, entity).await, 50 + 16, "{mode:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_stops_waiting_for_the_parents_tokens_keeps_none_of_the_childs() {
+    let table = Counted::new(10);
+    let limiter = super::strict(&table);
+    let ask = || limiter.acquire("u0", "r").consume("rps", 1).limits(ample());
+    for _ in 0..100 {
+        ask().no_cascade().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let both = ask().cascade_to("parent").into_future();
+    tokio::time::timeout(Duration::from_millis(5), both).await.unwrap_err();
+    let report = limiter.shutdown(SECOND).await;
+    assert!(report.unsettled.is_empty(), "{report:?}");
+    assert_eq!(consumed(&table, "u0").await, 100);
+    assert_eq!(consumed(&table, "parent").await, 0);
 }

@@ -155,3 +155,60 @@ async fn a_key_that_cannot_be_settled_keeps_its_place_and_loses_nothing() {
         assert!(is_known || mode != MODES[0], "{mode:?}");
     }
 }
+
+/// What is given back to a key that has no place, or after the end, goes to the store.
+#[tokio::test(start_paused = true)]
+async fn what_nobody_here_looks_after_is_given_back_to_the_store() {
+    for mode in MODES {
+        let table = Counted::new(1);
+        let limiter = of_ten(table.clone(), mode);
+        let take = |key: usize| {
+            let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 3).limits(ample());
+            request.no_cascade().into_future()
+        };
+        let mut leases = Vec::new();
+        for key in 0..11 {
+            leases.push(take(key).await.unwrap());
+        }
+        assert_eq!(consumed(&table, "u10").await, 3, "{mode:?}: a write of its own");
+        leases.pop().unwrap().release().await.unwrap();
+        assert_eq!(consumed(&table, "u10").await, 0, "{mode:?}");
+
+        let report = limiter.shutdown(SECOND).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        for (key, lease) in leases.into_iter().enumerate() {
+            lease.adjust("rps", -2).await.unwrap();
+            assert_eq!(consumed(&table, &format!("u{key}")).await, 1, "{mode:?}");
+            lease.release().await.unwrap();
+            assert_eq!(consumed(&table, &format!("u{key}")).await, 0, "{mode:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bounds_can_be_as_they_like() {
+    for max_keys in [0, 1, usize::MAX] {
+        let table = Counted::new(1);
+        let settings = LeaseSettings {
+            max_keys,
+            deadline: Duration::MAX,
+            max_age: Duration::MAX,
+            ..LeaseSettings::default()
+        };
+        let clock = Simulated { start: Instant::now(), off_ms: 0 };
+        let limiter = leased(table.clone(), clock, settings);
+        for key in 0..3 {
+            for _ in 0..100 {
+                let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1);
+                request.limits(ample()).no_cascade().await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+        assert_eq!(limiter.store().held_keys(), max_keys.min(3));
+        let report = limiter.shutdown(Duration::MAX).await;
+        assert!(report.unsettled.is_empty(), "{report:?}");
+        for key in 0..3 {
+            assert_eq!(consumed(&table, &format!("u{key}")).await, 100, "{max_keys}");
+        }
+    }
+}

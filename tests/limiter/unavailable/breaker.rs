@@ -166,3 +166,43 @@ async fn the_breaker_can_be_set_and_turned_off() {
     table.always(Act::Answer);
     assert!(ask!(patient, 1).await.unwrap().degraded().is_none());
 }
+
+/// Each request by a limiter of its own, as where one tenant's has another setting.
+#[tokio::test(start_paused = true)]
+async fn a_limiter_made_for_one_request_finds_the_outage_and_others_its_end() {
+    let (limiter, table, _) = hung(OnUnavailable::Allow).await;
+    let once =
+        async || ask!(limiter.clone().deadline(DEADLINE), 1).await.unwrap().degraded().is_some();
+    for _ in 0..FAILURES {
+        assert!(once().await);
+    }
+    assert_eq!(limiter.counters().outages.get(), 1);
+    table.always(Act::Answer);
+    tokio::time::sleep(PROBED).await;
+    assert!(!once().await, "somebody looks for the store");
+}
+
+#[tokio::test(start_paused = true)]
+async fn probes_can_be_as_rare_as_anybody_says() {
+    let (limiter, table, _) = hung(OnUnavailable::Allow).await;
+    let rare =
+        limiter.breaker(Breaker { failures: 1, probe_every: Duration::MAX, ..Breaker::default() });
+    let _ = ask!(rare, 1).deadline(DEADLINE).await;
+    table.always(Act::Answer);
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    assert!(ask!(rare, 1).await.unwrap().degraded().is_none());
+}
+
+/// However long a connection may take: probes that hang are spread over that time.
+#[tokio::test(start_paused = true)]
+async fn probes_that_hang_for_long_leave_room_for_others() {
+    let (limiter, table, _) = hung(OnUnavailable::Allow).await;
+    let limiter = limiter.connect_deadline(Duration::from_secs(60));
+    for _ in 0..FAILURES {
+        ask!(limiter, 1).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    table.always(Act::Answer);
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert!(ask!(limiter, 1).await.unwrap().degraded().is_none());
+}

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use sluicegate::{
     AcquireError, CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit, OnUnavailable,
+    Settings,
 };
 use tokio::time::Instant;
 
-use super::{FAILURES, is_unavailable};
+use super::{DEADLINE, FAILURES, is_unavailable, timed};
 use crate::scripted::{Act, Scripted};
 use crate::simulated::Simulated;
 
@@ -97,4 +98,104 @@ async fn a_request_that_was_prepared_is_degraded_as_any_other() {
     let call = ask!(denying, "cold").prepare().await.unwrap();
     let cold = call.acquire().await.map(drop);
     assert!(matches!(cold, Err(AcquireError::Unavailable(_))), "{cold:?}");
+}
+
+/// A limiter that was connected, whose table acts like this from now on.
+async fn connected(act: Act) -> (Ours, Scripted) {
+    let table = Scripted::default();
+    let clock = Simulated { start: Instant::now(), off_ms: 0 };
+    // Every "no" is the table's.
+    let settings = Settings { deny_cache: Duration::ZERO, ..Settings::default() };
+    let store = CompositeStore::with_settings(table.clone(), settings);
+    let limiter = LeasedLimiter::leased_with(store, clock, LeaseSettings::default());
+    limiter.warm_up().await.unwrap();
+    table.always(act);
+    (limiter, table)
+}
+
+/// All but one of them wait for another's write: what is said of the store has to be said to each.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_asks_for_one_key_is_told_what_the_store_says() {
+    let (limiter, _) = connected(Act::Hang).await;
+    let crowd = async |limiter: &Ours| {
+        let asks = (0..64).map(|_| ask!(limiter, "u").into_future());
+        timed(futures_util::future::join_all(asks)).await
+    };
+    let (leases, took) = crowd(&limiter).await;
+    assert!(leases.iter().all(|lease| lease.as_ref().unwrap().degraded().is_some()));
+    assert_eq!((took, limiter.counters().outages.get()), (DEADLINE, 1));
+
+    let (limiter, _) = connected(Act::Throttle).await;
+    let (refusals, took) = crowd(&limiter).await;
+    for refusal in refusals {
+        let refusal = refusal.map(drop);
+        assert!(matches!(refusal, Err(AcquireError::Contended { .. })), "{refusal:?}");
+    }
+    assert!(took <= DEADLINE, "{took:?}");
+    assert_eq!(limiter.counters().unanswered.get(), 0);
+}
+
+/// A crowd on a bucket that has nothing left waits for its turn, and nobody is let through because
+/// there was no time left for an answer.
+#[tokio::test(start_paused = true)]
+async fn who_waited_long_for_a_turn_is_not_in_an_outage() {
+    let (limiter, table) = connected(Act::Answer).await;
+    let ask = || {
+        let limits = [Limit::quota("rps", 1)];
+        limiter.acquire("u", "r").consume("rps", 1).limits(limits).no_cascade().into_future()
+    };
+    ask().await.unwrap();
+    table.always(Act::Slow(Duration::from_millis(40)));
+    let refusals = futures_util::future::join_all((0..64).map(|_| ask())).await;
+    for refusal in refusals {
+        let refusal = refusal.map(drop);
+        assert!(
+            matches!(refusal, Err(AcquireError::LimitExceeded(_) | AcquireError::Contended { .. })),
+            "{refusal:?}"
+        );
+    }
+    assert_eq!(limiter.counters().unanswered.get(), 0);
+}
+
+/// One deadline for both buckets, however long the first one takes.
+#[tokio::test(start_paused = true)]
+async fn a_childs_and_its_parents_bucket_have_one_deadline() {
+    let (limiter, table) = connected(Act::Hang).await;
+    table.on_reads([Act::Answer; 2]);
+    table.on_writes([Act::Slow(Duration::from_millis(200))]);
+    let limits = [Limit::per_second("rps", 10_000)];
+    let request = limiter.acquire("child", "r").consume("rps", 1).limits(limits);
+    let (lease, took) = timed(request.cascade_to("parent")).await;
+    assert!(lease.unwrap().degraded().is_some());
+    assert_eq!(took, DEADLINE);
+}
+
+/// What is held is given back and corrected without the store: that is no answer of it.
+#[tokio::test(start_paused = true)]
+async fn a_correction_of_what_is_held_says_nothing_of_the_store() {
+    let (limiter, table) = connected(Act::Answer).await;
+    for _ in 0..500 {
+        ask!(limiter, "u").await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let lease = ask!(limiter, "u").await.unwrap();
+    table.always(Act::Hang);
+    lease.adjust("rps", 1).await.unwrap();
+    for n in 1..FAILURES {
+        ask!(limiter, format!("other-{n}")).await.unwrap();
+        lease.adjust("rps", -1).await.unwrap();
+    }
+    ask!(limiter, "other").await.unwrap();
+    assert_eq!(limiter.counters().outages.get(), 1);
+
+    table.always(Act::Answer);
+    tokio::time::sleep(super::PROBED).await;
+    table.always(Act::Hang);
+    // On trial, if it asked anybody.
+    lease.adjust("rps", -1).await.unwrap();
+    let (lease, took) = timed(ask!(limiter, "other")).await;
+    assert!(lease.unwrap().degraded().is_some());
+    assert_eq!(took, DEADLINE, "this one is on trial");
+    let (_, took) = timed(ask!(limiter, "other")).await;
+    assert_eq!((took, limiter.counters().outages.get()), (Duration::ZERO, 1));
 }

@@ -10,6 +10,7 @@ use tokio::time::error::Elapsed;
 use crate::BoxError;
 use crate::clock::Clock;
 use crate::error::AcquireError;
+use crate::limiter::as_deadline;
 use crate::store::new_id;
 use crate::table::Trouble;
 
@@ -50,7 +51,7 @@ impl<'a> Run<'a> {
             id,
             call: new_id(),
             began: clock.now(),
-            deadline: Instant::now() + time,
+            deadline: Instant::now() + as_deadline(time),
             attempts: 0,
             write_units: 0.0,
             read_units: 0.0,

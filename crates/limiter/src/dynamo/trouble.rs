@@ -11,16 +11,18 @@ pub(crate) fn of<E>(table: &str, error: SdkError<E, HttpResponse>) -> Trouble
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
 {
-    let is_of_client =
-        error.raw_response().is_some_and(|answer| is_of_client(answer.status().as_u16()));
+    let status = error.raw_response().map_or(0, |answer| answer.status().as_u16());
+    let is_of_client = is_of_client(status);
     if let Some(code) = error.code() {
         let code = code.to_owned();
         return match of_code(table, &code, error.into()) {
+            Trouble::Away(source) if status == TOO_MANY_REQUESTS => Trouble::Throttled(source),
             Trouble::Away(source) if is_of_client => SetupError::Rejected(source).into(),
             trouble => trouble,
         };
     }
     match &error {
+        _ if status == TOO_MANY_REQUESTS => Trouble::Throttled(error.into()),
         _ if is_of_client => SetupError::Rejected(error.into()).into(),
         // No credentials, no region: the same in a moment.
         SdkError::ConstructionFailure(_) => SetupError::Rejected(error.into()).into(),
@@ -33,12 +35,13 @@ where
     }
 }
 
+const REQUEST_TIMEOUT: u16 = 408;
+const TOO_MANY_REQUESTS: u16 = 429;
+
 /// Whether who answers so is there, and takes the caller to be wrong: what nobody has a name for
 /// must not pass for an outage, in which everything is admitted.
 const fn is_of_client(status: u16) -> bool {
-    const REQUEST_TIMEOUT: u16 = 408;
-    const TOO_MANY_REQUESTS: u16 = 429;
-    matches!(status, 400..500) && !matches!(status, REQUEST_TIMEOUT | TOO_MANY_REQUESTS)
+    matches!(status, 400..500) && status != REQUEST_TIMEOUT
 }
 
 /// Sorts an error code of DynamoDB, or the code of one item of a cancelled transaction.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use sluicegate_core::{Configuration, RequestId};
+use tokio::time::Instant;
 
 use super::account::Account;
 use super::draft::Draft;
@@ -26,6 +27,8 @@ pub(super) struct Books {
     pub(super) seen_ms: i64,
     /// A write whose answer was lost, and what it was to settle.
     pub(super) unanswered: Option<Box<(Doubt, Draft)>>,
+    /// When a write was answered last, whatever it was told.
+    pub(super) answered_at: Option<Instant>,
     /// The last write that was answered.
     pub(super) answered: Option<RequestId>,
     /// The id of a commit that is under way or was not answered.
@@ -52,6 +55,7 @@ impl Books {
             used_at_ms: now_ms,
             seen_ms: i64::MIN,
             unanswered: None,
+            answered_at: None,
             answered: None,
             commit: None,
             doubtful: Vec::new(),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sluicegate_core::{Amounts, BucketId, LimitName, Millitokens};
+use tokio::time::Instant;
 
 use super::account::Account;
 use super::books::{Books, Times};
@@ -38,6 +39,11 @@ impl Bucket {
 
     pub(super) fn books(&self) -> MutexGuard<'_, Option<Box<Books>>> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the store has said something to a write of it.
+    pub(super) fn was_answered_since(&self, start: Instant) -> bool {
+        self.books().as_ref().and_then(|books| books.answered_at).is_some_and(|at| at >= start)
     }
 
     /// What is asked, by slot; `None`: some of it cannot be leased.

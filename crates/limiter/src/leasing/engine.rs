@@ -26,10 +26,11 @@ pub(super) struct Engine<S, C> {
     pub(super) buckets: Buckets,
     /// Those that hold tokens or have something to settle.
     pub(super) watched: Mutex<Vec<Arc<Bucket>>>,
-    pub(super) is_looking: AtomicBool,
+    /// Whoever looks has it: a task that ends with its runtime gives it back.
+    pub(super) looking: Arc<tokio::sync::Mutex<()>>,
     /// Requests of keys that there was no room for, since somebody looked.
     pub(super) turned_away: AtomicUsize,
-    pub(super) is_evicting: AtomicBool,
+    pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
     is_shut: AtomicBool,
     /// How long a write takes, in milliseconds.
     write_ms: AtomicI64,
@@ -43,6 +44,15 @@ pub(super) struct Spent {
     pub(super) attempts: u32,
     pub(super) write_units: f64,
     pub(super) read_units: f64,
+}
+
+/// Somebody is about to lease more, until this is dropped: at the latest with its runtime.
+struct Renewing(Arc<Bucket>);
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.0.is_renewing.store(false, Ordering::Release);
+    }
 }
 
 /// How much of what is held a write settles.
@@ -61,9 +71,9 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             buckets: Buckets::new(settings.max_keys),
             settings,
             watched: Mutex::default(),
-            is_looking: AtomicBool::new(false),
+            looking: Arc::default(),
             turned_away: AtomicUsize::new(0),
-            is_evicting: AtomicBool::new(false),
+            evicting: Arc::default(),
             is_shut: AtomicBool::new(false),
             write_ms: AtomicI64::new(0),
             meter: Meter::default(),
@@ -107,7 +117,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     #[cold]
     pub(super) fn renew_soon(self: &Arc<Self>, bucket: &Arc<Bucket>) {
         let is_renewing = &bucket.is_renewing;
-        if is_renewing.load(Ordering::Relaxed) || self.is_shut.load(Ordering::Relaxed) {
+        if is_renewing.load(Ordering::Relaxed) || self.is_shut() {
             return;
         }
         // Outside a runtime, whoever finds the pool empty leases.
@@ -115,34 +125,48 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         if is_renewing.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (engine, bucket) = (self.clone(), bucket.clone());
+        let (engine, renewing) = (self.clone(), Renewing(bucket.clone()));
         runtime.spawn(async move {
+            let Renewing(bucket) = &renewing;
             let flight = bucket.books().as_ref().map(|books| books.flight.clone());
-            if let Some(_alone) = flight.and_then(|flight| flight.try_lock_owned().ok()) {
+            let alone = flight.and_then(|flight| flight.try_lock_owned().ok());
+            if let Some(_alone) = alone.filter(|_| !engine.is_shut()) {
                 let deadline = engine.settings.deadline;
-                if let Err(error) = engine.write(&bucket, &[], Extent::Lease, deadline).await {
+                if let Err(error) = engine.write(bucket, &[], Extent::Lease, deadline).await {
                     tracing::debug!(bucket = %bucket.id, %error, "no tokens were leased ahead");
                 }
             }
-            bucket.is_renewing.store(false, Ordering::Release);
         });
     }
 
-    /// Gets what is asked from the store, and more if it can be used. `None`: this process holds
-    /// tokens of as many buckets as it may.
+    /// Gets what is asked from the store, and more if it can be used. `None`: it takes a call of its
+    /// own, since this process holds tokens of as many buckets as it may, or nobody on this one has
+    /// had an answer for half the time: whether that is an outage or a throttled table is only said
+    /// to who asks.
     pub(super) async fn need(
         self: &Arc<Self>,
         bucket: &Arc<Bucket>,
         asks: &[Ask],
         configuration: &Arc<Configuration>,
-        deadline: Duration,
+        until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
-        let until = Instant::now() + deadline;
+        let start = Instant::now();
         let flight = self.watch(bucket, configuration)?;
         self.meter.waited();
-        let Ok(alone) = tokio::time::timeout_at(until, flight.lock_owned()).await else {
-            return Some(Err(AcquireError::Contended { attempts: 0 }));
+        let half = start + until.saturating_duration_since(start) / 2;
+        let mut turn = std::pin::pin!(flight.lock_owned());
+        let (alone, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
+            Ok(alone) => (Ok(alone), false),
+            Err(_) if bucket.was_answered_since(start) => {
+                (tokio::time::timeout_at(until, turn).await, true)
+            }
+            Err(_) => return None,
         };
+        let contended = || AcquireError::Contended { attempts: 0 };
+        let Ok(alone) = alone else { return Some(Err(contended())) };
+        if self.is_shut() {
+            return None;
+        }
         if self.take(bucket, asks, self.rough_ms()) {
             return Some(Ok(Spent::default()));
         }
@@ -159,7 +183,12 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             }
         });
         let gone = || AcquireError::Unavailable("the runtime was shut down".into());
-        Some(answered.await.unwrap_or_else(|_| Err(gone())))
+        let result = answered.await.unwrap_or_else(|_| Err(gone()));
+        Some(match result {
+            // The others took the time in which it could have been answered.
+            Err(AcquireError::Unavailable(_)) if is_late => Err(contended()),
+            result => result,
+        })
     }
 
     /// Starts looking after a bucket; its flight. `None`: there are too many.
@@ -169,16 +198,21 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         configuration: &Arc<Configuration>,
     ) -> Option<Arc<tokio::sync::Mutex<()>>> {
         let mut books = bucket.books();
-        if self.is_shut.load(Ordering::Acquire) {
+        if self.is_shut() {
             return None;
         }
         if let Some(books) = books.as_mut() {
             if !Arc::ptr_eq(&books.configuration, configuration) {
                 books.configuration = configuration.clone();
             }
+            self.look_soon();
             return Some(books.flight.clone());
         }
         let mut watched = self.watched();
+        // Again, under the lock: what is watched by now is settled at the end.
+        if self.is_shut() {
+            return None;
+        }
         if watched.len() >= self.settings.max_keys {
             self.turned_away.fetch_add(1, Ordering::Relaxed);
             self.buckets.forget(bucket);
@@ -196,6 +230,16 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         drop(books);
         self.look_soon();
         Some(flight)
+    }
+
+    /// Whether somebody looks after what is given back to the pools of a bucket.
+    pub(super) fn looks_after(
+        self: &Arc<Self>,
+        bucket: &Arc<Bucket>,
+        configuration: &Arc<Configuration>,
+    ) -> bool {
+        let is_kept = bucket.cell.is_watched() && !self.is_shut();
+        is_kept || self.watch(bucket, configuration).is_some()
     }
 
     /// Gives back to the pools what was taken from them.
@@ -222,14 +266,20 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         extent: Extent,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
-        match self.settings.mode {
+        let result = match self.settings.mode {
             LeaseMode::Strict(accounting) => {
                 self.lease(bucket, need, extent, accounting, deadline).await
             }
             LeaseMode::WriteBehind { threshold } => {
                 self.commit(bucket, need, extent, threshold, deadline).await
             }
+        };
+        if !matches!(result, Err(AcquireError::Unavailable(_)))
+            && let Some(books) = bucket.books().as_mut()
+        {
+            books.answered_at = Some(Instant::now());
         }
+        result
     }
 
     pub(super) fn note_duration(&self, elapsed: Duration) {
@@ -242,6 +292,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// From now on nothing is leased.
     pub(super) fn shut(&self) {
         self.is_shut.store(true, Ordering::Release);
+    }
+
+    fn is_shut(&self) -> bool {
+        self.is_shut.load(Ordering::Acquire)
     }
 }
 

@@ -24,9 +24,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let wanted = self.turned_away.swap(0, Ordering::Relaxed);
         // One key may have asked often.
         let wanted = wanted.min(self.settings.max_keys / PART + 1);
-        if wanted == 0 || self.is_evicting.swap(true, Ordering::AcqRel) {
+        if wanted == 0 {
             return;
         }
+        let Ok(evicting) = self.evicting.clone().try_lock_owned() else { return };
         let idle_since = |bucket: &Arc<Bucket>| {
             let books = bucket.books();
             let used_at_ms = books.as_ref()?.used_at_ms;
@@ -42,7 +43,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             futures_util::stream::iter(idle)
                 .for_each_concurrent(SETTLING_MAX, |(_, bucket)| engine.evict(bucket))
                 .await;
-            engine.is_evicting.store(false, Ordering::Release);
+            drop(evicting);
         });
     }
 

@@ -35,7 +35,7 @@ pub use self::settings::{Accounting, LeaseMode, LeaseSettings};
 pub use self::watch::SettleReport;
 use crate::clock::{Clock, SystemClock};
 use crate::lessor::Lessor;
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, as_deadline};
 
 /// Larger amounts are given back to the store, in millitokens.
 const REFUND_MAX: u64 = cell::POOL_MAX / 4;
@@ -132,7 +132,8 @@ impl<S: Lessor> Limiter<Leased<S, SystemClock>> {
 impl<S: Lessor, C: Clock + Clone> Limiter<Leased<S, C>, C> {
     /// A limiter that leases from this store by another clock or otherwise.
     #[must_use]
-    pub fn leased_with(store: S, clock: C, settings: LeaseSettings) -> Self {
+    pub fn leased_with(store: S, clock: C, mut settings: LeaseSettings) -> Self {
+        settings.deadline = as_deadline(settings.deadline);
         let engine = Arc::new(Engine::new(store, clock.clone(), settings));
         Self::with_clock(Leased { engine, names: Names::default() }, clock)
     }
@@ -143,7 +144,7 @@ impl<S: Lessor, C: Clock> Limiter<Leased<S, C>, C> {
     /// without leasing, and it may lease again. For the end of an invocation of a function that may be
     /// frozen after it.
     pub async fn flush(&self, deadline: Duration) -> SettleReport {
-        self.store().engine.settle_all(deadline).await
+        self.store().engine.settle_all(as_deadline(deadline)).await
     }
 
     /// As [`flush`](Self::flush), for good: requests after it are writes of their own.

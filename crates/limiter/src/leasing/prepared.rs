@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::EntityId;
+use tokio::time::Instant;
 
 use super::Leased;
 use super::bucket::Bucket;
@@ -190,8 +191,9 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
 
     async fn acquired(&self, request: &Request) -> Result<Grant, AcquireError> {
         let (store, clock) = (self.limiter.store(), self.limiter.clock());
+        let until = Instant::now() + request.deadline;
         let wants = store.wanted_by(request).await?.map(|wants| self.with_own(wants));
-        store.acquire_wanted(wants, request, clock).await
+        store.acquire_wanted(wants, request, until, clock).await
     }
 
     #[cold]
@@ -215,7 +217,9 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
         }
     }
 
-    /// Gives the tokens back to the process, which gives them to others or back to the bucket.
+    /// Gives the tokens back to the process, which gives them to others or back to the bucket. After
+    /// a shutdown, or where as many keys are held as may be, they stay consumed:
+    /// [`into_lease`](Self::into_lease) gives them back to the store.
     pub fn release(self) {
         let store = self.prepared.limiter.store();
         let prepared = &self.prepared.wants;

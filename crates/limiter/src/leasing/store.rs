@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait};
+use tokio::time::Instant;
 
 use super::Leased;
 use super::bucket::Bucket;
@@ -22,6 +23,19 @@ pub(super) struct Wants {
     pub(super) part: Part,
     pub(super) bucket: Arc<Bucket>,
     pub(super) asks: Vec<Ask>,
+}
+
+/// What was taken of a request that is not granted yet: given back where it never is, also because
+/// nobody waits for it any more.
+struct Taken<'a, S: Lessor, C: Clock> {
+    from: &'a Leased<S, C>,
+    wants: &'a [Wants],
+}
+
+impl<S: Lessor, C: Clock> Drop for Taken<'_, S, C> {
+    fn drop(&mut self) {
+        self.wants.iter().for_each(|taken| self.from.give_back(taken, None));
+    }
 }
 
 impl<S: Lessor, C: Clock> Leased<S, C> {
@@ -86,29 +100,25 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
     pub(super) async fn take_all(
         &self,
         wants: &[Wants],
-        request: &Request,
+        until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
         let now_ms = self.engine.rough_ms();
         let mut total = Spent::default();
+        let mut taken = Taken { from: self, wants: &[] };
         for (n, want) in wants.iter().enumerate() {
+            taken.wants = &wants[..n];
             if self.engine.take(&want.bucket, &want.asks, now_ms) {
                 continue;
             }
             let configuration = &self.names.same(&want.part.configuration);
-            let needed =
-                self.engine.need(&want.bucket, &want.asks, configuration, request.deadline).await;
+            let needed = self.engine.need(&want.bucket, &want.asks, configuration, until).await;
             match needed {
                 Some(Ok(spent)) => total.add(spent),
-                Some(Err(error)) => {
-                    wants[..n].iter().for_each(|taken| self.give_back(taken, None));
-                    return Some(Err(self.with_others(error, wants, n)));
-                }
-                None => {
-                    wants[..n].iter().for_each(|taken| self.give_back(taken, None));
-                    return None;
-                }
+                Some(Err(error)) => return Some(Err(self.with_others(error, wants, n))),
+                None => return None,
             }
         }
+        taken.wants = &[];
         Some(Ok(total))
     }
 
@@ -117,19 +127,20 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         &self,
         wants: Option<Vec<Wants>>,
         request: &Request,
+        until: Instant,
         clock: &dyn Clock,
     ) -> Result<Grant, AcquireError> {
         if let Some(wants) = wants {
-            match self.take_all(&wants, request).await {
+            match self.take_all(&wants, until).await {
                 Some(Ok(spent)) => {
                     return Ok(spent.granted(wants.into_iter().map(|want| want.part)));
                 }
                 Some(Err(error)) => return Err(error),
-                // As many buckets are held as may be.
                 None => {}
             }
         }
-        self.engine.store.acquire(request, clock).await
+        let deadline = until.saturating_duration_since(Instant::now());
+        self.engine.store.acquire(&Request { deadline, ..request.clone() }, clock).await
     }
 
     /// A refusal names every limit of the request, those of the other bucket as not short.
@@ -152,34 +163,42 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         exceeded.into()
     }
 
-    /// Corrects what is held; what it cannot is left to the store.
-    fn correct(&self, bucket: &Arc<Bucket>, correction: &Correction<'_>) -> Amounts {
-        let mut left = Amounts::new();
-        let is_doubtful =
-            bucket.books().as_ref().is_some_and(|books| books.is_doubtful(correction.id));
-        for (limit, by) in correction.amounts {
-            let milli = by.get().unsigned_abs();
-            let ask = bucket.slot(limit).map(|slot| Ask { slot, milli });
-            let is_done = by.get() < 0
-                || match ask {
-                    Some(ask) if !is_doubtful => {
-                        let now_ms = self.engine.rough_ms();
-                        self.engine.take(bucket, &[ask], now_ms)
-                    }
-                    _ => false,
-                };
-            if !is_done {
-                left.insert(limit.clone(), *by);
-            }
+    /// The bucket of a correction, and its limits.
+    fn corrected(&self, correction: &Correction<'_>) -> (Arc<Bucket>, Arc<Configuration>) {
+        let configuration = Arc::new(correction.configuration.clone());
+        (self.bucket(correction.bucket, &configuration, &Amounts::new()), configuration)
+    }
+
+    /// What of a correction goes back to the pools, and what does not.
+    fn split(
+        &self,
+        bucket: &Arc<Bucket>,
+        configuration: &Arc<Configuration>,
+        amounts: &Amounts,
+    ) -> (Amounts, Amounts) {
+        let fits = |(limit, by): &(LimitName, Millitokens)| {
+            *by < Millitokens::ZERO
+                && by.get().unsigned_abs() < super::REFUND_MAX
+                && bucket.slot(limit).is_some()
+        };
+        let (back, rest): (Amounts, Amounts) = amounts.clone().into_iter().partition(fits);
+        if back.is_empty() || self.engine.looks_after(bucket, configuration) {
+            return (back, rest);
         }
-        left
+        (Amounts::new(), amounts.clone())
+    }
+
+    fn take_back(&self, bucket: &Arc<Bucket>, configuration: &Arc<Configuration>, back: &Amounts) {
+        let asks = bucket.asks(&crate::composite::negated(back)).unwrap_or_default();
+        self.engine.put_back(bucket, &asks, configuration);
     }
 }
 
 impl<S: Lessor, C: Clock> Store for Leased<S, C> {
     async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
+        let until = Instant::now() + request.deadline;
         let wants = self.wanted_by(request).await?;
-        self.acquire_wanted(wants, request, clock).await
+        self.acquire_wanted(wants, request, until, clock).await
     }
 
     async fn adjust(
@@ -187,39 +206,37 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
         correction: &Correction<'_>,
         clock: &dyn Clock,
     ) -> Result<Adjusted, AdjustError> {
-        let is_refund = |(_, by): &(&LimitName, &Millitokens)| **by < Millitokens::ZERO;
-        let configuration = Arc::new(correction.configuration.clone());
-        let bucket = self.bucket(correction.bucket, &configuration, &Amounts::new());
-        let mut left = self.correct(&bucket, correction);
-        // What the pools cannot take in goes to the store, before anything is given back to them.
-        let (back, strange): (Amounts, Amounts) =
-            owned(correction.amounts.iter().filter(is_refund)).into_iter().partition(
-                |(limit, by)| {
-                    bucket.slot(limit).is_some() && by.get().unsigned_abs() < super::REFUND_MAX
-                },
-            );
-        left.extend(strange);
+        let (bucket, configuration) = self.corrected(correction);
+        let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
         let mut adjusted = Adjusted::default();
-        if !left.is_empty() {
-            let rest = Correction { amounts: &left, ..*correction };
+        // Before anything is given back to the pools.
+        if !rest.is_empty() {
+            let rest = Correction { amounts: &rest, ..*correction };
             let result = self.engine.store.adjust(&rest, clock).await;
-            if let Err(error) = result {
-                if matches!(error, AdjustError::Unavailable(_))
-                    && let Some(books) = bucket.books().as_mut()
-                {
-                    books.doubt(correction.id);
-                }
-                let taken = correction.amounts.iter().filter(|change| !is_refund(change));
-                let taken = owned(taken.filter(|(limit, _)| !left.contains_key(*limit)));
-                let asks = bucket.asks(&taken).unwrap_or_default();
-                self.engine.put_back(&bucket, &asks, &configuration);
-                return Err(error);
+            if matches!(result, Err(AdjustError::Unavailable(_)))
+                && let Some(books) = bucket.books().as_mut()
+            {
+                books.doubt(correction.id);
             }
             adjusted = result?;
         }
-        let asks = bucket.asks(&crate::composite::negated(&back)).unwrap_or_default();
-        self.engine.put_back(&bucket, &asks, &configuration);
+        self.take_back(&bucket, &configuration, &back);
         Ok(adjusted)
+    }
+
+    fn adjust_held(&self, correction: &Correction<'_>) -> Option<Adjusted> {
+        let (bucket, configuration) = self.corrected(correction);
+        let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
+        if !rest.is_empty() {
+            let asks = bucket.asks(&rest)?;
+            let is_doubtful =
+                bucket.books().as_ref().is_some_and(|books| books.is_doubtful(correction.id));
+            if is_doubtful || !self.engine.take(&bucket, &asks, self.engine.rough_ms()) {
+                return None;
+            }
+        }
+        self.take_back(&bucket, &configuration, &back);
+        Some(Adjusted::default())
     }
 
     async fn peek(
@@ -262,8 +279,4 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
     fn counters(&self) -> &Counters {
         self.engine.store.counters()
     }
-}
-
-fn owned<'a>(amounts: impl Iterator<Item = (&'a LimitName, &'a Millitokens)>) -> Amounts {
-    amounts.map(|(limit, by)| (limit.clone(), *by)).collect()
 }

@@ -1,11 +1,11 @@
 //! Looking after what is held: what is too old or not needed goes back, and at the end everything.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use sluicegate_core::BucketId;
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::bucket::Bucket;
@@ -37,29 +37,23 @@ pub struct SettleReport {
 impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Looks at what is held every now and then, as long as anything is.
     pub(super) fn look_soon(self: &Arc<Self>) {
-        if self.is_looking.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            self.is_looking.store(false, Ordering::Release);
-            return;
-        };
+        let Ok(looking) = self.looking.clone().try_lock_owned() else { return };
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let every = Duration::from_millis(self.settings.max_age_ms().unsigned_abs() / LOOKS);
         let (engine, mut sleep) = (Arc::downgrade(self), self.clock.sleep(every));
         runtime.spawn(async move {
-            loop {
+            let mut looking = Some(looking);
+            while looking.is_some() {
                 sleep.await;
                 let Some(engine) = engine.upgrade() else { return };
-                if !engine.look().await {
-                    return;
-                }
+                engine.look(&mut looking).await;
                 sleep = engine.clock.sleep(every);
             }
         });
     }
 
-    /// Looks at every bucket that holds tokens; false when there is none any more.
-    async fn look(self: &Arc<Self>) -> bool {
+    /// Looks at every bucket that holds tokens; drops the right to where there is none any more.
+    async fn look(self: &Arc<Self>, looking: &mut Option<OwnedMutexGuard<()>>) {
         let (since_ms, watched) = (self.now_ms(), self.watched().clone());
         let mut gone = Vec::with_capacity(watched.len());
         for buckets in watched.chunks(LOOKED_AT_ONCE) {
@@ -74,9 +68,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         self.buckets.sweep(watched.len());
         if watched.is_empty() {
             // Under the lock: whoever comes next sees it.
-            self.is_looking.store(false, Ordering::Release);
+            *looking = None;
         }
-        !watched.is_empty()
     }
 
     /// Looks at one bucket; true when there is nothing left to look after.
@@ -117,19 +110,29 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         true
     }
 
+    async fn settle(
+        self: Arc<Self>,
+        bucket: Arc<Bucket>,
+        until: Instant,
+    ) -> Result<(), AcquireError> {
+        let flight = bucket.books().as_ref().map(|books| books.flight.clone());
+        let Some(flight) = flight else { return Ok(()) };
+        let Ok(_alone) = tokio::time::timeout_at(until, flight.lock_owned()).await else {
+            return Err(AcquireError::Contended { attempts: 0 });
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        self.write(&bucket, &[], Extent::SettleAll, left).await.map(drop)
+    }
+
     /// Settles everything that is held.
     pub(super) async fn settle_all(self: &Arc<Self>, deadline: Duration) -> SettleReport {
         let until = Instant::now() + deadline;
         let watched = self.watched().clone();
         let each = watched.into_iter().map(|bucket| async move {
-            let left = || until.saturating_duration_since(Instant::now());
-            let flight = bucket.books().as_ref().map(|books| books.flight.clone());
-            let Some(flight) = flight else { return Ok(()) };
-            let settled = match tokio::time::timeout_at(until, flight.lock_owned()).await {
-                Ok(_alone) => self.write(&bucket, &[], Extent::SettleAll, left()).await,
-                Err(_) => Err(AcquireError::Contended { attempts: 0 }),
-            };
-            settled.map(drop).map_err(|error| (bucket.id.clone(), error))
+            // A task of its own: whoever stops waiting for it must not lose what is under way.
+            let settling = tokio::spawn(self.clone().settle(bucket.clone(), until)).await;
+            let gone = |_| Err(AcquireError::Unavailable("the runtime was shut down".into()));
+            settling.unwrap_or_else(gone).map_err(|error| (bucket.id.clone(), error))
         });
         let results: Vec<_> =
             futures_util::stream::iter(each).buffer_unordered(SETTLING_MAX).collect().await;

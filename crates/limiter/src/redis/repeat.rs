@@ -36,8 +36,8 @@ impl RedisStore {
             if !may_go_on {
                 let error = match run.given_up() {
                     // It promises that nothing was done.
-                    AcquireError::Contended { .. } if in_doubt => {
-                        AcquireError::Unavailable("the answer to a call was lost".into())
+                    error @ AcquireError::Contended { .. } if in_doubt => {
+                        AcquireError::Unavailable(error.into())
                     }
                     error => error,
                 };

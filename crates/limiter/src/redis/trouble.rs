@@ -38,6 +38,8 @@ fn of_code(error: RedisError) -> Trouble {
     };
     match error.code() {
         Some("NOAUTH" | "WRONGPASS") => SetupError::Denied(error.into()).into(),
+        // It cannot save what it is told, or has too few replicas to keep it: a failure inside.
+        Some("MISCONF" | "NOREPLICAS") => Trouble::Away(error.into()),
         // A script of somebody else takes its time.
         Some("BUSY") => Trouble::Throttled(error.into()),
         Some("WRONGTYPE") => broken("this name", "the value", "a hash"),
@@ -60,7 +62,7 @@ pub(super) fn odd(answer: BoxError) -> Trouble {
 pub(super) fn leaves_in_doubt(trouble: &Trouble) -> bool {
     let Trouble::Away(source) = trouble else { return false };
     source.downcast_ref::<RedisError>().is_none_or(|error| {
-        let is_answer = matches!(error.kind(), ErrorKind::Server(_));
+        let is_answer = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
         !is_answer && !error.is_connection_refusal()
     })
 }

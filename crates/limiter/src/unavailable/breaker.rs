@@ -19,9 +19,9 @@ pub struct Breaker {
     pub failures: u32,
     /// It does so, too, after two failures so far apart with no answer in between; 1 s by default.
     pub failing_for: Duration,
-    /// Between two probes of a store that is away; 250 ms by default, 1 ms at least. A probe is the
-    /// cheapest read that there is. After its answer one call is let through, and after the answer
-    /// to that one all are.
+    /// Between two probes of a store that is away: 250 ms by default, from 1 ms to a minute. A probe is
+    /// the cheapest read that there is. After its answer one call is let through, and after the
+    /// answer to that one all are.
     pub probe_every: Duration,
 }
 
@@ -43,6 +43,10 @@ impl Breaker {
     }
 }
 
+/// The bounds of the time between probes.
+const PROBE_EVERY_MIN: Duration = Duration::from_millis(1);
+const PROBE_EVERY_MAX: Duration = Duration::from_secs(60);
+
 /// All calls ask.
 const CLOSED: u64 = 0;
 /// No call asks.
@@ -61,7 +65,7 @@ pub(super) struct Circuit {
     word: AtomicU64,
     failures: AtomicU32,
     started: Instant,
-    /// When the first of the failures was, in milliseconds since `started`.
+    /// When the first of the failures was, in milliseconds since `started`; `u64::MAX`: there is none.
     failing_since_ms: AtomicU64,
     /// When the call on trial began, in milliseconds since `started`.
     trial_since_ms: AtomicU64,
@@ -80,13 +84,13 @@ impl Circuit {
     pub(super) fn new(settings: Breaker) -> Self {
         Self {
             settings: Breaker {
-                probe_every: settings.probe_every.max(Duration::from_millis(1)),
+                probe_every: settings.probe_every.clamp(PROBE_EVERY_MIN, PROBE_EVERY_MAX),
                 ..settings
             },
             word: AtomicU64::new(CLOSED),
             failures: AtomicU32::new(0),
             started: Instant::now(),
-            failing_since_ms: AtomicU64::new(0),
+            failing_since_ms: AtomicU64::new(u64::MAX),
             trial_since_ms: AtomicU64::new(0),
             opened_at_ms: AtomicI64::new(0),
         }
@@ -140,6 +144,12 @@ impl Circuit {
         }
     }
 
+    /// An answer came: what failed before it counts no more.
+    fn forgive(&self) {
+        self.failures.store(0, Ordering::Release);
+        self.failing_since_ms.store(u64::MAX, Ordering::Release);
+    }
+
     fn change(&self, from: u64, to: u64) -> Option<u64> {
         let next = (((from >> STATE_BITS) + 1) << STATE_BITS) | to;
         self.word.compare_exchange(from, next, Ordering::AcqRel, Ordering::Relaxed).ok()?;
@@ -149,11 +159,8 @@ impl Circuit {
     /// Counts a failure; true when it was one too many.
     fn fail(&self) -> bool {
         let now_ms = self.now_ms();
+        let since_ms = self.failing_since_ms.fetch_min(now_ms, Ordering::AcqRel);
         let failures = self.failures.fetch_add(1, Ordering::AcqRel).saturating_add(1);
-        if failures == 1 {
-            self.failing_since_ms.store(now_ms, Ordering::Release);
-        }
-        let since_ms = self.failing_since_ms.load(Ordering::Acquire);
         let lasted = Duration::from_millis(now_ms.saturating_sub(since_ms));
         failures >= self.settings.failures || (failures > 1 && lasted >= self.settings.failing_for)
     }
@@ -168,12 +175,12 @@ impl Permit<'_> {
     /// The store answered; true when that is news.
     pub(super) fn answered(self) -> bool {
         if self.is_trial() {
-            self.circuit.failures.store(0, Ordering::Release);
+            self.circuit.forgive();
             return self.circuit.change(self.word, CLOSED).is_some();
         }
         // Read first: calls that are answered share this without writing to it.
         if self.circuit.failures.load(Ordering::Relaxed) > 0 {
-            self.circuit.failures.store(0, Ordering::Release);
+            self.circuit.forgive();
         }
         false
     }
@@ -301,6 +308,31 @@ mod tests {
             tokio::time::advance(Duration::from_secs(1)).await;
             assert!(!fail(circuit.permit().unwrap()));
         }
+    }
+
+    /// The first two failures in an hour, at the same moment, are not two that lie an hour apart.
+    #[test]
+    fn failures_at_once_did_not_last() {
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        let circuit = || Circuit { started: long_ago, ..Circuit::new(Breaker::default()) };
+        let circuits: Vec<_> = (0..2_000).map(|_| (AtomicU32::new(0), circuit())).collect();
+        let fail_together = || {
+            let opened = circuits.iter().filter(|(here, circuit)| {
+                let permit = circuit.permit().unwrap();
+                here.fetch_add(1, Ordering::SeqCst);
+                while here.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+                fail(permit)
+            });
+            opened.count()
+        };
+        std::thread::scope(|scope| {
+            let failing = [scope.spawn(fail_together), scope.spawn(fail_together)];
+            for opened in failing.map(|failing| failing.join().unwrap()) {
+                assert_eq!(opened, 0);
+            }
+        });
     }
 
     /// However many ask at once, one is on trial.

@@ -10,7 +10,7 @@ use super::breaker::Permit;
 use super::{Cause, Degraded, OnUnavailable};
 use crate::BoxError;
 use crate::clock::Clock;
-use crate::error::{AcquireError, AdjustError, LimitStatus};
+use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limiter::Limiter;
 use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
 
@@ -27,6 +27,8 @@ pub(crate) enum Granted {
 pub(super) trait MayBeAway {
     /// What was met instead of an answer.
     fn away(&self) -> Option<&BoxError>;
+    /// The request that was found to make no sense.
+    fn invalid(&self) -> Option<&InvalidRequest>;
 }
 
 impl MayBeAway for AcquireError {
@@ -36,6 +38,11 @@ impl MayBeAway for AcquireError {
         let is_answer = |error: &Self| matches!(error, Self::Contended { .. } | Self::Setup(_));
         let has_answered = source.downcast_ref().is_some_and(is_answer);
         (!has_answered).then_some(source)
+    }
+
+    fn invalid(&self) -> Option<&InvalidRequest> {
+        let Self::InvalidRequest(invalid) = self else { return None };
+        Some(invalid)
     }
 }
 
@@ -51,6 +58,16 @@ impl MayBeAway for AdjustError {
             None => matches!(self, Self::Unavailable(_)).then_some(source),
         }
     }
+
+    fn invalid(&self) -> Option<&InvalidRequest> {
+        let Self::InvalidRequest(invalid) = self else { return None };
+        Some(invalid)
+    }
+}
+
+/// Whether it took the store to find out.
+const fn is_told(invalid: &InvalidRequest) -> bool {
+    matches!(invalid, InvalidRequest::UnknownLimit(_) | InvalidRequest::BucketFull { .. })
 }
 
 /// Whether the store had a say in it.
@@ -103,8 +120,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
         match result {
             Ok(grant) => {
-                if self.options().on_unavailable == OnUnavailable::Local {
-                    self.outage().local().note(&grant);
+                // What was held says nothing new.
+                let is_news = grant.path.is_some();
+                if is_news && self.options().on_unavailable == OnUnavailable::Local {
+                    self.outage().local().note(request, &grant);
                 }
                 Ok(Granted::Store(grant))
             }
@@ -130,6 +149,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let Some(permit) = self.permit() else {
             return Err(AdjustError::Unavailable(self.outage().not_asked().into()));
         };
+        // It says nothing of the store.
+        if let Some(adjusted) = self.store().adjust_held(correction) {
+            return Ok(adjusted);
+        }
         let result = self.store().adjust(correction, self.clock()).boxed().await;
         self.note(permit, &result);
         result
@@ -156,6 +179,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// What the end of a call says of the store.
     fn note<T, E: MayBeAway>(&self, permit: Permit<'_>, result: &Result<T, E>) {
+        let invalid = result.as_ref().err().and_then(MayBeAway::invalid);
+        if invalid.is_some_and(|invalid| !is_told(invalid)) {
+            return;
+        }
         let Some(source) = result.as_ref().err().and_then(MayBeAway::away) else {
             self.outage().note_connection();
             if permit.answered() {

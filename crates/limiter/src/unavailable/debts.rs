@@ -41,8 +41,8 @@ struct Books {
 
 /// What one bucket owes.
 #[derive(Debug, Clone)]
-pub(super) struct Owed {
-    pub(super) amounts: Amounts,
+struct Owed {
+    amounts: Amounts,
     configuration: Arc<Configuration>,
 }
 
@@ -64,9 +64,15 @@ impl Debts {
         self.are_some.load(Ordering::SeqCst)
     }
 
-    /// What a bucket owes that is not being taken.
-    pub(super) fn of(&self, bucket: &BucketId) -> Option<Owed> {
-        self.books().owed.get(bucket).cloned()
+    /// What a bucket owes, as far as nobody knows that it was taken.
+    pub(super) fn of(&self, bucket: &BucketId) -> Amounts {
+        let books = self.books();
+        let sent = books.sent.iter().filter(|debt| debt.bucket == *bucket).map(|debt| &debt.owed);
+        let mut sum = Amounts::new();
+        for owed in books.owed.get(bucket).into_iter().chain(sent) {
+            add(&mut sum, &owed.amounts);
+        }
+        sum
     }
 
     /// Adds to what a bucket owes.
@@ -79,12 +85,8 @@ impl Debts {
     ) {
         let mut books = self.books();
         if let Some(owed) = books.owed.get_mut(bucket) {
-            for (limit, amount) in amounts {
-                match owed.amounts.get_mut(limit) {
-                    Some(sum) => *sum = plus(*sum, *amount),
-                    None => _ = owed.amounts.insert(limit.clone(), *amount),
-                }
-            }
+            add(&mut owed.amounts, amounts);
+            owed.follow(configuration);
             return;
         }
         if books.owed.len() + books.sent.len() >= DEBTS_MAX {
@@ -106,7 +108,7 @@ impl Debts {
     fn next(&self) -> Vec<Debt> {
         let mut books = self.books();
         let Books { owed, sent, has_said_full } = &mut *books;
-        if sent.is_empty() {
+        if sent.len() < AT_ONCE {
             let debt = |(bucket, owed)| Debt { id: new_id(), bucket, owed };
             sent.extend(owed.drain().map(debt));
             *has_said_full = false;
@@ -114,19 +116,49 @@ impl Debts {
         sent.iter().take(AT_ONCE).cloned().collect()
     }
 
-    /// One that was taken, or never can be.
-    fn settle(&self, id: &RequestId) {
+    /// One that was taken, or never can be. False: somebody has said so before.
+    fn settle(&self, id: &RequestId) -> bool {
         let mut books = self.books();
-        // Near the front, where it was taken from.
-        let at = books.sent.iter().position(|debt| debt.id == *id);
-        at.and_then(|at| books.sent.remove(at));
+        let settled = books.remove(id);
         let are_some = !(books.sent.is_empty() && books.owed.is_empty());
         self.are_some.store(are_some, Ordering::SeqCst);
+        settled.is_some()
+    }
+
+    /// One that could not be taken: the others come first, so that it holds up none of them.
+    fn postpone(&self, id: &RequestId) {
+        let mut books = self.books();
+        let debt = books.remove(id);
+        books.sent.extend(debt);
     }
 }
 
-fn plus(sum: Millitokens, more: Millitokens) -> Millitokens {
-    Millitokens::saturating(i128::from(sum.get()) + i128::from(more.get()))
+impl Books {
+    fn remove(&mut self, id: &RequestId) -> Option<Debt> {
+        // Near the front, where it was taken from.
+        let at = self.sent.iter().position(|debt| debt.id == *id)?;
+        self.sent.remove(at)
+    }
+}
+
+impl Owed {
+    /// Limits that only an earlier request brought stay: a bucket may have to be made of them.
+    fn follow(&mut self, newest: &Arc<Configuration>) {
+        if Arc::ptr_eq(&self.configuration, newest) || self.configuration == *newest {
+            return;
+        }
+        let mut rules = self.configuration.rules();
+        rules.extend(newest.rules());
+        self.configuration = Arc::new(Configuration::explicit(rules));
+    }
+}
+
+fn add(sums: &mut Amounts, amounts: &Amounts) {
+    for (limit, more) in amounts {
+        let sum = sums.get(limit).copied().unwrap_or_default();
+        let sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(more.get()));
+        sums.insert(limit.clone(), sum);
+    }
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
@@ -140,6 +172,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             if corrected.contains(&false) {
                 return;
             }
+            self.outage().keeper_is_alive();
         }
     }
 
@@ -153,17 +186,94 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             configuration: &owed.configuration,
             deadline: self.correction_time(None),
         };
-        match self.correct(&correction).await {
+        let result = self.correct(&correction).await;
+        if matches!(
+            result,
+            Err(AdjustError::Unavailable(_) | AdjustError::Contended | AdjustError::Setup(_))
+        ) {
+            debts.postpone(id);
+            return false;
+        }
+        if !debts.settle(id) {
+            return true;
+        }
+        match result {
             Ok(adjusted) if adjusted.dropped.is_empty() => self.counters().committed.increment(),
-            Err(AdjustError::Unavailable(_) | AdjustError::Contended | AdjustError::Setup(_)) => {
-                return false;
-            }
             lost => {
                 self.counters().uncommitted.increment();
                 tracing::warn!(%bucket, ?lost, "consumption could not be taken from the store");
             }
         }
-        debts.settle(id);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_core::{EntityId, LimitName, Resource};
+
+    use super::*;
+    use crate::limit::Limit;
+    use crate::request::rules;
+
+    fn bucket(entity: &str) -> BucketId {
+        let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new("r").unwrap());
+        BucketId { entity, resource }
+    }
+
+    fn owe(debts: &Debts, entity: &str, limit: &str, milli: i64) {
+        let configuration =
+            Configuration::explicit(rules(&[Limit::per_minute(limit, 60)]).unwrap());
+        let amounts = Amounts::from([amount(limit, milli)]);
+        debts.owe(&bucket(entity), &amounts, &Arc::new(configuration), &Counters::default());
+    }
+
+    fn amount(limit: &str, milli: i64) -> (LimitName, Millitokens) {
+        (LimitName::new(limit).unwrap(), Millitokens::new(milli).unwrap())
+    }
+
+    #[test]
+    fn debts_that_cannot_be_taken_hold_up_no_other() {
+        let debts = Debts::default();
+        for n in 0..2 * AT_ONCE {
+            owe(&debts, &format!("broken-{n}"), "rpm", 1);
+        }
+        let broken = debts.next();
+        broken.iter().for_each(|debt| debts.postpone(&debt.id));
+        assert!(debts.next().iter().all(|debt| broken.iter().all(|one| one.id != debt.id)));
+        debts.next().iter().for_each(|debt| assert!(debts.settle(&debt.id)));
+        owe(&debts, "late", "rpm", 1);
+        for round in 0..3 {
+            let next = debts.next();
+            if next.iter().any(|debt| debt.bucket == bucket("late")) {
+                return;
+            }
+            assert!(round < 2, "what came later is never taken");
+            debts.settle(&next[0].id);
+            next[1..].iter().for_each(|debt| debts.postpone(&debt.id));
+        }
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_owed_until_it_is_known_to_be_taken() {
+        let debts = Debts::default();
+        owe(&debts, "u", "rpm", 5);
+        let sent = debts.next();
+        owe(&debts, "u", "rpm", 7);
+        owe(&debts, "other", "rpm", 1);
+        assert_eq!(debts.of(&bucket("u")), [amount("rpm", 12)].into());
+        assert!(debts.settle(&sent[0].id) && !debts.settle(&sent[0].id));
+        assert_eq!(debts.of(&bucket("u")), [amount("rpm", 7)].into());
+        assert!(debts.are_some());
+    }
+
+    #[test]
+    fn a_bucket_may_have_to_be_made_of_every_limit_that_is_owed() {
+        let debts = Debts::default();
+        owe(&debts, "u", "rpm", 5);
+        owe(&debts, "u", "tpm", 7);
+        let owed = &debts.next()[0].owed;
+        assert_eq!(owed.amounts, [amount("rpm", 5), amount("tpm", 7)].into());
+        assert!(owed.amounts.keys().all(|limit| owed.configuration.rule(limit).is_some()));
     }
 }

@@ -1,20 +1,19 @@
 //! The task that looks for a store that is away, and tells it afterwards what it missed. It lives as
 //! long as there is something to do.
 
-use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::Outage;
 use crate::clock::Clock;
-use crate::limiter::{Inner, Limiter};
+use crate::limiter::Limiter;
 use crate::store::Store;
 
-/// Probes under way at most. One that hangs until its deadline must not keep the next from finding
-/// the store back.
-const PROBES_MAX: usize = 8;
+/// Probes under way at most, evenly apart where they hang until their deadline. One that does must
+/// not keep the next from finding the store back.
+const PROBES_MAX: u32 = 8;
 /// A task that was not heard of for so many of its rounds ended with its runtime.
 const ROUNDS_UNHEARD: u32 = 20;
 
@@ -23,6 +22,8 @@ const ROUNDS_UNHEARD: u32 = 20;
 pub(super) struct Keeper {
     /// Until when the last one is believed to live, in the circuit's milliseconds; 0: there is none.
     until_ms: AtomicU64,
+    /// Counts them: one that was taken for dead ends where another looks.
+    term: AtomicU64,
 }
 
 impl Outage {
@@ -35,6 +36,11 @@ impl Outage {
         let time = self.circuit.settings().probe_every.saturating_mul(ROUNDS_UNHEARD);
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.circuit.now_ms().saturating_add(time_ms).max(1)
+    }
+
+    /// The task says that it lives.
+    pub(super) fn keeper_is_alive(&self) {
+        self.keeper.until_ms.store(self.keeper_until_ms(), Ordering::SeqCst);
     }
 
     /// Whether somebody looks for the store, as far as is known without a look at the time.
@@ -73,7 +79,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// Sees to it that somebody looks for the store.
     pub(super) fn keep(&self) {
         if self.outage().claim_keeper() {
-            tokio::spawn(keep(self.downgrade()));
+            let term = self.outage().keeper.term.fetch_add(1, Ordering::Relaxed) + 1;
+            tokio::spawn(keep(self.clone(), term));
         }
     }
 
@@ -86,23 +93,28 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 }
 
-/// Ends with the last limiter, too.
-async fn keep<S: Store, C: Clock>(limiter: Weak<Inner<S, C>>) {
-    let Some(every) =
-        Limiter::upgrade(&limiter).map(|limiter| limiter.outage().circuit.settings().probe_every)
-    else {
-        return;
-    };
-    let mut rounds = interval_at(tokio::time::Instant::now() + every, every);
+/// Ends with the last limiter, too: not with the one that started it, which may have been made for a
+/// single request.
+async fn keep<S: Store, C: Clock>(limiter: Limiter<S, C>, term: u64) {
+    let outage = limiter.outage();
+    let every = outage.circuit.settings().probe_every;
+    let mut sent_at = Instant::now();
+    let mut rounds = interval_at(sent_at + every, every);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut probes = JoinSet::new();
     loop {
         rounds.tick().await;
-        let Some(limiter) = Limiter::upgrade(&limiter) else { return };
-        let outage = limiter.outage();
-        outage.keeper.until_ms.store(outage.keeper_until_ms(), Ordering::SeqCst);
         while probes.try_join_next().is_some() {}
-        if outage.circuit.needs_probes() && probes.len() < PROBES_MAX {
+        let has_successor = outage.keeper.term.load(Ordering::Relaxed) != term;
+        // This task and its probes are no users.
+        if has_successor || limiter.holders() == 1 + probes.len() {
+            return;
+        }
+        outage.keeper_is_alive();
+        // On a round that is a little early, too.
+        let is_time = sent_at.elapsed() + every / 2 >= limiter.connect_time() / PROBES_MAX;
+        if outage.circuit.needs_probes() && (is_time || probes.is_empty()) {
+            sent_at = Instant::now();
             probes.spawn(limiter.clone().probe());
         }
         if let Some(local) = outage.local.get().filter(|_| !outage.circuit.needs_probes()) {

@@ -12,7 +12,7 @@ use sluicegate_core::{
     EpochMillis, LIMITS_MAX, Millitokens, Presume, RequestId, Rules, decide, standings,
 };
 
-use super::debts::{Debts, Owed};
+use super::debts::Debts;
 use crate::composite::no;
 use crate::counters::Counters;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
@@ -77,10 +77,14 @@ impl Default for Local {
 }
 
 impl Local {
-    /// Remembers what the store said.
-    pub(super) fn note(&self, grant: &Grant) {
-        let parent = grant.parts.get(1).map(|part| part.bucket.entity.clone());
-        for (part, parent) in grant.parts.iter().zip([parent, None]) {
+    /// Remembers what the store said. Whose parent it knows is told by a request that asked for that.
+    pub(super) fn note(&self, request: &Request, grant: &Grant) {
+        for (n, part) in grant.parts.iter().enumerate() {
+            let parent = if n == 0 && request.cascade == Cascade::Stored {
+                grant.parts.get(1).map(|part| part.bucket.entity.clone())
+            } else {
+                self.seen.get(&part.bucket).and_then(|seen| seen.parent.clone())
+            };
             let (image, configuration) = (part.image.clone(), part.configuration.clone());
             let seen = Arc::new(Seen { image, configuration, parent });
             self.seen.insert(part.bucket.clone(), seen);
@@ -205,9 +209,10 @@ impl Local {
             return Some(own.image.clone());
         }
         let said = side.seen.as_ref()?.image.as_ref()?;
-        let Some(Owed { amounts, .. }) = self.debts.of(&side.bucket) else {
+        let amounts = self.debts.of(&side.bucket);
+        if amounts.is_empty() {
             return Some(said.clone());
-        };
+        }
         let mut image = said.as_ref().clone();
         for (limit, amount) in amounts {
             if let Some(bucket) = image.limits.get_mut(&limit) {

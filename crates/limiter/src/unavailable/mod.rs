@@ -45,8 +45,9 @@ pub enum OnUnavailable {
     /// each, so together they may admit as many times what is there. What was consumed is taken
     /// from the store when it answers again, summed up for each bucket: of 10,000 buckets at most,
     /// and from the rest not ([`Counters::uncommitted`](crate::Counters)). A process that ends
-    /// before takes it along. A request that is not answered may have taken its tokens in the store
-    /// all the same; then they are taken twice, the restrictive direction.
+    /// before, or drops its last limiter, takes it along. A request that is not answered may have
+    /// taken its tokens in the store all the same; then they are taken twice, the restrictive
+    /// direction.
     Local,
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::cmd;
 use sluicegate::redis::{RedisStore, Time};
 use sluicegate::{
-    AcquireError, AdjustError, Clock as _, InvalidRequest, Limit, SetupError, SystemClock,
-    TestClock,
+    AcquireError, AdjustError, Breaker, Clock as _, InvalidRequest, Limit, Limiter, OnUnavailable,
+    SetupError, SystemClock, TestClock,
 };
 
 use super::{T0, at, field, limiter, on, server};
@@ -131,4 +131,65 @@ async fn what_a_script_cannot_count_is_refused_before_a_call() {
     let asked = limiter.acquire("u", "r").consume("l", 1_000_000_000_001).limits(rpm());
     let error = asked.await.unwrap_err();
     assert!(matches!(error, AcquireError::InvalidRequest(InvalidRequest::BeyondStore { .. })));
+}
+
+/// A server that may not write, since it has too few replicas, has failed inside.
+#[tokio::test]
+async fn a_server_without_its_replicas_is_away() {
+    let Some(server) = server().await else { return };
+    let clock = TestClock::at(at(T0));
+    let limiter = limiter(&server, &clock).deadline(Duration::from_millis(200));
+    let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(rpm());
+    let lease = ask().await.unwrap();
+    let replicas =
+        |number: u32| cmd("CONFIG").arg("SET").arg("min-replicas-to-write").arg(number).take();
+    server.send::<()>(&replicas(1)).await;
+    let error = ask().await.unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
+    let error = lease.adjust("rpm", -1).await.unwrap_err();
+    assert!(matches!(error, AdjustError::Unavailable(_)), "nothing was given back: {error:?}");
+    server.send::<()>(&replicas(0)).await;
+    lease.release().await.unwrap();
+}
+
+/// Nobody is asked about it, so it is no answer.
+#[tokio::test]
+async fn a_request_that_no_script_can_count_says_nothing_of_the_server() {
+    let store = RedisStore::new("redis://127.0.0.1:1/").unwrap();
+    let deadline = Duration::from_millis(50);
+    let limiter = Limiter::new(store)
+        .connect_deadline(deadline)
+        .deadline(deadline)
+        .on_unavailable(OnUnavailable::Deny)
+        .breaker(Breaker { failures: 3, ..Breaker::default() });
+    for _ in 0..3 {
+        let error = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
+        assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
+        let beyond = limiter.acquire("u", "r").consume("rpm", 1_000_000_000_001).limits(rpm());
+        _ = beyond.await.unwrap_err();
+    }
+    assert_eq!(limiter.counters().outages.get(), 1);
+}
+
+/// A request that leaves the parent out says nothing of who it is.
+#[tokio::test]
+async fn a_process_without_its_server_knows_whose_parent_was_asked() {
+    let Some(server) = server().await else { return };
+    let store = RedisStore::new(server.url()).unwrap();
+    let store = store.parents(|id| (id.as_str() == "child").then(|| super::entity("parent")));
+    let clock = TestClock::at(at(T0));
+    let limiter =
+        on(store, &clock).deadline(Duration::from_millis(200)).on_unavailable(OnUnavailable::Local);
+    let ask = |tokens| {
+        let parent = [Limit::quota("q", 10)];
+        let request = limiter.acquire("child", "r").consume("q", tokens).parent_limits(parent);
+        request.limits([Limit::quota("q", 100)])
+    };
+    ask(1).deadline(Duration::from_secs(20)).await.unwrap();
+    ask(1).no_cascade().deadline(Duration::from_secs(20)).await.unwrap();
+    drop(server);
+    assert!(ask(9).await.unwrap().degraded().is_some());
+    let AcquireError::LimitExceeded(refused) = ask(1).await.unwrap_err() else { panic!() };
+    let short: Vec<_> = refused.violations().map(|limit| limit.entity.as_str()).collect();
+    assert_eq!(short, ["parent"]);
 }
