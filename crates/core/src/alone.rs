@@ -2,14 +2,13 @@
 //! to, in place.
 
 use crate::decide::is_clock_ahead;
-use crate::take::amount;
 use crate::{Amounts, CompositeBucket, EpochMillis, Millitokens};
 
 impl CompositeBucket {
     /// Claims the refill of every limit up to `now` and takes. The configuration must be the one
     /// that the image follows already.
     ///
-    /// False, and nothing is changed, where a limit is missing or short, or a clock is wrong: then
+    /// False, and nothing is taken, where a limit is missing or short, or a clock is wrong: then
     /// [`decide`](crate::decide) says what to do.
     #[must_use]
     pub fn take_alone(&mut self, amounts: &Amounts, now: EpochMillis) -> bool {
@@ -17,20 +16,24 @@ impl CompositeBucket {
             return false;
         }
         let since = self.refilled_at;
-        let is_enough = amounts.iter().all(|(limit, amount)| {
-            let bucket = self.limits.get(limit);
-            bucket.is_some_and(|held| held.rule.effective(held.tokens, since, now) >= *amount)
-        });
-        if !is_enough {
-            return false;
-        }
-        for (limit, bucket) in &mut self.limits {
-            let amount = i128::from(amount(amounts, limit).get());
-            let held = bucket.rule.effective(bucket.tokens, since, now);
-            bucket.tokens = Millitokens::saturating(i128::from(held.get()) - amount);
-            bucket.consumed = Millitokens::saturating(i128::from(bucket.consumed.get()) + amount);
+        for bucket in self.limits.values_mut() {
+            bucket.tokens = bucket.rule.effective(bucket.tokens, since, now);
         }
         self.refilled_at = now.max(since);
+        let is_enough = |(limit, amount): (&_, &_)| {
+            self.limits.get(limit).is_some_and(|bucket| bucket.tokens >= *amount)
+        };
+        if !amounts.iter().all(is_enough) {
+            return false;
+        }
+        for (limit, amount) in amounts {
+            if let Some(bucket) = self.limits.get_mut(limit) {
+                let amount = i128::from(amount.get());
+                let (tokens, consumed) = (bucket.tokens.get(), bucket.consumed.get());
+                bucket.tokens = Millitokens::saturating(i128::from(tokens) - amount);
+                bucket.consumed = Millitokens::saturating(i128::from(consumed) + amount);
+            }
+        }
         true
     }
 }
@@ -119,7 +122,7 @@ mod tests {
                 Decision::Write(_) => prop_assert!(is_clock_ahead(&before, now)),
                 other => {
                     prop_assert!(!is_taken, "{:?}", other);
-                    prop_assert_eq!(after, before);
+                    prop_assert_eq!(worth(&after, now), worth(&before, now));
                 }
             }
         }

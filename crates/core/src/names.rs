@@ -59,6 +59,10 @@ fn check(
     if name.len() > max {
         return Err(NameError::TooLong { what, len: name.len(), max });
     }
+    // Most names are ASCII, which need not be decoded.
+    if name.bytes().all(|byte| byte.is_ascii() && is_allowed(char::from(byte))) {
+        return Ok(());
+    }
     match name.chars().find(|&c| !is_allowed(c)) {
         Some(character) => {
             Err(NameError::Illegal { what, name: crate::excerpt(name), character, allowed })

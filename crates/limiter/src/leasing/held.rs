@@ -1,13 +1,11 @@
 //! The buckets of the process by name.
-//!
-//! Looking one up writes nothing that others read, so threads that take from different buckets, or
-//! from one, do not wait for each other.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use papaya::{Equivalent, HashMap};
+use scc::hash_map::Entry;
+use scc::{Equivalent, HashMap};
 use sluicegate_core::BucketId;
 
 use super::bucket::Bucket;
@@ -20,7 +18,7 @@ const SWEEP_MIN: usize = 1_024;
 /// References that the table has to a bucket: the name and the value.
 pub(super) const OWN_REFERENCES: usize = 2;
 
-/// A bucket is its own name.
+/// A bucket is its own name: the table then has nothing but pointers, and stays small.
 pub(super) struct Named(Arc<Bucket>);
 
 impl Hash for Named {
@@ -51,6 +49,8 @@ impl Equivalent<Named> for super::keys::KeyRef<'_> {
 
 pub(super) struct Buckets {
     by_name: HashMap<Named, Arc<Bucket>, ahash::RandomState>,
+    /// As many as have a name; the table would have to count.
+    named: AtomicUsize,
     max: usize,
     /// How many were left when those that nobody looks after were swept out.
     swept_to: AtomicUsize,
@@ -61,18 +61,20 @@ impl Buckets {
     pub(super) fn new(max_keys: usize) -> Self {
         Self {
             by_name: HashMap::default(),
+            named: AtomicUsize::new(0),
             max: max_keys.saturating_add(max_keys / SPARE).saturating_add(SPARE_MIN),
             swept_to: AtomicUsize::new(0),
         }
     }
 
-    /// What is found under this name. No bucket may be waited for in there.
+    /// What is found under this name. Its place in the table is locked meanwhile: nothing that needs
+    /// the table may be done.
     #[inline]
     pub(super) fn with<Q, R>(&self, id: &Q, found: impl FnOnce(&Arc<Bucket>) -> R) -> Option<R>
     where
         Q: Hash + Equivalent<Named> + ?Sized,
     {
-        self.by_name.pin().get(id).map(found)
+        self.by_name.read_sync(id, |_, bucket| found(bucket))
     }
 
     pub(super) fn get<Q>(&self, id: &Q) -> Option<Arc<Bucket>>
@@ -88,43 +90,60 @@ impl Buckets {
             return found;
         }
         let new = Arc::new(new());
-        if self.by_name.len() >= self.max {
+        if self.named.load(Ordering::Relaxed) >= self.max {
             return new;
         }
-        self.by_name.pin().get_or_insert(Named(new.clone()), new).clone()
+        match self.by_name.entry_sync(Named(new.clone())) {
+            Entry::Occupied(found) => found.get().clone(),
+            Entry::Vacant(place) => {
+                place.insert_entry(new.clone());
+                self.named.fetch_add(1, Ordering::Relaxed);
+                new
+            }
+        }
     }
 
     /// Whether this one is found under its name from now on: another that tokens are held of keeps it.
     pub(super) fn take_name(&self, bucket: &Arc<Bucket>) -> bool {
-        let names = self.by_name.pin();
-        let keep_held = |found: &Arc<Bucket>| {
-            let found = if found.cell.is_watched() { found } else { bucket };
-            found.clone()
-        };
-        let found =
-            names.update_or_insert_with(Named(bucket.clone()), keep_held, || bucket.clone());
-        Arc::ptr_eq(found, bucket)
+        match self.by_name.entry_sync(Named(bucket.clone())) {
+            Entry::Occupied(found) if Arc::ptr_eq(found.get(), bucket) => true,
+            Entry::Occupied(found) if found.get().cell.is_watched() => false,
+            Entry::Occupied(mut found) => {
+                found.insert(bucket.clone());
+                true
+            }
+            Entry::Vacant(place) => {
+                place.insert_entry(bucket.clone());
+                self.named.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+        }
     }
 
     /// Forgets one that nobody looks after, if it is found at all.
     pub(super) fn forget(&self, bucket: &Arc<Bucket>) {
-        let is_idle = |_: &Named, found: &Arc<Bucket>| {
-            Arc::ptr_eq(found, bucket) && !bucket.cell.is_watched()
-        };
-        _ = self.by_name.pin().remove_if(&bucket.id, is_idle);
+        let is_idle =
+            |found: &mut Arc<Bucket>| Arc::ptr_eq(found, bucket) && !bucket.cell.is_watched();
+        if self.by_name.remove_if_sync(&bucket.id, is_idle).is_some() {
+            self.named.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Forgets all that nobody looks after or has in hand, if there may be many.
     pub(super) fn sweep(&self, watched: usize) {
         let known = watched.max(self.swept_to.load(Ordering::Relaxed));
-        if self.by_name.len() < known.saturating_add(known / SPARE).saturating_add(SWEEP_MIN) {
+        let named = || self.named.load(Ordering::Relaxed);
+        if named() < known.saturating_add(known / SPARE).saturating_add(SWEEP_MIN) {
             return;
         }
-        let is_kept = |_: &Named, bucket: &Arc<Bucket>| {
-            bucket.cell.is_watched() || Arc::strong_count(bucket) > OWN_REFERENCES
-        };
-        self.by_name.pin().retain(is_kept);
-        self.swept_to.store(self.by_name.len(), Ordering::Relaxed);
+        self.by_name.retain_sync(|_, bucket| {
+            let is_kept = bucket.cell.is_watched() || Arc::strong_count(bucket) > OWN_REFERENCES;
+            if !is_kept {
+                self.named.fetch_sub(1, Ordering::Relaxed);
+            }
+            is_kept
+        });
+        self.swept_to.store(named(), Ordering::Relaxed);
     }
 }
 

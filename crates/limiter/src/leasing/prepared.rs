@@ -129,19 +129,23 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
             return None;
         }
         let engine = &self.limiter.store().engine;
-        let take = |bucket: &Arc<Bucket>| {
-            // The slots are those that the request was prepared for.
-            let is_taken = Arc::ptr_eq(&bucket.limits, &first.bucket.limits)
-                && if others.is_empty() {
-                    engine.take(bucket, &first.asks, engine.rough_ms())
-                } else {
-                    self.limiter.store().take_held(&self.wants, Some(bucket))
-                };
+        let key = KeyRef { entity, resource: &self.request.resource };
+        // The slots are those that the request was prepared for.
+        let is_as_prepared =
+            |bucket: &Arc<Bucket>| Arc::ptr_eq(&bucket.limits, &first.bucket.limits);
+        let entity = if others.is_empty() {
+            let take = |bucket: &Arc<Bucket>| {
+                let is_taken =
+                    is_as_prepared(bucket) && engine.take(bucket, &first.asks, engine.rough_ms());
+                is_taken.then(|| bucket.id.entity.clone())
+            };
+            engine.buckets.with(&key, take)?
+        } else {
+            let bucket = engine.buckets.get(&key).filter(is_as_prepared)?;
+            let is_taken = self.limiter.store().take_held(&self.wants, Some(&bucket));
             is_taken.then(|| bucket.id.entity.clone())
         };
-        let key = KeyRef { entity, resource: &self.request.resource };
-        let entity = engine.buckets.with(&key, take)??;
-        Some(Ticket { prepared: self, from: Source::Other(entity) })
+        entity.map(|entity| Ticket { prepared: self, from: Source::Other(entity) })
     }
 
     /// Takes what is asked, or nothing; without a call if it is held.
@@ -241,15 +245,11 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
         let Prepared { limiter, request, wants, .. } = self.prepared;
         let (store, first) = (limiter.store(), &wants[0]);
         let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
-        let put = |bucket: &Arc<Bucket>| {
-            let is_as_prepared = Arc::ptr_eq(&bucket.limits, &first.bucket.limits);
-            if is_as_prepared {
-                store.give_back(first, Some(bucket));
+        match store.engine.buckets.get(&key) {
+            Some(bucket) if Arc::ptr_eq(&bucket.limits, &first.bucket.limits) => {
+                store.give_back(first, Some(&bucket));
             }
-            is_as_prepared
-        };
-        if store.engine.buckets.with(&key, put) != Some(true) {
-            store.give_back_part(self.prepared.first_part(entity.clone()));
+            _ => store.give_back_part(self.prepared.first_part(entity.clone())),
         }
     }
 

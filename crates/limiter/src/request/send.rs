@@ -28,15 +28,15 @@ pub(super) async fn attempt<S: Store, C: Clock>(
         retry_after_ms = field::Empty,
         write_units = field::Empty,
     );
+    if span.is_disabled() {
+        return limiter.take(request).await;
+    }
     let result = limiter.take(request).instrument(span.clone()).await;
     record(&span, &result);
     result
 }
 
 fn record(span: &Span, result: &Result<Granted, AcquireError>) {
-    if span.is_disabled() {
-        return;
-    }
     match result {
         Ok(Granted::Store(grant)) => {
             if let Some(path) = grant.path {

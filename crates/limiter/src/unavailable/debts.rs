@@ -155,9 +155,12 @@ impl Owed {
 
 fn add(sums: &mut Amounts, amounts: &Amounts) {
     for (limit, more) in amounts {
-        let sum = sums.get(limit).copied().unwrap_or_default();
-        let sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(more.get()));
-        sums.insert(limit.clone(), sum);
+        match sums.get_mut(limit) {
+            Some(sum) => {
+                *sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(more.get()));
+            }
+            None => _ = sums.insert(limit.clone(), *more),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! no more than the store would have admitted to it alone. What is taken from them is owed to the
 //! store: see [`super::debts`].
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::{sync, unsync};
@@ -29,6 +30,8 @@ const ROUNDS_MAX: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Local {
     seen: sync::Cache<BucketId, Arc<Seen>>,
+    /// How often the store said something: as long as it does not, nobody looks at what it said.
+    noted: AtomicU64,
     buckets: Mutex<unsync::Cache<BucketId, Bucket>>,
     pub(super) debts: Debts,
 }
@@ -49,6 +52,10 @@ struct Bucket {
     configuration: Arc<Configuration>,
     /// What it began with: what the store says since then is newer.
     began: Option<Arc<Seen>>,
+    /// What the count of [`Local::noted`] was when the store had said nothing else of it.
+    looked_at: Option<u64>,
+    /// Whether the store knows a parent, as of then.
+    has_parent: bool,
 }
 
 /// One bucket of a request.
@@ -70,6 +77,7 @@ impl Default for Local {
     fn default() -> Self {
         Self {
             seen: sync::Cache::new(BUCKETS_MAX),
+            noted: AtomicU64::new(0),
             buckets: Mutex::new(unsync::Cache::new(BUCKETS_MAX)),
             debts: Debts::default(),
         }
@@ -89,6 +97,7 @@ impl Local {
             let seen = Arc::new(Seen { image, configuration, parent });
             self.seen.insert(part.bucket.clone(), seen);
         }
+        self.noted.fetch_add(1, Ordering::Release);
     }
 
     /// Takes what is asked of all buckets, or of none.
@@ -120,8 +129,13 @@ impl Local {
         let mut parts = Vec::with_capacity(sides.len());
         for (side, image) in sides.into_iter().zip(taken) {
             let Side { bucket, amounts, configuration, seen } = side;
-            let own =
-                Bucket { image: image.clone(), configuration: configuration.clone(), began: seen };
+            let own = Bucket {
+                image: image.clone(),
+                configuration: configuration.clone(),
+                began: seen,
+                looked_at: None,
+                has_parent: false,
+            };
             buckets.insert(bucket.clone(), own);
             self.debts.owe(&bucket, &amounts, &configuration, counters);
             parts.push(Part { bucket, amounts, image: Some(image), configuration });
@@ -134,16 +148,23 @@ impl Local {
     fn take_again(&self, request: &Request, now: EpochMillis, counters: &Counters) -> Option<Part> {
         let (entity, resource) = (request.entity.clone(), request.resource.clone());
         let id = BucketId { entity, resource };
-        let seen = self.seen.get(&id);
+        let noted = self.noted.load(Ordering::Acquire);
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bucket = buckets.get_mut(&id)?;
+        if bucket.looked_at != Some(noted) {
+            let seen = self.seen.get(&id);
+            if !bucket.is_newest(seen.as_ref()) {
+                return None;
+            }
+            bucket.has_parent = seen.is_some_and(|seen| seen.parent.is_some());
+            bucket.looked_at = Some(noted);
+        }
         let has_parent = match &request.cascade {
             Cascade::No => false,
             Cascade::To(_) => true,
-            Cascade::Stored => seen.as_ref().is_some_and(|seen| seen.parent.is_some()),
+            Cascade::Stored => bucket.has_parent,
         };
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bucket = buckets.get_mut(&id)?;
         if has_parent
-            || !bucket.is_newest(seen.as_ref())
             || !names(&bucket.configuration, &request.limits)
             || !Arc::make_mut(&mut bucket.image).take_alone(&request.amounts, now)
         {
