@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::{Accounting, LeaseMode, LeaseSettings, TestClock};
 
-use super::{Counted, Mortal, SECOND, ample, consumed, leased};
+use super::{Counted, Mortal, SECOND, ample, consumed, leased, strict};
 use crate::support::{T0, at};
 
 #[tokio::test(start_paused = true)]
@@ -121,4 +121,25 @@ async fn who_stops_waiting_for_the_parents_tokens_keeps_none_of_the_childs() {
     assert!(report.unsettled.is_empty(), "{report:?}");
     assert_eq!(consumed(&table, "u0").await, 100);
     assert_eq!(consumed(&table, "parent").await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_of_a_bucket_that_was_forgotten_gives_back() {
+    let table = Counted::new(1);
+    let limiter = strict(&table);
+    let call = limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade();
+    let call = call.prepare().await.unwrap();
+    let mut kept = 0;
+    let ticket = loop {
+        if let Some(ticket) = call.try_acquire_for("u1") {
+            break ticket;
+        }
+        drop(call.acquire_for("u1").await.unwrap());
+        kept += 1;
+    };
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!((limiter.store().held_keys(), consumed(&table, "u1").await), (0, kept + 1));
+    ticket.release();
+    assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
+    assert_eq!(consumed(&table, "u1").await, kept);
 }

@@ -96,8 +96,9 @@ impl Buckets {
         match self.by_name.entry_sync(Named(new.clone())) {
             Entry::Occupied(found) => found.get().clone(),
             Entry::Vacant(place) => {
-                place.insert_entry(new.clone());
+                // First: whoever forgets it must find it counted.
                 self.named.fetch_add(1, Ordering::Relaxed);
+                place.insert_entry(new.clone());
                 new
             }
         }
@@ -113,8 +114,8 @@ impl Buckets {
                 true
             }
             Entry::Vacant(place) => {
-                place.insert_entry(bucket.clone());
                 self.named.fetch_add(1, Ordering::Relaxed);
+                place.insert_entry(bucket.clone());
                 true
             }
         }
