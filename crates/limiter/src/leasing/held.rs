@@ -15,8 +15,8 @@ const SPARE: usize = 8;
 const SPARE_MIN: usize = 64;
 /// As many that nobody looks after may gather before they are swept out.
 const SWEEP_MIN: usize = 1_024;
-/// References that the table has to a bucket: the name and the value.
-pub(super) const OWN_REFERENCES: usize = 2;
+/// References that the table has to a bucket.
+pub(super) const OWN_REFERENCES: usize = 1;
 
 /// A bucket is its own name: the table then has nothing but pointers, and stays small.
 pub(super) struct Named(Arc<Bucket>);
@@ -48,7 +48,7 @@ impl Equivalent<Named> for super::keys::KeyRef<'_> {
 }
 
 pub(super) struct Buckets {
-    by_name: HashMap<Named, Arc<Bucket>, ahash::RandomState>,
+    by_name: HashMap<Named, (), ahash::RandomState>,
     /// As many as have a name; the table would have to count.
     named: AtomicUsize,
     max: usize,
@@ -74,7 +74,7 @@ impl Buckets {
     where
         Q: Hash + Equivalent<Named> + ?Sized,
     {
-        self.by_name.read_sync(id, |_, bucket| found(bucket))
+        self.by_name.read_sync(id, |Named(bucket), ()| found(bucket))
     }
 
     pub(super) fn get<Q>(&self, id: &Q) -> Option<Arc<Bucket>>
@@ -94,11 +94,11 @@ impl Buckets {
             return new;
         }
         match self.by_name.entry_sync(Named(new.clone())) {
-            Entry::Occupied(found) => found.get().clone(),
+            Entry::Occupied(found) => found.key().0.clone(),
             Entry::Vacant(place) => {
                 // First: whoever forgets it must find it counted.
                 self.named.fetch_add(1, Ordering::Relaxed);
-                place.insert_entry(new.clone());
+                place.insert_entry(());
                 new
             }
         }
@@ -106,26 +106,28 @@ impl Buckets {
 
     /// Whether this one is found under its name from now on: another that tokens are held of keeps it.
     pub(super) fn take_name(&self, bucket: &Arc<Bucket>) -> bool {
-        match self.by_name.entry_sync(Named(bucket.clone())) {
-            Entry::Occupied(found) if Arc::ptr_eq(found.get(), bucket) => true,
-            Entry::Occupied(found) if found.get().cell.is_watched() => false,
-            Entry::Occupied(mut found) => {
-                found.insert(bucket.clone());
-                true
-            }
-            Entry::Vacant(place) => {
-                self.named.fetch_add(1, Ordering::Relaxed);
-                place.insert_entry(bucket.clone());
-                true
+        loop {
+            match self.by_name.entry_sync(Named(bucket.clone())) {
+                Entry::Occupied(found) if Arc::ptr_eq(&found.key().0, bucket) => return true,
+                Entry::Occupied(found) if found.key().0.cell.is_watched() => return false,
+                Entry::Occupied(found) => {
+                    drop(found.remove_entry());
+                    self.named.fetch_sub(1, Ordering::Relaxed);
+                }
+                Entry::Vacant(place) => {
+                    self.named.fetch_add(1, Ordering::Relaxed);
+                    place.insert_entry(());
+                    return true;
+                }
             }
         }
     }
 
     /// Forgets one that nobody looks after, if it is found at all.
     pub(super) fn forget(&self, bucket: &Arc<Bucket>) {
-        let is_idle =
-            |found: &mut Arc<Bucket>| Arc::ptr_eq(found, bucket) && !bucket.cell.is_watched();
-        if self.by_name.remove_if_sync(&bucket.id, is_idle).is_some() {
+        let Some(found) = self.by_name.get_sync(&bucket.id) else { return };
+        if Arc::ptr_eq(&found.key().0, bucket) && !bucket.cell.is_watched() {
+            drop(found.remove_entry());
             self.named.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -137,7 +139,7 @@ impl Buckets {
         if named() < known.saturating_add(known / SPARE).saturating_add(SWEEP_MIN) {
             return;
         }
-        self.by_name.retain_sync(|_, bucket| {
+        self.by_name.retain_sync(|Named(bucket), ()| {
             let is_kept = bucket.cell.is_watched() || Arc::strong_count(bucket) > OWN_REFERENCES;
             if !is_kept {
                 self.named.fetch_sub(1, Ordering::Relaxed);
