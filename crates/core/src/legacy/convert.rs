@@ -60,9 +60,7 @@ impl LegacyBuckets {
     /// # Errors
     /// [`TooManyLimits`] when there are more than [`LEGACY_LIMITS_MAX`].
     pub fn convert(&self, now: EpochMillis) -> Result<Conversion, TooManyLimits> {
-        if self.limits.len() > LEGACY_LIMITS_MAX {
-            return Err(TooManyLimits { limits: self.limits.len() });
-        }
+        self.fit()?;
         let removals = self.limits.iter().map(|(limit, item)| {
             let key = LegacyKey { bucket: self.bucket.clone(), limit: limit.clone() };
             Removal { key, conditions: item.unchanged() }
@@ -93,14 +91,23 @@ impl LegacyBuckets {
         }
     }
 
-    /// The same for who only looks. A refill time that is more than a minute ahead stays: counted as
-    /// `now` at every look nothing would ever accrue, and who finds too little puts it right.
-    #[must_use]
-    pub fn seen(&self, now: EpochMillis) -> CompositeBucket {
+    /// What they will be converted to, for who only looks. A refill time that is more than a minute
+    /// ahead stays: counted as `now` at every look nothing would ever accrue, and who finds too little
+    /// puts it right.
+    ///
+    /// # Errors
+    /// [`TooManyLimits`] when there are more than [`LEGACY_LIMITS_MAX`].
+    pub fn seen(&self, now: EpochMillis) -> Result<CompositeBucket, TooManyLimits> {
+        self.fit()?;
         let mut seen = self.composite(now);
         let newest = self.limits.values().map(|item| item.refilled_at).max();
         seen.refilled_at = newest.unwrap_or(now).max(seen.refilled_at);
-        seen
+        Ok(seen)
+    }
+
+    fn fit(&self) -> Result<(), TooManyLimits> {
+        let limits = self.limits.len();
+        if limits > LEGACY_LIMITS_MAX { Err(TooManyLimits { limits }) } else { Ok(()) }
     }
 
     /// Not before any of the items would have, and never where one of them does not.

@@ -200,7 +200,9 @@ impl DynamoTable {
 }
 
 fn conversion(legacy: &LegacyBuckets) -> Result<Conversion, ConvertError> {
-    legacy
-        .convert(SystemClock.now())
-        .map_err(|source| ConvertError::TooManyLimits { bucket: legacy.bucket.clone(), source })
+    legacy.convert(SystemClock.now()).map_err(|source| too_many(legacy, source))
+}
+
+fn too_many(legacy: &LegacyBuckets, source: TooManyLimits) -> ConvertError {
+    ConvertError::TooManyLimits { bucket: legacy.bucket.clone(), source }
 }

@@ -12,18 +12,14 @@ where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
 {
     let status = error.raw_response().map_or(0, |answer| answer.status().as_u16());
-    let is_of_client = is_of_client(status);
     if let Some(code) = error.code() {
         let code = code.to_owned();
         return match of_code(table, &code, error.into()) {
-            Trouble::Away(source) if status == TOO_MANY_REQUESTS => Trouble::Throttled(source),
-            Trouble::Away(source) if is_of_client => SetupError::Rejected(source).into(),
+            Trouble::Away(source) => of_status(status, source),
             trouble => trouble,
         };
     }
     match &error {
-        _ if status == TOO_MANY_REQUESTS => Trouble::Throttled(error.into()),
-        _ if is_of_client => SetupError::Rejected(error.into()).into(),
         // No credentials, no region: the same in a moment.
         SdkError::ConstructionFailure(_) => SetupError::Rejected(error.into()).into(),
         SdkError::DispatchFailure(failure)
@@ -31,17 +27,22 @@ where
         {
             SetupError::Rejected(error.into()).into()
         }
-        _ => Trouble::Away(error.into()),
+        _ => of_status(status, error.into()),
     }
 }
 
 const REQUEST_TIMEOUT: u16 = 408;
 const TOO_MANY_REQUESTS: u16 = 429;
 
-/// Whether who answers so is there, and takes the caller to be wrong: what nobody has a name for
-/// must not pass for an outage, in which everything is admitted.
-const fn is_of_client(status: u16) -> bool {
-    matches!(status, 400..500) && status != REQUEST_TIMEOUT
+/// Sorts what nobody has a name for. Who answers with 4xx is there, and takes the caller to be wrong:
+/// that must not pass for an outage, in which everything is admitted.
+fn of_status(status: u16, source: BoxError) -> Trouble {
+    match status {
+        REQUEST_TIMEOUT => Trouble::Away(source),
+        TOO_MANY_REQUESTS => Trouble::Throttled(source),
+        400..500 => SetupError::Rejected(source).into(),
+        _ => Trouble::Away(source),
+    }
 }
 
 /// Sorts an error code of DynamoDB, or the code of one item of a cancelled transaction.

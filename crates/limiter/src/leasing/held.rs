@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use quick_cache::DefaultHashBuilder;
 use scc::hash_map::Entry;
 use scc::{Equivalent, HashMap};
 use sluicegate_core::BucketId;
@@ -48,7 +49,7 @@ impl Equivalent<Named> for super::keys::KeyRef<'_> {
 }
 
 pub(super) struct Buckets {
-    by_name: HashMap<Named, (), ahash::RandomState>,
+    by_name: HashMap<Named, (), DefaultHashBuilder>,
     /// As many as have a name; the table would have to count.
     named: AtomicUsize,
     max: usize,

@@ -28,6 +28,7 @@ impl KeyRef<'_> {
 mod tests {
     use std::hash::BuildHasher;
 
+    use quick_cache::DefaultHashBuilder;
     use sluicegate_core::EntityId;
 
     use super::*;
@@ -35,7 +36,7 @@ mod tests {
     #[test]
     fn borrowed_and_owned_names_are_found_in_the_same_place() {
         let (entity, resource) = (EntityId::new("user").unwrap(), Resource::new("r").unwrap());
-        let hasher = ahash::RandomState::default();
+        let hasher = DefaultHashBuilder::default();
         let owned = BucketId { entity, resource: resource.clone() };
         let borrowed = KeyRef { entity: "user", resource: &resource };
         let [first, second] =

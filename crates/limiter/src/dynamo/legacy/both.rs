@@ -6,7 +6,7 @@ use futures_util::future::BoxFuture;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{BucketId, CompositeBucket, WritePath, WritePlan};
 
-use super::{Converted, conversion};
+use super::{Converted, too_many};
 use crate::clock::{Clock, SystemClock};
 use crate::dynamo::execute::DynamoTable;
 use crate::table::{
@@ -116,8 +116,8 @@ impl DynamoTable {
                 found.read_units += read_units;
                 *item = match legacy.filter(|_| composite.is_none()) {
                     Some(legacy) => {
-                        conversion(&legacy)?;
-                        Some(legacy.seen(SystemClock.now()).to_item())
+                        let seen = legacy.seen(SystemClock.now());
+                        Some(seen.map_err(|source| too_many(&legacy, source))?.to_item())
                     }
                     None => composite,
                 };
