@@ -1,17 +1,19 @@
 //! Clocks that are set back: nobody waits for them to catch up.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sluicegate::{
-    AcquireError, Clock, CompositeStore, DynamoTable, EpochMillis, Limit, Limiter, LimitsScope,
-    TestClock,
+    AcquireError, Clock, CompositeStore, DynamoTable, EpochMillis, LeaseSettings, Limit, Limiter,
+    LimitsScope, TestClock,
 };
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 use tokio::time::Instant;
 
+use crate::leased::room::Flaky;
+use crate::leased::{Counted, SECOND, ample, leased};
 use crate::support::{Memory, T0, at, limiter_on};
 
 const HOUR_MS: i64 = 3_600_000;
@@ -52,6 +54,29 @@ async fn who_waits_for_tokens_waits_no_longer_than_it_said() {
     // An hour is missing from the refill now, and it has at most a minute and a half.
     assert!(matches!(result, Err(AcquireError::LimitExceeded(_))), "{result:?}");
     assert!(clock.start.elapsed() < Duration::from_secs(180), "{:?}", clock.start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_leased_by_a_clock_that_was_ahead_is_not_handed_out() {
+    let clock = Settable { start: Instant::now(), off_ms: Arc::default() };
+    let is_away = Arc::new(AtomicBool::new(false));
+    let table = Flaky(Counted::new(1), is_away.clone());
+    let limiter = leased(table, clock.clone(), LeaseSettings::default());
+    let request = limiter.acquire("u5", "r").consume("rps", 1).limits(ample()).no_cascade();
+    let call = request.prepare().await.unwrap();
+    for _ in 0..50 {
+        for entity in ["u5", "u6", "u7"] {
+            drop(call.acquire_for(entity).await.unwrap());
+        }
+        tokio::time::sleep(SECOND / 1_000).await;
+    }
+    let held = || ["u5", "u6", "u7"].map(|entity| call.try_acquire_for(entity).is_some());
+    assert_eq!(held(), [true; 3]);
+    is_away.store(true, Ordering::Relaxed);
+    clock.off_ms.store(-HOUR_MS, Ordering::Relaxed);
+    assert_eq!(held(), [true; 3], "nobody has looked");
+    tokio::time::sleep(SECOND * 3 / 10).await;
+    assert_eq!(held(), [false; 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -36,16 +36,26 @@ impl RequestId {
     /// How many ids an item remembers.
     pub const REMEMBERED: usize = 4;
 
+    const ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    const DIGITS: usize = 10;
+
     /// The id of 60 random bits (the upper four are not used), spelled as ten characters.
     #[must_use]
     pub fn from_bits(bits: u64) -> Self {
-        const ALPHABET: [u8; 64] =
-            *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-        let digit = |place: u32| {
+        let digit = |place: usize| {
             let index = usize::try_from((bits >> (6 * place)) & 63).unwrap_or(0);
-            char::from(ALPHABET[index])
+            char::from(Self::ALPHABET[index])
         };
-        Self((0..10).map(digit).collect())
+        Self((0..Self::DIGITS).map(digit).collect())
+    }
+
+    /// The 60 bits that it spells; `None`: it was not made [of bits](Self::from_bits).
+    #[must_use]
+    pub fn bits(&self) -> Option<u64> {
+        let digit = |byte| Self::ALPHABET.iter().position(|known| *known == byte);
+        let add = |bits: u64, byte| Some(bits << 6 | u64::try_from(digit(byte)?).ok()?);
+        let is_made = self.0.len() == Self::DIGITS;
+        self.0.bytes().rev().try_fold(0, add).filter(|_| is_made)
     }
 
     /// An id as an item holds it.
@@ -72,5 +82,15 @@ mod tests {
             (0..60).map(|n| RequestId::from_bits(1 << n)).collect();
         assert_eq!(ids.len(), 60);
         assert!(ids.iter().all(|id| id.as_str().len() == 10));
+    }
+
+    #[test]
+    fn bits_are_found_again_where_an_id_is_made_of_some() {
+        for bits in [0, 1, 0x0FED_CBA9_8765_4321, (1 << 60) - 1] {
+            assert_eq!(RequestId::from_bits(bits).bits(), Some(bits));
+        }
+        for text in ["", "AAAAAAAAA", "AAAAAAAAAAA", "AAAA AAAAA", "AAAAAAAAAä"] {
+            assert_eq!(RequestId::stored(text).bits(), None);
+        }
     }
 }

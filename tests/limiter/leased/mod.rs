@@ -6,7 +6,7 @@ mod counted;
 mod held;
 mod lost;
 mod processes;
-mod room;
+pub(crate) mod room;
 mod served;
 mod stores;
 mod strict;

@@ -110,7 +110,7 @@ async fn a_prepared_call_of_a_key_that_lost_its_place_gets_one_again() {
 
 /// Writes do not arrive while it is away, or nobody hears that they did.
 #[derive(Debug, Clone)]
-struct Flaky(Counted, Arc<AtomicBool>);
+pub(crate) struct Flaky(pub(crate) Counted, pub(crate) Arc<AtomicBool>);
 
 impl Flaky {
     async fn intercept<T, E: From<Trouble>>(

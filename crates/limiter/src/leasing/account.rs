@@ -7,9 +7,11 @@
 use smallvec::SmallVec;
 
 use super::cell::{Pool, TAKES};
+use super::moment::Moment;
 
 /// A rate is observed for at least so small a part of the time for which it is to hold.
 const SHORTEST: i64 = 20;
+const MILLI: u64 = 1_000;
 
 /// Tokens of one lease that are still in the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,34 +20,41 @@ struct Held {
     until_ms: i64,
 }
 
-/// The account of one limit of one bucket, amounts in millitokens.
+/// The account of one limit of one bucket, amounts in millitokens where nothing else is said. There
+/// may be one for every user: what only sizes a lease is as coarse as that allows.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// The oldest first; most of the time there is one.
+    /// The oldest first; most of the time there is one. The newest stays when it is too old: it says
+    /// when the last lease ended.
     held: SmallVec<[Held; 1]>,
     /// Out of the pool and on their way back.
     pub(super) retired: u64,
     /// Handed out less taken back, and not counted at the store yet.
     pub(super) used: i64,
-    /// What of that a commit is telling the store.
-    pub(super) in_flight: i64,
-    /// When the oldest of what the store was not told of was noticed.
-    pub(super) open_since_ms: Option<i64>,
     /// Handed out since the rate was observed last.
-    since: i64,
+    since: f32,
+    observed_at: Moment,
     /// Handed out per millisecond.
-    rate: f64,
-    observed_at_ms: Option<i64>,
-    /// The size of the last lease.
-    pub(super) last: u64,
-    /// The largest request.
-    pub(super) unit: u64,
+    rate: f32,
+    /// The size of the last lease, in tokens.
+    last: u32,
+    /// The largest request, in tokens.
+    unit: u32,
     takes: u32,
 }
 
 impl Account {
+    pub(super) fn new(now_ms: i64) -> Self {
+        Self { observed_at: Moment::of(now_ms), ..Self::default() }
+    }
+
     fn total(&self) -> u64 {
         self.held.iter().map(|held| held.milli).sum()
+    }
+
+    /// As if every lease had ended before `now_ms`.
+    pub(super) fn end(&mut self, now_ms: i64) {
+        self.held.iter_mut().for_each(|held| held.until_ms = held.until_ms.min(now_ms - 1));
     }
 
     /// Notes what was handed out of a pool, and takes out what is too old.
@@ -60,15 +69,14 @@ impl Account {
             if oldest.until_ms >= now_ms && (oldest.milli > 0 || is_newest) {
                 break;
             }
-            self.held.remove(0);
             let got = pool.drain(oldest.milli);
             self.note(signed(oldest.milli - got));
             self.retired += got;
-        }
-        if self.used == 0 && self.in_flight == 0 {
-            self.open_since_ms = None;
-        } else {
-            self.open_since_ms.get_or_insert(now_ms);
+            if is_newest {
+                self.held[0].milli = 0;
+                break;
+            }
+            self.held.remove(0);
         }
     }
 
@@ -89,7 +97,7 @@ impl Account {
 
     fn note(&mut self, used: i64) {
         self.used += used;
-        self.since += used;
+        self.since += float(used);
     }
 
     fn use_up(&mut self, used: i64) {
@@ -113,6 +121,7 @@ impl Account {
     /// Notes tokens that were put into the pool. None is a lease as well: what is given back of it
     /// has an age.
     pub(super) fn lease(&mut self, milli: u64, until_ms: i64) {
+        self.held.retain(|held| held.milli > 0 || held.until_ms > until_ms);
         let place = self.held.partition_point(|held| held.until_ms <= until_ms);
         self.held.insert(place, Held { milli, until_ms });
     }
@@ -124,7 +133,7 @@ impl Account {
 
     /// Takes all but `keep` out of the pool, the oldest first. When the oldest of them is too old.
     pub(super) fn withdraw(&mut self, pool: &Pool, keep: u64) -> (u64, Option<i64>) {
-        let until_ms = self.until_ms();
+        let until_ms = self.oldest().or(self.held.last()).map(|held| held.until_ms);
         let mut left = pool.drain(pool.tokens().saturating_sub(keep));
         let withdrawn = left;
         for held in self.held.iter_mut() {
@@ -142,22 +151,30 @@ impl Account {
         self.held.retain(|held| held.milli > 0);
     }
 
-    /// Until when everything in the pool may be handed out; `None`: there is no lease.
-    pub(super) fn until_ms(&self) -> Option<i64> {
-        let oldest = self.held.iter().find(|held| held.milli > 0);
-        oldest.or(self.held.last()).map(|held| held.until_ms)
+    fn oldest(&self) -> Option<&Held> {
+        self.held.iter().find(|held| held.milli > 0)
+    }
+
+    /// Until when everything in the pool may be handed out; `None`: there is no lease any more.
+    pub(super) fn until_ms(&self, now_ms: i64) -> Option<i64> {
+        let newest = || self.held.last().filter(|held| held.until_ms >= now_ms);
+        self.oldest().or_else(newest).map(|held| held.until_ms)
+    }
+
+    /// When the last lease ends or ended.
+    pub(super) fn ends_ms(&self) -> Option<i64> {
+        self.held.last().map(|held| held.until_ms)
     }
 
     /// Observes how fast tokens are handed out; what that comes to in `horizon_ms`. A rate that
     /// rises is believed at once, one that falls as much as the time it was seen for is of `horizon_ms`.
     pub(super) fn expect(&mut self, now_ms: i64, horizon_ms: i64) -> u64 {
-        let start_ms = *self.observed_at_ms.get_or_insert(now_ms);
-        let (elapsed, shortest) = (now_ms.saturating_sub(start_ms), horizon_ms / SHORTEST);
-        let seen = float(self.since.max(0)) / float(elapsed.max(shortest).max(1));
+        let (elapsed, shortest) = (self.observed_at.age_ms(now_ms), horizon_ms / SHORTEST);
+        let seen = self.since.max(0.0) / float(elapsed.max(shortest).max(1));
         if elapsed >= shortest {
             let weight = if seen > self.rate { 1.0 } else { float(elapsed) / float(horizon_ms) };
             self.rate += weight.min(1.0) * (seen - self.rate);
-            (self.observed_at_ms, self.since) = (Some(now_ms), 0);
+            (self.observed_at, self.since) = (Moment::of(now_ms), 0.0);
         } else {
             self.rate = self.rate.max(seen);
         }
@@ -172,6 +189,24 @@ impl Account {
     )]
     pub(super) fn expected(&self, horizon_ms: i64) -> u64 {
         (self.rate * float(horizon_ms)) as u64
+    }
+
+    /// The size of the last lease.
+    pub(super) fn last(&self) -> u64 {
+        milli(self.last)
+    }
+
+    pub(super) fn set_last(&mut self, milli: u64) {
+        self.last = tokens(milli);
+    }
+
+    /// The largest request so far.
+    pub(super) fn unit(&self) -> u64 {
+        milli(self.unit)
+    }
+
+    pub(super) fn note_asked(&mut self, milli: u64) {
+        self.unit = self.unit.max(tokens(milli));
     }
 
     /// Takes since the last call.
@@ -189,9 +224,18 @@ pub(super) fn unsigned(milli: i64) -> u64 {
     u64::try_from(milli).unwrap_or(0)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a rate needs no more than a double's precision")]
-fn float(number: i64) -> f64 {
-    number as f64
+#[expect(clippy::cast_precision_loss, reason = "a rate needs no more precision")]
+fn float(number: i64) -> f32 {
+    number as f32
+}
+
+/// Whole tokens, the last one begun.
+fn tokens(milli: u64) -> u32 {
+    u32::try_from(milli.div_ceil(MILLI)).unwrap_or(u32::MAX)
+}
+
+fn milli(tokens: u32) -> u64 {
+    u64::from(tokens) * MILLI
 }
 
 #[cfg(test)]
@@ -201,7 +245,7 @@ mod tests {
 
     fn cell(account: &mut Account, leases: &[(u64, i64)]) -> Cell {
         let cell = Cell::new(1);
-        cell.set_times(i64::MAX, i64::MAX);
+        cell.set_times(i64::MAX, 0);
         for (milli, until_ms) in leases {
             cell.put(0, *milli).unwrap();
             account.lease(*milli, *until_ms);
@@ -220,7 +264,7 @@ mod tests {
         take(&cell, 12);
         account.catch_up(&cell.slots[0].pool, 150);
         assert_eq!((account.retired, account.used), (0, 12));
-        assert_eq!(account.until_ms(), Some(200));
+        assert_eq!(account.until_ms(150), Some(200));
     }
 
     #[test]
@@ -231,6 +275,22 @@ mod tests {
         account.catch_up(&cell.slots[0].pool, 101);
         assert_eq!((account.retired, account.used), (6, 4));
         assert_eq!(cell.slots[0].pool.tokens(), 10);
+    }
+
+    #[test]
+    fn the_last_lease_is_remembered_and_gives_nothing_an_age() {
+        let mut account = Account::default();
+        let cell = cell(&mut account, &[(10, 100), (10, 200)]);
+        account.catch_up(&cell.slots[0].pool, 201);
+        assert_eq!(
+            (account.retired, account.until_ms(201), account.ends_ms()),
+            (20, None, Some(200))
+        );
+        cell.put(0, 5).unwrap();
+        account.catch_up(&cell.slots[0].pool, 202);
+        assert_eq!((account.retired, cell.slots[0].pool.tokens()), (25, 0));
+        account.lease(10, 300);
+        assert_eq!((account.held.len(), account.until_ms(202)), (1, Some(300)));
     }
 
     #[test]
@@ -260,9 +320,17 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_rises_at_once_and_falls_by_and_by() {
+    fn leases_that_are_ended_last_no_longer() {
         let mut account = Account::default();
-        account.expect(0, 1_000);
+        let cell = cell(&mut account, &[(10, 100), (10, 200)]);
+        account.end(50);
+        account.catch_up(&cell.slots[0].pool, 50);
+        assert_eq!((account.retired, account.until_ms(50)), (20, None));
+    }
+
+    #[test]
+    fn a_rate_rises_at_once_and_falls_by_and_by() {
+        let mut account = Account::new(0);
         account.hand_out(500);
         assert_eq!(account.expect(10, 1_000), 10_000);
         assert_eq!(account.expect(100, 1_000), 5_000 + 4_500);

@@ -10,8 +10,8 @@ use std::time::Duration;
 use sluicegate_core::{Amounts, CompositeBucket, LimitName, Millitokens, Wanted, standings};
 use tokio::time::Instant;
 
-use super::account::{signed, unsigned};
-use super::books::Books;
+use super::account::{Account, signed, unsigned};
+use super::books::{Books, Commit};
 use super::bucket::Bucket;
 use super::cell::{Ask, POOL_MAX, Took};
 use super::engine::{Engine, Extent, Spent};
@@ -60,7 +60,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         };
         let wanted = wanted(bucket, need);
         let mut order = Order {
-            bucket: &bucket.id,
+            bucket: &bucket.id(),
             configuration: &configuration,
             wanted: &wanted,
             returned: &Amounts::new(),
@@ -110,17 +110,16 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let times = self.times();
         let opened = bucket.books().as_mut().and_then(|books| {
             bucket.catch_up(books, times);
-            self.meter.decided(books, bucket);
+            self.meter.decided(books, bucket, times.now);
             let age = books.open_for_ms(times.now);
-            let amounts = bucket.open_commit(books, times.now)?;
-            let id = books.commit.get_or_insert_with(new_id).clone();
+            let commit = bucket.open_commit(books, times.now)?;
             self.meter.commit_age(age);
-            Some((id, amounts, books.configuration.clone()))
+            Some((commit, books.configuration.clone()))
         });
-        let Some((id, amounts, configuration)) = opened else { return Ok(None) };
+        let Some((Commit { id, amounts }, configuration)) = opened else { return Ok(None) };
         let correction = Correction {
             id: &id,
-            bucket: &bucket.id,
+            bucket: &bucket.id(),
             amounts: &amounts,
             configuration: &configuration,
             deadline,
@@ -133,7 +132,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             Ok(corrected) => {
                 self.note_duration(start.elapsed());
                 self.meter.wrote(corrected.attempts);
-                close_commit(books);
+                books.unfinished().commit = None;
                 let write_units = corrected.adjusted.write_units;
                 let attempts = corrected.attempts;
                 let spent = Spent { attempts, write_units, ..Spent::default() };
@@ -147,9 +146,9 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                     // What may have been given back is not given back again.
                     AdjustError::Ambiguous(_) => {
                         self.meter.ambiguous();
-                        close_commit(books);
+                        books.unfinished().commit = None;
                     }
-                    _ => undo_commit(books, times.now),
+                    _ => bucket.undo_commit(books, times.now),
                 }
                 Err(not_committed(error))
             }
@@ -172,15 +171,17 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let until_ms = asked_at_ms.saturating_add(self.settings.max_age_ms());
         let nothing = Amounts::new();
         let standings = standings(image, &nothing, &books.configuration, self.clock.now());
-        for (index, account) in books.accounts.iter_mut().enumerate() {
-            let limit = &bucket.limits[index];
+        for index in 0..books.accounts.len() {
+            let limit = &bucket.kind.limits[index];
+            let in_flight = books.committing(limit);
+            let account = &mut books.accounts[index];
             let standing = standings.iter().find(|standing| standing.limit == *limit);
             let balance = standing.map_or(0, |standing| standing.available.get());
-            let open = account.used.saturating_add(account.in_flight);
+            let open = account.used.saturating_add(in_flight);
             let allowed = unsigned(signed(threshold).saturating_sub(open));
             let target = allowed.min(unsigned(balance.saturating_sub(open)));
             account.fill(&bucket.cell.slots[index].pool, target, until_ms);
-            account.last = 2 * threshold / LEFT;
+            account.set_last(2 * threshold / LEFT);
             account.expect(times.now, self.settings.max_age_ms());
         }
         bucket.tell(books, times);
@@ -190,19 +191,33 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
 impl Bucket {
     /// What a commit is to add to each limit's consumption; the same again while the last one is not
     /// answered. `None`: nothing.
-    fn open_commit(&self, books: &mut Books, now_ms: i64) -> Option<Amounts> {
-        if books.commit.is_none() {
-            for account in &mut books.accounts {
-                account.in_flight = std::mem::take(&mut account.used);
-                account.open_since_ms = (account.in_flight != 0).then_some(now_ms);
+    fn open_commit(&self, books: &mut Books, now_ms: i64) -> Option<Commit> {
+        if books.commit().is_none() {
+            let amount = |(limit, account): (&LimitName, &mut Account)| {
+                let used = std::mem::take(&mut account.used);
+                (used != 0).then(|| (limit.clone(), Millitokens::saturating(used.into())))
+            };
+            let limits = self.kind.limits.iter();
+            let amounts: Amounts =
+                limits.zip(books.accounts.iter_mut()).filter_map(amount).collect();
+            if amounts.is_empty() {
+                return None;
             }
+            books.unfinished().commit = Some(Commit { id: new_id(), amounts });
+            books.reopen(now_ms);
         }
-        let amount = |(limit, account): (&LimitName, &super::account::Account)| {
-            let amount = Millitokens::saturating(account.in_flight.into());
-            (account.in_flight != 0).then(|| (limit.clone(), amount))
-        };
-        let amounts: Amounts = self.limits.iter().zip(&books.accounts).filter_map(amount).collect();
-        (!amounts.is_empty()).then_some(amounts)
+        books.commit().cloned()
+    }
+
+    /// What was to be committed is to be committed by another.
+    fn undo_commit(&self, books: &mut Books, now_ms: i64) {
+        for (limit, index) in self.kind.limits.iter().zip(0..) {
+            let in_flight = books.committing(limit);
+            let account: &mut Account = &mut books.accounts[index];
+            account.used = account.used.saturating_add(in_flight);
+        }
+        books.unfinished().commit = None;
+        books.reopen(now_ms);
     }
 
     /// Nothing more is handed out of what is known.
@@ -214,28 +229,10 @@ impl Bucket {
     }
 }
 
-fn close_commit(books: &mut Books) {
-    books.commit = None;
-    for account in &mut books.accounts {
-        account.in_flight = 0;
-        if account.used == 0 {
-            account.open_since_ms = None;
-        }
-    }
-}
-
-fn undo_commit(books: &mut Books, now_ms: i64) {
-    books.commit = None;
-    for account in &mut books.accounts {
-        account.used = account.used.saturating_add(std::mem::take(&mut account.in_flight));
-        account.open_since_ms = (account.used != 0).then_some(now_ms);
-    }
-}
-
 fn wanted(bucket: &Bucket, need: &[Ask]) -> BTreeMap<LimitName, Wanted> {
     let want = |ask: &Ask| {
         let amount = Millitokens::saturating(signed(ask.milli).into());
-        (bucket.limits[usize::from(ask.slot)].clone(), Wanted { least: amount, most: amount })
+        (bucket.kind.limits[usize::from(ask.slot)].clone(), Wanted { least: amount, most: amount })
     };
     need.iter().map(want).collect()
 }

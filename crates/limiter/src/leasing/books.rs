@@ -1,40 +1,58 @@
 //! What is known of the tokens of a bucket beside their number.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
-use sluicegate_core::{Configuration, RequestId};
+use sluicegate_core::{Amounts, Configuration, LimitName, RequestId};
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::account::Account;
 use super::draft::Draft;
+use super::moment::Moment;
 use super::settings::{Accounting, LeaseMode, LeaseSettings};
 use crate::lessor::Doubt;
 
 /// Corrections that the store may have made are remembered, at most so many of a bucket.
 const DOUBTFUL_MAX: usize = 64;
+/// No bit of an id.
+const SOME: u64 = 1 << 63;
 
+/// Small, as there may be one for every user.
 #[derive(Debug)]
 pub(super) struct Books {
-    pub(super) accounts: Vec<Account>,
+    /// One for each limit; in place for most buckets.
+    pub(super) accounts: SmallVec<[Account; 1]>,
     pub(super) configuration: Arc<Configuration>,
-    /// One write at a time.
-    pub(super) flight: Arc<tokio::sync::Mutex<()>>,
-    /// When the last lease ends.
-    pub(super) ends_ms: i64,
     /// When somebody looked and found that it was asked.
-    pub(super) used_at_ms: i64,
-    /// The time when somebody looked last.
-    pub(super) seen_ms: i64,
-    /// A write whose answer was lost, and what it was to settle.
-    pub(super) unanswered: Option<Box<(Doubt, Draft)>>,
+    pub(super) used_at: Moment,
+    /// When the oldest of what was used, and the store was not told of, was noticed.
+    open_since: Moment,
+    /// The last write that was answered, as the bits of its id and [`SOME`].
+    answered: Option<NonZeroU64>,
+    unfinished: Option<Box<Unfinished>>,
+}
+
+/// What there is while somebody writes, and as long as something was not answered.
+#[derive(Debug, Default)]
+pub(super) struct Unfinished {
+    /// One write at a time.
+    turn: Option<Arc<tokio::sync::Mutex<()>>>,
     /// When a write was answered last, whatever it was told.
     pub(super) answered_at: Option<Instant>,
-    /// The last write that was answered.
-    pub(super) answered: Option<RequestId>,
-    /// The id of a commit that is under way or was not answered.
-    pub(super) commit: Option<RequestId>,
+    /// A write whose answer was lost, and what it was to settle.
+    pub(super) unanswered: Option<Box<(Doubt, Draft)>>,
+    /// A commit that is under way or was not answered.
+    pub(super) commit: Option<Commit>,
     /// Corrections that the store may have made: if they come again, it is asked again.
     doubtful: Vec<RequestId>,
+}
+
+/// What a commit is telling the store.
+#[derive(Debug, Clone)]
+pub(super) struct Commit {
+    pub(super) id: RequestId,
+    pub(super) amounts: Amounts,
 }
 
 /// The times that a draft is made by, in milliseconds.
@@ -43,54 +61,184 @@ pub(super) struct Times {
     pub(super) now: i64,
     /// How long a renewal takes.
     pub(super) lead: i64,
+    /// The clock is behind what it said before: tokens would seem younger than they are.
+    pub(super) is_set_back: bool,
 }
 
 impl Books {
     pub(super) fn new(limits: usize, configuration: Arc<Configuration>, now_ms: i64) -> Self {
         Self {
-            accounts: (0..limits).map(|_| Account::default()).collect(),
+            accounts: (0..limits).map(|_| Account::new(now_ms)).collect(),
             configuration,
-            flight: Arc::default(),
-            ends_ms: i64::MIN,
-            used_at_ms: now_ms,
-            seen_ms: i64::MIN,
-            unanswered: None,
-            answered_at: None,
+            used_at: Moment::of(now_ms),
+            open_since: Moment::of(now_ms),
             answered: None,
-            commit: None,
-            doubtful: Vec::new(),
+            unfinished: None,
         }
     }
 
+    /// Whose turn it is to write.
+    pub(super) fn turn(&mut self) -> Arc<tokio::sync::Mutex<()>> {
+        self.unfinished().turn.get_or_insert_default().clone()
+    }
+
+    /// Whether somebody writes or waits for it.
+    pub(super) fn is_in_use(&self) -> bool {
+        let turn = self.unfinished.as_ref().and_then(|unfinished| unfinished.turn.as_ref());
+        turn.is_some_and(|turn| Arc::strong_count(turn) > 1)
+    }
+
+    pub(super) fn unfinished(&mut self) -> &mut Unfinished {
+        self.unfinished.get_or_insert_default()
+    }
+
+    /// Forgets what was there for a write, if that was the last one.
+    pub(super) fn tidy(&mut self) {
+        if !self.is_in_use()
+            && let Some(unfinished) = &mut self.unfinished
+        {
+            unfinished.turn = None;
+            if unfinished.is_done() {
+                self.unfinished = None;
+            }
+        }
+    }
+
+    /// The last write that was answered.
+    pub(super) fn answered(&self) -> Option<RequestId> {
+        self.answered.map(|bits| RequestId::from_bits(bits.get()))
+    }
+
+    pub(super) fn note_answered(&mut self, id: &RequestId) {
+        self.answered = id.bits().and_then(|bits| NonZeroU64::new(bits | SOME));
+    }
+
+    pub(super) fn answered_at(&self) -> Option<Instant> {
+        self.unfinished.as_ref()?.answered_at
+    }
+
+    pub(super) fn commit(&self) -> Option<&Commit> {
+        self.unfinished.as_ref()?.commit.as_ref()
+    }
+
+    /// What a commit is telling the store of a limit, in millitokens.
+    pub(super) fn committing(&self, limit: &LimitName) -> i64 {
+        self.commit().and_then(|commit| commit.amounts.get(limit)).map_or(0, |milli| milli.get())
+    }
+
+    fn has_unanswered(&self) -> bool {
+        self.unfinished.as_ref().is_some_and(|unfinished| unfinished.unanswered.is_some())
+    }
+
     /// Whether nothing is left to hand out.
-    pub(super) fn is_empty(&self) -> bool {
-        self.accounts.iter().all(|account| account.until_ms().is_none())
+    pub(super) fn is_empty(&self, now_ms: i64) -> bool {
+        self.accounts.iter().all(|account| account.until_ms(now_ms).is_none())
+    }
+
+    /// When the last lease ends or ended.
+    pub(super) fn ends_ms(&self) -> Option<i64> {
+        self.accounts.iter().filter_map(Account::ends_ms).max()
     }
 
     /// Whether there is something that the store must be told.
     pub(super) fn has_open(&self, settings: &LeaseSettings) -> bool {
-        self.unanswered.is_some()
-            || self.accounts.iter().any(|account| match settings.mode {
-                LeaseMode::Strict(Accounting::AtLease) => account.retired > 0,
-                LeaseMode::Strict(Accounting::AtSettle) => account.retired > 0 || account.used != 0,
-                LeaseMode::WriteBehind { .. } => account.used != 0 || account.in_flight != 0,
-            })
+        let is_retired = || self.accounts.iter().any(|account| account.retired > 0);
+        self.has_unanswered()
+            || match settings.mode {
+                LeaseMode::Strict(Accounting::AtLease) => is_retired(),
+                LeaseMode::Strict(Accounting::AtSettle) => is_retired() || self.has_used(),
+                LeaseMode::WriteBehind { .. } => self.has_used() || self.commit().is_some(),
+            }
+    }
+
+    fn has_used(&self) -> bool {
+        self.accounts.iter().any(|account| account.used != 0)
+    }
+
+    fn is_open(&self) -> bool {
+        self.has_used() || self.commit().is_some()
+    }
+
+    /// Before something is used: if the store knows everything, what it does not know begins now.
+    pub(super) fn begin_open(&mut self, now_ms: i64) {
+        if !self.is_open() {
+            self.reopen(now_ms);
+        }
+    }
+
+    /// What the store does not know counts from now on.
+    pub(super) fn reopen(&mut self, now_ms: i64) {
+        self.open_since = Moment::of(now_ms);
     }
 
     /// How long ago the oldest unit was handed out, or given back, that the store was not told of.
     pub(super) fn open_for_ms(&self, now_ms: i64) -> Option<i64> {
-        let oldest = self.accounts.iter().filter_map(|account| account.open_since_ms).min()?;
-        Some(now_ms.saturating_sub(oldest))
+        self.is_open().then(|| self.open_since.age_ms(now_ms))
     }
 
     pub(super) fn doubt(&mut self, id: &RequestId) {
-        if self.doubtful.len() == DOUBTFUL_MAX {
-            self.doubtful.remove(0);
+        let doubtful = &mut self.unfinished().doubtful;
+        if doubtful.len() == DOUBTFUL_MAX {
+            doubtful.remove(0);
         }
-        self.doubtful.push(id.clone());
+        doubtful.push(id.clone());
     }
 
     pub(super) fn is_doubtful(&self, id: &RequestId) -> bool {
-        self.doubtful.contains(id)
+        self.unfinished.as_ref().is_some_and(|unfinished| unfinished.doubtful.contains(id))
+    }
+}
+
+impl Unfinished {
+    fn is_done(&self) -> bool {
+        self.turn.is_none()
+            && self.unanswered.is_none()
+            && self.commit.is_none()
+            && self.doubtful.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_write_needs_is_gone_after_the_last_one() {
+        let mut books = Books::new(1, Arc::default(), 0);
+        let turn = books.turn();
+        assert!(Arc::ptr_eq(&turn, &books.turn()));
+        books.tidy();
+        assert!(books.is_in_use());
+        drop(turn);
+        books.unfinished().commit =
+            Some(Commit { id: RequestId::from_bits(1), amounts: Amounts::new() });
+        books.tidy();
+        assert!(!books.is_in_use() && books.commit().is_some());
+        books.unfinished().commit = None;
+        books.tidy();
+        assert!(books.unfinished.is_none());
+    }
+
+    #[test]
+    fn what_is_open_has_the_age_of_the_oldest() {
+        let mut books = Books::new(1, Arc::default(), 0);
+        assert_eq!(books.open_for_ms(5), None);
+        books.begin_open(10);
+        books.accounts[0].hand_out(1);
+        books.begin_open(20);
+        books.accounts[0].hand_out(1);
+        assert_eq!(books.open_for_ms(30), Some(20));
+        books.accounts[0].used = 0;
+        assert_eq!(books.open_for_ms(30), None);
+    }
+
+    #[test]
+    fn the_last_write_is_remembered() {
+        let mut books = Books::new(1, Arc::default(), 0);
+        assert_eq!(books.answered(), None);
+        for bits in [0, 1 << 59] {
+            books.note_answered(&RequestId::from_bits(bits));
+            assert_eq!(books.answered(), Some(RequestId::from_bits(bits)));
+        }
     }
 }

@@ -7,7 +7,7 @@
 
 use smallvec::SmallVec;
 
-use super::sync::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
+use super::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Bits of a pool that are tokens; the rest counts takes.
 const TOKEN_BITS: u32 = 44;
@@ -91,12 +91,14 @@ pub(super) struct Slot {
 pub(super) struct Cell {
     /// Until when its tokens may be handed out, epoch milliseconds.
     deadline: AtomicI64,
-    /// When it is time to lease more, however many are left.
-    renew_at: AtomicI64,
+    /// In place for most buckets: a take then touches one line of memory and the next.
+    pub(super) slots: SmallVec<[Slot; 1]>,
+    /// So many milliseconds before the deadline it is time to lease more, however many are left.
+    lead: AtomicU32,
     /// Whether somebody looks after what is put here.
     watched: AtomicBool,
-    /// In place for most buckets: a take then touches one line of memory and those next to it.
-    pub(super) slots: SmallVec<[Slot; 2]>,
+    /// Somebody is about to lease more.
+    pub(super) is_renewing: AtomicBool,
 }
 
 /// An amount of the limit at an index, in millitokens.
@@ -120,19 +122,21 @@ impl Cell {
     pub(super) fn new(limits: usize) -> Self {
         Self {
             deadline: AtomicI64::new(i64::MIN),
-            renew_at: AtomicI64::new(i64::MIN),
-            watched: AtomicBool::new(false),
             slots: (0..limits).map(|_| Slot::default()).collect(),
+            lead: AtomicU32::new(0),
+            watched: AtomicBool::new(false),
+            is_renewing: AtomicBool::new(false),
         }
     }
 
     /// Takes everything that is asked, or nothing.
     #[inline]
     pub(super) fn take(&self, asks: &[Ask], now_ms: i64) -> Took {
-        if now_ms > self.deadline.load(Ordering::Acquire) {
+        let deadline = self.deadline.load(Ordering::Acquire);
+        if now_ms > deadline {
             return Took::Nothing;
         }
-        let mut renew = now_ms > self.renew_at.load(Ordering::Relaxed);
+        let mut renew = self.is_due_before(deadline, now_ms);
         for (n, ask) in asks.iter().enumerate() {
             let slot = &self.slots[usize::from(ask.slot)];
             let Some(left) = slot.pool.take(ask.milli, counts(n)) else {
@@ -185,14 +189,18 @@ impl Cell {
         is_empty
     }
 
-    pub(super) fn set_times(&self, deadline_ms: i64, renew_at_ms: i64) {
-        self.renew_at.store(renew_at_ms, Ordering::Relaxed);
+    pub(super) fn set_times(&self, deadline_ms: i64, lead_ms: u32) {
+        self.lead.store(lead_ms, Ordering::Relaxed);
         self.deadline.store(deadline_ms, Ordering::Release);
     }
 
     /// Whether it is time to lease more because of the time.
     pub(super) fn is_due(&self, now_ms: i64) -> bool {
-        now_ms > self.renew_at.load(Ordering::Relaxed)
+        self.is_due_before(self.deadline.load(Ordering::Relaxed), now_ms)
+    }
+
+    fn is_due_before(&self, deadline_ms: i64, now_ms: i64) -> bool {
+        now_ms > deadline_ms.saturating_sub(self.lead.load(Ordering::Relaxed).into())
     }
 }
 

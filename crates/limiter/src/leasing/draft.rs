@@ -8,6 +8,7 @@ use super::account::{Account, signed, unsigned};
 use super::books::{Books, Times};
 use super::bucket::Bucket;
 use super::cell::{Ask, POOL_MAX};
+use super::moment::Moment;
 use super::settings::LeaseSettings;
 use crate::lessor::{Counting, Done};
 
@@ -46,16 +47,16 @@ impl Bucket {
         let mut draft = Draft { asked_at_ms: times.now, ..Draft::default() };
         let horizon = settings.max_age_ms() / 2 * 3;
         for (index, account) in books.accounts.iter_mut().enumerate() {
-            let (limit, pool) = (&self.limits[index], &self.cell.slots[index].pool);
+            let (limit, pool) = (&self.kind.limits[index], &self.cell.slots[index].pool);
             let asked = need.iter().find(|ask| usize::from(ask.slot) == index);
             let asked = asked.map_or(0, |ask| ask.milli);
-            account.unit = account.unit.max(asked);
+            account.note_asked(asked);
             let expected = account.expect(times.now, horizon);
             let target = size(account, expected, settings);
             let keep = if pool.tokens() < asked {
                 Some(0)
             } else if is_due {
-                Some(account.expected(2 * times.lead) + account.unit)
+                Some(account.expected(2 * times.lead) + account.unit())
             } else {
                 None
             };
@@ -89,13 +90,12 @@ impl Bucket {
     }
 
     fn settle_into(&self, draft: &mut Draft, index: usize, account: &mut Account) {
-        let limit = &self.limits[index];
+        let limit = &self.kind.limits[index];
         let retired = std::mem::take(&mut account.retired);
         if retired > 0 {
             draft.returned.insert(limit.clone(), amount(retired));
         }
         let used = std::mem::take(&mut account.used);
-        account.open_since_ms = None;
         if used != 0 {
             draft.used.insert(limit.clone(), Millitokens::saturating(used.into()));
         }
@@ -111,19 +111,19 @@ impl Bucket {
         max_age_ms: i64,
         times: Times,
     ) {
+        books.begin_open(times.now);
         let until_ms = draft.asked_at_ms.saturating_add(max_age_ms);
-        books.ends_ms = books.ends_ms.max(until_ms);
         if !need.is_empty() {
-            books.used_at_ms = times.now;
+            books.used_at = Moment::of(times.now);
         }
         for (index, account) in books.accounts.iter_mut().enumerate() {
-            let leased = done.leased.get(&self.limits[index]).map_or(0, |milli| milli.get());
+            let leased = done.leased.get(&self.kind.limits[index]).map_or(0, |milli| milli.get());
             let asked = need.iter().find(|ask| usize::from(ask.slot) == index);
             let asked = asked.map_or(0, |ask| ask.milli);
             let rest = unsigned(leased).saturating_sub(asked);
             account.hand_out(asked);
             if leased > 0 {
-                account.last = unsigned(leased);
+                account.set_last(unsigned(leased));
                 self.put(account, index, rest, until_ms);
             }
         }
@@ -140,8 +140,10 @@ impl Bucket {
 
     /// Takes back what a write that was not done would have settled.
     pub(super) fn undo(&self, books: &mut Books, draft: &Draft, times: Times) {
+        books.begin_open(times.now);
         for (index, account) in books.accounts.iter_mut().enumerate() {
-            let of = |amounts: &Amounts| amounts.get(&self.limits[index]).map_or(0, |m| m.get());
+            let of =
+                |amounts: &Amounts| amounts.get(&self.kind.limits[index]).map_or(0, |m| m.get());
             account.retired += unsigned(of(&draft.returned));
             account.used += of(&draft.used);
         }
@@ -159,7 +161,7 @@ fn size(account: &Account, expected: u64, settings: &LeaseSettings) -> u64 {
     if expected == 0 {
         return 0;
     }
-    let (unit, last) = (account.unit, account.last);
+    let (unit, last) = (account.unit(), account.last());
     let grown = expected.min((last.max(2 * unit)).saturating_mul(GROWTH));
     let least = unit.saturating_mul(settings.min.into());
     let most = unit.saturating_mul(settings.max.into()).min(POOL_MAX / 4);

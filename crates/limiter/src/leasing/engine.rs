@@ -34,6 +34,10 @@ pub(super) struct Engine<S, C> {
     is_shut: AtomicBool,
     /// How long a write takes, in milliseconds.
     write_ms: AtomicI64,
+    /// What the clock said last.
+    seen_ms: Mutex<i64>,
+    /// The clock was set back since somebody looked.
+    pub(super) is_set_back: AtomicBool,
     pub(super) meter: Meter,
 }
 
@@ -51,7 +55,7 @@ struct Renewing(Arc<Bucket>);
 
 impl Drop for Renewing {
     fn drop(&mut self) {
-        self.0.is_renewing.store(false, Ordering::Release);
+        self.0.cell.is_renewing.store(false, Ordering::Release);
     }
 }
 
@@ -76,6 +80,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             evicting: Arc::default(),
             is_shut: AtomicBool::new(false),
             write_ms: AtomicI64::new(0),
+            seen_ms: Mutex::new(i64::MIN),
+            is_set_back: AtomicBool::new(false),
             meter: Meter::default(),
         }
     }
@@ -93,7 +99,17 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     pub(super) fn times(&self) -> Times {
         // Twice as long as the last writes took, and a little for those who are woken by it.
         let lead = 2 * self.write_ms.load(Ordering::Relaxed) + 2;
-        Times { now: self.now_ms(), lead: lead.min(self.settings.max_age_ms() / 4) }
+        let lead = lead.min(self.settings.max_age_ms() / 4);
+        // Asked under the lock: what another has seen meanwhile is no setting back.
+        let mut seen_ms = self.seen_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.now_ms();
+        let is_set_back = now < *seen_ms;
+        *seen_ms = now;
+        if is_set_back {
+            // Of all that is held, at the next look.
+            self.is_set_back.store(true, Ordering::Release);
+        }
+        Times { now, lead, is_set_back }
     }
 
     pub(super) fn watched(&self) -> MutexGuard<'_, Vec<Arc<Bucket>>> {
@@ -116,7 +132,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Leases more in the background, unless somebody does.
     #[cold]
     pub(super) fn renew_soon(self: &Arc<Self>, bucket: &Arc<Bucket>) {
-        let is_renewing = &bucket.is_renewing;
+        let is_renewing = &bucket.cell.is_renewing;
         if is_renewing.load(Ordering::Relaxed) || self.is_shut() {
             return;
         }
@@ -128,12 +144,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let (engine, renewing) = (self.clone(), Renewing(bucket.clone()));
         runtime.spawn(async move {
             let Renewing(bucket) = &renewing;
-            let flight = bucket.books().as_ref().map(|books| books.flight.clone());
-            let alone = flight.and_then(|flight| flight.try_lock_owned().ok());
-            if let Some(_alone) = alone.filter(|_| !engine.is_shut()) {
+            if let Some(_turn) = bucket.try_turn().filter(|_| !engine.is_shut()) {
                 let deadline = engine.settings.deadline;
                 if let Err(error) = engine.write(bucket, &[], Extent::Lease, deadline).await {
-                    tracing::debug!(bucket = %bucket.id, %error, "no tokens were leased ahead");
+                    tracing::debug!(bucket = %bucket.id(), %error, "no tokens were leased ahead");
                 }
             }
         });
@@ -151,19 +165,19 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
         let start = Instant::now();
-        let flight = self.watch(bucket, configuration)?;
+        let turn = self.watch(bucket, configuration, Books::turn)?;
         self.meter.waited();
         let half = start + until.saturating_duration_since(start) / 2;
-        let mut turn = std::pin::pin!(flight.lock_owned());
-        let (alone, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
-            Ok(alone) => (Ok(alone), false),
+        let mut turn = std::pin::pin!(bucket.clone().turn(turn));
+        let (turn, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
+            Ok(turn) => (Ok(turn), false),
             Err(_) if bucket.was_answered_since(start) => {
                 (tokio::time::timeout_at(until, turn).await, true)
             }
             Err(_) => return None,
         };
         let contended = || AcquireError::Contended { attempts: 0 };
-        let Ok(alone) = alone else { return Some(Err(contended())) };
+        let Ok(turn) = turn else { return Some(Err(contended())) };
         if self.is_shut() {
             return None;
         }
@@ -177,7 +191,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         tokio::spawn(async move {
             let left = until.saturating_duration_since(Instant::now());
             let result = engine.write(&bucket, &asks, Extent::Lease, left).await;
-            drop(alone);
+            drop(turn);
             if let Err(Ok(_)) = answer.send(result) {
                 engine.put_back(&bucket, &asks, &configuration);
             }
@@ -191,12 +205,13 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         })
     }
 
-    /// Starts looking after a bucket; its flight. `None`: there are too many.
-    fn watch(
+    /// Starts looking after a bucket, and does this with its books. `None`: there are too many.
+    fn watch<R>(
         self: &Arc<Self>,
         bucket: &Arc<Bucket>,
         configuration: &Arc<Configuration>,
-    ) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        then: impl FnOnce(&mut Books) -> R,
+    ) -> Option<R> {
         let mut books = bucket.books();
         if self.is_shut() {
             return None;
@@ -206,7 +221,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                 books.configuration = configuration.clone();
             }
             self.look_soon();
-            return Some(books.flight.clone());
+            return Some(then(books));
         }
         let mut watched = self.watched();
         // Again, under the lock: what is watched by now is settled at the end.
@@ -225,11 +240,12 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         }
         watched.push(bucket.clone());
         drop(watched);
-        let new = Books::new(bucket.limits.len(), configuration.clone(), self.now_ms());
-        let flight = books.insert(Box::new(new)).flight.clone();
+        let limits = bucket.kind.limits.len();
+        let new = Books::new(limits, configuration.clone(), self.now_ms());
+        let done = then(books.insert(new));
         drop(books);
         self.look_soon();
-        Some(flight)
+        Some(done)
     }
 
     /// Whether somebody looks after what is given back to the pools of a bucket.
@@ -239,7 +255,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         configuration: &Arc<Configuration>,
     ) -> bool {
         let is_kept = bucket.cell.is_watched() && !self.is_shut();
-        is_kept || self.watch(bucket, configuration).is_some()
+        is_kept || self.watch(bucket, configuration, |_| ()).is_some()
     }
 
     /// Gives back to the pools what was taken from them.
@@ -252,12 +268,12 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         for ask in asks {
             // What does not fit, or nobody can look after, stays consumed.
             if bucket.cell.put(ask.slot, ask.milli) == Some(false) {
-                _ = self.watch(bucket, configuration);
+                _ = self.watch(bucket, configuration, |_| ());
             }
         }
     }
 
-    /// One write, of what the mode has it write; what is needed is handed out by it. The flight is the
+    /// One write, of what the mode has it write; what is needed is handed out by it. The turn is the
     /// caller's.
     pub(super) async fn write(
         &self,
@@ -277,7 +293,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         if !matches!(result, Err(AcquireError::Unavailable(_)))
             && let Some(books) = bucket.books().as_mut()
         {
-            books.answered_at = Some(Instant::now());
+            books.unfinished().answered_at = Some(Instant::now());
         }
         result
     }

@@ -3,6 +3,7 @@
 //! No request waits for it: those that asked longest ago are settled in the background, and until
 //! they are, requests of other keys are writes of their own. What cannot be settled stays.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -28,14 +29,14 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             return;
         }
         let Ok(evicting) = self.evicting.clone().try_lock_owned() else { return };
-        let idle_since = |bucket: &Arc<Bucket>| {
-            let books = bucket.books();
-            let used_at_ms = books.as_ref()?.used_at_ms;
-            (used_at_ms < since_ms).then(|| (used_at_ms, bucket.clone()))
+        let now_ms = self.now_ms();
+        let idle_for = |bucket: &Arc<Bucket>| {
+            let idle_ms = bucket.books().as_ref()?.used_at.age_ms(now_ms);
+            (idle_ms > now_ms - since_ms).then(|| (idle_ms, bucket.clone()))
         };
-        let mut idle: Vec<_> = watched.iter().filter_map(idle_since).collect();
+        let mut idle: Vec<_> = watched.iter().filter_map(idle_for).collect();
         if idle.len() > wanted {
-            idle.select_nth_unstable_by_key(wanted, |(used_at_ms, _)| *used_at_ms);
+            idle.select_nth_unstable_by_key(wanted, |(idle_ms, _)| Reverse(*idle_ms));
             idle.truncate(wanted);
         }
         let engine = self.clone();
@@ -50,11 +51,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Settles a bucket, so that whoever looks next finds nothing there. Asked meanwhile, it leases
     /// again and stays.
     async fn evict(self: &Arc<Self>, bucket: Arc<Bucket>) {
-        let flight = bucket.books().as_ref().map(|books| books.flight.clone());
-        let Some(_alone) = flight.and_then(|flight| flight.try_lock_owned().ok()) else { return };
+        let Some(_turn) = bucket.try_turn() else { return };
         let deadline = self.settings.deadline;
         if let Err(error) = self.write(&bucket, &[], Extent::SettleAll, deadline).await {
-            tracing::debug!(bucket = %bucket.id, %error, "no room was made for others yet");
+            tracing::debug!(bucket = %bucket.id(), %error, "no room was made for others yet");
             return;
         }
         if let Some(books) = bucket.books().as_mut() {

@@ -10,6 +10,7 @@ use scc::{Equivalent, HashMap};
 use sluicegate_core::BucketId;
 
 use super::bucket::Bucket;
+use super::keys::KeyRef;
 
 /// There is room for one more in so many, and for a few.
 const SPARE: usize = 8;
@@ -24,13 +25,13 @@ pub(super) struct Named(Arc<Bucket>);
 
 impl Hash for Named {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.id.hash(state);
+        self.0.key().hash(state);
     }
 }
 
 impl PartialEq for Named {
     fn eq(&self, other: &Self) -> bool {
-        self.0.id == other.0.id
+        self.0.key() == other.0.key()
     }
 }
 
@@ -38,13 +39,13 @@ impl Eq for Named {}
 
 impl Equivalent<Named> for BucketId {
     fn equivalent(&self, name: &Named) -> bool {
-        *self == name.0.id
+        KeyRef::of(self) == name.0.key()
     }
 }
 
-impl Equivalent<Named> for super::keys::KeyRef<'_> {
+impl Equivalent<Named> for KeyRef<'_> {
     fn equivalent(&self, name: &Named) -> bool {
-        self.is_of(&name.0.id)
+        *self == name.0.key()
     }
 }
 
@@ -126,7 +127,7 @@ impl Buckets {
 
     /// Forgets one that nobody looks after, if it is found at all.
     pub(super) fn forget(&self, bucket: &Arc<Bucket>) {
-        let Some(found) = self.by_name.get_sync(&bucket.id) else { return };
+        let Some(found) = self.by_name.get_sync(&bucket.key()) else { return };
         if Arc::ptr_eq(&found.key().0, bucket) && !bucket.cell.is_watched() {
             drop(found.remove_entry());
             self.named.fetch_sub(1, Ordering::Relaxed);
@@ -156,6 +157,7 @@ mod tests {
     use sluicegate_core::{EntityId, LimitName, Resource};
 
     use super::*;
+    use crate::leasing::names::Kind;
 
     fn id(n: usize) -> BucketId {
         let entity = EntityId::new(format!("u{n}")).unwrap();
@@ -163,7 +165,9 @@ mod tests {
     }
 
     fn new(n: usize) -> Bucket {
-        Bucket::new(id(n), Arc::new([LimitName::new("rpm").unwrap()]))
+        let BucketId { entity, resource } = id(n);
+        let limits = vec![LimitName::new("rpm").unwrap()];
+        Bucket::new(entity, Arc::new(Kind { resource, limits }))
     }
 
     #[test]
@@ -193,9 +197,9 @@ mod tests {
             assert!(buckets.get(&id(n)).is_some());
         }
         let late = buckets.get_or_insert(&id(SPARE_MIN), || new(SPARE_MIN));
-        assert!(buckets.get(&late.id).is_none());
+        assert!(buckets.get(&late.key()).is_none());
         assert!(buckets.take_name(&late));
-        assert!(buckets.get(&late.id).is_some());
+        assert!(buckets.get(&late.key()).is_some());
     }
 
     #[test]

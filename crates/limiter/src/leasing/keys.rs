@@ -1,33 +1,22 @@
 //! Looking a bucket up by names that nobody copies.
 
-use std::hash::{Hash, Hasher};
-
 use sluicegate_core::{BucketId, Resource};
 
-/// The parts of a [`BucketId`], borrowed.
+/// The parts of a [`BucketId`], borrowed; its hash is that of the id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct KeyRef<'a> {
     pub(super) entity: &'a str,
     pub(super) resource: &'a Resource,
 }
 
-impl Hash for KeyRef<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        // As the names of a `BucketId` do, one after the other.
-        self.entity.hash(state);
-        self.resource.hash(state);
-    }
-}
-
-impl KeyRef<'_> {
-    pub(super) fn is_of(&self, id: &BucketId) -> bool {
-        self.entity == id.entity.as_str() && self.resource == &id.resource
+impl<'a> KeyRef<'a> {
+    pub(super) fn of(id: &'a BucketId) -> Self {
+        Self { entity: id.entity.as_str(), resource: &id.resource }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::hash::BuildHasher;
-
     use quick_cache::DefaultHashBuilder;
     use sluicegate_core::EntityId;
 
@@ -37,11 +26,8 @@ mod tests {
     fn borrowed_and_owned_names_are_found_in_the_same_place() {
         let (entity, resource) = (EntityId::new("user").unwrap(), Resource::new("r").unwrap());
         let hasher = DefaultHashBuilder::default();
-        let owned = BucketId { entity, resource: resource.clone() };
-        let borrowed = KeyRef { entity: "user", resource: &resource };
-        let [first, second] =
-            [BuildHasher::hash_one(&hasher, &owned), BuildHasher::hash_one(&hasher, &borrowed)];
+        let owned = BucketId { entity, resource };
+        let [first, second] = [hasher.hash_one(&owned), hasher.hash_one(KeyRef::of(&owned))];
         assert_eq!(first, second);
-        assert!(borrowed.is_of(&owned));
     }
 }

@@ -11,6 +11,7 @@ use sluicegate_core::Amounts;
 use super::account::unsigned;
 use super::books::Books;
 use super::bucket::Bucket;
+use super::moment::Moment;
 
 /// Since the limiter was made.
 #[derive(Debug, Default)]
@@ -21,12 +22,12 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Reports what was decided on a bucket since the last time.
-    pub(super) fn decided(&self, books: &mut Books, bucket: &Bucket) {
+    pub(super) fn decided(&self, books: &mut Books, bucket: &Bucket, now_ms: i64) {
         let slots = bucket.cell.slots.iter();
         let takes = books.accounts.iter_mut().zip(slots).map(|(a, slot)| a.takes(&slot.pool));
         let decisions = takes.map(u64::from).sum();
         if decisions > 0 {
-            books.used_at_ms = books.seen_ms;
+            books.used_at = Moment::of(now_ms);
         }
         self.count(decisions);
     }

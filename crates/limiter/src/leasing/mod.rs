@@ -14,13 +14,16 @@ mod evict;
 mod held;
 mod keys;
 mod metrics;
+mod moment;
 mod names;
 mod prepared;
 mod settings;
 mod store;
 mod strict;
 mod sync {
-    pub(super) use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
+    pub(super) use std::sync::atomic::{
+        AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence,
+    };
 }
 
 mod watch;

@@ -1,33 +1,41 @@
-//! Names and rules of limits that many buckets share: one copy for all of them.
+//! Names of limits that many buckets share: one copy for all of them.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::sync::Cache;
-use sluicegate_core::{Configuration, LimitName};
+use sluicegate_core::{Configuration, LimitName, Resource};
 
-/// Different sets of limits that are remembered; a set that is forgotten is stored twice.
-const SETS_MAX: usize = 1_000;
+/// Different kinds that are remembered; one that is forgotten is stored twice.
+const KINDS_MAX: usize = 1_000;
+
+/// What buckets of one resource with the same limits have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Kind {
+    pub(super) resource: Resource,
+    /// The limits of the slots of a cell.
+    pub(super) limits: Vec<LimitName>,
+}
 
 #[derive(Debug)]
 pub(super) struct Names {
-    sets: Cache<Vec<LimitName>, Arc<[LimitName]>>,
+    kinds: Cache<Kind, Arc<Kind>>,
     /// The configuration that was seen last.
     last: Mutex<Option<Arc<Configuration>>>,
 }
 
 impl Default for Names {
     fn default() -> Self {
-        Self { sets: Cache::new(SETS_MAX), last: Mutex::default() }
+        Self { kinds: Cache::new(KINDS_MAX), last: Mutex::default() }
     }
 }
 
 impl Names {
-    pub(super) fn shared(&self, limits: Vec<LimitName>) -> Arc<[LimitName]> {
-        if let Some(shared) = self.sets.get(&limits) {
+    pub(super) fn shared(&self, kind: Kind) -> Arc<Kind> {
+        if let Some(shared) = self.kinds.get(&kind) {
             return shared;
         }
-        let shared: Arc<[LimitName]> = limits.clone().into();
-        self.sets.insert(limits, shared.clone());
+        let shared = Arc::new(kind.clone());
+        self.kinds.insert(kind, shared.clone());
         shared
     }
 

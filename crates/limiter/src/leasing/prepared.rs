@@ -131,19 +131,18 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
         let engine = &self.limiter.store().engine;
         let key = KeyRef { entity, resource: &self.request.resource };
         // The slots are those that the request was prepared for.
-        let is_as_prepared =
-            |bucket: &Arc<Bucket>| Arc::ptr_eq(&bucket.limits, &first.bucket.limits);
+        let is_as_prepared = |bucket: &Arc<Bucket>| Arc::ptr_eq(&bucket.kind, &first.bucket.kind);
         let entity = if others.is_empty() {
             let take = |bucket: &Arc<Bucket>| {
                 let is_taken =
                     is_as_prepared(bucket) && engine.take(bucket, &first.asks, engine.rough_ms());
-                is_taken.then(|| bucket.id.entity.clone())
+                is_taken.then(|| bucket.entity.clone())
             };
             engine.buckets.with(&key, take)?
         } else {
             let bucket = engine.buckets.get(&key).filter(is_as_prepared)?;
             let is_taken = self.limiter.store().take_held(&self.wants, Some(&bucket));
-            is_taken.then(|| bucket.id.entity.clone())
+            is_taken.then(|| bucket.entity.clone())
         };
         entity.map(|entity| Ticket { prepared: self, from: Source::Other(entity) })
     }
@@ -185,7 +184,7 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     fn with_own(&self, mut wants: Vec<Wants>) -> Vec<Wants> {
         for (want, own) in wants.iter_mut().zip(&self.wants) {
             let (found, own) = (&want.bucket, &own.bucket);
-            let is_same = found.id == own.id && Arc::ptr_eq(&found.limits, &own.limits);
+            let is_same = found.entity == own.entity && Arc::ptr_eq(&found.kind, &own.kind);
             if is_same && !found.cell.is_watched() {
                 want.bucket = own.clone();
             }
@@ -246,7 +245,7 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
         let (store, first) = (limiter.store(), &wants[0]);
         let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
         match store.engine.buckets.get(&key) {
-            Some(bucket) if Arc::ptr_eq(&bucket.limits, &first.bucket.limits) => {
+            Some(bucket) if Arc::ptr_eq(&bucket.kind, &first.bucket.kind) => {
                 store.give_back(first, Some(&bucket));
             }
             _ => store.give_back_part(self.prepared.first_part(entity.clone())),

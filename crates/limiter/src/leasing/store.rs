@@ -12,6 +12,7 @@ use super::bucket::Bucket;
 use super::cell::Ask;
 use super::engine::Spent;
 use super::keys::KeyRef;
+use super::names::Kind;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
@@ -51,7 +52,8 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
             limits.extend(amounts.keys().cloned());
             limits.sort();
             limits.dedup();
-            Bucket::new(id.clone(), self.names.shared(limits))
+            let kind = Kind { resource: id.resource.clone(), limits };
+            Bucket::new(id.entity.clone(), self.names.shared(kind))
         })
     }
 

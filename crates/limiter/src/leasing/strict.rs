@@ -34,10 +34,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                 Extent::Lease => bucket.draft(books, need, &self.settings, times),
                 Extent::SettleAll => bucket.closing_draft(books, times),
             };
-            self.meter.decided(books, bucket);
-            (draft, books.configuration.clone(), books.answered.clone(), open_for)
+            self.meter.decided(books, bucket, times.now);
+            (draft, books.configuration.clone(), books.answered(), open_for)
         });
-        // Whoever has the flight keeps the books open.
+        // Whoever has the turn keeps the books open.
         let Some((draft, configuration, answered, open_for)) = drafted else {
             return Err(AcquireError::Contended { attempts: 0 });
         };
@@ -52,7 +52,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             self.meter.commit_age(open_for);
         }
         let order = Order {
-            bucket: &bucket.id,
+            bucket: &bucket.id(),
             configuration: &configuration,
             wanted: &draft.wanted,
             returned: &draft.returned,
@@ -70,7 +70,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                 self.meter.count(u64::from(!need.is_empty()));
                 self.meter.leased(&done.leased, &draft.returned);
                 if done.path.is_some() {
-                    books.answered = Some(done.id.clone());
+                    books.note_answered(&done.id);
                 }
                 bucket.conclude(
                     books,
@@ -87,7 +87,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                 self.meter.wrote(failed.attempts);
                 match failed.doubt {
                     Some(doubt) if doubt.is_lost => self.meter.ambiguous(),
-                    Some(doubt) => books.unanswered = Some(Box::new((doubt, draft))),
+                    Some(doubt) => books.unfinished().unanswered = Some(Box::new((doubt, draft))),
                     None => bucket.undo(books, &draft, self.times()),
                 }
                 Err(failed.error)
@@ -104,7 +104,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
         let taken = bucket.books().as_mut().and_then(|books| {
-            let unanswered = books.unanswered.take()?;
+            let unanswered = books.unfinished().unanswered.take()?;
             Some((unanswered, books.configuration.clone()))
         });
         let Some((unanswered, configuration)) = taken else { return Ok(Spent::default()) };
@@ -112,7 +112,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let returned = returned_with(&draft, &doubt);
         let nothing = BTreeMap::new();
         let order = Order {
-            bucket: &bucket.id,
+            bucket: &bucket.id(),
             configuration: &configuration,
             wanted: if extent == Extent::Lease { &draft.wanted } else { &nothing },
             returned: &returned,
@@ -127,7 +127,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         match result {
             Ok(done) => {
                 self.meter.leased(&done.leased, &draft.returned);
-                books.answered = Some(done.id.clone());
+                books.note_answered(&done.id);
                 bucket.conclude(
                     books,
                     &draft,
@@ -142,7 +142,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                 self.meter.wrote(failed.attempts);
                 match failed.doubt {
                     Some(doubt) if !doubt.is_lost => {
-                        books.unanswered = Some(Box::new((doubt, draft)))
+                        books.unfinished().unanswered = Some(Box::new((doubt, draft)));
                     }
                     _ => self.meter.ambiguous(),
                 }

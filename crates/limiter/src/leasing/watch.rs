@@ -1,5 +1,6 @@
 //! Looking after what is held: what is too old or not needed goes back, and at the end everything.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use sluicegate_core::BucketId;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
+use super::books::Books;
 use super::bucket::Bucket;
 use super::engine::{Engine, Extent};
 use super::held;
@@ -54,10 +56,12 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
 
     /// Looks at every bucket that holds tokens; drops the right to where there is none any more.
     async fn look(self: &Arc<Self>, looking: &mut Option<OwnedMutexGuard<()>>) {
-        let (since_ms, watched) = (self.now_ms(), self.watched().clone());
+        let (since_ms, watched) = (self.times().now, self.watched().clone());
+        // Now, or noticed by somebody else since the last look.
+        let was_set_back = self.is_set_back.swap(false, Ordering::AcqRel);
         let mut gone = Vec::with_capacity(watched.len());
         for buckets in watched.chunks(LOOKED_AT_ONCE) {
-            gone.extend(buckets.iter().map(|bucket| self.look_at(bucket)));
+            gone.extend(buckets.iter().map(|bucket| self.look_at(bucket, was_set_back)));
             tokio::task::yield_now().await;
         }
         self.make_room(&watched, since_ms);
@@ -73,31 +77,32 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     }
 
     /// Looks at one bucket; true when there is nothing left to look after.
-    fn look_at(self: &Arc<Self>, bucket: &Arc<Bucket>) -> bool {
-        let times = self.times();
+    fn look_at(self: &Arc<Self>, bucket: &Arc<Bucket>, was_set_back: bool) -> bool {
+        let mut times = self.times();
+        times.is_set_back |= was_set_back;
         let mut guard = bucket.books();
         let Some(books) = guard.as_mut() else { return true };
         bucket.catch_up(books, times);
-        self.meter.decided(books, bucket);
+        self.meter.decided(books, bucket, times.now);
         if bucket.is_to_be_settled(books, &self.settings, times.now) {
-            if let Ok(alone) = books.flight.clone().try_lock_owned() {
+            let extent = if books.is_empty(times.now) { Extent::SettleAll } else { Extent::Lease };
+            drop(guard);
+            if let Some(turn) = bucket.try_turn() {
                 let (engine, bucket) = (self.clone(), bucket.clone());
-                let extent = if books.is_empty() { Extent::SettleAll } else { Extent::Lease };
                 tokio::spawn(async move {
-                    let _alone = alone;
+                    let _turn = turn;
                     let deadline = engine.settings.deadline;
                     if let Err(error) = engine.write(&bucket, &[], extent, deadline).await {
-                        tracing::warn!(bucket = %bucket.id, %error, "leased tokens are not settled yet");
+                        tracing::warn!(bucket = %bucket.id(), %error, "leased tokens are not settled yet");
                     }
                 });
             }
             return false;
         }
         // Somebody is about to lease.
-        let is_in_use = Arc::strong_count(&books.flight) > 1;
-        if is_in_use
+        if books.is_in_use()
             || books.has_open(&self.settings)
-            || !books.is_empty()
+            || !books.is_empty(times.now)
             || !bucket.cell.unwatch()
         {
             return false;
@@ -115,9 +120,9 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         bucket: Arc<Bucket>,
         until: Instant,
     ) -> Result<(), AcquireError> {
-        let flight = bucket.books().as_ref().map(|books| books.flight.clone());
-        let Some(flight) = flight else { return Ok(()) };
-        let Ok(_alone) = tokio::time::timeout_at(until, flight.lock_owned()).await else {
+        let turn = bucket.books().as_mut().map(Books::turn);
+        let Some(turn) = turn else { return Ok(()) };
+        let Ok(_turn) = tokio::time::timeout_at(until, bucket.clone().turn(turn)).await else {
             return Err(AcquireError::Contended { attempts: 0 });
         };
         let left = until.saturating_duration_since(Instant::now());
@@ -132,7 +137,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             // A task of its own: whoever stops waiting for it must not lose what is under way.
             let settling = tokio::spawn(self.clone().settle(bucket.clone(), until)).await;
             let gone = |_| Err(AcquireError::Unavailable("the runtime was shut down".into()));
-            settling.unwrap_or_else(gone).map_err(|error| (bucket.id.clone(), error))
+            settling.unwrap_or_else(gone).map_err(|error| (bucket.id(), error))
         });
         let results: Vec<_> =
             futures_util::stream::iter(each).buffer_unordered(SETTLING_MAX).collect().await;

@@ -3,7 +3,9 @@
 
 /// The atomics of the model in the place of the real ones.
 mod sync {
-    pub(super) use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering, fence};
+    pub(super) use loom::sync::atomic::{
+        AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence,
+    };
 }
 
 #[path = "../../src/leasing/cell.rs"]

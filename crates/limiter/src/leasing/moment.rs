@@ -1,0 +1,31 @@
+//! Times of which only the age matters, in half the room.
+
+/// When something was noticed: milliseconds modulo 2³². Ages of up to 24 days are told apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Moment(u32);
+
+impl Moment {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "modulo")]
+    pub(super) fn of(ms: i64) -> Self {
+        Self(ms as u32)
+    }
+
+    /// How long ago it was; 0 for what is still to come.
+    pub(super) fn age_ms(self, now_ms: i64) -> i64 {
+        let age = Self::of(now_ms).0.wrapping_sub(self.0).cast_signed();
+        i64::from(age.max(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_told_across_the_end_of_what_is_counted() {
+        let end = 400 << 32;
+        assert_eq!(Moment::of(end - 5).age_ms(end + 7), 12);
+        assert_eq!(Moment::of(end + 7).age_ms(end - 5), 0, "still to come");
+        assert_eq!(Moment::of(-5).age_ms(7), 12);
+    }
+}
