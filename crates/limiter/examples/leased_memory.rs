@@ -1,8 +1,8 @@
 //! Bytes per key of a leased limiter, by what the process has resident.
 //!
-//! `cargo run --profile bench -p sluicegate --example leased_memory`: a million keys, each with one
-//! limit and one request. The table answers and remembers nothing, and the store behind remembers a
-//! thousand buckets, so that what is counted are the keys of the leases.
+//! `cargo run --profile bench -p sluicegate --example leased_memory`: a million keys, each asked
+//! twice, so that tokens are leased ahead. The table answers and remembers nothing, and the store
+//! behind remembers one bucket, so that what is counted are the keys of the leases.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example that reports")]
 
 use std::time::Duration;
@@ -46,18 +46,24 @@ fn resident_bytes() -> usize {
     kilobytes.parse::<usize>().unwrap() * 1_024
 }
 
-/// Asks once for every key; what that added for each of them.
-async fn bytes_per_key(max_age: Duration, pause: Duration) -> usize {
-    let store = Settings { buckets_max: 1_000, ..Settings::default() };
+/// Asks for every key; what that added for each of them.
+async fn bytes_per_key(limits: usize, max_age: Duration, pause: Duration) -> usize {
+    let store = Settings { buckets_max: 1, ..Settings::default() };
     let store = CompositeStore::with_settings(Forgetful, store);
     let settings = LeaseSettings { max_age, max_keys: KEYS + AT_ONCE, ..LeaseSettings::default() };
     let limiter = LeasedLimiter::leased_with(store, SystemClock, settings);
-    let limits = [Limit::per_minute("rpm", 1_000)];
-    let request = limiter.acquire("user", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();
-    let call = request.prepare().await.unwrap();
+    let names = &["rpm", "tpm"][..limits];
+    let request = names
+        .iter()
+        .fold(limiter.acquire("user", "gpt-4"), |request, name| request.consume(*name, 1));
+    let limits = names.iter().map(|name| Limit::per_minute(*name, 1_000));
+    let call = request.limits(limits).no_cascade().prepare().await.unwrap();
     let ask = async |from: usize| {
         for n in from..from + AT_ONCE {
-            drop(call.acquire_for(&format!("user-{n:09}")).await.unwrap());
+            let entity = format!("user-{n:09}");
+            for _ in 0..2 {
+                drop(call.acquire_for(&entity).await.unwrap());
+            }
         }
         tokio::time::sleep(pause).await;
     };
@@ -73,15 +79,17 @@ async fn bytes_per_key(max_age: Duration, pause: Duration) -> usize {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
-    let kind = std::env::args().nth(1).unwrap_or_default();
-    if kind == "held" {
-        let held = bytes_per_key(Duration::from_secs(36_000), Duration::ZERO).await;
-        println!("{held} bytes for a key of which tokens are held or something is to be settled");
+    if let Some(limits) = std::env::args().nth(1) {
+        let limits = limits.parse().unwrap();
+        let held = bytes_per_key(limits, Duration::from_secs(36_000), Duration::ZERO).await;
+        println!("{held} bytes for a key of which tokens are held, of limits: {limits}");
         return;
     }
-    let idle = bytes_per_key(Duration::from_millis(40), Duration::from_millis(150)).await;
-    println!("{idle} bytes for a key of which nothing is held");
+    let idle = bytes_per_key(1, Duration::from_millis(40), Duration::from_millis(150)).await;
+    println!("{idle} bytes for a key of which nothing is held any more");
     let program = std::env::current_exe().unwrap();
-    // In a process of its own: what was freed stays resident.
-    assert!(std::process::Command::new(program).arg("held").status().unwrap().success());
+    for limits in ["1", "2"] {
+        // In a process of its own: what was freed stays resident.
+        assert!(std::process::Command::new(&program).arg(limits).status().unwrap().success());
+    }
 }
