@@ -59,6 +59,19 @@ async fn a_bucket_begins_with_what_the_store_said_last() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_the_store_says_between_two_outages_is_newer() {
+    let (limiter, table, _) = limiter(OnUnavailable::Local);
+    ask!(limiter, 10).await.unwrap();
+    table.always(Act::Hang);
+    assert_eq!(granted(&limiter, 5).await, 5);
+    table.always(Act::Answer);
+    tokio::time::sleep(PROBED * 2).await;
+    ask!(limiter, 20).await.unwrap();
+    table.always(Act::Hang);
+    assert_eq!(granted(&limiter, 60).await, 60 - 10 - 5 - 20);
+}
+
+#[tokio::test(start_paused = true)]
 async fn limits_that_nobody_here_knows_are_not_made_up() {
     let (limiter, _, _) = away(OnUnavailable::Local).await;
     is_unavailable(limiter.acquire("stranger", "r").consume("rpm", 1).await);
