@@ -36,6 +36,8 @@ pub(crate) fn run() -> Result<()> {
 /// An AWS account on this machine.
 struct Cloud {
     server: Server,
+    /// What the server leaves behind.
+    _left: tempfile::TempDir,
     /// What a shell needs to use it.
     variables: Vec<(String, String)>,
 }
@@ -46,7 +48,9 @@ impl Cloud {
         let url = format!("http://127.0.0.1:{port}");
         let folder = workspace::target_dir().join("stack");
         std::fs::create_dir_all(&folder).context("cannot make a folder")?;
+        let left = tempfile::tempdir_in(&folder).context("cannot make a folder")?;
         let of_server = [
+            ("TMPDIR", &*left.path().to_string_lossy()),
             ("AUTH", "true"),
             ("BIND_HOST", "127.0.0.1"),
             ("GATEWAY_PORT", &port.to_string()),
@@ -72,7 +76,7 @@ impl Cloud {
             ("__SAM_CLI_APP_DIR", &workspace::engines_dir().join("sam-home").to_string_lossy()),
             ("PATH", &path.to_string_lossy()),
         ]);
-        Ok(Self { server, variables })
+        Ok(Self { server, _left: left, variables })
     }
 }
 

@@ -17,6 +17,7 @@ const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// The port is free when it is chosen and may be taken when it is used.
 const ATTEMPTS: u32 = 3;
+const LOG: &str = "log";
 
 /// Whether it asks what its callers may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +30,8 @@ pub(crate) enum Permissions {
 pub(crate) struct MiniStack {
     child: Child,
     port: u16,
-    log: tempfile::NamedTempFile,
+    /// Its log, and what it leaves behind.
+    folder: tempfile::TempDir,
 }
 
 impl MiniStack {
@@ -42,7 +44,7 @@ impl MiniStack {
         }
         let mut engine = Self::spawn(permissions);
         if !engine.answers().await {
-            let log = std::fs::read_to_string(engine.log.path()).unwrap_or_default();
+            let log = std::fs::read_to_string(engine.folder.path().join(LOG)).unwrap_or_default();
             panic!("MiniStack does not answer on port {}; its log:\n{log}", engine.port);
         }
         engine
@@ -60,9 +62,11 @@ impl MiniStack {
             binary.display()
         );
         let port = free_port();
-        let log = tempfile::NamedTempFile::new().unwrap();
-        let output = || Stdio::from(File::options().append(true).open(log.path()).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join(LOG);
+        let output = || Stdio::from(File::options().create(true).append(true).open(&log).unwrap());
         let child = dying_with_this_thread(binary)
+            .env("TMPDIR", folder.path())
             .env("BIND_HOST", "127.0.0.1")
             .env("GATEWAY_PORT", port.to_string())
             .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"))
@@ -72,7 +76,7 @@ impl MiniStack {
             .stderr(output())
             .spawn()
             .unwrap();
-        Self { child, port, log }
+        Self { child, port, folder }
     }
 
     /// Waits until it does; `false` when it ended or takes too long.
