@@ -1,4 +1,4 @@
-//! Names of limits that many buckets share: one copy for all of them.
+//! What many buckets share, in one copy: names, and the configuration that was seen last.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

@@ -131,7 +131,7 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
         let engine = &self.limiter.store().engine;
         let key = KeyRef { entity, resource: &self.request.resource };
         // The slots are those that the request was prepared for.
-        let is_as_prepared = |bucket: &Arc<Bucket>| Arc::ptr_eq(&bucket.kind, &first.bucket.kind);
+        let is_as_prepared = |bucket: &Arc<Bucket>| bucket.kind == first.bucket.kind;
         let entity = if others.is_empty() {
             let take = |bucket: &Arc<Bucket>| {
                 let is_taken =
@@ -184,7 +184,7 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     fn with_own(&self, mut wants: Vec<Wants>) -> Vec<Wants> {
         for (want, own) in wants.iter_mut().zip(&self.wants) {
             let (found, own) = (&want.bucket, &own.bucket);
-            let is_same = found.entity == own.entity && Arc::ptr_eq(&found.kind, &own.kind);
+            let is_same = found.entity == own.entity && found.kind == own.kind;
             if is_same && !found.cell.is_watched() {
                 want.bucket = own.clone();
             }
@@ -245,7 +245,7 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
         let (store, first) = (limiter.store(), &wants[0]);
         let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
         match store.engine.buckets.get(&key) {
-            Some(bucket) if Arc::ptr_eq(&bucket.kind, &first.bucket.kind) => {
+            Some(bucket) if bucket.kind == first.bucket.kind => {
                 store.give_back(first, Some(&bucket));
             }
             _ => store.give_back_part(self.prepared.first_part(entity.clone())),
