@@ -143,3 +143,24 @@ async fn a_ticket_of_a_bucket_that_was_forgotten_gives_back() {
     assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
     assert_eq!(consumed(&table, "u1").await, kept);
 }
+
+#[tokio::test(start_paused = true)]
+async fn anothers_tokens_are_found_however_many_resources_were_asked_for() {
+    let table = Counted::new(1);
+    let limiter = strict(&table);
+    let ask = |resource: String| {
+        limiter.acquire("u0", resource).consume("rps", 1).limits(ample()).no_cascade()
+    };
+    for n in 0..2_000 {
+        drop(ask(format!("r{n}")).await.unwrap());
+    }
+    let call = ask("r".into()).prepare().await.unwrap();
+    for n in 2_000..4_000 {
+        drop(ask(format!("r{n}")).await.unwrap());
+    }
+    for _ in 0..50 {
+        drop(call.acquire_for("u1").await.unwrap());
+        tokio::time::sleep(SECOND / 1_000).await;
+    }
+    assert!(call.try_acquire_for("u1").is_some());
+}
