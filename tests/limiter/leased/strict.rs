@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{Counted, Mortal, SECOND, consumed, leased};
 use crate::simulated::Simulated;
+use crate::support::{Engine as _, bucket, name};
 
 pub(crate) struct Process {
     pub(crate) limiter: LeasedLimiter<CompositeStore<Mortal>, Simulated>,
@@ -157,4 +158,21 @@ async fn an_idle_process_holds_nothing() {
     assert_eq!(consumed(&table, "u0").await, i64::try_from(admitted(&processes)).unwrap());
     tokio::time::sleep(5 * SECOND).await;
     assert_eq!(table.writes(), writes);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_no_more_requests_than_it_may_be_though_they_are_small() {
+    let table = Counted::new(1);
+    let clock = Simulated { start: Instant::now(), off_ms: 0 };
+    let limiter = leased(table.clone(), clock, LeaseSettings { max: 10, ..Default::default() });
+    for asked in 1..=200 {
+        let request = limiter.acquire("u0", "r").consume_milli("rps", 1).limits([minute()]);
+        request.no_cascade().await.unwrap();
+        let image = table.memory().image(&bucket("u0", "r")).await.unwrap();
+        let leased = image.limits[&name("rps")].consumed.get();
+        // One lease, and one that was made ahead of need.
+        assert!(leased <= asked + 20, "{leased} for {asked} millitokens");
+        tokio::time::sleep(SECOND / 1_000).await;
+    }
+    assert!(table.writes() < 100, "{} writes", table.writes());
 }

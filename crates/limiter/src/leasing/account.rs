@@ -11,7 +11,6 @@ use super::moment::Moment;
 
 /// A rate is observed for at least so small a part of the time for which it is to hold.
 const SHORTEST: i64 = 20;
-const MILLI: u64 = 1_000;
 
 /// Tokens of one lease that are still in the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,8 +19,8 @@ struct Held {
     until_ms: i64,
 }
 
-/// The account of one limit of one bucket, amounts in millitokens where nothing else is said. There
-/// may be one for every user: what only sizes a lease is as coarse as that allows.
+/// The account of one limit of one bucket, amounts in millitokens. There may be one for every user:
+/// what only sizes a lease is as coarse as that allows.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     /// The oldest first; most of the time there is one. The newest stays when it is too old: it says
@@ -36,10 +35,10 @@ pub(super) struct Account {
     observed_at: Moment,
     /// Handed out per millisecond.
     rate: f32,
-    /// The size of the last lease, in tokens.
-    last: u32,
-    /// The largest request, in tokens.
-    unit: u32,
+    /// The size of the last lease.
+    last: f32,
+    /// The largest request.
+    unit: f32,
     takes: u32,
 }
 
@@ -182,31 +181,26 @@ impl Account {
     }
 
     /// What is handed out in so many milliseconds.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the cast saturates, and the rate is not negative"
-    )]
     pub(super) fn expected(&self, horizon_ms: i64) -> u64 {
-        (self.rate * float(horizon_ms)) as u64
+        whole(self.rate * float(horizon_ms))
     }
 
     /// The size of the last lease.
     pub(super) fn last(&self) -> u64 {
-        milli(self.last)
+        whole(self.last)
     }
 
     pub(super) fn set_last(&mut self, milli: u64) {
-        self.last = tokens(milli);
+        self.last = float(signed(milli));
     }
 
     /// The largest request so far.
     pub(super) fn unit(&self) -> u64 {
-        milli(self.unit)
+        whole(self.unit)
     }
 
     pub(super) fn note_asked(&mut self, milli: u64) {
-        self.unit = self.unit.max(tokens(milli));
+        self.unit = self.unit.max(float(signed(milli)));
     }
 
     /// Takes since the last call.
@@ -224,18 +218,18 @@ pub(super) fn unsigned(milli: i64) -> u64 {
     u64::try_from(milli).unwrap_or(0)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "a rate needs no more precision")]
+#[expect(clippy::cast_precision_loss, reason = "sizes and rates need no more precision")]
 fn float(number: i64) -> f32 {
     number as f32
 }
 
-/// Whole tokens, the last one begun.
-fn tokens(milli: u64) -> u32 {
-    u32::try_from(milli.div_ceil(MILLI)).unwrap_or(u32::MAX)
-}
-
-fn milli(tokens: u32) -> u64 {
-    u64::from(tokens) * MILLI
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the cast saturates, and no size or rate is negative"
+)]
+fn whole(number: f32) -> u64 {
+    number as u64
 }
 
 #[cfg(test)]
