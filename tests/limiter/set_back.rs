@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sluicegate::{
-    AcquireError, Clock, CompositeStore, DynamoTable, EpochMillis, LeaseSettings, Limit, Limiter,
-    LimitsScope, TestClock,
+    AcquireError, Clock, CompositeStore, DynamoTable, EpochMillis, LeaseMode, LeaseSettings, Limit,
+    Limiter, LimitsScope, TestClock,
 };
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 use tokio::time::Instant;
@@ -77,6 +77,29 @@ async fn what_was_leased_by_a_clock_that_was_ahead_is_not_handed_out() {
     assert_eq!(held(), [true; 3], "nobody has looked");
     tokio::time::sleep(SECOND * 3 / 10).await;
     assert_eq!(held(), [false; 3]);
+}
+
+/// The table takes longer than tokens may be handed out: what comes back with an answer is too old.
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_before_the_clock_was_set_back_is_no_younger_for_it() {
+    for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 10 }] {
+        let clock = Settable { start: Instant::now(), off_ms: Arc::default() };
+        let max_age = SECOND / 10;
+        let settings = LeaseSettings { mode, max_age, ..LeaseSettings::default() };
+        let limiter = leased(Counted::new(300), clock.clone(), settings);
+        let request = limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade();
+        let call = request.prepare().await.unwrap();
+        for _ in 0..5 {
+            drop(call.acquire().await.unwrap());
+        }
+        let set_back = async {
+            tokio::time::sleep(SECOND / 1_000).await;
+            clock.off_ms.store(-HOUR_MS, Ordering::Relaxed);
+        };
+        let (asked, ()) = tokio::join!(call.acquire(), set_back);
+        drop(asked.unwrap());
+        assert!(call.try_acquire().is_none(), "{mode:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use sluicegate_core::{Amounts, CompositeBucket, LimitName, Millitokens, Wanted, 
 use tokio::time::Instant;
 
 use super::account::{Account, signed, unsigned};
-use super::books::{Books, Commit};
+use super::books::{Books, Commit, Times};
 use super::bucket::Bucket;
 use super::cell::{Ask, POOL_MAX, Took};
 use super::engine::{Engine, Extent, Spent};
@@ -44,11 +44,11 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         // One that was not answered, and one of what was handed out since.
         for _ in 0..2 {
             let left = until.saturating_duration_since(Instant::now());
-            let asked_at_ms = self.now_ms();
+            let asked = self.times();
             let Some((committed, image)) = self.commit_once(bucket, left).await? else { break };
             spent.add(committed);
             if extent == Extent::Lease {
-                self.grant(bucket, image.as_deref(), threshold, asked_at_ms);
+                self.grant(bucket, image.as_deref(), threshold, asked);
             }
         }
         if need.is_empty() || self.takes(bucket, need) {
@@ -68,10 +68,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             last: None,
             deadline: until.saturating_duration_since(Instant::now()),
         };
-        let asked_at_ms = self.now_ms();
+        let asked = self.times();
         let (image, read_units) = self.store.look(&order, &self.clock).await?;
         spent.read_units += read_units;
-        self.grant(bucket, image.as_deref(), threshold, asked_at_ms);
+        self.grant(bucket, image.as_deref(), threshold, asked);
         if self.takes(bucket, need) {
             return Ok(spent);
         }
@@ -82,7 +82,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             Ok(done) => {
                 self.meter.count(1);
                 // What is in the pools was granted on the balance before it.
-                self.grant(bucket, done.image.as_deref(), threshold, asked_at_ms);
+                self.grant(bucket, done.image.as_deref(), threshold, asked);
                 spent.add(self.spent(done));
                 Ok(spent)
             }
@@ -161,14 +161,16 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         bucket: &Bucket,
         image: Option<&CompositeBucket>,
         threshold: u32,
-        asked_at_ms: i64,
+        asked: Times,
     ) {
         let mut books = bucket.books();
         let Some(books) = books.as_mut() else { return };
         let times = self.times();
         bucket.catch_up(books, times);
         let threshold = u64::from(threshold).saturating_mul(1_000).min(POOL_MAX / 4);
-        let until_ms = asked_at_ms.saturating_add(self.settings.max_age_ms());
+        let max_age_ms = self.settings.max_age_ms();
+        let until_ms = asked.now.saturating_add(max_age_ms);
+        let until_ms = times.until_ms(&asked, until_ms, max_age_ms);
         let nothing = Amounts::new();
         let standings = standings(image, &nothing, &books.configuration, self.clock.now());
         for index in 0..books.accounts.len() {

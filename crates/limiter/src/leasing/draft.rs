@@ -23,7 +23,7 @@ pub(super) struct Draft {
     pub(super) used: Amounts,
     /// What of `returned` may still be handed out, and until when, if the write is not done.
     withdrawn: Vec<(usize, u64, i64)>,
-    asked_at_ms: i64,
+    asked: Times,
 }
 
 impl Draft {
@@ -44,7 +44,7 @@ impl Bucket {
     ) -> Draft {
         let is_due = self.cell.is_due(times.now);
         self.catch_up(books, times);
-        let mut draft = Draft { asked_at_ms: times.now, ..Draft::default() };
+        let mut draft = Draft { asked: times, ..Draft::default() };
         let horizon = settings.max_age_ms() / 2 * 3;
         for (index, account) in books.accounts.iter_mut().enumerate() {
             let (limit, pool) = (&self.kind.limits[index], &self.cell.slots[index].pool);
@@ -79,7 +79,7 @@ impl Bucket {
     /// Everything that is held, to be settled.
     pub(super) fn closing_draft(&self, books: &mut Books, times: Times) -> Draft {
         self.catch_up(books, times);
-        let mut draft = Draft { asked_at_ms: times.now, ..Draft::default() };
+        let mut draft = Draft { asked: times, ..Draft::default() };
         for (index, account) in books.accounts.iter_mut().enumerate() {
             let (milli, until_ms) = account.withdraw(&self.cell.slots[index].pool, 0);
             draft.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
@@ -112,7 +112,8 @@ impl Bucket {
         times: Times,
     ) {
         books.begin_open(times.now);
-        let until_ms = draft.asked_at_ms.saturating_add(max_age_ms);
+        let until_ms = draft.asked.now.saturating_add(max_age_ms);
+        let until_ms = times.until_ms(&draft.asked, until_ms, max_age_ms);
         if !need.is_empty() {
             books.used_at = Moment::of(times.now);
         }
@@ -139,7 +140,7 @@ impl Bucket {
     }
 
     /// Takes back what a write that was not done would have settled.
-    pub(super) fn undo(&self, books: &mut Books, draft: &Draft, times: Times) {
+    pub(super) fn undo(&self, books: &mut Books, draft: &Draft, max_age_ms: i64, times: Times) {
         books.begin_open(times.now);
         for (index, account) in books.accounts.iter_mut().enumerate() {
             let of =
@@ -150,7 +151,8 @@ impl Bucket {
         for (index, milli, until_ms) in &draft.withdrawn {
             let account = &mut books.accounts[*index];
             account.retired -= milli;
-            self.put(account, *index, *milli, *until_ms);
+            let until_ms = times.until_ms(&draft.asked, *until_ms, max_age_ms);
+            self.put(account, *index, *milli, until_ms);
         }
         self.catch_up(books, times);
     }
@@ -170,4 +172,41 @@ fn size(account: &Account, expected: u64, settings: &LeaseSettings) -> u64 {
 
 fn amount(milli: u64) -> Millitokens {
     Millitokens::saturating(signed(milli).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sluicegate_core::{EntityId, Resource};
+
+    use super::*;
+    use crate::leasing::names::Kind;
+
+    const MAX_AGE_MS: i64 = 1_000;
+    const HOUR_MS: i64 = 3_600_000;
+
+    /// What is left in the pool of five tokens, leased at 0 and taken out at a time by a write that is
+    /// undone at another.
+    fn left_after_undo(drafted: Times, undone: Times) -> u64 {
+        let (resource, limits) =
+            (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
+        let bucket = Bucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
+        let mut books = Books::new(1, Arc::default(), 0);
+        bucket.put(&mut books.accounts[0], 0, 5_000, MAX_AGE_MS);
+        let need = [Ask { slot: 0, milli: 7_000 }];
+        let draft = bucket.draft(&mut books, &need, &LeaseSettings::default(), drafted);
+        assert_eq!(bucket.cell.slots[0].pool.tokens(), 0);
+        bucket.undo(&mut books, &draft, MAX_AGE_MS, undone);
+        bucket.cell.slots[0].pool.tokens()
+    }
+
+    #[test]
+    fn what_a_write_did_not_settle_is_no_younger_for_a_clock_that_was_set_back() {
+        let at = |now, set_backs| Times { now, set_backs, ..Times::default() };
+        assert_eq!(left_after_undo(at(100, 0), at(200, 0)), 5_000);
+        assert_eq!(left_after_undo(at(100, 0), at(200 - HOUR_MS, 1)), 0, "while it was under way");
+        let unseen = [100, 200].map(|ms| at(ms - HOUR_MS, 1));
+        assert_eq!(left_after_undo(unseen[0], unseen[1]), 0, "nobody has looked");
+    }
 }

@@ -34,11 +34,19 @@ pub(super) struct Engine<S, C> {
     is_shut: AtomicBool,
     /// How long a write takes, in milliseconds.
     write_ms: AtomicI64,
-    /// What the clock said last.
-    seen_ms: Mutex<i64>,
+    seen: Mutex<Seen>,
     /// The clock was set back since somebody looked.
     pub(super) is_set_back: AtomicBool,
     pub(super) meter: Meter,
+}
+
+/// What was seen of the clock.
+#[derive(Debug)]
+struct Seen {
+    /// What it said last.
+    ms: i64,
+    /// How often that was less than before.
+    set_backs: u32,
 }
 
 /// What a need was met with.
@@ -80,7 +88,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             evicting: Arc::default(),
             is_shut: AtomicBool::new(false),
             write_ms: AtomicI64::new(0),
-            seen_ms: Mutex::new(i64::MIN),
+            seen: Mutex::new(Seen { ms: i64::MIN, set_backs: 0 }),
             is_set_back: AtomicBool::new(false),
             meter: Meter::default(),
         }
@@ -101,15 +109,16 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let lead = 2 * self.write_ms.load(Ordering::Relaxed) + 2;
         let lead = lead.min(self.settings.max_age_ms() / 4);
         // Asked under the lock: what another has seen meanwhile is no setting back.
-        let mut seen_ms = self.seen_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.now_ms();
-        let is_set_back = now < *seen_ms;
-        *seen_ms = now;
+        let is_set_back = now < seen.ms;
+        seen.ms = now;
         if is_set_back {
+            seen.set_backs = seen.set_backs.wrapping_add(1);
             // Of all that is held, at the next look.
             self.is_set_back.store(true, Ordering::Release);
         }
-        Times { now, lead, is_set_back }
+        Times { now, lead, is_set_back, set_backs: seen.set_backs }
     }
 
     pub(super) fn watched(&self) -> MutexGuard<'_, Vec<Arc<Bucket>>> {

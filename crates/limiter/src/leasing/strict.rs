@@ -44,7 +44,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let counting = counting(accounting, &draft);
         if !draft.is_worth_a_write(counting) {
             if let Some(books) = bucket.books().as_mut() {
-                bucket.undo(books, &draft, times);
+                bucket.undo(books, &draft, self.settings.max_age_ms(), times);
             }
             return Ok(spent);
         }
@@ -88,7 +88,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                 match failed.doubt {
                     Some(doubt) if doubt.is_lost => self.meter.ambiguous(),
                     Some(doubt) => books.unfinished().unanswered = Some(Box::new((doubt, draft))),
-                    None => bucket.undo(books, &draft, self.times()),
+                    None => bucket.undo(books, &draft, self.settings.max_age_ms(), self.times()),
                 }
                 Err(failed.error)
             }
