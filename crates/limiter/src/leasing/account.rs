@@ -168,6 +168,10 @@ impl Account {
     /// Observes how fast tokens are handed out; what that comes to in `horizon_ms`. A rate that
     /// rises is believed at once, one that falls as much as the time it was seen for is of `horizon_ms`.
     pub(super) fn expect(&mut self, now_ms: i64, horizon_ms: i64) -> u64 {
+        if self.observed_at.is_to_come(now_ms) {
+            // The clock was set: nobody knows in what time this was handed out.
+            (self.observed_at, self.since) = (Moment::of(now_ms), 0.0);
+        }
         let (elapsed, shortest) = (self.observed_at.age_ms(now_ms), horizon_ms / SHORTEST);
         let seen = self.since.max(0.0) / float(elapsed.max(shortest).max(1));
         if elapsed >= shortest {
@@ -330,5 +334,17 @@ mod tests {
         assert_eq!(account.expect(100, 1_000), 5_000 + 4_500);
         assert_eq!(account.expect(600, 1_000), 4_750);
         assert_eq!(account.expect(1_600, 1_000), 0);
+    }
+
+    #[test]
+    fn a_rate_is_observed_by_a_clock_that_was_set() {
+        const HOUR_MS: i64 = 3_600_000;
+        for set_ms in [-HOUR_MS, 30 * 24 * HOUR_MS] {
+            let mut account = Account::new(0);
+            for ms in 1..1_000 {
+                account.hand_out(1);
+                assert!(account.expect(set_ms + ms, 1_000) <= 1_000, "set by {set_ms} ms, {ms}");
+            }
+        }
     }
 }

@@ -12,8 +12,16 @@ impl Moment {
 
     /// How long ago it was; 0 for what is still to come.
     pub(super) fn age_ms(self, now_ms: i64) -> i64 {
-        let age = Self::of(now_ms).0.wrapping_sub(self.0).cast_signed();
-        i64::from(age.max(0))
+        self.since_ms(now_ms).max(0)
+    }
+
+    /// Whether it is still to come, as after a clock was set.
+    pub(super) fn is_to_come(self, now_ms: i64) -> bool {
+        self.since_ms(now_ms) < 0
+    }
+
+    fn since_ms(self, now_ms: i64) -> i64 {
+        Self::of(now_ms).0.wrapping_sub(self.0).cast_signed().into()
     }
 }
 
