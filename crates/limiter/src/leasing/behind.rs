@@ -224,6 +224,7 @@ impl Bucket {
 
     /// Nothing more is handed out of what is known.
     fn drop_pools(&self, books: &mut Books, now_ms: i64) {
+        books.begin_open(now_ms);
         for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
             account.catch_up(&slot.pool, now_ms);
             account.fill(&slot.pool, 0, now_ms.saturating_sub(1));
@@ -245,5 +246,28 @@ fn not_committed(error: AdjustError) -> AcquireError {
         AdjustError::InvalidRequest(error) => error.into(),
         AdjustError::Contended => AcquireError::Contended { attempts: 0 },
         error => AcquireError::Unavailable(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sluicegate_core::{EntityId, Resource};
+
+    use super::*;
+    use crate::leasing::names::Kind;
+
+    #[test]
+    fn what_is_noticed_at_the_end_is_open_since_then() {
+        let (resource, limits) =
+            (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
+        let bucket = Bucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
+        let mut books = Books::new(1, Arc::default(), 0);
+        books.accounts[0].fill(&bucket.cell.slots[0].pool, 10, 1_000);
+        bucket.tell(&books, Times::default());
+        assert_ne!(bucket.cell.take(&[Ask { slot: 0, milli: 1 }], 0), Took::Nothing);
+        bucket.drop_pools(&mut books, 500);
+        assert_eq!((books.accounts[0].used, books.open_for_ms(500)), (1, Some(0)));
     }
 }
