@@ -213,12 +213,11 @@ impl Bucket {
 
     /// What was to be committed is to be committed by another.
     fn undo_commit(&self, books: &mut Books, now_ms: i64) {
-        for (limit, index) in self.kind.limits.iter().zip(0..) {
-            let in_flight = books.committing(limit);
-            let account: &mut Account = &mut books.accounts[index];
+        let Some(commit) = books.unfinished().commit.take() else { return };
+        for (limit, account) in self.kind.limits.iter().zip(&mut books.accounts) {
+            let in_flight = commit.amounts.get(limit).map_or(0, |milli| milli.get());
             account.used = account.used.saturating_add(in_flight);
         }
-        books.unfinished().commit = None;
         books.reopen(now_ms);
     }
 

@@ -68,8 +68,8 @@ pub(super) struct Times {
 }
 
 impl Times {
-    /// Until when tokens may be handed out that lasted until then when they were `asked` for, or taken
-    /// out of a pool: no longer when the clock was set back since, or had been and nobody had looked.
+    /// The end of tokens that were asked for, or taken out of a pool, at `asked`: it is past when the
+    /// clock was set back since, or had been and nobody had looked.
     pub(super) fn until_ms(&self, asked: &Self, until_ms: i64, max_age_ms: i64) -> i64 {
         let is_of_another_clock =
             asked.set_backs != self.set_backs || until_ms > asked.now.saturating_add(max_age_ms);
