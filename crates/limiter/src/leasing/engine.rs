@@ -26,8 +26,9 @@ pub(super) struct Engine<S, C> {
     pub(super) buckets: Buckets,
     /// Those that hold tokens or have something to settle.
     pub(super) watched: Mutex<Vec<Arc<Bucket>>>,
-    /// Whoever looks has it: a task that ends with its runtime gives it back.
-    pub(super) looking: Arc<tokio::sync::Mutex<()>>,
+    /// Whoever looks has it, with how often the clock had been set back at the last look: a task
+    /// that ends with its runtime gives it back.
+    pub(super) looking: Arc<tokio::sync::Mutex<u32>>,
     /// Requests of keys that there was no room for, since somebody looked.
     pub(super) turned_away: AtomicUsize,
     pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
@@ -35,8 +36,6 @@ pub(super) struct Engine<S, C> {
     /// How long a write takes, in milliseconds.
     write_ms: AtomicI64,
     seen: Mutex<Seen>,
-    /// The clock was set back since somebody looked.
-    pub(super) is_set_back: AtomicBool,
     pub(super) meter: Meter,
 }
 
@@ -89,7 +88,6 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             is_shut: AtomicBool::new(false),
             write_ms: AtomicI64::new(0),
             seen: Mutex::new(Seen { ms: i64::MIN, set_backs: 0 }),
-            is_set_back: AtomicBool::new(false),
             meter: Meter::default(),
         }
     }
@@ -115,8 +113,6 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         seen.ms = now;
         if is_set_back {
             seen.set_backs = seen.set_backs.wrapping_add(1);
-            // Of all that is held, at the next look.
-            self.is_set_back.store(true, Ordering::Release);
         }
         Times { now, lead, is_set_back, set_backs: seen.set_backs }
     }

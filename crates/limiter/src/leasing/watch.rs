@@ -55,16 +55,18 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     }
 
     /// Looks at every bucket that holds tokens; drops the right to where there is none any more.
-    async fn look(self: &Arc<Self>, looking: &mut Option<OwnedMutexGuard<()>>) {
-        let (since_ms, watched) = (self.times().now, self.watched().clone());
+    async fn look(self: &Arc<Self>, looking: &mut Option<OwnedMutexGuard<u32>>) {
+        let (times, watched) = (self.times(), self.watched().clone());
         // Now, or noticed by somebody else since the last look.
-        let was_set_back = self.is_set_back.swap(false, Ordering::AcqRel);
+        let was_set_back = looking.as_deref_mut().is_some_and(|set_backs| {
+            std::mem::replace(set_backs, times.set_backs) != times.set_backs
+        });
         let mut gone = Vec::with_capacity(watched.len());
         for buckets in watched.chunks(LOOKED_AT_ONCE) {
             gone.extend(buckets.iter().map(|bucket| self.look_at(bucket, was_set_back)));
             tokio::task::yield_now().await;
         }
-        self.make_room(&watched, since_ms);
+        self.make_room(&watched, times.now);
         let mut watched = self.watched();
         // One that is watched anew is at the end as well.
         let mut gone = gone.into_iter();
