@@ -36,9 +36,8 @@ pub(crate) struct Args {
     /// Seconds of 50,000 leased acquires each, for which the writes are counted at the engine.
     #[arg(long, default_value_t = 10)]
     write_seconds: u64,
-    /// Of how many buckets, where they are more than one. A thousand want 880 writes a second,
-    /// each answered within a second, beside the load on the same machine.
-    #[arg(long, default_value_t = 100)]
+    /// Of how many buckets, where they are more than one. A thousand want 880 writes a second.
+    #[arg(long, default_value_t = 1_000)]
     write_keys: u32,
     /// Acquires in one run of `sluicegate local`: the last 10,000 are to be as fast as the first.
     #[arg(long, default_value_t = 200_000)]

@@ -1,11 +1,12 @@
 //! Writes counted at the engine, by the table's stream, for each acquire; in real time over HTTP.
 //!
 //! `SLUICEGATE_TEST_WRITES_SECONDS` sets for how long is asked, `SLUICEGATE_TEST_WRITES_KEYS` of how
-//! many buckets; more than 100 want an engine that is optimised, on a machine of its own.
+//! many buckets; more than 100 want an engine that is optimised.
 
 use std::time::{Duration, Instant};
 
 use sluicegate::{CompositeStore, DynamoTable, LeaseSettings, LeasedLimiter, SystemClock};
+use sluicegate_local::{EmbeddedEngine, Storage};
 use sluicegate_testkit::{EngineKind, RunningEngine};
 
 use super::writes::{load, prepared, zipf};
@@ -27,7 +28,9 @@ fn asked(variable: &str) -> Option<u64> {
 async fn acquires_per_write(what: &str, who: impl Fn() -> usize, gives_back: bool) -> f64 {
     static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     let _alone = TURN.lock().await;
-    let engine = RunningEngine::start(EngineKind::Embedded).await;
+    // In memory each write would take longer than the one before.
+    let embedded = EmbeddedEngine::start(Storage::Temporary).await.unwrap();
+    let engine = RunningEngine::start(EngineKind::Endpoint(embedded.endpoint_url())).await;
     let table = DynamoTable::new(engine.client(), engine.create_table().await);
     let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
     let store = CompositeStore::on(table);
