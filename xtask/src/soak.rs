@@ -104,6 +104,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "leased"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_LEASE_SECONDS", args.lease_seconds.to_string());
+        process::run(&mut cargo)
+    })?;
+    // On a machine of their own: they are to keep a pace.
+    stages.run("writes", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "leased::served"]);
+        cargo.args(["--", "--nocapture", "--test-threads", "1"]);
         cargo.env("SLUICEGATE_TEST_WRITES_SECONDS", args.write_seconds.to_string());
         cargo.env("SLUICEGATE_TEST_WRITES_KEYS", args.write_keys.to_string());
         process::run(&mut cargo)
