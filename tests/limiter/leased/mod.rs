@@ -8,6 +8,7 @@ mod lost;
 mod processes;
 pub(crate) mod room;
 mod served;
+mod slow;
 mod stores;
 mod strict;
 mod writes;

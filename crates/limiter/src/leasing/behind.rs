@@ -41,17 +41,18 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         {
             bucket.drop_pools(books, self.now_ms());
         }
+        let mut asked = self.times();
         // One that was not answered, and one of what was handed out since.
         for _ in 0..2 {
             let left = until.saturating_duration_since(Instant::now());
-            let asked = self.times();
+            asked = self.times();
             let Some((committed, image)) = self.commit_once(bucket, left).await? else { break };
             spent.add(committed);
             if extent == Extent::Lease {
                 self.grant(bucket, image.as_deref(), threshold, asked);
             }
         }
-        if need.is_empty() || self.takes(bucket, need) {
+        if need.is_empty() || takes(bucket, need, asked) {
             return Ok(spent);
         }
         let Some(configuration) = bucket.books().as_ref().map(|books| books.configuration.clone())
@@ -72,7 +73,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let (image, read_units) = self.store.look(&order, &self.clock).await?;
         spent.read_units += read_units;
         self.grant(bucket, image.as_deref(), threshold, asked);
-        if self.takes(bucket, need) {
+        if takes(bucket, need, asked) {
             return Ok(spent);
         }
         // More than the threshold, or more than is there.
@@ -95,10 +96,6 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                 Err(failed.error)
             }
         }
-    }
-
-    fn takes(&self, bucket: &Bucket, need: &[Ask]) -> bool {
-        bucket.cell.take(need, self.rough_ms()) != Took::Nothing
     }
 
     /// One commit, if there is anything to commit: what it took and the balance after it.
@@ -188,6 +185,11 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         }
         bucket.tell(books, times);
     }
+}
+
+/// Takes what the store was asked for, however long that took.
+fn takes(bucket: &Bucket, need: &[Ask], asked: Times) -> bool {
+    bucket.cell.take(need, asked.now) != Took::Nothing
 }
 
 impl Bucket {

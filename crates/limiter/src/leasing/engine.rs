@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::books::{Books, Times};
-use super::bucket::Bucket;
+use super::bucket::{Bucket, Turn};
 use super::cell::{Ask, Took};
 use super::held::Buckets;
 use super::metrics::Meter;
@@ -63,6 +63,36 @@ struct Renewing(Arc<Bucket>);
 impl Drop for Renewing {
     fn drop(&mut self) {
         self.0.cell.is_renewing.store(false, Ordering::Release);
+    }
+}
+
+/// A request that waits for a write. What it is served with and nobody takes is given back.
+struct Place<'a, S: Lessor, C: Clock> {
+    engine: &'a Arc<Engine<S, C>>,
+    bucket: &'a Arc<Bucket>,
+    asks: &'a [Ask],
+    configuration: &'a Arc<Configuration>,
+    is_served: oneshot::Receiver<()>,
+}
+
+impl<S: Lessor, C: Clock> Place<'_, S, C> {
+    /// The right to write; `None`: the write of another has served it.
+    async fn turn(mut self, turn: Arc<tokio::sync::Mutex<()>>) -> Option<Turn> {
+        let turn = tokio::select! {
+            Ok(()) = &mut self.is_served => return None,
+            turn = self.bucket.clone().turn(turn) => turn,
+        };
+        // Whoever had it before may have said so before leaving it.
+        self.is_served.try_recv().is_err().then_some(turn)
+    }
+}
+
+impl<S: Lessor, C: Clock> Drop for Place<'_, S, C> {
+    fn drop(&mut self) {
+        self.is_served.close();
+        if self.is_served.try_recv().is_ok() {
+            self.engine.put_back(self.bucket, self.asks, self.configuration);
+        }
     }
 }
 
@@ -170,10 +200,13 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
         let start = Instant::now();
-        let turn = self.watch(bucket, configuration, Books::turn)?;
+        let since_ms = self.now_ms();
+        let wait = |books: &mut Books| (books.turn(), books.wait(asks, since_ms));
+        let (turn, is_served) = self.watch(bucket, configuration, wait)?;
         self.meter.waited();
         let half = start + until.saturating_duration_since(start) / 2;
-        let mut turn = std::pin::pin!(bucket.clone().turn(turn));
+        let place = Place { engine: self, bucket, asks, configuration, is_served };
+        let mut turn = std::pin::pin!(place.turn(turn));
         let (turn, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
             Ok(turn) => (Ok(turn), false),
             Err(_) if bucket.was_answered_since(start) => {
@@ -183,6 +216,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         };
         let contended = || AcquireError::Contended { attempts: 0 };
         let Ok(turn) = turn else { return Some(Err(contended())) };
+        let Some(turn) = turn else { return Some(Ok(Spent::default())) };
         if self.is_shut() {
             return None;
         }
@@ -295,10 +329,11 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                 self.commit(bucket, need, extent, threshold, deadline).await
             }
         };
-        if !matches!(result, Err(AcquireError::Unavailable(_)))
-            && let Some(books) = bucket.books().as_mut()
-        {
-            books.unfinished().answered_at = Some(Instant::now());
+        if let Some(books) = bucket.books().as_mut() {
+            if !matches!(result, Err(AcquireError::Unavailable(_))) {
+                books.unfinished().answered_at = Some(Instant::now());
+            }
+            books.serve(&bucket.cell);
         }
         result
     }

@@ -1,6 +1,5 @@
 //! Looking after what is held: what is too old or not needed goes back, and at the end everything.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
