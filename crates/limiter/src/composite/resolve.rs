@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, Rules};
 
@@ -80,7 +81,9 @@ impl<T: Table> CompositeStore<T> {
             missing.extend(self.directory.missing(&bucket, now));
         }
         if !missing.is_empty() {
-            self.look_up(&bucket, &entry, missing, Consistency::Eventual, run).await?;
+            // A piece of its own: seldom there, and larger than what else a request holds.
+            let look_up = self.look_up(&bucket, &entry, missing, Consistency::Eventual, run);
+            look_up.boxed().await?;
         }
         let configuration =
             configuration.take().unwrap_or_else(|| self.put_together(&entry, wanted, needs_stored));
