@@ -76,3 +76,17 @@ async fn who_is_served_and_gone_consumes_nothing() {
     limiter.shutdown(20 * SECOND).await;
     assert_eq!(consumed(&table, "u0").await, 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_is_answered_and_gone_consumes_nothing() {
+    for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 1_000 }] {
+        let table = Counted::new(AWAY_MS);
+        let limiter = limiter(&table, mode).deadline(20 * SECOND);
+        let mut asked = Box::pin(one(&limiter));
+        assert!(timeout(MILLISECOND, &mut asked).await.is_err(), "it waits");
+        sleep(10 * SECOND).await;
+        drop(asked);
+        limiter.shutdown(20 * SECOND).await;
+        assert_eq!(consumed(&table, "u0").await, 0, "{mode:?}");
+    }
+}

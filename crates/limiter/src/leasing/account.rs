@@ -12,6 +12,9 @@ use super::moment::Moment;
 /// A rate is observed for at least so small a part of the time for which it is to hold.
 const SHORTEST: i64 = 20;
 
+/// The end of tokens that nobody is to have, whenever they came.
+pub(super) const ENDED_MS: i64 = i64::MIN / 4;
+
 /// Tokens of one lease that are still in the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Held {
@@ -51,9 +54,9 @@ impl Account {
         self.held.iter().map(|held| held.milli).sum()
     }
 
-    /// As if every lease had ended before `now_ms`.
-    pub(super) fn end(&mut self, now_ms: i64) {
-        self.held.iter_mut().for_each(|held| held.until_ms = held.until_ms.min(now_ms - 1));
+    /// As if every lease had ended long ago.
+    pub(super) fn end(&mut self) {
+        self.held.iter_mut().for_each(|held| held.until_ms = ENDED_MS);
     }
 
     /// Notes what was handed out of a pool, and takes out what is too old.
@@ -321,7 +324,7 @@ mod tests {
     fn leases_that_are_ended_last_no_longer() {
         let mut account = Account::default();
         let cell = cell(&mut account, &[(10, 100), (10, 200)]);
-        account.end(50);
+        account.end();
         account.catch_up(&cell.slots[0].pool, 50);
         assert_eq!((account.retired, account.until_ms(50)), (20, None));
     }

@@ -41,18 +41,21 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         {
             bucket.drop_pools(books, self.now_ms());
         }
-        let mut asked = self.times();
         // One that was not answered, and one of what was handed out since.
         for _ in 0..2 {
             let left = until.saturating_duration_since(Instant::now());
-            asked = self.times();
-            let Some((committed, image)) = self.commit_once(bucket, left).await? else { break };
+            let asked = self.times();
+            let committed = self.commit_once(bucket, asked, left).await?;
+            let Some((committed, image)) = committed else { break };
             spent.add(committed);
             if extent == Extent::Lease {
                 self.grant(bucket, image.as_deref(), threshold, asked);
+                if !need.is_empty() && takes(bucket, need, asked) {
+                    return Ok(spent);
+                }
             }
         }
-        if need.is_empty() || takes(bucket, need, asked) {
+        if need.is_empty() {
             return Ok(spent);
         }
         let Some(configuration) = bucket.books().as_ref().map(|books| books.configuration.clone())
@@ -102,9 +105,9 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     async fn commit_once(
         &self,
         bucket: &Bucket,
+        times: Times,
         deadline: Duration,
     ) -> Result<Option<(Spent, Option<std::sync::Arc<CompositeBucket>>)>, AcquireError> {
-        let times = self.times();
         let opened = bucket.books().as_mut().and_then(|books| {
             bucket.catch_up(books, times);
             self.meter.decided(books, bucket, times.now);
@@ -187,11 +190,6 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     }
 }
 
-/// Takes what the store was asked for, however long that took.
-fn takes(bucket: &Bucket, need: &[Ask], asked: Times) -> bool {
-    bucket.cell.take(need, asked.now) != Took::Nothing
-}
-
 impl Bucket {
     /// What a commit is to add to each limit's consumption; the same again while the last one is not
     /// answered. `None`: nothing.
@@ -248,6 +246,11 @@ fn not_committed(error: AdjustError) -> AcquireError {
         AdjustError::Contended => AcquireError::Contended { attempts: 0 },
         error => AcquireError::Unavailable(error.into()),
     }
+}
+
+/// Takes what the store was asked for, however long that took.
+fn takes(bucket: &Bucket, need: &[Ask], asked: Times) -> bool {
+    bucket.cell.take(need, asked.now) != Took::Nothing
 }
 
 #[cfg(test)]

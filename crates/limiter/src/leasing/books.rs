@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use sluicegate_core::{Amounts, Configuration, LimitName, RequestId};
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::account::Account;
-use super::cell::{Ask, Cell, Took};
+use super::account::{Account, ENDED_MS};
 use super::draft::Draft;
 use super::moment::Moment;
 use super::settings::{Accounting, LeaseMode, LeaseSettings};
+use super::waiters::Waiters;
 use crate::lessor::Doubt;
 
 /// Corrections that the store may have made are remembered, at most so many of a bucket.
@@ -32,7 +31,7 @@ pub(super) struct Books {
     open_since: Moment,
     /// The last write that was answered, as the bits of its id and [`SOME`].
     answered: Option<NonZeroU64>,
-    pub(super) unfinished: Option<Box<Unfinished>>,
+    unfinished: Option<Box<Unfinished>>,
 }
 
 /// What there is while somebody writes, and as long as something was not answered.
@@ -40,8 +39,8 @@ pub(super) struct Books {
 pub(super) struct Unfinished {
     /// One write at a time.
     turn: Option<Arc<tokio::sync::Mutex<()>>>,
-    /// Who waits for a write, the oldest first.
-    waiting: Vec<Waiting>,
+    /// Who waits for a write, and may be served by that of another.
+    pub(super) waiters: Waiters,
     /// When a write was answered last, whatever it was told.
     pub(super) answered_at: Option<Instant>,
     /// A write whose answer was lost, and what it was to settle.
@@ -50,14 +49,6 @@ pub(super) struct Unfinished {
     pub(super) commit: Option<Commit>,
     /// Corrections that the store may have made: if they come again, it is asked again.
     doubtful: Vec<RequestId>,
-}
-
-/// A request that a write of another may serve.
-#[derive(Debug)]
-struct Waiting {
-    asks: Vec<Ask>,
-    since_ms: i64,
-    served: oneshot::Sender<()>,
 }
 
 /// What a commit is telling the store.
@@ -85,7 +76,7 @@ impl Times {
     pub(super) fn until_ms(&self, asked: &Self, until_ms: i64, max_age_ms: i64) -> i64 {
         let is_of_another_clock =
             asked.set_backs != self.set_backs || until_ms > asked.now.saturating_add(max_age_ms);
-        if is_of_another_clock { until_ms.min(self.now - 1) } else { until_ms }
+        if is_of_another_clock { ENDED_MS } else { until_ms }
     }
 }
 
@@ -106,28 +97,6 @@ impl Books {
         self.unfinished().turn.get_or_insert_default().clone()
     }
 
-    /// Waits for a write from `since_ms` on; tells when that of another has handed out what is asked.
-    pub(super) fn wait(&mut self, asks: &[Ask], since_ms: i64) -> oneshot::Receiver<()> {
-        let (served, is_served) = oneshot::channel();
-        self.unfinished().waiting.push(Waiting { asks: asks.to_vec(), since_ms, served });
-        is_served
-    }
-
-    /// Hands out to those who wait what was not too old when they came: a store may take longer to
-    /// answer than tokens last.
-    pub(super) fn serve(&mut self, cell: &Cell) {
-        let Some(unfinished) = &mut self.unfinished else { return };
-        let waiting = std::mem::take(&mut unfinished.waiting);
-        for waiting in waiting.into_iter().filter(|waiting| !waiting.served.is_closed()) {
-            if cell.take(&waiting.asks, waiting.since_ms) == Took::Nothing {
-                unfinished.waiting.push(waiting);
-            } else if waiting.served.send(()).is_err() {
-                // The books are there, so somebody looks after it.
-                waiting.asks.iter().for_each(|ask| _ = cell.put(ask.slot, ask.milli));
-            }
-        }
-    }
-
     /// Whether somebody writes or waits for it.
     pub(super) fn is_in_use(&self) -> bool {
         let turn = self.unfinished.as_ref().and_then(|unfinished| unfinished.turn.as_ref());
@@ -138,13 +107,19 @@ impl Books {
         self.unfinished.get_or_insert_default()
     }
 
+    /// The accounts, and who waits for tokens of them.
+    pub(super) fn accounts_and_waiters(&mut self) -> (&mut [Account], Option<&Waiters>) {
+        let waiters = self.unfinished.as_deref().map(|unfinished| &unfinished.waiters);
+        (&mut self.accounts, waiters)
+    }
+
     /// Forgets what was there for a write, if that was the last one.
     pub(super) fn tidy(&mut self) {
         if !self.is_in_use()
             && let Some(unfinished) = &mut self.unfinished
         {
             unfinished.turn = None;
-            unfinished.waiting.clear();
+            unfinished.waiters = Waiters::default();
             if unfinished.is_done() {
                 self.unfinished = None;
             }
@@ -237,14 +212,6 @@ impl Books {
 }
 
 impl Unfinished {
-    /// What those who wait ask of the limit in a slot, in millitokens.
-    pub(super) fn waited_for(&self, slot: usize) -> u64 {
-        let waiting = self.waiting.iter().filter(|waiting| !waiting.served.is_closed());
-        let asks = waiting.flat_map(|waiting| &waiting.asks);
-        let milli = asks.filter(|ask| usize::from(ask.slot) == slot).map(|ask| ask.milli);
-        milli.fold(0, u64::saturating_add)
-    }
-
     fn is_done(&self) -> bool {
         self.turn.is_none()
             && self.unanswered.is_none()
@@ -272,22 +239,6 @@ mod tests {
         books.unfinished().commit = None;
         books.tidy();
         assert!(books.unfinished.is_none());
-    }
-
-    #[test]
-    fn who_waits_is_served_with_what_was_not_too_old_when_they_came() {
-        let (mut books, cell) = (Books::new(1, Arc::default(), 0), Cell::new(1));
-        cell.put(0, 10).unwrap();
-        cell.set_times(1_000, 0);
-        let asks = [Ask { slot: 0, milli: 4 }];
-        drop(books.wait(&asks, 500));
-        let [late, early, last, short] =
-            [1_001, 500, 1_000, 1_000].map(|since_ms| books.wait(&asks, since_ms));
-        assert_eq!(books.unfinished().waited_for(0), 16);
-        books.serve(&cell);
-        let served = [late, early, last, short].map(|mut is_served| is_served.try_recv().is_ok());
-        assert_eq!(served, [false, true, true, false]);
-        assert_eq!((cell.slots[0].pool.tokens(), books.unfinished().waiting.len()), (2, 2));
     }
 
     #[test]

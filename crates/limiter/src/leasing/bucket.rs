@@ -99,7 +99,7 @@ impl Bucket {
         books.begin_open(times.now);
         for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
             if times.is_set_back {
-                account.end(times.now);
+                account.end();
             }
             account.catch_up(&slot.pool, times.now);
         }

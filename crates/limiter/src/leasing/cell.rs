@@ -194,6 +194,11 @@ impl Cell {
         self.deadline.store(deadline_ms, Ordering::Release);
     }
 
+    /// Whether it is time to lease more because of what is left.
+    pub(super) fn is_low(&self) -> bool {
+        self.slots.iter().any(|slot| slot.pool.tokens() < slot.low.load(Ordering::Relaxed))
+    }
+
     /// Whether it is time to lease more because of the time.
     pub(super) fn is_due(&self, now_ms: i64) -> bool {
         self.is_due_before(self.deadline.load(Ordering::Relaxed), now_ms)

@@ -46,15 +46,16 @@ impl Bucket {
         self.catch_up(books, times);
         let mut draft = Draft { asked: times, ..Draft::default() };
         let horizon = settings.max_age_ms() / 2 * 3;
-        let Books { accounts, unfinished, .. } = &mut *books;
+        let (accounts, waiters) = books.accounts_and_waiters();
         for (index, account) in accounts.iter_mut().enumerate() {
             let (limit, pool) = (&self.kind.limits[index], &self.cell.slots[index].pool);
             let asked = need.iter().find(|ask| usize::from(ask.slot) == index);
             let asked = asked.map_or(0, |ask| ask.milli);
             account.note_asked(asked);
             let expected = account.expect(times.now, horizon);
-            let waited_for = unfinished.as_ref().map_or(0, |waiting| waiting.waited_for(index));
-            let target = size(account, expected, waited_for, settings);
+            let waited_for = waiters.map_or(0, |waiters| waiters.asks_of(index));
+            let waited_for = waited_for.min(largest(account, settings));
+            let target = size(account, expected, settings).max(waited_for);
             let keep = if pool.tokens() < asked {
                 Some(0)
             } else if is_due {
@@ -161,15 +162,18 @@ impl Bucket {
 }
 
 /// The size that a pool should have.
-fn size(account: &Account, expected: u64, waited_for: u64, settings: &LeaseSettings) -> u64 {
-    if expected.max(waited_for) == 0 {
+fn size(account: &Account, expected: u64, settings: &LeaseSettings) -> u64 {
+    if expected == 0 {
         return 0;
     }
     let (unit, last) = (account.unit(), account.last());
     let grown = expected.min((last.max(2 * unit)).saturating_mul(GROWTH));
     let least = unit.saturating_mul(settings.min.into());
-    let most = unit.saturating_mul(settings.max.into()).min(POOL_MAX / 4);
-    grown.max(waited_for).max(least).min(most)
+    grown.max(least).min(largest(account, settings))
+}
+
+fn largest(account: &Account, settings: &LeaseSettings) -> u64 {
+    account.unit().saturating_mul(settings.max.into()).min(POOL_MAX / 4)
 }
 
 fn amount(milli: u64) -> Millitokens {

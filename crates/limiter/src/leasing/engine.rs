@@ -9,11 +9,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::books::{Books, Times};
-use super::bucket::{Bucket, Turn};
+use super::bucket::Bucket;
 use super::cell::{Ask, Took};
 use super::held::Buckets;
 use super::metrics::Meter;
 use super::settings::{LeaseMode, LeaseSettings};
+use super::waiters::{Place, Stay};
 use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::lessor::Lessor;
@@ -66,36 +67,6 @@ impl Drop for Renewing {
     }
 }
 
-/// A request that waits for a write. What it is served with and nobody takes is given back.
-struct Place<'a, S: Lessor, C: Clock> {
-    engine: &'a Arc<Engine<S, C>>,
-    bucket: &'a Arc<Bucket>,
-    asks: &'a [Ask],
-    configuration: &'a Arc<Configuration>,
-    is_served: oneshot::Receiver<()>,
-}
-
-impl<S: Lessor, C: Clock> Place<'_, S, C> {
-    /// The right to write; `None`: the write of another has served it.
-    async fn turn(mut self, turn: Arc<tokio::sync::Mutex<()>>) -> Option<Turn> {
-        let turn = tokio::select! {
-            Ok(()) = &mut self.is_served => return None,
-            turn = self.bucket.clone().turn(turn) => turn,
-        };
-        // Whoever had it before may have said so before leaving it.
-        self.is_served.try_recv().is_err().then_some(turn)
-    }
-}
-
-impl<S: Lessor, C: Clock> Drop for Place<'_, S, C> {
-    fn drop(&mut self) {
-        self.is_served.close();
-        if self.is_served.try_recv().is_ok() {
-            self.engine.put_back(self.bucket, self.asks, self.configuration);
-        }
-    }
-}
-
 /// How much of what is held a write settles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
@@ -145,6 +116,15 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             seen.set_backs = seen.set_backs.wrapping_add(1);
         }
         Times { now, lead, is_set_back, set_backs: seen.set_backs }
+    }
+
+    /// Of a request that comes now and waits `until` then.
+    fn stay(&self, until: Instant) -> Stay {
+        let left = until.saturating_duration_since(Instant::now()).as_millis();
+        let set_backs = self.seen.lock().unwrap_or_else(PoisonError::into_inner).set_backs;
+        let came_ms = self.now_ms();
+        let until_ms = came_ms.saturating_add(i64::try_from(left).unwrap_or(i64::MAX));
+        Stay { came_ms, until_ms, set_backs }
     }
 
     pub(super) fn watched(&self) -> MutexGuard<'_, Vec<Arc<Bucket>>> {
@@ -200,13 +180,14 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
         let start = Instant::now();
-        let since_ms = self.now_ms();
-        let wait = |books: &mut Books| (books.turn(), books.wait(asks, since_ms));
-        let (turn, is_served) = self.watch(bucket, configuration, wait)?;
+        let stay = self.stay(until);
+        let enter =
+            |books: &mut Books| (books.turn(), books.unfinished().waiters.enter(asks, stay));
+        let (turn, answer) = self.watch(bucket, configuration, enter)?;
         self.meter.waited();
         let half = start + until.saturating_duration_since(start) / 2;
-        let place = Place { engine: self, bucket, asks, configuration, is_served };
-        let mut turn = std::pin::pin!(place.turn(turn));
+        let place = |answer| Place { engine: self, bucket, asks, configuration, answer };
+        let mut turn = std::pin::pin!(place(answer).turn(turn));
         let (turn, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
             Ok(turn) => (Ok(turn), false),
             Err(_) if bucket.was_answered_since(start) => {
@@ -216,7 +197,13 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         };
         let contended = || AcquireError::Contended { attempts: 0 };
         let Ok(turn) = turn else { return Some(Err(contended())) };
-        let Some(turn) = turn else { return Some(Ok(Spent::default())) };
+        let Some(turn) = turn else {
+            // Those who were served may have left little.
+            if bucket.cell.is_low() {
+                self.renew_soon(bucket);
+            }
+            return Some(Ok(Spent::default()));
+        };
         if self.is_shut() {
             return None;
         }
@@ -225,6 +212,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         }
         // Whoever stops waiting for it leaves it to others; what was leased is in the books.
         let (answer, answered) = oneshot::channel();
+        let mut place = place(answered);
         let (engine, bucket, asks) = (self.clone(), bucket.clone(), asks.to_vec());
         let configuration = configuration.clone();
         tokio::spawn(async move {
@@ -236,7 +224,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             }
         });
         let gone = || AcquireError::Unavailable("the runtime was shut down".into());
-        let result = answered.await.unwrap_or_else(|_| Err(gone()));
+        let result = (&mut place.answer).await.unwrap_or_else(|_| Err(gone()));
         Some(match result {
             // The others took the time in which it could have been answered.
             Err(AcquireError::Unavailable(_)) if is_late => Err(contended()),
@@ -333,7 +321,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             if !matches!(result, Err(AcquireError::Unavailable(_))) {
                 books.unfinished().answered_at = Some(Instant::now());
             }
-            books.serve(&bucket.cell);
+            books.unfinished().waiters.serve(&bucket.cell, self.stay(Instant::now()));
         }
         result
     }

@@ -26,6 +26,7 @@ mod sync {
     };
 }
 
+mod waiters;
 mod watch;
 
 use std::sync::Arc;

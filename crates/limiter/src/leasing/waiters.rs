@@ -1,0 +1,164 @@
+//! Requests that wait for a write of their bucket, and may be served by that of another.
+//!
+//! A store may take longer to answer than tokens last. If each request waited for its own write,
+//! a write would serve one request then.
+
+use std::sync::Arc;
+
+use sluicegate_core::Configuration;
+use tokio::sync::oneshot;
+
+use super::bucket::{Bucket, Turn};
+use super::cell::{Ask, Cell, Took};
+use super::engine::{Engine, Spent};
+use crate::clock::Clock;
+use crate::error::AcquireError;
+use crate::lessor::Lessor;
+
+type Answer = Result<Spent, AcquireError>;
+
+/// Those who wait, in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct Waiters(Vec<Waiter>);
+
+#[derive(Debug)]
+struct Waiter {
+    asks: Vec<Ask>,
+    stay: Stay,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// By the wall clock, which sees a process that was frozen; epoch milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stay {
+    pub(super) came_ms: i64,
+    pub(super) until_ms: i64,
+    /// How often the clock had been set back when it came.
+    pub(super) set_backs: u32,
+}
+
+/// A request that waits for its answer. What it is granted and nobody takes is given back.
+pub(super) struct Place<'a, S: Lessor, C: Clock> {
+    pub(super) engine: &'a Arc<Engine<S, C>>,
+    pub(super) bucket: &'a Arc<Bucket>,
+    pub(super) asks: &'a [Ask],
+    pub(super) configuration: &'a Arc<Configuration>,
+    pub(super) answer: oneshot::Receiver<Answer>,
+}
+
+impl Waiters {
+    /// Enters a request, and says where it is answered when a write of another serves it.
+    pub(super) fn enter(&mut self, asks: &[Ask], stay: Stay) -> oneshot::Receiver<Answer> {
+        if self.0.len() == self.0.capacity() {
+            // As many may have gone as have come while a store did not answer.
+            self.0.retain(|waiter| !waiter.answer.is_closed());
+            self.0.reserve(self.0.len().max(4));
+        }
+        let (answer, receiver) = oneshot::channel();
+        self.0.push(Waiter { asks: asks.to_vec(), stay, answer });
+        receiver
+    }
+
+    /// What is asked of the limit in a slot, in millitokens.
+    pub(super) fn asks_of(&self, slot: usize) -> u64 {
+        let waiters = self.0.iter().filter(|waiter| !waiter.answer.is_closed());
+        let asks = waiters.flat_map(|waiter| &waiter.asks);
+        let milli = asks.filter(|ask| usize::from(ask.slot) == slot).map(|ask| ask.milli);
+        milli.fold(0, u64::saturating_add)
+    }
+
+    /// Hands out what is there to those for whom it was not too old when they came. Somebody must
+    /// look after the cell.
+    pub(super) fn serve(&mut self, cell: &Cell, now: Stay) {
+        for waiter in std::mem::take(&mut self.0) {
+            if waiter.answer.is_closed() {
+                continue;
+            }
+            let Stay { came_ms, until_ms, set_backs } = waiter.stay;
+            let still_waits = now.came_ms <= until_ms && now.set_backs == set_backs;
+            if !still_waits || cell.take(&waiter.asks, came_ms) == Took::Nothing {
+                self.0.push(waiter);
+            } else if waiter.answer.send(Ok(Spent::default())).is_err() {
+                waiter.asks.iter().for_each(|ask| _ = cell.put(ask.slot, ask.milli));
+            }
+        }
+    }
+}
+
+impl<S: Lessor, C: Clock> Place<'_, S, C> {
+    /// The right to write; `None`: the write of another has served it.
+    pub(super) async fn turn(mut self, turn: Arc<tokio::sync::Mutex<()>>) -> Option<Turn> {
+        let turn = tokio::select! {
+            Ok(_) = &mut self.answer => return None,
+            turn = self.bucket.clone().turn(turn) => turn,
+        };
+        // Whoever had it before may have said so before leaving it.
+        self.answer.try_recv().is_err().then_some(turn)
+    }
+}
+
+impl<S: Lessor, C: Clock> Drop for Place<'_, S, C> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(_)) = self.answer.try_recv() {
+            self.engine.put_back(self.bucket, self.asks, self.configuration);
+        }
+        if let Some(books) = self.bucket.books().as_mut() {
+            books.tidy();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKS: [Ask; 1] = [Ask { slot: 0, milli: 4 }];
+
+    fn came(came_ms: i64) -> Stay {
+        Stay { came_ms, until_ms: 5_000, set_backs: 0 }
+    }
+
+    /// Tokens until 1,000.
+    fn cell(milli: u64) -> Cell {
+        let cell = Cell::new(1);
+        cell.put(0, milli).unwrap();
+        cell.set_times(1_000, 0);
+        cell
+    }
+
+    #[test]
+    fn who_waits_is_served_with_what_was_not_too_old_when_they_came() {
+        let (mut waiters, cell) = (Waiters::default(), cell(10));
+        drop(waiters.enter(&ASKS, came(500)));
+        let answers = [1_001, 500, 1_000, 1_000].map(|came_ms| waiters.enter(&ASKS, came(came_ms)));
+        assert_eq!(waiters.asks_of(0), 16);
+        waiters.serve(&cell, came(4_000));
+        let is_served = answers.map(|mut answer| answer.try_recv().is_ok());
+        assert_eq!(is_served, [false, true, true, false]);
+        assert_eq!((cell.slots[0].pool.tokens(), waiters.0.len()), (2, 2));
+    }
+
+    #[test]
+    fn nobody_is_served_after_their_time_or_by_another_clock() {
+        let (mut waiters, cell) = (Waiters::default(), cell(10));
+        let mut answer = waiters.enter(&ASKS, came(500));
+        for now in [came(5_001), Stay { set_backs: 1, ..came(600) }] {
+            waiters.serve(&cell, now);
+            assert!(answer.try_recv().is_err(), "{now:?}");
+        }
+        waiters.serve(&cell, came(5_000));
+        assert!(answer.try_recv().unwrap().is_ok());
+    }
+
+    #[test]
+    fn those_who_gave_up_take_no_room() {
+        let mut waiters = Waiters::default();
+        let answers: Vec<_> = (0..10).map(|_| waiters.enter(&ASKS, came(0))).collect();
+        for _ in 0..1_000 {
+            drop(waiters.enter(&ASKS, came(0)));
+        }
+        assert!(waiters.0.len() <= 2 * (answers.len() + 4), "{}", waiters.0.len());
+        assert_eq!(waiters.asks_of(0), 40);
+    }
+}
