@@ -145,6 +145,8 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
         };
         let carried = tokio::select! {
             read = from_client.read(&mut asked) => match read {
+                // It may have been cut before it came, and nobody looked.
+                Ok(1..) if *state.borrow() == State::Cut => return,
                 Ok(n @ 1..) => {
                     shared.sent.fetch_add(1, Ordering::Relaxed);
                     if shared.loses(Cut::Request) {
