@@ -13,6 +13,7 @@ use aws_sdk_dynamodb::config::{ProvideCredentials, Region};
 use sluicegate::dynamo::{ConfigStore, Reader};
 use sluicegate::{DynamoStore, DynamoTable, Limiter, OnUnavailable};
 use sluicegate_core::keys::COMPOSITE_SCHEMA;
+use sluicegate_local::is_loopback_host;
 use sluicegate_processor::{chain, https_client};
 
 use crate::error::CliError;
@@ -133,11 +134,7 @@ fn is_loopback(options: &Options) -> bool {
         .or_else(|| variable("AWS_ENDPOINT_URL_DYNAMODB"))
         .or_else(|| variable("AWS_ENDPOINT_URL"));
     let uri: Option<http::Uri> = url.and_then(|url| url.parse().ok());
-    match uri.as_ref().and_then(http::Uri::host) {
-        Some("localhost" | "[::1]") => true,
-        Some(host) => host.parse().is_ok_and(|address: std::net::Ipv4Addr| address.is_loopback()),
-        None => false,
-    }
+    uri.as_ref().and_then(http::Uri::host).is_some_and(is_loopback_host)
 }
 
 /// Asks for credentials once, so that their absence is told as what it is and not as a failed call.

@@ -6,9 +6,11 @@
 //! they were run locally.
 
 pub mod client;
+mod dispatch;
 mod engine;
 mod error;
 mod function;
+mod guard;
 mod lock;
 pub mod poller;
 mod quirks;
@@ -20,4 +22,5 @@ pub mod table;
 pub use engine::{EmbeddedEngine, Storage};
 pub use error::{BoxError, Error};
 pub use function::{InProcess, Observer};
+pub use guard::is_loopback_host;
 pub use stack::{LocalLoop, LoopOptions};

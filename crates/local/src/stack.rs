@@ -88,6 +88,12 @@ impl LocalLoop {
         self.public.endpoint_url()
     }
 
+    /// The port for producers, and the loop's own.
+    #[cfg(test)]
+    pub(crate) fn ports(&self) -> [String; 2] {
+        [self.public.endpoint_url(), self.engine.endpoint_url()]
+    }
+
     /// Feeds the processor until `shutdown` resolves. Then stops answering producers, counts what
     /// they have written, and closes the storage.
     ///

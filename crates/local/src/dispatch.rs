@@ -1,0 +1,74 @@
+//! DynamoDB's operations by name, on the engine in this process.
+
+use dynoxide::{Database, DynoxideError};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Answers `operation` as JSON; `None` for one that the engine does not have.
+pub(crate) fn answer(
+    database: &Database,
+    operation: &str,
+    body: &[u8],
+) -> Option<Result<String, DynoxideError>> {
+    /// A line for each operation: its name and the engine's method.
+    macro_rules! operations {
+        ($($name:literal => $method:ident),* $(,)?) => {
+            match operation {
+                $($name => call(body, |request| database.$method(request)),)*
+                _ => return None,
+            }
+        };
+    }
+    Some(operations! {
+        "BatchExecuteStatement" => batch_execute_statement,
+        "BatchGetItem" => batch_get_item,
+        "BatchWriteItem" => batch_write_item,
+        "CreateTable" => create_table,
+        "DeleteItem" => delete_item,
+        "DeleteTable" => delete_table,
+        "DescribeStream" => describe_stream,
+        "DescribeTable" => describe_table,
+        "DescribeTimeToLive" => describe_time_to_live,
+        "ExecuteStatement" => execute_statement,
+        "ExecuteTransaction" => execute_transaction,
+        "GetItem" => get_item,
+        "GetRecords" => get_records,
+        "GetShardIterator" => get_shard_iterator,
+        "ListStreams" => list_streams,
+        "ListTables" => list_tables,
+        "ListTagsOfResource" => list_tags_of_resource,
+        "PutItem" => put_item,
+        "Query" => query,
+        "Scan" => scan,
+        "TagResource" => tag_resource,
+        "TransactGetItems" => transact_get_items,
+        "TransactWriteItems" => transact_write_items,
+        "UntagResource" => untag_resource,
+        "UpdateItem" => update_item,
+        "UpdateTable" => update_table,
+        "UpdateTimeToLive" => update_time_to_live,
+    })
+}
+
+fn call<Q: DeserializeOwned, A: Serialize>(
+    body: &[u8],
+    operation: impl FnOnce(Q) -> Result<A, DynoxideError>,
+) -> Result<String, DynoxideError> {
+    let request = serde_json::from_slice(body).map_err(|error| unreadable(&error.to_string()))?;
+    let answer = operation(request)?;
+    serde_json::to_string(&answer)
+        .map_err(|error| DynoxideError::InternalServerError(error.to_string()))
+}
+
+/// The engine's request types mark a value that DynamoDB would read and then refuse.
+fn unreadable(why: &str) -> DynoxideError {
+    match why.split_once(':') {
+        Some((mark, why)) if mark.starts_with("VALIDATION") => {
+            DynoxideError::ValidationException(why.to_owned())
+        }
+        Some((mark, why)) if mark.starts_with("SERIALIZATION") => {
+            DynoxideError::SerializationException(why.to_owned())
+        }
+        _ => DynoxideError::SerializationException(why.to_owned()),
+    }
+}
