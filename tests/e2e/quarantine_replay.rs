@@ -177,6 +177,30 @@ async fn a_record_that_no_stream_has_any_more_is_counted() {
 }
 
 /// More limits than a transaction takes, answers that are lost and a replay that dies half-way.
+/// Neither a watermark that an empty answer does not show nor a transaction that it does not confirm.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replay_believes_no_empty_answer() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let behind = Processor::new(client, Settings::new(&table));
+        let entry = quarantined(engine, &table, &acquire("u", 5, 0, 1_000)).await;
+        for operation in ["GetItem", "TransactWriteItems"] {
+            proxy.inject(move |call| {
+                if call.operation == operation { Fault::Blank("{}") } else { Fault::None }
+            });
+            let replayed = behind.replay(&entry, Assume::Nothing).await;
+            assert!(matches!(replayed, Replayed::Refused(_)), "{operation}: {replayed:?}");
+            assert_eq!(hour(engine, &table, "u").await, None);
+        }
+        proxy.inject(|_| Fault::None);
+        assert!(is_counted(&behind.replay(&entry, Assume::Nothing).await));
+        assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_that_is_cut_off_goes_on_where_it_was() {
     on_every_engine(async |engine| {

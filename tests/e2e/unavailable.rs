@@ -65,11 +65,14 @@ async fn lost_replies_and_internal_errors_count_nothing_twice() {
         let history = History::generate(&Shape { pause_ms: 10_000, ..Shape::new(5, 300) });
         let table = engine.create_table().await;
         let (proxy, processor) = behind_a_proxy(engine, &table).await;
-        proxy.inject(|call| match call.number % 7 {
+        proxy.inject(|call| match call.number % 10 {
             1 => Fault::LoseReply,
             2 => Fault::INTERNAL,
             3 => Fault::THROTTLING,
             4 => Fault::Cut,
+            5 => Fault::Blank("{}"),
+            6 => Fault::BlankReply("{}"),
+            7 => Fault::Blank(""),
             _ => Fault::None,
         });
         for batch in history.records.chunks(50) {
@@ -86,13 +89,17 @@ async fn a_quarantine_that_is_throttled_is_reported_too() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let (proxy, processor_behind) = behind_a_proxy(engine, &table).await;
-        proxy.inject(
-            |call| if call.operation == "PutItem" { Fault::THROTTLED } else { Fault::None },
-        );
         let batch = [acquire("fine", 1, 0, 1_000), odd("odd", 9)];
-        let outcome = processor_behind.handle(&batch, soon(1)).await;
-        let reported = outcome.response.unwrap().batch_item_failures[0].item_identifier.clone();
-        assert_eq!(reported.as_deref(), Some("300000000000000000009"));
+        for fault in [Fault::THROTTLED, Fault::Blank("{}")] {
+            proxy.inject(
+                move |call| {
+                    if call.operation == "PutItem" { fault.clone() } else { Fault::None }
+                },
+            );
+            let outcome = processor_behind.handle(&batch, soon(1)).await;
+            let reported = outcome.response.unwrap().batch_item_failures[0].item_identifier.clone();
+            assert_eq!(reported.as_deref(), Some("300000000000000000009"));
+        }
 
         // Without a position there is nothing to report: the whole batch comes again.
         let nameless = [RawValue::from_string("{}".to_owned()).unwrap()];

@@ -239,16 +239,23 @@ async fn a_write_of_an_older_producer_in_between_is_not_lost() {
 async fn a_conversion_that_was_not_answered_is_not_done_twice() {
     on_every_engine(async |engine, _| {
         let (proxy, table) = proxied(engine).await;
-        place_quotas(&table, "u").await;
-        proxy.inject(|call| match (call.operation, call.number) {
-            ("TransactWriteItems", 1) => Fault::LoseReply,
-            _ => Fault::None,
-        });
-        let limiter = limiter(&table);
-        limiter.acquire("u", "gpt-4").consume("rpm", 7).no_cascade().await.unwrap();
-        let stored = table.stored(&bucket("u", "gpt-4")).await;
-        assert_eq!(figures(&stored, "rpm"), (493_000, 107_000));
-        assert_eq!(limiter.counters().ambiguous.get(), 0);
+        for (n, fault) in
+            [Fault::LoseReply, Fault::BlankReply("{}"), Fault::Blank("{}")].into_iter().enumerate()
+        {
+            let entity = format!("u{n}");
+            place_quotas(&table, &entity).await;
+            proxy.reset_counts();
+            proxy.inject(move |call| match (call.operation, call.number) {
+                ("TransactWriteItems" | "Query", 1) => fault.clone(),
+                _ => Fault::None,
+            });
+            let limiter = limiter(&table);
+            limiter.acquire(&entity, "gpt-4").consume("rpm", 7).no_cascade().await.unwrap();
+            let stored = table.stored(&bucket(&entity, "gpt-4")).await;
+            assert_eq!(figures(&stored, "rpm"), (493_000, 107_000));
+            assert_eq!(limiter.counters().ambiguous.get(), 0);
+            assert_eq!(left(&table).await, 0);
+        }
     })
     .await;
 }

@@ -28,7 +28,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 pub use fault::{Call, Fault};
-use fault::{cancellation, refusal};
+use fault::{blank, cancellation, refusal};
 pub use wire::{Cut, Wire};
 
 type Policy = Box<dyn Fn(&Call<'_>) -> Fault + Send + Sync>;
@@ -168,11 +168,12 @@ async fn answer(
     let call = Call { operation: &operation, number, body: &body };
     let fault = (shared.policy.lock().unwrap())(&call);
     match fault {
-        Fault::None | Fault::LoseReply | Fault::Late(_) => {}
+        Fault::None | Fault::LoseReply | Fault::Late(_) | Fault::BlankReply(_) => {}
         Fault::Delay(duration) => tokio::time::sleep(duration).await,
         Fault::Cut => return Err(Close),
         Fault::Refuse { status, error } => return Ok(refusal(status, error, &json!({}))),
         Fault::Cancel(codes) => return Ok(cancellation(codes)),
+        Fault::Blank(body) => return Ok(blank(body)),
     }
     let forward = shared.forward(head, body);
     if let Fault::Late(duration) = fault {
@@ -189,10 +190,11 @@ async fn answer(
     let response = shared.client.request(forward).await.map_err(|_| Close)?;
     let (head, body) = response.into_parts();
     let body = body.collect().await.map_err(|_| Close)?.to_bytes();
-    if fault == Fault::LoseReply {
-        return Err(Close);
+    match fault {
+        Fault::LoseReply => Err(Close),
+        Fault::BlankReply(instead) => Ok(blank(instead)),
+        _ => Ok(Response::from_parts(head, Full::new(body))),
     }
-    Ok(Response::from_parts(head, Full::new(body)))
 }
 
 impl Shared {

@@ -51,10 +51,10 @@ pub(crate) async fn put(
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let refusal = match tokio::time::timeout_at(deadline, request.send()).await {
             Err(_) => return Err(Refusal::out_of_time()),
-            Ok(Ok(output)) => {
-                let units = output.consumed_capacity.and_then(|capacity| capacity.capacity_units);
-                return Ok(Kept { is_new: true, write_units: units.unwrap_or(0.0) });
-            }
+            Ok(Ok(output)) => match usage::units(output.consumed_capacity) {
+                Some(write_units) => return Ok(Kept { is_new: true, write_units }),
+                None => Refusal::empty_answer(),
+            },
             Ok(Err(error)) => match error.as_service_error() {
                 Some(PutItemError::ConditionalCheckFailedException(_)) => {
                     return Ok(Kept { is_new: maybe_ours, write_units: usage::REFUSED_UNITS });
@@ -91,7 +91,7 @@ pub(crate) async fn pass_over(
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match tokio::time::timeout_at(window.deadline, request.send()).await {
             Err(_) => return Attempt::Refused(Refusal::out_of_time()),
-            Ok(Ok(output)) => return Attempt::Done(units_of(&output)),
+            Ok(Ok(output)) => return Attempt::of_answer(units_of(&output)),
             Ok(Err(error)) => error,
         };
         let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
@@ -146,6 +146,8 @@ fn transaction(
     Ok(items)
 }
 
-fn units_of(output: &TransactWriteItemsOutput) -> f64 {
-    output.consumed_capacity().iter().filter_map(ConsumedCapacity::capacity_units).sum()
+/// What a transaction cost; an engine may name none.
+fn units_of(output: &TransactWriteItemsOutput) -> Option<f64> {
+    let capacity = output.consumed_capacity.as_ref()?;
+    Some(capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum())
 }

@@ -72,6 +72,13 @@ impl Refusal {
         Self::of_code(code, format!("{code}: {}", one_line(message, REASON_CHARS)))
     }
 
+    /// An answer of 200 that does not say what was asked for, the consumed capacity: it may come from
+    /// something else than DynamoDB.
+    pub(crate) fn empty_answer() -> Self {
+        let reason = "the answer is empty: it does not say what was done".to_owned();
+        Self::Transient { reason, maybe_done: true }
+    }
+
     pub(crate) fn out_of_time() -> Self {
         Self::Transient { reason: "the invocation ran out of time".to_owned(), maybe_done: true }
     }

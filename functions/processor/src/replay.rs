@@ -25,6 +25,7 @@ mod transactions;
 use std::cmp::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
 use serde_json::value::RawValue;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
@@ -142,9 +143,13 @@ impl Processor {
             .table_name(&self.settings().table)
             .set_key(Some(expressions::key(&window.key())))
             .consistent_read(true)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
             .map_err(|error| Refusal::of(&error))?;
+        if output.consumed_capacity.is_none() {
+            return Err(Refusal::empty_answer());
+        }
         let position = usage::watermark(output.item.as_ref(), window)?;
         let own = window.records().first().map(|record| record.sequence);
         Ok(match position.cmp(&own) {

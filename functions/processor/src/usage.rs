@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
-    AttributeValue, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
+    AttributeValue, ConsumedCapacity, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
 };
 use sluicegate_core::{SequenceNumber, WindowFold, WindowUpdate, keys};
 use tokio::time::Instant;
@@ -64,6 +64,18 @@ pub(crate) enum Attempt {
     /// The guard refused: records up to this position were settled before.
     Behind(SequenceNumber),
     Refused(Refusal),
+}
+
+impl Attempt {
+    /// Of a write that cost so much; `None` where the answer does not say.
+    pub(crate) fn of_answer(units: Option<f64>) -> Self {
+        units.map_or_else(|| Self::Refused(Refusal::empty_answer()), Self::Done)
+    }
+}
+
+/// What a write cost, which every write asks for.
+pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
+    capacity.map(|capacity| capacity.capacity_units.unwrap_or(0.0))
 }
 
 impl Settling<'_> {
@@ -149,10 +161,7 @@ impl Settling<'_> {
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
             Err(_) => return Attempt::Refused(Refusal::out_of_time()),
-            Ok(Ok(output)) => {
-                let units = output.consumed_capacity.and_then(|capacity| capacity.capacity_units);
-                return Attempt::Done(units.unwrap_or(0.0));
-            }
+            Ok(Ok(output)) => return Attempt::of_answer(units(output.consumed_capacity)),
             Ok(Err(error)) => error,
         };
         match error.as_service_error() {

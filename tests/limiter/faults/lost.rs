@@ -2,17 +2,21 @@
 
 use std::time::Duration;
 
-use sluicegate::AdjustError;
+use sluicegate::{AdjustError, EntityId, EntityRecord};
 use sluicegate_testkit::Fault;
 
 use super::{Disturbed, on_every_engine, rpm};
 use crate::support::limiter;
 
-/// The first replies are lost, or the first requests arrive when they were long repeated.
-const UNCERTAIN: [fn(u64) -> Fault; 3] = [
+/// The first replies are lost or say nothing, or the first requests arrive when they were long
+/// repeated.
+const UNCERTAIN: [fn(u64) -> Fault; 6] = [
     |number| if number <= 1 { Fault::LoseReply } else { Fault::None },
     |number| if number <= 3 { Fault::LoseReply } else { Fault::None },
     |number| if number <= 2 { Fault::Late(Duration::from_millis(60)) } else { Fault::None },
+    |number| if number <= 2 { Fault::Blank("{}") } else { Fault::None },
+    |number| if number <= 2 { Fault::Blank("") } else { Fault::None },
+    |number| if number <= 1 { Fault::BlankReply("{}") } else { Fault::None },
 ];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -85,6 +89,29 @@ async fn what_is_given_back_is_given_back_once() {
             on.all_landed("UpdateItem").await;
             assert_eq!(on.rpm(&entity).await, (55, 5), "release, {n}");
             assert_eq!(limiter.counters().ambiguous.get(), 0);
+        }
+    })
+    .await;
+}
+
+/// An item that is not in the answer may be in the table: the entity's parent, for one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_whose_answer_is_empty_is_read_again() {
+    on_every_engine(async |on| {
+        let (child, team) = (EntityId::new("u").unwrap(), EntityId::new("team").unwrap());
+        let record = EntityRecord { entity: child, parent: Some(team), cascade: true };
+        on.direct.config().put_entity(&record).await.unwrap();
+        for (operation, taken) in [("BatchGetItem", 5), ("GetItem", 10)] {
+            // Knows nothing yet.
+            let limiter = on.limiter();
+            on.inject(
+                operation,
+                |number| if number <= 2 { Fault::Blank("{}") } else { Fault::None },
+            );
+            let request = limiter.acquire("u", "r").consume("rpm", 5).limits(rpm());
+            request.await.unwrap();
+            assert_eq!(on.rpm("u").await, (60 - taken, taken), "{operation}");
+            assert_eq!(on.rpm("team").await, (60 - taken, taken), "{operation}");
         }
     })
     .await;

@@ -1,5 +1,7 @@
 //! What goes wrong between the limiter and the table, and that it is granted once all the same.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use sluicegate::{BucketId, DynamoTable, Limit, TestClock};
@@ -14,6 +16,8 @@ struct Disturbed {
     table: DynamoTable,
     direct: DynamoTable,
     clock: TestClock,
+    /// Requests that were answered and never reached the engine.
+    blanks: Arc<AtomicU64>,
 }
 
 impl Disturbed {
@@ -28,8 +32,14 @@ impl Disturbed {
         fault: impl Fn(u64) -> Fault + Send + Sync + 'static,
     ) {
         self.proxy.reset_counts();
+        self.blanks.store(0, Ordering::Relaxed);
+        let blanks = self.blanks.clone();
         self.proxy.inject(move |call: &Call<'_>| {
-            if call.operation == operation { fault(call.number) } else { Fault::None }
+            let fault = if call.operation == operation { fault(call.number) } else { Fault::None };
+            if matches!(fault, Fault::Blank(_)) {
+                blanks.fetch_add(1, Ordering::Relaxed);
+            }
+            fault
         });
     }
 
@@ -39,7 +49,8 @@ impl Disturbed {
 
     /// Until every request that arrived has had its effect.
     async fn all_landed(&self, operation: &str) {
-        while self.proxy.forwarded(operation) < self.proxy.received(operation) {
+        let landed = || self.proxy.forwarded(operation) + self.blanks.load(Ordering::Relaxed);
+        while landed() < self.proxy.received(operation) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -58,7 +69,8 @@ async fn on_every_engine(suite: impl AsyncFn(&Disturbed)) {
         let engine = RunningEngine::start(kind).await;
         let (proxy, table) = proxied(&engine).await;
         let direct = DynamoTable::new(engine.client(), table.name());
-        let disturbed = Disturbed { engine, proxy, table, direct, clock: TestClock::at(at(T0)) };
+        let (clock, blanks) = (TestClock::at(at(T0)), Arc::default());
+        let disturbed = Disturbed { engine, proxy, table, direct, clock, blanks };
         suite(&disturbed).await;
         disturbed.engine.stop().await;
     }

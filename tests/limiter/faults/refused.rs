@@ -84,7 +84,13 @@ async fn what_does_not_pass_ends() {
             let contended = in_time(async { ask!(limiter, "u", "p").deadline(AMPLE).await }).await;
             assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
         }
-        for fault in [Fault::Cut, Fault::INTERNAL, Fault::Delay(Duration::from_secs(60))] {
+        for fault in [
+            Fault::Cut,
+            Fault::INTERNAL,
+            Fault::Blank(""),
+            Fault::Blank("{}"),
+            Fault::Delay(Duration::from_secs(60)),
+        ] {
             on.proxy.inject(move |_| fault.clone());
             let away = in_time(async { ask!(limiter, "u").deadline(DEADLINE).await }).await;
             assert!(matches!(away, Err(AcquireError::Unavailable(_))), "{away:?}");

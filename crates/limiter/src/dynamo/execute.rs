@@ -16,7 +16,8 @@ use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{BucketId, CompositeBucket, Scalar, WritePlan};
 
 use super::expressions::{self, Expression};
-use super::{ConfigStore, Reader, trouble};
+use super::trouble::{self, EmptyAnswer};
+use super::{ConfigStore, Reader};
 use crate::table::{
     Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError, Written,
 };
@@ -89,7 +90,7 @@ impl DynamoTable {
         match request.send().await {
             // PutItem cannot return what it wrote; the caller knows.
             Ok(output) => {
-                Ok(Written { image: None, write_units: units(output.consumed_capacity.as_ref()) })
+                Ok(Written { image: None, write_units: spent(output.consumed_capacity)? })
             }
             Err(error) => Err(match error.as_service_error() {
                 Some(PutItemError::ConditionalCheckFailedException(failed)) => {
@@ -119,7 +120,7 @@ impl DynamoTable {
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         match request.send().await {
             Ok(output) => {
-                let write_units = units(output.consumed_capacity.as_ref());
+                let write_units = spent(output.consumed_capacity)?;
                 // The write is done; an answer that cannot be read only means that its image is
                 // not known.
                 let image = output.attributes.and_then(|item| image(bucket, &item).ok()).flatten();
@@ -147,7 +148,7 @@ impl DynamoTable {
             .consistent_read(consistency == Consistency::Strong)
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let output = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
-        let read_units = units(output.consumed_capacity.as_ref());
+        let read_units = spent(output.consumed_capacity)?;
         Ok((output.item.map(Item::from), read_units))
     }
 }
@@ -202,7 +203,8 @@ impl Table for DynamoTable {
             let output = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
             read_units += output.consumed_capacity().iter().map(|c| units(Some(c))).sum::<f64>();
             let before = found.len();
-            for item in output.responses.into_iter().flatten().flat_map(|(_, items)| items) {
+            let responses = output.responses.ok_or(EmptyAnswer)?;
+            for item in responses.into_values().flatten() {
                 found.insert((text(&item, keys::PK), text(&item, keys::SK)), Item::from(item));
             }
             let rest = output.unprocessed_keys.and_then(|mut rest| rest.remove(&*self.name));
@@ -223,6 +225,17 @@ pub(super) fn key(bucket: &BucketId) -> ItemKey {
 
 pub(super) fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> String {
     item.get(attribute).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
+}
+
+/// The units of a call that asked for them. An answer that does not name them was lost on its way:
+/// DynamoDB always does.
+pub(super) fn spent(capacity: Option<ConsumedCapacity>) -> Result<f64, EmptyAnswer> {
+    capacity.map(|capacity| units(Some(&capacity))).ok_or(EmptyAnswer)
+}
+
+/// As [`spent`], of a transaction; an engine may name none.
+pub(super) fn spent_on_all(capacity: Option<Vec<ConsumedCapacity>>) -> Result<f64, EmptyAnswer> {
+    Ok(capacity.ok_or(EmptyAnswer)?.iter().map(|each| units(Some(each))).sum())
 }
 
 pub(super) fn units(capacity: Option<&ConsumedCapacity>) -> f64 {

@@ -70,7 +70,8 @@ async fn some(
         .send()
         .await
         .map_err(|error| RequestError::of("BatchGetItem", table, error))?;
-    let items = output.responses.and_then(|mut tables| tables.remove(table));
+    let tables = output.responses.ok_or_else(|| RequestError::empty("BatchGetItem", table))?;
+    let items = { tables }.remove(table);
     let left_out = output.unprocessed_keys.and_then(|mut tables| tables.remove(table));
     Ok(Answer {
         items: items.unwrap_or_default(),

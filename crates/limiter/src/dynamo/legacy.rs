@@ -24,7 +24,7 @@ use super::BrokenItem;
 use super::execute::{DynamoTable, key, units};
 use super::item::decode;
 use super::stored_expressions as expressions;
-use super::trouble;
+use super::trouble::{self, EmptyAnswer};
 use crate::clock::{Clock, SystemClock};
 use crate::table::{Consistency, SetupError, Trouble};
 
@@ -186,7 +186,7 @@ impl DynamoTable {
                 .return_consumed_capacity(ReturnConsumedCapacity::Total);
             let page = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
             read_units += units(page.consumed_capacity.as_ref());
-            for item in page.items.unwrap_or_default() {
+            for item in page.items.ok_or(EmptyAnswer).map_err(Trouble::from)? {
                 let found = decode(item, LegacyBucket::from_item)?;
                 limits.extend(found.map(|(key, item)| (key.limit, item)));
             }

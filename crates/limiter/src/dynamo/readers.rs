@@ -236,7 +236,7 @@ impl Reader {
 impl Position {
     async fn read(&self) -> Result<QueryOutput, RequestError> {
         let Self { reader, query, start } = self;
-        reader
+        let output = reader
             .client
             .query()
             .table_name(&reader.table)
@@ -249,7 +249,11 @@ impl Position {
             .set_exclusive_start_key(start.clone())
             .send()
             .await
-            .map_err(|error| RequestError::of("Query", &reader.table, error))
+            .map_err(|error| RequestError::of("Query", &reader.table, error))?;
+        match output.items {
+            Some(_) => Ok(output),
+            None => Err(RequestError::empty("Query", &reader.table)),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
+use super::trouble::EmptyAnswer;
 use crate::BoxError;
 
 /// A request that failed. What DynamoDB said is the source.
@@ -90,6 +91,11 @@ impl RequestError {
             ) => Self::Throttled { operation, table, source },
             _ => Self::Failed { operation, table, source },
         }
+    }
+
+    /// An answer that says nothing of what was asked for.
+    pub(crate) fn empty(operation: &'static str, table: &str) -> Self {
+        Self::NoAnswer { operation, table: table.to_owned(), source: EmptyAnswer.into() }
     }
 
     /// A request that could not even be built.

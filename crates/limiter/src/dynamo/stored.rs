@@ -9,12 +9,14 @@ use std::collections::HashSet;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use aws_sdk_dynamodb::types::{ReturnValue, ReturnValuesOnConditionCheckFailure};
+use aws_sdk_dynamodb::types::{
+    ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
+};
 use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LimitsScope, UPDATED_AT};
 use sluicegate_core::{EntityId, EntityRecord, EpochMillis, ItemError, LimitName, StoredLimits};
 
-use super::item::decode;
+use super::item::{Attributes, decode};
 use super::stored_expressions::{self as expressions, Deletion, Update};
 use super::{BrokenItem, RequestError};
 use crate::{BadLimit, Limit};
@@ -104,17 +106,22 @@ impl ConfigStore {
 
     /// Sends an update that holds whatever the item is.
     async fn update(&self, key: &ItemKey, update: Update) -> Result<(), RequestError> {
-        self.client
+        let output = self
+            .client
             .update_item()
             .table_name(&self.table)
             .set_key(Some(expressions::key(key)))
             .update_expression(update.expression)
             .set_expression_attribute_names(Some(update.placeholders.names))
             .set_expression_attribute_values(Some(update.placeholders.values))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
             .map_err(|error| RequestError::of("UpdateItem", &self.table, error))?;
-        Ok(())
+        match output.consumed_capacity {
+            Some(_) => Ok(()),
+            None => Err(RequestError::empty("UpdateItem", &self.table)),
+        }
     }
 
     /// What was said of an entity; `None` if nothing was. A consistent read.
@@ -132,14 +139,20 @@ impl ConfigStore {
     /// # Errors
     /// [`ConfigError::Request`].
     pub async fn delete_entity(&self, entity: &EntityId) -> Result<(), ConfigError> {
-        self.client
+        let output = self
+            .client
             .delete_item()
             .table_name(&self.table)
             .set_key(Some(expressions::key(&ItemKey::Entity(entity.clone()))))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
             .map_err(|error| RequestError::of("DeleteItem", &self.table, error))?;
-        Ok(())
+        // Some engines name the attributes only.
+        match (output.consumed_capacity, output.attributes) {
+            (None, None) => Err(RequestError::empty("DeleteItem", &self.table).into()),
+            _ => Ok(()),
+        }
     }
 
     /// Stores limits, from 1 to 50, all or none of them. Others of the same scope stay as they are.
@@ -261,6 +274,9 @@ impl ConfigStore {
             None => Ok(None),
         };
         match sent {
+            Ok(output) if output.attributes.is_none() => {
+                Err(RequestError::empty("UpdateItem", &self.table).into())
+            }
             Ok(output) => Ok(Change::Written(read(output.attributes)?)),
             Err(error) => match error.as_service_error() {
                 Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
@@ -276,17 +292,26 @@ impl ConfigStore {
         key: &ItemKey,
         from_item: fn(&Item) -> Result<Option<T>, ItemError>,
     ) -> Result<Option<T>, ConfigError> {
+        let Some(item) = self.item(key).await? else { return Ok(None) };
+        Ok(decode(item, from_item)?)
+    }
+
+    /// An item as it is stored. A consistent read.
+    async fn item(&self, key: &ItemKey) -> Result<Option<Attributes>, RequestError> {
         let output = self
             .client
             .get_item()
             .table_name(&self.table)
             .set_key(Some(expressions::key(key)))
             .consistent_read(true)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
             .map_err(|error| RequestError::of("GetItem", &self.table, error))?;
-        let Some(item) = output.item else { return Ok(None) };
-        Ok(decode(item, from_item)?)
+        match output.consumed_capacity {
+            Some(_) => Ok(output.item),
+            None => Err(RequestError::empty("GetItem", &self.table)),
+        }
     }
 }
 

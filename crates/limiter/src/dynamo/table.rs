@@ -80,15 +80,13 @@ pub async fn create_table(client: &Client, name: &str) -> Result<(), TableError>
 /// described.
 pub async fn stream_arn(client: &Client, name: &str) -> Result<String, TableError> {
     let described = describe(client, name).await?;
-    described
-        .and_then(|table| table.latest_stream_arn)
-        .ok_or_else(|| TableError::NoStream { table: name.to_owned() })
+    described.latest_stream_arn.ok_or_else(|| TableError::NoStream { table: name.to_owned() })
 }
 
-async fn describe(client: &Client, name: &str) -> Result<Option<TableDescription>, RequestError> {
+async fn describe(client: &Client, name: &str) -> Result<TableDescription, RequestError> {
     let described = client.describe_table().table_name(name).send().await;
     let described = described.map_err(|error| RequestError::of("DescribeTable", name, error))?;
-    Ok(described.table)
+    described.table.ok_or_else(|| RequestError::empty("DescribeTable", name))
 }
 
 fn request(client: &Client, name: &str) -> Result<CreateTableFluentBuilder, BuildError> {
@@ -132,9 +130,7 @@ fn key_schema(partition: &str, sort: &str) -> Result<Vec<KeySchemaElement>, Buil
 async fn wait_until_active(client: &Client, name: &str) -> Result<(), TableError> {
     let deadline = tokio::time::Instant::now() + ACTIVE_WITHIN;
     loop {
-        let described = describe(client, name).await?;
-        let status = described.and_then(|table| table.table_status);
-        if status == Some(TableStatus::Active) {
+        if describe(client, name).await?.table_status == Some(TableStatus::Active) {
             return Ok(());
         }
         if tokio::time::Instant::now() >= deadline {

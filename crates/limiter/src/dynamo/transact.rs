@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::{
 };
 use sluicegate_core::{BucketId, WritePlan};
 
-use super::execute::{ALL_OLD, DynamoTable, key, refused, units};
+use super::execute::{ALL_OLD, DynamoTable, key, refused, spent_on_all};
 use super::expressions::{self, Expression};
 use super::trouble;
 use crate::table::{Cancelled, SetupError, TogetherError, Trouble, WriteError};
@@ -30,7 +30,8 @@ impl DynamoTable {
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match request.send().await {
             Ok(output) => {
-                return Ok(output.consumed_capacity().iter().map(|each| units(Some(each))).sum());
+                let spent = spent_on_all(output.consumed_capacity);
+                return spent.map_err(|empty| TogetherError::Trouble(empty.into()));
             }
             Err(error) => error,
         };

@@ -4,7 +4,25 @@ use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 
 use crate::BoxError;
-use crate::table::{SetupError, Trouble};
+use crate::table::{SetupError, Trouble, WriteError};
+
+/// An answer of 200 that says nothing of what was asked for: it may come from something else than
+/// DynamoDB, so the call counts as not answered.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the answer is empty: it does not say what was done")]
+pub(crate) struct EmptyAnswer;
+
+impl From<EmptyAnswer> for Trouble {
+    fn from(empty: EmptyAnswer) -> Self {
+        Self::Away(empty.into())
+    }
+}
+
+impl From<EmptyAnswer> for WriteError {
+    fn from(empty: EmptyAnswer) -> Self {
+        Self::Trouble(empty.into())
+    }
+}
 
 /// Sorts an error of a call on a table.
 pub(crate) fn of<E>(table: &str, error: SdkError<E, HttpResponse>) -> Trouble

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
-use sluicegate::dynamo::{ConfigError, ConfigStore, RequestError};
+use futures_util::TryStreamExt;
+use sluicegate::dynamo::{
+    ConfigError, ConfigStore, ReadError, Reader, RequestError, Segment, TableError, stream_arn,
+};
 use sluicegate::{
     EntityId, EntityRecord, EpochMillis, Limit, LimitName, LimitsScope, Resource, StoredLimits,
 };
@@ -202,6 +205,50 @@ async fn a_deletion_that_was_overtaken_looks_again() {
         let (deleted, ()) = tokio::join!(delete, overtake);
         assert_eq!(shown(&deleted.unwrap().unwrap()), (vec![], vec!["a", "b", "c"], 10));
         assert_eq!(proxy.forwarded("UpdateItem"), 2);
+    })
+    .await;
+}
+
+/// Whatever is asked: an answer that does not say so is none.
+#[tokio::test]
+async fn an_empty_answer_is_no_answer() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        proxy.inject(|_| Fault::Blank("{}"));
+        let config = engine.client().config().to_builder().endpoint_url(proxy.endpoint_url());
+        let client = Client::from_conf(config.build());
+        let store = ConfigStore::new(client.clone(), &table);
+        let (user, scope) = (entity("u"), LimitsScope::System);
+        let record = EntityRecord { entity: user.clone(), parent: None, cascade: false };
+        let limit = [Limit::per_day("a", 1)];
+        let resource = Resource::new("r").unwrap();
+        let reader = Reader::new(client.clone(), &table);
+        let buckets: Result<Vec<_>, _> = reader.buckets_of_resource(&resource).try_collect().await;
+        let scanned: Result<Vec<_>, _> =
+            reader.legacy_buckets(Segment { number: 0, of: 1 }).try_collect().await;
+        let asked = [
+            store.put_entity(&record).await.map(drop),
+            store.get_entity(&user).await.map(drop),
+            store.delete_entity(&user).await,
+            store.set_limits(&scope, &limit, at(1)).await.map(drop),
+            store.get_limits(&scope).await.map(drop),
+            store.delete_all_limits(&scope, at(1)).await.map(drop),
+            store.schema_version().await.map(drop),
+            store.note_converted().await,
+        ];
+        for (n, asked) in asked.into_iter().enumerate() {
+            let no_answer =
+                matches!(asked, Err(ConfigError::Request(RequestError::NoAnswer { .. })));
+            assert!(no_answer, "{n}: {asked:?}");
+        }
+        for read in [buckets.map(drop), scanned.map(drop)] {
+            let no_answer = matches!(read, Err(ReadError::Request(RequestError::NoAnswer { .. })));
+            assert!(no_answer, "{read:?}");
+        }
+        let arn = stream_arn(&client, &table).await;
+        let no_answer = matches!(arn, Err(TableError::Request(RequestError::NoAnswer { .. })));
+        assert!(no_answer, "{arn:?}");
     })
     .await;
 }

@@ -40,6 +40,10 @@ pub enum Fault {
     Late(Duration),
     /// Forward it, then close the connection instead of replying: the write landed, nobody knows.
     LoseReply,
+    /// Forward it, then answer 200 with this body, such as `{}`: the write landed, nobody knows.
+    BlankReply(&'static str),
+    /// Answer 200 with this body without forwarding, as whatever stands in for an engine may.
+    Blank(&'static str),
     /// Close the connection without forwarding.
     Cut,
 }
@@ -66,6 +70,10 @@ impl Fault {
         Self::Refuse { status: 400, error: "com.amazon.coral.service#AccessDeniedException" };
 }
 
+pub(super) fn blank(body: &'static str) -> Response<Full<Bytes>> {
+    answer(200, body)
+}
+
 pub(super) fn cancellation(codes: &[&str]) -> Response<Full<Bytes>> {
     let reason = |code: &&str| json!({"Code": code, "Message": "injected by a test"});
     let reasons: Vec<_> = codes.iter().map(reason).collect();
@@ -78,9 +86,13 @@ pub(super) fn refusal(status: u16, error: &str, more: &Value) -> Response<Full<B
     for (name, value) in more.as_object().into_iter().flatten() {
         body[name] = value.clone();
     }
+    answer(status, body.to_string())
+}
+
+fn answer(status: u16, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     Response::builder()
         .status(status)
         .header("content-type", "application/x-amz-json-1.0")
-        .body(Full::from(body.to_string()))
+        .body(Full::new(body.into()))
         .unwrap()
 }

@@ -1,7 +1,7 @@
 //! The transactions of a replay: windows and entry change together, or neither.
 
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
-use aws_sdk_dynamodb::types::{TransactWriteItem, Update};
+use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowFold};
 
@@ -102,8 +102,16 @@ impl Processor {
 
     /// Executes a transaction whose first item is the entry.
     async fn transact(&self, items: Vec<TransactWriteItem>) -> Result<(), Replayed> {
-        let request = self.client().transact_write_items().set_transact_items(Some(items));
-        let Err(error) = request.send().await else { return Ok(()) };
+        let request = self
+            .client()
+            .transact_write_items()
+            .set_transact_items(Some(items))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        let error = match request.send().await {
+            Ok(output) if output.consumed_capacity.is_some() => return Ok(()),
+            Ok(_) => return Err(Replayed::Refused(Refusal::empty_answer().reason())),
+            Err(error) => error,
+        };
         let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
             error.as_service_error()
         else {

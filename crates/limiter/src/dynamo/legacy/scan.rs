@@ -65,7 +65,7 @@ impl Position {
     async fn read(&self) -> Result<ScanOutput, RequestError> {
         let Self { reader, segment, start, .. } = self;
         let filter = expressions::legacy_items();
-        reader
+        let output = reader
             .client
             .scan()
             .table_name(&reader.table)
@@ -80,7 +80,11 @@ impl Position {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
-            .map_err(|error| RequestError::of("Scan", &reader.table, error))
+            .map_err(|error| RequestError::of("Scan", &reader.table, error))?;
+        match output.items {
+            Some(_) => Ok(output),
+            None => Err(RequestError::empty("Scan", &reader.table)),
+        }
     }
 
     fn page(&mut self, output: ScanOutput) -> LegacyPage {

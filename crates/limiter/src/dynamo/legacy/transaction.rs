@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::types::{
 };
 use sluicegate_core::{BucketId, CompositeBucket, Conversion, Removal, keys};
 
-use crate::dynamo::execute::{ALL_OLD, DynamoTable, refused, units};
+use crate::dynamo::execute::{ALL_OLD, DynamoTable, refused, spent_on_all};
 use crate::dynamo::item::Attributes;
 use crate::dynamo::stored_expressions as expressions;
 use crate::dynamo::trouble;
@@ -35,10 +35,7 @@ impl DynamoTable {
             .set_transact_items(Some(parts))
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match request.send().await {
-            Ok(output) => {
-                let spent = output.consumed_capacity().iter().map(|each| units(Some(each))).sum();
-                return Ok(Attempt::Done(spent));
-            }
+            Ok(output) => return Ok(Attempt::Done(spent_on_all(output.consumed_capacity)?)),
             Err(error) => error,
         };
         match error.as_service_error() {

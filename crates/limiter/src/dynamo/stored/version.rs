@@ -4,7 +4,6 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
 
 use super::{ConfigError, ConfigStore};
-use crate::dynamo::RequestError;
 use crate::dynamo::stored_expressions as expressions;
 
 /// What the table says of its layout. Another producer keeps its own words in the same item.
@@ -24,16 +23,7 @@ impl ConfigStore {
     /// # Errors
     /// [`ConfigError::Request`].
     pub async fn schema_version(&self) -> Result<SchemaVersion, ConfigError> {
-        let answer = self
-            .client
-            .get_item()
-            .table_name(&self.table)
-            .set_key(Some(expressions::key(&ItemKey::SchemaVersion)))
-            .consistent_read(true)
-            .send()
-            .await
-            .map_err(|error| RequestError::of("GetItem", &self.table, error))?;
-        let item = answer.item.unwrap_or_default();
+        let item = self.item(&ItemKey::SchemaVersion).await?.unwrap_or_default();
         let data = item.get(keys::OTHER_DATA).and_then(|data| data.as_m().ok());
         let text = |attribute: &str| match item.get(attribute).or_else(|| data?.get(attribute)) {
             Some(AttributeValue::S(text) | AttributeValue::N(text)) => Some(text.clone()),
