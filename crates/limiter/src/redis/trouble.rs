@@ -1,6 +1,6 @@
 //! What a server's error means for a call: nothing was done, it may have been, or a person must act.
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 use sluicegate_core::ItemError;
 
 use crate::BoxError;
@@ -13,6 +13,7 @@ pub(super) fn of(error: RedisError) -> Trouble {
     use ServerErrorKind::{
         Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, ReadOnly, TryAgain,
     };
+    let error = of_command(error);
     match error.kind() {
         ErrorKind::Server(Moved | Ask | TryAgain) => Trouble::Conflict,
         // A server that starts, or a failover under way.
@@ -30,6 +31,27 @@ pub(super) fn of(error: RedisError) -> Trouble {
     }
 }
 
+/// The error of the command inside a script, which Redis before 7 wraps:
+/// `Error running script (call to f_30c1): @user_script:226: @user_script: 226: -READONLY You can't`.
+fn of_command(error: RedisError) -> RedisError {
+    let detail = error.detail().and_then(|detail| detail.strip_prefix("Error running script"));
+    let Some((_, mut inner)) = detail.and_then(|detail| detail.split_once("): ")) else {
+        return error;
+    };
+    while let Some((_, rest)) =
+        inner.strip_prefix("@user_script:").and_then(|rest| rest.split_once(": "))
+    {
+        inner = rest;
+    }
+    match inner.trim_start_matches('-').split_once(' ') {
+        Some((code, detail)) if code.bytes().all(|byte| byte.is_ascii_uppercase()) => {
+            make_extension_error(code.to_owned(), Some(detail.to_owned()))
+        }
+        // Of Lua itself.
+        _ => error,
+    }
+}
+
 fn of_code(error: RedisError) -> Trouble {
     let detail = error.detail().unwrap_or_default();
     let broken = |bucket: &str, attribute: &str, expected| {
@@ -38,8 +60,8 @@ fn of_code(error: RedisError) -> Trouble {
     };
     match error.code() {
         Some("NOAUTH" | "WRONGPASS") => SetupError::Denied(error.into()).into(),
-        // It cannot save what it is told, or has too few replicas to keep it: a failure inside.
-        Some("MISCONF" | "NOREPLICAS") => Trouble::Away(error.into()),
+        // It cannot save a write, has too few replicas to keep it, or has become a replica.
+        Some("MISCONF" | "NOREPLICAS" | "READONLY") => Trouble::Away(error.into()),
         // A script of somebody else takes its time.
         Some("BUSY") => Trouble::Throttled(error.into()),
         Some("WRONGTYPE") => broken("this name", "the value", "a hash"),
@@ -65,4 +87,25 @@ pub(super) fn leaves_in_doubt(trouble: &Trouble) -> bool {
         let is_answer = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
         !is_answer && !error.is_connection_refusal()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(detail: &str) -> Trouble {
+        of(make_extension_error("ERR".to_owned(), Some(detail.to_owned())))
+    }
+
+    #[test]
+    fn the_error_of_a_command_counts_where_the_server_wraps_it() {
+        let wrapped = "Error running script (call to f_30c1): @user_script:226: ";
+        for error in ["@user_script: 226: -READONLY You can't write", "NOREPLICAS Not enough"] {
+            assert!(matches!(said(&format!("{wrapped}{error}")), Trouble::Away(_)), "{error}");
+        }
+        let wrong = said(&format!("{wrapped}WRONGTYPE Operation against a key"));
+        assert!(matches!(wrong, Trouble::Setup(SetupError::BrokenItem { .. })), "{wrong:?}");
+        let lua = said(&format!("{wrapped}attempt to compare nil with number"));
+        assert!(matches!(lua, Trouble::Setup(SetupError::Rejected(_))), "{lua:?}");
+    }
 }

@@ -31,7 +31,9 @@ local function now_ms(text)
 end
 
 local function broken(bucket, field)
-  error({ err = 'BROKEN ' .. field .. ' of ' .. bucket.key })
+  local what = 'BROKEN ' .. field .. ' of ' .. bucket.key
+  -- Before 7, which names its version, an error is a text.
+  error(redis.REDIS_VERSION_NUM and { err = what } or what, 0)
 end
 
 -- The rate is the last two, in lowest terms.
