@@ -9,6 +9,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::engines::{self, Engine};
 use crate::process;
 use crate::stages::Stages;
 
@@ -52,6 +53,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut stages = Stages::new("soak");
+    stages.run("engines", || engines::ensure(&[Engine::Redis]))?;
     stages.run("schedules", || {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-core", "--test", "simulation", "schedules"]);
@@ -95,14 +97,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     stages.run("rush", || {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "rush"]);
-        cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_ENGINES", "redis");
+        cargo.args(["--", "--nocapture", "--include-ignored"]);
         cargo.env("SLUICEGATE_TEST_RUNS", args.runs.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("leases", || {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "leased"]);
-        cargo.args(["--", "--nocapture"]);
+        cargo.args(["--", "--nocapture", "--include-ignored"]);
         cargo.env("SLUICEGATE_TEST_LEASE_SECONDS", args.lease_seconds.to_string());
         process::run(&mut cargo)
     })?;
@@ -127,5 +129,6 @@ fn optimised() -> Command {
         cargo.env(format!("CARGO_PROFILE_DEV_{name}"), value);
     }
     cargo.env("CARGO_TARGET_DIR", crate::workspace::target_dir().join("soak"));
+    cargo.env("SLUICEGATE_ENGINES_DIR", crate::workspace::engines_dir());
     cargo
 }

@@ -1,15 +1,17 @@
 //! Redis as processes of a test: one server, or a cluster of three. They end with the value that
 //! holds them and keep nothing.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use redis::{Client, Cmd, FromRedisValue, RedisResult, cmd};
 use tokio::time::Instant;
 
 use crate::child::{dying_with_this_thread, free_port};
+use crate::ministack::engine;
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -17,13 +19,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 const ATTEMPTS: u32 = 3;
 const NODES: u16 = 3;
 const SLOTS: u16 = 16_384;
+/// Where the nodes of a cluster talk to each other, above the port of each.
+const BUS: u16 = 10_000;
 
 /// One server.
 #[derive(Debug)]
 pub struct RedisServer {
     child: Child,
     port: u16,
-    bus_port: u16,
     folder: tempfile::TempDir,
     options: &'static [&'static str],
 }
@@ -60,7 +63,7 @@ impl RedisServer {
     /// When it cannot be started.
     pub async fn start_again(&mut self) {
         for _ in 0..ATTEMPTS {
-            (self.child, self.port, self.bus_port) = spawn(self.folder.path(), self.options);
+            (self.child, self.port) = spawn(self.folder.path(), self.options);
             if self.answers().await {
                 return;
             }
@@ -70,8 +73,8 @@ impl RedisServer {
 
     async fn start_with(options: &'static [&'static str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let (child, port, bus_port) = spawn(folder.path(), options);
-        let mut server = Self { child, port, bus_port, folder, options };
+        let (child, port) = spawn(folder.path(), options);
+        let mut server = Self { child, port, folder, options };
         if !server.answers().await {
             server.start_again().await;
         }
@@ -122,20 +125,51 @@ impl RedisServer {
     }
 }
 
-fn spawn(folder: &Path, options: &[&str]) -> (Child, u16, u16) {
-    let binary = PathBuf::from("/usr/bin/redis-server");
-    assert!(binary.exists(), "{} is missing: install redis-server", binary.display());
-    let (port, bus_port) = (free_port(), free_port());
-    let child = dying_with_this_thread(binary)
+fn spawn(folder: &Path, options: &[&str]) -> (Child, u16) {
+    let port = port_with_bus();
+    let child = dying_with_this_thread(program().to_owned())
         .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-        .args(["--port", &port.to_string(), "--cluster-port", &bus_port.to_string()])
+        .args(["--port", &port.to_string()])
         .args(options)
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    (child, port, bus_port)
+    (child, port)
+}
+
+/// A free port whose bus port is free as well: Redis before 7 has no option for another one.
+fn port_with_bus() -> u16 {
+    loop {
+        let port = free_port();
+        let bus = port.checked_add(BUS);
+        if bus.is_some_and(|bus| TcpListener::bind(("127.0.0.1", bus)).is_ok()) {
+            return port;
+        }
+    }
+}
+
+/// The system's server, or the one that `cargo xtask engines` installs: the newer of the two.
+fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let programs = [engine("redis/server/bin/redis-server"), PathBuf::from("redis-server")];
+        let versions = programs.into_iter().filter_map(|it| Some((version(&it)?, it)));
+        let newest = versions.max().map(|(_, program)| program);
+        newest.expect("redis-server is missing; install it with `cargo xtask engines redis`")
+    })
+}
+
+fn version(program: &Path) -> Option<Vec<u32>> {
+    let output = Command::new(program).arg("--version").output().ok()?;
+    parse_version(&String::from_utf8_lossy(&output.stdout))
+}
+
+/// The numbers of `Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.2.1 bits=64`.
+fn parse_version(line: &str) -> Option<Vec<u32>> {
+    let (version, _) = line.split_once(" v=")?.1.split_once(' ')?;
+    version.split('.').map(|number| number.parse().ok()).collect()
 }
 
 impl Drop for RedisServer {
@@ -163,13 +197,14 @@ impl RedisCluster {
             let node = RedisServer::start_with(&["--cluster-enabled", "yes"]).await;
             let (first, end) = (n * (SLOTS / NODES), (n + 1) * (SLOTS / NODES));
             let last = if n + 1 == NODES { SLOTS - 1 } else { end - 1 };
-            let slots = cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(first).arg(last).take();
+            let slots =
+                cmd("CLUSTER").arg("ADDSLOTS").arg((first..=last).collect::<Vec<_>>()).take();
             node.send::<()>(&slots).await;
             nodes.push(node);
         }
         for other in &nodes[1..] {
             let meet = cmd("CLUSTER").arg("MEET").arg("127.0.0.1").arg(other.port).take();
-            nodes[0].send::<()>(meet.clone().arg(other.bus_port)).await;
+            nodes[0].send::<()>(&meet).await;
         }
         let deadline = Instant::now() + ANSWERS_WITHIN;
         for node in &nodes {
@@ -205,13 +240,18 @@ impl RedisServer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::is_redis_under_test;
+
+    #[test]
+    fn a_newer_server_is_told_by_its_version() {
+        let version = |number| parse_version(&format!("Redis server v={number} sha=0:0")).unwrap();
+        assert_eq!(version("6.2.14"), [6, 2, 14]);
+        assert!(version("7.0.15") > version("6.2.14") && version("10.0") > version("7.0.15"));
+        assert_eq!(parse_version("not Redis"), None);
+    }
 
     #[tokio::test]
+    #[ignore = "needs Redis: cargo xtask test"]
     async fn a_server_ends_with_its_value_and_a_cluster_has_every_slot() {
-        if !is_redis_under_test() {
-            return;
-        }
         let server = RedisServer::start().await;
         let url = server.url();
         assert_eq!(server.send::<i64>(cmd("INCR").arg("n")).await, 1);

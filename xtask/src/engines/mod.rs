@@ -5,7 +5,7 @@
 //! the pinned cfn-lint). An install is done when its stamp says so; a torn one is repeated.
 
 use std::fs::{self, File};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use crate::workspace;
 
 mod python;
+mod redis;
 mod venv;
 
 /// Installs the engines and tools that the tests and the other tasks use.
@@ -27,6 +28,8 @@ pub(crate) struct Args {
 pub(crate) enum Engine {
     /// DynamoDB, Lambda and CloudFormation for the tests.
     Ministack,
+    /// A Redis server for the tests.
+    Redis,
     /// Builds the function.
     CargoLambda,
     /// `sam validate`, `sam build`, `sam deploy`.
@@ -43,6 +46,7 @@ impl Engine {
     fn name(self) -> &'static str {
         match self {
             Self::Ministack => "ministack",
+            Self::Redis => "redis",
             Self::CargoLambda => "cargo-lambda",
             Self::Sam => "sam",
             Self::Aws => "aws",
@@ -55,6 +59,7 @@ impl Engine {
         match self {
             // The translator is what MiniStack needs to deploy SAM templates.
             Self::Ministack => &["ministack==1.5.33", "aws-sam-translator>=1.90"],
+            Self::Redis => redis::PINS,
             Self::CargoLambda => &["cargo-lambda==1.9.2"],
             Self::Sam => &["aws-sam-cli==1.170.0"],
             Self::Aws => &["awscli==1.46.2"],
@@ -68,9 +73,12 @@ impl Engine {
         workspace::engines_dir().join(self.name()).join("bin")
     }
 
-    /// The program that the engine is installed for, which has its name.
+    /// The program that the engine is installed for.
     pub(crate) fn program(self) -> PathBuf {
-        self.bin().join(self.name())
+        match self {
+            Self::Redis => redis::program(&workspace::engines_dir()),
+            _ => self.bin().join(self.name()),
+        }
     }
 }
 
@@ -92,9 +100,18 @@ pub(crate) fn ensure(engines: &[Engine]) -> Result<()> {
     let lock = File::create(dir.join(".lock")).context("cannot create the lock of the engines")?;
     lock.lock().context("cannot lock the engines")?;
     for engine in engines {
-        venv::ensure(&dir, engine.name(), engine.pins())?;
+        match engine {
+            Engine::Redis => redis::ensure(&dir)?,
+            _ => venv::ensure(&dir, engine.name(), engine.pins(), &[])?,
+        }
     }
     Ok(())
+}
+
+/// Fails with the line to type when something is missing that the installation of `engines` needs.
+pub(crate) fn check(engines: &[Engine]) -> Result<()> {
+    python::check(Path::new(python::SYSTEM))?;
+    if engines.contains(&Engine::Redis) { redis::check() } else { Ok(()) }
 }
 
 #[cfg(test)]

@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
+/// The name of it.
+pub(super) const SYSTEM: &str = "python3";
+
 /// Fails with the line to type when `python` is missing or cannot make environments.
 pub(super) fn check(python: &Path) -> Result<()> {
     let answer = Command::new(python)

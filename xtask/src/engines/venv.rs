@@ -14,7 +14,8 @@ use super::python;
 use crate::process;
 
 /// Makes sure that `dir/name` holds exactly the packages of `pins`.
-pub(super) fn ensure(dir: &Path, name: &str, pins: &[&str]) -> Result<()> {
+/// `options` are handed to pip.
+pub(super) fn ensure(dir: &Path, name: &str, pins: &[&str], options: &[&str]) -> Result<()> {
     let venv = dir.join(name);
     let stamp = stamp(&venv, pins);
     if is_current(&venv, &stamp) {
@@ -22,7 +23,7 @@ pub(super) fn ensure(dir: &Path, name: &str, pins: &[&str]) -> Result<()> {
     }
     let start = Instant::now();
     eprintln!("engines: installing {} into {}", pins.join(" "), venv.display());
-    install(&venv, pins).with_context(|| format!("{name} could not be installed"))?;
+    install(&venv, pins, options).with_context(|| format!("{name} could not be installed"))?;
     fs::write(venv.join(STAMP), stamp).with_context(|| format!("cannot stamp {name}"))?;
     eprintln!("engines: {name} installed in {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
@@ -40,8 +41,8 @@ fn is_current(venv: &Path, stamp: &str) -> bool {
     python.exists() && fs::read_to_string(venv.join(STAMP)).is_ok_and(|found| found == stamp)
 }
 
-fn install(venv: &Path, pins: &[&str]) -> Result<()> {
-    let system_python = Path::new("python3");
+fn install(venv: &Path, pins: &[&str], options: &[&str]) -> Result<()> {
+    let system_python = Path::new(python::SYSTEM);
     python::check(system_python)?;
     if venv.exists() {
         fs::remove_dir_all(venv).with_context(|| format!("cannot remove {}", venv.display()))?;
@@ -50,6 +51,7 @@ fn install(venv: &Path, pins: &[&str]) -> Result<()> {
     process::run(
         Command::new(venv.join("bin").join("python"))
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
+            .args(options)
             .args(pins),
     )
 }
@@ -82,6 +84,6 @@ mod tests {
     fn nothing_is_started_for_an_install_that_is_current() {
         let dir = tempfile::tempdir().unwrap();
         fake_venv(dir.path(), &["not a package"]);
-        ensure(dir.path(), "tool", &["not a package"]).unwrap();
+        ensure(dir.path(), "tool", &["not a package"], &[]).unwrap();
     }
 }
