@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sluicegate::redis::RedisStore;
 use sluicegate::{DynamoTable, Limiter};
 use sluicegate_core::{CompositeBucket, EpochMillis};
-use sluicegate_testkit::{EngineKind, RedisServer, RunningEngine, is_redis_under_test};
+use sluicegate_testkit::{EngineKind, RedisServer, RunningEngine};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, Command};
 
@@ -195,10 +195,8 @@ async fn processes_that_are_killed_while_they_are_idle_lose_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn processes_on_redis_admit_what_the_bucket_earns_and_lose_what_they_held_at_most() {
-    if !is_redis_under_test() {
-        return;
-    }
     let server = RedisServer::start().await;
     let load = Load::of_test();
     for (accounting, kills) in [("at-lease", 0), ("at-settle", 0), ("at-lease", 2)] {

@@ -96,9 +96,7 @@ async fn on_a_steady_machine(case: impl AsyncFn()) {
 }
 
 async fn run<S: Server>(policy: OnUnavailable, outage: Outage) {
-    if S::is_under_test() {
-        on_a_steady_machine(async || away::<S>(policy, outage).await).await;
-    }
+    on_a_steady_machine(async || away::<S>(policy, outage).await).await;
 }
 
 /// A limiter that has a connection and has taken some tokens.
@@ -207,9 +205,7 @@ async fn settled<S: Server>(
 
 /// A Redis that forgets its scripts is there: nobody notices, whatever the setting.
 async fn flushed(policy: OnUnavailable) {
-    if Redis::is_under_test() {
-        on_a_steady_machine(async || forgetful(policy).await).await;
-    }
+    on_a_steady_machine(async || forgetful(policy).await).await;
 }
 
 async fn forgetful(policy: OnUnavailable) {
@@ -232,28 +228,32 @@ async fn forgetful(policy: OnUnavailable) {
 }
 
 macro_rules! matrix {
-    ($server:ident, $($policy:ident: $name:ident),*) => {$(
+    (#[$attribute:meta] $server:ident, $($policy:ident: $name:ident),*) => {$(
         mod $name {
             use sluicegate::OnUnavailable::$policy;
 
             use super::super::{$server, Data, Outage, run};
 
             #[tokio::test(flavor = "multi_thread")]
+            #[$attribute]
             async fn connection_cut() {
                 run::<$server>($policy, Outage::ConnectionCut).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
+            #[$attribute]
             async fn reply_delayed_past_the_deadline() {
                 run::<$server>($policy, Outage::ReplyDelayed).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
+            #[$attribute]
             async fn server_killed_and_restarted_with_its_data() {
                 run::<$server>($policy, Outage::Restarted(Data::Kept)).await;
             }
 
             #[tokio::test(flavor = "multi_thread")]
+            #[$attribute]
             async fn server_killed_and_restarted_without_its_data() {
                 run::<$server>($policy, Outage::Restarted(Data::Lost)).await;
             }
@@ -262,7 +262,7 @@ macro_rules! matrix {
 }
 
 mod embedded {
-    matrix!(Embedded, Allow: allow, Deny: deny, Local: local);
+    matrix!(#[doc = "Needs only Rust."] Embedded, Allow: allow, Deny: deny, Local: local);
 }
 
 mod redis {
@@ -270,19 +270,22 @@ mod redis {
 
     use super::flushed;
 
-    matrix!(Redis, Allow: allow, Deny: deny, Local: local);
+    matrix!(#[ignore = "needs Redis: cargo xtask test"] Redis, Allow: allow, Deny: deny, Local: local);
 
     #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "needs Redis: cargo xtask test"]
     async fn allow_and_scripts_flushed() {
         flushed(Allow).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "needs Redis: cargo xtask test"]
     async fn deny_and_scripts_flushed() {
         flushed(Deny).await;
     }
 
     #[tokio::test(flavor = "multi_thread")]
+    #[ignore = "needs Redis: cargo xtask test"]
     async fn local_and_scripts_flushed() {
         flushed(Local).await;
     }

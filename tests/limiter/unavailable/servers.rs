@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use sluicegate::redis::RedisStore;
 use sluicegate::{CompositeStore, DynamoStore, DynamoTable, Store};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
-use sluicegate_testkit::{EngineKind, RedisServer, engines_under_test, is_redis_under_test};
+use sluicegate_testkit::RedisServer;
 
 /// What a server that is started again still knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,8 +18,6 @@ pub(crate) enum Data {
 pub(crate) trait Server: Sized {
     type Store: Store;
 
-    /// Whether the environment asks for it.
-    fn is_under_test() -> bool;
     async fn start() -> Self;
     fn address(&self) -> SocketAddr;
     /// A store on what listens there.
@@ -54,10 +52,6 @@ impl Embedded {
 
 impl Server for Embedded {
     type Store = DynamoStore;
-
-    fn is_under_test() -> bool {
-        engines_under_test().contains(&EngineKind::Embedded)
-    }
 
     async fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
@@ -98,10 +92,6 @@ impl Redis {
 
 impl Server for Redis {
     type Store = RedisStore;
-
-    fn is_under_test() -> bool {
-        is_redis_under_test()
-    }
 
     async fn start() -> Self {
         Self(RedisServer::start_durable().await)

@@ -1,7 +1,5 @@
-//! A long run: everything is counted, the file does not grow with it, and, where it is long enough
-//! to say so, the rate of writes stays.
-//!
-//! `SLUICEGATE_TEST_ACQUIRES` sets how many acquires, for a soak.
+//! A run of acquires is counted whole. In a soak, which has `SLUICEGATE_TEST_ACQUIRES` of them, the
+//! last writes are also as fast as the first.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +26,7 @@ async fn acquire(limiter: Limiter<CompositeStore<DynamoTable>>, numbers: std::op
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn writes_are_as_fast_after_many_as_after_few() {
+async fn a_run_is_counted_whole_and_a_long_one_does_not_get_slower() {
     let acquires = number("SLUICEGATE_TEST_ACQUIRES").unwrap_or(500);
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("local.db");

@@ -14,7 +14,7 @@ use sluicegate::{
 };
 use sluicegate_testkit::RedisServer;
 
-use super::{at, limiter, milli, name, server};
+use super::{at, limiter, milli, name};
 
 const MILLI_MAX: i64 = 1_000_000_000_000_000;
 const PRODUCT_MAX: i64 = (1 << 53) - 1;
@@ -260,9 +260,10 @@ impl Now for TestClock {
 }
 
 #[test]
+#[ignore = "needs Redis: cargo xtask test"]
 fn the_scripts_count_as_core_does() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let Some(server) = runtime.block_on(server()) else { return };
+    let server = runtime.block_on(RedisServer::start());
     let mut case = 0;
     let mut runner =
         TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });

@@ -5,7 +5,7 @@ use sluicegate::redis::RedisStore;
 use sluicegate::{AdjustError, Limit, Limiter, TestClock};
 use sluicegate_testkit::{Cut, RedisServer, Wire};
 
-use super::{T0, at, field, on, server};
+use super::{T0, at, field, on};
 
 const KEY: &str = "sluicegate:{u}#r";
 
@@ -15,14 +15,14 @@ struct Disturbed {
     limiter: Limiter<RedisStore, TestClock>,
 }
 
-async fn disturbed() -> Option<Disturbed> {
-    let server = server().await?;
+async fn disturbed() -> Disturbed {
+    let server = RedisServer::start().await;
     let wire = Wire::start(server.address()).await;
     let store = RedisStore::new(format!("redis://{}/", wire.address())).unwrap();
     let limiter = on(store, &TestClock::at(at(T0)));
     // Connected, and the scripts are known.
     limiter.acquire("u", "r").consume("l", 1).limits(limits()).await.unwrap();
-    Some(Disturbed { server, wire, limiter })
+    Disturbed { server, wire, limiter }
 }
 
 fn limits() -> [Limit; 1] {
@@ -40,8 +40,9 @@ impl Disturbed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn what_was_lost_is_done_once() {
-    let Some(on) = disturbed().await else { return };
+    let on = disturbed().await;
     for (cut, left) in [(Cut::Request, 89), (Cut::Answer, 79)] {
         on.wire.cut_next(cut);
         let lease = on.acquire().await;
@@ -61,8 +62,9 @@ async fn what_was_lost_is_done_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn a_refund_that_may_have_been_made_is_not_made_again() {
-    let Some(on) = disturbed().await else { return };
+    let on = disturbed().await;
     let few = on.acquire().await;
     on.wire.cut_next(Cut::Request);
     few.release().await.unwrap();

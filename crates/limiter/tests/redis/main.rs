@@ -1,5 +1,5 @@
-//! The store on a real Redis: its arithmetic, its keys, and what it makes of a server's moods. Runs
-//! where `SLUICEGATE_TEST_ENGINES` names redis.
+//! The store on a real Redis: its arithmetic, its keys, and what it makes of a server's moods. Run
+//! by `cargo xtask test`, which brings a server.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 mod arithmetic;
@@ -14,7 +14,7 @@ use sluicegate::redis::RedisStore;
 use sluicegate::{
     Breaker, EntityId, EpochMillis, LimitName, Limiter, Millitokens, OnUnavailable, TestClock,
 };
-use sluicegate_testkit::{RedisServer, is_redis_under_test};
+use sluicegate_testkit::RedisServer;
 
 const T0: i64 = 1_769_608_800_000;
 
@@ -32,14 +32,6 @@ fn name(limit: &str) -> LimitName {
 
 fn entity(id: &str) -> EntityId {
     EntityId::new(id).unwrap()
-}
-
-/// A server, if Redis is under test.
-async fn server() -> Option<RedisServer> {
-    if !is_redis_under_test() {
-        return None;
-    }
-    Some(RedisServer::start().await)
 }
 
 fn limiter(server: &RedisServer, clock: &TestClock) -> Limiter<RedisStore, TestClock> {

@@ -8,16 +8,18 @@ use sluicegate::{
     AcquireError, AdjustError, Breaker, Clock as _, InvalidRequest, Limit, Limiter, OnUnavailable,
     SetupError, SystemClock, TestClock,
 };
+use sluicegate_testkit::RedisServer;
 
-use super::{T0, at, field, limiter, on, server};
+use super::{T0, at, field, limiter, on};
 
 fn rpm() -> [Limit; 1] {
     [Limit::per_minute("rpm", 60)]
 }
 
 #[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn a_server_that_forgot_the_scripts_gets_them_again() {
-    let Some(server) = server().await else { return };
+    let server = RedisServer::start().await;
     let limiter = limiter(&server, &TestClock::at(at(T0)));
     let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(rpm());
     let lease = ask().await.unwrap();
@@ -31,8 +33,9 @@ async fn a_server_that_forgot_the_scripts_gets_them_again() {
 }
 
 #[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn what_is_no_bucket_must_be_repaired() {
-    let Some(server) = server().await else { return };
+    let server = RedisServer::start().await;
     let limiter = limiter(&server, &TestClock::at(at(T0)));
     let refused = async |entity: &str| {
         let error = limiter.acquire(entity, "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
@@ -54,8 +57,9 @@ async fn what_is_no_bucket_must_be_repaired() {
 }
 
 #[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn the_servers_time_counts_where_it_is_asked_for() {
-    let Some(server) = server().await else { return };
+    let server = RedisServer::start().await;
     // A clock that stands still, in another year.
     let store = RedisStore::new(server.url()).unwrap().time(Time::Server);
     let limiter = on(store, &TestClock::at(at(T0)));
@@ -69,8 +73,9 @@ async fn the_servers_time_counts_where_it_is_asked_for() {
 }
 
 #[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn a_refill_time_far_ahead_is_pulled_back_and_counted() {
-    let Some(server) = server().await else { return };
+    let server = RedisServer::start().await;
     let clock = TestClock::at(at(T0));
     let limiter = limiter(&server, &clock);
     let ask = |n| limiter.acquire("u", "r").consume("rpm", n).limits(rpm());
@@ -88,8 +93,9 @@ async fn a_refill_time_far_ahead_is_pulled_back_and_counted() {
 }
 
 #[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn a_server_that_is_away_is_unavailable_and_nothing_else() {
-    let Some(server) = server().await else { return };
+    let server = RedisServer::start().await;
     let clock = TestClock::at(at(T0));
     let limiter = limiter(&server, &clock).deadline(Duration::from_millis(200));
     let lease = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap();
@@ -135,8 +141,9 @@ async fn what_a_script_cannot_count_is_refused_before_a_call() {
 
 /// A server that may not write, since it has too few replicas, has failed inside.
 #[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn a_server_without_its_replicas_is_away() {
-    let Some(server) = server().await else { return };
+    let server = RedisServer::start().await;
     let clock = TestClock::at(at(T0));
     let limiter = limiter(&server, &clock).deadline(Duration::from_millis(200));
     let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(rpm());
@@ -173,8 +180,9 @@ async fn a_request_that_no_script_can_count_says_nothing_of_the_server() {
 
 /// A request that leaves the parent out says nothing of who it is.
 #[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
 async fn a_process_without_its_server_knows_whose_parent_was_asked() {
-    let Some(server) = server().await else { return };
+    let server = RedisServer::start().await;
     let store = RedisStore::new(server.url()).unwrap();
     let store = store.parents(|id| (id.as_str() == "child").then(|| super::entity("parent")));
     let clock = TestClock::at(at(T0));
