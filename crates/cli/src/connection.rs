@@ -8,6 +8,7 @@ use aws_config::imds::region::ImdsRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::provider_config::ProviderConfig;
+use aws_config::timeout::TimeoutConfig;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{ProvideCredentials, Region};
 use sluicegate::dynamo::{ConfigStore, Reader};
@@ -28,6 +29,7 @@ const LOOPBACK_REGION: &str = "us-east-1";
 pub(crate) struct Connection {
     config: SdkConfig,
     table: String,
+    timeout: Duration,
 }
 
 impl Connection {
@@ -38,9 +40,13 @@ impl Connection {
                 "{table:?} is no table: a name has 3 to 255 letters, digits, '_', '-' and '.'"
             )));
         }
+        options.check_endpoint()?;
         let region = region(options).await.ok_or_else(CliError::no_region)?;
+        // Of a whole operation: the SDK's repetitions and the answer's body are in it.
+        let timeouts = TimeoutConfig::builder().operation_timeout(options.timeout).build();
         let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
             .http_client(https_client())
+            .timeout_config(timeouts)
             .region(region);
         if let Some(url) = &options.endpoint_url {
             loader = loader.endpoint_url(url);
@@ -49,8 +55,9 @@ impl Connection {
             loader = loader.profile_name(profile);
         }
         let config = loader.load().await;
-        check_credentials(&config).await?;
-        Ok(Self { config, table })
+        let checked = tokio::time::timeout(options.timeout, check_credentials(&config)).await;
+        checked.map_err(|_| CliError::no_credentials("their provider did not answer"))??;
+        Ok(Self { config, table, timeout: options.timeout })
     }
 
     /// The AWS configuration, for clients of other services.
@@ -82,7 +89,7 @@ impl Connection {
         if version.other_schema.is_some() && !is_converted {
             table = table.converting_legacy();
         }
-        let limiter = Limiter::new(DynamoStore::on(table)).deadline(DEADLINE);
+        let limiter = Limiter::new(DynamoStore::on(table)).deadline(DEADLINE.min(self.timeout));
         Ok(limiter.on_unavailable(OnUnavailable::Deny))
     }
 
@@ -127,13 +134,7 @@ async fn region(options: &Options) -> Option<Region> {
 
 /// Whether the endpoint that the command line or the environment names is on this machine.
 fn is_loopback(options: &Options) -> bool {
-    let variable = |name| std::env::var(name).ok();
-    let url = options
-        .endpoint_url
-        .clone()
-        .or_else(|| variable("AWS_ENDPOINT_URL_DYNAMODB"))
-        .or_else(|| variable("AWS_ENDPOINT_URL"));
-    let uri: Option<http::Uri> = url.and_then(|url| url.parse().ok());
+    let uri: Option<http::Uri> = options.endpoint().and_then(|url| url.parse().ok());
     uri.as_ref().and_then(http::Uri::host).is_some_and(is_loopback_host)
 }
 

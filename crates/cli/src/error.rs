@@ -32,6 +32,12 @@ pub(crate) enum CliError {
     /// The store did not do what it was asked.
     #[error("{0}")]
     Store(String),
+    /// The endpoint did not answer, or not in time.
+    #[error("{0}")]
+    NoAnswer(String),
+    /// The endpoint answered, and not as a DynamoDB that works does.
+    #[error("{0}")]
+    Failed(String),
     /// The result could not be written out.
     #[error("cannot write the result: {0}")]
     Output(#[from] std::io::Error),
@@ -42,8 +48,22 @@ impl CliError {
         match self {
             Self::Attention(_) => ExitCode::from(exit::ATTENTION),
             Self::BadInput(_) => ExitCode::from(2),
-            Self::Store(_) => ExitCode::from(5),
+            Self::Store(_) | Self::NoAnswer(_) | Self::Failed(_) => ExitCode::from(5),
             Self::Output(_) => ExitCode::from(6),
+        }
+    }
+
+    /// What to tell a person of it, with the endpoint that the command was to use.
+    pub(crate) fn line(&self, endpoint: Option<&str>) -> String {
+        let endpoint = endpoint.unwrap_or("DynamoDB");
+        match self {
+            Self::NoAnswer(why) => format!(
+                "no answer from {endpoint}: {why}; check --endpoint-url and the network, start `sluicegate local`, or give it longer with --timeout"
+            ),
+            Self::Failed(why) => format!(
+                "{why}; try again, and check that {endpoint} is a DynamoDB (--endpoint-url names another)"
+            ),
+            other => other.to_string(),
         }
     }
 
@@ -77,12 +97,6 @@ impl CliError {
         ))
     }
 
-    fn unavailable(why: &str) -> Self {
-        Self::Store(format!(
-            "the table did not answer: {why}; check --endpoint-url and the network, or start `sluicegate local`"
-        ))
-    }
-
     /// An answer of the SDK to a call on a table.
     pub(crate) fn of_sdk<E, R>(operation: &str, table: &str, error: &SdkError<E, R>) -> Self
     where
@@ -95,10 +109,8 @@ impl CliError {
             (Some(code), _) if is_refusal(code) => {
                 Self::denied(&format!("dynamodb:{operation}"), &format!("table {table}"), &why)
             }
-            (None, SdkError::DispatchFailure(_) | SdkError::TimeoutError(_)) => {
-                Self::unavailable(&why)
-            }
-            _ => Self::Store(format!("{operation} failed for table {table}: {why}; try again")),
+            (None, SdkError::DispatchFailure(_) | SdkError::TimeoutError(_)) => Self::NoAnswer(why),
+            _ => Self::Failed(format!("{operation} failed for table {table}: {why}")),
         }
     }
 }
@@ -123,8 +135,9 @@ impl From<RequestError> for CliError {
                 let (action, table) = (format!("dynamodb:{operation}"), format!("table {table}"));
                 Self::denied(&action, &table, &chain(source.as_ref()))
             }
-            RequestError::NoAnswer { source, .. } => Self::unavailable(&chain(source.as_ref())),
-            _ => Self::Store(chain(&error)),
+            RequestError::NoAnswer { source, .. } => Self::NoAnswer(chain(source.as_ref())),
+            RequestError::Throttled { .. } => Self::Store(chain(&error)),
+            _ => Self::Failed(chain(&error)),
         }
     }
 }
@@ -136,6 +149,7 @@ impl From<SetupError> for CliError {
             SetupError::Denied(source) => {
                 Self::denied("reading and writing items", "the table", &chain(source.as_ref()))
             }
+            SetupError::Rejected(_) => Self::Failed(chain(&error)),
             _ => Self::Store(chain(&error)),
         }
     }
@@ -145,8 +159,10 @@ impl From<Trouble> for CliError {
     fn from(error: Trouble) -> Self {
         match error {
             Trouble::Setup(setup) => setup.into(),
-            Trouble::Away(source) => Self::unavailable(&chain(source.as_ref())),
-            other => Self::Store(chain(&other)),
+            Trouble::Away(source) => Self::NoAnswer(chain(source.as_ref())),
+            Trouble::Conflict | Trouble::Throttled(_) => {
+                Self::Store(format!("{}; try again in a moment", chain(&error)))
+            }
         }
     }
 }
@@ -156,7 +172,7 @@ impl From<AcquireError> for CliError {
         match error {
             AcquireError::InvalidRequest(invalid) => Self::bad(invalid),
             AcquireError::Setup(setup) => setup.into(),
-            AcquireError::Unavailable(source) => Self::unavailable(&chain(source.as_ref())),
+            AcquireError::Unavailable(source) => Self::NoAnswer(chain(source.as_ref())),
             other => Self::Store(chain(&other)),
         }
     }
@@ -167,7 +183,7 @@ impl From<AdjustError> for CliError {
         match error {
             AdjustError::InvalidRequest(invalid) => Self::bad(invalid),
             AdjustError::Setup(setup) => setup.into(),
-            AdjustError::Unavailable(source) => Self::unavailable(&chain(source.as_ref())),
+            AdjustError::Unavailable(source) => Self::NoAnswer(chain(source.as_ref())),
             other => Self::Store(chain(&other)),
         }
     }

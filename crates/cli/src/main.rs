@@ -85,7 +85,7 @@ fn main() -> ExitCode {
                 ExitCode::SUCCESS
             }
             error => {
-                say(&format!("error: {error}"));
+                say(&format!("error: {}", error.line(cli.options.endpoint().as_deref())));
                 error.exit_code()
             }
         }

@@ -1,5 +1,7 @@
 //! Options that every command takes, before its name or behind it.
 
+use std::time::Duration;
+
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::connection::Connection;
@@ -9,6 +11,11 @@ use crate::error::CliError;
 const DEFAULT_TABLE: &str = "sluicegate-limits";
 /// Names the table where `--table` does not.
 const TABLE_VARIABLE: &str = "SLUICEGATE_TABLE";
+/// Name the endpoint where `--endpoint-url` does not; the first that is set is DynamoDB's.
+const ENDPOINT_VARIABLES: [&str; 3] =
+    ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"];
+/// Longest `--timeout`.
+const TIMEOUT_MAX_S: f64 = 86_400.0;
 
 /// Which table, where it is, and how to print.
 #[derive(clap::Args)]
@@ -27,6 +34,11 @@ pub(crate) struct Options {
     /// The profile of the AWS configuration to use [env: AWS_PROFILE].
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) profile: Option<String>,
+    /// How long a request to the table may take, repetitions included; then the command ends with
+    /// exit code 5. A command that makes many requests, as migrate does, may take any time.
+    #[arg(long, global = true, value_name = "SECONDS", env = "SLUICEGATE_TIMEOUT",
+        hide_env_values = true, default_value = "30", value_parser = seconds)]
+    pub(crate) timeout: Duration,
     /// How to print the result [default: table].
     #[arg(long, global = true, value_name = "FORMAT", value_parser = table_or_json())]
     pub(crate) output: Option<Output>,
@@ -62,9 +74,34 @@ impl Options {
         self.output() == Output::Json
     }
 
+    /// The endpoint that the command line or the environment names; `None`: AWS's own.
+    pub(crate) fn endpoint(&self) -> Option<String> {
+        let [dynamodb, any, _] = ENDPOINT_VARIABLES;
+        self.endpoint_url.clone().or_else(|| variable(dynamodb)).or_else(|| variable(any))
+    }
+
+    /// Refuses an endpoint of the environment that is no URL, as the parser does one of the command
+    /// line. The SDK would fail with its first request.
+    ///
+    /// # Errors
+    /// [`CliError::BadInput`] with the variable's name.
+    pub(crate) fn check_endpoint(&self) -> Result<(), CliError> {
+        for name in ENDPOINT_VARIABLES {
+            let url = variable(name).filter(|_| self.endpoint_url.is_none());
+            if let Some((url, why)) = url.and_then(|url| Some((url.clone(), endpoint(&url).err()?)))
+            {
+                return Err(CliError::BadInput(format!(
+                    "{name} is {url:?}: {why}; correct it, or name the endpoint with --endpoint-url"
+                )));
+            }
+        }
+        Ok(())
+    }
+
     /// Connects to the table as the options and the AWS environment say. Nothing is sent yet.
     ///
     /// # Errors
+    /// [`CliError::BadInput`] when the endpoint of the environment is no URL;
     /// [`CliError::Store`] when there is no region or are no credentials, with what to do.
     pub(crate) async fn connect(&self) -> Result<Connection, CliError> {
         Connection::open(self).await
@@ -79,11 +116,66 @@ fn table_or_json() -> impl TypedValueParser<Value = Output> {
     })
 }
 
+/// A variable of the environment that is set to something.
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
 /// Checked here, because the SDK would only fail with its first request.
 fn endpoint(url: &str) -> Result<String, String> {
-    let parsed: http::Uri = url.parse().map_err(|error| format!("{error}"))?;
-    match (parsed.scheme_str(), parsed.host()) {
-        (Some("http" | "https"), Some(_)) => Ok(url.to_owned()),
-        _ => Err("expected a URL like http://127.0.0.1:8000".to_owned()),
+    const EXPECTED: &str = "expected a URL like http://127.0.0.1:8000";
+    let parsed: http::Uri = url.parse().map_err(|error| format!("{error}; {EXPECTED}"))?;
+    let (Some("http" | "https"), Some(authority)) = (parsed.scheme_str(), parsed.authority())
+    else {
+        return Err(EXPECTED.to_owned());
+    };
+    let (host, named) = (authority.host(), authority.as_str());
+    let port = named.rsplit_once('@').map_or(named, |(_, place)| place).strip_prefix(host);
+    match port.map(|port| port.strip_prefix(':').unwrap_or(port)) {
+        _ if host.is_empty() => Err(EXPECTED.to_owned()),
+        Some("") => Ok(url.to_owned()),
+        Some(port) if port.parse::<u16>().is_ok_and(|port| port > 0) => Ok(url.to_owned()),
+        _ => Err("its port is not 1 to 65535".to_owned()),
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= TIMEOUT_MAX_S);
+    seconds
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .ok_or_else(|| format!("expected seconds above 0, {TIMEOUT_MAX_S} at most"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_url_with_a_host_and_a_port_that_exists() {
+        for good in ["http://127.0.0.1:8000", "https://a.example/x", "http://[::1]:1", "http://h"] {
+            assert_eq!(endpoint(good), Ok(good.to_owned()));
+        }
+        for bad in [
+            "http://127.0.0.1:99999",
+            "http://127.0.0.1:0",
+            "http://127.0.0.1:x",
+            "http://:8000",
+            "127.0.0.1:8000",
+            "localhost",
+            "ftp://127.0.0.1",
+            "http://",
+            "not a url",
+            "",
+        ] {
+            assert!(endpoint(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_timeout_is_up_to_a_day() {
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["0", "-1", "86401", "NaN", "inf", "30s", ""] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -24,8 +24,6 @@ use crate::options::Options;
 use input::Input;
 use target::Target;
 
-/// How long one batch may be repeated against a table that throttles.
-const BATCH_TIME: Duration = Duration::from_secs(60);
 /// Input shorter than this is done before a progress bar could be read.
 const LONG_INPUT: u64 = 5_000;
 
@@ -80,7 +78,8 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
 
     let progress = progress_bar(input.records.len() as u64 * u64::from(args.repeat));
     let mut replayed = Replayed::default();
-    let delivered = deliver(&args, &input, &processor, &mut replayed, &progress).await;
+    let delivered =
+        deliver(&args, options.timeout, &input, &processor, &mut replayed, &progress).await;
     progress.finish_and_clear();
     if input.moved > 0 {
         let moved = input.moved;
@@ -106,6 +105,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
 /// Hands all records to the processor, as often as asked; on failure says why.
 async fn deliver(
     args: &Args,
+    batch_time: Duration,
     input: &Input,
     processor: &Processor,
     replayed: &mut Replayed,
@@ -113,7 +113,7 @@ async fn deliver(
 ) -> Result<(), String> {
     for _ in 0..args.repeat {
         for batch in input.records.chunks(usize::from(args.batch_size)) {
-            let deadline = Instant::now() + BATCH_TIME;
+            let deadline = Instant::now() + batch_time;
             let outcome = processor.handle(batch, deadline).await;
             replayed.add(&outcome);
             if let Some(failure) = outcome.failures.into_iter().next() {

@@ -27,6 +27,8 @@ pub(super) struct Target {
     /// With the SDK's own retries, unlike the processor's client.
     reader: Client,
     table: String,
+    /// Where the table is, for messages.
+    endpoint: String,
     engine: Option<EmbeddedEngine>,
 }
 
@@ -43,7 +45,8 @@ impl Target {
         let connection = options.connect().await?;
         let client = sluicegate_processor::client(connection.config());
         let (reader, table) = (connection.client(), connection.table().to_owned());
-        Ok(Self { client, reader, table, engine: None })
+        let endpoint = options.endpoint().unwrap_or_else(|| "DynamoDB".to_owned());
+        Ok(Self { client, reader, table, endpoint, engine: None })
     }
 
     async fn embedded() -> Result<Self, CliError> {
@@ -57,6 +60,7 @@ impl Target {
             reader: client.clone(),
             client,
             table: EMBEDDED_TABLE.to_owned(),
+            endpoint: engine.endpoint_url(),
             engine: Some(engine),
         })
     }
@@ -71,11 +75,11 @@ impl Target {
 
     /// Why a batch did not get through, and what to do next.
     pub(super) fn refused(&self, reason: &str) -> CliError {
-        let table = &self.table;
+        let Self { table, endpoint, .. } = self;
         CliError::Store(match self.engine {
             Some(_) => format!("the engine in this process did not take the windows: {reason}"),
             None => format!(
-                "table {table} did not take the windows: {reason}. What was counted stays counted; when it is repaired, run the same command again"
+                "table {table} of {endpoint} did not take the windows: {reason}. What was counted stays counted; when it is repaired, run the same command again"
             ),
         })
     }

@@ -29,13 +29,15 @@ pub(crate) struct Said {
     pub(crate) err: String,
 }
 
-impl Said {
+impl From<Output> for Said {
     fn from(output: Output) -> Self {
         let text = |bytes| String::from_utf8(bytes).unwrap();
         let (out, err) = (text(output.stdout), text(output.stderr));
         Self { code: output.status.code().unwrap(), out, err }
     }
+}
 
+impl Said {
     /// The JSON it printed, when it ended with this code.
     #[track_caller]
     pub(crate) fn json(&self, code: i32) -> Value {
