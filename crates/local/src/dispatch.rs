@@ -1,8 +1,8 @@
 //! DynamoDB's operations by name, on the engine in this process.
 
 use dynoxide::{Database, DynoxideError};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 /// Answers `operation` as JSON; `None` for one that the engine does not have.
 pub(crate) fn answer(
@@ -18,6 +18,11 @@ pub(crate) fn answer(
                 _ => return None,
             }
         };
+    }
+    if matches!(operation, "CreateTable" | "DeleteTable")
+        && let Some(refusal) = reserved(body)
+    {
+        return Some(Err(refusal));
     }
     Some(operations! {
         "BatchExecuteStatement" => batch_execute_statement,
@@ -47,6 +52,24 @@ pub(crate) fn answer(
         "UpdateItem" => update_item,
         "UpdateTable" => update_table,
         "UpdateTimeToLive" => update_time_to_live,
+    })
+}
+
+/// Why the table that `body` names cannot be one. The engine keeps each table under its own name in
+/// SQLite, beside its own: to delete one of those would break it.
+fn reserved(body: &[u8]) -> Option<DynoxideError> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Named {
+        table_name: String,
+    }
+    let Named { table_name } = serde_json::from_slice(body).ok()?;
+    let lower = table_name.to_ascii_lowercase();
+    let is_reserved = lower.starts_with('_') || lower.starts_with("sqlite_");
+    is_reserved.then(|| {
+        DynoxideError::ValidationException(format!(
+            "the engine keeps the name {table_name} for itself, as all that begin with '_' or 'sqlite_': take another"
+        ))
     })
 }
 

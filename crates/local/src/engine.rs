@@ -42,8 +42,9 @@ impl EmbeddedEngine {
     /// Opens the storage and serves it on an ephemeral loopback port, on the current tokio runtime.
     ///
     /// # Errors
-    /// [`Error::InUse`] when another engine has the file, [`Error::Engine`] when the storage cannot
-    /// be opened, [`Error::Port`] when no port can be bound.
+    /// [`Error::InUse`] when another engine has the file, [`Error::Foreign`] and
+    /// [`Error::HardLinked`] when none may have it, [`Error::Engine`] when the storage cannot be
+    /// opened, [`Error::Port`] when no port can be bound.
     pub async fn start(storage: Storage) -> Result<Self, Error> {
         match storage {
             Storage::Memory => {
@@ -57,8 +58,15 @@ impl EmbeddedEngine {
                 Self::serve(open(&file)?, Some(file), Some(folder)).await
             }
             Storage::File(file) => {
-                let lock = Lock::of(&file)?;
-                let engine = Self::serve(open(&file)?, Some(file), None).await?;
+                let (lock, file) = Lock::of(&file)?;
+                let database = match open(&file) {
+                    Ok(database) => database,
+                    Err(error) => {
+                        lock.undo();
+                        return Err(error);
+                    }
+                };
+                let engine = Self::serve(database, Some(file), None).await?;
                 Ok(Self { lock: Some(lock), ..engine })
             }
         }
@@ -162,6 +170,7 @@ fn open(file: &Path) -> Result<Database, Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::{SystemTime, UNIX_EPOCH};
 
     use aws_sdk_dynamodb::types::AttributeValue;
@@ -225,10 +234,79 @@ mod tests {
         let engine = EmbeddedEngine::start(storage.clone()).await.unwrap();
         let refused = EmbeddedEngine::start(storage.clone()).await.unwrap_err();
         assert!(matches!(&refused, Error::InUse { file: named } if *named == file), "{refused:?}");
+        let link = folder.path().join("link.db");
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let refused = EmbeddedEngine::start(Storage::File(link.clone())).await.unwrap_err();
+        assert!(matches!(&refused, Error::InUse { file: named } if *named == file), "{refused:?}");
+        std::fs::remove_file(&link).unwrap();
+        std::fs::hard_link(&file, &link).unwrap();
+        let refused = EmbeddedEngine::start(Storage::File(link.clone())).await.unwrap_err();
+        assert!(matches!(&refused, Error::HardLinked { .. }), "{refused:?}");
+        std::fs::remove_file(&link).unwrap();
         engine.stop().await.unwrap();
         let engine = EmbeddedEngine::start(storage.clone()).await.unwrap();
         drop(engine);
         EmbeddedEngine::start(storage).await.unwrap().stop().await.unwrap();
+    }
+
+    /// Every file of a folder with what is in it, except what readers of a log share as memory.
+    fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let files = files.filter(|file| !file.to_str().unwrap().ends_with("-shm"));
+        files.map(|file| (file.clone(), std::fs::read(file).unwrap())).collect()
+    }
+
+    #[tokio::test]
+    async fn a_file_of_another_program_is_left_as_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        std::fs::write(file("notes.txt"), "not a database, but long enough to be one\n").unwrap();
+        std::fs::write(file("short"), "x").unwrap();
+        for (name, sql) in [
+            ("rollback.db", "CREATE TABLE notes (body TEXT)"),
+            ("wal.db", "PRAGMA journal_mode = WAL; CREATE TABLE notes (body TEXT)"),
+            ("named.db", "PRAGMA application_id = 7; CREATE TABLE _tables (x)"),
+            ("empty-named.db", "PRAGMA application_id = 7"),
+            ("q?u#i%t.db", "CREATE TABLE _tables (x); CREATE TABLE notes (body TEXT)"),
+        ] {
+            rusqlite::Connection::open(file(name)).unwrap().execute_batch(sql).unwrap();
+        }
+        // One that is in use, with a log.
+        let busy = rusqlite::Connection::open(file("busy.db")).unwrap();
+        busy.execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE notes (body TEXT)").unwrap();
+
+        let before = contents(folder.path());
+        for path in before.keys().filter(|path| !path.to_str().unwrap().contains("db-")) {
+            let refused = EmbeddedEngine::start(Storage::File(path.clone())).await.unwrap_err();
+            let is_text = !path.to_str().unwrap().ends_with("db");
+            let is_said = matches!(refused, Error::Foreign { .. });
+            assert!(is_said != is_text, "{path:?}: {refused:?}");
+        }
+        assert!(contents(folder.path()) == before, "{:?}", contents(folder.path()).keys());
+        drop(busy);
+
+        // An empty file is nobody's, and a folder is no file.
+        std::fs::write(file("new.db"), "").unwrap();
+        let engine = EmbeddedEngine::start(Storage::File(file("new.db"))).await.unwrap();
+        engine.stop().await.unwrap();
+        EmbeddedEngine::start(Storage::File(folder.path().into())).await.unwrap_err();
+        let missing = folder.path().join("missing/local.db");
+        EmbeddedEngine::start(Storage::File(missing)).await.unwrap_err();
+        assert!(!folder.path().with_extension("-lock").exists());
+    }
+
+    #[tokio::test]
+    async fn names_that_the_engine_keeps_for_itself_are_no_tables() {
+        let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
+        let client = client::dynamodb(&engine.endpoint_url());
+        for name in ["_tables", "_CONFIG", "_stream_records", "sqlite_master"] {
+            let created = table::create_table(&client, name).await.unwrap_err();
+            assert!(format!("{created:?}").contains("ValidationException"), "{created:?}");
+            let deleted = client.delete_table().table_name(name).send().await.unwrap_err();
+            assert!(format!("{deleted:?}").contains("ValidationException"), "{deleted:?}");
+        }
+        table::create_table(&client, "tables").await.unwrap();
+        engine.stop().await.unwrap();
     }
 
     #[tokio::test]

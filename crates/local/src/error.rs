@@ -24,6 +24,28 @@ pub enum Error {
         file: std::path::PathBuf,
     },
 
+    /// The file is a database of another program, which the engine would change.
+    #[error("{} is a database of another program", file.display())]
+    Foreign {
+        /// The file.
+        file: std::path::PathBuf,
+    },
+
+    /// The file has several names (hard links): SQLite keeps a log beside each name, so engines
+    /// that were started by different names would not see each other's writes.
+    #[error("{} has another name, a hard link", file.display())]
+    HardLinked {
+        /// The file.
+        file: std::path::PathBuf,
+    },
+
+    /// The loop was asked to stop, and no batch was counted for some time.
+    #[error("stopped before everything was counted: no batch was written for {} s", waited.as_secs())]
+    Stalled {
+        /// How long nothing was written.
+        waited: std::time::Duration,
+    },
+
     /// The port cannot be listened on: most often something else does.
     #[error("port {port} of 127.0.0.1 cannot be listened on")]
     Port {

@@ -5,10 +5,13 @@
 //! oldest record left and counts nothing twice: there is no checkpoint that could be wrong.
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluicegate::dynamo::TableError;
 use sluicegate_processor::{Processor, Settings};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::function::{InProcess, Observer};
@@ -25,6 +28,8 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 const BATCH_RECORDS: usize = 1_000;
 const TIDY_INTERVAL: Duration = Duration::from_secs(2);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
+/// How long the end may take without a batch being written: on a full disk none ever is.
+const STALL: Duration = Duration::from_secs(10);
 /// Of processed records, what a comparison of windows with the stream may want to see, and what a
 /// restart delivers again.
 const KEEP: Keep = Keep { newest: 10_000, within: Duration::from_secs(24 * 3_600) };
@@ -50,6 +55,8 @@ pub struct LocalLoop {
     public: Server,
     poller: Poller<StreamSource, InProcess>,
     log: Option<StreamLog>,
+    /// Batches that were written.
+    written: Arc<AtomicU64>,
 }
 
 impl LocalLoop {
@@ -73,13 +80,20 @@ impl LocalLoop {
         let arn = table::stream_arn(&client, &table).await?;
         let log = engine.file().map(|file| StreamLog::open(file, &table)).transpose()?;
         let source = StreamSource::new(client::streams(&url), arn);
-        let mut handler = InProcess::new(Processor::new(client, settings), BATCH_TIME);
-        if let Some(observer) = observer {
-            handler = handler.observed_by(observer);
-        }
+        let written = Arc::new(AtomicU64::new(0));
+        let handler = InProcess::new(Processor::new(client, settings), BATCH_TIME);
+        let counted = Arc::clone(&written);
+        let handler = handler.observed_by(Arc::new(move |outcome| {
+            if outcome.failures.is_empty() {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+            if let Some(observer) = &observer {
+                observer(outcome);
+            }
+        }));
         let poller = Poller::new(source, handler, polling()?);
         let public = Server::start(listener, engine.database().clone())?;
-        Ok(Self { engine, public, poller, log })
+        Ok(Self { engine, public, poller, log, written })
     }
 
     /// `http://127.0.0.1:<port>`, for producers and readers.
@@ -98,12 +112,40 @@ impl LocalLoop {
     /// they have written, and closes the storage.
     ///
     /// # Errors
-    /// [`Error::Engine`] and [`Error::Stream`] when the storage fails.
+    /// [`Error::Engine`] and [`Error::Stream`] when the storage fails; [`Error::Stalled`] when
+    /// after the shutdown no batch is written for ten seconds: the next start counts the rest.
     pub async fn run_until(
         self,
         shutdown: impl Future<Output = ()> + Send,
     ) -> Result<Report, Error> {
-        let Self { engine, public, mut poller, log } = self;
+        let written = Arc::clone(&self.written);
+        let (asked, stopping) = oneshot::channel();
+        let shutdown = async {
+            shutdown.await;
+            let _ = asked.send(());
+        };
+        let stalled = async {
+            // A run that ends by itself has no one to ask.
+            if stopping.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            loop {
+                let before = written.load(Ordering::Relaxed);
+                tokio::time::sleep(STALL).await;
+                if written.load(Ordering::Relaxed) == before {
+                    return;
+                }
+            }
+        };
+        // What is dropped half-way is what a killed process leaves: the next start counts it.
+        tokio::select! {
+            report = self.run(shutdown) => report,
+            () = stalled => Err(Error::Stalled { waited: STALL }),
+        }
+    }
+
+    async fn run(self, shutdown: impl Future<Output = ()> + Send) -> Result<Report, Error> {
+        let Self { engine, public, mut poller, log, .. } = self;
         let mut next_sweep = Instant::now() + SWEEP_INTERVAL;
         let mut shutdown = pin!(shutdown);
         while poller.turn(TIDY_INTERVAL, shutdown.as_mut()).await? {
@@ -165,7 +207,6 @@ mod tests {
     use sluicegate::dynamo::Reader;
     use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
     use sluicegate_core::{EntityId, EpochMillis, WindowKind, WindowSpan};
-    use tokio::sync::oneshot;
 
     use super::*;
 

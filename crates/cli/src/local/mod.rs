@@ -29,7 +29,8 @@ Examples:
   sluicegate local --data limits.db --windows minute,hour,day,month
   sluicegate local --port 0 > local.env        # a free port; then `source local.env`
 
-Exit codes: 0 stopped, 2 bad input, 5 the port or the file cannot be used.")]
+Exit codes: 0 stopped, 2 bad input, 5 the port or the file cannot be used, or what is left could
+not be counted: the next start does.")]
 pub(crate) struct Args {
     /// The port on 127.0.0.1; 0 for one that is free.
     #[arg(long, default_value_t = 8000)]
@@ -86,7 +87,13 @@ async fn serve(
     };
     tokio::select! {
         ended = local.run_until(shutdown) => {
-            ended.map(drop).map_err(|error| CliError::Store(chain(&error)))
+            ended.map(drop).map_err(|error| CliError::Store(match error {
+                Error::Stalled { .. } => format!(
+                    "{}; make room on the disk: the next start with the same --data counts the rest",
+                    chain(&error)
+                ),
+                error => chain(&error),
+            }))
         }
         () = at_once => {
             Err(CliError::Store("stopped before everything was counted".to_owned()))
@@ -131,6 +138,13 @@ fn refused(args: &Args, error: &Error) -> CliError {
         Error::InUse { file } => CliError::Store(format!(
             "{} is in use by another `sluicegate local`; stop that one, or take another file",
             file.display()
+        )),
+        Error::Foreign { .. } => {
+            CliError::Store(format!("{}; nothing was changed, take another file", chain(error)))
+        }
+        Error::HardLinked { .. } => CliError::Store(format!(
+            "{}; nothing was changed, remove one of the names or take another file",
+            chain(error)
         )),
         _ => CliError::Store(match &args.data {
             Some(file) => format!(

@@ -30,7 +30,12 @@ pub(crate) fn command(args: &[&str]) -> Command {
 impl Local {
     /// Starts it and waits until it serves; why not, when it ends instead.
     pub(crate) async fn start(args: &[&str]) -> Result<Self, Ended> {
-        let mut child = command(args).spawn().unwrap();
+        Self::serving(command(args)).await
+    }
+
+    /// The same for a command that is put together already.
+    pub(crate) async fn serving(mut command: Command) -> Result<Self, Ended> {
+        let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let mut exports = Vec::new();
         while exports.len() < 5 {
