@@ -11,6 +11,7 @@
 mod bad_input;
 mod basics;
 mod cascade;
+mod changed;
 mod configuration;
 mod costs;
 mod costs_shared;

@@ -178,10 +178,12 @@ impl Differences {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.missing.is_empty()
-            && self.changed.is_empty()
-            && self.removed.is_empty()
-            && self.epoch.is_none()
+        self.missing.is_empty() && !self.has_change()
+    }
+
+    /// Whether anything but missing limits differs.
+    pub(crate) fn has_change(&self) -> bool {
+        !self.changed.is_empty() || !self.removed.is_empty() || self.epoch.is_some()
     }
 }
 

@@ -135,6 +135,28 @@ pub(crate) fn decide_settling(
     Decision::Write(retry.unwrap_or_else(|| normal(&view, &take)))
 }
 
+/// Brings an item to the configuration for a request that is refused: claims and takes nothing.
+///
+/// `None`: it follows the configuration. Limits that the item lacks alone are no reason for a write:
+/// they count as full, with or without it.
+#[must_use]
+pub fn reconfigure(
+    image: &CompositeBucket,
+    acquire: Acquire<'_>,
+    now: EpochMillis,
+) -> Option<WritePlan> {
+    let mut differences = acquire.configuration.compare(image);
+    if !differences.has_change() {
+        return None;
+    }
+    differences.fit(image, acquire.amounts);
+    if differences.is_crowded(image) {
+        differences.missing.clear();
+    }
+    let view = View { image, differences: &differences, now };
+    Some(normal(&view, &Take::nothing(acquire)))
+}
+
 /// Whether a bucket has room for what accrues in an interval, after a claim of all refill up to now.
 fn leaves_room(
     bucket: &Bucket,

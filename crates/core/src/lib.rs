@@ -59,7 +59,7 @@ pub use batch::{Batch, OddRecord, StreamEvent};
 pub use bucket::{Bucket, CompositeBucket, ItemError, Scalar};
 pub use claim::ClaimInterval;
 pub use configuration::{Configuration, LIMITS_MAX, Rules, RulesHash, StoredRules};
-pub use decide::{Acquire, Decision, Presume, decide, is_clock_ahead};
+pub use decide::{Acquire, Decision, Presume, decide, is_clock_ahead, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
 pub use lease::{Settle, Settlement, Wanted, lease, lease_size, settle};

@@ -3,6 +3,7 @@
 use sluicegate_core::{
     Acquire, Adjust, Adjustment, Amounts, ClaimInterval, CompositeBucket, Configuration, Decision,
     EpochMillis, Force, Millitokens, Presume, RequestId, Standing, WritePlan, adjust, decide,
+    reconfigure,
 };
 
 use super::fixtures::bucket_id;
@@ -104,8 +105,8 @@ impl Call {
     fn acquire(&self, image: Option<&CompositeBucket>, terms: Terms<'_>) -> Move {
         let Terms { configuration, interval, presume, now } = terms;
         let (bucket, amounts, id) = (&bucket_id(), &self.amounts, &self.id);
-        match decide(image, Acquire { bucket, amounts, configuration, id, interval, presume }, now)
-        {
+        let acquire = Acquire { bucket, amounts, configuration, id, interval, presume };
+        match decide(image, acquire, now) {
             Decision::Write(plan) => Move::Send(Purpose::Acquire, self.amounts.clone(), plan),
             Decision::Repair(plan) => Move::Send(Purpose::Repair, Amounts::new(), plan),
             Decision::Landed => Move::Landed,
@@ -113,7 +114,13 @@ impl Call {
             Decision::Short(_) | Decision::Unknown(_) | Decision::Full(_) if !self.fresh => {
                 Move::Look
             }
-            Decision::Short(standings) => Move::Refuse(standings),
+            Decision::Short(standings) => {
+                let plan = image.and_then(|image| reconfigure(image, acquire, now));
+                match plan {
+                    Some(plan) => Move::Send(Purpose::Repair, Amounts::new(), plan),
+                    None => Move::Refuse(standings),
+                }
+            }
             Decision::Unknown(_) | Decision::Full(_) => Move::Drop,
         }
     }

@@ -92,11 +92,14 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
                 Step::Granted(path) => return Ok((self.parts(), path)),
                 Step::Unknown(unknown) => self.look_again(unknown).await?,
                 Step::Short => {
+                    permits.iter_mut().for_each(|permit| *permit = None);
+                    if self.reconfigure(&entries, now).await {
+                        continue;
+                    }
                     if let Some(refusal) = self.refusal(now) {
                         self.settle_doubt();
                         return Err(refusal);
                     }
-                    permits.iter_mut().for_each(|permit| *permit = None);
                     self.refresh().await?;
                 }
                 Step::Promised(index) => {
@@ -185,14 +188,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         let mut plans = Vec::with_capacity(self.sides.len());
         let mut is_short = false;
         for (index, (side, presume)) in self.sides.iter().zip(presumed).enumerate() {
-            let acquire = Acquire {
-                bucket: &side.bucket,
-                amounts: &side.amounts,
-                configuration: &side.configuration,
-                id: &self.run.id,
-                interval: self.store.settings.claim_interval,
-                presume: *presume,
-            };
+            let acquire = self.request(side, *presume);
             let Some(decision) = self.decide(side, acquire, now) else {
                 return Step::Promised(index);
             };
@@ -212,6 +208,17 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
             }
         }
         if is_short { Step::Short } else { Step::Write(plans) }
+    }
+
+    pub(super) fn request<'a>(&'a self, side: &'a Side, presume: Presume) -> Acquire<'a> {
+        Acquire {
+            bucket: &side.bucket,
+            amounts: &side.amounts,
+            configuration: &side.configuration,
+            id: &self.run.id,
+            interval: self.store.settings.claim_interval,
+            presume,
+        }
     }
 
     /// Decides on one side; `None` when it depends on what becomes of other requests.

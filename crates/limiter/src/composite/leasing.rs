@@ -6,13 +6,14 @@ use std::sync::Arc;
 use sluicegate_core::{
     Acquire, Adjustment, Amounts, Change, CompositeBucket, Decision, EpochMillis, LIMITS_MAX,
     Millitokens, Presume, Settle, Settlement, Standing, Wanted, WritePath, WritePlan, lease,
-    lease_size, settle,
+    lease_size, reconfigure, settle,
 };
 
 use super::CompositeStore;
 use super::images::{Entry, Known};
 use super::refusal::{counted_from, no};
 use super::run::Run;
+use super::side::RECONFIGURATIONS;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::lessor::{Counting, Doubt, Order};
 use crate::table::{Table, Trouble, WriteError, Written};
@@ -32,6 +33,8 @@ pub(super) struct Leasing<'s, 'r, 'c, T> {
     /// What was leased in a write that was not answered is not there any more: only the rest of it is
     /// done, under its id.
     is_fence: bool,
+    /// Writes that may still be tried to bring the item to the configuration before "no" is said.
+    reconfigurations: u8,
 }
 
 /// What an image comes to.
@@ -52,8 +55,17 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
         doubt: Option<Doubt>,
     ) -> Self {
         let entry = store.images.entry(order.bucket);
-        let image = None;
-        Self { store, run, order, entry, image, is_fresh: false, doubt, is_fence: false }
+        Self {
+            store,
+            run,
+            order,
+            entry,
+            image: None,
+            is_fresh: false,
+            doubt,
+            is_fence: false,
+            reconfigurations: RECONFIGURATIONS,
+        }
     }
 
     pub(super) async fn finish(&mut self) -> Result<(Amounts, Option<WritePath>), AcquireError> {
@@ -82,11 +94,13 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
                 Step::Short(_) if is_resolving && self.is_fresh && !self.is_fence => {
                     self.is_fence = true;
                 }
-                Step::Short(standings) if self.may_refuse(now) => {
-                    return Err(self.refusal(standings));
-                }
+                Step::Short(standings) => match self.reconfiguration(now) {
+                    Some(plan) => self.reconfigure(&plan).await,
+                    None if self.may_refuse(now) => return Err(self.refusal(standings)),
+                    None => self.read().await?,
+                },
                 Step::Unknown(unknown) if self.is_fresh => return Err(unknown.into()),
-                Step::Short(_) | Step::Unknown(_) => self.read().await?,
+                Step::Unknown(_) => self.read().await?,
             }
         }
     }
@@ -97,7 +111,9 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
         let deny_cache = self.store.settings.deny_cache;
         if let Some(known) = self.entry.known().filter(|known| known.may_refuse(now, deny_cache)) {
             self.image = known.image;
-            if let Step::Short(standings) = self.step(now) {
+            if let Step::Short(standings) = self.step(now)
+                && self.reconfiguration(now).is_none()
+            {
                 return Err(self.refusal(standings));
             }
         }
@@ -138,14 +154,7 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
                 Adjustment::Gone(_) => Step::Nothing,
             };
         }
-        let acquire = Acquire {
-            bucket,
-            amounts: &leased,
-            configuration,
-            id,
-            interval: self.store.settings.claim_interval,
-            presume: self.presume(now),
-        };
+        let acquire = self.request(&leased, self.presume(now));
         match lease(image, acquire, &settlement, now) {
             Decision::Write(plan) => Step::Write { plan, leased },
             Decision::Repair(plan) => Step::Repair(plan),
@@ -156,6 +165,34 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
                 let (entity, max) = (bucket.entity.clone(), LIMITS_MAX);
                 Step::Unknown(InvalidRequest::BucketFull { entity, limit, max })
             }
+        }
+    }
+
+    fn request<'a>(&'a self, amounts: &'a Amounts, presume: Presume) -> Acquire<'a> {
+        let Order { bucket, configuration, .. } = *self.order;
+        let (id, interval) = (&self.run.id, self.store.settings.claim_interval);
+        Acquire { bucket, amounts, configuration, id, interval, presume }
+    }
+
+    /// What brings the item to the configuration.
+    fn reconfiguration(&self, now: EpochMillis) -> Option<WritePlan> {
+        let image = self.image.as_ref().filter(|_| self.reconfigurations > 0)?;
+        let wanted = self.order.wanted.iter();
+        let least = wanted.map(|(limit, want)| (limit.clone(), want.least)).collect();
+        reconfigure(image, self.request(&least, Presume::Unchanged), now)
+    }
+
+    /// Brings the item to the configuration; "no" waits for this and never fails by it.
+    async fn reconfigure(&mut self, plan: &WritePlan) {
+        self.reconfigurations -= 1;
+        self.run.attempts += 1;
+        match self.store.write(self.run, self.order.bucket, plan).await {
+            Ok(written) => self.landed(plan, written),
+            Err(WriteError::Refused(image)) => {
+                self.run.refused(1.0);
+                self.learn(image, true);
+            }
+            Err(WriteError::Trouble(_)) => self.reconfigurations = 0,
         }
     }
 
@@ -184,6 +221,9 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
         let interval = u128::from(self.store.settings.claim_interval.0);
         let before_ms = interval.min(self.store.settings.deny_cache.as_millis());
         let (at, now) = (self.image.as_ref()?.refilled_at, self.run.now());
+        if self.reconfiguration(now).is_some() {
+            return None;
+        }
         let age_ms = u128::from(at.get().abs_diff(now.get()));
         if age_ms >= before_ms && (at < self.run.began || age_ms >= interval) {
             return None;

@@ -12,7 +12,7 @@ use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, Rules};
 use super::CompositeStore;
 use super::images::{Entry, Known, Resolved};
 use super::run::Run;
-use super::side::Side;
+use super::side::{RECONFIGURATIONS, Side};
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
 use crate::table::{Consistency, Table};
@@ -88,7 +88,15 @@ impl<T: Table> CompositeStore<T> {
         let configuration =
             configuration.take().unwrap_or_else(|| self.put_together(&entry, wanted, needs_stored));
         let known = entry.known();
-        Ok(Side { bucket, amounts: amounts.clone(), configuration, entry, known, is_fresh: false })
+        Ok(Side {
+            bucket,
+            amounts: amounts.clone(),
+            configuration,
+            entry,
+            known,
+            is_fresh: false,
+            reconfigurations: RECONFIGURATIONS,
+        })
     }
 
     /// The configuration as it was put together last, if it still holds.

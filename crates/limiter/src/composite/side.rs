@@ -17,7 +17,12 @@ pub(super) struct Side {
     pub(super) known: Option<Known>,
     /// The table said so during this call.
     pub(super) is_fresh: bool,
+    /// Writes that may still be tried to bring its item to the configuration before "no" is said.
+    pub(super) reconfigurations: u8,
 }
+
+/// One on an image that may be out of date, one on what that finds.
+pub(super) const RECONFIGURATIONS: u8 = 2;
 
 impl Side {
     pub(super) fn image(&self) -> Option<&Arc<CompositeBucket>> {

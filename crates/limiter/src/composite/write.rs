@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{EpochMillis, WritePath, WritePlan, is_clock_ahead};
+use sluicegate_core::{EpochMillis, Presume, WritePath, WritePlan, is_clock_ahead, reconfigure};
 
 use super::acquire::{Acquiring, Pending};
+use super::images::Entry;
 use super::side::Side;
 use crate::error::AcquireError;
 use crate::table::{Cancelled, Table, TogetherError, Trouble, WriteError};
@@ -164,6 +165,49 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
         if self.run.is_over() {
             return Err(self.give_up());
         }
+        match self.write_nothing(index, plan, now).await {
+            Ok(true) => Ok(()),
+            Ok(false) => self.try_again().await,
+            Err(trouble) => self.wait_out(trouble).await,
+        }
+    }
+
+    /// Brings items to their configuration before "no" is said; true when the decision is to be
+    /// made again. "No" waits for this and never fails by it: the next refusal tries again.
+    pub(super) async fn reconfigure(&mut self, entries: &[Arc<Entry>], now: EpochMillis) -> bool {
+        for (index, entry) in entries.iter().enumerate() {
+            if self.reconfiguration(&self.sides[index], now).is_none() || self.run.is_over() {
+                continue;
+            }
+            // Whichever request of this process writes there brings the configuration with it.
+            let Ok(_permit) = entry.claims.try_acquire() else { continue };
+            self.sides[index].catch_up();
+            let Some(plan) = self.reconfiguration(&self.sides[index], now) else { return true };
+            self.sides[index].reconfigurations -= 1;
+            if let Err(trouble) = self.write_nothing(index, &plan, now).await {
+                if !matches!(trouble, Trouble::Away(_)) {
+                    entry.note_answer();
+                }
+                self.sides[index].reconfigurations = 0;
+            }
+            return true;
+        }
+        false
+    }
+
+    /// What brings a side's item to its configuration.
+    pub(super) fn reconfiguration(&self, side: &Side, now: EpochMillis) -> Option<WritePlan> {
+        let image = side.image().filter(|_| side.reconfigurations > 0)?;
+        reconfigure(image, self.request(side, Presume::Unchanged), now)
+    }
+
+    /// Sends a plan that takes nothing; true when it was done.
+    async fn write_nothing(
+        &mut self,
+        index: usize,
+        plan: &WritePlan,
+        now: EpochMillis,
+    ) -> Result<bool, Trouble> {
         self.run.attempts += 1;
         self.met_silence = false;
         let written = self.store.write(self.run, &self.sides[index].bucket, plan).await;
@@ -178,14 +222,14 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
                     .image
                     .or_else(|| plan.changed(side.image().map(AsRef::as_ref)).map(Arc::new));
                 side.learn(image, after, is_authoritative);
-                Ok(())
+                Ok(true)
             }
             Err(WriteError::Refused(image)) => {
                 self.run.refused(1.0);
                 self.sides[index].learn(image, after, true);
-                self.try_again().await
+                Ok(false)
             }
-            Err(WriteError::Trouble(trouble)) => self.wait_out(trouble).await,
+            Err(WriteError::Trouble(trouble)) => Err(trouble),
         }
     }
 

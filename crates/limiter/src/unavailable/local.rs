@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quick_cache::{sync, unsync};
 use sluicegate_core::{
     Acquire, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, Decision, EntityId,
-    EpochMillis, LIMITS_MAX, Millitokens, Presume, RequestId, Rules, decide, standings,
+    EpochMillis, LIMITS_MAX, Millitokens, Presume, RequestId, Rules, decide, reconfigure,
+    standings,
 };
 
 use super::debts::Debts;
@@ -119,6 +120,12 @@ impl Local {
             match side.take(image.clone(), &id, now)? {
                 Some(image) => taken.push(image),
                 None => {
+                    for (side, image) in sides.iter().zip(&images) {
+                        if let Some(image) = image.as_ref().and_then(|i| side.reconfigured(i, now))
+                        {
+                            buckets.insert(side.bucket.clone(), side.own(image));
+                        }
+                    }
                     let of_side = |(side, image): (&Side, &Option<_>)| {
                         side.standings(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
                     };
@@ -128,15 +135,8 @@ impl Local {
         }
         let mut parts = Vec::with_capacity(sides.len());
         for (side, image) in sides.into_iter().zip(taken) {
-            let Side { bucket, amounts, configuration, seen } = side;
-            let own = Bucket {
-                image: image.clone(),
-                configuration: configuration.clone(),
-                began: seen,
-                looked_at: None,
-                has_parent: false,
-            };
-            buckets.insert(bucket.clone(), own);
+            buckets.insert(side.bucket.clone(), side.own(image.clone()));
+            let Side { bucket, amounts, configuration, .. } = side;
             self.debts.owe(&bucket, &amounts, &configuration, counters);
             parts.push(Part { bucket, amounts, image: Some(image), configuration });
         }
@@ -262,6 +262,38 @@ impl Bucket {
 }
 
 impl Side {
+    /// The bucket of this process with this image.
+    fn own(&self, image: Arc<CompositeBucket>) -> Bucket {
+        Bucket {
+            image,
+            configuration: self.configuration.clone(),
+            began: self.seen.clone(),
+            looked_at: None,
+            has_parent: false,
+        }
+    }
+
+    fn request<'a>(&'a self, id: &'a RequestId) -> Acquire<'a> {
+        Acquire {
+            bucket: &self.bucket,
+            amounts: &self.amounts,
+            configuration: &self.configuration,
+            id,
+            interval: INTERVAL,
+            presume: Presume::Unchanged,
+        }
+    }
+
+    /// The bucket brought to the limits of a request that is refused; `None`: it has them.
+    fn reconfigured(
+        &self,
+        image: &CompositeBucket,
+        now: EpochMillis,
+    ) -> Option<Arc<CompositeBucket>> {
+        let plan = reconfigure(image, self.request(&new_id()), now)?;
+        plan.apply(Some(image)).map(Arc::new)
+    }
+
     /// The bucket after it; `None`: some limit is short.
     fn take(
         &self,
@@ -269,14 +301,7 @@ impl Side {
         id: &RequestId,
         now: EpochMillis,
     ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
-        let acquire = Acquire {
-            bucket: &self.bucket,
-            amounts: &self.amounts,
-            configuration: &self.configuration,
-            id,
-            interval: INTERVAL,
-            presume: Presume::Unchanged,
-        };
+        let acquire = self.request(id);
         for _ in 0..ROUNDS_MAX {
             let (plan, is_taken) = match decide(image.as_deref(), acquire, now) {
                 Decision::Write(plan) => (plan, true),

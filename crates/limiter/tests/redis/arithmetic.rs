@@ -192,7 +192,12 @@ impl Compared<'_> {
             Err(AcquireError::NeverAdmissible(never)) if is_short => never.limits,
             other => return Err(TestCaseError::fail(format!("{other:?} where {waits:?}"))),
         };
-        if self.model.refilled_at.is_some_and(|last| last.get() > now.get() + AHEAD_MS) {
+        let is_changed = |(limit, rule): (&LimitName, &Rule)| {
+            self.model.limits.get(limit).is_some_and(|(before, ..)| before != rule)
+        };
+        if self.rules.iter().any(is_changed) {
+            self.model = after;
+        } else if self.model.refilled_at.is_some_and(|last| last.get() > now.get() + AHEAD_MS) {
             self.model.claim(now, &BTreeMap::new());
         }
         let told: Vec<_> = told.into_iter().map(|status| (status.limit, status.wait)).collect();

@@ -23,8 +23,11 @@ if has_landed then
   overrun = false
   return answer(LANDED)
 end
+local function is_asked(one)
+  return one[1] ~= '0'
+end
 for n, bucket in ipairs(buckets) do
-  local full = configure_all(bucket, lists[n], function(one) return one[1] ~= '0' end)
+  local full = configure_all(bucket, lists[n], is_asked)
   if full then
     return { FULL, n, full }
   end
@@ -42,10 +45,7 @@ end
 if is_short then
   local reply = header(SHORT, now, buckets, overrun)
   for n, key in ipairs(KEYS) do
-    -- Without the rules that a refused request brought.
-    local bucket = read(key, now)
-    put_clock_right(bucket)
-    reply[#reply + 1] = bucket.raw
+    reply[#reply + 1] = refused(key, now, lists[n], is_asked).raw
   end
   return reply
 end

@@ -245,12 +245,23 @@ local function take(limit, amount, counted)
   end
 end
 
--- A clock that was ahead has stopped refill: from now on there is some.
-local function put_clock_right(bucket)
-  if bucket.is_ahead then
-    write(bucket)
-    bucket.raw = redis.call('HGETALL', bucket.key)
+-- The bucket of a request that is refused. A rule that changed is kept all the same, or it would
+-- never reach a bucket that looks short; so is the time where a clock that was ahead has stopped
+-- refill. Limits that the bucket lacks are no reason for a write.
+local function refused(key, now, list, is_asked)
+  local bucket, is_changed = read(key, now), false
+  for _, one in ipairs(list) do
+    local limit = bucket.limits[one.name]
+    is_changed = is_changed or limit and one.rule ~= '' and limit.rule ~= one.rule
   end
+  if is_changed then
+    configure_all(bucket, list, is_asked)
+  end
+  if is_changed or bucket.is_ahead then
+    write(bucket)
+    bucket.raw = redis.call('HGETALL', key)
+  end
+  return bucket
 end
 
 -- What every answer begins with.

@@ -26,7 +26,10 @@ end
 if is_doubtful and has_forgotten(bucket, ARGV[4]) then
   return header(AMBIGUOUS, now, { bucket }, true)
 end
-local full = configure_all(bucket, list, function(one) return one[2] ~= '0' end)
+local function is_asked(one)
+  return one[2] ~= '0'
+end
+local full = configure_all(bucket, list, is_asked)
 if full then
   return { FULL, 1, full }
 end
@@ -42,8 +45,7 @@ for _, one in ipairs(list) do
   end
 end
 if is_short and not is_given_up then
-  local before = read(KEYS[1], now)
-  put_clock_right(before)
+  local before = refused(KEYS[1], now, list, is_asked)
   local reply = header(SHORT, now, { before })
   reply[#reply + 1] = before.raw
   return reply
