@@ -10,8 +10,8 @@ use sluicegate_testkit::{RunningEngine, engines_under_test};
 
 use crate::scripted::{Act, Scripted};
 use crate::support::{
-    DEADLINE, Engine, T0, at, bucket, limiter, limiter_on, name, on_every_store,
-    patient, with_settings,
+    DEADLINE, Engine, T0, at, bucket, limiter, limiter_on, name, on_every_store, patient,
+    with_settings,
 };
 
 fn exceeded<T: std::fmt::Debug>(result: Result<T, AcquireError>) -> LimitExceeded {

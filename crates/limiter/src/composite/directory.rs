@@ -3,6 +3,8 @@
 //! A bucket follows the newest configuration that anybody has seen, so being a minute behind costs
 //! nothing but that minute.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher as _;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,17 +21,47 @@ const BELIEVED_MS: i64 = 60_000;
 /// Entities, and scopes of limits, that are remembered.
 const REMEMBERED_MAX: usize = 100_000;
 
+/// Counters of changes. Scopes share them by hash: a change of one may make buckets of another put
+/// their limits together again, seldom and for nothing.
+const COUNTERS: usize = 1_024;
+
 #[derive(Debug)]
 pub(super) struct Directory {
     entities: Cache<EntityId, Dated<EntityRecord>>,
     limits: Cache<LimitsScope, Dated<StoredLimits>>,
-    /// Moves with every change that this process made or noticed.
-    generation: AtomicU64,
+    /// Each moves with every change of one of its scopes that this process made or noticed.
+    changes: Box<[AtomicU64]>,
+    hasher: RandomState,
+}
+
+/// The levels of a bucket as they are looked up: carried, because the cache may forget any of them
+/// at any time.
+#[derive(Debug)]
+pub(super) struct Levels {
+    scopes: [LimitsScope; 4],
+    /// `None`: ask.
+    said: [Option<Dated<StoredLimits>>; 4],
+    /// The changes noticed before the levels were looked up.
+    pub(super) changes: Changes,
+}
+
+/// How many changes of a bucket's levels were noticed.
+#[derive(Debug, Clone)]
+pub(super) struct Changes {
+    counters: [usize; 4],
+    sum: u64,
+}
+
+/// What an answer said.
+#[derive(Debug)]
+pub(super) enum Learned {
+    Entity(Option<Arc<EntityRecord>>),
+    Limits(LimitsScope, Dated<StoredLimits>),
 }
 
 /// What the table said, and when.
 #[derive(Debug)]
-struct Dated<T> {
+pub(super) struct Dated<T> {
     said: Option<Arc<T>>,
     as_of: EpochMillis,
 }
@@ -49,17 +81,19 @@ impl<T> Dated<T> {
 
 impl Default for Directory {
     fn default() -> Self {
-        Self {
-            entities: Cache::new(REMEMBERED_MAX),
-            limits: Cache::new(REMEMBERED_MAX),
-            generation: AtomicU64::new(0),
-        }
+        Self::remembering(REMEMBERED_MAX)
     }
 }
 
 impl Directory {
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Acquire)
+    /// One that remembers this many entities, and as many scopes of limits.
+    pub(super) fn remembering(most: usize) -> Self {
+        Self {
+            entities: Cache::new(most),
+            limits: Cache::new(most),
+            changes: std::iter::repeat_with(AtomicU64::default).take(COUNTERS).collect(),
+            hasher: RandomState::new(),
+        }
     }
 
     /// What is believed of an entity; `None`: ask.
@@ -72,30 +106,43 @@ impl Directory {
         dated.is_believed(now).then_some(dated.said)
     }
 
-    /// The levels of a bucket that must be asked for.
-    pub(super) fn missing(&self, bucket: &BucketId, now: EpochMillis) -> Vec<ItemKey> {
-        let is_missing = |scope: &LimitsScope| {
-            !self.limits.get(scope).is_some_and(|dated| dated.is_believed(now))
-        };
-        LimitsScope::levels(bucket).into_iter().filter(is_missing).map(ItemKey::Limits).collect()
+    /// The levels of a bucket, as far as they are believed.
+    pub(super) fn levels(&self, bucket: &BucketId, now: EpochMillis) -> Levels {
+        let mut levels = self.unread(bucket);
+        levels.said = levels
+            .scopes
+            .each_ref()
+            .map(|scope| self.limits.get(scope).filter(|dated| dated.is_believed(now)));
+        levels
     }
 
-    /// From when on, and until when, all levels of a bucket are believed.
-    pub(super) fn believed(&self, bucket: &BucketId) -> Range<EpochMillis> {
-        let as_of = |scope: &LimitsScope| {
-            self.limits.get(scope).map_or(EpochMillis::MIN, |dated| dated.as_of)
-        };
-        let levels = LimitsScope::levels(bucket);
-        let newest = levels.iter().map(as_of).max().unwrap_or(EpochMillis::MIN);
-        let oldest = levels.iter().map(as_of).min().unwrap_or(EpochMillis::MIN);
-        newest..EpochMillis::new(oldest.get() + BELIEVED_MS).unwrap_or(EpochMillis::MAX)
+    /// The levels of a bucket, all of them to be asked for.
+    pub(super) fn unread(&self, bucket: &BucketId) -> Levels {
+        let scopes = LimitsScope::levels(bucket);
+        let counters = scopes.each_ref().map(|scope| self.counter(scope));
+        let changes = Changes { counters, sum: self.sum(&counters) };
+        Levels { scopes, said: [const { None }; 4], changes }
     }
 
-    /// All levels of a bucket taken together: each limit from the narrowest level that names it.
-    pub(super) fn rules(&self, bucket: &BucketId) -> StoredRules {
-        let said = |scope: &LimitsScope| self.limits.get(scope).and_then(|dated| dated.said);
-        let levels: Vec<_> = LimitsScope::levels(bucket).iter().filter_map(said).collect();
-        StoredRules::of_levels(levels.iter().map(AsRef::as_ref))
+    /// Whether a change was noticed since.
+    pub(super) fn has_changed(&self, since: &Changes) -> bool {
+        self.sum(&since.counters) != since.sum
+    }
+
+    /// Counters only grow: where the sum is the same, each of them is.
+    fn sum(&self, counters: &[usize; 4]) -> u64 {
+        let counters = counters.iter().filter_map(|counter| self.changes.get(*counter));
+        counters.map(|changes| changes.load(Ordering::Acquire)).sum()
+    }
+
+    fn counter(&self, scope: &LimitsScope) -> usize {
+        usize::try_from(self.hasher.hash_one(scope) % COUNTERS as u64).unwrap_or_default()
+    }
+
+    fn note_change(&self, scope: &LimitsScope) {
+        if let Some(changes) = self.changes.get(self.counter(scope)) {
+            changes.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Takes an answer in: an item, or that there is none.
@@ -104,30 +151,31 @@ impl Directory {
         key: &ItemKey,
         item: Option<&Item>,
         now: EpochMillis,
-    ) -> Result<(), SetupError> {
+    ) -> Result<Option<Learned>, SetupError> {
         let broken = |source| SetupError::BrokenItem {
             bucket: format!("{} / {}", key.pk(), key.sk()),
             source: Box::new(source),
         };
-        match key {
+        Ok(match key {
             ItemKey::Entity(entity) => {
                 let said = item.map(EntityRecord::from_item).transpose().map_err(broken)?.flatten();
-                self.entities
-                    .insert(entity.clone(), Dated { said: said.map(Arc::new), as_of: now });
+                let said = said.map(Arc::new);
+                self.entities.insert(entity.clone(), Dated { said: said.clone(), as_of: now });
+                Some(Learned::Entity(said))
             }
             ItemKey::Limits(scope) => {
                 let said = item.map(StoredLimits::from_item).transpose().map_err(broken)?.flatten();
-                let before = self.limits.get(scope).and_then(|dated| dated.said);
-                let is_news =
-                    before.map(|said| said.updated_at) != said.as_ref().map(|said| said.updated_at);
-                self.limits.insert(scope.clone(), Dated { said: said.map(Arc::new), as_of: now });
-                if is_news {
-                    self.generation.fetch_add(1, Ordering::AcqRel);
+                let dated = Dated { said: said.map(Arc::new), as_of: now };
+                let before = self.limits.get(scope);
+                self.limits.insert(scope.clone(), dated.clone());
+                // Of a level that is learned for the first time nobody made anything.
+                if before.is_some_and(|before| before.version() != dated.version()) {
+                    self.note_change(scope);
                 }
+                Some(Learned::Limits(scope.clone(), dated))
             }
-            _ => {}
-        }
-        Ok(())
+            _ => None,
+        })
     }
 
     /// Forgets what was believed of an entity.
@@ -138,7 +186,7 @@ impl Directory {
     /// Forgets what was believed of a level.
     pub(super) fn forget_limits(&self, scope: &LimitsScope) {
         self.limits.remove(scope);
-        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.note_change(scope);
     }
 
     /// Forgets the levels of a bucket that were learned before `now`, at most once a second: an
@@ -150,5 +198,41 @@ impl Directory {
                 self.forget_limits(&scope);
             }
         }
+    }
+}
+
+impl Dated<StoredLimits> {
+    fn version(&self) -> Option<EpochMillis> {
+        self.said.as_ref().map(|said| said.updated_at)
+    }
+}
+
+impl Levels {
+    /// The levels that must be asked for.
+    pub(super) fn missing(&self) -> impl Iterator<Item = ItemKey> {
+        let levels = self.scopes.iter().zip(&self.said).filter(|(_, said)| said.is_none());
+        levels.map(|(scope, _)| ItemKey::Limits(scope.clone()))
+    }
+
+    /// Takes an answer over.
+    pub(super) fn take(&mut self, scope: &LimitsScope, said: Dated<StoredLimits>) {
+        let mut levels = self.scopes.iter().zip(&mut self.said);
+        if let Some((_, level)) = levels.find(|(known, _)| *known == scope) {
+            *level = Some(said);
+        }
+    }
+
+    /// From when on, and until when, all levels are believed.
+    pub(super) fn believed(&self) -> Range<EpochMillis> {
+        let as_of =
+            self.said.iter().map(|said| said.as_ref().map_or(EpochMillis::MIN, |d| d.as_of));
+        let newest = as_of.clone().max().unwrap_or(EpochMillis::MIN);
+        let oldest = as_of.min().unwrap_or(EpochMillis::MIN);
+        newest..EpochMillis::new(oldest.get() + BELIEVED_MS).unwrap_or(EpochMillis::MAX)
+    }
+
+    /// All levels taken together: each limit from the narrowest level that names it.
+    pub(super) fn rules(&self) -> StoredRules {
+        StoredRules::of_levels(self.said.iter().flatten().filter_map(|dated| dated.said.as_deref()))
     }
 }

@@ -14,6 +14,7 @@ use sluicegate_core::{
 };
 use tokio::sync::{Notify, Semaphore};
 
+use super::directory::Changes;
 use super::promises::{Promised, Whose};
 
 /// What is known of a bucket.
@@ -97,9 +98,15 @@ struct State {
 #[derive(Debug, Clone)]
 pub(super) struct Resolved {
     pub(super) configuration: Arc<Configuration>,
-    /// Of the directory that it was made from.
-    pub(super) generation: u64,
-    /// From when on, and until when, all of its levels are believed.
+    /// The stored levels that it was made from; `None`: it holds explicit limits alone.
+    pub(super) made_from: Option<MadeFrom>,
+}
+
+/// What was known of the stored levels of a bucket.
+#[derive(Debug, Clone)]
+pub(super) struct MadeFrom {
+    pub(super) changes: Changes,
+    /// From when on, and until when, all of them are believed.
     pub(super) believed: Range<EpochMillis>,
 }
 

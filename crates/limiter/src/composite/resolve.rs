@@ -6,11 +6,14 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use sluicegate_core::keys::{ItemKey, LimitsScope};
-use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, Rules};
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{
+    Amounts, BucketId, Configuration, EntityId, EntityRecord, EpochMillis, Rules,
+};
 
 use super::CompositeStore;
-use super::images::{Entry, Known, Resolved};
+use super::directory::{Learned, Levels};
+use super::images::{Entry, Known, MadeFrom, Resolved};
 use super::run::Run;
 use super::side::{RECONFIGURATIONS, Side};
 use crate::error::AcquireError;
@@ -39,12 +42,11 @@ impl<T: Table> CompositeStore<T> {
             |entity: &EntityId| BucketId { entity: entity.clone(), resource: resource.clone() };
         let own = Wanted { bucket: bucket(&request.entity), explicit: &request.limits, lookup };
         let asks_record = request.cascade == Cascade::Stored;
-        let own = self.side(&own, &request.amounts, asks_record, run).await?;
+        let (own, record) = self.side(&own, &request.amounts, asks_record, run).await?;
         let parent = match &request.cascade {
             Cascade::No => None,
             Cascade::To(parent) => Some(parent.clone()),
             Cascade::Stored => {
-                let record = self.directory.entity(&request.entity, run.now()).flatten();
                 record.filter(|record| record.cascade).and_then(|record| record.parent.clone())
             }
         };
@@ -52,7 +54,7 @@ impl<T: Table> CompositeStore<T> {
         if let Some(parent) = parent {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
             let wanted = Wanted { bucket: bucket(&parent), explicit, lookup };
-            let mut side = self.side(&wanted, &request.amounts, false, run).await?;
+            let (mut side, _) = self.side(&wanted, &request.amounts, false, run).await?;
             side.keep_known_amounts();
             if !side.amounts.is_empty() || lookup == Lookup::Always {
                 sides.push(side);
@@ -61,42 +63,57 @@ impl<T: Table> CompositeStore<T> {
         Ok(sides)
     }
 
+    /// A bucket and, where it is asked for, the record of its entity. What is looked up is used as
+    /// it was found: a second look at the directory may find that it has forgotten.
     async fn side(
         &self,
         wanted: &Wanted<'_>,
         amounts: &Amounts,
         asks_record: bool,
         run: &mut Run<'_>,
-    ) -> Result<Side, AcquireError> {
+    ) -> Result<(Side, Option<Arc<EntityRecord>>), AcquireError> {
         let bucket = wanted.bucket.clone();
         let entry = self.images.entry(&bucket);
         let now = run.now();
         let mut missing = Vec::new();
-        if asks_record && self.directory.entity(&bucket.entity, now).is_none() {
-            missing.push(ItemKey::Entity(bucket.entity.clone()));
+        let mut record = None;
+        if asks_record {
+            match self.directory.entity(&bucket.entity, now) {
+                Some(said) => record = said,
+                None => missing.push(ItemKey::Entity(bucket.entity.clone())),
+            }
         }
         let needs_stored = wanted.needs_stored(amounts);
-        let mut configuration = self.remembered(&entry, wanted, needs_stored, run);
-        if configuration.is_none() && needs_stored {
-            missing.extend(self.directory.missing(&bucket, now));
+        let remembered = self.remembered(&entry, wanted, needs_stored, now);
+        let mut levels = None;
+        if remembered.is_none() && needs_stored {
+            let found = self.directory.levels(&bucket, now);
+            missing.extend(found.missing());
+            levels = Some(found);
         }
         if !missing.is_empty() {
             // A piece of its own: seldom there, and larger than what else a request holds.
             let look_up = self.look_up(&bucket, &entry, missing, Consistency::Eventual, run);
-            look_up.boxed().await?;
+            for learned in look_up.boxed().await? {
+                match (learned, &mut levels) {
+                    (Learned::Entity(said), _) => record = said,
+                    (Learned::Limits(scope, said), Some(levels)) => levels.take(&scope, said),
+                    (Learned::Limits(..), None) => {}
+                }
+            }
         }
         let configuration =
-            configuration.take().unwrap_or_else(|| self.put_together(&entry, wanted, needs_stored));
-        let known = entry.known();
-        Ok(Side {
+            remembered.unwrap_or_else(|| put_together(&entry, wanted.explicit, levels));
+        let side = Side {
+            known: entry.known(),
             bucket,
             amounts: amounts.clone(),
             configuration,
             entry,
-            known,
             is_fresh: false,
             reconfigurations: RECONFIGURATIONS,
-        })
+        };
+        Ok((side, record))
     }
 
     /// The configuration as it was put together last, if it still holds.
@@ -105,33 +122,18 @@ impl<T: Table> CompositeStore<T> {
         entry: &Entry,
         wanted: &Wanted<'_>,
         needs_stored: bool,
-        run: &Run<'_>,
+        now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
-        let resolved = entry.resolved()?;
-        let configuration = resolved.configuration;
-        let is_same = configuration.explicit == *wanted.explicit
-            && configuration.stored.is_some() == needs_stored;
-        let is_current = !needs_stored
-            || (resolved.generation == self.directory.generation()
-                && resolved.believed.contains(&run.now()));
-        (is_same && is_current).then_some(configuration)
-    }
-
-    fn put_together(
-        &self,
-        entry: &Entry,
-        wanted: &Wanted<'_>,
-        needs_stored: bool,
-    ) -> Arc<Configuration> {
-        let generation = self.directory.generation();
-        let configuration = Arc::new(Configuration {
-            explicit: wanted.explicit.clone(),
-            stored: needs_stored.then(|| self.directory.rules(&wanted.bucket)),
-        });
-        let believed = self.directory.believed(&wanted.bucket);
-        let resolved = Resolved { configuration: configuration.clone(), generation, believed };
-        entry.resolve(resolved);
-        configuration
+        let Resolved { configuration, made_from } = entry.resolved()?;
+        let is_current = match &made_from {
+            None => !needs_stored,
+            Some(levels) => {
+                needs_stored
+                    && !self.directory.has_changed(&levels.changes)
+                    && levels.believed.contains(&now)
+            }
+        };
+        (is_current && configuration.explicit == *wanted.explicit).then_some(configuration)
     }
 
     /// Asks the table for records and limits, and for the bucket when nobody knows it.
@@ -142,7 +144,7 @@ impl<T: Table> CompositeStore<T> {
         mut keys: Vec<ItemKey>,
         consistency: Consistency,
         run: &mut Run<'_>,
-    ) -> Result<(), AcquireError> {
+    ) -> Result<Vec<Learned>, AcquireError> {
         let asks_bucket = entry.known().is_none();
         if asks_bucket {
             keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
@@ -159,16 +161,17 @@ impl<T: Table> CompositeStore<T> {
         };
         run.read_units += found.read_units;
         let now = run.now();
+        let mut learned = Vec::with_capacity(keys.len());
         for (key, item) in keys.iter().zip(&found.items) {
             if matches!(key, ItemKey::Bucket(..)) {
                 let image = super::image(bucket, item.as_ref())?;
                 let is_authoritative = consistency == Consistency::Strong;
                 entry.learn(Known { image, as_of: now, is_authoritative });
             } else {
-                self.directory.learn(key, item.as_ref(), now)?;
+                learned.extend(self.directory.learn(key, item.as_ref(), now)?);
             }
         }
-        Ok(())
+        Ok(learned)
     }
 
     /// Asks again for the limits of a bucket, by a read that sees every write.
@@ -177,14 +180,27 @@ impl<T: Table> CompositeStore<T> {
         side: &mut Side,
         run: &mut Run<'_>,
     ) -> Result<(), AcquireError> {
-        let keys = LimitsScope::levels(&side.bucket).map(ItemKey::Limits).to_vec();
-        self.look_up(&side.bucket, &side.entry, keys, Consistency::Strong, run).await?;
-        let explicit = side.configuration.explicit.clone();
-        let wanted =
-            Wanted { bucket: side.bucket.clone(), explicit: &explicit, lookup: Lookup::Always };
-        side.configuration = self.put_together(&side.entry, &wanted, true);
+        let mut levels = self.directory.unread(&side.bucket);
+        let keys = levels.missing().collect();
+        for learned in
+            self.look_up(&side.bucket, &side.entry, keys, Consistency::Strong, run).await?
+        {
+            if let Learned::Limits(scope, said) = learned {
+                levels.take(&scope, said);
+            }
+        }
+        side.configuration = put_together(&side.entry, &side.configuration.explicit, Some(levels));
         Ok(())
     }
+}
+
+fn put_together(entry: &Entry, explicit: &Rules, levels: Option<Levels>) -> Arc<Configuration> {
+    let stored = levels.as_ref().map(Levels::rules);
+    let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
+    let made_from =
+        levels.map(|levels| MadeFrom { believed: levels.believed(), changes: levels.changes });
+    entry.resolve(Resolved { configuration: configuration.clone(), made_from });
+    configuration
 }
 
 /// A bucket and what the request says of its limits.
@@ -212,3 +228,7 @@ impl Side {
         });
     }
 }
+
+#[cfg(test)]
+#[path = "resolve_tests.rs"]
+mod tests;

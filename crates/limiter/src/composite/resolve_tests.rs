@@ -1,0 +1,144 @@
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use serde_dynamo::Item;
+use sluicegate_core::keys::LimitsScope;
+use sluicegate_core::{LimitName, Millitokens, Refill, Resource, Rule, StoredLimits, WritePlan};
+
+use super::*;
+use crate::clock::TestClock;
+use crate::composite::directory::Directory;
+use crate::lessor::Lends as _;
+use crate::memory::MemoryTable;
+use crate::store::{Part, Store as _};
+use crate::table::{ReadItems, TogetherError, Trouble, WriteError, Written};
+
+/// Buckets in memory. Every entity is a child of its own team, and has limits of its own.
+#[derive(Default)]
+struct Configured(MemoryTable);
+
+fn rules() -> Rules {
+    let amount = Millitokens::from_tokens(1_000).unwrap();
+    let rule = Rule::new(amount, Refill::new(amount, 60_000).unwrap()).unwrap();
+    Rules::from([(LimitName::new("rpm").unwrap(), rule)])
+}
+
+fn stored(key: &ItemKey) -> Option<Item> {
+    match key {
+        ItemKey::Entity(entity) if !entity.as_str().starts_with("team") => {
+            let parent = EntityId::new(format!("team-{entity}")).ok();
+            let record = EntityRecord { entity: entity.clone(), parent, cascade: true };
+            Some(record.to_item())
+        }
+        ItemKey::Limits(scope @ LimitsScope::Entity(_)) => {
+            let (scope, dropped) = (scope.clone(), Default::default());
+            let updated_at = EpochMillis::new(1).unwrap();
+            Some(StoredLimits { scope, rules: rules(), dropped, updated_at }.to_item())
+        }
+        _ => None,
+    }
+}
+
+impl Table for Configured {
+    async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
+        self.0.write(bucket, plan).await
+    }
+
+    async fn write_together(
+        &self,
+        writes: &[(BucketId, WritePlan)],
+        token: &str,
+    ) -> Result<f64, TogetherError> {
+        self.0.write_together(writes, token).await
+    }
+
+    async fn read(&self, keys: &[ItemKey], with: Consistency) -> Result<ReadItems, Trouble> {
+        let mut found = self.0.read(keys, with).await?;
+        for (key, item) in keys.iter().zip(&mut found.items) {
+            *item = item.take().or_else(|| stored(key));
+        }
+        tokio::task::yield_now().await;
+        Ok(found)
+    }
+}
+
+fn store(remembers: usize) -> CompositeStore<Configured> {
+    let mut store = CompositeStore::on(Configured::default());
+    store.directory = Directory::remembering(remembers);
+    store
+}
+
+fn request(entity: &str) -> Request {
+    Request {
+        entity: EntityId::new(entity).unwrap(),
+        resource: Resource::new("r").unwrap(),
+        amounts: [(LimitName::new("rpm").unwrap(), Millitokens::from_tokens(1).unwrap())].into(),
+        limits: Rules::new(),
+        parent_limits: None,
+        cascade: Cascade::Stored,
+        deadline: Duration::from_secs(20),
+    }
+}
+
+fn clock() -> TestClock {
+    TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap())
+}
+
+#[tokio::test]
+async fn parent_is_charged_however_little_the_directory_remembers() {
+    for remembers in [0, 1, 16] {
+        let (store, clock) = (store(remembers), clock());
+        for turn in 0..3 {
+            let entities: Vec<_> = (0..400).map(|n| format!("u{n}")).collect();
+            let acquire = async |entity: &String| store.acquire(&request(entity), &clock).await;
+            for (entity, grant) in entities.iter().zip(join_all(entities.iter().map(acquire)).await)
+            {
+                let parts: Vec<Part> = grant.unwrap().parts;
+                let charged: Vec<_> =
+                    parts.iter().map(|part| part.bucket.entity.as_str()).collect();
+                assert_eq!(charged, [entity.as_str(), &format!("team-{entity}")], "turn {turn}");
+            }
+        }
+    }
+}
+
+/// A clock of which every reading is a minute after the one before.
+struct Leaping(TestClock);
+
+impl crate::clock::Clock for Leaping {
+    fn now(&self) -> EpochMillis {
+        self.0.advance(Duration::from_secs(60));
+        self.0.now()
+    }
+
+    fn sleep(&self, time: Duration) -> futures_util::future::BoxFuture<'static, ()> {
+        self.0.sleep(time)
+    }
+}
+
+#[tokio::test]
+async fn parent_is_charged_when_its_record_expires_meanwhile() {
+    let (store, clock) = (store(1_000), Leaping(clock()));
+    for _ in 0..3 {
+        let grant = store.acquire(&request("u"), &clock).await.unwrap();
+        assert_eq!(grant.parts.len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn configuration_is_kept_while_other_entities_are_learned() {
+    let (store, clock) = (store(100_000), clock());
+    let configuration = async |entity: &str| {
+        let parts = store.parts(&request(entity), &clock).await.unwrap().unwrap();
+        parts.into_iter().map(|part| part.configuration).collect::<Vec<_>>()
+    };
+    let warm = configuration("u").await;
+    for n in 0..2_000 {
+        configuration(&format!("cold-{n}")).await;
+    }
+    let same = |(a, b): (&Arc<Configuration>, &Arc<Configuration>)| Arc::ptr_eq(a, b);
+    assert!(warm.iter().zip(&configuration("u").await).all(same), "made again");
+    // A change of one of its own levels is noticed.
+    store.forget_limits(&LimitsScope::System);
+    assert!(!warm.iter().zip(&configuration("u").await).any(same), "not made again");
+}
