@@ -66,6 +66,9 @@ tokio = {{ version = "1", features = ["rt", "time"] }}
 
 [patch.crates-io]
 sluicegate-core = {{ path = "sluicegate-core-{VERSION}" }}
+
+[profile.dev]
+debug = false
 "#
     )
 }
