@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// Acquires in one run of `sluicegate local`: the last 10,000 are to be as fast as the first.
     #[arg(long, default_value_t = 200_000)]
     acquires: u64,
+    /// Records of one replay.
+    #[arg(long, default_value_t = 1_000_000)]
+    replay_records: u64,
     /// Buckets of two limits that are converted while producers use them.
     #[arg(long, default_value_t = 5_000)]
     buckets: u32,
@@ -92,6 +95,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--package", "sluicegate-cli", "--test", "local", "rate"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_ACQUIRES", args.acquires.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.run("replay", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-cli", "--test", "replay", "linear"]);
+        cargo.args(["--", "--nocapture"]);
+        cargo.env("SLUICEGATE_TEST_REPLAY_RECORDS", args.replay_records.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("rush", || {

@@ -355,3 +355,111 @@ async fn a_missing_table_is_one_line_and_its_own_exit_code() {
         engine.stop().await;
     }
 }
+
+/// The `n`th write of a bucket: one token of `rpm` more. `padding` makes the record longer.
+fn written(bucket: u64, n: u64, padding: &str) -> String {
+    let image = |n: u64| {
+        format!(
+            r##"{{"PK":{{"S":"ENTITY#user-{bucket}"}},"SK":{{"S":"#BUCKET#gpt-4"}},"entity_id":{{"S":"user-{bucket}"}},"resource":{{"S":"gpt-4"}},"rf":{{"N":"1769609001250"}},"b_rpm_tk":{{"N":"1000"}},"b_rpm_cp":{{"N":"100000"}},"b_rpm_bx":{{"N":"100000"}},"b_rpm_ra":{{"N":"100000"}},"b_rpm_rp":{{"N":"60000"}},"b_rpm_tc":{{"N":"{}"}},"note":{{"S":"{padding}"}}}}"##,
+            n * 1_000
+        )
+    };
+    let (name, old) = match n {
+        0 => ("INSERT", String::new()),
+        _ => ("MODIFY", format!(r#","OldImage":{}"#, image(n))),
+    };
+    let sequence = 1_000_000_000 + n * 10_000_000 + bucket;
+    format!(
+        r##"{{"eventID":"{sequence}","eventName":"{name}","eventVersion":"1.1","eventSource":"aws:dynamodb","awsRegion":"eu-west-1","eventSourceARN":"arn:aws:dynamodb:eu-west-1:1:table/t/stream/2026-01-01T00:00:00.000","dynamodb":{{"ApproximateCreationDateTime":1769609001,"Keys":{{"PK":{{"S":"ENTITY#user-{bucket}"}},"SK":{{"S":"#BUCKET#gpt-4"}}}},"NewImage":{}{old},"SequenceNumber":"{sequence}","SizeBytes":500,"StreamViewType":"NEW_AND_OLD_IMAGES"}}}}"##,
+        image(n + 1)
+    )
+}
+
+/// What a replay of a file took.
+struct Took {
+    windows: usize,
+    seconds: f64,
+    peak_mib: u64,
+}
+
+/// Replays `records` writes of so many buckets by turns, one event or a record a line.
+fn replay_of(records: u64, buckets: u64, padding: &str, is_one_event: bool) -> Took {
+    use std::io::Write;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("records.json");
+    let mut file = std::io::BufWriter::new(std::fs::File::create(&path).unwrap());
+    let (open, between, close) =
+        if is_one_event { ("{\"Records\":[", ",", "]}") } else { ("", "\n", "") };
+    write!(file, "{open}").unwrap();
+    for n in 0..records {
+        let between = if n == 0 { "" } else { between };
+        write!(file, "{between}{}", written(n % buckets, n / buckets, padding)).unwrap();
+    }
+    write!(file, "{close}").unwrap();
+    file.into_inner().unwrap().sync_all().unwrap();
+
+    let begun = std::time::Instant::now();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        .args(["replay", "--output", "json", "--batch-size", "100"])
+        .arg(&path)
+        .stdout(std::fs::File::create(folder.path().join("out")).unwrap())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak_kib = 0;
+    let ended = loop {
+        // A process that ended has no memory any more.
+        let text = std::fs::read_to_string(&status).unwrap_or_default();
+        let peak = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let peak = peak.and_then(|peak| peak.split_whitespace().next()?.parse().ok());
+        peak_kib = peak.unwrap_or(0).max(peak_kib);
+        if let Some(ended) = child.try_wait().unwrap() {
+            break ended;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    assert!(ended.success());
+    let out = std::fs::read(folder.path().join("out")).unwrap();
+    let windows: Vec<Value> = serde_json::from_slice(&out).unwrap();
+    let tokens = |kind: &str| -> u64 {
+        let of_kind = windows.iter().filter(|window| window["window"] == kind);
+        of_kind.map(|window| window["consumed_milli"]["rpm"].as_u64().unwrap() / 1_000).sum()
+    };
+    assert_eq!((tokens("hour"), tokens("day")), (records, records));
+    Took { windows: windows.len(), seconds, peak_mib: peak_kib / 1_024 }
+}
+
+#[test]
+fn memory_is_that_of_the_windows_not_of_the_input() {
+    let padding = "x".repeat(20_000);
+    for is_one_event in [false, true] {
+        let few = replay_of(20, 10, &padding, is_one_event);
+        let many = replay_of(820, 10, &padding, is_one_event);
+        // 32 MiB of input more. A batch is 4 MiB, and is held a few times over.
+        let more_mib = many.peak_mib.saturating_sub(few.peak_mib);
+        assert!(more_mib < 26, "{} MiB, then {} MiB", few.peak_mib, many.peak_mib);
+        assert_eq!(many.windows, 20);
+    }
+}
+
+/// `SLUICEGATE_TEST_REPLAY_RECORDS` sets how many records, for a soak.
+#[test]
+fn a_replay_is_linear_in_its_records() {
+    let soak = std::env::var("SLUICEGATE_TEST_REPLAY_RECORDS").ok();
+    let records = soak.as_ref().map_or(1_000, |records| records.parse().unwrap());
+    let all = replay_of(records, records.div_ceil(50), "", false);
+    let rate = records as f64 / all.seconds;
+    println!(
+        "{records} records, {} windows: {rate:.0} records/s, {} MiB at most",
+        all.windows, all.peak_mib
+    );
+    if soak.is_none() {
+        return;
+    }
+    // A ratio says something on any machine, where both take seconds.
+    let [few, many] = [5_000, 20_000].map(|buckets| replay_of(buckets, buckets, "", false));
+    println!("5000 and 20000 buckets: {:.1} and {:.1} s", few.seconds, many.seconds);
+    assert!(many.seconds < 6.0 * few.seconds);
+}

@@ -1,39 +1,52 @@
 //! Finding, reading and checking event files.
 //!
-//! All of it is read once and held, so that a pipe can be replayed, nothing is written before
-//! everything is checked, and records can be brought into stream order. A file holds any number of
-//! JSON values: events, records, or both, one a line or spread over many.
+//! Everything is read once, a record at a time, and copied to a temporary file: a pipe can be
+//! replayed, nothing is written before everything is checked, and records can be brought into
+//! stream order. A file holds any number of JSON values: events, records, or both, one a line or
+//! spread over many. In memory are the record at hand and what `order.rs` needs.
 
-use std::fs;
+use std::cell::RefCell;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use serde::Deserialize;
+use serde::de::{
+    DeserializeSeed, Error as _, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
+};
 use serde_json::value::RawValue;
 
-use super::order;
+use super::order::Order;
+use super::spool::Spool;
 use crate::error::CliError;
 
 const EXTENSIONS: [&str; 3] = ["json", "jsonl", "ndjson"];
+const BUFFER_BYTES: usize = 1 << 16;
 
 /// The records of all files.
 pub(super) struct Input {
-    /// In the order given, unless that was not stream order.
-    pub(super) records: Vec<Box<RawValue>>,
+    pub(super) records: Spool,
+    pub(super) order: Order,
     pub(super) files: usize,
-    /// Records that stood behind later ones of their item, and were moved before them.
-    pub(super) moved: usize,
 }
 
 impl Input {
     /// Resolves files and folders and reads them.
     pub(super) fn read(paths: &[PathBuf]) -> Result<Self, CliError> {
         let files = find(paths)?;
-        let mut records = Vec::new();
+        let mut records = Spool::new()?;
+        let mut order = Order::default();
         for file in &files {
-            read_file(file, &mut records)?;
+            let mut keep = |record: &str| {
+                order.note(record);
+                records.push(record)
+            };
+            read_file(file, &mut keep)?;
         }
-        let moved = order::restore(&mut records);
-        Ok(Self { records, files: files.len(), moved })
+        records.rewind()?;
+        order.restore(&mut records)?;
+        Ok(Self { records, order, files: files.len() })
     }
 }
 
@@ -54,7 +67,7 @@ fn find(paths: &[PathBuf]) -> Result<Vec<PathBuf>, CliError> {
     Ok(files)
 }
 
-fn event_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn event_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -68,112 +81,266 @@ fn event_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read_file(path: &Path, to: &mut Vec<Box<RawValue>>) -> Result<(), CliError> {
-    let bytes = fs::read(path).map_err(|error| bad(path, &error.to_string()))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        bad(path, &format!("not UTF-8 text, at byte {at}"))
-    })?;
-    let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-    if text.trim().is_empty() {
-        return Err(bad(path, "the file is empty: a stream event was expected"));
-    }
-    let records = records(text).map_err(|(at, why)| {
-        let (line, column) = position(text, at);
-        CliError::BadInput(format!("{}:{line}:{column}: {why}", path.display()))
-    })?;
-    to.extend(records.into_iter().map(ToOwned::to_owned));
-    Ok(())
-}
-
 fn bad(path: &Path, why: &str) -> CliError {
     CliError::BadInput(format!("{}: {why}", path.display()))
 }
 
-/// The two shapes that a value in a file may have.
-#[derive(Deserialize)]
-struct Shape<'a> {
-    #[serde(borrow, rename = "Records")]
-    records: Option<&'a RawValue>,
-    #[serde(borrow)]
-    dynamodb: Option<&'a RawValue>,
+/// Hands every record of a file to `keep`.
+fn read_file(path: &Path, keep: &mut dyn FnMut(&str) -> io::Result<()>) -> Result<(), CliError> {
+    let file = File::open(path).map_err(|error| bad(path, &error.to_string()))?;
+    records(BufReader::with_capacity(BUFFER_BYTES, file), keep).map_err(|wrong| match wrong {
+        Wrong::At(place, why) => {
+            CliError::BadInput(format!("{}:{}:{}: {why}", path.display(), place.line, place.column))
+        }
+        Wrong::Empty => bad(path, "the file is empty: a stream event was expected"),
+        Wrong::Io(error) => bad(path, &error.to_string()),
+    })
+}
+
+/// What is wrong with a file.
+#[derive(Debug)]
+enum Wrong {
+    At(Place, String),
+    Empty,
+    Io(io::Error),
+}
+
+/// Line and column, both from 1; columns are bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    line: usize,
+    column: usize,
 }
 
 const EXPECTED: &str =
     "expected a DynamoDB stream event ({\"Records\": [...]}) or one of its records";
 
-/// The records in `text`, or the byte offset of what is wrong and why.
-fn records(text: &str) -> Result<Vec<&RawValue>, (usize, String)> {
-    let mut found = Vec::new();
-    let mut values = serde_json::Deserializer::from_str(text).into_iter::<&RawValue>();
-    loop {
-        let raw = match values.next() {
-            None => return Ok(found),
-            Some(Ok(raw)) => raw,
-            Some(Err(error)) => {
-                return Err((
-                    offset(text, error.line(), error.column()),
-                    format!("not JSON: {}", plain(&error)),
-                ));
-            }
-        };
-        let at = place(text, raw);
-        let not_an_event = |_| (at, format!("not an event: {EXPECTED}"));
-        let shape: Shape<'_> = serde_json::from_str(raw.get()).map_err(not_an_event)?;
-        match (shape.records, shape.dynamodb) {
-            (Some(list), _) => {
-                let list: Vec<&RawValue> =
-                    serde_json::from_str(list.get()).map_err(not_an_event)?;
-                for record in list {
-                    check_record(text, record)?;
-                    found.push(record);
-                }
-            }
-            (None, Some(_)) => {
-                check_record(text, raw)?;
-                found.push(raw);
-            }
-            (None, None) => return Err((at, format!("not an event: {EXPECTED}"))),
+/// Hands every record in `text` to `keep`, in order.
+fn records(
+    mut text: impl BufRead,
+    keep: &mut dyn FnMut(&str) -> io::Result<()>,
+) -> Result<(), Wrong> {
+    const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+    if text.fill_buf().map_err(Wrong::Io)?.starts_with(BYTE_ORDER_MARK) {
+        text.consume(BYTE_ORDER_MARK.len());
+    }
+    let tape = Rc::new(RefCell::new(Tape::default()));
+    let mut json = serde_json::Deserializer::from_reader(Taped { text, tape: Rc::clone(&tape) });
+    let mut is_empty = true;
+    // The end, or the first character of another value, which is on the tape already.
+    while json.end().is_err() {
+        is_empty = false;
+        let mut refusal = None;
+        let value = Value { tape: &tape, keep, refusal: &mut refusal };
+        tape.borrow_mut().start();
+        match value.deserialize(&mut json) {
+            Ok(()) => {}
+            Err(error) => return Err(refusal.unwrap_or_else(|| not_json(&error, &tape.borrow()))),
+        }
+    }
+    if is_empty { Err(Wrong::Empty) } else { Ok(()) }
+}
+
+fn not_json(error: &serde_json::Error, tape: &Tape) -> Wrong {
+    let place = Place { line: error.line().max(1), column: error.column().max(1) };
+    if error.is_data() {
+        // It is JSON, and no object.
+        return Wrong::At(tape.started, format!("not an event: {EXPECTED}"));
+    }
+    // The position is given in the usual form.
+    let message = error.to_string();
+    let message = message.split(" at line ").next().unwrap_or_default();
+    Wrong::At(place, format!("not JSON: {message}"))
+}
+
+/// What was read of the value at hand, and where that is.
+#[derive(Default)]
+struct Tape {
+    /// The bytes of a value that may be a record; empty once it is known to be none.
+    bytes: Vec<u8>,
+    is_recording: bool,
+    /// Lines that ended, and bytes since.
+    lines: usize,
+    columns: usize,
+    started: Place,
+    /// Where the record of an event begins; `None`: the parser is about to read it.
+    record: Option<Place>,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { line: 1, column: 1 }
+    }
+}
+
+impl Tape {
+    /// The parser has read the first byte of a value.
+    fn start(&mut self) {
+        let first = self.bytes.last().copied();
+        self.bytes.clear();
+        self.bytes.extend(first);
+        self.is_recording = true;
+        self.started = Place { line: self.lines + 1, column: self.columns.max(1) };
+    }
+
+    fn stop(&mut self) {
+        self.is_recording = false;
+        self.bytes = Vec::new();
+    }
+
+    fn read(&mut self, byte: u8) {
+        if self.is_recording {
+            self.bytes.push(byte);
+        } else {
+            // The one that a value may begin with.
+            self.bytes.clear();
+            self.bytes.push(byte);
+        }
+        if byte == b'\n' {
+            self.lines += 1;
+            self.columns = 0;
+        } else {
+            self.columns += 1;
+        }
+        // Between two records are white space and a comma.
+        if self.record.is_none() && !byte.is_ascii_whitespace() && byte != b',' {
+            self.record = Some(Place { line: self.lines + 1, column: self.columns });
         }
     }
 }
 
-/// A record of another source (S3, SQS, ...) is bad input; a broken DynamoDB record is not, it goes
-/// to quarantine as it would in the Lambda.
-fn check_record(text: &str, record: &RawValue) -> Result<(), (usize, String)> {
-    let shape = serde_json::from_str::<Shape<'_>>(record.get());
-    match shape.ok().and_then(|shape| shape.dynamodb) {
-        Some(change) if change.get().starts_with('{') => Ok(()),
-        _ => Err((
-            place(text, record),
-            "not a DynamoDB stream record: it has no \"dynamodb\" object".to_owned(),
-        )),
+/// A reader that keeps a tape of what the parser reads, which is a byte at a time.
+struct Taped<R> {
+    text: R,
+    tape: Rc<RefCell<Tape>>,
+}
+
+impl<R: BufRead> Read for Taped<R> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let Some(to) = to.first_mut() else { return Ok(0) };
+        let Some(&byte) = self.text.fill_buf()?.first() else { return Ok(0) };
+        self.text.consume(1);
+        self.tape.borrow_mut().read(byte);
+        *to = byte;
+        Ok(1)
     }
 }
 
-/// Where in `text` a value that borrows from it begins.
-fn place(text: &str, raw: &RawValue) -> usize {
-    (raw.get().as_ptr() as usize).saturating_sub(text.as_ptr() as usize)
+/// One value of a file: an event or a record.
+struct Value<'a> {
+    tape: &'a RefCell<Tape>,
+    keep: &'a mut dyn FnMut(&str) -> io::Result<()>,
+    refusal: &'a mut Option<Wrong>,
 }
 
-/// Line and column, both from 1, of a byte offset.
-fn position(text: &str, at: usize) -> (usize, usize) {
-    let before = text.as_bytes().get(..at).unwrap_or_default();
-    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-    let column = before.iter().rev().take_while(|&&byte| byte != b'\n').count() + 1;
-    (line, column)
+impl Value<'_> {
+    fn keep<E: serde::de::Error>(&mut self, record: &str) -> Result<(), E> {
+        (self.keep)(record).map_err(|error| self.refuse(Wrong::Io(error)))
+    }
+
+    fn refuse<E: serde::de::Error>(&mut self, wrong: Wrong) -> E {
+        *self.refusal = Some(wrong);
+        E::custom("refused")
+    }
 }
 
-/// The byte offset of a line and column as `serde_json` reports them.
-fn offset(text: &str, line: usize, column: usize) -> usize {
-    let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
-    start + column.saturating_sub(1)
+impl<'de> DeserializeSeed<'de> for Value<'_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_any(self)
+    }
 }
 
-/// The message without the position, which is given in the usual form.
-fn plain(error: &serde_json::Error) -> String {
-    let message = error.to_string();
-    message.split(" at line ").next().unwrap_or_default().to_owned()
+impl<'de> Visitor<'de> for Value<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an event or a record")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        self.tape.borrow_mut().stop();
+        // What is no JSON is told as that.
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Err(A::Error::invalid_type(Unexpected::Seq, &self))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut members: A) -> Result<(), A::Error> {
+        let (mut is_event, mut has_change) = (false, None);
+        while let Some(name) = members.next_key::<String>()? {
+            match name.as_str() {
+                "Records" => {
+                    is_event = true;
+                    self.tape.borrow_mut().stop();
+                    members.next_value_seed(Records(&mut self))?;
+                }
+                "dynamodb" if !is_event => {
+                    has_change =
+                        Some(members.next_value::<Box<RawValue>>()?.get().starts_with('{'));
+                }
+                _ => {
+                    members.next_value::<IgnoredAny>()?;
+                }
+            }
+        }
+        let started = self.tape.borrow().started;
+        match has_change {
+            _ if is_event => Ok(()),
+            Some(true) => {
+                let record = std::mem::take(&mut self.tape.borrow_mut().bytes);
+                let record = String::from_utf8(record).map_err(A::Error::custom)?;
+                self.keep(&record)
+            }
+            Some(false) => Err(self.refuse(Wrong::At(started, NOT_A_RECORD.to_owned()))),
+            None => Err(self.refuse(Wrong::At(started, format!("not an event: {EXPECTED}")))),
+        }
+    }
+}
+
+/// The list of an event.
+struct Records<'a, 'b>(&'a mut Value<'b>);
+
+impl<'de> DeserializeSeed<'de> for Records<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, json: D) -> Result<(), D::Error> {
+        json.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Records<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a list of records")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        loop {
+            self.0.tape.borrow_mut().record = None;
+            let Some(record) = list.next_element::<Box<RawValue>>()? else { return Ok(()) };
+            if !is_record(record.get()) {
+                let place = self.0.tape.borrow().record.unwrap_or_default();
+                return Err(self.0.refuse(Wrong::At(place, NOT_A_RECORD.to_owned())));
+            }
+            self.0.keep(record.get())?;
+        }
+    }
+}
+
+const NOT_A_RECORD: &str = "not a DynamoDB stream record: it has no \"dynamodb\" object";
+
+/// A record of another source (S3, SQS, ...) is bad input; a broken DynamoDB record is not, it goes
+/// to quarantine as it would in the Lambda.
+fn is_record(record: &str) -> bool {
+    #[derive(Deserialize)]
+    struct Shape<'a> {
+        #[serde(borrow)]
+        dynamodb: Option<&'a RawValue>,
+    }
+    let shape = serde_json::from_str::<Shape<'_>>(record);
+    shape.ok().and_then(|shape| shape.dynamodb).is_some_and(|of| of.get().starts_with('{'))
 }
 
 #[cfg(test)]
@@ -182,34 +349,66 @@ mod tests {
 
     const RECORD: &str = r#"{"eventName":"INSERT","dynamodb":{"SequenceNumber":"1"}}"#;
 
-    fn found(text: &str) -> Result<usize, (usize, String)> {
-        records(text).map(|records| records.len())
+    fn found(text: &str) -> Result<Vec<String>, (Place, String)> {
+        let mut found = Vec::new();
+        let mut keep = |record: &str| {
+            found.push(record.to_owned());
+            Ok(())
+        };
+        match records(text.as_bytes(), &mut keep) {
+            Ok(()) => Ok(found),
+            Err(Wrong::At(place, why)) => Err((place, why)),
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+
+    fn place(line: usize, column: usize) -> Place {
+        Place { line, column }
     }
 
     #[test]
-    fn events_records_and_lines_are_all_read() {
-        assert_eq!(found(&format!("{{\"Records\":[{RECORD},\n{RECORD}]}}")), Ok(2));
-        assert_eq!(found(&format!("{RECORD}\n{RECORD}\n\n{RECORD}")), Ok(3));
-        assert_eq!(found(&format!("{RECORD}\n{{\"Records\":[{RECORD}]}}\n")), Ok(2));
-        assert_eq!(found("{\"Records\": []}"), Ok(0));
+    fn events_records_and_lines_are_all_read_as_they_stand() {
+        let all = |n| Ok(vec![RECORD.to_owned(); n]);
+        assert_eq!(found(&format!("{{\"Records\":[{RECORD},\n{RECORD}]}}")), all(2));
+        assert_eq!(found(&format!("{RECORD}\n{RECORD}\n\n{RECORD}")), all(3));
+        assert_eq!(
+            found(&format!("\u{feff} {RECORD}{RECORD}\n{{\"Records\":[{RECORD}]}}\n")),
+            all(3)
+        );
+        assert_eq!(
+            found(&format!("{{\"x\":[{{}}],\"Records\":[{RECORD}],\"y\":1}} {RECORD}")),
+            all(2)
+        );
+        assert_eq!(found("{\"Records\": []}"), all(0));
+        let spaced = "{ \"dynamodb\" : {\n} , \"x\":[1, \"\u{e9}\\\"\"] }";
+        assert_eq!(found(&format!("  {spaced}\n{spaced}")), Ok(vec![spaced.to_owned(); 2]));
     }
 
     #[test]
     fn what_is_wrong_is_found_where_it_stands() {
         let cut = format!("{RECORD}\n{{\"Records\": [");
         let (at, why) = found(&cut).unwrap_err();
-        assert_eq!((position(&cut, at).0, why.as_str()), (2, "not JSON: EOF while parsing a list"));
-        for text in ["[1]", "{}", "\"x\"", "{\"Records\": {}}", "{\"records\": []}"] {
-            assert_eq!(found(text).unwrap_err().0, 0, "{text}");
+        assert_eq!((at.line, why.as_str()), (2, "not JSON: EOF while parsing a list"));
+        for text in ["[1]", "{}", "\"x\"", "{\"Records\": {}}", "{\"records\": []}", "7 "] {
+            assert_eq!(found(text).unwrap_err().0, place(1, 1), "{text}");
         }
-        let other = format!("{{\"Records\":[{RECORD},\n {{\"s3\":{{}}}}]}}");
-        let (at, why) = found(&other).unwrap_err();
-        assert_eq!(position(&other, at), (2, 2));
-        assert!(why.contains("\"dynamodb\""), "{why}");
+        assert_eq!(found(&format!("{RECORD}\n  {{}}")).unwrap_err().0, place(2, 3));
+        for other in ["{\"s3\":{}}", "{\n\n}", "12", "\"x\"", "null"] {
+            let other = format!("{{\"Records\":[{RECORD},\n {other}]}}");
+            let (at, why) = found(&other).unwrap_err();
+            assert_eq!(at, place(2, 2), "{other}");
+            assert!(why.contains("\"dynamodb\""), "{why}");
+        }
+        assert!(found("{\"dynamodb\":7}").unwrap_err().1.contains("\"dynamodb\" object"));
+        assert!(matches!(records(&b" \n"[..], &mut |_| Ok(())), Err(Wrong::Empty)));
+        assert!(matches!(
+            records(&b"{\"dynamodb\":{\"\xff\":1}}"[..], &mut |_| Ok(())),
+            Err(Wrong::At(..))
+        ));
     }
 
     #[test]
     fn a_broken_record_of_the_right_source_is_no_bad_input() {
-        assert_eq!(found(r#"{"dynamodb":{"Keys":7}}"#), Ok(1));
+        assert_eq!(found(r#"{"dynamodb":{"Keys":7}}"#).map(|found| found.len()), Ok(1));
     }
 }

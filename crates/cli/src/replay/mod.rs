@@ -6,6 +6,7 @@
 mod input;
 mod order;
 mod output;
+mod spool;
 mod target;
 
 use std::collections::HashSet;
@@ -71,18 +72,18 @@ struct Replayed {
 }
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
-    let input = Input::read(&args.paths)?;
+    let mut input = Input::read(&args.paths)?;
     let target = Target::open(args.table.as_deref(), options).await?;
     let settings = args.metering.settings(target.table());
     let processor = Processor::new(target.client().clone(), settings);
 
-    let progress = progress_bar(input.records.len() as u64 * u64::from(args.repeat));
+    let progress = progress_bar(input.records.len() * u64::from(args.repeat));
     let mut replayed = Replayed::default();
     let delivered =
-        deliver(&args, options.timeout, &input, &processor, &mut replayed, &progress).await;
+        deliver(&args, options.timeout, &mut input, &processor, &mut replayed, &progress).await;
     progress.finish_and_clear();
-    if input.moved > 0 {
-        let moved = input.moved;
+    let moved = input.order.moved();
+    if moved > 0 {
         say(&format!(
             "{moved} records stood behind later ones of their item; replayed in stream order"
         ));
@@ -90,7 +91,9 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     for entry in &replayed.quarantined {
         output::quarantined(entry, options.output());
     }
-    delivered.map_err(|reason| target.refused(&reason))?;
+    if let Some(reason) = delivered? {
+        return Err(target.refused(&reason));
+    }
     let windows = target.read(&replayed.windows).await?;
     target.close().await?;
 
@@ -102,27 +105,38 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     Ok(if quarantined { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }
 
-/// Hands all records to the processor, as often as asked; on failure says why.
+/// Hands all records to the processor, as often as asked; why it ended before that, if it did.
 async fn deliver(
     args: &Args,
     batch_time: Duration,
-    input: &Input,
+    input: &mut Input,
     processor: &Processor,
     replayed: &mut Replayed,
     progress: &ProgressBar,
-) -> Result<(), String> {
+) -> Result<Option<String>, CliError> {
+    let mut batch = Vec::with_capacity(args.batch_size.into());
     for _ in 0..args.repeat {
-        for batch in input.records.chunks(usize::from(args.batch_size)) {
+        input.records.rewind()?;
+        loop {
+            batch.clear();
+            while batch.len() < batch.capacity()
+                && let Some(record) = input.order.next(&mut input.records)?
+            {
+                batch.push(record);
+            }
+            if batch.is_empty() {
+                break;
+            }
             let deadline = Instant::now() + batch_time;
-            let outcome = processor.handle(batch, deadline).await;
+            let outcome = processor.handle(&batch, deadline).await;
             replayed.add(&outcome);
             if let Some(failure) = outcome.failures.into_iter().next() {
-                return Err(failure.reason);
+                return Ok(Some(failure.reason));
             }
             progress.inc(batch.len() as u64);
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 impl Replayed {

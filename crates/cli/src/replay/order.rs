@@ -2,47 +2,105 @@
 //!
 //! A stream delivers the records of an item in order, and exact counting relies on it: a record
 //! behind a later one cannot be told from a duplicate. Files may be given in any order, though.
+//! In memory are 80 bytes for every item, and 80 more for every record of an item that has one out
+//! of order.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
 
 use serde_json::value::RawValue;
-use sluicegate_core::{SequenceNumber, StreamLabel, StreamRecord};
+use sluicegate_core::{SequenceNumber, StreamRecord};
 
-type Item = (StreamLabel, String, String);
+use super::spool::Spool;
+
+/// The hash of an item's stream and key. Two items of one hash are ordered among one another, which
+/// changes nothing for either.
+type Item = u64;
+
+/// In which order the records of a spool are to be replayed.
+#[derive(Default)]
+pub(super) struct Order {
+    hasher: RandomState,
+    /// The highest position of each item so far.
+    newest: HashMap<Item, SequenceNumber>,
+    /// Items with a record that stands behind a later one, or comes again.
+    suspects: HashSet<Item>,
+    /// Places that another record takes: by where the one begins that stands there, the other.
+    moves: HashMap<u64, u64>,
+    moved: usize,
+}
 
 /// The records of one item: where they stand and their positions.
 #[derive(Default)]
 struct Places {
-    at: Vec<(usize, SequenceNumber)>,
+    at: Vec<(u64, SequenceNumber)>,
     newest: Option<SequenceNumber>,
     seen: HashSet<SequenceNumber>,
     late: usize,
 }
 
-/// Sorts the records of every item that is out of order among the places they stand at; returns how
-/// many came late. Duplicates are not late; records without item or position stay where they are.
-pub(super) fn restore(records: &mut [Box<RawValue>]) -> usize {
-    let mut items: HashMap<Item, Places> = HashMap::new();
-    for (at, raw) in records.iter().enumerate() {
-        let Ok(record) = StreamRecord::from_json(raw.get()) else { continue };
-        let (Ok(stream), Some(sequence)) = (record.stream(), record.sequence()) else { continue };
-        let (pk, sk) = record.keys();
-        items.entry((stream, pk.to_owned(), sk.to_owned())).or_default().add(at, sequence);
+impl Order {
+    /// Looks at a record as it is read.
+    pub(super) fn note(&mut self, record: &str) {
+        let Some((item, sequence)) = self.item(record) else { return };
+        let newest = self.newest.entry(item).or_insert(sequence);
+        if sequence < *newest {
+            self.suspects.insert(item);
+        }
+        *newest = sequence.max(*newest);
     }
-    let late: Vec<Places> = items.into_values().filter(|places| places.late > 0).collect();
-    for places in &late {
-        let mut sorted = places.at.clone();
-        sorted.sort_by_key(|(_, sequence)| *sequence);
-        let moved: Vec<_> = sorted.iter().map(|(at, _)| records[*at].clone()).collect();
-        for ((to, _), record) in places.at.iter().zip(moved) {
-            records[*to] = record;
+
+    /// Sorts the records of every item that is out of order among the places they stand at.
+    /// Duplicates are not late; records without item or position stay where they are.
+    pub(super) fn restore(&mut self, records: &mut Spool) -> io::Result<()> {
+        self.newest = HashMap::new();
+        if self.suspects.is_empty() {
+            return Ok(());
+        }
+        let mut items: HashMap<Item, Places> = HashMap::new();
+        while let Some((at, record)) = records.next()? {
+            match self.item(record.get()) {
+                Some((item, sequence)) if self.suspects.contains(&item) => {
+                    items.entry(item).or_default().add(at, sequence);
+                }
+                _ => {}
+            }
+        }
+        records.rewind()?;
+        for places in items.into_values().filter(|places| places.late > 0) {
+            let mut sorted = places.at.clone();
+            sorted.sort_by_key(|(_, sequence)| *sequence);
+            let places_taken = places.at.iter().zip(sorted).map(|((to, _), (from, _))| (*to, from));
+            self.moves.extend(places_taken.filter(|(to, from)| to != from));
+            self.moved += places.late;
+        }
+        Ok(())
+    }
+
+    /// How many records came late.
+    pub(super) const fn moved(&self) -> usize {
+        self.moved
+    }
+
+    /// The next record in this order; `None` after the last.
+    pub(super) fn next(&self, records: &mut Spool) -> io::Result<Option<Box<RawValue>>> {
+        let Some((at, record)) = records.next()? else { return Ok(None) };
+        match self.moves.get(&at) {
+            Some(from) => records.record(*from).map(Some),
+            None => Ok(Some(record)),
         }
     }
-    late.iter().map(|places| places.late).sum()
+
+    fn item(&self, record: &str) -> Option<(Item, SequenceNumber)> {
+        let record = StreamRecord::from_json(record).ok()?;
+        let (stream, sequence) = (record.stream().ok()?, record.sequence()?);
+        Some((self.hasher.hash_one((stream, record.keys())), sequence))
+    }
 }
 
 impl Places {
-    fn add(&mut self, at: usize, sequence: SequenceNumber) {
+    fn add(&mut self, at: u64, sequence: SequenceNumber) {
         self.at.push((at, sequence));
         if self.seen.insert(sequence) && Some(sequence) < self.newest {
             self.late += 1;
@@ -55,22 +113,35 @@ impl Places {
 mod tests {
     use super::*;
 
-    fn record(item: &str, sequence: u32) -> Box<RawValue> {
-        let json = format!(
+    fn record(item: &str, sequence: u32) -> String {
+        format!(
             r##"{{"eventName":"REMOVE","dynamodb":{{"SequenceNumber":"{sequence}","Keys":
             {{"PK":{{"S":"{item}"}},"SK":{{"S":"x"}}}}}}}}"##
-        );
-        RawValue::from_string(json).unwrap()
+        )
     }
 
-    fn restored(order: &[(&str, u32)]) -> (usize, Vec<(String, String)>) {
-        let mut records: Vec<_> = order.iter().map(|(item, n)| record(item, *n)).collect();
-        let late = restore(&mut records);
-        let shown = records.iter().map(|raw| {
-            let record = StreamRecord::from_json(raw.get()).unwrap();
-            (record.keys().0.to_owned(), record.sequence().unwrap().to_string())
-        });
-        (late, shown.collect())
+    fn restored(given: &[(&str, u32)]) -> (usize, Vec<(String, String)>) {
+        let (mut records, mut order) = (Spool::new().unwrap(), Order::default());
+        for (item, n) in given {
+            let record = record(item, *n);
+            order.note(&record);
+            records.push(&record).unwrap();
+        }
+        records.rewind().unwrap();
+        order.restore(&mut records).unwrap();
+        // As often as asked.
+        let shown = |records: &mut Spool| -> Vec<(String, String)> {
+            let next = || order.next(records).unwrap();
+            let shown = std::iter::from_fn(next).map(|raw| {
+                let record = StreamRecord::from_json(raw.get()).unwrap();
+                (record.keys().0.to_owned(), record.sequence().unwrap().to_string())
+            });
+            shown.collect()
+        };
+        let first = shown(&mut records);
+        records.rewind().unwrap();
+        assert_eq!(shown(&mut records), first);
+        (order.moved(), first)
     }
 
     fn named(order: &[(&str, u32)]) -> Vec<(String, String)> {

@@ -1,6 +1,6 @@
 //! Printing what was replayed.
 
-use std::io;
+use std::io::{self, Write};
 
 use serde::Serialize;
 use sluicegate_core::UsageWindow;
@@ -32,7 +32,8 @@ pub(super) fn quarantined(entry: &Quarantined, format: Output) {
     match format {
         Output::Json => {
             let line = JsonQuarantined { quarantined: key, reason: &entry.reason };
-            say(&serde_json::to_string(&line).unwrap_or_default());
+            let line = serde_json::to_string(&line).unwrap_or_default();
+            let _ = writeln!(io::stderr(), "{line}");
         }
         _ => say(&format!("quarantined {key}: {}", entry.reason)),
     }

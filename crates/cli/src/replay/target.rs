@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes};
+use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes, StreamSpecification};
 use sluicegate_core::UsageWindow;
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_local::{EmbeddedEngine, Storage};
@@ -53,9 +53,11 @@ impl Target {
         let failed = |error: sluicegate_local::Error| {
             CliError::Store(format!("the embedded engine failed: {}", chain(&error)))
         };
-        let engine = EmbeddedEngine::start(Storage::Memory).await.map_err(failed)?;
+        // On the disk, so that memory does not bound how many windows there may be.
+        let engine = EmbeddedEngine::start(Storage::Temporary).await.map_err(failed)?;
         let client = sluicegate_local::client::dynamodb(&engine.endpoint_url());
         sluicegate_local::table::create_table(&client, EMBEDDED_TABLE).await.map_err(failed)?;
+        without_stream(&client).await?;
         Ok(Self {
             reader: client.clone(),
             client,
@@ -105,9 +107,7 @@ impl Target {
         }
         // A window whose records all went to quarantine holds nothing but its watermark.
         usages.retain(|usage| usage.events > 0);
-        usages.sort_by_cached_key(|u| {
-            (u.entity.clone(), u.resource.clone(), u.window.kind().as_str(), u.window.start_text())
-        });
+        usages.sort_unstable_by(|a, b| sort_key(a).cmp(&sort_key(b)));
         Ok(usages)
     }
 
@@ -147,6 +147,21 @@ impl Target {
             None => Ok(()),
         }
     }
+}
+
+/// Nobody reads the stream of a table that goes with the command, and each write would add to it.
+async fn without_stream(client: &Client) -> Result<(), CliError> {
+    let none = StreamSpecification::builder().stream_enabled(false).build();
+    let none = none.map_err(|error| CliError::Store(error.to_string()))?;
+    let update = client.update_table().table_name(EMBEDDED_TABLE).stream_specification(none);
+    let updated = update.send().await;
+    updated.map_err(|error| CliError::of_sdk("UpdateTable", EMBEDDED_TABLE, &error)).map(drop)
+}
+
+/// Starts of windows sort as their texts do.
+fn sort_key(usage: &UsageWindow) -> (&str, &str, &str, i64) {
+    let UsageWindow { entity, resource, window, .. } = usage;
+    (entity.as_str(), resource.as_str(), window.kind().as_str(), window.start_s())
 }
 
 fn key(key: &ItemKey) -> Attributes {
