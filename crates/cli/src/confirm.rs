@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 
 use crate::error::CliError;
+use crate::output::visible;
 
 /// The option of every command that destroys something.
 #[derive(clap::Args)]
@@ -26,6 +27,7 @@ impl Confirm {
                 "this would {what}; nobody can be asked here, so add --yes if it is meant"
             )));
         }
+        let what = visible(what);
         let _ = write!(std::io::stderr(), "This will {what}. Type yes to go on: ");
         let mut answer = String::new();
         std::io::stdin().lock().read_line(&mut answer)?;

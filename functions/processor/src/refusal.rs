@@ -132,17 +132,29 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 const REASON_CHARS: usize = 400;
 
-/// The first characters of a text, in one line: control characters are spelled out.
+/// The first characters of a text, in one line: control characters, and those that are not seen or
+/// that turn the text around them, are spelled out.
 pub fn one_line(text: &str, most_chars: usize) -> String {
     let mut line = String::new();
     for character in text.chars().take(most_chars) {
         match character {
             '\n' => line.push(' '),
-            c if c.is_control() => line.extend(c.escape_default()),
+            c if c.is_control() || is_unseen(c) => line.extend(c.escape_default()),
             c => line.push(c),
         }
     }
     line
+}
+
+/// Whether a character has no width or changes the direction of others: two names may differ in it
+/// alone, or one be shown as another. Unicode's formats, fillers, separators and variations.
+const fn is_unseen(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+        | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}'
+        | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}'
+        | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 #[cfg(test)]
@@ -153,6 +165,8 @@ mod tests {
     fn a_reason_is_one_short_line() {
         assert_eq!(one_line("a\nb\u{1b}[31m\u{e9}", 100), "a b\\u{1b}[31m\u{e9}");
         assert_eq!(one_line("\u{e9}\u{e9}\u{e9}", 2), "\u{e9}\u{e9}");
+        assert_eq!(one_line("\u{202e}a\u{200b}b\u{feff}", 9), "\\u{202e}a\\u{200b}b\\u{feff}");
+        assert_eq!(one_line("caf\u{e9} \u{5d0} \u{1f600}\t", 9), "caf\u{e9} \u{5d0} \u{1f600}\\t");
     }
 
     #[test]

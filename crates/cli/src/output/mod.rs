@@ -17,12 +17,23 @@ const STYLE: TableStyle =
 
 /// Prints one JSON value, indented.
 pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
-    line(&serde_json::to_string_pretty(value)?)
+    exact(&serde_json::to_string_pretty(value)?)
 }
 
-/// Prints a text. Whoever closed the pipe has seen enough of it, which does not change how the
-/// command ended.
+/// Prints lines for a person: what a name has in it that is not seen is spelled out.
 pub(crate) fn line(text: &str) -> io::Result<()> {
+    exact(&visible(text))
+}
+
+/// The lines of a text, as a person may see them.
+pub(crate) fn visible(text: &str) -> String {
+    let lines: Vec<_> = text.split('\n').map(|line| one_line(line, usize::MAX)).collect();
+    lines.join("\n")
+}
+
+/// Prints a text for a program as it is. Whoever closed the pipe has seen enough of it, which does not change how the
+/// command ended.
+pub(crate) fn exact(text: &str) -> io::Result<()> {
     match writeln!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,

@@ -118,7 +118,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     } else {
         match args.output.unwrap_or_default() {
             Output::Json => output::windows::json(&windows)?,
-            Output::Csv => output::line(&csv::lines(&windows))?,
+            Output::Csv => output::exact(&csv::lines(&windows))?,
             Output::Table if windows.is_empty() => output::line(&question.nothing())?,
             Output::Table => output::line(&output::windows::tables(&windows))?,
         }

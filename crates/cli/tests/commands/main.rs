@@ -10,5 +10,6 @@ mod migrated;
 mod quarantine;
 mod support;
 mod table;
+mod unseen;
 mod usage;
 mod usage_check;

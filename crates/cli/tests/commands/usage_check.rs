@@ -33,6 +33,12 @@ async fn figures_that_agree_and_figures_that_do_not() {
         assert_eq!(lengths(&nothing), (0, 0));
         assert_eq!(nothing["unchecked"].as_array().unwrap().len(), 2, "{nothing}");
 
+        let uncertain = |whose: &str, code| {
+            let said = shell.run(&format!("usage check {whose}"));
+            said.text(code).lines().filter(|line| line.starts_with("uncertain: ")).count()
+        };
+        assert_eq!(uncertain("u", 1), 1);
+
         for _ in 0..3 {
             shell.run("acquire u r --consume rpm=1 --consume tpm=70 --limit rpm=9/never --limit tpm=900/never").text(0);
         }
@@ -46,6 +52,8 @@ async fn figures_that_agree_and_figures_that_do_not() {
             let (agree, differ) = lengths(&check(whose, 0));
             assert!(agree >= least && differ == 0, "{whose}: {agree} {differ}");
         }
+
+        assert_eq!(uncertain("u r", 0), 0);
 
         // Somebody counts an hour by hand.
         let usage = shell.run("usage u r --output json --from -2h").json(0);

@@ -13,6 +13,11 @@ use crate::error::{CliError, exit, say};
 use crate::options::Options;
 use crate::output::{self, counted, tokens};
 
+/// What nobody can say of figures that were not checked.
+const UNCERTAIN: &str = "uncertain: whether figures that were not checked are complete; hours and \
+    days that agree may both lack a record that the stream no longer has, so check within a day \
+    of the traffic";
+
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Findings {
     /// Comparisons that came out even.
@@ -106,6 +111,9 @@ impl Findings {
             }
             let (agree, differ) = (counted(self.agree, "comparison"), self.differ.len());
             output::line(&format!("{agree} came out even, {differ} did not"))?;
+            if !self.unchecked.is_empty() {
+                output::line(UNCERTAIN)?;
+            }
         }
         if !self.differ.is_empty() {
             let entries = connection.reader().quarantine();

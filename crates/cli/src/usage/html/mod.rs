@@ -8,7 +8,7 @@ use std::fmt::Write;
 use sluicegate::UsageWindow;
 
 use super::series::{Question, Series, Slot};
-use crate::output::tokens;
+use crate::output::{tokens, visible};
 
 /// More bars would be narrower than a hand can point at.
 const BARS_MAX: usize = 240;
@@ -108,7 +108,11 @@ fn grouped(number: &str) -> String {
 
 /// A text as HTML shows it.
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    visible(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]
