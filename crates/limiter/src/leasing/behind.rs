@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::account::{Account, signed, unsigned};
 use super::books::{Books, Commit, Times};
-use super::bucket::Bucket;
+use super::bucket::{Bucket, ROUGH_MS};
 use super::cell::{Ask, POOL_MAX, Took};
 use super::engine::{Engine, Extent, Spent};
 use crate::clock::Clock;
@@ -171,6 +171,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let max_age_ms = self.settings.max_age_ms();
         let until_ms = asked.now.saturating_add(max_age_ms);
         let until_ms = times.until_ms(&asked, until_ms, max_age_ms);
+        // Before any that do not last as long are put there.
+        bucket.cell.end_by(until_ms.saturating_sub(ROUGH_MS));
         let nothing = Amounts::new();
         let standings = standings(image, &nothing, &books.configuration, self.clock.now());
         for index in 0..books.accounts.len() {

@@ -16,7 +16,8 @@ use super::names::Kind;
 use super::settings::{LeaseMode, LeaseSettings};
 use crate::clock::ROUGH;
 
-const ROUGH_MS: i64 = 10;
+/// Takes look at a clock that may be so late.
+pub(super) const ROUGH_MS: i64 = 10;
 const _: () = assert!(ROUGH.as_millis() == ROUGH_MS as u128);
 
 #[derive(Debug)]

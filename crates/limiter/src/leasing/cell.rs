@@ -48,10 +48,16 @@ impl Pool {
         }
     }
 
-    /// Takes back a take that was undone.
+    /// Takes back a take that was undone. What no longer fits, since others filled the pool meanwhile,
+    /// stays consumed.
     fn untake(&self, milli: u64, counts: Counts) {
         let step = if counts == Counts::Yes { ONE_TAKE } else { 0 };
-        self.0.fetch_add(milli.wrapping_sub(step), Ordering::AcqRel);
+        let more = |now: u64| {
+            let tokens = (now & TOKENS).saturating_add(milli).min(POOL_MAX);
+            Some((now & !TOKENS).wrapping_sub(step) | tokens)
+        };
+        // The update never declines.
+        _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     }
 
     /// Adds tokens; false when they do not fit.
@@ -145,6 +151,11 @@ impl Cell {
             };
             renew |= left < slot.low.load(Ordering::Relaxed);
         }
+        // Tokens that do not last as long may have come meanwhile: their deadline came before them.
+        if now_ms > self.deadline.load(Ordering::Relaxed) {
+            self.untake(asks);
+            return Took::Nothing;
+        }
         if renew { Took::AndRenew } else { Took::All }
     }
 
@@ -187,6 +198,12 @@ impl Cell {
             self.watch();
         }
         is_empty
+    }
+
+    /// Its tokens may be handed out no longer than this from now on: said before some are put here
+    /// that do not last as long as the others.
+    pub(super) fn end_by(&self, deadline_ms: i64) {
+        self.deadline.fetch_min(deadline_ms, Ordering::Release);
     }
 
     pub(super) fn set_times(&self, deadline_ms: i64, lead_ms: u32) {

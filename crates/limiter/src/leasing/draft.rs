@@ -6,7 +6,7 @@ use sluicegate_core::{Amounts, LimitName, Millitokens, Wanted};
 
 use super::account::{Account, signed, unsigned};
 use super::books::{Books, Times};
-use super::bucket::Bucket;
+use super::bucket::{Bucket, ROUGH_MS};
 use super::cell::{Ask, POOL_MAX};
 use super::moment::Moment;
 use super::settings::LeaseSettings;
@@ -135,6 +135,7 @@ impl Bucket {
     }
 
     fn put(&self, account: &mut Account, index: usize, milli: u64, until_ms: i64) {
+        self.cell.end_by(until_ms.saturating_sub(ROUGH_MS));
         if self.cell.slots[index].pool.put(milli) {
             account.lease(milli, until_ms);
         } else {

@@ -11,7 +11,7 @@ mod sync {
 #[path = "../../src/leasing/cell.rs"]
 mod cell;
 
-use cell::{Ask, Cell, Took};
+use cell::{Ask, Cell, POOL_MAX, Took};
 use loom::sync::Arc;
 use loom::thread;
 
@@ -72,6 +72,21 @@ fn several_limits_are_taken_together_or_not_at_all() {
 }
 
 #[test]
+fn an_undone_take_of_a_pool_that_was_filled_meanwhile_counts_no_takes() {
+    loom::model(|| {
+        let cell = cell(&[POOL_MAX, 0]);
+        let other = {
+            let cell = cell.clone();
+            thread::spawn(move || took(&cell, &both(5, 1)))
+        };
+        // Fits while the other one is at it.
+        _ = cell.put(0, 3);
+        assert!(!other.join().unwrap());
+        assert_eq!((left(&cell), cell.slots[0].pool.takes()), (vec![POOL_MAX, 0], 0));
+    });
+}
+
+#[test]
 fn what_is_drained_was_handed_to_nobody() {
     loom::model(|| {
         let cell = cell(&[2, 1]);
@@ -102,6 +117,7 @@ fn what_is_given_back_never_lies_there_unwatched() {
     });
 }
 
+/// As `Bucket::conclude` has it: how long the tokens last is told after they were put.
 #[test]
 fn a_new_lease_is_not_handed_out_by_the_old_ones_deadline() {
     loom::model(|| {
@@ -110,12 +126,33 @@ fn a_new_lease_is_not_handed_out_by_the_old_ones_deadline() {
         let renewal = {
             let cell = cell.clone();
             thread::spawn(move || {
-                cell.set_times(60, 60);
+                cell.end_by(60);
                 cell.put(0, 1).unwrap();
+                cell.set_times(60, 60);
             })
         };
         let mine = took(&cell, &[Ask { slot: 0, milli: 1 }]);
         renewal.join().unwrap();
         assert_eq!(left(&cell), [1 - u64::from(mine)]);
+    });
+}
+
+/// As `Bucket::undo` has it.
+#[test]
+fn tokens_that_came_back_are_not_handed_out_by_the_deadline_of_others() {
+    loom::model(|| {
+        let cell = cell(&[0]);
+        let undoing = {
+            let cell = cell.clone();
+            thread::spawn(move || {
+                cell.end_by(40);
+                cell.put(0, 1).unwrap();
+                cell.set_times(40, 0);
+            })
+        };
+        // At 50.
+        assert!(!took(&cell, &[Ask { slot: 0, milli: 1 }]));
+        undoing.join().unwrap();
+        assert_eq!(left(&cell), [1]);
     });
 }
