@@ -25,6 +25,10 @@ const LOOKED_AT_ONCE: usize = 256;
 /// Writes at once when many are settled.
 pub(super) const SETTLING_MAX: usize = 32;
 
+/// Between attempts to settle a bucket, as long as there is time.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+
 /// What was settled, and what was not.
 #[derive(Debug, Default)]
 pub struct SettleReport {
@@ -126,8 +130,21 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let Ok(_turn) = tokio::time::timeout_at(until, bucket.clone().turn(turn)).await else {
             return Err(AcquireError::Contended { attempts: 0 });
         };
-        let left = until.saturating_duration_since(Instant::now());
-        self.write(&bucket, &[], Extent::SettleAll, left).await.map(drop)
+        let mut pause = PAUSE_MIN;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let settled = self.write(&bucket, &[], Extent::SettleAll, left).await;
+            // What became of an earlier write is known, or never will be: the rest is settled now.
+            let may_repeat = matches!(
+                settled,
+                Err(AcquireError::Unavailable(_) | AcquireError::Contended { .. })
+            );
+            if !may_repeat || Instant::now() + pause >= until {
+                return settled.map(drop);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(PAUSE_MAX);
+        }
     }
 
     /// Settles everything that is held.
