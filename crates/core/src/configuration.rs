@@ -112,6 +112,14 @@ impl Configuration {
         self.stored.as_ref().is_some_and(|stored| stored.epoch < image.config_epoch)
     }
 
+    /// Whether the item has these limits, but for those that it has no room for.
+    #[must_use]
+    pub fn is_followed_by(&self, image: &CompositeBucket) -> bool {
+        let mut differences = self.compare(image);
+        differences.fit(image, &Amounts::new());
+        differences.is_empty()
+    }
+
     /// What would bring the item to this configuration.
     pub(crate) fn compare(&self, image: &CompositeBucket) -> Differences {
         let mut differences = Differences::default();

@@ -1,5 +1,6 @@
 //! Stored limits, entities and usage, by way of the limiter: what this process changes, its own
-//! cache forgets at once; others follow within a minute.
+//! cache forgets at once; others follow within a minute. Tokens that a process has leased are handed
+//! out as before, for as long as they may be held.
 
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{EntityId, EntityRecord, LimitName, StoredLimits};
@@ -9,8 +10,15 @@ use crate::clock::Clock;
 use crate::dynamo::{ConfigError, Reader};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
+use crate::store::Store;
 
-impl<C: Clock> Limiter<DynamoStore, C> {
+impl AsRef<Self> for DynamoStore {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
     /// Stores limits, from 1 to 50, all or none of them; others of the scope stay as they are.
     ///
     /// A request takes each limit that it does not name itself from the narrowest scope that has
@@ -23,9 +31,14 @@ impl<C: Clock> Limiter<DynamoStore, C> {
         scope: &LimitsScope,
         limits: &[Limit],
     ) -> Result<StoredLimits, ConfigError> {
-        let stored =
-            self.store().table().config().set_limits(scope, limits, self.clock().now()).await;
-        self.store().forget_limits(scope);
+        let stored = self
+            .store()
+            .as_ref()
+            .table()
+            .config()
+            .set_limits(scope, limits, self.clock().now())
+            .await;
+        self.store().as_ref().forget_limits(scope);
         stored
     }
 
@@ -39,9 +52,14 @@ impl<C: Clock> Limiter<DynamoStore, C> {
         scope: &LimitsScope,
         limits: &[LimitName],
     ) -> Result<Option<StoredLimits>, ConfigError> {
-        let left =
-            self.store().table().config().delete_limits(scope, limits, self.clock().now()).await;
-        self.store().forget_limits(scope);
+        let left = self
+            .store()
+            .as_ref()
+            .table()
+            .config()
+            .delete_limits(scope, limits, self.clock().now())
+            .await;
+        self.store().as_ref().forget_limits(scope);
         left
     }
 
@@ -53,7 +71,7 @@ impl<C: Clock> Limiter<DynamoStore, C> {
         &self,
         scope: &LimitsScope,
     ) -> Result<Option<StoredLimits>, ConfigError> {
-        self.store().table().config().get_limits(scope).await
+        self.store().as_ref().table().config().get_limits(scope).await
     }
 
     /// Says whose child an entity is, and whether its requests take from its parent's bucket too.
@@ -61,8 +79,8 @@ impl<C: Clock> Limiter<DynamoStore, C> {
     /// # Errors
     /// [`ConfigError`]; an entity cannot be its own parent.
     pub async fn put_entity(&self, record: &EntityRecord) -> Result<(), ConfigError> {
-        let put = self.store().table().config().put_entity(record).await;
-        self.store().forget_entity(&record.entity);
+        let put = self.store().as_ref().table().config().put_entity(record).await;
+        self.store().as_ref().forget_entity(&record.entity);
         put
     }
 
@@ -71,7 +89,7 @@ impl<C: Clock> Limiter<DynamoStore, C> {
     /// # Errors
     /// [`ConfigError`].
     pub async fn entity(&self, entity: &EntityId) -> Result<Option<EntityRecord>, ConfigError> {
-        self.store().table().config().get_entity(entity).await
+        self.store().as_ref().table().config().get_entity(entity).await
     }
 
     /// Forgets what was said of an entity; its buckets and usage stay.
@@ -79,14 +97,14 @@ impl<C: Clock> Limiter<DynamoStore, C> {
     /// # Errors
     /// [`ConfigError`].
     pub async fn delete_entity(&self, entity: &EntityId) -> Result<(), ConfigError> {
-        let deleted = self.store().table().config().delete_entity(entity).await;
-        self.store().forget_entity(entity);
+        let deleted = self.store().as_ref().table().config().delete_entity(entity).await;
+        self.store().as_ref().forget_entity(entity);
         deleted
     }
 
     /// Reads usage windows, buckets of a resource, and children.
     #[must_use]
     pub fn reader(&self) -> Reader {
-        self.store().table().reader()
+        self.store().as_ref().table().reader()
     }
 }

@@ -28,12 +28,24 @@ impl<S: Lends> Lessor for S {}
 
 /// The part of a [`Lessor`] that nobody else implements.
 pub trait Lends: Store {
-    /// The buckets of a request, without taking anything; `None`: some of it cannot be leased.
+    /// The buckets of a request, without taking anything; `None`: some of it cannot be leased. A
+    /// request without a deadline that is still to come asks nobody: it is an error where something
+    /// has to be looked up.
     fn parts(
         &self,
         request: &Request,
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<Option<Vec<Part>>, AcquireError>> + Send;
+
+    /// The limits of a bucket as they are now: those that came with a request stay as they are, and
+    /// stored ones, where there were some, are looked up. Nothing is read that is remembered.
+    fn limits_now(
+        &self,
+        bucket: &BucketId,
+        before: &Arc<Configuration>,
+        deadline: Duration,
+        clock: &dyn Clock,
+    ) -> impl Future<Output = Result<Arc<Configuration>, AcquireError>> + Send;
 
     /// Leases and settles.
     fn lease(

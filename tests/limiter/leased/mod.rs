@@ -2,6 +2,7 @@
 //! and what a crash costs; and several processes.
 
 mod behind;
+mod changed;
 mod counted;
 mod held;
 mod lost;

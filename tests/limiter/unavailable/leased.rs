@@ -62,6 +62,42 @@ async fn what_is_held_is_handed_out_and_then_the_setting_decides() {
     }
 }
 
+/// Whose parent it is would have to be looked up by then: the table is not asked.
+#[tokio::test(start_paused = true)]
+async fn leased_long_outage_asks_the_table_nothing() {
+    for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 100 }] {
+        let table = Scripted::default();
+        let clock = Simulated { start: Instant::now(), off_ms: 0 };
+        let settings = LeaseSettings { mode, ..LeaseSettings::default() };
+        let store = CompositeStore::on(table.clone());
+        let limiter = LeasedLimiter::leased_with(store, clock, settings);
+        limiter.warm_up().await.unwrap();
+        let ask = || {
+            let limits = [Limit::per_second("rps", 10_000)];
+            limiter.acquire("u", "r").consume("rps", 1).limits(limits)
+        };
+        let call = ask().prepare().await.unwrap();
+        for _ in 0..500 {
+            ask().await.unwrap();
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        table.always(Act::Hang);
+        for n in 0..FAILURES {
+            ask!(limiter, format!("other-{n}")).await.unwrap();
+        }
+        assert_eq!(limiter.counters().outages.get(), 1);
+        tokio::time::sleep(Duration::from_secs(90)).await;
+        assert_eq!(limiter.store().held_keys(), 1, "something is not settled");
+        table.calls();
+        for _ in 0..100 {
+            assert!(ask().await.unwrap().degraded().is_some());
+            assert!(call.acquire().await.unwrap().degraded().is_some());
+            assert!(call.try_acquire().is_none());
+        }
+        assert_eq!(table.calls(), 0, "{mode:?}");
+    }
+}
+
 /// It may be another's by then.
 #[tokio::test(start_paused = true)]
 async fn what_is_held_is_not_handed_out_for_longer_than_it_may_be() {

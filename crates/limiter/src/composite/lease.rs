@@ -5,8 +5,9 @@
 //! handed back as a [`Doubt`], and the next write on the bucket begins by settling it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use sluicegate_core::CompositeBucket;
+use sluicegate_core::{BucketId, CompositeBucket, Configuration};
 
 use super::adjust::Adjusting;
 use super::leasing::Leasing;
@@ -28,6 +29,19 @@ impl<T: Table> Lends for CompositeStore<T> {
         let mut run = Run::new(clock, request.deadline);
         let sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
         Ok(Some(sides.iter().map(Side::part).collect()))
+    }
+
+    async fn limits_now(
+        &self,
+        bucket: &BucketId,
+        before: &Arc<Configuration>,
+        deadline: Duration,
+        clock: &dyn Clock,
+    ) -> Result<Arc<Configuration>, AcquireError> {
+        if before.stored.is_none() {
+            return Ok(before.clone());
+        }
+        self.limits(bucket, &before.explicit, &mut Run::new(clock, deadline)).await
     }
 
     async fn carry_out(

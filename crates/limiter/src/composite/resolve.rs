@@ -63,6 +63,18 @@ impl<T: Table> CompositeStore<T> {
         Ok(sides)
     }
 
+    /// The limits of a bucket, those of a request among them.
+    pub(super) async fn limits(
+        &self,
+        bucket: &BucketId,
+        explicit: &Rules,
+        run: &mut Run<'_>,
+    ) -> Result<Arc<Configuration>, AcquireError> {
+        let wanted = Wanted { bucket: bucket.clone(), explicit, lookup: Lookup::Always };
+        let (side, _) = self.side(&wanted, &Amounts::new(), false, run).await?;
+        Ok(side.configuration)
+    }
+
     /// A bucket and, where it is asked for, the record of its entity. What is looked up is used as
     /// it was found: a second look at the directory may find that it has forgotten.
     async fn side(
@@ -145,8 +157,10 @@ impl<T: Table> CompositeStore<T> {
         consistency: Consistency,
         run: &mut Run<'_>,
     ) -> Result<Vec<Learned>, AcquireError> {
-        let asks_bucket = entry.known().is_none();
-        if asks_bucket {
+        if run.is_over() {
+            return Err(run.given_up());
+        }
+        if entry.known().is_none() {
             keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
         }
         let found = loop {

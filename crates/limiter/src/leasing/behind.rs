@@ -5,6 +5,7 @@
 //! balance that it finds says how much may be handed out next.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{Amounts, CompositeBucket, LimitName, Millitokens, Wanted, standings};
@@ -49,6 +50,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             let Some((committed, image)) = committed else { break };
             spent.add(committed);
             if extent == Extent::Lease {
+                let left = until.saturating_duration_since(Instant::now());
+                let image = self.bring_limits(bucket, image, &mut spent, left).await?;
                 self.grant(bucket, image.as_deref(), threshold, asked);
                 if !need.is_empty() && takes(bucket, need, asked) {
                     return Ok(spent);
@@ -75,6 +78,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let asked = self.times();
         let (image, read_units) = self.store.look(&order, &self.clock).await?;
         spent.read_units += read_units;
+        let left = until.saturating_duration_since(Instant::now());
+        let image = self.bring_limits(bucket, image, &mut spent, left).await?;
         self.grant(bucket, image.as_deref(), threshold, asked);
         if takes(bucket, need, asked) {
             return Ok(spent);
@@ -107,7 +112,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         bucket: &Bucket,
         times: Times,
         deadline: Duration,
-    ) -> Result<Option<(Spent, Option<std::sync::Arc<CompositeBucket>>)>, AcquireError> {
+    ) -> Result<Option<(Spent, Option<Arc<CompositeBucket>>)>, AcquireError> {
         let opened = bucket.books().as_mut().and_then(|books| {
             bucket.catch_up(books, times);
             self.meter.decided(books, bucket, times.now);
@@ -151,6 +156,49 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
                     _ => bucket.undo_commit(books, times.now),
                 }
                 Err(not_committed(error))
+            }
+        }
+    }
+
+    /// Brings changed limits to a bucket: a commit is a correction, which leaves them as they are. It
+    /// takes a lease of a thousandth of a token, which comes back in the same write.
+    async fn bring_limits(
+        &self,
+        bucket: &Bucket,
+        image: Option<Arc<CompositeBucket>>,
+        spent: &mut Spent,
+        deadline: Duration,
+    ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
+        let configuration = bucket.books().as_ref().map(|books| books.configuration.clone());
+        let (Some(configuration), Some(before)) = (configuration, &image) else { return Ok(image) };
+        let mut limits = bucket.kind.limits.iter();
+        let limit = limits.find(|limit| configuration.rule(limit).is_some());
+        let Some(limit) = limit.filter(|_| !configuration.is_followed_by(before)) else {
+            return Ok(image);
+        };
+        let least = Millitokens::saturating(1);
+        let order = Order {
+            bucket: &bucket.id(),
+            configuration: &configuration,
+            wanted: &BTreeMap::from([(limit.clone(), Wanted { least, most: least })]),
+            returned: &Amounts::from([(limit.clone(), least)]),
+            counting: Counting::Used(&Amounts::new()),
+            last: None,
+            deadline,
+        };
+        match self.store.lease(&order, &self.clock).await {
+            Ok(done) => {
+                let after = done.image.clone();
+                spent.add(self.spent(done));
+                Ok(after)
+            }
+            Err(failed) => {
+                self.meter.wrote(failed.attempts);
+                match failed.error {
+                    // In debt: once it is paid, the next commit brings them.
+                    AcquireError::LimitExceeded(_) => Ok(image),
+                    error => Err(error),
+                }
             }
         }
     }
@@ -257,8 +305,6 @@ fn takes(bucket: &Bucket, need: &[Ask], asked: Times) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use sluicegate_core::{EntityId, Resource};
 
     use super::*;

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use super::account::{Account, ENDED_MS};
 use super::draft::Draft;
 use super::moment::Moment;
+use super::names::Names;
 use super::settings::{Accounting, LeaseMode, LeaseSettings};
 use super::waiters::Waiters;
 use crate::lessor::Doubt;
@@ -89,6 +90,14 @@ impl Books {
             open_since: Moment::of(now_ms),
             answered: None,
             unfinished: None,
+        }
+    }
+
+    /// From now on the bucket has these limits.
+    pub(super) fn follow(&mut self, configuration: &Arc<Configuration>, names: &Names) {
+        // Another copy of the same ones would take a kilobyte.
+        if self.configuration != *configuration {
+            self.configuration = names.same(configuration);
         }
     }
 

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluicegate_core::{Amounts, BucketId, EntityId, LimitName, Millitokens};
+use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, LimitName, Millitokens};
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use super::account::Account;
 use super::books::{Books, Times};
 use super::cell::{Ask, Cell, POOL_MAX};
 use super::keys::KeyRef;
-use super::names::Kind;
+use super::names::{Kind, Names};
 use super::settings::{LeaseMode, LeaseSettings};
 use crate::clock::ROUGH;
 
@@ -61,6 +61,16 @@ impl Bucket {
 
     pub(super) fn books(&self) -> MutexGuard<'_, Option<Books>> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The limits of the newest request, for the next lease. Nothing is waited for: where somebody is
+    /// at the books, the request after this one says the same.
+    pub(super) fn follow(&self, configuration: &Arc<Configuration>, names: &Names) {
+        if let Ok(mut books) = self.books.try_lock()
+            && let Some(books) = books.as_mut()
+        {
+            books.follow(configuration, names);
+        }
     }
 
     /// The right to write it, when nobody has it.

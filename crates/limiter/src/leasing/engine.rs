@@ -13,6 +13,7 @@ use super::bucket::Bucket;
 use super::cell::{Ask, Took};
 use super::held::Buckets;
 use super::metrics::Meter;
+use super::names::Names;
 use super::settings::{LeaseMode, LeaseSettings};
 use super::waiters::{Place, Stay};
 use crate::clock::Clock;
@@ -25,6 +26,7 @@ pub(super) struct Engine<S, C> {
     pub(super) clock: C,
     pub(super) settings: LeaseSettings,
     pub(super) buckets: Buckets,
+    pub(super) names: Names,
     /// Those that hold tokens or have something to settle.
     pub(super) watched: Mutex<Vec<Arc<Bucket>>>,
     /// Whoever looks has it, with how often the clock had been set back at the last look: a task
@@ -82,6 +84,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             clock,
             buckets: Buckets::new(settings.max_keys),
             settings,
+            names: Names::default(),
             watched: Mutex::default(),
             looking: Arc::default(),
             turned_away: AtomicUsize::new(0),
@@ -131,13 +134,20 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is asked, if it is held.
+    /// Takes what is asked, if it is held. When it is time, more is leased by the limits that
+    /// `configuration` names.
     #[inline]
-    pub(super) fn take(self: &Arc<Self>, bucket: &Arc<Bucket>, asks: &[Ask], now_ms: i64) -> bool {
+    pub(super) fn take(
+        self: &Arc<Self>,
+        bucket: &Arc<Bucket>,
+        asks: &[Ask],
+        configuration: Option<&Arc<Configuration>>,
+        now_ms: i64,
+    ) -> bool {
         match bucket.cell.take(asks, now_ms) {
             Took::All => true,
             Took::AndRenew => {
-                self.renew_soon(bucket);
+                self.renew_soon(bucket, configuration);
                 true
             }
             Took::Nothing => false,
@@ -146,7 +156,11 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
 
     /// Leases more in the background, unless somebody does.
     #[cold]
-    pub(super) fn renew_soon(self: &Arc<Self>, bucket: &Arc<Bucket>) {
+    pub(super) fn renew_soon(
+        self: &Arc<Self>,
+        bucket: &Arc<Bucket>,
+        configuration: Option<&Arc<Configuration>>,
+    ) {
         let is_renewing = &bucket.cell.is_renewing;
         if is_renewing.load(Ordering::Relaxed) || self.is_shut() {
             return;
@@ -155,6 +169,9 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if is_renewing.swap(true, Ordering::AcqRel) {
             return;
+        }
+        if let Some(configuration) = configuration {
+            bucket.follow(configuration, &self.names);
         }
         let (engine, renewing) = (self.clone(), Renewing(bucket.clone()));
         runtime.spawn(async move {
@@ -181,9 +198,13 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     ) -> Option<Result<Spent, AcquireError>> {
         let start = Instant::now();
         let stay = self.stay(until);
-        let enter =
-            |books: &mut Books| (books.turn(), books.unfinished().waiters.enter(asks, stay));
+        let enter = |books: &mut Books| {
+            books.follow(configuration, &self.names);
+            (books.turn(), books.unfinished().waiters.enter(asks, stay))
+        };
         let (turn, answer) = self.watch(bucket, configuration, enter)?;
+        let contended = || AcquireError::Contended { attempts: 0 };
+        let Some(answer) = answer else { return Some(Err(contended())) };
         self.meter.waited();
         let half = start + until.saturating_duration_since(start) / 2;
         let place = |answer| Place { engine: self, bucket, asks, configuration, answer };
@@ -195,19 +216,18 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             }
             Err(_) => return None,
         };
-        let contended = || AcquireError::Contended { attempts: 0 };
         let Ok(turn) = turn else { return Some(Err(contended())) };
         let Some(turn) = turn else {
             // Those who were served may have left little.
             if bucket.cell.is_low() {
-                self.renew_soon(bucket);
+                self.renew_soon(bucket, None);
             }
             return Some(Ok(Spent::default()));
         };
         if self.is_shut() {
             return None;
         }
-        if self.take(bucket, asks, self.rough_ms()) {
+        if self.take(bucket, asks, None, self.rough_ms()) {
             return Some(Ok(Spent::default()));
         }
         // Whoever stops waiting for it leaves it to others; what was leased is in the books.
@@ -244,9 +264,6 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             return None;
         }
         if let Some(books) = books.as_mut() {
-            if !Arc::ptr_eq(&books.configuration, configuration) {
-                books.configuration = configuration.clone();
-            }
             self.look_soon();
             return Some(then(books));
         }
@@ -268,7 +285,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         watched.push(bucket.clone());
         drop(watched);
         let limits = bucket.kind.limits.len();
-        let new = Books::new(limits, configuration.clone(), self.now_ms());
+        let new = Books::new(limits, self.names.same(configuration), self.now_ms());
         let done = then(books.insert(new));
         drop(books);
         self.look_soon();
@@ -309,12 +326,19 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         extent: Extent,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
-        let result = match self.settings.mode {
-            LeaseMode::Strict(accounting) => {
-                self.lease(bucket, need, extent, accounting, deadline).await
+        let until = Instant::now() + deadline;
+        let known = match extent {
+            Extent::Lease => self.look_up_limits(bucket, deadline).await,
+            Extent::SettleAll => Ok(()),
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        let result = match (known, self.settings.mode) {
+            (Err(error), _) => Err(error),
+            (Ok(()), LeaseMode::Strict(accounting)) => {
+                self.lease(bucket, need, extent, accounting, left).await
             }
-            LeaseMode::WriteBehind { threshold } => {
-                self.commit(bucket, need, extent, threshold, deadline).await
+            (Ok(()), LeaseMode::WriteBehind { threshold }) => {
+                self.commit(bucket, need, extent, threshold, left).await
             }
         };
         if let Some(books) = bucket.books().as_mut() {
@@ -324,6 +348,24 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             books.unfinished().waiters.serve(&bucket.cell, self.stay(Instant::now()));
         }
         result
+    }
+
+    /// Takes over what the limits of a bucket are now.
+    async fn look_up_limits(
+        &self,
+        bucket: &Bucket,
+        deadline: Duration,
+    ) -> Result<(), AcquireError> {
+        let configuration = |books: &Books| books.configuration.clone();
+        let Some(before) = bucket.books().as_ref().map(configuration) else { return Ok(()) };
+        let now = self.store.limits_now(&bucket.id(), &before, deadline, &self.clock).await?;
+        if let Some(books) = bucket.books().as_mut()
+            // A request that came meanwhile knows better.
+            && Arc::ptr_eq(&books.configuration, &before)
+        {
+            books.follow(&now, &self.names);
+        }
+        Ok(())
     }
 
     pub(super) fn note_duration(&self, elapsed: Duration) {

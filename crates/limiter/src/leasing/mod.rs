@@ -33,10 +33,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::engine::Engine;
-use self::names::Names;
 pub use self::prepared::{Prepared, Ticket};
 pub use self::settings::{Accounting, LeaseMode, LeaseSettings};
 pub use self::watch::SettleReport;
+use crate::DynamoStore;
 use crate::clock::{Clock, SystemClock};
 use crate::lessor::Lessor;
 use crate::limiter::{Limiter, as_deadline};
@@ -74,6 +74,10 @@ const REFUND_MAX: u64 = cell::POOL_MAX / 4;
 /// runs out. When a bucket is short, leases are no larger than what is asked: every request is one
 /// write, as without leasing, and a refusal names the exact wait.
 ///
+/// Limits and parents that change are followed as without leasing: at once where this process changed
+/// them, within a minute where another did, and as the newest request says where it brings them. What
+/// was leased before is handed out until it is `max_age` old.
+///
 /// Giving back ([`Lease::release`](crate::Lease::release)) and correcting downwards costs no call;
 /// correcting upwards takes from what is held, or goes to the store when that is not enough.
 ///
@@ -89,7 +93,6 @@ pub type LeasedLimiter<S, C = SystemClock> = Limiter<Leased<S, C>, C>;
 /// A store that hands out tokens which it leased from another.
 pub struct Leased<S, C> {
     engine: Arc<Engine<S, C>>,
-    names: Names,
 }
 
 impl<S: Lessor, C: Clock> Leased<S, C> {
@@ -119,6 +122,12 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
     }
 }
 
+impl<C> AsRef<DynamoStore> for Leased<DynamoStore, C> {
+    fn as_ref(&self) -> &DynamoStore {
+        &self.engine.store
+    }
+}
+
 impl<S, C> std::fmt::Debug for Leased<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Leased").finish_non_exhaustive()
@@ -139,7 +148,7 @@ impl<S: Lessor, C: Clock + Clone> Limiter<Leased<S, C>, C> {
     pub fn leased_with(store: S, clock: C, mut settings: LeaseSettings) -> Self {
         settings.deadline = as_deadline(settings.deadline);
         let engine = Arc::new(Engine::new(store, clock.clone(), settings));
-        Self::with_clock(Leased { engine, names: Names::default() }, clock)
+        Self::with_clock(Leased { engine }, clock)
     }
 }
 

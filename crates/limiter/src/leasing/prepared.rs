@@ -1,6 +1,7 @@
 //! A request that is made over and over: put together once, then a few atomic operations each time.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -9,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Leased;
 use super::bucket::Bucket;
-use super::engine::Spent;
+use super::engine::{Engine, Spent};
 use super::keys::KeyRef;
 use super::store::Wants;
 use crate::clock::Clock;
@@ -18,11 +19,13 @@ use crate::lease::Lease;
 use crate::lessor::Lessor;
 use crate::limiter::Limiter;
 use crate::request::AcquireRequest;
-use crate::store::{Cascade, Grant, Part, Request};
+use crate::store::{Cascade, Grant, Part, Request, Store as _};
 use crate::unavailable::{Degraded, Granted};
 
 /// A request to a [`LeasedLimiter`](crate::LeasedLimiter) that was checked once: as long as the
-/// process holds tokens, it is decided without a call, a lock or an allocation.
+/// process holds tokens, it is decided without a call, a lock or an allocation. Every half second it is
+/// compared with what is known of the parent and of stored limits, which are looked up once a minute in
+/// the background; `no_cascade` saves that.
 ///
 /// ```
 /// # use sluicegate::{CompositeStore, Limit, LeasedLimiter, MemoryTable};
@@ -44,25 +47,57 @@ pub struct Prepared<S, C> {
     request: Request,
     /// The deadline that was said with the request.
     deadline: Option<Duration>,
-    wants: Vec<Wants>,
+    /// What was found when it was prepared.
+    first: Found,
+    /// Somebody looks up what is not known any more.
+    is_looking_up: Arc<AtomicBool>,
 }
+
+/// From which buckets a prepared call takes how much. An entity may get another parent, and a parent
+/// limits that it did not have.
+struct Found {
+    wants: Vec<Wants>,
+    /// Until when it is not compared with what is known, epoch milliseconds.
+    until_ms: AtomicI64,
+    /// What was found afterwards, where that was something else.
+    next: OnceLock<Box<Found>>,
+    /// How often something else was found before.
+    changes: u32,
+}
+
+/// How long what was found is not compared with what is known, and how much longer it is used where
+/// it has to be looked up in the store first; milliseconds.
+const FOUND_MS: i64 = 500;
+/// What was found before is kept for tickets, so there is an end to it: a call that has seen so many
+/// changes is resolved as other requests are, each time.
+const CHANGES_MAX: u32 = 64;
 
 /// Tokens that were taken. Dropping it keeps them consumed.
 #[must_use = "dropping a ticket keeps the tokens consumed"]
 pub struct Ticket<'a, S: Lessor, C: Clock> {
     prepared: &'a Prepared<S, C>,
-    from: Source,
+    from: Source<'a>,
 }
 
 /// Which buckets a ticket is of.
-enum Source {
-    Prepared,
+enum Source<'a> {
+    Prepared(&'a Found),
     /// Another entity's bucket, and whatever others are prepared.
-    Other(EntityId),
+    Other(EntityId, &'a Found),
     /// Whatever was found when it was not held.
     Asked(Box<Grant>),
     /// Nothing of the store, which is away.
     Degraded(Box<(Degraded, Vec<Part>)>),
+}
+
+/// Somebody looks up what is not known any more, until this is dropped: at the latest with its
+/// runtime.
+struct LookingUp(Arc<AtomicBool>);
+
+impl Drop for LookingUp {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 impl<S: Lessor, C: Clock> AcquireRequest<&Limiter<Leased<S, C>, C>> {
@@ -75,7 +110,43 @@ impl<S: Lessor, C: Clock> AcquireRequest<&Limiter<Leased<S, C>, C>> {
         let deadline = self.said_deadline();
         let (limiter, request) = self.checked()?;
         let wants = limiter.store().wanted_by(&request).await?.unwrap_or_default();
-        Ok(Prepared { limiter: limiter.clone(), request, deadline, wants })
+        let engine = &limiter.store().engine;
+        for want in &wants {
+            want.bucket.follow(&want.part.configuration, &engine.names);
+        }
+        let first = Found::new(wants, engine.rough_ms(), 0);
+        let (limiter, is_looking_up) = (limiter.clone(), Arc::default());
+        Ok(Prepared { limiter, request, deadline, first, is_looking_up })
+    }
+}
+
+impl Found {
+    fn new(wants: Vec<Wants>, now_ms: i64, changes: u32) -> Self {
+        let until_ms = AtomicI64::new(now_ms.saturating_add(FOUND_MS));
+        Self { wants, until_ms, next: OnceLock::new(), changes }
+    }
+
+    /// Whether it is so old at most; never by a clock that was set back.
+    fn is_used_for(&self, more_ms: i64, now_ms: i64) -> bool {
+        let left_ms = self.until_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
+        (-more_ms..=FOUND_MS).contains(&left_ms)
+    }
+
+    /// Whether the same is wanted of the same buckets.
+    fn is_same(&self, wants: &[Wants]) -> bool {
+        let is_same = |(one, other): (&Wants, &Wants)| {
+            one.part.bucket == other.part.bucket
+                && one.asks == other.asks
+                && one.bucket.kind == other.bucket.kind
+        };
+        self.wants.len() == wants.len() && self.wants.iter().zip(wants).all(is_same)
+    }
+
+    /// What is taken of another entity's own bucket.
+    fn first_part(&self, entity: EntityId) -> Part {
+        let mut part = self.wants[0].part.clone();
+        part.bucket.entity = entity;
+        part
     }
 }
 
@@ -85,66 +156,133 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     /// while, must be awaited ([`acquire`](Self::acquire)).
     #[inline]
     pub fn try_acquire(&self) -> Option<Ticket<'_, S, C>> {
-        let ticket = self.held();
+        let now_ms = self.engine().rough_ms();
+        let Some(found) = self.found(now_ms) else { return self.held_by_name(&self.request) };
+        let ticket = self.held(found, now_ms);
         if ticket.is_none() {
-            self.wants.iter().for_each(|want| self.lease_soon(&want.bucket));
+            found.wants.iter().for_each(|want| self.lease_soon(&want.bucket, want));
         }
         ticket
     }
 
     #[cold]
-    fn lease_soon(&self, bucket: &Arc<Bucket>) {
-        self.limiter.store().engine.renew_soon(bucket);
+    fn lease_soon(&self, bucket: &Arc<Bucket>, want: &Wants) {
+        self.engine().renew_soon(bucket, want.limits());
+    }
+
+    fn engine(&self) -> &Arc<Engine<S, C>> {
+        &self.limiter.store().engine
+    }
+
+    fn newest(&self) -> &Found {
+        let mut found = &self.first;
+        while let Some(next) = found.next.get() {
+            found = next;
+        }
+        found
+    }
+
+    /// From where to take, as other requests would.
+    #[inline]
+    fn found(&self, now_ms: i64) -> Option<&Found> {
+        let found = self.newest();
+        let is_current = self.request.cascade == Cascade::No || found.is_used_for(0, now_ms);
+        if is_current { Some(found) } else { self.find_again(found, now_ms) }
+    }
+
+    /// Compares what was found with what is known. What is not known any more is looked up in the
+    /// background.
+    #[cold]
+    fn find_again<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<&'a Found> {
+        let Some(wants) = self.limiter.store().known_wants(&self.request) else {
+            self.look_up_soon();
+            return Some(found).filter(|found| found.is_used_for(FOUND_MS, now_ms));
+        };
+        if found.is_same(&wants) {
+            found.until_ms.store(now_ms.saturating_add(FOUND_MS), Ordering::Relaxed);
+            return Some(found);
+        }
+        let changes = found.changes + 1;
+        (changes < CHANGES_MAX)
+            .then(|| &**found.next.get_or_init(|| Box::new(Found::new(wants, now_ms, changes))))
+    }
+
+    /// Has the store asked what is not known any more.
+    fn look_up_soon(&self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if self.limiter.outage().is_open() || self.is_looking_up.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (limiter, request) = (self.limiter.clone(), self.request.clone());
+        let looking_up = LookingUp(self.is_looking_up.clone());
+        runtime.spawn(async move {
+            let _looking_up = looking_up;
+            if let Err(error) = limiter.store().wanted_by(&request).await {
+                tracing::debug!(%error, "the buckets of a prepared call were not looked up");
+            }
+        });
     }
 
     #[inline]
-    fn held(&self) -> Option<Ticket<'_, S, C>> {
-        let engine = &self.limiter.store().engine;
-        let is_taken = match self.wants.as_slice() {
-            [want] => engine.take(&want.bucket, &want.asks, engine.rough_ms()),
+    fn held<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<Ticket<'a, S, C>> {
+        let is_taken = match found.wants.as_slice() {
+            [want] => self.engine().take(&want.bucket, &want.asks, want.limits(), now_ms),
             [] => false,
             wants => self.limiter.store().take_held(wants, None),
         };
-        is_taken.then_some(Ticket { prepared: self, from: Source::Prepared })
+        is_taken.then_some(Ticket { prepared: self, from: Source::Prepared(found) })
+    }
+
+    /// Takes as a request does that was not prepared.
+    #[cold]
+    fn held_by_name(&self, request: &Request) -> Option<Ticket<'_, S, C>> {
+        let grant = self.limiter.store().acquire_held(request)?;
+        Some(Ticket { prepared: self, from: Source::Asked(Box::new(grant)) })
     }
 
     /// The same on behalf of another entity, of which this process has seen a request before. The
     /// parent, if there is one, is the same: with [`Cascade::Stored`], nothing is taken here.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<Ticket<'_, S, C>> {
-        let ticket = self.held_for(entity);
-        if ticket.is_none() {
-            let engine = &self.limiter.store().engine;
+        if self.request.cascade == Cascade::Stored {
+            return None;
+        }
+        let Some(found) = self.found(self.engine().rough_ms()) else {
+            let entity = EntityId::new(entity).ok()?;
+            return self.held_by_name(&Request { entity, ..self.request.clone() });
+        };
+        let ticket = self.held_for(found, entity);
+        if ticket.is_none()
+            && let Some((first, others)) = found.wants.split_first()
+        {
             let key = KeyRef { entity, resource: &self.request.resource };
-            _ = engine.buckets.with(&key, |bucket| self.lease_soon(bucket));
-            self.wants.iter().skip(1).for_each(|want| self.lease_soon(&want.bucket));
+            _ = self.engine().buckets.with(&key, |bucket| self.lease_soon(bucket, first));
+            others.iter().for_each(|want| self.lease_soon(&want.bucket, want));
         }
         ticket
     }
 
     #[inline]
-    fn held_for(&self, entity: &str) -> Option<Ticket<'_, S, C>> {
-        let (first, others) = self.wants.split_first()?;
-        if self.request.cascade == Cascade::Stored {
-            return None;
-        }
-        let engine = &self.limiter.store().engine;
+    fn held_for<'a>(&'a self, found: &'a Found, entity: &str) -> Option<Ticket<'a, S, C>> {
+        let (first, others) = found.wants.split_first()?;
+        let engine = self.engine();
         let key = KeyRef { entity, resource: &self.request.resource };
         // The slots are those that the request was prepared for.
         let is_as_prepared = |bucket: &Arc<Bucket>| bucket.kind == first.bucket.kind;
         let entity = if others.is_empty() {
             let take = |bucket: &Arc<Bucket>| {
-                let is_taken =
-                    is_as_prepared(bucket) && engine.take(bucket, &first.asks, engine.rough_ms());
+                let now_ms = engine.rough_ms();
+                let is_taken = is_as_prepared(bucket)
+                    && engine.take(bucket, &first.asks, first.limits(), now_ms);
                 is_taken.then(|| bucket.entity.clone())
             };
             engine.buckets.with(&key, take)?
         } else {
             let bucket = engine.buckets.get(&key).filter(is_as_prepared)?;
-            let is_taken = self.limiter.store().take_held(&self.wants, Some(&bucket));
+            let is_taken = self.limiter.store().take_held(&found.wants, Some(&bucket));
             is_taken.then(|| bucket.entity.clone())
         };
-        entity.map(|entity| Ticket { prepared: self, from: Source::Other(entity) })
+        entity.map(|entity| Ticket { prepared: self, from: Source::Other(entity, found) })
     }
 
     /// Takes what is asked, or nothing; without a call if it is held.
@@ -153,7 +291,8 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     /// As for awaiting the request.
     #[inline]
     pub async fn acquire(&self) -> Result<Ticket<'_, S, C>, AcquireError> {
-        match self.held() {
+        let now_ms = self.engine().rough_ms();
+        match self.found(now_ms).and_then(|found| self.held(found, now_ms)) {
             Some(ticket) => Ok(ticket),
             None => self.ask(self.request.clone()).await,
         }
@@ -165,24 +304,20 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     /// As for awaiting the request.
     #[inline]
     pub async fn acquire_for(&self, entity: &str) -> Result<Ticket<'_, S, C>, AcquireError> {
-        if let Some(ticket) = self.held_for(entity) {
+        if self.request.cascade != Cascade::Stored
+            && let Some(found) = self.found(self.engine().rough_ms())
+            && let Some(ticket) = self.held_for(found, entity)
+        {
             return Ok(ticket);
         }
         let entity = EntityId::new(entity).map_err(crate::error::InvalidRequest::from)?;
         self.ask(Request { entity, ..self.request.clone() }).await
     }
 
-    /// What is taken of another entity's own bucket.
-    fn first_part(&self, entity: EntityId) -> Part {
-        let mut part = self.wants[0].part.clone();
-        part.bucket.entity = entity;
-        part
-    }
-
     /// What is wanted of the buckets that it was prepared for is wanted of those very ones, though
     /// nobody but this call may know them any more.
     fn with_own(&self, mut wants: Vec<Wants>) -> Vec<Wants> {
-        for (want, own) in wants.iter_mut().zip(&self.wants) {
+        for (want, own) in wants.iter_mut().zip(&self.newest().wants) {
             let (found, own) = (&want.bucket, &own.bucket);
             let is_same = found.entity == own.entity && found.kind == own.kind;
             if is_same && !found.cell.is_watched() {
@@ -225,12 +360,13 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
     /// [`into_lease`](Self::into_lease) gives them back to the store.
     pub fn release(self) {
         let store = self.prepared.limiter.store();
-        let prepared = &self.prepared.wants;
         match &self.from {
-            Source::Prepared => prepared.iter().for_each(|want| store.give_back(want, None)),
-            Source::Other(entity) => {
-                self.give_back_of(entity);
-                prepared.iter().skip(1).for_each(|want| store.give_back(want, None));
+            Source::Prepared(found) => {
+                found.wants.iter().for_each(|want| store.give_back(want, None));
+            }
+            Source::Other(entity, found) => {
+                self.give_back_of(entity, found);
+                found.wants.iter().skip(1).for_each(|want| store.give_back(want, None));
             }
             Source::Degraded(_) => {}
             Source::Asked(grant) => {
@@ -240,30 +376,30 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
     }
 
     /// Gives back what was taken of another entity's own bucket.
-    fn give_back_of(&self, entity: &EntityId) {
-        let Prepared { limiter, request, wants, .. } = self.prepared;
-        let (store, first) = (limiter.store(), &wants[0]);
+    fn give_back_of(&self, entity: &EntityId, found: &Found) {
+        let Prepared { limiter, request, .. } = self.prepared;
+        let (store, first) = (limiter.store(), &found.wants[0]);
         let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
         match store.engine.buckets.get(&key) {
             Some(bucket) if bucket.kind == first.bucket.kind => {
                 store.give_back(first, Some(&bucket));
             }
-            _ => store.give_back_part(self.prepared.first_part(entity.clone())),
+            _ => store.give_back_part(found.first_part(entity.clone())),
         }
     }
 
     /// The tokens as a lease, to be adjusted.
     #[must_use]
     pub fn into_lease(self) -> Lease<Leased<S, C>, C> {
-        let Prepared { limiter, deadline, wants, .. } = self.prepared;
+        let Prepared { limiter, deadline, .. } = self.prepared;
         let deadline = limiter.correction_time(*deadline);
         let grant = match self.from {
-            Source::Prepared => {
-                Spent::default().granted(wants.iter().map(|want| want.part.clone()))
+            Source::Prepared(found) => {
+                Spent::default().granted(found.wants.iter().map(|want| want.part.clone()))
             }
-            Source::Other(entity) => {
-                let others = wants.iter().skip(1).map(|want| want.part.clone());
-                let parts = std::iter::once(self.prepared.first_part(entity)).chain(others);
+            Source::Other(entity, found) => {
+                let others = found.wants.iter().skip(1).map(|want| want.part.clone());
+                let parts = std::iter::once(found.first_part(entity)).chain(others);
                 Spent::default().granted(parts)
             }
             Source::Asked(grant) => *grant,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Leased;
 use super::bucket::Bucket;
-use super::cell::Ask;
+use super::cell::{Ask, Took};
 use super::engine::Spent;
 use super::keys::KeyRef;
 use super::names::Kind;
@@ -24,6 +24,12 @@ pub(super) struct Wants {
     pub(super) part: Part,
     pub(super) bucket: Arc<Bucket>,
     pub(super) asks: Vec<Ask>,
+}
+
+impl Wants {
+    pub(super) fn limits(&self) -> Option<&Arc<Configuration>> {
+        Some(&self.part.configuration)
+    }
 }
 
 /// What was taken of a request that is not granted yet: given back where it never is, also because
@@ -53,7 +59,7 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
             limits.sort();
             limits.dedup();
             let kind = Kind { resource: id.resource.clone(), limits };
-            Bucket::new(id.entity.clone(), self.names.shared(kind))
+            Bucket::new(id.entity.clone(), self.engine.names.shared(kind))
         })
     }
 
@@ -70,6 +76,14 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
     ) -> Result<Option<Vec<Wants>>, AcquireError> {
         let parts = self.engine.store.parts(request, &self.engine.clock).await?;
         Ok(parts.and_then(|parts| parts.into_iter().map(|part| self.wants(part)).collect()))
+    }
+
+    /// The buckets of a request, none where some of it cannot be leased; `None`: they are not known
+    /// without asking somebody.
+    pub(super) fn known_wants(&self, request: &Request) -> Option<Vec<Wants>> {
+        let request = Request { deadline: Duration::ZERO, ..request.clone() };
+        let wants = self.wanted_by(&request).now_or_never()?.ok()?;
+        Some(wants.unwrap_or_default())
     }
 
     /// Gives back what was wanted, to this bucket instead if there is one.
@@ -90,7 +104,8 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         let now_ms = self.engine.rough_ms();
         let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&wants[n].bucket);
         for (n, want) in wants.iter().enumerate() {
-            if !self.engine.take(bucket(n), &want.asks, now_ms) {
+            let configuration = Some(&want.part.configuration);
+            if !self.engine.take(bucket(n), &want.asks, configuration, now_ms) {
                 (0..n).for_each(|taken| self.give_back(&wants[taken], Some(bucket(taken))));
                 return false;
             }
@@ -109,10 +124,11 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         let mut taken = Taken { from: self, wants: &[] };
         for (n, want) in wants.iter().enumerate() {
             taken.wants = &wants[..n];
-            if self.engine.take(&want.bucket, &want.asks, now_ms) {
+            let configuration = &want.part.configuration;
+            if self.engine.take(&want.bucket, &want.asks, None, now_ms) {
+                want.bucket.follow(configuration, &self.engine.names);
                 continue;
             }
-            let configuration = &self.names.same(&want.part.configuration);
             let needed = self.engine.need(&want.bucket, &want.asks, configuration, until).await;
             match needed {
                 Some(Ok(spent)) => total.add(spent),
@@ -235,7 +251,7 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
             let asks = bucket.asks(&rest)?;
             let is_doubtful =
                 bucket.books().as_ref().is_some_and(|books| books.is_doubtful(correction.id));
-            if is_doubtful || !self.engine.take(&bucket, &asks, self.engine.rough_ms()) {
+            if is_doubtful || !self.engine.take(&bucket, &asks, None, self.engine.rough_ms()) {
                 return None;
             }
         }
@@ -274,10 +290,19 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
             .buckets
             .with(&key, |bucket| bucket.cell.is_watched())
             .filter(|is_held| *is_held)?;
-        // A parent or limits that have to be looked up first are not waited for.
-        let wants = self.wanted_by(request).now_or_never()?.ok()??;
-        let is_taken = self.take_held(&wants, None);
-        is_taken.then(|| Spent::default().granted(wants.into_iter().map(|want| want.part)))
+        // A parent or limits that have to be looked up first are not waited for, and nothing is leased.
+        let wants = self.known_wants(request).filter(|wants| !wants.is_empty())?;
+        let now_ms = self.engine.rough_ms();
+        let mut taken = Taken { from: self, wants: &[] };
+        for (n, want) in wants.iter().enumerate() {
+            taken.wants = &wants[..n];
+            if want.bucket.cell.take(&want.asks, now_ms) == Took::Nothing {
+                return None;
+            }
+        }
+        taken.wants = &[];
+        drop(taken);
+        Some(Spent::default().granted(wants.into_iter().map(|want| want.part)))
     }
 
     fn counters(&self) -> &Counters {

@@ -15,6 +15,9 @@ use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::lessor::Lessor;
 
+/// Requests that wait for one bucket; a kilobyte each.
+pub(super) const WAITERS_MAX: usize = 16_384;
+
 type Answer = Result<Spent, AcquireError>;
 
 /// Those who wait, in the order in which they came.
@@ -47,16 +50,20 @@ pub(super) struct Place<'a, S: Lessor, C: Clock> {
 }
 
 impl Waiters {
-    /// Enters a request, and says where it is answered when a write of another serves it.
-    pub(super) fn enter(&mut self, asks: &[Ask], stay: Stay) -> oneshot::Receiver<Answer> {
-        if self.0.len() == self.0.capacity() {
+    /// Enters a request, and says where it is answered when a write of another serves it; `None`:
+    /// too many wait.
+    pub(super) fn enter(&mut self, asks: &[Ask], stay: Stay) -> Option<oneshot::Receiver<Answer>> {
+        if self.0.len() == self.0.capacity() || self.0.len() >= WAITERS_MAX {
             // As many may have gone as have come while a store did not answer.
             self.0.retain(|waiter| !waiter.answer.is_closed());
             self.0.reserve(self.0.len().max(4));
         }
+        if self.0.len() >= WAITERS_MAX {
+            return None;
+        }
         let (answer, receiver) = oneshot::channel();
         self.0.push(Waiter { asks: asks.to_vec(), stay, answer });
-        receiver
+        Some(receiver)
     }
 
     /// What is asked of the limit in a slot, in millitokens.
@@ -130,8 +137,9 @@ mod tests {
     #[test]
     fn who_waits_is_served_with_what_was_not_too_old_when_they_came() {
         let (mut waiters, cell) = (Waiters::default(), cell(10));
-        drop(waiters.enter(&ASKS, came(500)));
-        let answers = [1_001, 500, 1_000, 1_000].map(|came_ms| waiters.enter(&ASKS, came(came_ms)));
+        drop(waiters.enter(&ASKS, came(500)).unwrap());
+        let answers =
+            [1_001, 500, 1_000, 1_000].map(|came_ms| waiters.enter(&ASKS, came(came_ms)).unwrap());
         assert_eq!(waiters.asks_of(0), 16);
         waiters.serve(&cell, came(4_000));
         let is_served = answers.map(|mut answer| answer.try_recv().is_ok());
@@ -142,7 +150,7 @@ mod tests {
     #[test]
     fn nobody_is_served_after_their_time_or_by_another_clock() {
         let (mut waiters, cell) = (Waiters::default(), cell(10));
-        let mut answer = waiters.enter(&ASKS, came(500));
+        let mut answer = waiters.enter(&ASKS, came(500)).unwrap();
         for now in [came(5_001), Stay { set_backs: 1, ..came(600) }] {
             waiters.serve(&cell, now);
             assert!(answer.try_recv().is_err(), "{now:?}");
@@ -154,11 +162,21 @@ mod tests {
     #[test]
     fn those_who_gave_up_take_no_room() {
         let mut waiters = Waiters::default();
-        let answers: Vec<_> = (0..10).map(|_| waiters.enter(&ASKS, came(0))).collect();
+        let answers: Vec<_> = (0..10).map(|_| waiters.enter(&ASKS, came(0)).unwrap()).collect();
         for _ in 0..1_000 {
-            drop(waiters.enter(&ASKS, came(0)));
+            drop(waiters.enter(&ASKS, came(0)).unwrap());
         }
         assert!(waiters.0.len() <= 2 * (answers.len() + 4), "{}", waiters.0.len());
         assert_eq!(waiters.asks_of(0), 40);
+    }
+
+    #[test]
+    fn no_more_wait_than_there_is_room_for() {
+        let mut waiters = Waiters::default();
+        let mut answers: Vec<_> =
+            (0..WAITERS_MAX).map(|_| waiters.enter(&ASKS, came(0)).unwrap()).collect();
+        assert!(waiters.enter(&ASKS, came(0)).is_none());
+        answers.pop();
+        assert!(waiters.enter(&ASKS, came(0)).is_some());
     }
 }

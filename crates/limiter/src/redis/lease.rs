@@ -4,9 +4,11 @@
 //! it took: a call whose answer was lost is sent again, and is told what the first attempt did.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, CompositeBucket, LimitName, Millitokens, RequestId, Wanted, WritePath,
+    Amounts, BucketId, CompositeBucket, Configuration, LimitName, Millitokens, RequestId, Wanted,
+    WritePath,
 };
 
 use super::RedisStore;
@@ -41,6 +43,17 @@ impl Lends for RedisStore {
             parts.push(side.unread(&request.amounts));
         }
         Ok(Some(parts))
+    }
+
+    /// They are named once, when the store is made.
+    async fn limits_now(
+        &self,
+        _bucket: &BucketId,
+        before: &Arc<Configuration>,
+        _deadline: Duration,
+        _clock: &dyn Clock,
+    ) -> Result<Arc<Configuration>, AcquireError> {
+        Ok(before.clone())
     }
 
     async fn carry_out(

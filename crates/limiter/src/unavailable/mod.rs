@@ -112,6 +112,11 @@ impl Outage {
         self.is_connected.load(Ordering::Relaxed)
     }
 
+    /// Whether nobody but a probe asks the store.
+    pub(crate) fn is_open(&self) -> bool {
+        self.circuit.needs_probes()
+    }
+
     fn local(&self) -> &Local {
         self.local.get_or_init(Local::default)
     }
