@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, LeaseMode, Limit};
+use sluicegate::{AcquireError, LeaseMode, Limit, Wait};
 use tokio::time::Instant;
 
 use super::strict::{Crowd, admitted, at_most};
@@ -77,4 +77,31 @@ async fn what_is_old_is_committed_though_the_bucket_is_busy() {
         assert!(told >= 100 * i64::from(second - 1), "{told} after {second} s");
     }
     assert!(table.writes() <= 15, "{} writes", table.writes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn write_behind_peek_knows_what_is_not_debited_yet() {
+    let table = Counted::new(4);
+    let limiter = limiter(&table, LeaseMode::WriteBehind { threshold: 50 });
+    let limits = [Limit::per_hour("rps", 1_000)];
+    let ask = |tokens| {
+        let request = limiter.acquire("u0", "r").consume("rps", tokens);
+        request.limits(limits.clone()).no_cascade()
+    };
+    let available = async |tokens| {
+        let limits = ask(tokens).peek().await.unwrap();
+        (limits[0].available.get() / 1_000, limits[0].wait)
+    };
+    for asked in 1..=200 {
+        ask(1).await.unwrap();
+        // Until a commit that is under way is answered.
+        tokio::time::sleep(SECOND / 50).await;
+        let more = available(1).await.0 - (1_000 - asked);
+        assert!((0..=2).contains(&more), "{more} more than there is, or refilled");
+    }
+    assert!(consumed(&table, "u0").await < 200, "some of it is not debited");
+    assert_eq!(available(800).await.1, Wait::None);
+    // One token in 3.6 s.
+    let Wait::Millis(wait) = available(805).await.1 else { panic!("it is not there") };
+    assert!((3_600 * 2..=3_600 * 5).contains(&wait), "{wait} ms");
 }

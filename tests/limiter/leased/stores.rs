@@ -121,6 +121,37 @@ async fn child_and_parent_are_decided_together() {
 }
 
 #[tokio::test]
+async fn leased_refusal_names_all_that_are_short_and_the_longest_wait() {
+    async fn suite<E: Engine>(engine: E) {
+        let modes = [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 50 }];
+        for (mode, [child, org]) in modes.into_iter().zip([["c0", "org0"], ["c1", "org1"]]) {
+            let (limiter, _) = by_hand(&engine, mode);
+            let ask = |tokens| {
+                let request = limiter.acquire(child, "r").consume("rps", tokens);
+                let request = request.limits([Limit::per_minute("rps", 2)]);
+                request.parent_limits([Limit::per_hour("rps", 2)]).cascade_to(org)
+            };
+            let named = |limits: &[sluicegate::LimitStatus]| -> Vec<_> {
+                limits.iter().map(|l| (l.entity.to_string(), l.is_violated())).collect()
+            };
+            let both = |parent| [(child.to_owned(), true), (org.to_owned(), parent)];
+            ask(1).await.unwrap();
+            let Err(AcquireError::LimitExceeded(refused)) = ask(2).await else {
+                panic!("{mode:?}")
+            };
+            assert_eq!(named(&refused.limits), both(true), "{mode:?}");
+            // Half an hour for the parent's second token.
+            assert_eq!(refused.retry_after, Some(SECOND * 1_800), "{mode:?}");
+            let Err(AcquireError::NeverAdmissible(never)) = ask(3).await else {
+                panic!("{mode:?}")
+            };
+            assert_eq!(named(&never.limits), both(true), "{mode:?}");
+        }
+    }
+    on_every_store!(suite);
+}
+
+#[tokio::test]
 async fn corrections_stay_in_memory_and_debts_go_through() {
     async fn suite<E: Engine>(engine: E) {
         let (limiter, _) = by_hand(&engine, LeaseMode::default());

@@ -106,6 +106,16 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         }
     }
 
+    /// What was handed out of a limit and is not debited, as far as is known; less than nothing where
+    /// more was given back. Millitokens.
+    pub(super) fn undebited(&self, bucket: &Bucket, slot: u16) -> i64 {
+        let (mut books, times) = (bucket.books(), self.times());
+        let Some(books) = books.as_mut() else { return 0 };
+        bucket.catch_up(books, times);
+        let committing = books.committing(&bucket.kind.limits[usize::from(slot)]);
+        books.accounts[usize::from(slot)].used.saturating_add(committing)
+    }
+
     /// One commit, if there is anything to commit: what it took and the balance after it.
     async fn commit_once(
         &self,
@@ -281,7 +291,8 @@ impl Bucket {
     }
 }
 
-fn wanted(bucket: &Bucket, need: &[Ask]) -> BTreeMap<LimitName, Wanted> {
+/// Just what is needed.
+pub(super) fn wanted(bucket: &Bucket, need: &[Ask]) -> BTreeMap<LimitName, Wanted> {
     let want = |ask: &Ask| {
         let amount = Millitokens::saturating(signed(ask.milli).into());
         (bucket.kind.limits[usize::from(ask.slot)].clone(), Wanted { least: amount, most: amount })

@@ -159,6 +159,12 @@ impl Cell {
         if renew { Took::AndRenew } else { Took::All }
     }
 
+    /// Whether everything that is asked is there, however old it is.
+    pub(super) fn holds(&self, asks: &[Ask]) -> bool {
+        let holds = |ask: &Ask| self.slots[usize::from(ask.slot)].pool.tokens() >= ask.milli;
+        asks.iter().all(holds)
+    }
+
     #[cold]
     fn untake(&self, asks: &[Ask]) {
         for (n, ask) in asks.iter().enumerate() {

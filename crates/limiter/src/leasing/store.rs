@@ -8,18 +8,21 @@ use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, 
 use tokio::time::Instant;
 
 use super::Leased;
+use super::behind;
 use super::bucket::Bucket;
 use super::cell::{Ask, Took};
 use super::engine::Spent;
 use super::keys::KeyRef;
 use super::names::Kind;
+use super::settings::LeaseMode;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::lessor::Lessor;
+use crate::lessor::{Counting, Lessor, Order};
 use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
 
 /// One bucket of a request.
+#[derive(Clone)]
 pub(super) struct Wants {
     pub(super) part: Part,
     pub(super) bucket: Arc<Bucket>,
@@ -132,7 +135,9 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
             let needed = self.engine.need(&want.bucket, &want.asks, configuration, until).await;
             match needed {
                 Some(Ok(spent)) => total.add(spent),
-                Some(Err(error)) => return Some(Err(self.with_others(error, wants, n))),
+                Some(Err(error)) => {
+                    return Some(Err(self.with_others(error, wants, n, until).await));
+                }
                 None => return None,
             }
         }
@@ -163,24 +168,92 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         self.engine.store.acquire(&request, clock).boxed().await
     }
 
-    /// A refusal names every limit of the request, those of the other bucket as not short.
-    fn with_others(&self, error: AcquireError, wants: &[Wants], refused: usize) -> AcquireError {
-        let AcquireError::LimitExceeded(mut exceeded) = error else { return error };
-        let now = self.engine.clock.now();
-        for (n, Wants { part, .. }) in wants.iter().enumerate() {
+    /// A refusal names every limit of the request, and those of all buckets that are short.
+    async fn with_others(
+        &self,
+        error: AcquireError,
+        wants: &[Wants],
+        refused: usize,
+        until: Instant,
+    ) -> AcquireError {
+        let mut refusal = match error {
+            AcquireError::LimitExceeded(exceeded) => exceeded.limits,
+            AcquireError::NeverAdmissible(never) => never.limits,
+            error => return error,
+        };
+        let mut limits = Vec::new();
+        for (n, want) in wants.iter().enumerate() {
             if n == refused {
+                limits.append(&mut refusal);
                 continue;
             }
-            let image = part.image.as_deref();
-            let standings =
-                sluicegate_core::standings(image, &part.amounts, &part.configuration, now);
-            let asked = standings.into_iter().filter(|s| part.amounts.contains_key(&s.limit));
-            exceeded.limits.extend(asked.map(|mut standing| {
-                standing.wait = Wait::None;
-                LimitStatus::new(&part.bucket.entity, standing)
-            }));
+            let mut others = self.standings(want);
+            // What was taken is about to be given back.
+            if n < refused || want.bucket.cell.holds(&want.asks) {
+                others.iter_mut().for_each(|limit| limit.wait = Wait::None);
+            } else if want.part.image.is_none() || others.iter().any(LimitStatus::is_violated) {
+                others = self.look(want, until).await.unwrap_or(others);
+            }
+            limits.append(&mut others);
         }
-        exceeded.into()
+        crate::composite::no(limits)
+    }
+
+    /// How a bucket stands, as far as that is known.
+    fn standings(&self, want: &Wants) -> Vec<LimitStatus> {
+        let (part, now) = (&want.part, self.engine.clock.now());
+        let image = part.image.as_deref();
+        let standings = sluicegate_core::standings(image, &part.amounts, &part.configuration, now);
+        let asked = standings.into_iter().filter(|s| part.amounts.contains_key(&s.limit));
+        let mut limits: Vec<_> =
+            asked.map(|standing| LimitStatus::new(&part.bucket.entity, standing)).collect();
+        limits.iter_mut().for_each(|limit| self.see(&want.bucket, limit));
+        limits
+    }
+
+    /// How a bucket stands, as the store says; `None`: it does not.
+    async fn look(&self, want: &Wants, until: Instant) -> Option<Vec<LimitStatus>> {
+        let wanted = behind::wanted(&want.bucket, &want.asks);
+        let order = Order {
+            bucket: &want.part.bucket,
+            configuration: &want.part.configuration,
+            wanted: &wanted,
+            returned: &Amounts::new(),
+            counting: Counting::Leased,
+            last: None,
+            deadline: until.saturating_duration_since(Instant::now()),
+        };
+        let mut limits = match self.engine.store.look(&order, &self.engine.clock).boxed().await {
+            Ok((image, _)) => {
+                let part = Part { image, ..want.part.clone() };
+                return Some(self.standings(&Wants { part, ..want.clone() }));
+            }
+            Err(AcquireError::LimitExceeded(exceeded)) => exceeded.limits,
+            Err(AcquireError::NeverAdmissible(never)) => never.limits,
+            Err(_) => return None,
+        };
+        limits.iter_mut().for_each(|limit| self.see(&want.bucket, limit));
+        Some(limits)
+    }
+
+    /// A limit as this process sees it: it also has what it holds, and what it handed out before it
+    /// was debited is gone.
+    fn see(&self, bucket: &Bucket, limit: &mut LimitStatus) {
+        let Some(slot) = bucket.slot(&limit.limit) else { return };
+        let own = match self.engine.settings.mode {
+            LeaseMode::Strict(_) => bucket.cell.slots[usize::from(slot)].pool.tokens().into(),
+            LeaseMode::WriteBehind { .. } => -i128::from(self.engine.undebited(bucket, slot)),
+        };
+        limit.available = Millitokens::saturating(i128::from(limit.available.get()) + own);
+        if limit.wait == Wait::ExceedsBurst {
+            return;
+        }
+        if limit.available >= limit.asked {
+            limit.wait = Wait::None;
+        } else if own < 0 {
+            let now = self.engine.clock.now();
+            limit.wait = limit.rule.wait_for(limit.asked, limit.available, now, now);
+        }
     }
 
     /// The bucket of a correction, and its limits.
@@ -269,13 +342,7 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
             let resource = request.resource.clone();
             let id = BucketId { entity: limit.entity.clone(), resource };
             let Some(bucket) = self.engine.buckets.get(&id) else { continue };
-            let Some(slot) = bucket.slot(&limit.limit) else { continue };
-            let held = bucket.cell.slots[usize::from(slot)].pool.tokens();
-            let available = i128::from(limit.available.get()) + i128::from(held);
-            limit.available = Millitokens::saturating(available);
-            if limit.available >= limit.asked && limit.wait != Wait::ExceedsBurst {
-                limit.wait = Wait::None;
-            }
+            self.see(&bucket, limit);
         }
         Ok(limits)
     }
