@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use sluicegate::{
-    AcquireError, DynamoStore, DynamoTable, EntityRecord, InvalidRequest, Limit, Limiter,
-    LimitsScope, TestClock,
+    AcquireError, DynamoStore, DynamoTable, EntityRecord, InvalidRequest, LeaseSettings,
+    LeasedLimiter, Limit, Limiter, LimitsScope, TestClock,
 };
 use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
 
-use crate::support::{Shared, T0, at, bucket, limiter, name, proxied};
+use crate::support::{DEADLINE, Shared, T0, at, bucket, limiter, name, patient, proxied};
 
 type Tested = Limiter<DynamoStore, TestClock>;
 
@@ -218,6 +218,36 @@ async fn a_child_takes_from_its_parent_as_its_record_says() {
         limiter.put_entity(&record).await.unwrap();
         limiter.acquire("u", "r").consume("rpm", 4).await.unwrap();
         assert_eq!(table.stored(&parent).await.unwrap().limits[&name("rpm")].consumed.get(), 4_000);
+    })
+    .await;
+}
+
+/// By way of a limiter that leases, too: once what is held is too old.
+#[tokio::test(flavor = "multi_thread")]
+async fn leased_limiter_changes_limits_and_entities_at_once() {
+    on_every_engine(async |table, clock| {
+        let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
+        let store = DynamoStore::on(table.clone());
+        let limiter = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));
+        let [.., system] = scopes();
+        let ask = async || limiter.acquire("u", "r").consume("rpm", 1).await.is_ok();
+        limiter.set_limits(&system, &[Limit::per_minute("rpm", 6_000)]).await.unwrap();
+        for _ in 0..50 {
+            assert!(ask().await);
+            clock.advance(Duration::from_millis(1));
+        }
+        limiter.set_limits(&system, &[Limit::per_minute("rpm", 1)]).await.unwrap();
+        clock.advance(Duration::from_secs(2));
+        assert_eq!([ask().await, ask().await], [true, false]);
+
+        let (child, parent) = (bucket("u", "r").entity, bucket("team", "r"));
+        let record =
+            EntityRecord { entity: child, parent: Some(parent.entity.clone()), cascade: true };
+        limiter.put_entity(&record).await.unwrap();
+        clock.advance(Duration::from_secs(60));
+        assert!(ask().await);
+        assert!(limiter.shutdown(DEADLINE).await.unsettled.is_empty());
+        assert_eq!(table.stored(&parent).await.unwrap().limits[&name("rpm")].consumed.get(), 1_000);
     })
     .await;
 }
