@@ -254,7 +254,7 @@ async fn leased_prepared_follows_a_changed_parent() {
             let call = limiter.acquire("u0", "r").consume("rps", 1).prepare().await.unwrap();
             let ask = async || match call.try_acquire() {
                 Some(_) => true,
-                None if tries && fastrand::u8(..) > 0 => false,
+                None if tries && fastrand::u8(..8) > 0 => false,
                 None => call.acquire().await.is_ok(),
             };
             let case = format!("{mode:?}, tries {tries}");
