@@ -11,7 +11,8 @@ use crate::request::{AcquireRequest, PeekRequest};
 use crate::store::{Cascade, Store};
 use crate::unavailable::{Breaker, OnUnavailable, Outage};
 
-/// Acquires tokens from a store. Cheap to clone; clones share everything.
+/// Acquires tokens from a store. Cheap to clone; clones share everything. A setter on a clone makes a
+/// limiter that differs in this and shares the store and the queue of those who wait.
 ///
 /// ```
 /// use sluicegate::{AcquireError, CompositeStore, Limit, Limiter, MemoryTable};
@@ -38,7 +39,7 @@ pub(crate) struct Inner<S, C> {
     clock: C,
     mode: Mode,
     options: Options,
-    queues: Queues,
+    queues: Arc<Queues>,
     outage: Arc<Outage>,
 }
 
@@ -112,7 +113,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             near_share: 0.1,
             cascade: Cascade::Stored,
         };
-        let (store, queues, mode) = (Arc::new(store), Queues::default(), Mode::Enforce);
+        let (store, queues, mode) = (Arc::new(store), Arc::default(), Mode::Enforce);
         let outage = Arc::new(Outage::new(Breaker::default()));
         Self { inner: Arc::new(Inner { store, clock, mode, options, queues, outage }) }
     }
@@ -121,13 +122,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        let Inner { store, clock, mode, options, outage, .. } = self.inner.as_ref();
+        let Inner { store, clock, mode, options, queues, outage } = self.inner.as_ref();
         let mut inner = Inner {
             store: store.clone(),
             clock: clock.clone(),
             mode: *mode,
             options: options.clone(),
-            queues: Queues::default(),
+            queues: queues.clone(),
             outage: outage.clone(),
         };
         change(&mut inner);

@@ -1,4 +1,4 @@
-//! Waiting for tokens, first come first served among the tasks of one process.
+//! Waiting for tokens, first come first served among all limiters that were cloned of one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
