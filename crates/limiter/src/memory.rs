@@ -1,6 +1,6 @@
 //! A table in memory: plans applied to a map, by the same words that a model checker uses.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluicegate_core::keys::ItemKey;
@@ -10,13 +10,38 @@ use crate::table::{
     Cancelled, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
 };
 
+/// Tokens of transactions that are remembered. DynamoDB does so for ten minutes, and there is no
+/// clock here; a caller repeats its token at once, long before so many others came.
+const TOKENS_MAX: usize = 100_000;
+
 /// Buckets in memory, gone with the process: for tests of programs that use a limiter.
 ///
-/// It holds buckets only: no stored limits and no entities.
+/// It holds buckets only: no stored limits and no entities. A transaction is done once as long as
+/// fewer than 100,000 others come before it is repeated.
 #[derive(Debug, Default)]
 pub struct MemoryTable {
     buckets: Mutex<HashMap<BucketId, Arc<CompositeBucket>>>,
-    tokens: Mutex<Vec<String>>,
+    tokens: Mutex<Tokens>,
+}
+
+/// The newest tokens of transactions that were done.
+#[derive(Debug, Default)]
+struct Tokens {
+    known: HashSet<Arc<str>>,
+    by_age: VecDeque<Arc<str>>,
+}
+
+impl Tokens {
+    fn remember(&mut self, token: &str) {
+        if self.by_age.len() >= TOKENS_MAX
+            && let Some(oldest) = self.by_age.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        let token: Arc<str> = token.into();
+        self.known.insert(token.clone());
+        self.by_age.push_back(token);
+    }
 }
 
 impl MemoryTable {
@@ -64,7 +89,7 @@ impl Table for MemoryTable {
     ) -> Result<f64, TogetherError> {
         let mut buckets = self.lock();
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
-        if tokens.iter().any(|seen| seen == token) {
+        if tokens.known.contains(token) {
             return Ok(0.0);
         }
         let after: Vec<_> = writes
@@ -84,7 +109,7 @@ impl Table for MemoryTable {
         for ((bucket, _), after) in writes.iter().zip(after.into_iter().flatten()) {
             buckets.insert(bucket.clone(), Arc::new(after));
         }
-        tokens.push(token.to_owned());
+        tokens.remember(token);
         Ok(writes.iter().map(|_| 2.0).sum())
     }
 
@@ -104,5 +129,54 @@ impl Table for MemoryTable {
         let items: Vec<_> = keys.iter().map(item).collect();
         let read_units = keys.iter().map(|_| 1.0).sum();
         Ok(ReadItems { items, read_units })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate_core::{
+        Acquire, Amounts, ClaimInterval, Configuration, Decision, EntityId, EpochMillis, LimitName,
+        Millitokens, Presume, Resource, decide,
+    };
+
+    use super::*;
+    use crate::limit::Limit;
+    use crate::request::rules;
+    use crate::store::new_id;
+
+    /// One token of a bucket that is not there.
+    fn write() -> (BucketId, WritePlan) {
+        let (entity, resource) = (EntityId::new("u").unwrap(), Resource::new("r").unwrap());
+        let bucket = BucketId { entity, resource };
+        let amount = (LimitName::new("rpm").unwrap(), Millitokens::new(1_000).unwrap());
+        let rules = rules(&[Limit::per_minute("rpm", 60)]).unwrap();
+        let acquire = Acquire {
+            bucket: &bucket,
+            amounts: &Amounts::from([amount]),
+            configuration: &Configuration::explicit(rules),
+            id: &new_id(),
+            interval: ClaimInterval(0),
+            presume: Presume::Unchanged,
+        };
+        let Decision::Write(plan) = decide(None, acquire, EpochMillis::MIN) else { panic!() };
+        (bucket, plan)
+    }
+
+    #[tokio::test]
+    async fn it_remembers_the_newest_tokens_and_no_more_than_it_may() {
+        let (table, writes) = (MemoryTable::new(), [write()]);
+        table.write_together(&[], "oldest").await.unwrap();
+        for n in 0..TOKENS_MAX {
+            table.write_together(&[], &n.to_string()).await.unwrap();
+        }
+        table.write_together(&writes, "5").await.unwrap();
+        assert!(table.bucket(&writes[0].0).is_none(), "the transaction was done before");
+        let remembered = {
+            let tokens = table.tokens.lock().unwrap();
+            (tokens.known.len(), tokens.by_age.len())
+        };
+        assert_eq!(remembered, (TOKENS_MAX, TOKENS_MAX));
+        table.write_together(&writes, "oldest").await.unwrap();
+        assert!(table.bucket(&writes[0].0).is_some());
     }
 }
