@@ -4,7 +4,7 @@
 //! an outage takes.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{FutureExt as _, join_all};
@@ -19,25 +19,27 @@ use crate::store::{Correction, Store, new_id};
 
 /// Buckets that can owe something; what is granted of others is not taken from the store later.
 const DEBTS_MAX: usize = 10_000;
+/// Locks over what is owed: several times as many as threads that grant at once.
+const SHARDS: usize = 32;
 /// Corrections under way at once.
 const AT_ONCE: usize = 16;
 
 /// What is owed.
 #[derive(Debug, Default)]
 pub(super) struct Debts {
-    books: Mutex<Books>,
-    /// Whether there is any: asked on every round, without the lock.
-    are_some: AtomicBool,
+    /// What is being taken. An id stands for one amount: what comes later is another debt. Locked
+    /// before any shard.
+    sent: Mutex<VecDeque<Debt>>,
+    /// What is owed beside it, each bucket in the shard of its hash.
+    owed: [Mutex<Shard>; SHARDS],
+    hasher: DefaultHashBuilder,
+    /// Debts, sent or not.
+    count: AtomicUsize,
+    /// Whether a warning was logged that there is no room.
+    has_said_full: AtomicBool,
 }
 
-#[derive(Debug, Default)]
-struct Books {
-    owed: HashMap<BucketId, Owed, DefaultHashBuilder>,
-    /// What is being taken. An id stands for one amount: what comes later is another debt.
-    sent: VecDeque<Debt>,
-    /// Whether a warning was logged that there is no room.
-    has_said_full: bool,
-}
+type Shard = HashMap<BucketId, Owed, DefaultHashBuilder>;
 
 /// What one bucket owes.
 #[derive(Debug, Clone)]
@@ -55,21 +57,27 @@ struct Debt {
 }
 
 impl Debts {
-    fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    fn sent(&self) -> MutexGuard<'_, VecDeque<Debt>> {
+        lock(&self.sent)
     }
 
-    /// Whether there are any.
+    fn shard(&self, bucket: &BucketId) -> MutexGuard<'_, Shard> {
+        let shards = self.owed.len() as u64;
+        lock(&self.owed[usize::try_from(self.hasher.hash_one(bucket) % shards).unwrap_or(0)])
+    }
+
+    /// Whether there are any: asked on every round, without a lock.
     pub(super) fn are_some(&self) -> bool {
-        self.are_some.load(Ordering::SeqCst)
+        self.count.load(Ordering::SeqCst) > 0
     }
 
     /// What a bucket owes, as far as nobody knows that it was taken.
     pub(super) fn of(&self, bucket: &BucketId) -> Amounts {
-        let books = self.books();
-        let sent = books.sent.iter().filter(|debt| debt.bucket == *bucket).map(|debt| &debt.owed);
+        let sent = self.sent();
+        let shard = self.shard(bucket);
+        let sent = sent.iter().filter(|debt| debt.bucket == *bucket).map(|debt| &debt.owed);
         let mut sum = Amounts::new();
-        for owed in books.owed.get(bucket).into_iter().chain(sent) {
+        for owed in shard.get(bucket).into_iter().chain(sent) {
             add(&mut sum, &owed.amounts);
         }
         sum
@@ -83,15 +91,16 @@ impl Debts {
         configuration: &Arc<Configuration>,
         counters: &Counters,
     ) {
-        let mut books = self.books();
-        if let Some(owed) = books.owed.get_mut(bucket) {
+        let mut shard = self.shard(bucket);
+        if let Some(owed) = shard.get_mut(bucket) {
             add(&mut owed.amounts, amounts);
             owed.follow(configuration);
             return;
         }
-        if books.owed.len() + books.sent.len() >= DEBTS_MAX {
+        if self.count.fetch_add(1, Ordering::SeqCst) >= DEBTS_MAX {
+            self.count.fetch_sub(1, Ordering::SeqCst);
             counters.uncommitted.increment();
-            if !std::mem::replace(&mut books.has_said_full, true) {
+            if !self.has_said_full.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     buckets = DEBTS_MAX,
                     "what more buckets consume is not taken from the store when it is back"
@@ -100,45 +109,47 @@ impl Debts {
             return;
         }
         let owed = Owed { amounts: amounts.clone(), configuration: configuration.clone() };
-        books.owed.insert(bucket.clone(), owed);
-        self.are_some.store(true, Ordering::SeqCst);
+        shard.insert(bucket.clone(), owed);
     }
 
     /// Some that are to be taken next, the same until they are.
     fn next(&self) -> Vec<Debt> {
-        let mut books = self.books();
-        let Books { owed, sent, has_said_full } = &mut *books;
+        let mut sent = self.sent();
         if sent.len() < AT_ONCE {
             let debt = |(bucket, owed)| Debt { id: new_id(), bucket, owed };
-            sent.extend(owed.drain().map(debt));
-            *has_said_full = false;
+            for shard in &self.owed {
+                sent.extend(lock(shard).drain().map(debt));
+            }
+            self.has_said_full.store(false, Ordering::Relaxed);
         }
         sent.iter().take(AT_ONCE).cloned().collect()
     }
 
     /// One that was taken, or never can be. False: somebody has said so before.
     fn settle(&self, id: &RequestId) -> bool {
-        let mut books = self.books();
-        let settled = books.remove(id);
-        let are_some = !(books.sent.is_empty() && books.owed.is_empty());
-        self.are_some.store(are_some, Ordering::SeqCst);
+        let settled = remove(&mut self.sent(), id);
+        if settled.is_some() {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
         settled.is_some()
     }
 
     /// One that could not be taken: the others come first, so that it holds up none of them.
     fn postpone(&self, id: &RequestId) {
-        let mut books = self.books();
-        let debt = books.remove(id);
-        books.sent.extend(debt);
+        let mut sent = self.sent();
+        let debt = remove(&mut sent, id);
+        sent.extend(debt);
     }
 }
 
-impl Books {
-    fn remove(&mut self, id: &RequestId) -> Option<Debt> {
-        // Near the front, where it was taken from.
-        let at = self.sent.iter().position(|debt| debt.id == *id)?;
-        self.sent.remove(at)
-    }
+fn remove(sent: &mut VecDeque<Debt>, id: &RequestId) -> Option<Debt> {
+    // Near the front, where it was taken from.
+    let at = sent.iter().position(|debt| debt.id == *id)?;
+    sent.remove(at)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Owed {

@@ -5,9 +5,9 @@
 //! store: see [`super::debts`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use quick_cache::{sync, unsync};
+use quick_cache::sync;
 use sluicegate_core::{
     Acquire, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, Decision, EntityId,
     EpochMillis, LIMITS_MAX, Millitokens, Presume, RequestId, Rules, decide, reconfigure,
@@ -33,9 +33,13 @@ pub(super) struct Local {
     seen: sync::Cache<BucketId, Arc<Seen>>,
     /// How often the store said something: as long as it does not, nobody looks at what it said.
     noted: AtomicU64,
-    buckets: Mutex<unsync::Cache<BucketId, Bucket>>,
+    buckets: sync::Cache<BucketId, Arc<Slot>>,
     pub(super) debts: Debts,
 }
+
+/// The place of one bucket, empty until something was taken from it. Requests for other buckets have
+/// other locks.
+type Slot = Mutex<Option<Bucket>>;
 
 /// What the store said of a bucket when it granted from it last.
 #[derive(Debug)]
@@ -79,7 +83,7 @@ impl Default for Local {
         Self {
             seen: sync::Cache::new(BUCKETS_MAX),
             noted: AtomicU64::new(0),
-            buckets: Mutex::new(unsync::Cache::new(BUCKETS_MAX)),
+            buckets: sync::Cache::new(BUCKETS_MAX),
             debts: Debts::default(),
         }
     }
@@ -113,17 +117,22 @@ impl Local {
         }
         let sides = self.sides(request);
         let id = new_id();
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let images = sides.iter().map(|side| self.image(&buckets, side)).collect::<Vec<_>>();
+        let slots: Vec<_> = sides.iter().map(|side| self.slot(&side.bucket)).collect();
+        let mut buckets = lock_all(&slots);
+        let images: Vec<_> = sides
+            .iter()
+            .zip(&buckets)
+            .map(|(side, bucket)| self.image(bucket.as_ref(), side))
+            .collect();
         let mut taken = Vec::with_capacity(sides.len());
         for (side, image) in sides.iter().zip(&images) {
             match side.take(image.clone(), &id, now)? {
                 Some(image) => taken.push(image),
                 None => {
-                    for (side, image) in sides.iter().zip(&images) {
+                    for ((side, image), slot) in sides.iter().zip(&images).zip(&mut buckets) {
                         if let Some(image) = image.as_ref().and_then(|i| side.reconfigured(i, now))
                         {
-                            buckets.insert(side.bucket.clone(), side.own(image));
+                            **slot = Some(side.own(image));
                         }
                     }
                     let of_side = |(side, image): (&Side, &Option<_>)| {
@@ -134,8 +143,8 @@ impl Local {
             }
         }
         let mut parts = Vec::with_capacity(sides.len());
-        for (side, image) in sides.into_iter().zip(taken) {
-            buckets.insert(side.bucket.clone(), side.own(image.clone()));
+        for ((side, image), slot) in sides.into_iter().zip(taken).zip(&mut buckets) {
+            **slot = Some(side.own(image.clone()));
             let Side { bucket, amounts, configuration, .. } = side;
             self.debts.owe(&bucket, &amounts, &configuration, counters);
             parts.push(Part { bucket, amounts, image: Some(image), configuration });
@@ -149,31 +158,59 @@ impl Local {
         let (entity, resource) = (request.entity.clone(), request.resource.clone());
         let id = BucketId { entity, resource };
         let noted = self.noted.load(Ordering::Acquire);
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bucket = buckets.get_mut(&id)?;
-        if bucket.looked_at != Some(noted) {
-            let seen = self.seen.get(&id);
-            if !bucket.is_newest(seen.as_ref()) {
+        let slot = self.buckets.get(&id)?;
+        // An image that a lease still shows, and a copy of it to be changed.
+        let mut copied: Option<(Arc<CompositeBucket>, Arc<CompositeBucket>)> = None;
+        loop {
+            let mut locked = lock(&slot);
+            let bucket = locked.as_mut()?;
+            if bucket.looked_at != Some(noted) {
+                let seen = self.seen.get(&id);
+                if !bucket.is_newest(seen.as_ref()) {
+                    return None;
+                }
+                bucket.has_parent = seen.is_some_and(|seen| seen.parent.is_some());
+                bucket.looked_at = Some(noted);
+            }
+            let has_parent = match &request.cascade {
+                Cascade::No => false,
+                Cascade::To(_) => true,
+                Cascade::Stored => bucket.has_parent,
+            };
+            if has_parent || !names(&bucket.configuration, &request.limits) {
                 return None;
             }
-            bucket.has_parent = seen.is_some_and(|seen| seen.parent.is_some());
-            bucket.looked_at = Some(noted);
+            if let Some((shown, copy)) = copied.take()
+                && Arc::ptr_eq(&shown, &bucket.image)
+            {
+                bucket.image = copy;
+            }
+            let Some(image) = Arc::get_mut(&mut bucket.image) else {
+                // Copied while others may take. One that is overtaken by them copies again.
+                let shown = bucket.image.clone();
+                drop(locked);
+                let copy = Arc::new(shown.as_ref().clone());
+                copied = Some((shown, copy));
+                continue;
+            };
+            if !image.take_alone(&request.amounts, now) {
+                return None;
+            }
+            let (image, configuration) = (bucket.image.clone(), bucket.configuration.clone());
+            self.debts.owe(&id, &request.amounts, &configuration, counters);
+            let amounts = request.amounts.clone();
+            return Some(Part { bucket: id, amounts, image: Some(image), configuration });
         }
-        let has_parent = match &request.cascade {
-            Cascade::No => false,
-            Cascade::To(_) => true,
-            Cascade::Stored => bucket.has_parent,
-        };
-        if has_parent
-            || !names(&bucket.configuration, &request.limits)
-            || !Arc::make_mut(&mut bucket.image).take_alone(&request.amounts, now)
-        {
-            return None;
+    }
+
+    fn slot(&self, bucket: &BucketId) -> Arc<Slot> {
+        let made = self
+            .buckets
+            .get_or_insert_with(bucket, || Ok::<_, std::convert::Infallible>(Arc::default()));
+        match made {
+            Ok(slot) => slot,
+            Err(never) => match never {},
         }
-        let (image, configuration) = (bucket.image.clone(), bucket.configuration.clone());
-        self.debts.owe(&id, &request.amounts, &configuration, counters);
-        let amounts = request.amounts.clone();
-        Some(Part { bucket: id, amounts, image: Some(image), configuration })
     }
 
     fn sides(&self, request: &Request) -> Vec<Side> {
@@ -220,12 +257,7 @@ impl Local {
     }
 
     /// The newest image: this process's own, or what the store said since less what is owed.
-    fn image(
-        &self,
-        buckets: &unsync::Cache<BucketId, Bucket>,
-        side: &Side,
-    ) -> Option<Arc<CompositeBucket>> {
-        let own = buckets.get(&side.bucket);
+    fn image(&self, own: Option<&Bucket>, side: &Side) -> Option<Arc<CompositeBucket>> {
         if let Some(own) = own.filter(|own| own.is_newest(side.seen.as_ref())) {
             return Some(own.image.clone());
         }
@@ -243,6 +275,19 @@ impl Local {
         }
         Some(Arc::new(image))
     }
+}
+
+fn lock(slot: &Slot) -> MutexGuard<'_, Option<Bucket>> {
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Locks the slots in one order, whoever asks: two requests never wait for each other.
+fn lock_all(slots: &[Arc<Slot>]) -> Vec<MutexGuard<'_, Option<Bucket>>> {
+    let mut locked: Vec<_> = slots.iter().enumerate().collect();
+    locked.sort_by_key(|(_, slot)| Arc::as_ptr(slot));
+    let mut locked: Vec<_> = locked.into_iter().map(|(n, slot)| (n, lock(slot))).collect();
+    locked.sort_by_key(|(n, _)| *n);
+    locked.into_iter().map(|(_, guard)| guard).collect()
 }
 
 /// Whether a configuration has these very limits.
@@ -334,5 +379,72 @@ impl Side {
             .filter(|standing| self.amounts.contains_key(&standing.limit))
             .map(|standing| LimitStatus::new(&self.bucket.entity, standing))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sluicegate_core::{LimitName, Resource};
+
+    use super::*;
+    use crate::limit::Limit;
+    use crate::request::rules;
+
+    const NOW: i64 = 1_769_608_800_000;
+
+    fn request(entity: &str, cascade: Cascade) -> Request {
+        let amount = (LimitName::new("rpm").unwrap(), Millitokens::new(1_000).unwrap());
+        Request {
+            entity: EntityId::new(entity).unwrap(),
+            resource: Resource::new("r").unwrap(),
+            amounts: Amounts::from([amount]),
+            limits: rules(&[Limit::quota("rpm", 1_000)]).unwrap(),
+            parent_limits: None,
+            cascade,
+            deadline: Duration::from_secs(1),
+        }
+    }
+
+    fn take(local: &Local, request: &Request) -> Result<Vec<Part>, AcquireError> {
+        local.take(request, EpochMillis::new(NOW).unwrap(), &Counters::default())
+    }
+
+    #[test]
+    fn a_bucket_that_is_locked_holds_up_no_other() {
+        let local = Local::default();
+        let parts = ["a", "b"].map(|entity| take(&local, &request(entity, Cascade::No)).unwrap());
+        let [a, b] = parts.map(|parts| local.slot(&parts[0].bucket));
+        assert!(!Arc::ptr_eq(&a, &b));
+        let _locked = lock(&a);
+        take(&local, &request("b", Cascade::No)).unwrap();
+        take(&local, &request("c", Cascade::No)).unwrap();
+    }
+
+    /// While leases show what was left, and while child and parent are taken from in both directions.
+    #[test]
+    fn requests_at_once_take_what_there_is_and_no_more() {
+        let local = Local::default();
+        let parent = |entity| Cascade::To(EntityId::new(entity).unwrap());
+        let asked = [
+            request("a", Cascade::No),
+            request("a", parent("b")),
+            request("b", parent("a")),
+            request("b", Cascade::No),
+        ];
+        let granted: Vec<Vec<Part>> = std::thread::scope(|scope| {
+            let local = &local;
+            let asking = asked.each_ref().map(|request| {
+                scope.spawn(move || (0..1_000).filter_map(|_| take(local, request).ok()).collect())
+            });
+            let granted = asking.map(|asking| asking.join().unwrap());
+            granted.into_iter().flat_map(|granted: Vec<Vec<Part>>| granted).collect()
+        });
+        for entity in ["a", "b"] {
+            let parts = granted.iter().flatten();
+            let of = parts.filter(|part| part.bucket.entity.as_str() == entity);
+            assert_eq!(of.count(), 1_000, "{entity}");
+        }
     }
 }
