@@ -1,10 +1,13 @@
 //! The connection: one to a server, which many calls share, or one to a cluster.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike as _, ConnectionManager, ConnectionManagerConfig};
 use redis::io::tcp::TcpSettings;
 use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
+#[cfg(feature = "redis-cluster")]
+use redis::{cluster::ClusterClient, cluster_async::ClusterConnection};
 
 /// Between two attempts to connect anew: an outage ends within a second of the server's return.
 const RECONNECT_MAX: Duration = Duration::from_millis(250);
@@ -19,58 +22,75 @@ const QUEUE: usize = 1_024;
 #[cfg(feature = "redis-cluster")]
 const REDIRECTS_MAX: u32 = 4;
 
-/// Where calls go.
-#[derive(Clone)]
+/// Where calls go. The first call makes the connection, because only a call is sure to be in a
+/// runtime.
 pub(super) enum Connection {
-    Server(ConnectionManager),
+    Server(Client, OnceLock<ConnectionManager>),
     #[cfg(feature = "redis-cluster")]
-    Cluster(redis::cluster_async::ClusterConnection),
+    Cluster(Box<ClusterClient>, OnceLock<ClusterConnection>),
 }
 
 impl Connection {
     /// A connection that is made by the first call.
     pub(super) fn lazy(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
-        let config = ConnectionManagerConfig::new()
-            .set_min_delay(RECONNECT_MIN)
-            .set_max_delay(RECONNECT_MAX)
-            .set_pipeline_buffer_size(QUEUE)
-            // Every call has a deadline of its own.
-            .set_response_timeout(None);
         let info = url.into_connection_info()?;
         let settings = prompt(info.tcp_settings().clone());
         let client = Client::open(info.set_tcp_settings(settings))?;
-        ConnectionManager::new_lazy_with_config(client, config).map(Self::Server)
+        Ok(Self::Server(client, OnceLock::new()))
     }
 
     #[cfg(feature = "redis-cluster")]
     pub(super) fn lazy_cluster<T: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = T>,
     ) -> Result<Self, RedisError> {
-        let client =
-            redis::cluster::ClusterClient::builder(nodes).retries(REDIRECTS_MAX).build()?;
-        let connection = client.get_pending_async_connection_with_config(Default::default());
-        Ok(Self::Cluster(connection))
+        let client = ClusterClient::builder(nodes).retries(REDIRECTS_MAX).build()?;
+        Ok(Self::Cluster(Box::new(client), OnceLock::new()))
     }
 
     pub(super) const fn is_cluster(&self) -> bool {
         match self {
-            Self::Server(_) => false,
+            Self::Server(..) => false,
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(_) => true,
+            Self::Cluster(..) => true,
         }
     }
 
     pub(super) async fn send(&self, command: &Cmd) -> Result<Value, RedisError> {
-        let answer = match self.clone() {
-            Self::Server(mut server) => server.req_packed_command(command).await,
+        let answer = match self {
+            Self::Server(client, made) => {
+                let mut server = match made.get() {
+                    Some(server) => server.clone(),
+                    None => manager(client, made)?,
+                };
+                server.req_packed_command(command).await
+            }
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(mut cluster) => cluster.req_packed_command(command).await,
+            Self::Cluster(client, made) => {
+                let pending =
+                    || client.get_pending_async_connection_with_config(Default::default());
+                made.get_or_init(pending).clone().req_packed_command(command).await
+            }
         };
         match answer? {
             Value::ServerError(error) => Err(error.into()),
             value => Ok(value),
         }
     }
+}
+
+/// Makes the connection, unless another call is first.
+fn manager(
+    client: &Client,
+    made: &OnceLock<ConnectionManager>,
+) -> Result<ConnectionManager, RedisError> {
+    let config = ConnectionManagerConfig::new()
+        .set_min_delay(RECONNECT_MIN)
+        .set_max_delay(RECONNECT_MAX)
+        .set_pipeline_buffer_size(QUEUE)
+        // Every call has a deadline of its own.
+        .set_response_timeout(None);
+    let manager = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
+    Ok(made.get_or_init(|| manager).clone())
 }
 
 /// Small writes go out at once.

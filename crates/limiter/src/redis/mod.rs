@@ -110,7 +110,7 @@ use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::store::{Adjusted, Correction, Grant, Request, Store};
 
-/// Balances on Redis. Made at once; the first call connects.
+/// Balances on Redis. Made at once, with or without a runtime; the first call connects.
 #[derive(Debug)]
 pub struct RedisStore {
     connection: Connection,
@@ -135,9 +135,6 @@ impl RedisStore {
     ///
     /// # Errors
     /// When the URL cannot be read. That the server does not answer is found out by calls.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
     pub fn new(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
         Connection::lazy(url).map(Self::on)
     }
@@ -146,9 +143,6 @@ impl RedisStore {
     ///
     /// # Errors
     /// When a URL cannot be read.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
     #[cfg(feature = "redis-cluster")]
     pub fn cluster<T: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = T>,

@@ -139,6 +139,15 @@ async fn what_a_script_cannot_count_is_refused_before_a_call() {
     assert!(matches!(error, AcquireError::InvalidRequest(InvalidRequest::BeyondStore { .. })));
 }
 
+/// A program may make its store before it makes its runtime.
+#[test]
+fn a_store_is_made_outside_of_a_runtime() {
+    assert!(RedisStore::new("redis://127.0.0.1:1/").is_ok());
+    assert!(RedisStore::cluster(["redis://127.0.0.1:1/"]).is_ok());
+    assert!(RedisStore::new("no url").is_err());
+    assert!(RedisStore::cluster(["no url"]).is_err());
+}
+
 /// A server that may not write, since it has too few replicas, has failed inside.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
