@@ -1,7 +1,7 @@
 //! Whether the store is asked at all, so that an outage does not cost every call its deadline.
 //!
-//! One word says how it stands, and every change of it is a compare-and-swap: nobody waits for
-//! anybody. A call that began in an earlier state changes nothing in a later one.
+//! One word says how it stands and since when, and every change of it is a compare-and-swap: nobody
+//! waits for anybody. A call that began in an earlier state changes nothing in a later one.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,8 +11,8 @@ use tokio::time::Instant;
 
 /// When a store counts as away, and how often it is looked for then.
 ///
-/// Calls that the store does not answer by their deadline are failures; anything that it says, "no"
-/// included, is an answer.
+/// Calls that the store does not answer by their deadline, or answers with a failure of its own (HTTP
+/// 5xx), are failures; any other answer, "no" included, is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Breaker {
     /// Failures in a row after which it counts as away; 5 by default, and with 0 or 1 the first.
@@ -55,8 +55,11 @@ const OPEN: u64 = 1;
 const HALF_OPEN: u64 = 2;
 /// That call is under way, and no other asks.
 const TRIAL: u64 = 3;
-/// Bits of the word that say which of these it is; the others count the changes.
+/// Bits of the word that say which of these it is.
 const STATE_BITS: u32 = 2;
+/// Bits beside them that count the changes, so that no two words of one millisecond are the same. The
+/// rest says when the last change was, in milliseconds since `started`: 139 years fit.
+const COUNT_BITS: u32 = 20;
 
 /// The breaker of one store.
 #[derive(Debug)]
@@ -67,8 +70,6 @@ pub(super) struct Circuit {
     started: Instant,
     /// When the first of the failures was, in milliseconds since `started`; `u64::MAX`: there is none.
     failing_since_ms: AtomicU64,
-    /// When the call on trial began, in milliseconds since `started`.
-    trial_since_ms: AtomicU64,
     /// When it was opened, in epoch milliseconds.
     opened_at_ms: AtomicI64,
 }
@@ -91,7 +92,6 @@ impl Circuit {
             failures: AtomicU32::new(0),
             started: Instant::now(),
             failing_since_ms: AtomicU64::new(u64::MAX),
-            trial_since_ms: AtomicU64::new(0),
             opened_at_ms: AtomicI64::new(0),
         }
     }
@@ -110,11 +110,7 @@ impl Circuit {
         let word = self.word.load(Ordering::Acquire);
         match state(word) {
             CLOSED => Some(Permit { circuit: self, word }),
-            HALF_OPEN => {
-                let word = self.change(word, TRIAL)?;
-                self.trial_since_ms.store(self.now_ms(), Ordering::Release);
-                Some(Permit { circuit: self, word })
-            }
+            HALF_OPEN => self.change(word, TRIAL).map(|word| Permit { circuit: self, word }),
             _ => None,
         }
     }
@@ -132,7 +128,7 @@ impl Circuit {
     /// A probe was answered.
     pub(super) fn probed(&self) {
         let word = self.word.load(Ordering::Acquire);
-        let trial_ms = || self.now_ms().saturating_sub(self.trial_since_ms.load(Ordering::Acquire));
+        let trial_ms = || self.now_ms().saturating_sub(since_ms(word));
         let is_overtaken = match state(word) {
             OPEN => true,
             // What a call met that still waits after two rounds is over: it may have a day's time.
@@ -151,7 +147,8 @@ impl Circuit {
     }
 
     fn change(&self, from: u64, to: u64) -> Option<u64> {
-        let next = (((from >> STATE_BITS) + 1) << STATE_BITS) | to;
+        let count = ((from >> STATE_BITS) + 1) & ((1 << COUNT_BITS) - 1);
+        let next = (((self.now_ms() << COUNT_BITS) | count) << STATE_BITS) | to;
         self.word.compare_exchange(from, next, Ordering::AcqRel, Ordering::Relaxed).ok()?;
         Some(next)
     }
@@ -207,6 +204,10 @@ impl Drop for Permit<'_> {
             self.circuit.change(self.word, HALF_OPEN);
         }
     }
+}
+
+const fn since_ms(word: u64) -> u64 {
+    word >> (STATE_BITS + COUNT_BITS)
 }
 
 const fn state(word: u64) -> u64 {
@@ -333,6 +334,27 @@ mod tests {
                 assert_eq!(opened, 0);
             }
         });
+    }
+
+    /// A probe that is answered while a call goes on trial takes the trial for as old as it is.
+    #[test]
+    fn a_trial_is_never_overtaken_before_its_time() {
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        for _ in 0..5_000 {
+            let circuit = Circuit { started: long_ago, ..opened() };
+            circuit.probed();
+            std::thread::scope(|scope| {
+                let probing = scope.spawn(|| {
+                    while !circuit.needs_probes() {
+                        std::hint::spin_loop();
+                    }
+                    circuit.probed();
+                });
+                std::mem::forget(circuit.permit().unwrap());
+                probing.join().unwrap();
+            });
+            assert!(circuit.permit().is_none(), "a second call is on trial");
+        }
     }
 
     /// However many ask at once, one is on trial.
