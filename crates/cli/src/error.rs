@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate::dynamo::{ConfigError, ReadError, RequestError, TableError};
-use sluicegate::{AcquireError, AdjustError, SetupError, Trouble};
+use sluicegate::{AcquireError, AdjustError, BoxError, SetupError, StoreFailure, Trouble};
+use sluicegate_core::ErrorClass;
 use sluicegate_processor::{chain, explain};
 
 /// What the exit codes mean, for every command.
@@ -97,6 +98,12 @@ impl CliError {
         ))
     }
 
+    /// The table did not answer, or answered that it failed.
+    fn away(source: &BoxError) -> Self {
+        let why = chain(source.as_ref());
+        if source.is::<StoreFailure>() { Self::Failed(why) } else { Self::NoAnswer(why) }
+    }
+
     /// An answer of the SDK to a call on a table.
     pub(crate) fn of_sdk<E, R>(operation: &str, table: &str, error: &SdkError<E, R>) -> Self
     where
@@ -105,26 +112,16 @@ impl CliError {
     {
         let why = explain(error);
         match (error.code(), error) {
-            (Some("ResourceNotFoundException"), _) => Self::no_table(table),
-            (Some(code), _) if is_refusal(code) => {
+            (Some(code), _) if ErrorClass::of_reason(code) == ErrorClass::NoTable => {
+                Self::no_table(table)
+            }
+            (Some(code), _) if ErrorClass::of_reason(code) == ErrorClass::Denied => {
                 Self::denied(&format!("dynamodb:{operation}"), &format!("table {table}"), &why)
             }
             (None, SdkError::DispatchFailure(_) | SdkError::TimeoutError(_)) => Self::NoAnswer(why),
             _ => Self::Failed(format!("{operation} failed for table {table}: {why}")),
         }
     }
-}
-
-fn is_refusal(code: &str) -> bool {
-    [
-        "AccessDeniedException",
-        "UnrecognizedClientException",
-        "InvalidSignatureException",
-        "ExpiredTokenException",
-        "InvalidClientTokenId",
-        "MissingAuthenticationTokenException",
-    ]
-    .contains(&code)
 }
 
 impl From<RequestError> for CliError {
@@ -159,7 +156,7 @@ impl From<Trouble> for CliError {
     fn from(error: Trouble) -> Self {
         match error {
             Trouble::Setup(setup) => setup.into(),
-            Trouble::Away(source) => Self::NoAnswer(chain(source.as_ref())),
+            Trouble::Away(source) => Self::away(&source),
             Trouble::Conflict | Trouble::Throttled(_) => {
                 Self::Store(format!("{}; try again in a moment", chain(&error)))
             }
@@ -172,7 +169,7 @@ impl From<AcquireError> for CliError {
         match error {
             AcquireError::InvalidRequest(invalid) => Self::bad(invalid),
             AcquireError::Setup(setup) => setup.into(),
-            AcquireError::Unavailable(source) => Self::NoAnswer(chain(source.as_ref())),
+            AcquireError::Unavailable(source) => Self::away(&source),
             other => Self::Store(chain(&other)),
         }
     }
@@ -183,7 +180,7 @@ impl From<AdjustError> for CliError {
         match error {
             AdjustError::InvalidRequest(invalid) => Self::bad(invalid),
             AdjustError::Setup(setup) => setup.into(),
-            AdjustError::Unavailable(source) => Self::NoAnswer(chain(source.as_ref())),
+            AdjustError::Unavailable(source) => Self::away(&source),
             other => Self::Store(chain(&other)),
         }
     }

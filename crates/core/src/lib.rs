@@ -34,6 +34,7 @@ mod claim;
 mod configuration;
 mod decide;
 mod delta;
+mod error_code;
 mod expiry;
 mod fold;
 pub mod keys;
@@ -61,6 +62,7 @@ pub use claim::ClaimInterval;
 pub use configuration::{Configuration, LIMITS_MAX, Rules, RulesHash, StoredRules};
 pub use decide::{Acquire, Decision, Presume, decide, is_clock_ahead, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
+pub use error_code::ErrorClass;
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
 pub use lease::{Settle, Settlement, Wanted, lease, lease_size, settle};
 pub use legacy::{

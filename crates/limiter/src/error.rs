@@ -5,7 +5,7 @@ use std::time::Duration;
 use sluicegate_core::{EntityId, LimitName, Millitokens, NameError, Rule, Standing, Wait};
 
 use crate::limit::Amount;
-use crate::table::SetupError;
+use crate::table::{SetupError, StoreFailure};
 use crate::{BadLimit, BoxError};
 
 /// Why an acquire granted nothing. Whatever it says, no balance changed, except where
@@ -28,9 +28,10 @@ pub enum AcquireError {
         /// Writes attempted.
         attempts: u32,
     },
-    /// The store did not answer in time: 503. A write whose answer was lost may stand; then the
-    /// tokens are taken, never given twice.
-    #[error("the store did not answer: check the network, the endpoint and the store's health")]
+    /// The store did not answer in time, or answered that it failed (the source is a
+    /// [`StoreFailure`](crate::StoreFailure) then): 503. A write whose answer was lost may stand; then
+    /// the tokens are taken, never given twice.
+    #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The request makes no sense: 500, because the program that made it is wrong; 400 where what
     /// is wrong came from a client, as names of entities and amounts may. No call was made, unless a
@@ -40,6 +41,14 @@ pub enum AcquireError {
     /// Permissions, the table or an item must be repaired first: 500.
     #[error(transparent)]
     Setup(#[from] SetupError),
+}
+
+fn unavailable(source: &BoxError) -> &'static str {
+    if source.is::<StoreFailure>() {
+        "the store answered that it failed: look at what it said, and at its health"
+    } else {
+        "the store did not answer: check the network, the endpoint and the store's health"
+    }
 }
 
 /// At least one limit of the request is short.
@@ -256,9 +265,10 @@ pub enum AdjustError {
     /// Others were in the way until time ran out; nothing was done.
     #[error("the bucket was contended or the store throttled: adjust again in a moment")]
     Contended,
-    /// The store did not answer in time. What was to be taken may have been; the lease sends it
-    /// again as the same write, which is done once.
-    #[error("the store did not answer: check the network, the endpoint and the store's health")]
+    /// The store did not answer in time, or answered that it failed (the source is a
+    /// [`StoreFailure`](crate::StoreFailure) then). What was to be taken may have been; the lease
+    /// sends it again as the same write, which is done once.
+    #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The correction makes no sense.
     #[error(transparent)]

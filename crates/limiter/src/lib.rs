@@ -100,7 +100,7 @@
 //! | [`LimitExceeded`] | a limit is short; `retry_after` is exact | 429 |
 //! | [`NeverAdmissible`] | more than a full bucket holds: waiting does not help | 400 |
 //! | `Contended` | other writers or throttling until attempts ran out | 503 |
-//! | `Unavailable` | no answer in time, and [`OnUnavailable`] does not grant without one | 503 |
+//! | `Unavailable` | no answer in time, or the store failed, and [`OnUnavailable`] does not grant without one | 503 |
 //! | [`InvalidRequest`] | the program is wrong, names more limits than a bucket holds, or a client's name is illegal | 500, 400 |
 //! | `Setup` | permissions, the table or an item must be repaired | 500 |
 //!
@@ -118,7 +118,8 @@
 //!
 //! # When the store is away
 //!
-//! A store that does not answer is away, and then [`OnUnavailable`] decides:
+//! A store is away that does not answer, or answers that it failed (HTTP 5xx). Then [`OnUnavailable`]
+//! decides:
 //!
 //! | | an acquire | for whom |
 //! |---|---|---|
@@ -150,8 +151,9 @@
 //! all are: within a second of the store's return. An outage is logged when it is found and when it
 //! is over, and always [counted](Counters).
 //!
-//! Whatever the store says is an answer, and an error under every setting: limits that are short,
-//! contention, throttling (`Contended` at the deadline), a missing permission or table (`Setup`).
+//! Whatever else the store says is an answer, and an error under every setting: limits that are
+//! short, contention, throttling (`Contended` at the deadline), a missing permission or table, a
+//! refusal for an unknown reason (`Setup`).
 //!
 //! # What it costs
 //!
@@ -236,8 +238,8 @@ pub use memory::MemoryTable;
 pub use request::{AcquireRequest, PeekRequest};
 pub use store::{Adjusted, Cascade, Correction, Grant, Part, Request, Store};
 pub use table::{
-    Cancelled, Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError,
-    Written,
+    Cancelled, Consistency, ReadItems, SetupError, StoreFailure, Table, TogetherError, Trouble,
+    WriteError, Written,
 };
 
 pub use unavailable::{Breaker, Cause, Degraded, OnUnavailable};

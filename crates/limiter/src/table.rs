@@ -104,14 +104,25 @@ pub enum Trouble {
     /// The table has no capacity for this now; nothing was done.
     #[error("the table is throttled")]
     Throttled(#[source] BoxError),
-    /// No answer came, or none that says whether it was done.
-    #[error("the table does not answer")]
+    /// No answer came, or none that says whether it was done: the source is a [`StoreFailure`]
+    /// where the table answered that it failed.
+    #[error("the table does not answer, or failed")]
     Away(#[source] BoxError),
     /// The caller may not, there is no such table, or the request is not acceptable: the same in a
     /// moment.
     #[error(transparent)]
     Setup(#[from] SetupError),
 }
+
+/// The store answered that it failed: an HTTP status of 5xx (but for 501) of DynamoDB, an error of
+/// Redis that says it cannot serve anybody, such as `LOADING` or `MISCONF`. The request may have been
+/// done. The source is what the store said.
+///
+/// It is the source of [`AcquireError::Unavailable`](crate::AcquireError::Unavailable) and
+/// [`AdjustError::Unavailable`](crate::AdjustError::Unavailable) then.
+#[derive(Debug, thiserror::Error)]
+#[error("the store answered that it failed")]
+pub struct StoreFailure(#[source] pub(crate) BoxError);
 
 /// What a person must repair before the table can be used.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,9 @@
 //! Why DynamoDB did not do what it was asked, sorted by what can be done about it.
 
+use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::CancellationReason;
+use sluicegate_core::ErrorClass;
 
 /// A refused write.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,14 +23,14 @@ pub(crate) enum Refusal {
 impl Refusal {
     /// Sorts an error. A lost reply is transient: every write of the processor is guarded, so
     /// repeating one that landed changes nothing.
-    pub(crate) fn of<E, R>(error: &SdkError<E, R>) -> Self
+    pub(crate) fn of<E>(error: &SdkError<E, HttpResponse>) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
-        R: std::fmt::Debug,
     {
         let reason = explain(error);
-        if let Some(code) = error.code() {
-            return Self::of_code(code, reason);
+        let status = error.raw_response().map_or(0, |answer| answer.status().as_u16());
+        if let Some(class) = ErrorClass::of_answer(error.code(), status) {
+            return Self::of_class(class, reason);
         }
         match error {
             // No credentials, no such endpoint: the same in a moment.
@@ -42,34 +44,26 @@ impl Refusal {
         }
     }
 
-    /// Sorts an error code of DynamoDB, or the code of a cancelled transaction's item.
-    pub(crate) fn of_code(code: &str, reason: String) -> Self {
-        match code {
-            "ValidationException"
-            | "ValidationError"
-            | "ItemCollectionSizeLimitExceededException" => Self::Invalid(reason),
-            "AccessDeniedException"
-            | "ResourceNotFoundException"
-            | "UnrecognizedClientException"
-            | "IncompleteSignatureException"
-            | "InvalidSignatureException"
-            | "MissingAuthenticationTokenException"
-            | "ExpiredTokenException"
-            | "InvalidClientTokenId" => Self::Setup(reason),
-            // What DynamoDB answers with a status of 500 or 503.
-            "InternalServerError" | "InternalFailure" | "ServiceUnavailable" => {
-                Self::Transient { reason, maybe_done: true }
+    /// An unknown refusal is left to a person and a later delivery: it says nothing of the record.
+    const fn of_class(class: ErrorClass, reason: String) -> Self {
+        match class {
+            ErrorClass::Invalid => Self::Invalid(reason),
+            ErrorClass::NoTable | ErrorClass::Denied | ErrorClass::Refused => Self::Setup(reason),
+            ErrorClass::Failed => Self::Transient { reason, maybe_done: true },
+            ErrorClass::Conflict | ErrorClass::Throttled => {
+                Self::Transient { reason, maybe_done: false }
             }
-            _ => Self::Transient { reason, maybe_done: false },
         }
     }
 
     /// Sorts why a transaction was cancelled: by the first of its items that was in the way.
     pub(crate) fn of_reasons(reasons: &[CancellationReason]) -> Self {
         let told = reasons.iter().find(|reason| reason.code() != Some("None"));
-        let code = told.and_then(CancellationReason::code).unwrap_or("TransactionCanceled");
+        // Cancelled for no reason: as good as another writer in the way.
+        let code = told.and_then(CancellationReason::code).unwrap_or("TransactionConflict");
         let message = told.and_then(CancellationReason::message).unwrap_or_default();
-        Self::of_code(code, format!("{code}: {}", one_line(message, REASON_CHARS)))
+        let reason = format!("{code}: {}", one_line(message, REASON_CHARS));
+        Self::of_class(ErrorClass::of_reason(code), reason)
     }
 
     /// An answer of 200 that does not say what was asked for, the consumed capacity: it may come from
@@ -159,6 +153,9 @@ const fn is_unseen(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_dynamodb::error::ErrorMetadata;
+    use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+
     use super::*;
 
     #[test]
@@ -171,9 +168,14 @@ mod tests {
 
     #[test]
     fn a_throttled_write_did_not_happen_and_an_internal_error_may_have() {
-        let maybe_done = |code| match Refusal::of_code(code, String::new()) {
-            Refusal::Transient { maybe_done, .. } => Some(maybe_done),
-            _ => None,
+        let maybe_done = |code: &str| {
+            let metadata = ErrorMetadata::builder().code(code).build();
+            let answer = HttpResponse::new(400.try_into().unwrap(), "".into());
+            let error = SdkError::service_error(UpdateItemError::generic(metadata), answer);
+            match Refusal::of(&error) {
+                Refusal::Transient { maybe_done, .. } => Some(maybe_done),
+                Refusal::Setup(_) | Refusal::Invalid(_) => None,
+            }
         };
         assert_eq!(maybe_done("ProvisionedThroughputExceededException"), Some(false));
         assert_eq!(maybe_done("TransactionConflict"), Some(false));
@@ -181,5 +183,6 @@ mod tests {
         assert_eq!(maybe_done("ServiceUnavailable"), Some(true));
         assert_eq!(maybe_done("AccessDeniedException"), None);
         assert_eq!(maybe_done("ValidationException"), None);
+        assert_eq!(maybe_done("NobodyKnowsException"), None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, DynamoTable, SetupError};
+use sluicegate::{AcquireError, DynamoTable, OnUnavailable, SetupError, StoreFailure};
 use sluicegate_testkit::Fault;
 
 use super::{AMPLE, DEADLINE, in_time, on_every_engine, rpm};
@@ -103,6 +103,46 @@ async fn what_does_not_pass_ends() {
         on.calm();
         lease.release().await.unwrap();
         assert_eq!(on.rpm("u").await, (60, 0), "nothing was taken by any of them");
+    })
+    .await;
+}
+
+/// The store failed, which is said with its own words; any other answer admits nobody.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failure_inside_the_store_is_an_outage_and_a_refusal_is_none() {
+    on_every_engine(async |on| {
+        let denying = on.limiter().deadline(DEADLINE);
+        let allowing = denying.clone().on_unavailable(OnUnavailable::Allow);
+        ask!(denying, "u").await.unwrap();
+        ask!(denying, "u", "p").await.unwrap();
+        let internal = "com.amazonaws.dynamodb.v20120810#InternalServerError";
+        for (status, error) in [(500, internal), (503, "nobody.knows#ThisOne")] {
+            on.proxy.inject(move |_| Fault::Refuse { status, error });
+            let code = error.rsplit('#').next().unwrap();
+            let lease = in_time(async { ask!(allowing, "u").await }).await.unwrap();
+            let said = lease.degraded().unwrap().to_string();
+            assert!(said.contains("answered that it failed") && said.contains(code), "{said}");
+            let error = in_time(async { ask!(denying, "u").await }).await.unwrap_err();
+            let AcquireError::Unavailable(source) = &error else { panic!("{error:?}") };
+            assert!(source.is::<StoreFailure>(), "{source:?}");
+            let said = error.to_string();
+            assert!(said.contains("failed") && !said.contains("network"), "{said}");
+        }
+        for status in [301, 400, 404, 501] {
+            let unknown = Fault::Refuse { status, error: "nobody.knows#ThisOne" };
+            on.proxy.inject(move |_| unknown.clone());
+            let refused = in_time(async { ask!(allowing, "u").await }).await;
+            assert!(
+                matches!(refused, Err(AcquireError::Setup(SetupError::Rejected(_)))),
+                "{status}: {refused:?}"
+            );
+        }
+        on.inject("TransactWriteItems", |_| Fault::Cancel(&["None", "NobodyKnows"]));
+        let refused = in_time(async { ask!(allowing, "u", "p").await }).await;
+        assert!(
+            matches!(refused, Err(AcquireError::Setup(SetupError::Rejected(_)))),
+            "{refused:?}"
+        );
     })
     .await;
 }

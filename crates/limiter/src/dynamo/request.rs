@@ -1,8 +1,10 @@
 //! Why DynamoDB did not do what it was asked, sorted by what the caller can do about it.
 
+use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use sluicegate_core::ErrorClass;
 
-use super::trouble::EmptyAnswer;
+use super::trouble::{self, EmptyAnswer};
 use crate::BoxError;
 
 /// A request that failed. What DynamoDB said is the source.
@@ -20,7 +22,7 @@ pub enum RequestError {
         source: BoxError,
     },
 
-    /// The credentials lack a permission.
+    /// The credentials are not valid, have expired, or lack a permission.
     #[error(
         "the credentials may not {operation}; allow dynamodb:{operation} on table {table} and its indexes"
     )]
@@ -57,7 +59,18 @@ pub enum RequestError {
         source: BoxError,
     },
 
-    /// Anything else: a request that is not acceptable, a failure of DynamoDB.
+    /// DynamoDB answered that it failed inside.
+    #[error("DynamoDB failed at {operation} on table {table}; try again, or look at its health")]
+    Internal {
+        /// The API operation.
+        operation: &'static str,
+        /// Name of the table.
+        table: String,
+        /// What the SDK said.
+        source: BoxError,
+    },
+
+    /// Anything else: a request that is not acceptable, or meets another write of the same item.
     #[error("{operation} failed for table {table}")]
     Failed {
         /// The API operation.
@@ -70,26 +83,28 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// Sorts an error by its code.
-    pub(crate) fn of<E, R>(operation: &'static str, table: &str, error: SdkError<E, R>) -> Self
+    /// Sorts an error as every call on a table does.
+    pub(crate) fn of<E>(
+        operation: &'static str,
+        table: &str,
+        error: SdkError<E, HttpResponse>,
+    ) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
-        R: std::fmt::Debug + Send + Sync + 'static,
     {
         let table = table.to_owned();
-        let code = error.code().map(str::to_owned);
-        let no_answer = matches!(error, SdkError::DispatchFailure(_) | SdkError::TimeoutError(_));
+        let class = trouble::class(&error);
+        let is_sent = !matches!(error, SdkError::ConstructionFailure(_));
         let source = error.into();
-        match code.as_deref() {
-            _ if no_answer => Self::NoAnswer { operation, table, source },
-            Some("ResourceNotFoundException") => Self::MissingTable { table, source },
-            Some("AccessDeniedException") => Self::AccessDenied { operation, table, source },
-            Some(
-                "ProvisionedThroughputExceededException"
-                | "RequestLimitExceeded"
-                | "ThrottlingException",
-            ) => Self::Throttled { operation, table, source },
-            _ => Self::Failed { operation, table, source },
+        match class {
+            None if is_sent => Self::NoAnswer { operation, table, source },
+            Some(ErrorClass::NoTable) => Self::MissingTable { table, source },
+            Some(ErrorClass::Denied) => Self::AccessDenied { operation, table, source },
+            Some(ErrorClass::Throttled) => Self::Throttled { operation, table, source },
+            Some(ErrorClass::Failed) => Self::Internal { operation, table, source },
+            None | Some(ErrorClass::Conflict | ErrorClass::Invalid | ErrorClass::Refused) => {
+                Self::Failed { operation, table, source }
+            }
         }
     }
 
@@ -117,7 +132,8 @@ mod tests {
 
     fn of(code: &str) -> RequestError {
         let metadata = ErrorMetadata::builder().code(code).message("why").build();
-        let error = SdkError::service_error(QueryError::generic(metadata), ());
+        let answer = HttpResponse::new(400.try_into().unwrap(), "".into());
+        let error = SdkError::service_error(QueryError::generic(metadata), answer);
         RequestError::of("Query", "t", error)
     }
 
@@ -132,6 +148,14 @@ mod tests {
                 "AccessDeniedException",
                 "the credentials may not Query; allow dynamodb:Query on table t and its indexes",
             ),
+            (
+                "ExpiredTokenException",
+                "the credentials may not Query; allow dynamodb:Query on table t and its indexes",
+            ),
+            (
+                "InternalServerError",
+                "DynamoDB failed at Query on table t; try again, or look at its health",
+            ),
             ("ThrottlingException", "Query on table t was throttled; try again, more slowly"),
             ("ValidationException", "Query failed for table t"),
         ] {
@@ -139,7 +163,7 @@ mod tests {
             assert_eq!(error.to_string(), message);
             assert!(std::error::Error::source(&error).is_some());
         }
-        let timeout: SdkError<QueryError, ()> = SdkError::timeout_error("3 s");
+        let timeout: SdkError<QueryError, HttpResponse> = SdkError::timeout_error("3 s");
         let error = RequestError::of("Query", "t", timeout);
         assert!(matches!(error, RequestError::NoAnswer { .. }), "{error:?}");
     }

@@ -84,7 +84,7 @@ impl DynamoTable {
             },
             Some(code) => {
                 let source = reason.message().unwrap_or(code).to_owned();
-                Cancelled::Trouble(trouble::of_code(&self.name, code, source.into()))
+                Cancelled::Trouble(trouble::of_reason(&self.name, code, source.into()))
             }
         }
     }

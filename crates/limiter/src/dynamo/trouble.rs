@@ -2,9 +2,10 @@
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
+use sluicegate_core::ErrorClass;
 
 use crate::BoxError;
-use crate::table::{SetupError, Trouble, WriteError};
+use crate::table::{SetupError, StoreFailure, Trouble, WriteError};
 
 /// An answer of 200 that says nothing of what was asked for: it may come from something else than
 /// DynamoDB, so the call counts as not answered.
@@ -29,66 +30,39 @@ pub(crate) fn of<E>(table: &str, error: SdkError<E, HttpResponse>) -> Trouble
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
 {
-    let status = error.raw_response().map_or(0, |answer| answer.status().as_u16());
-    if let Some(code) = error.code() {
-        let code = code.to_owned();
-        return match of_code(table, &code, error.into()) {
-            Trouble::Away(source) => of_status(status, source),
-            trouble => trouble,
-        };
-    }
-    match &error {
+    match (class(&error), &error) {
+        (Some(class), _) => of_class(table, class, error.into()),
         // No credentials, no region: the same in a moment.
-        SdkError::ConstructionFailure(_) => SetupError::Rejected(error.into()).into(),
-        SdkError::DispatchFailure(failure)
+        (None, SdkError::ConstructionFailure(_)) => SetupError::Rejected(error.into()).into(),
+        (None, SdkError::DispatchFailure(failure))
             if failure.is_user() || (failure.is_other() && failure.as_other().is_none()) =>
         {
             SetupError::Rejected(error.into()).into()
         }
-        _ => of_status(status, error.into()),
+        (None, _) => Trouble::Away(error.into()),
     }
 }
 
-const REQUEST_TIMEOUT: u16 = 408;
-const TOO_MANY_REQUESTS: u16 = 429;
-
-/// Sorts what nobody has a name for. Who answers with 4xx is there, and takes the caller to be wrong:
-/// that must not pass for an outage, in which everything is admitted.
-fn of_status(status: u16, source: BoxError) -> Trouble {
-    match status {
-        REQUEST_TIMEOUT => Trouble::Away(source),
-        TOO_MANY_REQUESTS => Trouble::Throttled(source),
-        400..500 => SetupError::Rejected(source).into(),
-        _ => Trouble::Away(source),
-    }
+/// Sorts the code of one item of a cancelled transaction.
+pub(crate) fn of_reason(table: &str, code: &str, source: BoxError) -> Trouble {
+    of_class(table, ErrorClass::of_reason(code), source)
 }
 
-/// Sorts an error code of DynamoDB, or the code of one item of a cancelled transaction.
-pub(crate) fn of_code(table: &str, code: &str, source: BoxError) -> Trouble {
-    match code {
-        "TransactionConflict"
-        | "TransactionConflictException"
-        | "TransactionInProgressException" => Trouble::Conflict,
-        "ProvisionedThroughputExceededException"
-        | "ProvisionedThroughputExceeded"
-        | "ThrottlingException"
-        | "ThrottlingError"
-        | "Throttling"
-        | "RequestLimitExceeded" => Trouble::Throttled(source),
-        "ResourceNotFoundException" => SetupError::NoTable(table.to_owned()).into(),
-        "AccessDeniedException"
-        | "AccessDenied"
-        | "UnrecognizedClientException"
-        | "IncompleteSignatureException"
-        | "InvalidSignatureException"
-        | "MissingAuthenticationTokenException"
-        | "MissingAuthenticationToken"
-        | "ExpiredTokenException"
-        | "InvalidClientTokenId" => SetupError::Denied(source).into(),
-        "ValidationException"
-        | "ValidationError"
-        | "IdempotentParameterMismatchException"
-        | "ItemCollectionSizeLimitExceededException" => SetupError::Rejected(source).into(),
-        _ => Trouble::Away(source),
+/// `None`: there is no answer.
+pub(super) fn class<E: ProvideErrorMetadata>(
+    error: &SdkError<E, HttpResponse>,
+) -> Option<ErrorClass> {
+    let status = error.raw_response().map_or(0, |answer| answer.status().as_u16());
+    ErrorClass::of_answer(error.code(), status)
+}
+
+fn of_class(table: &str, class: ErrorClass, source: BoxError) -> Trouble {
+    match class {
+        ErrorClass::Conflict => Trouble::Conflict,
+        ErrorClass::Throttled => Trouble::Throttled(source),
+        ErrorClass::NoTable => SetupError::NoTable(table.to_owned()).into(),
+        ErrorClass::Denied => SetupError::Denied(source).into(),
+        ErrorClass::Invalid | ErrorClass::Refused => SetupError::Rejected(source).into(),
+        ErrorClass::Failed => Trouble::Away(StoreFailure(source).into()),
     }
 }

@@ -4,7 +4,7 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 use sluicegate_core::ItemError;
 
 use crate::BoxError;
-use crate::table::{SetupError, Trouble};
+use crate::table::{SetupError, StoreFailure, Trouble};
 
 /// Begins the error of a script that met a hash which is no bucket.
 const BROKEN: &str = "BROKEN";
@@ -17,9 +17,7 @@ pub(super) fn of(error: RedisError) -> Trouble {
     match error.kind() {
         ErrorKind::Server(Moved | Ask | TryAgain) => Trouble::Conflict,
         // A server that starts, or a failover under way.
-        ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly) => {
-            Trouble::Away(error.into())
-        }
+        ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly) => failed(error),
         ErrorKind::Server(NoPerm) | ErrorKind::AuthenticationFailed => {
             SetupError::Denied(error.into()).into()
         }
@@ -60,8 +58,9 @@ fn of_code(error: RedisError) -> Trouble {
     };
     match error.code() {
         Some("NOAUTH" | "WRONGPASS") => SetupError::Denied(error.into()).into(),
-        // It cannot save a write, has too few replicas to keep it, or has become a replica.
-        Some("MISCONF" | "NOREPLICAS" | "READONLY") => Trouble::Away(error.into()),
+        // It cannot save a write, has no memory or too few replicas to keep it, or has become a
+        // replica: it serves nobody.
+        Some("MISCONF" | "OOM" | "NOREPLICAS" | "READONLY") => failed(error),
         // A script of somebody else takes its time.
         Some("BUSY") => Trouble::Throttled(error.into()),
         Some("WRONGTYPE") => broken("this name", "the value", "a hash"),
@@ -75,6 +74,10 @@ fn of_code(error: RedisError) -> Trouble {
     }
 }
 
+fn failed(error: RedisError) -> Trouble {
+    Trouble::Away(StoreFailure(error.into()).into())
+}
+
 /// An answer that none of the scripts gives.
 pub(super) fn odd(answer: BoxError) -> Trouble {
     SetupError::Rejected(answer).into()
@@ -83,15 +86,26 @@ pub(super) fn odd(answer: BoxError) -> Trouble {
 /// Whether a call that ended so may have been done all the same.
 pub(super) fn leaves_in_doubt(trouble: &Trouble) -> bool {
     let Trouble::Away(source) = trouble else { return false };
-    source.downcast_ref::<RedisError>().is_none_or(|error| {
-        let is_answer = matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension);
-        !is_answer && !error.is_connection_refusal()
-    })
+    // A script that answers with an error has written nothing.
+    !source.is::<StoreFailure>()
+        && source.downcast_ref::<RedisError>().is_none_or(|error| !error.is_connection_refusal())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_serves_nobody_has_failed_and_done_nothing() {
+        for code in ["MISCONF", "NOREPLICAS", "OOM", "READONLY"] {
+            let trouble = of(make_extension_error(code.to_owned(), Some("why".to_owned())));
+            assert!(!leaves_in_doubt(&trouble), "{trouble:?}");
+            let Trouble::Away(source) = trouble else { panic!("{code}: {trouble:?}") };
+            assert!(source.is::<StoreFailure>(), "{source:?}");
+        }
+        let other = of(make_extension_error("ELSE".to_owned(), None));
+        assert!(matches!(other, Trouble::Setup(SetupError::Rejected(_))), "{other:?}");
+    }
 
     fn said(detail: &str) -> Trouble {
         of(make_extension_error("ERR".to_owned(), Some(detail.to_owned())))

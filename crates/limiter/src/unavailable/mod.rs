@@ -22,14 +22,14 @@ use self::local::Local;
 pub use self::breaker::Breaker;
 pub(crate) use self::call::Granted;
 
-/// What an acquire comes to while the store is away: it does not answer by the deadline, or has not
-/// answered for a while and is not asked.
+/// What an acquire comes to while the store is away: it does not answer by the deadline, it answers
+/// that it failed (HTTP 5xx), or has done so for a while and is not asked.
 ///
 /// A [`LeasedLimiter`](crate::LeasedLimiter) first hands out what it holds.
 ///
-/// A store that answers is not away, whatever it says: a limit that is short, contention and
-/// throttling, a missing permission or table are errors under every setting. Else a permission that
-/// is missing would admit everything for ever.
+/// Any other answer is an error under every setting: a limit that is short, contention and
+/// throttling, a missing permission or table, a refusal for an unknown reason. Otherwise a missing
+/// permission would fail open permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnUnavailable {
     /// It is granted, and nothing is counted: traffic matters more than its limits.
@@ -63,7 +63,8 @@ pub struct Degraded {
 /// Why the store did not decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// It did not answer by the deadline of this very call; what was met instead.
+    /// It did not answer by the deadline of this very call, or answered that it failed; what was met
+    /// instead.
     Unanswered(Arc<str>),
     /// It was not asked, because others were not answered.
     NotAsked {

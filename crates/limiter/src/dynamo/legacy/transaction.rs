@@ -66,7 +66,7 @@ impl DynamoTable {
         let reason = reasons.iter().find(|reason| !matches!(reason.code(), None | Some("None")));
         let code = reason.and_then(CancellationReason::code).unwrap_or("TransactionConflict");
         let message = reason.and_then(CancellationReason::message).unwrap_or(code);
-        Err(trouble::of_code(&self.name, code, message.into()))
+        Err(trouble::of_reason(&self.name, code, message.into()))
     }
 
     fn put_part(&self, conversion: &Conversion) -> Result<TransactWriteItem, Trouble> {
