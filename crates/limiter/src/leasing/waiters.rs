@@ -16,7 +16,7 @@ use crate::error::AcquireError;
 use crate::lessor::Lessor;
 
 /// Requests that wait for one bucket; a kilobyte each.
-pub(super) const WAITERS_MAX: usize = 16_384;
+pub(super) const WAITERS_MAX: usize = 131_072;
 
 type Answer = Result<Spent, AcquireError>;
 
