@@ -102,7 +102,7 @@ async fn gone_before_the_correction<E: Engine>(table: E) {
         let stored = table.image(&id).await.unwrap();
         let tpm = stored.limits[&name("tpm")];
         assert_eq!(tpm.tokens.get(), 1_000_000 - by.max(0) * 1_000);
-        assert_eq!(tpm.consumed.get(), by * 1_000);
+        assert_eq!(tpm.consumed.get(), i128::from(by) * 1_000);
         assert_eq!(stored.limits[&name("rpm")].tokens.get(), 10_000);
         // It works as any other.
         assert_eq!(ask().await.unwrap().cost().attempts, 1);
@@ -120,8 +120,8 @@ async fn the_trace<T: Shared>(table: T) {
     let id = bucket("user-123", "gpt-4");
     let limit = Limit::per_minute("rpm", 100);
     let (rpm, rule) = limit.check().unwrap();
-    let stands =
-        Bucket { rule, tokens: Millitokens::from_tokens(90).unwrap(), consumed: Millitokens::ZERO };
+    let tokens = Millitokens::from_tokens(90).unwrap();
+    let stands = Bucket { rule, tokens, consumed: Millitokens::ZERO.into() };
     let image = CompositeBucket {
         entity: id.entity.clone(),
         resource: id.resource.clone(),
@@ -174,7 +174,7 @@ async fn foreign<T: Shared>(table: T) {
             Bucket {
                 rule,
                 tokens: Millitokens::from_tokens(5).unwrap(),
-                consumed: Millitokens::from_tokens(5).unwrap(),
+                consumed: Millitokens::from_tokens(5).unwrap().into(),
             },
         )]
         .into(),

@@ -28,7 +28,7 @@ fn all<L>(request: AcquireRequest<L>) -> AcquireRequest<L> {
     (0..LIMITS_MAX).fold(request, |request, n| request.consume(name(n), 1))
 }
 
-async fn consumed<T: Shared>(table: &T, entity: &str) -> Vec<i64> {
+async fn consumed<T: Shared>(table: &T, entity: &str) -> Vec<i128> {
     let stored = table.stored(&bucket(entity, "r")).await.unwrap();
     stored.limits.values().map(|limit| limit.consumed.get() / 1_000).collect()
 }

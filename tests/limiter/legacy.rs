@@ -54,7 +54,7 @@ async fn left(table: &DynamoTable) -> usize {
 #[track_caller]
 fn figures(stored: &Option<CompositeBucket>, limit: &str) -> (i64, i64) {
     let bucket = stored.as_ref().expect("a composite bucket").limits[&name(limit)];
-    (bucket.tokens.get(), bucket.consumed.get())
+    (bucket.tokens.get(), i64::try_from(bucket.consumed.get()).unwrap())
 }
 
 async fn on_every_engine(suite: impl AsyncFn(&RunningEngine, DynamoTable)) {

@@ -17,6 +17,7 @@ mod costs;
 mod costs_shared;
 mod crowded;
 mod doubt;
+mod extremes;
 mod faults;
 mod intercept;
 mod leased;

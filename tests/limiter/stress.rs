@@ -78,7 +78,7 @@ async fn replay(engine: &RunningEngine, table: &DynamoTable, totals: Totals) {
     let stored = table.stored(&bucket("shared", "r")).await.unwrap();
     assert_eq!(images.last(), Some(&stored), "the stream is complete");
     let net = 1_000 * (totals.granted - totals.returned);
-    assert_eq!(stored.limits[&limit].consumed.get(), net, "{totals:?}");
+    assert_eq!(stored.limits[&limit].consumed.get(), i128::from(net), "{totals:?}");
 
     // Every write was decided at its image's refill time or up to an interval later.
     let interval = i64::from(ClaimInterval::default().0);
@@ -88,11 +88,11 @@ async fn replay(engine: &RunningEngine, table: &DynamoTable, totals: Totals) {
         let limit = image.limits[&limit];
         assert!(limit.tokens.get() >= 0, "record {n}: {limit:?}");
         let refill = limit.rule.refill();
-        lowest = lowest.min(i128::from(before) - refill.accrued(image.refilled_at));
+        lowest = lowest.min(before - refill.accrued(image.refilled_at));
         before = limit.consumed.get();
         let until = at(image.refilled_at.get() + interval);
         let most = lowest + i128::from(limit.rule.burst().get()) + refill.accrued(until);
-        assert!(i128::from(before) <= most, "record {n}: {before} of at most {most}");
+        assert!(before <= most, "record {n}: {before} of at most {most}");
     }
     println!("{:?}: {totals:?}, {} records replayed", engine.kind(), images.len());
 }

@@ -7,7 +7,7 @@
 use crate::decide::new_item;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::standing::View;
-use crate::take::{NOTHING, Take, normal, retry, taken};
+use crate::take::{self, Take, normal, retry, taken};
 use crate::{
     Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis, LimitName,
     Millitokens, Presume, RequestId, expiry,
@@ -85,25 +85,54 @@ pub fn adjust(image: Option<&CompositeBucket>, adjust: Adjust<'_>, now: EpochMil
         return Adjustment::Landed;
     }
     let takes = amounts.values().any(|amount| *amount > Millitokens::ZERO);
+    let fitting = fitting(image, &amounts);
     let plan = if takes && adjust.force == Force::No {
-        guarded(image, &amounts, adjust, now)
+        guarded(image, (&fitting, &amounts), adjust, now)
     } else {
-        unguarded(&amounts, adjust.id)
+        unguarded((&fitting, &amounts), adjust.id)
     };
     Adjustment::Write { plan, dropped }
 }
 
-/// As an acquire would take, whatever the balance.
+/// What of a correction moves the balances: each stays within the range of [`Millitokens`]. All of
+/// it is counted.
+fn fitting(image: &CompositeBucket, amounts: &Amounts) -> Amounts {
+    let fit = |(limit, amount): (&LimitName, &Millitokens)| {
+        let tokens = image.limits.get(limit).map_or(0, |bucket| bucket.tokens.get());
+        let after = Millitokens::saturating(i128::from(tokens) - i128::from(amount.get()));
+        let fitting = Millitokens::saturating(i128::from(tokens) - i128::from(after.get()));
+        (limit.clone(), fitting)
+    };
+    amounts.iter().map(fit).collect()
+}
+
+/// The balance leaves room for what is taken, or given back where that is negative. It is there:
+/// an ADD to a limit that the item lacks would leave a stump that no path can use.
+pub(crate) fn has_room(limit: &LimitName, amount: Millitokens) -> Condition {
+    if amount > Millitokens::ZERO {
+        Condition::AtLeast(limit.clone(), Millitokens::MIN.get() + amount.get())
+    } else {
+        Condition::AtMost(limit.clone(), Millitokens::MAX.get() + amount.get())
+    }
+}
+
+/// As an acquire would take, whatever the balance; what is given back of other limits goes through
+/// the cap.
 fn guarded(
     image: &CompositeBucket,
-    amounts: &Amounts,
+    (amounts, counted): (&Amounts, &Amounts),
     adjust: Adjust<'_>,
     now: EpochMillis,
 ) -> WritePlan {
+    let (mut debits, mut refunds) = (Amounts::new(), Amounts::new());
+    for (limit, amount) in amounts {
+        let of = if *amount > Millitokens::ZERO { &mut debits } else { &mut refunds };
+        of.insert(limit.clone(), Millitokens::saturating(i128::from(amount.get()).abs()));
+    }
     let take = Take {
-        amounts,
-        returned: &NOTHING,
-        counted: amounts,
+        amounts: &debits,
+        returned: &refunds,
+        counted,
         floors: false,
         id: Some(adjust.id),
         interval: adjust.interval,
@@ -112,21 +141,20 @@ fn guarded(
     let unchanged = Default::default();
     let view = View { image, differences: &unchanged, now };
     let mut plan = retry(&view, &take, adjust.presume).unwrap_or_else(|| normal(&view, &take));
-    // An ADD to what is not there would leave a stump that no path can use.
-    plan.conditions.extend(amounts.keys().cloned().map(Condition::Has));
+    plan.conditions.extend(amounts.iter().map(|(limit, amount)| has_room(limit, *amount)));
     plan
 }
 
 /// Adds, on condition that there is something to add to.
-fn unguarded(amounts: &Amounts, id: &RequestId) -> WritePlan {
+fn unguarded((amounts, counted): (&Amounts, &Amounts), id: &RequestId) -> WritePlan {
     let mut plan = WritePlan {
         path: WritePath::Adjust,
         changes: vec![Change::Remember(id.clone())],
         conditions: vec![Condition::Unseen(id.clone())],
     };
     for (limit, amount) in amounts {
-        plan.conditions.push(Condition::Has(limit.clone()));
-        plan.changes.push(taken(limit, 0, *amount, *amount));
+        plan.conditions.push(has_room(limit, *amount));
+        plan.changes.push(taken(limit, 0, *amount, take::amount(counted, limit)));
     }
     plan
 }

@@ -28,10 +28,9 @@ impl CompositeBucket {
         }
         for (limit, amount) in amounts {
             if let Some(bucket) = self.limits.get_mut(limit) {
-                let amount = i128::from(amount.get());
-                let (tokens, consumed) = (bucket.tokens.get(), bucket.consumed.get());
-                bucket.tokens = Millitokens::saturating(i128::from(tokens) - amount);
-                bucket.consumed = Millitokens::saturating(i128::from(consumed) + amount);
+                let tokens = i128::from(bucket.tokens.get()) - i128::from(amount.get());
+                bucket.tokens = Millitokens::saturating(tokens);
+                bucket.consumed = bucket.consumed.plus(amount.get());
             }
         }
         true
@@ -44,8 +43,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        Acquire, Bucket, ClaimInterval, Configuration, Decision, EntityId, LimitName, Presume,
-        Refill, RequestId, Resource, Rule, Rules, RulesHash, decide,
+        Acquire, Bucket, ClaimInterval, Configuration, Decision, EntityId, LimitName,
+        MillitokenSum, Presume, Refill, RequestId, Resource, Rule, Rules, RulesHash, decide,
     };
 
     const T0: i64 = 1_769_608_800_000;
@@ -68,7 +67,8 @@ mod tests {
         let name = |n| LimitName::new(format!("l{n}")).unwrap();
         let limits: Vec<_> = (0..).map(name).zip(limits).collect();
         let rules: Rules = limits.iter().map(|(limit, (rule, _))| (limit.clone(), *rule)).collect();
-        let bucket = |rule, tokens| Bucket { rule, tokens: milli(tokens), consumed: milli(7) };
+        let bucket =
+            |rule, tokens| Bucket { rule, tokens: milli(tokens), consumed: milli(7).into() };
         CompositeBucket {
             entity: EntityId::new("u").unwrap(),
             resource: Resource::new("r").unwrap(),
@@ -82,7 +82,7 @@ mod tests {
     }
 
     /// What is there of every limit, and what was consumed.
-    fn worth(image: &CompositeBucket, now: EpochMillis) -> Vec<(Millitokens, Millitokens)> {
+    fn worth(image: &CompositeBucket, now: EpochMillis) -> Vec<(Millitokens, MillitokenSum)> {
         let of = |bucket: &Bucket| {
             (bucket.rule.effective(bucket.tokens, image.refilled_at, now), bucket.consumed)
         };

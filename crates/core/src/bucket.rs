@@ -9,8 +9,8 @@ use serde_dynamo::{AttributeValue, Item};
 
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
-    BucketId, EntityId, EpochMillis, LimitName, Millitokens, NameError, OutOfRange, RequestId,
-    Resource, Rule, RulesHash,
+    BucketId, EntityId, EpochMillis, LimitName, MillitokenSum, Millitokens, NameError, OutOfRange,
+    RequestId, Resource, Rule, RulesHash,
 };
 
 mod read;
@@ -26,7 +26,7 @@ pub struct Bucket {
     /// The balance at the last refill claim less what was consumed since; negative for a debt.
     pub tokens: Millitokens,
     /// Everything consumed less everything returned since the item was created.
-    pub consumed: Millitokens,
+    pub consumed: MillitokenSum,
 }
 
 /// All buckets of one entity and one resource.
@@ -163,19 +163,20 @@ impl CompositeBucket {
 }
 
 impl Bucket {
-    const fn field(&self, field: BucketField) -> i64 {
-        match field {
+    fn field(&self, field: BucketField) -> i128 {
+        let number = match field {
             BucketField::Tokens => self.tokens.get(),
             BucketField::Capacity => self.rule.capacity().get(),
             BucketField::Burst => self.rule.burst().get(),
             BucketField::RefillAmount => self.rule.refill().amount().get(),
             BucketField::RefillPeriod => self.rule.refill().period_ms(),
-            BucketField::Consumed => self.consumed.get(),
-        }
+            BucketField::Consumed => return self.consumed.get(),
+        };
+        number.into()
     }
 }
 
-fn number(value: i64) -> AttributeValue {
+fn number(value: impl ToString) -> AttributeValue {
     AttributeValue::N(value.to_string())
 }
 
@@ -211,15 +212,16 @@ mod tests {
 
     fn bucket() -> impl Strategy<Value = Bucket> {
         let any = Millitokens::MIN.get()..=Millitokens::MAX.get();
+        let sum = MillitokenSum::MIN.get()..=MillitokenSum::MAX.get();
         let positive = 0..=Millitokens::MAX.get();
-        (any.clone(), any, positive.clone(), positive.clone(), positive, 1..=Refill::MAX_PERIOD_MS)
+        (any, sum, positive.clone(), positive.clone(), positive, 1..=Refill::MAX_PERIOD_MS)
             .prop_map(|(tokens, consumed, capacity, burst, amount, period_ms)| {
                 let milli = |n| Millitokens::new(n).unwrap();
                 let refill = Refill::new(milli(amount), period_ms).unwrap();
                 Bucket {
                     rule: Rule::with_burst(milli(capacity), milli(burst), refill).unwrap(),
                     tokens: milli(tokens),
-                    consumed: milli(consumed),
+                    consumed: MillitokenSum::new(consumed).unwrap(),
                 }
             })
     }

@@ -19,7 +19,8 @@ fn epoch(millis: i64) -> Option<EpochMillis> {
 }
 
 fn item(limits: &[(&str, i64)], config_epoch: Option<EpochMillis>) -> CompositeBucket {
-    let bucket = |rule: Rule| Bucket { rule, tokens: rule.burst(), consumed: Millitokens::ZERO };
+    let bucket =
+        |rule: Rule| Bucket { rule, tokens: rule.burst(), consumed: Millitokens::ZERO.into() };
     let limits = rules(limits);
     CompositeBucket {
         entity: EntityId::new("u").unwrap(),

@@ -27,7 +27,7 @@ fn rule(burst: i64, amount: i64, period_ms: i64) -> Rule {
 }
 
 fn item(limits: &[(&str, Rule, i64)]) -> CompositeBucket {
-    let bucket = |rule, tokens| Bucket { rule, tokens: milli(tokens), consumed: milli(0) };
+    let bucket = |rule, tokens| Bucket { rule, tokens: milli(tokens), consumed: milli(0).into() };
     let rules = limits.iter().map(|(limit, rule, _)| (name(limit), *rule)).collect::<Rules>();
     CompositeBucket {
         entity: EntityId::new("u").unwrap(),
@@ -177,7 +177,7 @@ fn a_debt_on_one_limit_does_not_refuse_another() {
     item.limits.get_mut(&name("slow")).unwrap().tokens = milli(-90_000);
     for millis in [0, 50, 200] {
         let after = acquire(&item, &asks(&[("fast", 20_000)]), at(T0 + millis));
-        assert_eq!(after.limits[&name("slow")].consumed, milli(0), "after {millis} ms");
+        assert_eq!(after.limits[&name("slow")].consumed, milli(0).into(), "after {millis} ms");
     }
     let both = decide_on(&item, &asks(&[("fast", 1), ("slow", 1)]), at(T0 + 200));
     assert!(matches!(both, Decision::Short(_)), "{both:?}");
@@ -203,7 +203,7 @@ fn two_writers_add_a_limit_at_once() {
     assert_eq!(second.apply(Some(&after)), None, "the limit is there by now");
     let after = write(&after, 3_000).apply(Some(&after)).unwrap();
     let added = after.limits[&name("new")];
-    assert_eq!((added.tokens, added.consumed), (milli(4_000), milli(5_000)));
+    assert_eq!((added.tokens, added.consumed), (milli(4_000), milli(5_000).into()));
     // Another producer adds a limit and leaves the hash: only the limit itself tells.
     let mut foreign = before.clone();
     foreign.limits.insert(name("new"), added);
@@ -369,7 +369,7 @@ fn what_was_dropped_goes_before_others_come() {
     let Decision::Write(plan) = ask(&empty) else { panic!("then others come") };
     let after = plan.apply(Some(&empty)).unwrap();
     assert!(after.limits.keys().eq(many(50, LIMITS_MAX).keys()));
-    assert_eq!(after.limits[&name("l50")].consumed, milli(1_000));
+    assert_eq!(after.limits[&name("l50")].consumed, milli(1_000).into());
 }
 
 #[test]

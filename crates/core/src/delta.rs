@@ -6,7 +6,7 @@
 use crate::keys::{self, ItemKey};
 use crate::record::{Image, Scalar};
 use crate::{
-    BadSequenceNumber, BadStreamArn, EntityId, EpochMillis, EventName, LimitName, Millitokens,
+    BadSequenceNumber, BadStreamArn, EntityId, EpochMillis, EventName, LimitName, MillitokenSum,
     NameError, Resource, SequenceNumber, StreamLabel, StreamRecord,
 };
 
@@ -16,8 +16,8 @@ pub struct Delta {
     /// The limit.
     pub limit: LimitName,
     /// What was consumed, in millitokens; negative when more was returned. Never zero. Within
-    /// +-2 * 10^18, the difference of two counters.
-    pub consumed_milli: i64,
+    /// +-2 * 10^33, the difference of two counters.
+    pub consumed_milli: i128,
 }
 
 /// Everything that one stream record says was consumed.
@@ -173,12 +173,12 @@ fn compare(old: &Image<'_>, new: &Image<'_>) -> Result<Vec<Delta>, RecordError> 
     Ok(deltas)
 }
 
-fn counter(limit: &str, value: &Scalar<'_>, image: &'static str) -> Result<i64, RecordError> {
+fn counter(limit: &str, value: &Scalar<'_>, image: &'static str) -> Result<i128, RecordError> {
     let number = match value {
-        Scalar::Number(digits) => digits.0.parse().ok().and_then(|n| Millitokens::new(n).ok()),
+        Scalar::Number(digits) => digits.0.parse().ok().and_then(|n| MillitokenSum::new(n).ok()),
         Scalar::Other => None,
     };
-    number.map(Millitokens::get).ok_or_else(|| {
+    number.map(MillitokenSum::get).ok_or_else(|| {
         bad_number(&format!("counter of limit {:?}", crate::excerpt(limit)), value, image)
     })
 }

@@ -45,7 +45,8 @@ fn extract(record: &Value) -> Result<Option<RecordDeltas<'static>>, RecordError>
 
 fn named(record: &Value) -> Vec<(String, i64)> {
     let deltas = extract(record).unwrap().map(|r| r.deltas).unwrap_or_default();
-    deltas.into_iter().map(|d| (d.limit.to_string(), d.consumed_milli)).collect()
+    let milli = |delta: &Delta| i64::try_from(delta.consumed_milli).unwrap();
+    deltas.iter().map(|delta| (delta.limit.to_string(), milli(delta))).collect()
 }
 
 #[test]

@@ -57,7 +57,7 @@ mod tests {
     fn bucket(tokens: i64, burst: i64, amount: i64, period_ms: i64) -> Bucket {
         let milli = |amount| Millitokens::new(amount).unwrap();
         let rule = Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap();
-        Bucket { rule, tokens: milli(tokens), consumed: milli(0) }
+        Bucket { rule, tokens: milli(tokens), consumed: milli(0).into() }
     }
 
     #[test]

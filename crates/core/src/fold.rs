@@ -170,10 +170,9 @@ impl WindowUpdate {
         self.events += 1;
         for delta in &record.deltas {
             match self.consumed_milli.binary_search_by(|(limit, _)| limit.cmp(&delta.limit)) {
-                Ok(at) => self.consumed_milli[at].1 += i128::from(delta.consumed_milli),
+                Ok(at) => self.consumed_milli[at].1 += delta.consumed_milli,
                 Err(at) => {
-                    self.consumed_milli
-                        .insert(at, (delta.limit.clone(), delta.consumed_milli.into()));
+                    self.consumed_milli.insert(at, (delta.limit.clone(), delta.consumed_milli));
                 }
             }
         }
@@ -189,7 +188,7 @@ mod tests {
         entity: &str,
         sequence: u64,
         at: i64,
-        deltas: &[(&str, i64)],
+        deltas: &[(&str, i128)],
     ) -> RecordDeltas<'static> {
         RecordDeltas {
             json: "",
@@ -276,10 +275,10 @@ mod tests {
 
     #[test]
     fn sums_do_not_overflow() {
-        let most = 2 * crate::Millitokens::MAX.get();
-        let batch = (1..=100).map(|n| record("a", n, 0, &[("rpm", most)])).collect();
+        let most = 2 * crate::MillitokenSum::MAX.get();
+        let batch = (1..=10_000).map(|n| record("a", n, 0, &[("rpm", most)])).collect();
         let folded = fold(batch, &WindowKind::Hour.into());
         let update = folded.windows[0].after(None).unwrap();
-        assert_eq!(update.consumed_milli[0].1, 100 * i128::from(most));
+        assert_eq!(update.consumed_milli[0].1, 10_000 * most);
     }
 }

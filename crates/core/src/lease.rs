@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::adjust::Adjustment;
+use crate::adjust::{Adjustment, has_room};
 use crate::decide::{Acquire, Decision, decide_settling, new_item};
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::standing::{View, standings_after};
+use crate::take::amount;
 use crate::{
     Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
     RequestId, Wait,
@@ -121,12 +122,15 @@ pub fn settle(image: Option<&CompositeBucket>, settle: Settle<'_>, now: EpochMil
         conditions: vec![Condition::Unseen(id.clone())],
     };
     for limit in there {
-        let of = |amounts: &Amounts| amounts.get(limit).map_or(0, |amount| amount.get());
-        plan.conditions.push(Condition::Has(limit.clone()));
+        let returned = amount(&settlement.returned, limit).get();
+        let tokens = image.limits.get(limit).map_or(0, |bucket| bucket.tokens.get());
+        // What does not fit under the largest burst that there can be.
+        let returned = returned.min(Millitokens::MAX.get() - tokens);
+        plan.conditions.push(has_room(limit, Millitokens::saturating(-i128::from(returned))));
         plan.changes.push(Change::Add {
             limit: limit.clone(),
-            tokens: of(&settlement.returned),
-            consumed: of(&settlement.counted),
+            tokens: returned,
+            consumed: amount(&settlement.counted, limit).get(),
         });
     }
     Adjustment::Write { plan, dropped }

@@ -202,7 +202,7 @@ fn a_transaction_has_room_for_99_limits() {
 }
 
 /// A stream record in JSON; `images` are those of the item before and after.
-fn deltas_of(event: &str, sk: &str, images: &str) -> Vec<(String, i64)> {
+fn deltas_of(event: &str, sk: &str, images: &str) -> Vec<(String, i128)> {
     let json = format!(
         r##"{{"eventName":"{event}","dynamodb":{{"ApproximateCreationDateTime":1769608800,
         "Keys":{{"PK":{{"S":"ENTITY#u"}},"SK":{{"S":"{sk}"}}}},
@@ -273,7 +273,7 @@ proptest! {
         for (limit, before) in &legacy.limits {
             let bucket = after.limits[limit];
             prop_assert_eq!(bucket.rule, before.rule);
-            prop_assert_eq!(bucket.consumed, before.consumed.unwrap_or_default());
+            prop_assert_eq!(bucket.consumed, before.consumed.unwrap_or_default().into());
             let worth = bucket.rule.effective(bucket.tokens, after.refilled_at, now);
             // The arithmetic of the older producers: elapsed time by rate, rounded down.
             let refill = before.rule.refill();

@@ -70,7 +70,7 @@ pub use legacy::{
 };
 pub use names::{EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
-pub use quantity::{EpochMillis, Millitokens, OutOfRange};
+pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange};
 pub use quarantined::{QuarantineEntry, QuarantineState};
 pub use record::{EventName, Image, StreamRecord};
 pub use request::{Amounts, BucketId, RequestId};

@@ -94,8 +94,6 @@ pub enum Condition {
     AtMost(LimitName, i64),
     /// The balance of a limit is exactly this.
     Exactly(LimitName, Millitokens),
-    /// The item has this limit.
-    Has(LimitName),
     /// The item does not have this limit.
     HasNot(LimitName),
     /// The item does not remember this id.
@@ -141,8 +139,9 @@ impl Change {
             Self::RefilledAt(at) => item.refilled_at = *at,
             Self::Add { limit, tokens, consumed } => {
                 let bucket = item.limits.get_mut(limit)?;
-                bucket.tokens = add(bucket.tokens, *tokens);
-                bucket.consumed = add(bucket.consumed, *consumed);
+                let sum = i128::from(bucket.tokens.get()) + i128::from(*tokens);
+                bucket.tokens = Millitokens::saturating(sum);
+                bucket.consumed = bucket.consumed.plus(*consumed);
             }
             Self::Seed(limit, bucket) => _ = item.limits.insert(limit.clone(), *bucket),
             Self::Rule(limit, rule) => item.limits.get_mut(limit)?.rule = *rule,
@@ -176,7 +175,6 @@ impl Condition {
             Self::AtLeast(limit, least) => balance(limit).is_some_and(|tokens| tokens >= *least),
             Self::AtMost(limit, most) => balance(limit).is_some_and(|tokens| tokens <= *most),
             Self::Exactly(limit, seen) => balance(limit) == Some(seen.get()),
-            Self::Has(limit) => bucket(limit).is_some(),
             Self::HasNot(limit) => bucket(limit).is_none(),
             Self::Unseen(id) => item.is_none_or(|item| !item.request_ids.contains(id)),
             Self::ExpiresBefore(at_s) => {
@@ -184,8 +182,4 @@ impl Condition {
             }
         }
     }
-}
-
-fn add(amount: Millitokens, more: i64) -> Millitokens {
-    Millitokens::saturating(i128::from(amount.get()) + i128::from(more))
 }

@@ -31,8 +31,7 @@ pub(crate) fn in_range(
 
 /// An amount in thousandths of a token, from -10^18 to 10^18 (a quadrillion tokens).
 ///
-/// At a million tokens a second a counter takes 31 years to get there. The difference of any two
-/// amounts fits an `i64`.
+/// The difference of any two amounts fits an `i64`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Millitokens(i64);
 
@@ -72,6 +71,57 @@ impl Millitokens {
     pub fn saturating(milli: i128) -> Self {
         let clamped = milli.clamp(Self::MIN.0.into(), Self::MAX.0.into());
         Self(i64::try_from(clamped).unwrap_or(Self::MAX.0))
+    }
+}
+
+/// A running sum of amounts in thousandths of a token, from -10^33 to 10^33.
+///
+/// A counter moves by one amount a write, so it takes 10^15 writes of the largest amount to leave
+/// the range. The changes of ten thousand records add up to less than the 38 digits of a DynamoDB
+/// number, and so does any sum of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct MillitokenSum(i128);
+
+impl MillitokenSum {
+    /// The largest sum, 10^33 millitokens.
+    pub const MAX: Self = Self(10_i128.pow(33));
+    /// The smallest sum, -10^33 millitokens.
+    pub const MIN: Self = Self(-Self::MAX.0);
+
+    /// Takes a sum of millitokens.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] outside -10^33..=10^33.
+    pub fn new(milli: i128) -> Result<Self, OutOfRange> {
+        let (min, max) = (Self::MIN.0, Self::MAX.0);
+        if (min..=max).contains(&milli) {
+            return Ok(Self(milli));
+        }
+        Err(OutOfRange { what: "sum of millitokens", value: milli, min, max })
+    }
+
+    /// The sum in millitokens.
+    #[must_use]
+    pub const fn get(self) -> i128 {
+        self.0
+    }
+
+    /// The sum with one more amount, in millitokens; the nearest one in the range.
+    #[must_use]
+    pub fn plus(self, milli: i64) -> Self {
+        Self((self.0 + i128::from(milli)).clamp(Self::MIN.0, Self::MAX.0))
+    }
+}
+
+impl From<Millitokens> for MillitokenSum {
+    fn from(amount: Millitokens) -> Self {
+        Self(amount.0.into())
+    }
+}
+
+impl std::fmt::Display for MillitokenSum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -123,6 +173,13 @@ mod tests {
         assert!(Millitokens::new(Millitokens::MIN.get() - 1).is_err());
         assert_eq!(Millitokens::from_tokens(1_000_000_000_000_000), Ok(Millitokens::MAX));
         assert!(Millitokens::from_tokens(i64::MAX).is_err());
+        let most = MillitokenSum::MAX;
+        assert_eq!(MillitokenSum::new(most.get()), Ok(most));
+        assert!(MillitokenSum::new(most.get() + 1).is_err());
+        assert!(MillitokenSum::new(-most.get() - 1).is_err());
+        assert_eq!((most.plus(i64::MAX), most.plus(-1).get()), (most, most.get() - 1));
+        // Ten thousand records, each from one end of the range to the other.
+        assert!(2 * most.get() * 10_000 < 10_i128.pow(38));
         assert!(EpochMillis::new(-1).is_err());
         assert_eq!(EpochMillis::new(253_402_300_799_999), Ok(EpochMillis::MAX));
         assert!(EpochMillis::new(253_402_300_800_000).is_err());

@@ -4,7 +4,8 @@ use crate::configuration::Differences;
 use crate::lease::returned_to;
 use crate::take::NOTHING;
 use crate::{
-    Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens, Rule, Wait,
+    Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, MillitokenSum, Millitokens,
+    Rule, Wait,
 };
 
 /// How one limit stands to what is asked of it.
@@ -21,7 +22,7 @@ pub struct Standing {
     /// How long until what is asked is there.
     pub wait: Wait,
     /// Everything consumed less everything returned since the bucket was made.
-    pub consumed: Millitokens,
+    pub consumed: MillitokenSum,
 }
 
 /// How every limit of an item stands, the configuration applied; what is asked of each is zero
@@ -57,7 +58,7 @@ pub(crate) fn standings_after(
 
 pub(crate) fn full(limit: &LimitName, rule: Rule, asked: Millitokens) -> Standing {
     let wait = if asked > rule.burst() { Wait::ExceedsBurst } else { Wait::None };
-    let (limit, available, consumed) = (limit.clone(), rule.burst(), Millitokens::ZERO);
+    let (limit, available, consumed) = (limit.clone(), rule.burst(), MillitokenSum::default());
     Standing { limit, rule, asked, available, wait, consumed }
 }
 

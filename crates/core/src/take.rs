@@ -170,5 +170,5 @@ pub(crate) fn amount(amounts: &Amounts, limit: &LimitName) -> Millitokens {
 pub(crate) fn new_bucket(rule: Rule, taken: Millitokens, consumed: Millitokens) -> Bucket {
     let taken = i128::from(taken.get()).max(0);
     let tokens = Millitokens::saturating(i128::from(rule.burst().get()) - taken);
-    Bucket { rule, tokens, consumed }
+    Bucket { rule, tokens, consumed: consumed.into() }
 }

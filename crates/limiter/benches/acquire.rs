@@ -56,7 +56,7 @@ fn item(count: usize, age_ms: i64) -> CompositeBucket {
         limits: rules
             .into_iter()
             .map(|(limit, rule)| {
-                (limit, Bucket { rule, tokens: milli(500_000), consumed: milli(500_000) })
+                (limit, Bucket { rule, tokens: milli(500_000), consumed: milli(500_000).into() })
             })
             .collect(),
         expires_at_s: Some(T0 / 1_000 + 180),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{EntityId, LimitName, Millitokens, NameError, Rule, Standing, Wait};
+use sluicegate_core::{
+    EntityId, LimitName, MillitokenSum, Millitokens, NameError, Rule, Standing, Wait,
+};
 
 use crate::limit::Amount;
 use crate::table::{SetupError, StoreFailure};
@@ -143,7 +145,7 @@ pub struct LimitStatus {
     /// How long until what was asked is there.
     pub wait: Wait,
     /// What was consumed of it since the bucket was made, less what was given back, in millitokens.
-    pub consumed: Millitokens,
+    pub consumed: MillitokenSum,
 }
 
 impl LimitStatus {

@@ -253,8 +253,8 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub use sluicegate_core::keys::LimitsScope;
 pub use sluicegate_core::{
     BucketId, ClaimInterval, CompositeBucket, EntityId, EntityRecord, EpochMillis, ItemError,
-    LIMITS_MAX, LimitName, Millitokens, NameError, OutOfRange, Refill, RequestId, Resource, Rule,
-    StoredLimits, UsageWindow, Wait, Window, WindowKind, WindowSpan, WritePath,
+    LIMITS_MAX, LimitName, MillitokenSum, Millitokens, NameError, OutOfRange, Refill, RequestId,
+    Resource, Rule, StoredLimits, UsageWindow, Wait, Window, WindowKind, WindowSpan, WritePath,
 };
 
 /// The examples of the project's front page compile and run.

@@ -60,7 +60,7 @@ impl Disturbed {
         let stored = self.direct.stored(&id(entity)).await.unwrap();
         let rpm = stored.limits[&name("rpm")];
         assert_eq!((rpm.tokens.get() % 1_000, rpm.consumed.get() % 1_000), (0, 0));
-        (rpm.tokens.get() / 1_000, rpm.consumed.get() / 1_000)
+        (rpm.tokens.get() / 1_000, i64::try_from(rpm.consumed.get() / 1_000).unwrap())
     }
 }
 

@@ -96,7 +96,8 @@ pub(crate) async fn consumed(table: &Counted, entity: &str) -> i64 {
 
 pub(crate) async fn consumed_on(engine: &impl Engine, entity: &str) -> i64 {
     let stored = engine.image(&bucket(entity, "r")).await;
-    stored.map_or(0, |stored| stored.limits[&name("rps")].consumed.get() / 1_000)
+    let consumed = stored.map_or(0, |stored| stored.limits[&name("rps")].consumed.get() / 1_000);
+    i64::try_from(consumed).unwrap()
 }
 
 /// A table of a process that may be killed: from then on nothing of it reaches the table.

@@ -75,7 +75,8 @@ async fn admitted(mut process: Child) -> (i64, bool) {
 
 /// Tokens that the table says were taken so far, and when.
 fn consumed(image: &CompositeBucket) -> (i64, EpochMillis) {
-    (image.limits[&name("rps")].consumed.get(), image.refilled_at)
+    let consumed = image.limits[&name("rps")].consumed.get();
+    (i64::try_from(consumed).unwrap(), image.refilled_at)
 }
 
 /// No stretch of the stream took more than the burst and what accrued.
@@ -217,7 +218,7 @@ async fn processes_on_redis_admit_what_the_bucket_earns_and_lose_what_they_held_
         let store = RedisStore::new(server.url()).unwrap().prefix(&prefix);
         let limiter = patient(Limiter::new(store));
         let stand = limiter.peek("shared", "r").await.unwrap();
-        let took = stand[0].consumed.get() / 1_000;
+        let took = i64::try_from(stand[0].consumed.get() / 1_000).unwrap();
         println!(
             "redis, {accounting}, {kills} killed: {admitted} of {most} admitted, {took} taken"
         );

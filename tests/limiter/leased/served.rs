@@ -49,7 +49,7 @@ async fn acquires_per_write(what: &str, who: impl Fn() -> usize, gives_back: boo
         consumed.insert(&image.entity, image.limits[&name("rps")].consumed.get() / 1_000);
     }
     let kept = if gives_back { admitted / 2 } else { admitted };
-    assert_eq!(consumed.values().sum::<i64>(), i64::try_from(kept).unwrap(), "{what}");
+    assert_eq!(consumed.values().sum::<i128>(), i128::from(kept), "{what}");
     assert_eq!(admitted, 50_000 * seconds());
     // A refused write costs as much, and leaves no record.
     let writes = limiter.store().writes().max(u64::try_from(images.len()).unwrap());

@@ -12,7 +12,7 @@ use crate::support::{bucket, name};
 fn stored(table: &Scripted, entity: &str) -> (i64, i64) {
     let stored = table.memory.stored_now(&bucket(entity, "r")).unwrap();
     let rpm = stored.limits[&name("rpm")];
-    (rpm.tokens.get() / 1_000, rpm.consumed.get() / 1_000)
+    (rpm.tokens.get() / 1_000, i64::try_from(rpm.consumed.get() / 1_000).unwrap())
 }
 
 /// How many of `asks` requests for a token are granted, all of them without the store.

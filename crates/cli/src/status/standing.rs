@@ -20,7 +20,7 @@ pub(super) struct Standing {
     /// Zero: it is full; none: it does not refill.
     pub(super) full_in_ms: Option<u64>,
     /// Everything consumed less everything returned since the bucket was created.
-    pub(super) consumed_milli: i64,
+    pub(super) consumed_milli: i128,
     /// The limit as `--limit` takes it, with which the next request is decided.
     pub(super) rule: String,
     /// The limit that stands in the bucket until then, where it is another one.

@@ -214,7 +214,11 @@ async fn check(shell: &Shell, items: &[(LegacyKey, LegacyBucket)], grants: &Gran
         let each = if key.limit.as_str() == "rpm" { RPM_MILLI } else { TPM_MILLI };
         let taken = grants[key.bucket.entity.as_str()] * each;
         assert_eq!(after.rule, before.rule);
-        assert_eq!(after.consumed.get(), before.consumed.unwrap().get() + taken, "{key:?}");
+        assert_eq!(
+            after.consumed.get(),
+            i128::from(before.consumed.unwrap().get() + taken),
+            "{key:?}"
+        );
         let accrued = before.rule.refill().gap(before.refilled_at, image.refilled_at);
         let expected = before.tokens.get() - taken + i64::try_from(accrued).unwrap();
         assert_eq!(after.tokens.get(), expected, "{key:?}");

@@ -40,7 +40,7 @@ pub(crate) async fn found(file: PathBuf) -> Found {
         let item = serde_dynamo::Item::from(item);
         if let Some(bucket) = CompositeBucket::from_item(&item).unwrap() {
             let consumed = bucket.limits.values().next().unwrap().consumed.get();
-            found.counters.insert(bucket.id().entity.to_string(), i128::from(consumed) / 1_000);
+            found.counters.insert(bucket.id().entity.to_string(), consumed / 1_000);
         }
     }
     for ((entity, _, kind, _), usage) in read_usages(&client, TABLE).await {

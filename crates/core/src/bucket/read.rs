@@ -1,10 +1,14 @@
 //! Reading a bucket from the attributes of its item, each looked at once.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use super::{Bucket, CompositeBucket, ItemError, wrong_type};
 use crate::keys::{self, BucketField, ItemKey};
-use crate::{EpochMillis, LimitName, Millitokens, OutOfRange, Refill, RequestId, Rule, RulesHash};
+use crate::{
+    EpochMillis, LimitName, MillitokenSum, Millitokens, OutOfRange, Refill, RequestId, Rule,
+    RulesHash,
+};
 
 /// A value of an attribute, as far as buckets have such.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +117,9 @@ fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<Bucket, ItemError> {
         let attribute = keys::bucket_attribute(limit, BucketField::Capacity);
         ItemError::OutOfRange { attribute, source }
     })?;
-    let (tokens, consumed) = (amount(BucketField::Tokens)?, amount(BucketField::Consumed)?);
+    let tokens = amount(BucketField::Tokens)?;
+    let consumed = ranged(field(BucketField::Consumed), MillitokenSum::new)?
+        .ok_or_else(|| missing(BucketField::Consumed))?;
     Ok(Bucket { rule, tokens, consumed })
 }
 
@@ -125,7 +131,7 @@ fn text(attribute: Attribute<'_>) -> Result<Option<&str>, ItemError> {
     }
 }
 
-fn number(attribute: Attribute<'_>) -> Result<Option<i64>, ItemError> {
+fn number<N: FromStr>(attribute: Attribute<'_>) -> Result<Option<N>, ItemError> {
     let Some((name, value)) = attribute else { return Ok(None) };
     let digits = match value {
         Scalar::Number(digits) => digits.parse().ok(),
@@ -134,9 +140,9 @@ fn number(attribute: Attribute<'_>) -> Result<Option<i64>, ItemError> {
     digits.map(Some).ok_or_else(|| wrong_type(name, "an integer"))
 }
 
-fn ranged<T>(
+fn ranged<N: FromStr, T>(
     attribute: Attribute<'_>,
-    new: impl FnOnce(i64) -> Result<T, OutOfRange>,
+    new: impl FnOnce(N) -> Result<T, OutOfRange>,
 ) -> Result<Option<T>, ItemError> {
     let (Some((name, _)), Some(number)) = (attribute, number(attribute)?) else { return Ok(None) };
     new(number)

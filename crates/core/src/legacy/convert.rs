@@ -131,7 +131,7 @@ impl LegacyBucket {
 
     fn refilled(&self, at: EpochMillis, now: EpochMillis) -> Bucket {
         let tokens = self.rule.effective(self.tokens, self.known_refill(now), at);
-        Bucket { rule: self.rule, tokens, consumed: self.consumed.unwrap_or_default() }
+        Bucket { rule: self.rule, tokens, consumed: self.consumed.unwrap_or_default().into() }
     }
 
     fn unchanged(&self) -> Vec<Unchanged> {

@@ -113,6 +113,7 @@ impl State {
         self.lowest = self.lowest.min(balance + self.out());
         let uncounted: i64 = self.processes.iter().map(Process::uncounted).sum();
         let consumed = self.image.limits[&limit()].consumed.get();
+        let consumed = i64::try_from(consumed).unwrap();
         let counts = match accounting {
             Accounting::AtLease => consumed == self.handed_out + self.out() + self.lost,
             Accounting::AtSettle => consumed + uncounted + self.lost_uncounted == self.handed_out,
@@ -164,7 +165,7 @@ impl Model for Leases {
 
     fn init_states(&self) -> Vec<State> {
         let BucketId { entity, resource } = bucket_id();
-        let bucket = Bucket { rule: rule(), tokens: milli(self.tokens), consumed: milli(0) };
+        let bucket = Bucket { rule: rule(), tokens: milli(self.tokens), consumed: milli(0).into() };
         let image = CompositeBucket {
             entity,
             resource,

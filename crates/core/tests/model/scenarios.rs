@@ -68,7 +68,8 @@ fn item(configuration: &Configuration, balances: &[i64]) -> CompositeBucket {
             .iter()
             .zip(balances)
             .map(|((limit, rule), tokens)| {
-                let bucket = Bucket { rule: *rule, tokens: milli(*tokens), consumed: milli(0) };
+                let (tokens, consumed) = (milli(*tokens), milli(0).into());
+                let bucket = Bucket { rule: *rule, tokens, consumed };
                 (limit.clone(), bucket)
             })
             .collect(),
@@ -141,7 +142,7 @@ fn named(which: &str) -> Protocol {
             let scripts = vec![
                 vec![both.clone(), a2],
                 vec![both.clone(), take(&[("b", 1_000)])],
-                vec![correct(&[("a", -200), ("b", 100)]), both],
+                vec![correct(&[("a", -100), ("b", 100)]), both],
             ];
             warm(two(), &[2_000, 1_000], scripts, &[1, 60, 250])
         }

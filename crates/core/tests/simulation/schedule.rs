@@ -65,7 +65,7 @@ fn foreign_item(rng: &mut Rng, limits: Limits) -> CompositeBucket {
     let BucketId { entity, resource } = bucket_id();
     let refills = limits.iter().all(|limit| limit.2 > 0);
     let mut bucket = |&(limit, bx, ra, rp): &(&str, i64, i64, i64)| {
-        let (tokens, consumed) = (milli(rng.within(0, bx)), milli(rng.within(0, bx)));
+        let (tokens, consumed) = (milli(rng.within(0, bx)), milli(rng.within(0, bx)).into());
         (name(limit), Bucket { rule: rule(bx, ra, rp), tokens, consumed })
     };
     CompositeBucket {

@@ -82,7 +82,13 @@ pub(crate) const CONTROLS: &[Control] = &[
         Path::Normal,
         C::RulesHash(_)
     ),
-    control!("existence of adjust", "a dropped limit", _, Path::Adjust, C::Has(_)),
+    control!(
+        "existence of adjust",
+        "a dropped limit",
+        _,
+        Path::Adjust,
+        C::AtLeast(..) | C::AtMost(..)
+    ),
     control!("memory", "lost replies", _, _, C::Unseen(_)),
     control!("memory of normal", "late writes", _, Path::Normal, C::Unseen(_)),
     control!("memory of retry", "lost replies", _, Path::Retry, C::Unseen(_)),
@@ -95,8 +101,8 @@ pub(crate) const IMPLIED: &[Control] = &[
     control!(
         "existence of a guarded debit",
         "a dropped limit",
-        _,
+        Purpose::Adjust,
         Path::Normal | Path::Retry,
-        C::Has(_)
+        C::AtLeast(..)
     ),
 ];

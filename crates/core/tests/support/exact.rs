@@ -50,7 +50,7 @@ pub(crate) struct Exact {
     tokens: i128,
     at: EpochMillis,
     /// Everything consumed less everything returned.
-    net: i64,
+    net: i128,
     /// How far the balance may be off because clocks differ and writes take their time: once, and
     /// once more for every change of the rule, which takes effect by the clock of its writer.
     slack: i128,
@@ -127,7 +127,7 @@ impl Exact {
     /// Takes an amount, or gives back a negative one.
     pub(crate) fn take(&mut self, amount: i64, timing: Timing) {
         self.tokens -= i128::from(amount);
-        self.net += amount;
+        self.net += i128::from(amount);
         let started = self.accrued(-timing.spread_ms - timing.flight_ms);
         let peak = self.peak.map_or(started, |peak| peak.max(started));
         self.peak = Some(peak + i128::from(amount));
@@ -136,7 +136,7 @@ impl Exact {
     /// Takes an amount without any guard: what the bucket holds beyond its burst may cover it.
     pub(crate) fn force(&mut self, amount: i64) {
         self.tokens -= i128::from(amount);
-        self.net += amount;
+        self.net += i128::from(amount);
         self.excused += i128::from(amount);
     }
 

@@ -109,7 +109,7 @@ impl<'p> Builder<'p> {
         self.sets.next().name(name).text(" = ").value(value);
     }
 
-    fn set_field(&mut self, limit: &'p LimitName, field: BucketField, number: i64) {
+    fn set_field<N: itoa::Integer>(&mut self, limit: &'p LimitName, field: BucketField, number: N) {
         let name = self.field(limit, field);
         self.set(name, self::number(number));
     }
@@ -214,10 +214,6 @@ impl<'p> Builder<'p> {
             Condition::AtLeast(limit, least) => self.compare_tokens(limit, ">=", *least),
             Condition::AtMost(limit, most) => self.compare_tokens(limit, "<=", *most),
             Condition::Exactly(limit, seen) => self.compare_tokens(limit, "=", seen.get()),
-            Condition::Has(limit) => {
-                let name = self.field(limit, BucketField::Capacity);
-                self.conditions.next().text("attribute_exists(").name(name).text(")");
-            }
             Condition::HasNot(limit) => {
                 let name = self.field(limit, BucketField::Capacity);
                 self.require_absent(name);
@@ -288,7 +284,7 @@ fn text(text: &str) -> AttributeValue {
     AttributeValue::S(text.to_owned())
 }
 
-fn number(number: i64) -> AttributeValue {
+fn number<N: itoa::Integer>(number: N) -> AttributeValue {
     AttributeValue::N(itoa::Buffer::new().format(number).to_owned())
 }
 

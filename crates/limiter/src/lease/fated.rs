@@ -122,8 +122,10 @@ impl Story {
     pub(super) fn consumed(&self, limit: &str) -> (i64, i64) {
         let table = self.lease.limiter.store().store.table();
         let limit = LimitName::new(limit).unwrap();
-        let of =
-            |part: &Part| table.bucket(&part.bucket).unwrap().limits[&limit].consumed.get() / 1_000;
+        let of = |part: &Part| {
+            let consumed = table.bucket(&part.bucket).unwrap().limits[&limit].consumed.get();
+            i64::try_from(consumed / 1_000).unwrap()
+        };
         let consumed: Vec<_> = self.lease.parts.iter().map(of).collect();
         (consumed[0], consumed.get(1).copied().unwrap_or_default())
     }

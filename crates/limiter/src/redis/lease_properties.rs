@@ -203,7 +203,7 @@ impl Compared<'_> {
     fn stands(&self, image: &CompositeBucket, limit: &LimitName) -> (i64, i64) {
         let bucket = image.limits[limit];
         let tokens = bucket.rule.effective(bucket.tokens, image.refilled_at, self.now());
-        (tokens.get(), bucket.consumed.get())
+        (tokens.get(), i64::try_from(bucket.consumed.get()).unwrap())
     }
 
     fn compare(&self, stored: Option<&CompositeBucket>) -> Result<(), TestCaseError> {

@@ -96,7 +96,7 @@ impl Leasing {
 fn stand(done: &Done) -> (i64, i64, i64) {
     let limit = done.image.as_ref().unwrap().limits[&name(0)];
     let leased = done.leased.get(&name(0)).copied().unwrap_or(Millitokens::ZERO);
-    (leased.get(), limit.tokens.get(), limit.consumed.get())
+    (leased.get(), limit.tokens.get(), i64::try_from(limit.consumed.get()).unwrap())
 }
 
 fn doubt(id: &RequestId, remembered: &[&Done]) -> Doubt {

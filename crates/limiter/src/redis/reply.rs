@@ -2,7 +2,8 @@
 
 use redis::Value;
 use sluicegate_core::{
-    Bucket, BucketId, CompositeBucket, EpochMillis, LimitName, Millitokens, Refill, RequestId, Rule,
+    Bucket, BucketId, CompositeBucket, EpochMillis, LimitName, MillitokenSum, Millitokens, Refill,
+    RequestId, Rule,
 };
 
 use super::range::in_lowest_terms;
@@ -87,6 +88,15 @@ impl Reply {
         }
     }
 
+    /// A counter, if the limit is there.
+    pub(super) fn sum(&mut self) -> Result<Option<MillitokenSum>, Trouble> {
+        match self.next() {
+            Value::Nil => Ok(None),
+            Value::Int(number) => Ok(Some(MillitokenSum::default().plus(number))),
+            other => Err(unexpected("a sum", &other)),
+        }
+    }
+
     /// The next text, if there is one.
     pub(super) fn text(&mut self) -> Result<Option<String>, Trouble> {
         match self.next() {
@@ -137,10 +147,10 @@ fn bucket(id: &BucketId, mut pairs: Reply) -> Result<CompositeBucket, Trouble> {
         let text = fields.get(field).map_or("0", String::as_str);
         text.parse().map_err(|error: std::num::ParseIntError| odd(error.into()))
     };
-    let milli = |field: String| number(&field).map(|n| Millitokens::saturating(n.into()));
     let limits = rules.iter().map(|(name, text)| {
         let own = suffix(name);
-        let (tokens, consumed) = (milli(format!("tokens{own}"))?, milli(format!("tc{own}"))?);
+        let tokens = Millitokens::saturating(number(&format!("tokens{own}"))?.into());
+        let consumed = MillitokenSum::default().plus(number(&format!("tc{own}"))?);
         let limit = LimitName::new(name).map_err(|error| odd(error.into()))?;
         Ok((limit, Bucket { rule: rule(text)?, tokens, consumed }))
     });

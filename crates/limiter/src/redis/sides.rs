@@ -115,7 +115,7 @@ impl Side {
             request_ids: Vec::new(),
         };
         for limit in self.named(asked) {
-            let (tokens, consumed, own) = (reply.milli()?, reply.milli()?, reply.text()?);
+            let (tokens, consumed, own) = (reply.milli()?, reply.sum()?, reply.text()?);
             let rule = match own {
                 Some(text) => Some(rule(&text)?),
                 None => self.configuration.rule(limit),

@@ -116,5 +116,5 @@ async fn ask(app: &Router, path: &str, headers: &[(&str, &str)]) -> Answer {
 fn consumed(limiter: &Tested, entity: &str, limit: &str) -> Option<i64> {
     let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new("api").unwrap());
     let bucket: Arc<_> = limiter.store().table().bucket(&BucketId { entity, resource })?;
-    Some(bucket.limits[&LimitName::new(limit).unwrap()].consumed.get())
+    i64::try_from(bucket.limits[&LimitName::new(limit).unwrap()].consumed.get()).ok()
 }

@@ -104,7 +104,7 @@ fn change(record: &StreamRecord<'_>, json: &str) -> Result<Change, String> {
     let raw: Raw = serde_json::from_str(json).map_err(|error| error.to_string())?;
     let counts = deltas.map(|deltas| {
         let consumed = deltas.deltas.iter();
-        let consumed = consumed.map(|delta| (delta.limit.clone(), delta.consumed_milli.into()));
+        let consumed = consumed.map(|delta| (delta.limit.clone(), delta.consumed_milli));
         (deltas.at, Figures { consumed_milli: consumed.collect(), events: 1 })
     });
     let RawChange { old, new } = raw.dynamodb;

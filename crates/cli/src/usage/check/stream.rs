@@ -104,7 +104,7 @@ async fn counters(
     let Some(item) = found.items.into_iter().next().flatten() else { return Ok(Ok(None)) };
     let of = |bucket: CompositeBucket| {
         let limits = bucket.limits.into_iter();
-        limits.map(|(limit, bucket)| (limit, bucket.consumed.get().into())).collect()
+        limits.map(|(limit, bucket)| (limit, bucket.consumed.get())).collect()
     };
     Ok(CompositeBucket::from_item(&item).map(|bucket| bucket.map(of)))
 }

@@ -3,6 +3,8 @@
 -- Every number is an integer that a double holds exactly; whoever calls has checked the ranges.
 
 local AHEAD_MS, LIMITS_MAX, MOST = 60000, 40, 1e15
+-- The largest double that is a 64-bit integer.
+local COUNTED_MOST = 9223372036854774784
 local GRANTED, LANDED, SHORT, UNKNOWN, FULL, AMBIGUOUS, NOTHING = 0, 1, 2, 3, 4, 5, 6
 
 -- The whole part of a / b. fmod is exact where a quotient is rounded.
@@ -226,9 +228,14 @@ local function write(bucket, id, leased)
     set('leases', with_lease(bucket, id, leased))
   end
   redis.call('HSET', bucket.key, unpack(values))
-  -- In the server, whose integers have 64 bits.
+  -- In the server, whose integers have 64 bits. A counter stays at the end of its range.
   for field, by in pairs(counted) do
-    redis.call('HINCRBY', bucket.key, field, by)
+    local sum = redis.pcall('HINCRBY', bucket.key, field, by)
+    if type(sum) == 'table' and string.find(sum.err, 'overflow', 1, true) then
+      redis.call('HSET', bucket.key, field, by > 0 and '9223372036854775807' or '-9223372036854775808')
+    elseif type(sum) == 'table' then
+      error(sum)
+    end
   end
   local seconds = expiry_s(bucket)
   if seconds then
@@ -280,7 +287,8 @@ local function state(reply, bucket, list)
   for _, one in ipairs(list) do
     local limit = bucket.limits[one.name]
     reply[#reply + 1] = limit and limit.tokens or false
-    reply[#reply + 1] = limit and tonumber(limit.tc) + (limit.counted or 0) or false
+    local sum = limit and tonumber(limit.tc) + (limit.counted or 0)
+    reply[#reply + 1] = limit and math.max(-COUNTED_MOST, math.min(sum, COUNTED_MOST)) or false
     reply[#reply + 1] = limit and one.rule == '' and limit.rule or false
   end
 end
