@@ -40,7 +40,7 @@ enum Step {
 
 /// A transaction whose answer was lost: the same again, under the same token, is done once.
 pub(super) struct Pending {
-    pub(super) writes: [(BucketId, WritePlan); 2],
+    pub(super) writes: Vec<(BucketId, WritePlan)>,
     pub(super) token: String,
 }
 

@@ -22,16 +22,15 @@ impl<T: Table> CompositeStore<T> {
     /// Takes from both buckets at once; what one gave is given back when the other refuses.
     pub(super) async fn side_by_side(
         &self,
-        sides: Vec<Side>,
+        [child, parent]: [Side; 2],
         run: &mut Run<'_>,
         clock: &dyn Clock,
         deadline: Duration,
     ) -> Result<(Vec<Part>, WritePath), AcquireError> {
         let mut runs = [Run::new(clock, deadline), Run::new(clock, deadline)];
         let [first, second] = &mut runs;
-        let mut sides = sides.into_iter().map(|side| vec![side]);
-        let child = Acquiring::new(self, first, sides.next().unwrap_or_default()).finish();
-        let parent = Acquiring::new(self, second, sides.next().unwrap_or_default()).finish();
+        let child = Acquiring::new(self, first, vec![child]).finish();
+        let parent = Acquiring::new(self, second, vec![parent]).finish();
         let (child, parent) = tokio::join!(child, parent);
         for part in &runs {
             run.attempts += part.attempts;

@@ -148,11 +148,12 @@ impl<T: Table> Store for CompositeStore<T> {
     async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
         let mut run = Run::new(clock, request.deadline);
         let sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
-        let is_transaction = self.settings.cascade_mode == CascadeMode::Transaction;
-        let (parts, path) = if sides.len() == 1 || is_transaction {
-            Acquiring::new(self, &mut run, sides).finish().await?
-        } else {
-            self.side_by_side(sides, &mut run, clock, request.deadline).await?
+        let (parts, path) = match <[Side; 2]>::try_from(sides) {
+            Ok(both) if self.settings.cascade_mode == CascadeMode::Compensating => {
+                self.side_by_side(both, &mut run, clock, request.deadline).await?
+            }
+            Ok(both) => Acquiring::new(self, &mut run, both.into()).finish().await?,
+            Err(one) => Acquiring::new(self, &mut run, one).finish().await?,
         };
         let Run { attempts, write_units, read_units, .. } = run;
         Ok(Grant { parts, path: Some(path), attempts, write_units, read_units })

@@ -83,10 +83,11 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
     ) -> Result<Option<WritePath>, AcquireError> {
         let pending = match self.pending.take() {
             Some(pending) => pending,
-            None => Pending {
-                writes: [0, 1].map(|n| (self.sides[n].bucket.clone(), plans[n].clone())),
-                token: self.run.token(),
-            },
+            None => {
+                let buckets = self.sides.iter().map(|side| side.bucket.clone());
+                let writes = buckets.zip(plans.iter().cloned()).collect();
+                Pending { writes, token: self.run.token() }
+            }
         };
         let interval = self.store.settings.claim_interval;
         match self
@@ -104,7 +105,7 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
                     let image = plan.changed(side.image().map(AsRef::as_ref)).map(Arc::new);
                     side.learn(image, after, plan.path == WritePath::Create);
                 }
-                Ok(Some(pending.writes[0].1.path))
+                Ok(pending.writes.first().map(|(_, plan)| plan.path))
             }
             Err(TogetherError::Cancelled(reasons)) => {
                 let after = self.run.now();
