@@ -141,7 +141,7 @@ fn a_debit_keeps_the_guards_of_an_acquire_and_not_its_floor() {
     for (after_ms, path) in [(50, WritePath::Retry), (500, WritePath::Normal)] {
         let plan = plan(decide_on(Some(&item), &debit, (1, Force::No), T0 + after_ms));
         assert_eq!(plan.path, path);
-        let least = |c: &Condition| matches!(c, Condition::AtLeast(_, least) if *least > -HOUR_MS);
+        let least = |c: &Condition| matches!(c, Condition::AtLeast(_, least) if *least > 0);
         assert!(!plan.conditions.iter().any(least), "{plan:?}");
         let after = plan.apply(Some(&item)).unwrap();
         assert!(after.limits[&name("rpm")].tokens < Millitokens::ZERO, "{after:?}");
@@ -247,4 +247,36 @@ fn a_debt_that_the_expiry_does_not_cover_moves_it() {
     assert_eq!(plan.apply(Some(&after)), None, "never moved back");
     let kept = CompositeBucket { expires_at_s: None, ..debt };
     assert_eq!(extend(&kept, at(T0)), None);
+}
+
+#[test]
+fn a_claim_from_an_old_image_does_not_shorten_the_expiry_of_a_debt() {
+    let now = T0 + 500;
+    let seen = item(30_000);
+    let after_debit_of = |amount: i64| {
+        let debit = asks(&[("tpm", amount)]);
+        let forced = plan(decide_on(Some(&seen), &debit, (1, Force::Yes), T0));
+        let item = forced.apply(Some(&seen)).unwrap();
+        extend(&item, at(T0)).map_or(item.clone(), |plan| plan.apply(Some(&item)).unwrap())
+    };
+    let claims = [
+        acquire(&seen, 1_000, Presume::Unchanged, now),
+        Decision::Write(plan(decide_on(
+            Some(&seen),
+            &asks(&[("rpm", 70_000)]),
+            (2, Force::No),
+            now,
+        ))),
+    ];
+    for claim in claims {
+        let Decision::Write(claim) = claim else { panic!("{claim:?}") };
+        assert_eq!(claim.path, WritePath::Normal);
+        for (debit, is_covered) in [(60_000, true), (90_000, true), (1_000_000, false)] {
+            let stored = after_debit_of(debit);
+            let after = claim.apply(Some(&stored));
+            assert_eq!(after.is_some(), is_covered, "{debit}: {claim:?}");
+            let Some(after) = after else { continue };
+            assert_eq!(extend(&after, at(now)), None, "{debit}");
+        }
+    }
 }

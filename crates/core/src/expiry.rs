@@ -29,6 +29,12 @@ pub(crate) fn expiry_s<'a>(
     Some(seconds(i128::from(now.get()) + MARGIN_MS + 2 * longest))
 }
 
+/// The lowest balance that the expiry of a bucket with this one covers, as it is set for twice the
+/// time.
+pub(crate) fn least_covered(rule: Rule, tokens: i128) -> i128 {
+    2 * tokens.min(0) - i128::from(rule.burst().get())
+}
+
 /// The expiry that the item needs because its own comes before it is full: a debt that somebody
 /// added after the expiry was set.
 pub(crate) fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {

@@ -105,6 +105,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
     plan.conditions.push(Condition::RefilledAt(image.refilled_at));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     let mut after = BTreeMap::new();
+    let mut covered = Vec::new();
     for (limit, bucket) in &image.limits {
         if differences.removed.contains(limit) {
             plan.changes.push(Change::Remove(limit.clone()));
@@ -115,18 +116,22 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
         let cap = bucket.rule.burst().min(rule.burst());
         let gain = Gain { since, until, returned };
         let claim = Claim::of(limit, bucket, cap, amount, gain, take.interval);
+        let tokens =
+            i128::from(bucket.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
         if take.floors && amount > Millitokens::ZERO {
             // The lock is not enough: Retry and Adjust change the balance and leave the timestamp.
             let floor = amount.get().saturating_sub(claim.tokens);
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
+        } else if !matches!(claim.condition, Condition::Exactly(..)) {
+            let moved = tokens - i128::from(bucket.tokens.get());
+            let least = milli(expiry::least_covered(rule, tokens) - moved);
+            covered.push(Condition::AtLeast(limit.clone(), least));
         }
         plan.conditions.push(claim.condition);
         plan.changes.push(taken(limit, claim.tokens, amount, counted));
         if rule != bucket.rule {
             plan.changes.push(Change::Rule(limit.clone(), rule));
         }
-        let tokens =
-            i128::from(bucket.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
         after.insert(limit, Bucket { rule, tokens: Millitokens::saturating(tokens), ..*bucket });
     }
     for (limit, rule) in &differences.missing {
@@ -143,6 +148,8 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
     plan.changes.extend(differences.epoch.map(Change::ConfigEpoch));
     let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| take.expires);
     if expires_at_s != image.expires_at_s {
+        // Somebody may have taken more meanwhile, and moved the expiry for it.
+        plan.conditions.extend(covered.into_iter().filter(|_| expires_at_s.is_some()));
         plan.changes.push(Change::ExpiresAt(expires_at_s));
     }
     plan
