@@ -13,6 +13,7 @@ mod basics;
 mod cascade;
 mod changed;
 mod configuration;
+mod corrections;
 mod costs;
 mod costs_shared;
 mod crowded;

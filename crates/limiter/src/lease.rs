@@ -95,7 +95,9 @@ impl<S: Store, C: Clock> Lease<S, C> {
 
     /// Adds `by` tokens to what was consumed of a limit, or takes off where it is negative. Any
     /// limit of the bucket can be named, and never is this refused: a balance may go below zero,
-    /// which the next acquires wait out. One write unit, and one more for a parent's bucket.
+    /// which the next acquires wait out. It goes no further than 10^15 tokens either way (10^12 on
+    /// Redis); what is beyond is counted and moves no balance. One write unit, and one more for a
+    /// parent's bucket.
     ///
     /// A lease that was granted while the store was away ([`degraded`](Self::degraded)) has taken
     /// nothing there: this corrects nothing, and [`Adjusted::degraded`] says so.

@@ -3,7 +3,7 @@
 //!
 //! An answer that was lost says neither that a write was done nor that it was not. Until that is
 //! known, nothing of what it returned or counted may be used again; [`Lends::resolve`] finds it out,
-//! and afterwards the write cannot land any more.
+//! and afterwards the write cannot land until four others have written.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -58,7 +58,7 @@ pub trait Lends: Store {
 
     /// Finds out what became of a write that was not answered. The order is what it settled; what it
     /// leased is leased again where that is wanted and there. Otherwise the bucket is made to
-    /// remember its id, so that it cannot land any more.
+    /// remember its id, so that it cannot land as long as fewer than four others write.
     fn resolve(
         &self,
         order: &Order<'_>,

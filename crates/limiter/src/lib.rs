@@ -110,7 +110,9 @@
 //! A write whose answer was lost is recognised in the item by its request id, so it is neither done
 //! twice nor forgotten. When four others wrote in between the item no longer can tell: then an
 //! acquire takes again (the restrictive side) and a refund is not repeated; both are
-//! [counted](Counters).
+//! [counted](Counters). A refund that the item does not show is repeated; should the first attempt
+//! still arrive, after four other writes, the tokens are given back twice. Every refund that was
+//! repeated after a lost answer is therefore counted as ambiguous, too.
 //!
 //! A correction that fails can be repeated on the same [`Lease`], which remembers what it did in
 //! each bucket: what is missing is done, and nothing twice

@@ -1,4 +1,8 @@
-//! Correcting what was taken: never refused, guarded as long as there is time, never given back twice.
+//! Correcting what was taken: never refused, and guarded as long as there is time.
+//!
+//! An attempt whose answer was lost may come late. The item refuses it while it remembers the id; once
+//! four others have written it can not. What is given back may then be given back twice, and is counted
+//! as ambiguous where that is possible.
 
 use std::sync::Arc;
 
@@ -30,6 +34,10 @@ pub(super) struct Adjusting<'s, 'r, 'c, T> {
     is_fresh: bool,
     /// What the item remembered before a write whose answer was lost.
     doubt: Option<Vec<RequestId>>,
+    /// Attempts whose answers were lost: those that the item does not show may still come.
+    unanswered: u32,
+    /// No time is left for another pause.
+    is_last: bool,
     adjusted: Adjusted,
 }
 
@@ -48,6 +56,8 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
             image: None,
             is_fresh: false,
             doubt: None,
+            unanswered: 0,
+            is_last: false,
             adjusted: Adjusted::default(),
         }
     }
@@ -55,14 +65,15 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
     pub(super) async fn finish(mut self) -> Result<Corrected, AdjustError> {
         let result = self.correct().await;
         match result {
-            // What was to be given back may have been: the caller must not try again.
-            Err(error) if self.doubt.is_some() && self.gives_back() => {
+            Err(error @ AdjustError::Ambiguous(_)) => Err(error),
+            // What was to be given back may have been, or may still be: the caller must not try again.
+            Err(error) if self.unanswered > 0 && self.gives_back() => {
                 self.store.counters.ambiguous.increment();
                 Err(AdjustError::Ambiguous(error.into()))
             }
             // Any other error promises that nothing was done.
             Err(error @ (AdjustError::Contended | AdjustError::Setup(_)))
-                if self.doubt.is_some() =>
+                if self.unanswered > 0 =>
             {
                 Err(AdjustError::Unavailable(error.into()))
             }
@@ -93,6 +104,8 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
                 Adjustment::Write { plan, dropped } => (plan, dropped),
                 Adjustment::Landed => {
                     self.doubt = None;
+                    // One of them is what the item shows.
+                    self.note_late(self.unanswered > 1);
                     self.cover_debt().await;
                     return Ok(());
                 }
@@ -113,9 +126,15 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
                 Err(WriteError::Refused(image)) => {
                     self.run.refused(1.0);
                     self.look(image)?;
-                    let in_time = self.run.attempts <= GUARDED_ATTEMPTS || self.run.pause().await;
-                    if !in_time {
-                        return Err(AdjustError::Contended);
+                    if !self.run.let_others_pass().await {
+                        if self.is_last || self.run.is_over() {
+                            return Err(AdjustError::Contended);
+                        }
+                        self.is_last = true;
+                    } else if self.run.attempts > 1 {
+                        // Others wrote during the pause: the image would lose to them, and a read
+                        // costs less than a write.
+                        self.read().await?;
                     }
                 }
                 Err(WriteError::Trouble(trouble)) => self.wait_out(trouble).await?,
@@ -124,7 +143,7 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
     }
 
     fn decide(&self) -> Adjustment {
-        let is_last = self.run.attempts >= GUARDED_ATTEMPTS || self.is_late();
+        let is_last = self.is_last || self.run.attempts >= GUARDED_ATTEMPTS || self.is_late();
         let adjustment = Adjust {
             bucket: self.correction.bucket,
             amounts: self.correction.amounts,
@@ -168,10 +187,36 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
         let is_authoritative = written.image.is_some() || plan.path == WritePath::Create;
         let image = written.image.or_else(|| plan.changed(self.image.as_deref()).map(Arc::new));
         self.settle_doubt(image.as_deref());
+        self.note_late(self.unanswered > 0);
         let now = self.run.now();
         self.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative });
         self.image = image;
+        // A transaction does not say what others took, and a claim has set the expiry for all.
+        if !is_authoritative && plan.path != WritePath::Normal && self.takes() {
+            match self.store.read_bucket(self.correction.bucket, self.run).await {
+                Ok(image) => {
+                    let as_of = self.run.now();
+                    self.entry.learn(Known { image: image.clone(), as_of, is_authoritative: true });
+                    self.image = image;
+                }
+                Err(trouble) => self.warn_of_debt(&trouble),
+            }
+        }
         self.cover_debt().await;
+    }
+
+    /// Counts tokens that may be given back once more by an attempt that comes late.
+    fn note_late(&self, may_come: bool) {
+        if may_come && self.gives_back() {
+            self.store.counters.ambiguous.increment();
+        }
+    }
+
+    fn warn_of_debt(&self, trouble: &Trouble) {
+        tracing::warn!(
+            bucket = %self.correction.bucket, %trouble,
+            "a debt may outlive its bucket: the expiry could not be extended"
+        );
     }
 
     async fn cover_debt(&mut self) {
@@ -204,11 +249,7 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
                 Err(WriteError::Trouble(trouble)) => {
                     let may_pass = !matches!(trouble, Trouble::Setup(_));
                     if !(may_pass && self.run.pause().await) {
-                        tracing::warn!(
-                            bucket = %self.correction.bucket, %trouble,
-                            "a debt may outlive its bucket: the expiry could not be extended"
-                        );
-                        return;
+                        return self.warn_of_debt(&trouble);
                     }
                 }
             }
@@ -257,6 +298,7 @@ impl<'s, 'r, 'c, T: Table> Adjusting<'s, 'r, 'c, T> {
 
     async fn wait_out(&mut self, trouble: Trouble) -> Result<(), AdjustError> {
         let is_lost = matches!(trouble, Trouble::Away(_));
+        self.unanswered += u32::from(is_lost);
         if is_lost && self.doubt.is_none() {
             let ids = self.image.as_ref().map(|image| image.request_ids.clone());
             self.doubt = Some(ids.unwrap_or_default());

@@ -1,5 +1,6 @@
 -- Corrects what was taken, never refused. A bucket that went is made anew, full: it had expired.
--- KEYS the bucket; ARGV now, id, whether an answer was lost, then what is named.
+-- KEYS the bucket; ARGV now, id, whether an answer was lost, then what is named. The lost attempt may
+-- come late, once four others have written: what gives back is then counted as ambiguous.
 
 local now, id = now_ms(ARGV[1]), ARGV[2]
 local bucket, list = read(KEYS[1], now), named(4, 1)
@@ -18,7 +19,7 @@ if remembers(bucket, id) then
   return answer(LANDED, false, {})
 end
 local overrun = ARGV[3] == '1' and is_overrun(bucket)
-local dropped, has_any = {}, false
+local dropped, has_any, gives_back = {}, false, false
 if bucket.is_new then
   configure_all(bucket, list, function(one) return one[1] ~= '0' end)
 end
@@ -30,6 +31,7 @@ for _, one in ipairs(list) do
   if limit and by ~= 0 then
     take(limit, by, by)
     limit.tokens, has_any = math.min(limit.tokens, limit.bx), true
+    gives_back = gives_back or by < 0
   elseif by ~= 0 then
     dropped[#dropped + 1] = one.name
   end
@@ -37,4 +39,4 @@ end
 if has_any then
   write(bucket, id)
 end
-return answer(GRANTED, overrun, dropped)
+return answer(GRANTED, overrun or gives_back and ARGV[3] == '1', dropped)
