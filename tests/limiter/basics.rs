@@ -128,7 +128,7 @@ async fn the_trace<T: Shared>(table: T) {
         refilled_at: at(T0),
         limits: [(rpm.clone(), stands)].into(),
         expires_at_s: None,
-        config_epoch: None,
+        config_stamp: sluicegate_core::ConfigStamp::None,
         rules_hash: Some(RulesHash::of([(&rpm, &rule)])),
         request_ids: Vec::new(),
     };
@@ -179,7 +179,7 @@ async fn foreign<T: Shared>(table: T) {
         )]
         .into(),
         expires_at_s: Some(T0 / 1_000 + 10),
-        config_epoch: None,
+        config_stamp: sluicegate_core::ConfigStamp::None,
         rules_hash: None,
         request_ids: Vec::new(),
     };

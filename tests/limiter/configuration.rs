@@ -6,6 +6,7 @@ use sluicegate::{
     AcquireError, DynamoStore, DynamoTable, EntityRecord, InvalidRequest, LeaseSettings,
     LeasedLimiter, Limit, Limiter, LimitsScope, TestClock,
 };
+use sluicegate_core::ConfigStamp;
 use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
 
 use crate::support::{DEADLINE, Shared, T0, at, bucket, limiter, name, patient, proxied};
@@ -97,12 +98,12 @@ async fn a_bucket_follows_changes_and_a_process_behind_adopts_them() {
         assert_eq!(after.limits[&name("rpm")].tokens.get(), 41_000);
         assert_eq!(after.limits[&name("rpm")].rule.burst().get(), 600_000);
 
-        // Its copy of the limits is half a minute old and it does not set them back; a second later
-        // it asks again and knows the new limit.
+        // Its copy of the limits is half a minute old and it does not set them back: it asks again
+        // and knows the new limit.
         clock.advance(Duration::from_secs(30));
         let lease = behind.acquire("u", "r").consume("rpm", 300).await.unwrap();
         // More than the burst that it knew: "never" is only said of what stands in the table.
-        assert_eq!((lease.cost().attempts, lease.cost().read_units), (1, 1.0));
+        assert_eq!((lease.cost().attempts, lease.cost().read_units), (1, 5.0));
         let adopted = stored().await;
         assert_eq!(
             adopted.limits.keys().collect::<Vec<_>>(),
@@ -112,8 +113,114 @@ async fn a_bucket_follows_changes_and_a_process_behind_adopts_them() {
         assert_eq!(rpm.rule, after.limits[&name("rpm")].rule);
         // Thirty seconds at ten a second.
         assert_eq!((rpm.tokens.get(), rpm.consumed.get()), (41_000, 321_000));
+        // The claim left room below the burst.
         clock.advance(Duration::from_secs(1));
         behind.acquire("u", "r").consume("new", 9).await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_copy_of_one_level_beside_a_new_copy_of_another_undoes_nothing() {
+    on_every_engine(async |table, clock| {
+        let (ahead, behind): (Tested, Tested) =
+            (limiter(table.clone(), &clock), limiter(table.clone(), &clock));
+        let [_, entity, _, system] = scopes();
+        ahead.set_limits(&system, &[Limit::per_minute("tpm", 100)]).await.unwrap();
+        ahead.set_limits(&entity, &[Limit::per_minute("rpm", 100)]).await.unwrap();
+        ahead.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        // It knows the system's limits, and nothing of this entity.
+        behind.acquire("other", "r").consume("tpm", 1).await.unwrap();
+        clock.advance(Duration::from_secs(5));
+        ahead.set_limits(&system, &[Limit::per_minute("tpm", 200)]).await.unwrap();
+        ahead.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        clock.advance(Duration::from_secs(5));
+        ahead.set_limits(&entity, &[Limit::per_minute("rpm", 300)]).await.unwrap();
+        behind.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        for limiter in [&ahead, &behind, &ahead] {
+            limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+            let stored = table.stored(&bucket("u", "r")).await.unwrap();
+            let burst = |limit: &str| stored.limits[&name(limit)].rule.burst().get() / 1_000;
+            assert_eq!((burst("rpm"), burst("tpm")), (300, 200));
+            clock.advance(Duration::from_secs(61));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn change_by_a_clock_behind_that_of_another_level_takes_effect() {
+    on_every_engine(async |table, clock| {
+        let slow = TestClock::at(at(T0 - 30_000));
+        let (ahead, behind): (Tested, Tested) =
+            (limiter(table.clone(), &clock), limiter(table.clone(), &slow));
+        let [_, entity, _, system] = scopes();
+        behind.set_limits(&system, &[Limit::per_minute("tpm", 100)]).await.unwrap();
+        ahead.set_limits(&entity, &[Limit::per_minute("rpm", 100)]).await.unwrap();
+        ahead.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        behind.set_limits(&system, &[Limit::per_minute("tpm", 200)]).await.unwrap();
+        clock.advance(Duration::from_secs(61));
+        ahead.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        let stored = table.stored(&bucket("u", "r")).await.unwrap();
+        assert_eq!(stored.limits[&name("tpm")].rule.burst().get(), 200_000);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_that_follows_a_time_is_brought_to_versions() {
+    on_every_engine(async |table, clock| {
+        let (limiter, other): (Tested, Tested) =
+            (limiter(table.clone(), &clock), limiter(table.clone(), &clock));
+        let [_, entity, _, system] = scopes();
+        limiter.set_limits(&system, &[Limit::per_minute("tpm", 100)]).await.unwrap();
+        limiter.set_limits(&entity, &[Limit::per_minute("rpm", 100)]).await.unwrap();
+        limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        // A time that no level has: its clock was ahead, or the table is restored.
+        for epoch in [T0 - 1, T0, T0 + 1_000_000] {
+            let mut item = table.stored(&bucket("u", "r")).await.unwrap();
+            item.config_stamp = ConfigStamp::Epoch(at(epoch));
+            item.limits.remove(&name("tpm"));
+            table.place(&bucket("u", "r"), Some(item)).await;
+            for limiter in [&limiter, &other] {
+                clock.advance(Duration::from_secs(61));
+                limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+                let stored = table.stored(&bucket("u", "r")).await.unwrap();
+                assert!(matches!(stored.config_stamp, ConfigStamp::Versions(_)), "{epoch}");
+                assert!(stored.limits.contains_key(&name("tpm")), "{epoch}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_that_were_deleted_by_hand_and_stored_again_take_effect() {
+    on_every_engine(async |table, clock| {
+        let limiter: Tested = limiter(table.clone(), &clock);
+        let [.., system] = scopes();
+        let delete = async || {
+            let text = |text: &str| aws_sdk_dynamodb::types::AttributeValue::S(text.to_owned());
+            let delete = table.client().delete_item().table_name(table.name());
+            delete.key("PK", text("SYSTEM#")).key("SK", text("#LIMITS")).send().await.unwrap();
+        };
+        limiter.set_limits(&system, &[Limit::per_minute("rpm", 100)]).await.unwrap();
+        limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+        // By a clock that goes on, and by one that is behind.
+        for (n, off_ms) in [(2, 1_000), (3, -500_000)] {
+            delete().await;
+            let other = TestClock::at(at(T0 + off_ms));
+            let other: Tested = crate::support::limiter(table.clone(), &other);
+            other.set_limits(&system, &[Limit::per_minute("rpm", n * 100)]).await.unwrap();
+            for _ in 0..2 {
+                clock.advance(Duration::from_secs(61));
+                let lease = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+                assert_eq!(lease.cost().attempts, 1);
+                let stored = table.stored(&bucket("u", "r")).await.unwrap();
+                let burst = stored.limits[&name("rpm")].rule.burst().get();
+                assert_eq!(burst, i64::try_from(n).unwrap() * 100_000);
+            }
+        }
     })
     .await;
 }

@@ -47,7 +47,7 @@ fn item(tokens: i64) -> CompositeBucket {
         rules_hash: Some(RulesHash::of(&rules)),
         limits: rules.into_iter().map(|(limit, rule)| (limit, bucket(rule))).collect(),
         expires_at_s: Some(T0 / 1_000 + 180),
-        config_epoch: None,
+        config_stamp: crate::ConfigStamp::None,
         request_ids: Vec::new(),
     }
 }

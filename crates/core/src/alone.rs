@@ -75,7 +75,7 @@ mod tests {
             refilled_at: at(T0),
             limits: limits.into_iter().map(|(name, (rule, t))| (name, bucket(rule, t))).collect(),
             expires_at_s: None,
-            config_epoch: None,
+            config_stamp: crate::ConfigStamp::None,
             rules_hash: Some(RulesHash::of(&rules)),
             request_ids: Vec::new(),
         }

@@ -9,8 +9,8 @@ use serde_dynamo::{AttributeValue, Item};
 
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
-    BucketId, EntityId, EpochMillis, LimitName, MillitokenSum, Millitokens, NameError, OutOfRange,
-    RequestId, Resource, Rule, RulesHash,
+    BucketId, ConfigStamp, EntityId, EpochMillis, LimitName, MillitokenSum, Millitokens, NameError,
+    OutOfRange, RequestId, Resource, Rule, RulesHash,
 };
 
 mod read;
@@ -42,8 +42,8 @@ pub struct CompositeBucket {
     pub limits: BTreeMap<LimitName, Bucket>,
     /// When DynamoDB may delete the item, epoch seconds; `None` keeps it for ever.
     pub expires_at_s: Option<i64>,
-    /// The newest change of the configuration that the item follows.
-    pub config_epoch: Option<EpochMillis>,
+    /// The stored limits that the item follows.
+    pub config_stamp: ConfigStamp,
     /// Hash of all rules; absent on items of other producers.
     pub rules_hash: Option<RulesHash>,
     /// The last request ids, newest first, at most four.
@@ -144,8 +144,15 @@ impl CompositeBucket {
         if let Some(expires_at_s) = self.expires_at_s {
             item.insert(keys::TTL.to_owned(), number(expires_at_s));
         }
-        if let Some(epoch) = self.config_epoch {
-            item.insert(keys::CONFIG_EPOCH.to_owned(), number(epoch.get()));
+        match self.config_stamp {
+            ConfigStamp::None => {}
+            ConfigStamp::Epoch(epoch) => {
+                item.insert(keys::CONFIG_EPOCH.to_owned(), number(epoch.get()));
+            }
+            ConfigStamp::Versions(versions) => {
+                let versions = AttributeValue::S(versions.to_string());
+                item.insert(keys::CONFIG_VERSIONS.to_owned(), versions);
+            }
         }
         if let Some(hash) = &self.rules_hash {
             item.insert(keys::RULES_HASH.to_owned(), AttributeValue::S(hash.as_str().to_owned()));
@@ -207,7 +214,7 @@ pub(crate) fn wrong_type(attribute: &str, expected: &'static str) -> ItemError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Refill;
+    use crate::{LevelVersions, Refill};
     use proptest::prelude::*;
 
     fn bucket() -> impl Strategy<Value = Bucket> {
@@ -226,6 +233,15 @@ mod tests {
             })
     }
 
+    fn stamp() -> impl Strategy<Value = ConfigStamp> {
+        prop_oneof![
+            Just(ConfigStamp::None),
+            (0..=EpochMillis::MAX.get())
+                .prop_map(|epoch| ConfigStamp::Epoch(EpochMillis::new(epoch).unwrap())),
+            any::<[u64; 4]>().prop_map(|of| ConfigStamp::Versions(LevelVersions(of))),
+        ]
+    }
+
     fn composite() -> impl Strategy<Value = CompositeBucket> {
         (
             "[^#\\p{Cc}]{1,20}",
@@ -233,11 +249,11 @@ mod tests {
             0..=EpochMillis::MAX.get(),
             proptest::collection::btree_map("[A-Za-z0-9_.-]{1,10}", bucket(), 0..5),
             proptest::option::of(0..i64::MAX),
-            proptest::option::of(0..=EpochMillis::MAX.get()),
+            stamp(),
             proptest::option::of("[a-z0-9]{8}"),
             proptest::collection::vec("[a-z0-9]{8}", 0..=4),
         )
-            .prop_map(|(entity, resource, rf, limits, ttl, epoch, hash, ids)| {
+            .prop_map(|(entity, resource, rf, limits, ttl, config_stamp, hash, ids)| {
                 CompositeBucket {
                     entity: EntityId::new(entity).unwrap(),
                     resource: Resource::new(resource).unwrap(),
@@ -247,7 +263,7 @@ mod tests {
                         .map(|(name, bucket)| (LimitName::new(name).unwrap(), bucket))
                         .collect(),
                     expires_at_s: ttl,
-                    config_epoch: epoch.map(|epoch| EpochMillis::new(epoch).unwrap()),
+                    config_stamp,
                     rules_hash: hash.map(|hash| RulesHash::stored(&hash)),
                     request_ids: ids.iter().map(|id| RequestId::stored(id)).collect(),
                 }

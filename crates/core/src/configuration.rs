@@ -1,9 +1,9 @@
 //! What a bucket's limits should be, and how an item differs from that.
 //!
-//! Two sources say so. *Stored* limits come from the table, with the instant of their newest
-//! change, the epoch: an item remembers the epoch it follows, so a process with an older copy
-//! adopts what the item says instead of setting it back. *Explicit* limits come with a request,
-//! have no epoch, win in what they name, and never remove anything.
+//! Two sources say so. *Stored* limits come from the table, with the versions of their levels: an
+//! item remembers the versions it follows, so a process with an older copy of some level adopts what
+//! the item says instead of setting it back. *Explicit* limits come with a request, have no version,
+//! win in what they name, and never remove anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,10 @@ use sha2::{Digest as _, Sha256};
 use smol_str::{SmolStr, ToSmolStr};
 
 use crate::keys::{Digest, LimitsScope};
-use crate::{Amounts, CompositeBucket, EpochMillis, LimitName, Rule, StoredLimits};
+use crate::{
+    Amounts, CompositeBucket, ConfigStamp, EpochMillis, LevelVersions, LimitName, Recency, Rule,
+    StoredLimits,
+};
 
 /// Limits that are written to a bucket at most: a claim names all of them in one expression, which
 /// holds 4 KB and 300 operators.
@@ -27,8 +30,14 @@ pub struct StoredRules {
     pub rules: Rules,
     /// Limits that some level deleted and no level names.
     pub dropped: BTreeSet<LimitName>,
-    /// The newest change of any level, deletions included; `None`: nothing was ever stored.
-    pub epoch: Option<EpochMillis>,
+    /// The versions of the levels.
+    pub versions: LevelVersions,
+    /// The newest change of any level, for items that follow a time; `None`: nothing was ever stored.
+    pub updated_at: Option<EpochMillis>,
+    /// What an item followed before the levels were read by a read that sees every write. Where they
+    /// are older all the same, a level was deleted by hand or the table restored: what was read is
+    /// the truth, for an item that still follows this.
+    pub read_after: Option<ConfigStamp>,
     /// Some limit is stored for this very entity: its bucket never expires.
     pub is_personal: bool,
 }
@@ -41,7 +50,8 @@ impl StoredRules {
         for level in levels {
             let is_personal =
                 matches!(level.scope, LimitsScope::Entity(_) | LimitsScope::EntityResource(..));
-            together.epoch = together.epoch.max(Some(level.updated_at));
+            together.versions.set(&level.scope, level.version);
+            together.updated_at = together.updated_at.max(Some(level.updated_at));
             together.is_personal |= is_personal && !level.rules.is_empty();
             together.dropped.extend(level.dropped.iter().cloned());
             for (limit, rule) in &level.rules {
@@ -51,6 +61,22 @@ impl StoredRules {
         let Self { rules, dropped, .. } = &mut together;
         dropped.retain(|limit| !rules.contains_key(limit));
         together
+    }
+
+    /// How this copy stands to the one that an item follows.
+    fn recency(&self, stamp: &ConfigStamp) -> Recency {
+        let recency = match stamp {
+            ConfigStamp::None => self.versions.compare(&LevelVersions::default()),
+            ConfigStamp::Epoch(epoch) if self.updated_at < Some(*epoch) => Recency::Older,
+            ConfigStamp::Epoch(_) => Recency::Newer,
+            ConfigStamp::Versions(versions) => self.versions.compare(versions),
+        };
+        match recency {
+            Recency::Older | Recency::Mixed if self.read_after.as_ref() == Some(stamp) => {
+                Recency::Newer
+            }
+            recency => recency,
+        }
     }
 }
 
@@ -94,10 +120,10 @@ impl Configuration {
         rules
     }
 
-    /// The newest change of what is stored.
+    /// What a new item says of the stored limits that it follows.
     #[must_use]
-    pub fn epoch(&self) -> Option<EpochMillis> {
-        self.stored.as_ref().and_then(|stored| stored.epoch)
+    pub fn stamp(&self) -> ConfigStamp {
+        self.stored.as_ref().map(|stored| stored.versions.into()).unwrap_or_default()
     }
 
     /// Whether the bucket must not expire.
@@ -106,10 +132,12 @@ impl Configuration {
         self.stored.as_ref().is_some_and(|stored| stored.is_personal)
     }
 
-    /// Whether the item follows a newer change than this copy knows: fetch it again.
+    /// Whether the item follows a change of some level that this copy does not know: read the levels
+    /// again, by a read that sees every write, before deciding. Without it the item stays as it is.
     #[must_use]
-    pub fn is_older_than(&self, image: &CompositeBucket) -> bool {
-        self.stored.as_ref().is_some_and(|stored| stored.epoch < image.config_epoch)
+    pub fn is_behind(&self, image: &CompositeBucket) -> bool {
+        let recency = self.stored.as_ref().map(|stored| stored.recency(&image.config_stamp));
+        matches!(recency, Some(Recency::Older | Recency::Mixed))
     }
 
     /// Whether the item has these limits, but for those that it has no room for.
@@ -127,18 +155,19 @@ impl Configuration {
             differences.want(image, limit, *rule, true);
         }
         let Some(stored) = &self.stored else { return differences };
-        if stored.epoch < image.config_epoch {
-            return differences;
-        }
-        // At the same epoch somebody's explicit limits stand in the item: setting them back would
+        // At the same versions somebody's explicit limits stand in the item: setting them back would
         // start a fight that nobody wins.
-        let is_newer = stored.epoch > image.config_epoch;
+        let is_newer = match stored.recency(&image.config_stamp) {
+            Recency::Older | Recency::Mixed => return differences,
+            Recency::Same => false,
+            Recency::Newer => true,
+        };
         let implicit = stored.rules.iter().filter(|(limit, _)| !self.explicit.contains_key(*limit));
         for (limit, rule) in implicit {
             differences.want(image, limit, *rule, is_newer);
         }
         if is_newer {
-            differences.epoch = stored.epoch;
+            differences.versions = Some(stored.versions);
             let dropped = stored.dropped.iter().filter(|limit| {
                 image.limits.contains_key(*limit) && !self.explicit.contains_key(*limit)
             });
@@ -157,8 +186,8 @@ pub(crate) struct Differences {
     pub(crate) changed: Rules,
     /// Limits that the configuration dropped.
     pub(crate) removed: BTreeSet<LimitName>,
-    /// The epoch that the item would follow, if it moves.
-    pub(crate) epoch: Option<EpochMillis>,
+    /// The versions that the item would follow, if they move.
+    pub(crate) versions: Option<LevelVersions>,
 }
 
 impl Differences {
@@ -191,7 +220,7 @@ impl Differences {
 
     /// Whether anything but missing limits differs.
     pub(crate) fn has_change(&self) -> bool {
-        !self.changed.is_empty() || !self.removed.is_empty() || self.epoch.is_some()
+        !self.changed.is_empty() || !self.removed.is_empty() || self.versions.is_some()
     }
 }
 

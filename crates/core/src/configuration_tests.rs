@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Bucket, EntityId, Millitokens, Refill, Resource};
+use crate::{Bucket, EntityId, EpochMillis, Millitokens, Refill, Resource};
 
 fn name(limit: &str) -> LimitName {
     LimitName::new(limit).unwrap()
@@ -18,7 +18,12 @@ fn epoch(millis: i64) -> Option<EpochMillis> {
     Some(EpochMillis::new(millis).unwrap())
 }
 
-fn item(limits: &[(&str, i64)], config_epoch: Option<EpochMillis>) -> CompositeBucket {
+/// Versions of the widest level and of the narrowest.
+fn versions(system: u64, personal: u64) -> LevelVersions {
+    LevelVersions([personal, 0, 0, system])
+}
+
+fn item(limits: &[(&str, i64)], system: u64, personal: u64) -> CompositeBucket {
     let bucket =
         |rule: Rule| Bucket { rule, tokens: rule.burst(), consumed: Millitokens::ZERO.into() };
     let limits = rules(limits);
@@ -29,61 +34,88 @@ fn item(limits: &[(&str, i64)], config_epoch: Option<EpochMillis>) -> CompositeB
         rules_hash: Some(RulesHash::of(&limits)),
         limits: limits.into_iter().map(|(limit, rule)| (limit, bucket(rule))).collect(),
         expires_at_s: None,
-        config_epoch,
+        config_stamp: versions(system, personal).into(),
         request_ids: Vec::new(),
     }
 }
 
-fn stored(limits: &[(&str, i64)], dropped: &[&str], at: i64) -> Configuration {
+fn stored(limits: &[(&str, i64)], dropped: &[&str], system: u64, personal: u64) -> Configuration {
     let stored = StoredRules {
         rules: rules(limits),
         dropped: dropped.iter().map(|limit| name(limit)).collect(),
-        epoch: epoch(at),
-        is_personal: false,
+        versions: versions(system, personal),
+        ..StoredRules::default()
     };
     Configuration { explicit: Rules::new(), stored: Some(stored) }
 }
 
 #[test]
 fn a_newer_configuration_changes_seeds_and_removes() {
-    let item = item(&[("rpm", 10), ("tpm", 10), ("old", 1), ("mine", 1)], epoch(5));
-    let found = stored(&[("rpm", 20), ("tpm", 10), ("new", 3)], &["old", "gone"], 6).compare(&item);
+    let item = item(&[("rpm", 10), ("tpm", 10), ("old", 1), ("mine", 1)], 5, 5);
+    let found =
+        stored(&[("rpm", 20), ("tpm", 10), ("new", 3)], &["old", "gone"], 6, 5).compare(&item);
     assert_eq!(found.changed, rules(&[("rpm", 20)]));
     assert_eq!(found.missing, rules(&[("new", 3)]));
     // Only what some level deleted: "mine" came with somebody's request.
     assert_eq!(found.removed, BTreeSet::from([name("old")]));
-    assert_eq!(found.epoch, epoch(6));
+    assert_eq!(found.versions, Some(versions(6, 5)));
 }
 
 #[test]
 fn an_older_copy_adopts_what_the_item_says() {
-    let item = item(&[("rpm", 10)], epoch(5));
-    let older = stored(&[("rpm", 20), ("new", 3)], &["rpm"], 4);
-    assert!(older.is_older_than(&item) && older.compare(&item).is_empty());
-    let never_stored = Configuration { stored: Some(StoredRules::default()), ..older };
-    assert!(never_stored.is_older_than(&item));
+    let item = item(&[("rpm", 10)], 5, 5);
+    // One level of it is newer: that does not make the other one.
+    for (system, personal) in [(4, 5), (5, 4), (4, 6), (6, 4), (0, 0)] {
+        let older = stored(&[("rpm", 20), ("new", 3)], &["rpm"], system, personal);
+        assert!(older.is_behind(&item) && older.compare(&item).is_empty(), "{system}, {personal}");
+    }
 }
 
 #[test]
-fn at_the_same_epoch_only_what_is_missing_is_written() {
-    let item = item(&[("rpm", 10)], epoch(5));
-    let same = stored(&[("rpm", 20), ("new", 3)], &["rpm"], 5).compare(&item);
-    assert!(same.changed.is_empty() && same.removed.is_empty() && same.epoch.is_none());
+fn what_is_older_after_it_was_read_again_is_the_truth_for_that_item() {
+    let mut item = item(&[("rpm", 10)], 5, 5);
+    let mut restored = stored(&[("rpm", 20)], &[], 6, 0);
+    restored.stored.as_mut().unwrap().read_after = Some(item.config_stamp);
+    assert!(!restored.is_behind(&item));
+    let found = restored.compare(&item);
+    assert_eq!((found.changed, found.versions), (rules(&[("rpm", 20)]), Some(versions(6, 0))));
+    // Somebody changed the item since.
+    item.config_stamp = versions(5, 6).into();
+    assert!(restored.is_behind(&item) && restored.compare(&item).is_empty());
+}
+
+#[test]
+fn an_item_that_follows_a_time_is_brought_over_by_levels_that_are_not_older() {
+    let mut item = item(&[("rpm", 10)], 0, 0);
+    item.config_stamp = ConfigStamp::Epoch(epoch(5).unwrap());
+    let mut known = stored(&[("rpm", 20)], &[], 2, 0);
+    for (updated_at, is_behind) in [(None, true), (epoch(4), true), (epoch(5), false)] {
+        known.stored.as_mut().unwrap().updated_at = updated_at;
+        assert_eq!(known.is_behind(&item), is_behind, "{updated_at:?}");
+    }
+    assert_eq!(known.compare(&item).versions, Some(versions(2, 0)));
+}
+
+#[test]
+fn at_the_same_versions_only_what_is_missing_is_written() {
+    let item = item(&[("rpm", 10)], 5, 5);
+    let same = stored(&[("rpm", 20), ("new", 3)], &["rpm"], 5, 5).compare(&item);
+    assert!(same.changed.is_empty() && same.removed.is_empty() && same.versions.is_none());
     assert_eq!(same.missing, rules(&[("new", 3)]));
 }
 
 #[test]
-fn explicit_limits_win_over_any_epoch_and_remove_nothing() {
-    let item = item(&[("rpm", 10), ("tpm", 7)], epoch(5));
+fn explicit_limits_win_over_any_version_and_remove_nothing() {
+    let item = item(&[("rpm", 10), ("tpm", 7)], 5, 5);
     for at in [4, 5, 6] {
-        let mut both = stored(&[("rpm", 20)], &["tpm"], at);
+        let mut both = stored(&[("rpm", 20)], &["tpm"], at, 5);
         both.explicit = rules(&[("rpm", 30), ("tpm", 7)]);
         let found = both.compare(&item);
-        assert_eq!(found.changed, rules(&[("rpm", 30)]), "epoch {at}");
-        assert!(found.removed.is_empty(), "epoch {at}");
+        assert_eq!(found.changed, rules(&[("rpm", 30)]), "version {at}");
+        assert!(found.removed.is_empty(), "version {at}");
     }
     let explicit = Configuration::explicit(rules(&[("rpm", 10)]));
-    assert!(explicit.compare(&item).is_empty() && !explicit.is_older_than(&item));
+    assert!(explicit.compare(&item).is_empty() && !explicit.is_behind(&item));
 }
 
 #[test]

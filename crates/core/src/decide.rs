@@ -223,7 +223,7 @@ pub(crate) fn new_item(
         refilled_at: now,
         limits,
         expires_at_s,
-        config_epoch: configuration.epoch(),
+        config_stamp: configuration.stamp(),
         rules_hash: Some(RulesHash::of(&rules)),
         request_ids: vec![id.clone()],
     };

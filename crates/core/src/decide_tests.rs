@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::{
-    Bucket, ClaimInterval, EntityId, LIMITS_MAX, Millitokens, Refill, Resource, Rule, Rules,
-    StoredRules,
+    Bucket, ClaimInterval, EntityId, LIMITS_MAX, LevelVersions, Millitokens, Refill, Resource,
+    Rule, Rules, StoredRules,
 };
 
 const T0: i64 = 1_769_608_800_000;
@@ -38,7 +38,7 @@ fn item(limits: &[(&str, Rule, i64)]) -> CompositeBucket {
             .map(|(limit, rule, tokens)| (name(limit), bucket(*rule, *tokens)))
             .collect(),
         expires_at_s: None,
-        config_epoch: None,
+        config_stamp: crate::ConfigStamp::None,
         rules_hash: Some(RulesHash::of(&rules)),
         request_ids: Vec::new(),
     }
@@ -183,9 +183,10 @@ fn a_debt_on_one_limit_does_not_refuse_another() {
     assert!(matches!(both, Decision::Short(_)), "{both:?}");
 }
 
-fn stored(epoch: i64, rules: &[(&str, Rule)]) -> Configuration {
+fn stored(version: u64, rules: &[(&str, Rule)]) -> Configuration {
     let rules = rules.iter().map(|(limit, rule)| (name(limit), *rule)).collect();
-    let stored = StoredRules { rules, epoch: Some(at(epoch)), ..StoredRules::default() };
+    let versions = LevelVersions([0, 0, 0, version]);
+    let stored = StoredRules { rules, versions, ..StoredRules::default() };
     Configuration { stored: Some(stored), ..Configuration::default() }
 }
 
@@ -222,7 +223,8 @@ fn a_change_of_rules_claims_at_the_old_rate_first() {
     assert!(matches!(on(1_000), Decision::Short(_)));
     let after = plan(on(2_000)).apply(Some(&before)).unwrap();
     let changed = after.limits[&name("a")];
-    assert_eq!((changed.rule, changed.tokens, after.config_epoch), (fast, milli(0), Some(at(1))));
+    assert_eq!((changed.rule, changed.tokens), (fast, milli(0)));
+    assert_eq!(after.config_stamp, LevelVersions([0, 0, 0, 1]).into());
     // From now on it is the new one.
     acquire(&after, &asks(&[("a", 10_000)]), at(T0 + 2_100));
 }
@@ -355,8 +357,8 @@ fn what_was_dropped_goes_before_others_come() {
     let stored = StoredRules {
         rules: many(50, LIMITS_MAX),
         dropped: many(0, LIMITS_MAX).into_keys().collect(),
-        epoch: Some(at(T0)),
-        is_personal: false,
+        versions: LevelVersions([0, 0, 0, 1]),
+        ..StoredRules::default()
     };
     let configuration = Configuration { explicit: Rules::new(), stored: Some(stored) };
     let amounts = asks(&[("l50", 1_000)]);

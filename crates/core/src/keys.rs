@@ -12,8 +12,8 @@ mod stored;
 mod usage;
 
 pub use bucket::{
-    BucketField, CONFIG_EPOCH, ENTITY_ID, MIGRATED, NO_REQUEST_ID, REFILLED_AT, REQUEST_IDS,
-    RESOURCE, RULES_HASH, bucket_attribute, is_metered, parse_bucket_attribute,
+    BucketField, CONFIG_EPOCH, CONFIG_VERSIONS, ENTITY_ID, MIGRATED, NO_REQUEST_ID, REFILLED_AT,
+    REQUEST_IDS, RESOURCE, RULES_HASH, bucket_attribute, is_metered, parse_bucket_attribute,
     parse_counter_attribute,
 };
 pub use item::{ItemKey, LimitsScope};
@@ -26,7 +26,8 @@ pub use quarantine::{
 };
 pub use range::{KeyRange, SortKeys, by_parent, parse_child, usage_index_keys};
 pub use stored::{
-    CASCADE, LimitField, PARENT_ID, UPDATED_AT, limit_attribute, parse_limit_attribute,
+    CASCADE, LIMITS_VERSION, LimitField, PARENT_ID, UPDATED_AT, limit_attribute,
+    parse_limit_attribute,
 };
 pub use usage::{EVENTS, parse_usage_attribute, usage_attribute, watermark_attribute};
 

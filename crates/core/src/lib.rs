@@ -52,6 +52,7 @@ mod standing;
 mod stored;
 mod take;
 mod usage;
+mod versions;
 mod window;
 
 pub use accrual::{Refill, Rule, Wait};
@@ -79,6 +80,7 @@ pub use span::WindowSpan;
 pub use standing::{Standing, standings};
 pub use stored::{EntityRecord, StoredLimits, rule_attributes};
 pub use usage::UsageWindow;
+pub use versions::{ConfigStamp, LevelVersions, Recency};
 pub use window::{UnknownWindowKind, Window, WindowKind, WindowKinds};
 
 /// What an error message quotes of a text from outside, which may have any length.

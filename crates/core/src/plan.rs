@@ -5,7 +5,8 @@
 //! the value is how a test shows what the condition is for.
 
 use crate::{
-    Bucket, CompositeBucket, EpochMillis, LimitName, Millitokens, RequestId, Rule, RulesHash,
+    Bucket, CompositeBucket, ConfigStamp, EpochMillis, LevelVersions, LimitName, Millitokens,
+    RequestId, Rule, RulesHash,
 };
 
 /// Which of the write paths made a plan.
@@ -69,8 +70,8 @@ pub enum Change {
     Remove(LimitName),
     /// Writes the hash of all rules.
     RulesHash(RulesHash),
-    /// Writes the epoch of the configuration that the item follows.
-    ConfigEpoch(EpochMillis),
+    /// Writes the versions of the stored levels that the item follows, in place of what it followed.
+    ConfigVersions(LevelVersions),
     /// Writes the expiry in epoch seconds; `None` removes it.
     ExpiresAt(Option<i64>),
     /// Puts an id in front of those that the item remembers.
@@ -88,6 +89,8 @@ pub enum Condition {
     RefilledSince(EpochMillis),
     /// The hash of the rules is this one; `None`: the item has none.
     RulesHash(Option<RulesHash>),
+    /// The item follows these stored limits.
+    ConfigStamp(ConfigStamp),
     /// The balance of a limit is at least this, in millitokens.
     AtLeast(LimitName, i64),
     /// The balance of a limit is at most this, in millitokens.
@@ -147,7 +150,9 @@ impl Change {
             Self::Rule(limit, rule) => item.limits.get_mut(limit)?.rule = *rule,
             Self::Remove(limit) => _ = item.limits.remove(limit),
             Self::RulesHash(hash) => item.rules_hash = Some(hash.clone()),
-            Self::ConfigEpoch(epoch) => item.config_epoch = Some(*epoch),
+            Self::ConfigVersions(versions) => {
+                item.config_stamp = ConfigStamp::Versions(*versions);
+            }
             Self::ExpiresAt(expires_at_s) => item.expires_at_s = *expires_at_s,
             Self::Remember(id) => {
                 item.request_ids.insert(0, id.clone());
@@ -172,6 +177,7 @@ impl Condition {
             Self::RulesHash(hash) => {
                 item.and_then(|item| item.rules_hash.as_ref()) == hash.as_ref()
             }
+            Self::ConfigStamp(stamp) => item.is_some_and(|item| item.config_stamp == *stamp),
             Self::AtLeast(limit, least) => balance(limit).is_some_and(|tokens| tokens >= *least),
             Self::AtMost(limit, most) => balance(limit).is_some_and(|tokens| tokens <= *most),
             Self::Exactly(limit, seen) => balance(limit) == Some(seen.get()),

@@ -32,8 +32,10 @@ pub struct StoredLimits {
     /// Limits that were deleted and not stored again. One of them says nothing about a limit of
     /// that name at another level.
     pub dropped: BTreeSet<LimitName>,
-    /// The last change; every change moves it ahead.
+    /// The last change, by the clock of whoever made it.
     pub updated_at: EpochMillis,
+    /// Counts the changes; every one moves it ahead.
+    pub version: u64,
 }
 
 impl EntityRecord {
@@ -109,13 +111,18 @@ impl StoredLimits {
             }
         }
         let updated_at = number(item, keys::UPDATED_AT, EpochMillis::new)?;
+        let version = match item.inner().get(keys::LIMITS_VERSION) {
+            Some(version) => number_of(keys::LIMITS_VERSION, version)?,
+            // Every producer that keeps none moves the time.
+            None => updated_at.get().unsigned_abs(),
+        };
         let mut rules = BTreeMap::new();
         for limit in named {
             let rule = rule_of(item, &limit)?;
             rules.insert(limit, rule);
         }
         dropped.retain(|limit| !rules.contains_key(limit));
-        Ok(Some(Self { scope, rules, dropped, updated_at }))
+        Ok(Some(Self { scope, rules, dropped, updated_at, version }))
     }
 
     /// Writes the whole item. A tombstone's time is for people who read the table; here it is that
@@ -125,6 +132,7 @@ impl StoredLimits {
         let mut item = keyed(&self.key());
         let number = |value: i64| AttributeValue::N(value.to_string());
         item.insert(keys::UPDATED_AT.to_owned(), number(self.updated_at.get()));
+        item.insert(keys::LIMITS_VERSION.to_owned(), AttributeValue::N(self.version.to_string()));
         for (limit, rule) in &self.rules {
             let attributes = rule_attributes(limit, *rule);
             item.extend(attributes.into_iter().map(|(name, value)| (name, number(value))));

@@ -41,14 +41,16 @@ fn stored() -> impl Strategy<Value = StoredLimits> {
         proptest::collection::btree_map(limit(), rule(), 0..5),
         proptest::collection::btree_set(limit(), 0..5),
         0..=EpochMillis::MAX.get(),
+        any::<u64>(),
     )
-        .prop_map(|(scope, rules, mut dropped, updated_at)| {
+        .prop_map(|(scope, rules, mut dropped, updated_at, version)| {
             dropped.retain(|limit| !rules.contains_key(limit));
             StoredLimits {
                 scope,
                 rules,
                 dropped,
                 updated_at: EpochMillis::new(updated_at).unwrap(),
+                version,
             }
         })
 }
@@ -130,6 +132,7 @@ fn broken_entities_say_what_is_broken() {
 fn rpm() -> Vec<(&'static str, AttributeValue)> {
     vec![
         ("updated_at", n(1_706_000_000_000)),
+        ("version", n(7)),
         ("l_rpm_cp", n(100_000)),
         ("l_rpm_bx", n(200_000)),
         ("l_rpm_ra", n(100_000)),
@@ -144,7 +147,15 @@ fn limits_are_spelled_as_the_schema_says() {
     let stored = StoredLimits::from_item(&item).unwrap().unwrap();
     assert_eq!(stored.rules[&LimitName::new("rpm").unwrap()].burst().get(), 200_000);
     assert!(stored.dropped.contains(&LimitName::new("tpm.v2").unwrap()));
-    assert_eq!(stored.to_item(), item);
+    assert_eq!((stored.version, stored.to_item()), (7, item));
+}
+
+#[test]
+fn limits_of_a_producer_that_keeps_no_version_have_the_time_of_their_last_change() {
+    let mut attributes = rpm();
+    attributes.retain(|(name, _)| *name != "version");
+    let stored = StoredLimits::from_item(&item("#LIMITS", &attributes)).unwrap().unwrap();
+    assert_eq!(stored.version, 1_706_000_000_000);
 }
 
 #[test]
@@ -161,6 +172,7 @@ fn a_missing_burst_is_the_capacity_and_a_rule_outweighs_a_tombstone() {
 fn broken_limits_say_which_attribute_is_broken() {
     for (attribute, value, message) in [
         ("updated_at", None, "the item has no updated_at"),
+        ("version", Some(text("5")), "version of the item is not an integer"),
         ("l_rpm_cp", None, "the item has no l_rpm_cp"),
         ("l_rpm_ra", Some(text("5")), "l_rpm_ra of the item is not an integer"),
         ("l_tpm.v2_dl", Some(text("now")), "l_tpm.v2_dl of the item is not an integer"),

@@ -145,7 +145,11 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
     if image.rules_hash.as_ref() != Some(&hash) {
         plan.changes.push(Change::RulesHash(hash));
     }
-    plan.changes.extend(differences.epoch.map(Change::ConfigEpoch));
+    if let Some(versions) = differences.versions {
+        // A writer that brings an older change may find rules and refill time as it knows them.
+        plan.conditions.push(Condition::ConfigStamp(image.config_stamp));
+        plan.changes.push(Change::ConfigVersions(versions));
+    }
     let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| take.expires);
     if expires_at_s != image.expires_at_s {
         // Somebody may have taken more meanwhile, and moved the expiry for it.

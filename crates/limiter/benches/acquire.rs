@@ -60,7 +60,7 @@ fn item(count: usize, age_ms: i64) -> CompositeBucket {
             })
             .collect(),
         expires_at_s: Some(T0 / 1_000 + 180),
-        config_epoch: None,
+        config_stamp: sluicegate_core::ConfigStamp::None,
         request_ids: Vec::new(),
     }
 }

@@ -51,10 +51,11 @@ impl Configured {
         let rules = limits.iter().map(|(limit, rule)| (name(limit), *rule)).collect();
         let passed = i64::try_from(self.start.elapsed().as_millis()).unwrap();
         let scope = LimitsScope::System;
-        let dropped = Default::default();
-        let stored =
-            StoredLimits { scope: scope.clone(), rules, dropped, updated_at: at(T0 + passed) };
-        self.limits.lock().unwrap().insert(scope, stored);
+        let (dropped, updated_at) = (Default::default(), at(T0 + passed));
+        let mut limits = self.limits.lock().unwrap();
+        let version = limits.get(&scope).map_or(1, |stored| stored.version + 1);
+        let stored = StoredLimits { scope: scope.clone(), rules, dropped, updated_at, version };
+        limits.insert(scope, stored);
     }
 
     fn put_entity(&self, entity: &str, parent: &str) {

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use super::{Bucket, CompositeBucket, ItemError, wrong_type};
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
-    EpochMillis, LimitName, MillitokenSum, Millitokens, OutOfRange, Refill, RequestId, Rule,
-    RulesHash,
+    ConfigStamp, EpochMillis, LevelVersions, LimitName, MillitokenSum, Millitokens, OutOfRange,
+    Refill, RequestId, Rule, RulesHash,
 };
 
 /// A value of an attribute, as far as buckets have such.
@@ -35,6 +35,7 @@ pub(super) struct Found<'a> {
     refilled_at: Attribute<'a>,
     expires_at_s: Attribute<'a>,
     config_epoch: Attribute<'a>,
+    config_versions: Attribute<'a>,
     rules_hash: Attribute<'a>,
     request_ids: [Attribute<'a>; RequestId::REMEMBERED],
     /// By limit, in the order in which they were met.
@@ -49,6 +50,7 @@ impl<'a> Found<'a> {
             keys::REFILLED_AT => &mut self.refilled_at,
             keys::TTL => &mut self.expires_at_s,
             keys::CONFIG_EPOCH => &mut self.config_epoch,
+            keys::CONFIG_VERSIONS => &mut self.config_versions,
             keys::RULES_HASH => &mut self.rules_hash,
             _ => {
                 if let Some((limit, field)) = keys::parse_bucket_attribute(name) {
@@ -97,7 +99,7 @@ impl<'a> Found<'a> {
             refilled_at: required(keys::REFILLED_AT, refilled_at)?,
             limits,
             expires_at_s: number(self.expires_at_s)?,
-            config_epoch: ranged(self.config_epoch, EpochMillis::new)?,
+            config_stamp: stamp(self.config_versions, self.config_epoch)?,
             rules_hash: text(self.rules_hash)?.map(RulesHash::stored),
             request_ids,
         }))
@@ -121,6 +123,16 @@ fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<Bucket, ItemError> {
     let consumed = ranged(field(BucketField::Consumed), MillitokenSum::new)?
         .ok_or_else(|| missing(BucketField::Consumed))?;
     Ok(Bucket { rule, tokens, consumed })
+}
+
+/// Versions count before a time: a process that knows them only as a time leaves them there.
+fn stamp(versions: Attribute<'_>, epoch: Attribute<'_>) -> Result<ConfigStamp, ItemError> {
+    if let Some(versions) = text(versions)? {
+        let versions = LevelVersions::parse(versions);
+        let wrong = || wrong_type(keys::CONFIG_VERSIONS, "the versions of four levels");
+        return versions.map(ConfigStamp::Versions).ok_or_else(wrong);
+    }
+    Ok(ranged(epoch, EpochMillis::new)?.map_or(ConfigStamp::None, ConfigStamp::Epoch))
 }
 
 fn text(attribute: Attribute<'_>) -> Result<Option<&str>, ItemError> {

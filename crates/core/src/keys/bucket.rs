@@ -8,7 +8,10 @@ pub const ENTITY_ID: &str = "entity_id";
 pub const RESOURCE: &str = "resource";
 /// When refill was last claimed for all limits of a bucket item, epoch milliseconds.
 pub const REFILLED_AT: &str = "rf";
-/// The newest `updated_at` of the configuration that a bucket item follows, epoch milliseconds.
+/// The versions of the four stored levels that a bucket item follows, narrowest first: `2.0.5.3`.
+pub const CONFIG_VERSIONS: &str = "cv";
+/// The newest `updated_at` of the configuration that a bucket item follows, epoch milliseconds: in
+/// items that nobody has brought to [`CONFIG_VERSIONS`] yet.
 pub const CONFIG_EPOCH: &str = "ep";
 /// Hash of all rules in a bucket item.
 pub const RULES_HASH: &str = "pv";

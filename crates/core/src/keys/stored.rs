@@ -6,8 +6,12 @@ use crate::LimitName;
 pub const PARENT_ID: &str = "parent_id";
 /// Whether an acquire takes from the parent's bucket too.
 pub const CASCADE: &str = "cascade";
-/// When stored limits were last changed, epoch milliseconds.
+/// When stored limits were last changed, epoch milliseconds: for people, and the version of an item
+/// that has none.
 pub const UPDATED_AT: &str = "updated_at";
+/// A counter that every change and deletion of stored limits moves. It starts from the time, so that
+/// limits which were deleted by hand and stored again do not pass for those of before.
+pub const LIMITS_VERSION: &str = "version";
 
 /// A field of one limit in an item of stored limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

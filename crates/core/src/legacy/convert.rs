@@ -86,7 +86,7 @@ impl LegacyBuckets {
             rules_hash: Some(RulesHash::of(rules)),
             expires_at_s: self.expires_at_s(limits.values(), refilled_at),
             limits,
-            config_epoch: None,
+            config_stamp: crate::ConfigStamp::None,
             request_ids: Vec::new(),
         }
     }

@@ -172,7 +172,7 @@ impl Model for Leases {
             refilled_at: at(T0),
             limits: [(limit(), bucket)].into(),
             expires_at_s: None,
-            config_epoch: None,
+            config_stamp: sluicegate_core::ConfigStamp::None,
             rules_hash: Some(RulesHash::of(&self.configuration.rules())),
             request_ids: Vec::new(),
         };

@@ -8,6 +8,7 @@ mod support;
 
 mod protocol;
 mod scenarios;
+mod versions;
 
 use protocol::invariants;
 use scenarios::{SCENARIOS, scenario};

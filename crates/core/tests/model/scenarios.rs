@@ -74,7 +74,7 @@ fn item(configuration: &Configuration, balances: &[i64]) -> CompositeBucket {
             })
             .collect(),
         expires_at_s: Some(T0 / 1_000 + 4 * 86_400),
-        config_epoch: configuration.epoch(),
+        config_stamp: configuration.stamp(),
         rules_hash: Some(RulesHash::of(&rules)),
         request_ids: Vec::new(),
     }

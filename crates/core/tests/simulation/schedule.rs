@@ -74,7 +74,7 @@ fn foreign_item(rng: &mut Rng, limits: Limits) -> CompositeBucket {
         limits: limits.iter().map(&mut bucket).collect(),
         refilled_at: at(T0 - rng.within(0, 2 * SECOND_MS)),
         expires_at_s: refills.then_some((T0 + 2 * DAY_MS) / SECOND_MS),
-        config_epoch: None,
+        config_stamp: sluicegate_core::ConfigStamp::None,
         rules_hash: None,
         request_ids: Vec::new(),
     }

@@ -1,8 +1,8 @@
 //! Short spellings of the values that every test needs.
 
 use sluicegate_core::{
-    BucketId, Configuration, EntityId, EpochMillis, LimitName, Millitokens, Refill, Resource, Rule,
-    Rules, StoredRules,
+    BucketId, Configuration, EntityId, EpochMillis, LevelVersions, LimitName, Millitokens, Refill,
+    Resource, Rule, Rules, StoredRules,
 };
 
 /// When every schedule starts, in epoch milliseconds: a day boundary plus an odd rest.
@@ -29,14 +29,14 @@ pub(crate) fn rule(burst: i64, amount: i64, period_ms: i64) -> Rule {
     Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap()
 }
 
-/// Limits stored in the table since an epoch.
-pub(crate) fn stored(epoch: i64, rules: &[(&str, Rule)], dropped: &[&str]) -> Configuration {
+/// Limits stored in the table in a version.
+pub(crate) fn stored(version: u64, rules: &[(&str, Rule)], dropped: &[&str]) -> Configuration {
     let rules: Rules = rules.iter().map(|(limit, rule)| (name(limit), *rule)).collect();
     let stored = StoredRules {
         rules,
         dropped: dropped.iter().map(|limit| name(limit)).collect(),
-        epoch: Some(at(epoch)),
-        is_personal: false,
+        versions: LevelVersions([0, 0, 0, version]),
+        ..StoredRules::default()
     };
     Configuration { stored: Some(stored), ..Configuration::default() }
 }

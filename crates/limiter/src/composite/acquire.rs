@@ -86,6 +86,7 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
         let mut permits: Vec<Option<SemaphorePermit<'_>>> = entries.iter().map(|_| None).collect();
         self.read_first().await?;
         loop {
+            self.update_configurations().await;
             let now = self.run.now();
             let presumed: Vec<_> = self.sides.iter().map(|side| self.presume(side, now)).collect();
             match self.step(&presumed, now) {
@@ -152,12 +153,6 @@ impl<'s, 'r, 'c, T: Table> Acquiring<'s, 'r, 'c, T> {
     }
 
     fn parts(&self) -> Vec<Part> {
-        let now = self.run.now();
-        for side in &self.sides {
-            if side.image().is_some_and(|image| side.configuration.is_older_than(image)) {
-                self.store.directory.forget_older(&side.bucket, now);
-            }
-        }
         self.sides.iter().map(Side::part).collect()
     }
 

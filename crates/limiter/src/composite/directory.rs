@@ -1,7 +1,7 @@
 //! What the table says about entities and limits, remembered for a minute: "nothing" too.
 //!
-//! A bucket follows the newest configuration that anybody has seen, so being a minute behind costs
-//! nothing but that minute.
+//! A bucket follows the newest change of each level that anybody has seen, so being a minute behind
+//! costs nothing but that minute.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -13,6 +13,8 @@ use quick_cache::sync::Cache;
 use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{BucketId, EntityId, EntityRecord, EpochMillis, StoredLimits, StoredRules};
+
+use tokio::sync::Semaphore;
 
 use crate::table::SetupError;
 
@@ -32,6 +34,8 @@ pub(super) struct Directory {
     /// Each moves with every change of one of its scopes that this process made or noticed.
     changes: Box<[AtomicU64]>,
     hasher: RandomState,
+    /// Reads of levels that an item knows better: one at a time, however many requests find out.
+    pub(super) refreshes: Semaphore,
 }
 
 /// The levels of a bucket as they are looked up: carried, because the cache may forget any of them
@@ -93,6 +97,7 @@ impl Directory {
             limits: Cache::new(most),
             changes: std::iter::repeat_with(AtomicU64::default).take(COUNTERS).collect(),
             hasher: RandomState::new(),
+            refreshes: Semaphore::new(1),
         }
     }
 
@@ -188,22 +193,11 @@ impl Directory {
         self.limits.remove(scope);
         self.note_change(scope);
     }
-
-    /// Forgets the levels of a bucket that were learned before `now`, at most once a second: an
-    /// item follows a newer configuration than this one.
-    pub(super) fn forget_older(&self, bucket: &BucketId, now: EpochMillis) {
-        for scope in LimitsScope::levels(bucket) {
-            let is_old = |dated: Dated<_>| now.get().abs_diff(dated.as_of.get()) >= 1_000;
-            if self.limits.get(&scope).is_some_and(is_old) {
-                self.forget_limits(&scope);
-            }
-        }
-    }
 }
 
 impl Dated<StoredLimits> {
-    fn version(&self) -> Option<EpochMillis> {
-        self.said.as_ref().map(|said| said.updated_at)
+    fn version(&self) -> Option<u64> {
+        self.said.as_ref().map(|said| said.version)
     }
 }
 
@@ -220,6 +214,11 @@ impl Levels {
         if let Some((_, level)) = levels.find(|(known, _)| *known == scope) {
             *level = Some(said);
         }
+    }
+
+    /// Whether none has to be asked for.
+    pub(super) fn are_known(&self) -> bool {
+        self.said.iter().all(Option::is_some)
     }
 
     /// From when on, and until when, all levels are believed.

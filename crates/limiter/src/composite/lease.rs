@@ -27,7 +27,15 @@ impl<T: Table> Lends for CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<Option<Vec<Part>>, AcquireError> {
         let mut run = Run::new(clock, request.deadline);
-        let sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
+        let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
+        for side in &mut sides {
+            let Some(image) = side.image().cloned() else { continue };
+            if side.configuration.is_behind(&image) {
+                let (bucket, entry) = (&side.bucket, &side.entry);
+                let newer = self.updated(bucket, entry, &side.configuration, &image, &mut run);
+                side.configuration = newer.await.unwrap_or_else(|| side.configuration.clone());
+            }
+        }
         Ok(Some(sides.iter().map(Side::part).collect()))
     }
 

@@ -1,12 +1,14 @@
 //! The loop of a lease: decide from what is known, write, and decide again from what a refusal hands
 //! over. It ends with the tokens, or with "no" said from an image that may say it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use sluicegate_core::{
-    Acquire, Adjustment, Amounts, Change, CompositeBucket, Decision, EpochMillis, LIMITS_MAX,
-    Millitokens, Presume, Settle, Settlement, Standing, Wanted, WritePath, WritePlan, lease,
-    lease_size, reconfigure, settle,
+    Acquire, Adjustment, Amounts, Change, CompositeBucket, Configuration, Decision, EpochMillis,
+    LIMITS_MAX, Millitokens, Presume, Settle, Settlement, Standing, Wanted, WritePath, WritePlan,
+    lease, lease_size, reconfigure, settle,
 };
 
 use super::CompositeStore;
@@ -26,6 +28,10 @@ pub(super) struct Leasing<'s, 'r, 'c, T> {
     run: &'r mut Run<'c>,
     order: &'r Order<'r>,
     entry: Arc<Entry>,
+    /// The limits of the order, or newer ones.
+    configuration: Cow<'r, Configuration>,
+    /// Whether its levels may be read again: not twice in a call.
+    may_update: bool,
     pub(super) image: Option<Arc<CompositeBucket>>,
     /// The table said so during this call.
     is_fresh: bool,
@@ -60,6 +66,8 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
             run,
             order,
             entry,
+            configuration: Cow::Borrowed(order.configuration),
+            may_update: true,
             image: None,
             is_fresh: false,
             doubt,
@@ -77,6 +85,7 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
         }
         loop {
             self.give_up_what_is_forgotten()?;
+            self.update_configuration().await;
             let now = self.run.now();
             match self.step(now) {
                 Step::Nothing => return Ok((Amounts::new(), None)),
@@ -121,6 +130,18 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
         Ok(self.image.clone())
     }
 
+    /// Reads levels again of which the item follows a change that the order does not know.
+    async fn update_configuration(&mut self) {
+        let Some(image) = self.image.clone() else { return };
+        if self.configuration.is_behind(&image) && std::mem::replace(&mut self.may_update, false) {
+            let (bucket, known) = (self.order.bucket, &self.configuration);
+            let newer = self.store.updated(bucket, &self.entry, known, &image, self.run).boxed();
+            if let Some(newer) = newer.await {
+                self.configuration = Cow::Owned(newer.as_ref().clone());
+            }
+        }
+    }
+
     /// Ends a doubt that can no longer be settled: sent again, it might be done twice.
     fn give_up_what_is_forgotten(&mut self) -> Result<(), AcquireError> {
         let (Some(doubt), Some(image)) = (&mut self.doubt, &self.image) else { return Ok(()) };
@@ -133,7 +154,8 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
     }
 
     fn step(&self, now: EpochMillis) -> Step {
-        let Order { bucket, configuration, wanted, returned, counting, .. } = *self.order;
+        let Order { bucket, wanted, returned, counting, .. } = *self.order;
+        let configuration = self.configuration.as_ref();
         let image = self.image.as_deref();
         let leased = match &self.doubt {
             _ if self.is_fence => Amounts::new(),
@@ -169,7 +191,7 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
     }
 
     fn request<'a>(&'a self, amounts: &'a Amounts, presume: Presume) -> Acquire<'a> {
-        let Order { bucket, configuration, .. } = *self.order;
+        let (bucket, configuration) = (self.order.bucket, self.configuration.as_ref());
         let (id, interval) = (&self.run.id, self.store.settings.claim_interval);
         Acquire { bucket, amounts, configuration, id, interval, presume }
     }

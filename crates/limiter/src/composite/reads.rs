@@ -1,5 +1,6 @@
 //! Reading what an acquire has to know.
 
+use futures_util::FutureExt as _;
 use sluicegate_core::BucketId;
 use sluicegate_core::keys::ItemKey;
 
@@ -63,6 +64,25 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
                     return Ok(());
                 }
                 Err(trouble) => self.wait_out(trouble).await?,
+            }
+        }
+    }
+
+    /// Reads levels again of which an item follows a change that is not known here. Once in a call:
+    /// until they are read the item stays as it is.
+    pub(super) async fn update_configurations(&mut self) {
+        for side in &mut self.sides {
+            let is_behind = |image| side.configuration.is_behind(image);
+            let Some(image) = side.image().filter(|image| is_behind(image)).cloned() else {
+                continue;
+            };
+            if std::mem::replace(&mut side.may_update, false) {
+                let (bucket, entry) = (&side.bucket, &side.entry);
+                let (configuration, run) = (&side.configuration, &mut *self.run);
+                let newer = self.store.updated(bucket, entry, configuration, &image, run).boxed();
+                if let Some(newer) = newer.await {
+                    side.configuration = newer;
+                }
             }
         }
     }

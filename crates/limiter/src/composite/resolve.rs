@@ -8,7 +8,7 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Amounts, BucketId, Configuration, EntityId, EntityRecord, EpochMillis, Rules,
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EntityRecord, EpochMillis, Rules,
 };
 
 use super::CompositeStore;
@@ -18,7 +18,7 @@ use super::run::Run;
 use super::side::{RECONFIGURATIONS, Side};
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
-use crate::table::{Consistency, Table};
+use crate::table::{Consistency, ReadItems, SetupError, Table};
 
 /// Whether the table is asked for the limits of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +123,7 @@ impl<T: Table> CompositeStore<T> {
             configuration,
             entry,
             is_fresh: false,
+            may_update: true,
             reconfigurations: RECONFIGURATIONS,
         };
         Ok((side, record))
@@ -186,6 +187,64 @@ impl<T: Table> CompositeStore<T> {
             }
         }
         Ok(learned)
+    }
+
+    /// The configuration of a bucket whose item follows a change that this one does not know: as
+    /// somebody else in this process learned it meanwhile, or by a read that sees every write. What
+    /// is older than in the item after that is the truth: see [`StoredRules::read_after`].
+    ///
+    /// `None`, and the item stays as it is: another request is reading, or it cannot be read now.
+    pub(super) async fn updated(
+        &self,
+        bucket: &BucketId,
+        entry: &Entry,
+        configuration: &Configuration,
+        image: &CompositeBucket,
+        run: &mut Run<'_>,
+    ) -> Option<Arc<Configuration>> {
+        let _turn = self.directory.refreshes.try_acquire().ok()?;
+        let levels = self.directory.levels(bucket, run.now());
+        if levels.are_known() {
+            let known = put_together(entry, &configuration.explicit, Some(levels));
+            if !known.is_behind(image) {
+                return Some(known);
+            }
+        }
+        let mut levels = self.directory.unread(bucket);
+        let keys: Vec<_> = levels.missing().collect();
+        let found = run.in_time(self.table.read(&keys, Consistency::Strong)).await;
+        let found = found.inspect_err(|trouble| {
+            tracing::debug!(%bucket, %trouble, "stored limits could not be read again");
+        });
+        let found: ReadItems = found.ok()?;
+        run.read_units += found.read_units;
+        self.learn_levels(&keys, &found, &mut levels, run.now()).ok()?;
+        let known = put_together(entry, &configuration.explicit, Some(levels));
+        if !known.is_behind(image) {
+            return Some(known);
+        }
+        let mut known = known.as_ref().clone();
+        if let Some(stored) = &mut known.stored {
+            stored.read_after = Some(image.config_stamp);
+        }
+        Some(Arc::new(known))
+    }
+
+    fn learn_levels(
+        &self,
+        keys: &[ItemKey],
+        found: &ReadItems,
+        levels: &mut Levels,
+        now: EpochMillis,
+    ) -> Result<(), SetupError> {
+        for (key, item) in keys.iter().zip(&found.items) {
+            if let Some(Learned::Limits(scope, said)) =
+                self.directory.learn(key, item.as_ref(), now)?
+            {
+                levels.take(&scope, said);
+            }
+        }
+        Ok(())
     }
 
     /// Asks again for the limits of a bucket, by a read that sees every write.

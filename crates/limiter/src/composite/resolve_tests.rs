@@ -33,7 +33,8 @@ fn stored(key: &ItemKey) -> Option<Item> {
         ItemKey::Limits(scope @ LimitsScope::Entity(_)) => {
             let (scope, dropped) = (scope.clone(), Default::default());
             let updated_at = EpochMillis::new(1).unwrap();
-            Some(StoredLimits { scope, rules: rules(), dropped, updated_at }.to_item())
+            let stored = StoredLimits { scope, rules: rules(), dropped, updated_at, version: 1 };
+            Some(stored.to_item())
         }
         _ => None,
     }

@@ -17,6 +17,8 @@ pub(super) struct Side {
     pub(super) known: Option<Known>,
     /// The table said so during this call.
     pub(super) is_fresh: bool,
+    /// Whether its levels may be read again: not twice in a call.
+    pub(super) may_update: bool,
     /// Writes that may still be tried to bring its item to the configuration before "no" is said.
     pub(super) reconfigurations: u8,
 }

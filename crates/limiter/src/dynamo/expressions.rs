@@ -7,7 +7,9 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, BucketField, ItemKey};
-use sluicegate_core::{Bucket, Change, Condition, LimitName, RequestId, Rule, WritePlan};
+use sluicegate_core::{
+    Bucket, Change, Condition, ConfigStamp, LimitName, RequestId, Rule, WritePlan,
+};
 
 use super::terms::{Name, Terms, Value};
 
@@ -149,9 +151,10 @@ impl<'p> Builder<'p> {
                 let name = self.own(keys::RULES_HASH);
                 self.set(name, text(hash.as_str()));
             }
-            Change::ConfigEpoch(epoch) => {
-                let name = self.own(keys::CONFIG_EPOCH);
-                self.set(name, number(epoch.get()));
+            Change::ConfigVersions(versions) => {
+                let (name, epoch) = (self.own(keys::CONFIG_VERSIONS), self.own(keys::CONFIG_EPOCH));
+                self.set(name, text(&versions.to_string()));
+                self.remove(epoch);
             }
             Change::ExpiresAt(expires_at_s) => {
                 let name = self.own(keys::TTL);
@@ -211,6 +214,7 @@ impl<'p> Builder<'p> {
                 let name = self.own(keys::RULES_HASH);
                 self.require_absent(name);
             }
+            Condition::ConfigStamp(stamp) => self.require_stamp(stamp),
             Condition::AtLeast(limit, least) => self.compare_tokens(limit, ">=", *least),
             Condition::AtMost(limit, most) => self.compare_tokens(limit, "<=", *most),
             Condition::Exactly(limit, seen) => self.compare_tokens(limit, "=", seen.get()),
@@ -229,6 +233,21 @@ impl<'p> Builder<'p> {
             Condition::ExpiresBefore(at_s) => {
                 let name = self.own(keys::TTL);
                 self.compare(name, "<", number(*at_s));
+            }
+        }
+    }
+
+    fn require_stamp(&mut self, stamp: &ConfigStamp) {
+        let (versions, epoch) = (self.own(keys::CONFIG_VERSIONS), self.own(keys::CONFIG_EPOCH));
+        match stamp {
+            ConfigStamp::Versions(known) => self.compare(versions, "=", text(&known.to_string())),
+            ConfigStamp::Epoch(known) => {
+                self.require_absent(versions);
+                self.compare(epoch, "=", number(known.get()));
+            }
+            ConfigStamp::None => {
+                self.require_absent(versions);
+                self.require_absent(epoch);
             }
         }
     }

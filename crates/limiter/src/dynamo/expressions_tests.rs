@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use sluicegate_core::{
     Acquire, Adjust, Adjustment, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration,
-    Decision, EntityId, EpochMillis, Force, LIMITS_MAX, Millitokens, Presume, Resource, Rules,
-    StoredRules, adjust, decide, extend,
+    Decision, EntityId, EpochMillis, Force, LIMITS_MAX, LevelVersions, Millitokens, Presume,
+    Resource, Rules, StoredRules, adjust, decide, extend,
 };
 
 use crate::Limit;
@@ -145,8 +145,9 @@ fn a_change_of_the_configuration() {
         stored: Some(StoredRules {
             rules: rules(&[Limit::quota("usd", 9)]),
             dropped: BTreeSet::from([name("ttl")]),
-            epoch: Some(at(T0)),
+            versions: LevelVersions([0, 2, 0, 5]),
             is_personal: true,
+            ..StoredRules::default()
         }),
     };
     let both = amounts(&[("rpm.v2", 1), ("usd", 2)]);
@@ -205,8 +206,8 @@ fn the_largest_writes_fit_into_an_expression() {
     let stored = |first, count, dropped: usize| StoredRules {
         rules: limits(first, count, 9),
         dropped: names(0, dropped).map(|limit| name(&limit)).collect(),
-        epoch: Some(at(T0 + 1)),
-        is_personal: false,
+        versions: LevelVersions([u64::MAX; 4]),
+        ..StoredRules::default()
     };
     let of_item = |count| {
         let mut story = Story::new();

@@ -1,7 +1,7 @@
 //! Writing and reading what is configured in the table: entities and stored limits.
 //!
-//! Every change of a level's limits moves its `updated_at` strictly ahead, whatever the clocks of
-//! those who change it say: that is how a bucket knows which of two configurations is the newer.
+//! Every change of a level's limits moves its version ahead in the table, whatever the clocks of
+//! those who change it say: that is how a bucket knows which of two copies is the newer.
 
 mod version;
 
@@ -9,15 +9,13 @@ use std::collections::HashSet;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use aws_sdk_dynamodb::types::{
-    ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
-};
+use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, ReturnValue};
 use serde_dynamo::Item;
-use sluicegate_core::keys::{ItemKey, LimitsScope, UPDATED_AT};
+use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{EntityId, EntityRecord, EpochMillis, ItemError, LimitName, StoredLimits};
 
 use super::item::{Attributes, decode};
-use super::stored_expressions::{self as expressions, Deletion, Update};
+use super::stored_expressions::{self as expressions, Update};
 use super::{BrokenItem, RequestError};
 use crate::{BadLimit, Limit};
 
@@ -25,8 +23,6 @@ pub use version::SchemaVersion;
 
 /// Most limits that one write can name: an expression has at most 4,096 bytes.
 pub(super) const LIMITS_PER_WRITE: usize = 50;
-/// How often a change is tried while others change the same limits.
-const ATTEMPTS: u32 = 10;
 
 /// Why something was not configured, or cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -61,10 +57,6 @@ pub enum ConfigError {
     #[error(transparent)]
     Item(#[from] Box<BrokenItem>),
 
-    /// Others changed the same limits, every time.
-    #[error("the limits were changed by others {ATTEMPTS} times in a row; try again")]
-    Contended,
-
     /// DynamoDB did not do what it was asked.
     #[error(transparent)]
     Request(#[from] RequestError),
@@ -75,13 +67,6 @@ pub enum ConfigError {
 pub struct ConfigStore {
     client: Client,
     table: String,
-}
-
-/// How a guarded change ended.
-enum Change {
-    Written(Option<StoredLimits>),
-    /// The guard refused; this is what it found.
-    Refused(Option<StoredLimits>),
 }
 
 impl ConfigStore {
@@ -156,12 +141,12 @@ impl ConfigStore {
     }
 
     /// Stores limits, from 1 to 50, all or none of them. Others of the same scope stay as they are.
-    /// Returns what the scope has now; its `updated_at` is `now`, or more if the last change was
-    /// not before `now`.
+    /// Returns what the scope has now; its `updated_at` is `now`. One request.
     ///
     /// # Errors
     /// [`ConfigError::Limit`], [`ConfigError::Repeated`] or [`ConfigError::Count`] for limits that
-    /// cannot be stored; [`ConfigError::Contended`] when others keep changing them.
+    /// cannot be stored; [`ConfigError::Item`] when the item is broken, else
+    /// [`ConfigError::Request`].
     pub async fn set_limits(
         &self,
         scope: &LimitsScope,
@@ -177,23 +162,16 @@ impl ConfigStore {
             return Err(ConfigError::Repeated { limit: limit.clone() });
         }
         let key = ItemKey::Limits(scope.clone());
-        let mut at = now;
-        for _ in 0..ATTEMPTS {
-            match self.change(&key, expressions::set_limits(&rules, at)).await? {
-                Change::Written(Some(stored)) => return Ok(stored),
-                Change::Refused(Some(stored)) => at = after(&stored, now)?,
-                // Deleted by hand in between.
-                Change::Written(None) | Change::Refused(None) => {}
-            }
-        }
-        Err(ConfigError::Contended)
+        let stored = self.change(&key, expressions::set_limits(&rules, now)).await?;
+        Ok(stored.ok_or_else(|| RequestError::empty("UpdateItem", &self.table))?)
     }
 
     /// Deletes limits of a scope by name; names that are not stored there are passed over. Returns
-    /// what the scope has now, `None` if it never had any. Two requests, or one if nothing changes.
+    /// what the scope has now, `None` if it never had any. A request for the read and one for every
+    /// 50 limits that are stored.
     ///
     /// # Errors
-    /// [`ConfigError::Contended`] when others keep changing them.
+    /// [`ConfigError::Item`] when the item is broken, else [`ConfigError::Request`].
     pub async fn delete_limits(
         &self,
         scope: &LimitsScope,
@@ -203,11 +181,11 @@ impl ConfigStore {
         self.delete_where(scope, |limit| limits.contains(limit), now).await
     }
 
-    /// Deletes every limit of a scope; the item stays, with tombstones. Returns what the scope has
-    /// now, `None` if it never had any.
+    /// Deletes every limit that a scope has at the moment of the call; the item stays, with
+    /// tombstones. Returns what the scope has now, `None` if it never had any.
     ///
     /// # Errors
-    /// [`ConfigError::Contended`] when others keep changing them.
+    /// [`ConfigError::Item`] when the item is broken, else [`ConfigError::Request`].
     pub async fn delete_all_limits(
         &self,
         scope: &LimitsScope,
@@ -235,27 +213,20 @@ impl ConfigStore {
     ) -> Result<Option<StoredLimits>, ConfigError> {
         let key = ItemKey::Limits(scope.clone());
         let mut found = self.get_limits(scope).await?;
-        let mut refused = 0;
-        while refused < ATTEMPTS {
-            let Some(stored) = &found else { return Ok(None) };
-            let limits = stored.rules.keys().filter(|limit| is_meant(limit));
-            let limits: Vec<_> = limits.take(LIMITS_PER_WRITE).cloned().collect();
-            if limits.is_empty() {
-                return Ok(found);
-            }
-            let when = Deletion { seen: stored.updated_at, at: after(stored, now)? };
-            found = match self.change(&key, expressions::delete_limits(&limits, when)).await? {
-                Change::Written(stored) => stored,
-                Change::Refused(stored) => {
-                    refused += 1;
-                    stored
-                }
-            };
+        let Some(stored) = &found else { return Ok(None) };
+        let limits: Vec<_> = stored.rules.keys().filter(|limit| is_meant(limit)).cloned().collect();
+        for limits in limits.chunks(LIMITS_PER_WRITE) {
+            found = self.change(&key, expressions::delete_limits(limits, now)).await?;
         }
-        Err(ConfigError::Contended)
+        Ok(found)
     }
 
-    async fn change(&self, key: &ItemKey, update: Update) -> Result<Change, ConfigError> {
+    /// The item after a change; `None`: it was deleted by hand meanwhile.
+    async fn change(
+        &self,
+        key: &ItemKey,
+        update: Update,
+    ) -> Result<Option<StoredLimits>, ConfigError> {
         let sent = self
             .client
             .update_item()
@@ -266,22 +237,15 @@ impl ConfigStore {
             .set_expression_attribute_names(Some(update.placeholders.names))
             .set_expression_attribute_values(Some(update.placeholders.values))
             .return_values(ReturnValue::AllNew)
-            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .send()
             .await;
-        let read = |item: Option<_>| match item {
-            Some(item) => decode(item, StoredLimits::from_item),
-            None => Ok(None),
-        };
         match sent {
-            Ok(output) if output.attributes.is_none() => {
-                Err(RequestError::empty("UpdateItem", &self.table).into())
-            }
-            Ok(output) => Ok(Change::Written(read(output.attributes)?)),
+            Ok(output) => match output.attributes {
+                Some(item) => Ok(decode(item, StoredLimits::from_item)?),
+                None => Err(RequestError::empty("UpdateItem", &self.table).into()),
+            },
             Err(error) => match error.as_service_error() {
-                Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
-                    Ok(Change::Refused(read(failed.item.clone())?))
-                }
+                Some(UpdateItemError::ConditionalCheckFailedException(_)) => Ok(None),
                 _ => Err(RequestError::of("UpdateItem", &self.table, error).into()),
             },
         }
@@ -313,14 +277,4 @@ impl ConfigStore {
             None => Err(RequestError::empty("GetItem", &self.table)),
         }
     }
-}
-
-/// `now`, or the first instant after the last change.
-fn after(stored: &StoredLimits, now: EpochMillis) -> Result<EpochMillis, ConfigError> {
-    let next = EpochMillis::new(stored.updated_at.get() + 1).map_err(|source| {
-        let (pk, sk) = (stored.key().pk(), stored.key().sk());
-        let attribute = UPDATED_AT.to_owned();
-        Box::new(BrokenItem { pk, sk, source: ItemError::OutOfRange { attribute, source } })
-    })?;
-    Ok(next.max(now))
 }

@@ -69,6 +69,18 @@ impl Placeholders {
         format!("{name} = {value}")
     }
 
+    /// What every change of stored limits sets: the version, and the time for people. A counter that
+    /// is new starts from the time: limits that were deleted by hand and stored again get versions
+    /// that no item follows yet.
+    fn changed(&mut self, now: EpochMillis) -> Vec<String> {
+        let (updated_at, version) = (self.name(keys::UPDATED_AT), self.name(keys::LIMITS_VERSION));
+        let (now, one) = (self.value(number(now.get())), self.value(number(1)));
+        vec![
+            format!("{updated_at} = {now}"),
+            format!("{version} = if_not_exists({version}, {now}) + {one}"),
+        ]
+    }
+
     fn within(&mut self, attribute: &str, keys: SortKeys) -> String {
         let name = self.name(attribute);
         match keys {
@@ -101,12 +113,11 @@ pub(super) fn put_entity(record: &EntityRecord) -> Update {
     built
 }
 
-/// Stores limits at the instant `at`, on condition that the last change was before it.
-pub(super) fn set_limits(rules: &[(LimitName, Rule)], at: EpochMillis) -> Update {
+/// Stores limits, whatever the item is, and moves its version.
+pub(super) fn set_limits(rules: &[(LimitName, Rule)], now: EpochMillis) -> Update {
     let mut built = Update::default();
     let p = &mut built.placeholders;
-    let (updated_at, at) = (p.name(keys::UPDATED_AT), p.value(number(at.get())));
-    let mut sets = vec![format!("{updated_at} = {at}")];
+    let mut sets = p.changed(now);
     let mut removes = Vec::with_capacity(rules.len());
     for (limit, rule) in rules {
         for (attribute, value) in rule_attributes(limit, *rule) {
@@ -115,24 +126,16 @@ pub(super) fn set_limits(rules: &[(LimitName, Rule)], at: EpochMillis) -> Update
         removes.push(p.name(keys::limit_attribute(limit, LimitField::DeletedAt)));
     }
     built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
-    built.condition = Some(format!("attribute_not_exists({updated_at}) OR {updated_at} < {at}"));
     built
 }
 
-/// When limits are deleted: what the last change was, and what this one is to be.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Deletion {
-    pub(super) seen: EpochMillis,
-    pub(super) at: EpochMillis,
-}
-
-/// Puts tombstones in place of limits, on condition that nothing changed since they were seen.
-pub(super) fn delete_limits(limits: &[LimitName], when: Deletion) -> Update {
+/// Puts tombstones in place of limits and moves the item's version, on condition that there is an
+/// item.
+pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> Update {
     let mut built = Update::default();
     let p = &mut built.placeholders;
-    let (updated_at, at) = (p.name(keys::UPDATED_AT), p.value(number(when.at.get())));
-    let seen = p.value(number(when.seen.get()));
-    let mut sets = vec![format!("{updated_at} = {at}")];
+    let mut sets = p.changed(now);
+    let at = p.value(number(now.get()));
     let mut removes = Vec::with_capacity(limits.len() * LimitField::RULE.len());
     for limit in limits {
         let tombstone = p.name(keys::limit_attribute(limit, LimitField::DeletedAt));
@@ -140,7 +143,7 @@ pub(super) fn delete_limits(limits: &[LimitName], when: Deletion) -> Update {
         removes.extend(LimitField::RULE.map(|field| p.name(keys::limit_attribute(limit, field))));
     }
     built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
-    built.condition = Some(format!("{updated_at} = {seen}"));
+    built.condition = Some(format!("attribute_exists({})", p.name(keys::PK)));
     built
 }
 

@@ -56,8 +56,8 @@ fn every_update() {
     insta::assert_snapshot!("set_limits", update(&set_limits(&rules, at(1_706_000_000_000))));
 
     let names = rules.map(|(limit, _)| limit);
-    let when = Deletion { seen: at(1_706_000_000_000), at: at(1_706_000_000_001) };
-    insta::assert_snapshot!("delete_limits", update(&delete_limits(&names, when)));
+    let delete = delete_limits(&names, at(1_706_000_000_001));
+    insta::assert_snapshot!("delete_limits", update(&delete));
     insta::assert_snapshot!("set_schema", update(&set_schema(1)));
 }
 
@@ -99,8 +99,7 @@ fn the_most_limits_of_one_write_fit_an_expression() {
         .collect();
     let set = set_limits(&rules, EpochMillis::MAX);
     let names: Vec<_> = rules.into_iter().map(|(limit, _)| limit).collect();
-    let when = Deletion { seen: at(0), at: EpochMillis::MAX };
-    let delete = delete_limits(&names, when);
+    let delete = delete_limits(&names, EpochMillis::MAX);
     for update in [set, delete] {
         assert!(update.expression.len() <= EXPRESSION_BYTES, "{}", update.expression.len());
     }

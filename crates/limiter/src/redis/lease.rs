@@ -122,7 +122,7 @@ impl RedisStore {
         let Run { attempts, ref id, .. } = run;
         let failure = match result {
             Ok(Answer::Done { leased, image, path }) => {
-                let (id, image) = (id.clone(), Some(Arc::new(image)));
+                let (id, image) = (id.clone(), Some(image));
                 let (write_units, read_units) = (0.0, 0.0);
                 return Ok(Done { id, leased, image, path, attempts, write_units, read_units });
             }
@@ -178,7 +178,7 @@ impl RedisStore {
         }
         let written = if is_new { WritePath::Create } else { WritePath::Normal };
         let path = (status == Status::Granted).then_some(written);
-        Ok(Answer::Done { leased, image, path })
+        Ok(Answer::Done { leased, image: Arc::new(image), path })
     }
 }
 
@@ -186,7 +186,7 @@ impl RedisStore {
 enum Answer {
     Done {
         leased: Amounts,
-        image: CompositeBucket,
+        image: Arc<CompositeBucket>,
         path: Option<WritePath>,
     },
     /// Nobody will know whether it was done.

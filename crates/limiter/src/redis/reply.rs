@@ -161,7 +161,7 @@ fn bucket(id: &BucketId, mut pairs: Reply) -> Result<CompositeBucket, Trouble> {
         refilled_at: EpochMillis::new(number("lastRefill")?).map_err(|error| odd(error.into()))?,
         limits: limits.collect::<Result<_, Trouble>>()?,
         expires_at_s: None,
-        config_epoch: None,
+        config_stamp: sluicegate_core::ConfigStamp::None,
         rules_hash: None,
         request_ids: ids.split_whitespace().map(RequestId::stored).collect(),
     })

@@ -110,7 +110,7 @@ impl Side {
             refilled_at: reply.instant()?,
             limits: Default::default(),
             expires_at_s: None,
-            config_epoch: None,
+            config_stamp: sluicegate_core::ConfigStamp::None,
             rules_hash: None,
             request_ids: Vec::new(),
         };

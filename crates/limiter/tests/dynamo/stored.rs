@@ -142,7 +142,7 @@ async fn limits_are_set_changed_deleted_and_set_again_at_every_level() {
 }
 
 #[tokio::test]
-async fn every_change_is_later_than_the_one_before_whatever_the_clock_says() {
+async fn every_change_moves_the_version_whatever_the_clock_says() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let store = ConfigStore::new(engine.client().clone(), &table);
@@ -150,11 +150,13 @@ async fn every_change_is_later_than_the_one_before_whatever_the_clock_says() {
         let mut seen = Vec::new();
         for now in [5_000, 5_000, 10, 5_001] {
             let stored = store.set_limits(&LimitsScope::System, &limits, at(now)).await.unwrap();
-            seen.push(stored.updated_at.get());
+            seen.push((stored.updated_at.get(), stored.version));
         }
         let stored = store.delete_all_limits(&LimitsScope::System, at(0)).await.unwrap().unwrap();
-        seen.push(stored.updated_at.get());
-        assert_eq!(seen, [5_000, 5_001, 5_002, 5_003, 5_004]);
+        seen.push((stored.updated_at.get(), stored.version));
+        // The first one is of the time; from then on it counts.
+        let versions = [5_001, 5_002, 5_003, 5_004, 5_005];
+        assert!(seen.iter().copied().eq([5_000, 5_000, 10, 5_001, 0].into_iter().zip(versions)));
     })
     .await;
 }
@@ -166,21 +168,20 @@ async fn changes_at_once_all_happen_one_after_the_other() {
         let store = ConfigStore::new(engine.client().clone(), &table);
         let set = async |name: &str| {
             let limits = [Limit::per_minute(name, 1)];
-            let stored = store.set_limits(&LimitsScope::System, &limits, at(7)).await.unwrap();
-            stored.updated_at.get()
+            store.set_limits(&LimitsScope::System, &limits, at(7)).await.unwrap().version
         };
         let (a, b, c) = tokio::join!(set("a"), set("b"), set("c"));
-        let mut times = [a, b, c];
-        times.sort_unstable();
-        assert_eq!(times, [7, 8, 9]);
+        let mut versions = [a, b, c];
+        versions.sort_unstable();
+        assert_eq!(versions, [8, 9, 10]);
         let stored = store.get_limits(&LimitsScope::System).await.unwrap().unwrap();
-        assert_eq!((stored.rules.len(), stored.updated_at.get()), (3, 9));
+        assert_eq!((stored.rules.len(), stored.version), (3, 10));
     })
     .await;
 }
 
 #[tokio::test]
-async fn a_deletion_that_was_overtaken_looks_again() {
+async fn a_limit_that_is_stored_during_a_deletion_of_all_stays() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let store = ConfigStore::new(engine.client().clone(), &table);
@@ -203,8 +204,9 @@ async fn a_deletion_that_was_overtaken_looks_again() {
             store.set_limits(&scope, &[Limit::per_day("c", 1)], at(9)).await.unwrap();
         };
         let (deleted, ()) = tokio::join!(delete, overtake);
-        assert_eq!(shown(&deleted.unwrap().unwrap()), (vec![], vec!["a", "b", "c"], 10));
-        assert_eq!(proxy.forwarded("UpdateItem"), 2);
+        let deleted = deleted.unwrap().unwrap();
+        assert_eq!(shown(&deleted), (vec!["c=1/d".to_owned()], vec!["a", "b"], 5));
+        assert_eq!((deleted.version, proxy.forwarded("UpdateItem")), (4, 1));
     })
     .await;
 }
@@ -286,7 +288,8 @@ async fn a_broken_item_is_named() {
         let put = engine.client().put_item().table_name(&table);
         let text = |text: &str| AttributeValue::S(text.to_owned());
         let put = put.item("PK", text("SYSTEM#")).item("SK", text("#LIMITS"));
-        put.item("updated_at", text("yesterday")).send().await.unwrap();
+        let put = put.item("updated_at", AttributeValue::N("1".to_owned()));
+        put.item("l_y_cp", text("many")).send().await.unwrap();
         let store = ConfigStore::new(engine.client().clone(), &table);
         let limits = [Limit::per_day("x", 1)];
         for error in [
