@@ -20,6 +20,7 @@ mod crowded;
 mod doubt;
 mod extremes;
 mod faults;
+mod followed;
 mod intercept;
 mod leased;
 mod left_out;
