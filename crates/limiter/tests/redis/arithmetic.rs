@@ -165,10 +165,7 @@ impl Compared<'_> {
         after.claim(now, &self.rules);
         let waits = |(limit, asked): (&LimitName, &i64)| {
             let (rule, tokens, _) = after.limits[limit];
-            // A changed rule counts from now on.
-            let is_same = self.model.limits.get(limit).is_none_or(|(before, ..)| *before == rule);
-            let since = if is_same { after.refilled_at.unwrap() } else { now };
-            let wait = rule.wait_for(milli(*asked), tokens, since, now);
+            let wait = rule.wait_for(milli(*asked), tokens, after.refilled_at.unwrap(), now);
             (*asked > 0).then_some((limit.clone(), wait))
         };
         let waits: Vec<_> = self.rules.keys().zip(&asked).filter_map(waits).collect();
