@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sluicegate::{Accounting, AcquireError, LeaseMode, LeaseSettings, Limit, Table as _, Trouble};
+use sluicegate::{
+    Accounting, AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, Table as _,
+    Trouble,
+};
 use tokio::time::Instant;
 
-use super::{Counted, SECOND, consumed, leased};
+use super::{Counted, SECOND, ample, consumed, leased};
 use crate::intercept::{Call, intercepting};
+use crate::scripted::{Act, Scripted};
 use crate::simulated::Simulated;
 
 /// Of four writes one is lost on its way, the answer to one is, and one arrives when nobody waits
@@ -43,6 +47,29 @@ impl Lossy {
 }
 
 intercepting!(Lossy, 0);
+
+/// Nobody will ever know what became of a write. A shutdown with time left settles the rest.
+#[tokio::test(start_paused = true)]
+async fn leased_shutdown_settles_the_rest_after_a_lost_answer() {
+    let table = Scripted::default();
+    let clock = Simulated { start: Instant::now(), off_ms: 0 };
+    let limiter = leased(table.clone(), clock, LeaseSettings::default());
+    let other = Limiter::with_clock(CompositeStore::on(table.memory.clone()), clock);
+    for _ in 0..500 {
+        limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // What is held comes back when it is too old: that write is not answered.
+    table.always(Act::Hang);
+    tokio::time::sleep(5 * SECOND).await;
+    for _ in 0..5 {
+        other.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade().await.unwrap();
+    }
+    table.always(Act::Answer);
+    let report = limiter.shutdown(5 * SECOND).await;
+    assert_eq!(limiter.counters().ambiguous.get(), 1);
+    assert!(report.unsettled.is_empty(), "{report:?}");
+}
 
 const RATE: u64 = 500;
 

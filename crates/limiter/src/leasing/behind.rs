@@ -205,7 +205,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 match failed.error {
-                    // In debt: once it is paid, the next commit brings them.
+                    // In debt: the refusal brought them.
                     AcquireError::LimitExceeded(_) => Ok(image),
                     error => Err(error),
                 }

@@ -75,13 +75,13 @@ fn several_limits_are_taken_together_or_not_at_all() {
 fn an_undone_take_of_a_pool_that_was_filled_meanwhile_counts_no_takes() {
     loom::model(|| {
         let cell = cell(&[POOL_MAX, 0]);
-        let other = {
+        let filling = {
             let cell = cell.clone();
-            thread::spawn(move || took(&cell, &both(5, 1)))
+            // Fits while the other one is at it.
+            thread::spawn(move || cell.put(0, 3))
         };
-        // Fits while the other one is at it.
-        _ = cell.put(0, 3);
-        assert!(!other.join().unwrap());
+        assert!(!took(&cell, &both(5, 1)));
+        _ = filling.join().unwrap();
         assert_eq!((left(&cell), cell.slots[0].pool.takes()), (vec![POOL_MAX, 0], 0));
     });
 }
