@@ -25,6 +25,9 @@ pub(crate) struct Args {
     /// Seeds of the limiter's schedules, as FROM..TO (TO excluded).
     #[arg(long, default_value = "10000..500000")]
     schedules: String,
+    /// Seeds of histories of changed limits, as FROM..TO (TO excluded).
+    #[arg(long, default_value = "100..300")]
+    histories: String,
     /// Records that a chaotic delivery hands to the function's process.
     #[arg(long, default_value_t = 100_000)]
     chaos_records: usize,
@@ -61,6 +64,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-core", "--test", "simulation", "schedules"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.schedules);
+        process::run(&mut cargo)
+    })?;
+    stages.run("followed", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "followed"]);
+        cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.histories);
         process::run(&mut cargo)
     })?;
     stages.run("exactness", || {
