@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sluicegate_core::{BucketId, CompositeBucket, Configuration};
 
 use super::adjust::Adjusting;
@@ -33,6 +34,8 @@ impl<T: Table> Lends for CompositeStore<T> {
             if side.configuration.is_behind(&image) {
                 let (bucket, entry) = (&side.bucket, &side.entry);
                 let newer = self.updated(bucket, entry, &side.configuration, &image, &mut run);
+                // A piece of its own: seldom there, and larger than what else waits.
+                let newer = newer.boxed();
                 side.configuration = newer.await.unwrap_or_else(|| side.configuration.clone());
             }
         }
