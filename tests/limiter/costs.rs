@@ -9,7 +9,9 @@ use sluicegate::{
 };
 use sluicegate_testkit::{Fault, RunningEngine, engines_under_test};
 
-use crate::support::{Shared, T0, Tested, at, bucket, limiter, proxied, with_settings};
+use crate::support::{
+    Shared, T0, Tested, assert_units, at, bucket, limiter, proxied, with_settings,
+};
 
 const ENTITY: &str = "user-0123456789-0123456789-01234";
 const PARENT: &str = "team-0123456789-0123456789-01234";
@@ -31,7 +33,7 @@ macro_rules! ask {
 }
 
 fn units(cost: Cost) -> (f64, f64) {
-    assert_eq!(cost.attempts, 1, "{cost:?}");
+    assert_units!(cost.attempts, 1, "{cost:?}");
     (cost.read_units, cost.write_units)
 }
 
@@ -50,26 +52,26 @@ async fn costs_of(table: &DynamoTable, clock: &TestClock, count: usize, unit: f6
     let first = no_parent(table);
     let lease = ask!(first, count).no_cascade().await.unwrap();
     // The item and, once, its entry in the index of the resource.
-    assert_eq!(units(lease.cost()), (1.0, unit + 1.0), "first acquire");
+    assert_units!(units(lease.cost()), (1.0, unit + 1.0), "first acquire");
 
     // Warm: by the claim of a moment ago, and with a claim of its own.
     let lease = ask!(first, count).no_cascade().await.unwrap();
     assert_eq!(lease.cost().path, Some(WritePath::Retry));
-    assert_eq!(units(lease.cost()), (0.0, unit), "warm acquire, retry");
+    assert_units!(units(lease.cost()), (0.0, unit), "warm acquire, retry");
     clock.advance(Duration::from_secs(1));
     let lease = ask!(first, count).no_cascade().await.unwrap();
     assert_eq!(lease.cost().path, Some(WritePath::Normal));
-    assert_eq!(units(lease.cost()), (0.0, unit), "warm acquire, normal");
+    assert_units!(units(lease.cost()), (0.0, unit), "warm acquire, normal");
 
-    assert_eq!(lease.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, debit");
+    assert_units!(lease.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, debit");
     clock.advance(Duration::from_secs(1));
-    assert_eq!(lease.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, with a claim");
-    assert_eq!(lease.adjust("l00", -5).await.unwrap().write_units, unit, "adjust, refund");
-    assert_eq!(lease.release().await.unwrap().write_units, unit, "release");
+    assert_units!(lease.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, with a claim");
+    assert_units!(lease.adjust("l00", -5).await.unwrap().write_units, unit, "adjust, refund");
+    assert_units!(lease.release().await.unwrap().write_units, unit, "release");
 
     let cold = no_parent(table);
     let lease = ask!(cold, count).no_cascade().await.unwrap();
-    assert_eq!(units(lease.cost()), (1.0, unit), "cold acquire");
+    assert_units!(units(lease.cost()), (1.0, unit), "cold acquire");
 
     let stored = table.stored(&bucket(ENTITY, RESOURCE)).await.unwrap();
     let bytes = size(&stored.to_item().into());
@@ -132,7 +134,7 @@ async fn a_cascade_is_four_units_or_two() {
                 for _ in 0..3 {
                     clock.advance(Duration::from_secs(1));
                     let cost = ask!(limiter, count).cascade_to(PARENT).await.unwrap().cost();
-                    assert_eq!(
+                    assert_units!(
                         (cost.read_units, cost.write_units),
                         (0.0, units_of_mode),
                         "{mode:?}"
@@ -162,8 +164,8 @@ async fn certainty_costs_twice_and_a_lost_answer_takes_once() {
         assert_eq!(proxy.received("TransactWriteItems"), 3);
         clock.advance(Duration::from_secs(1));
         let lease_after = ask!(limiter, 2).no_cascade().await.unwrap();
-        assert_eq!(units(lease_after.cost()), (0.0, 2.0));
-        assert_eq!(lease_after.release().await.unwrap().write_units, 2.0);
+        assert_units!(units(lease_after.cost()), (0.0, 2.0));
+        assert_units!(lease_after.release().await.unwrap().write_units, 2.0);
         lease.adjust("l00", -1).await.unwrap();
         let stored = table.stored(&bucket(ENTITY, RESOURCE)).await.unwrap();
         let consumed: Vec<_> = stored.limits.values().map(|limit| limit.consumed.get()).collect();

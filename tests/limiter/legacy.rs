@@ -14,7 +14,7 @@ use sluicegate_testkit::legacy::{self, consume, key, per_minute};
 use sluicegate_testkit::usage::scan;
 use sluicegate_testkit::{Fault, RunningEngine};
 
-use crate::support::{DEADLINE, Shared, at, bucket, name, patient, proxied};
+use crate::support::{DEADLINE, Shared, assert_units, at, bucket, name, patient, proxied};
 
 /// Half a minute ago, so that some refill has come since.
 fn then() -> EpochMillis {
@@ -361,12 +361,12 @@ async fn a_composite_bucket_costs_nothing_more_and_a_new_one_two_reads() {
             lease.cost().read_units
         };
         // One read that finds nothing.
-        assert!((cost(&plain, "new").await - 1.0).abs() < 0.01);
+        assert_units!(cost(&plain, "new").await, 1.0);
         // Two more: there are no items either, and they were not converted meanwhile.
         let converting = limiter(&table);
-        assert!((cost(&converting, "newer").await - 3.0).abs() < 0.01);
+        assert_units!(cost(&converting, "newer").await, 3.0);
         assert!(cost(&converting, "newer").await.abs() < 0.01);
-        assert!((cost(&limiter(&table), "newer").await - 1.0).abs() < 0.01);
+        assert_units!(cost(&limiter(&table), "newer").await, 1.0);
         assert!(cost(&plain, "old").await > 0.0);
         assert_eq!(left(&table).await, 2, "left alone where it is off");
     })

@@ -223,6 +223,17 @@ impl<S: EngineSuite> Suite for OnTables<'_, S> {
     }
 }
 
+/// Compares capacity units, where the engines under test report them as AWS does.
+macro_rules! assert_units {
+    ($units:expr, $($expected:tt)+) => {
+        let units = $units;
+        if sluicegate_testkit::are_units_reported() {
+            assert_eq!(units, $($expected)+);
+        }
+    };
+}
+pub(crate) use assert_units;
+
 /// Makes a suite of an async function over any store.
 macro_rules! on_every_store {
     ($suite:ident) => {{

@@ -13,6 +13,10 @@ use crate::engines::{self, Engine};
 use crate::process;
 use crate::stages::Stages;
 
+/// Modules of the limiter's tests that ask for nothing but DynamoDB's functions.
+const ON_MOTO: [&str; 8] =
+    ["basics", "cascade", "configuration", "costs::", "crowded", "doubt", "faults", "legacy"];
+
 /// Runs the long tests.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -59,7 +63,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut stages = Stages::new("soak");
-    stages.run("engines", || engines::ensure(&[Engine::Redis]))?;
+    stages.run("engines", || engines::ensure(&[Engine::Moto, Engine::Redis]))?;
     stages.run("schedules", || {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-core", "--test", "simulation", "schedules"]);
@@ -111,6 +115,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--package", "sluicegate-cli", "--test", "replay", "linear"]);
         cargo.args(["--", "--nocapture"]);
         cargo.env("SLUICEGATE_TEST_REPLAY_RECORDS", args.replay_records.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.run("moto", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "--"]).args(ON_MOTO);
+        cargo.env("SLUICEGATE_TEST_ENGINES", "moto");
         process::run(&mut cargo)
     })?;
     stages.run("rush", || {

@@ -1,7 +1,7 @@
 //! The DynamoDB engines that the suite runs over, chosen by the environment and alike to a test.
 //!
 //! `SLUICEGATE_TEST_ENDPOINT=<url>` runs it against that endpoint only;
-//! `SLUICEGATE_TEST_ENGINES=embedded,ministack,redis` chooses among those that are started here, by
+//! `SLUICEGATE_TEST_ENGINES=embedded,ministack,moto,redis` chooses among those that are started here, by
 //! default the embedded one, which needs nothing but Rust. A test gets a table of its own, so tests
 //! may share an endpoint. Redis is no DynamoDB: what does not depend on the store runs over it too.
 
@@ -12,7 +12,7 @@ use aws_config::BehaviorVersion;
 use sluicegate_local::poller::StreamSource;
 use sluicegate_local::{EmbeddedEngine, Storage, client, table};
 
-use crate::ministack::{MiniStack, Permissions};
+use crate::ministack::{EngineProcess, Permissions, Program};
 
 const REDIS: &str = "redis";
 
@@ -23,6 +23,8 @@ pub enum EngineKind {
     Embedded,
     /// MiniStack, a process of its own, installed by `cargo xtask engines`.
     MiniStack,
+    /// moto, likewise. It reports capacity units by rules of its own.
+    Moto,
     /// Whatever answers at this URL.
     Endpoint(String),
 }
@@ -35,6 +37,12 @@ pub enum EngineKind {
 pub fn engines_under_test() -> Vec<EngineKind> {
     let endpoint = std::env::var("SLUICEGATE_TEST_ENDPOINT").ok();
     choose(endpoint.as_deref(), named().as_deref())
+}
+
+/// Whether every engine that the environment asks for reports capacity units as AWS does.
+#[must_use]
+pub fn are_units_reported() -> bool {
+    !engines_under_test().contains(&EngineKind::Moto)
 }
 
 /// Whether the environment asks for Redis.
@@ -59,9 +67,10 @@ fn choose(endpoint: Option<&str>, names: Option<&str>) -> Vec<EngineKind> {
     let kind = |name: &str| match name.trim() {
         "embedded" => Some(EngineKind::Embedded),
         "ministack" => Some(EngineKind::MiniStack),
+        "moto" => Some(EngineKind::Moto),
         REDIS => None,
         other => panic!(
-            "SLUICEGATE_TEST_ENGINES names {other:?}; known engines are embedded, ministack and redis"
+            "SLUICEGATE_TEST_ENGINES names {other:?}; known engines are embedded, ministack, moto and redis"
         ),
     };
     names.split(',').filter_map(kind).collect()
@@ -94,7 +103,7 @@ pub struct RunningEngine {
 enum Backing {
     Embedded(EmbeddedEngine),
     // Held for its Drop.
-    MiniStack { _process: MiniStack },
+    Process { _process: EngineProcess },
     External,
 }
 
@@ -110,8 +119,12 @@ impl RunningEngine {
                 (engine.endpoint_url(), Backing::Embedded(engine))
             }
             EngineKind::MiniStack => {
-                let process = MiniStack::start(Permissions::Ignored).await;
-                (process.endpoint_url(), Backing::MiniStack { _process: process })
+                let process = EngineProcess::start(Program::MiniStack(Permissions::Ignored)).await;
+                (process.endpoint_url(), Backing::Process { _process: process })
+            }
+            EngineKind::Moto => {
+                let process = EngineProcess::start(Program::Moto).await;
+                (process.endpoint_url(), Backing::Process { _process: process })
             }
             EngineKind::Endpoint(url) => (url.clone(), Backing::External),
         };
@@ -144,7 +157,7 @@ impl RunningEngine {
     pub fn embedded(&self) -> Option<&EmbeddedEngine> {
         match &self.backing {
             Backing::Embedded(engine) => Some(engine),
-            Backing::MiniStack { .. } | Backing::External => None,
+            Backing::Process { .. } | Backing::External => None,
         }
     }
 
@@ -176,7 +189,7 @@ impl RunningEngine {
     pub async fn stop(self) {
         match self.backing {
             Backing::Embedded(engine) => engine.stop().await.unwrap(),
-            Backing::MiniStack { .. } => {}
+            Backing::Process { .. } => {}
             Backing::External => {
                 for table in self.tables.into_inner().unwrap() {
                     self.client.delete_table().table_name(table).send().await.unwrap();
@@ -231,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "known engines are embedded, ministack and redis")]
+    #[should_panic(expected = "known engines are embedded, ministack, moto and redis")]
     fn an_unknown_engine_is_named() {
         choose(None, Some("embedded,localstack"));
     }

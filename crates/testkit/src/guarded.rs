@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::config::Credentials;
 use sluicegate_local::{client, table};
 use tokio::process::Command;
 
-use crate::ministack::{MiniStack, Permissions, engine};
+use crate::ministack::{EngineProcess, Permissions, Program, engine};
 
 /// MiniStack lets this key do anything.
 const ROOT: &str = "test";
@@ -15,7 +15,7 @@ const USER: &str = "producer";
 #[derive(Debug)]
 pub struct Guarded {
     /// Held for its Drop.
-    _process: MiniStack,
+    _process: EngineProcess,
     /// A client of its owner.
     pub owner: Client,
     /// A client of the user.
@@ -28,7 +28,7 @@ impl Guarded {
     /// # Panics
     /// When one of them cannot be, with what to do about it.
     pub async fn start(table_name: &str) -> Self {
-        let process = MiniStack::start(Permissions::Enforced).await;
+        let process = EngineProcess::start(Program::MiniStack(Permissions::Enforced)).await;
         let url = process.endpoint_url();
         let owner = client_of(&url, ROOT, ROOT);
         table::create_table(&owner, table_name).await.unwrap();

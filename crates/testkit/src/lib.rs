@@ -19,7 +19,8 @@ pub mod runtime_api;
 pub mod usage;
 
 pub use engines::{
-    EngineKind, RunningEngine, engines_under_test, is_redis_under_test, on_every_engine,
+    EngineKind, RunningEngine, are_units_reported, engines_under_test, is_redis_under_test,
+    on_every_engine,
 };
 pub use function::FunctionProcess;
 pub use guarded::Guarded;

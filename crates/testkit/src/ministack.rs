@@ -1,6 +1,6 @@
-//! MiniStack as a process of a test: started on a free port, killed with the value that holds it.
+//! MiniStack or moto as a process of a test: started on a free port, killed with the value that holds it.
 //!
-//! One for each test that asks: it starts in half a second, and a shared one would need an owner
+//! One for each test that asks: they start in a second, and a shared one would need an owner
 //! that outlives every test of the process and still ends before it.
 
 use std::fs::File;
@@ -18,6 +18,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// The port is free when it is chosen and may be taken when it is used.
 const ATTEMPTS: u32 = 3;
 const LOG: &str = "log";
+/// `moto_server` takes several requests at once, and moto locks nothing: two updates of one item lose
+/// one. Here it takes one at a time.
+const MOTO: &str = "
+import sys
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import run_simple
+run_simple('127.0.0.1', int(sys.argv[1]), DomainDispatcherApplication(create_backend_app))
+";
 
 /// Whether it asks what its callers may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,26 +34,33 @@ pub(crate) enum Permissions {
     Enforced,
 }
 
+/// What runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Program {
+    MiniStack(Permissions),
+    Moto,
+}
+
 #[derive(Debug)]
-pub(crate) struct MiniStack {
+pub(crate) struct EngineProcess {
     child: Child,
     port: u16,
     /// Its log, and what it leaves behind.
     folder: tempfile::TempDir,
 }
 
-impl MiniStack {
-    pub(crate) async fn start(permissions: Permissions) -> Self {
+impl EngineProcess {
+    pub(crate) async fn start(program: Program) -> Self {
         for _ in 1..ATTEMPTS {
-            let mut engine = Self::spawn(permissions);
+            let mut engine = Self::spawn(program);
             if engine.answers().await {
                 return engine;
             }
         }
-        let mut engine = Self::spawn(permissions);
+        let mut engine = Self::spawn(program);
         if !engine.answers().await {
             let log = std::fs::read_to_string(engine.folder.path().join(LOG)).unwrap_or_default();
-            panic!("MiniStack does not answer on port {}; its log:\n{log}", engine.port);
+            panic!("{program:?} does not answer on port {}; its log:\n{log}", engine.port);
         }
         engine
     }
@@ -54,8 +69,11 @@ impl MiniStack {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    fn spawn(permissions: Permissions) -> Self {
-        let binary = binary();
+    fn spawn(program: Program) -> Self {
+        let binary = engine(match program {
+            Program::MiniStack(_) => "ministack/bin/ministack",
+            Program::Moto => "moto/bin/python",
+        });
         assert!(
             binary.exists(),
             "{} is missing; install it with `cargo xtask engines`",
@@ -65,12 +83,17 @@ impl MiniStack {
         let folder = tempfile::tempdir().unwrap();
         let log = folder.path().join(LOG);
         let output = || Stdio::from(File::options().create(true).append(true).open(&log).unwrap());
-        let child = dying_with_this_thread(binary)
+        let mut command = dying_with_this_thread(binary);
+        match program {
+            Program::MiniStack(permissions) => command
+                .env("BIND_HOST", "127.0.0.1")
+                .env("GATEWAY_PORT", port.to_string())
+                .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"))
+                .env("AUTH", if permissions == Permissions::Enforced { "true" } else { "false" }),
+            Program::Moto => command.args(["-c", MOTO, &port.to_string()]),
+        };
+        let child = command
             .env("TMPDIR", folder.path())
-            .env("BIND_HOST", "127.0.0.1")
-            .env("GATEWAY_PORT", port.to_string())
-            .env("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}"))
-            .env("AUTH", if permissions == Permissions::Enforced { "true" } else { "false" })
             .stdin(Stdio::null())
             .stdout(output())
             .stderr(output())
@@ -95,16 +118,12 @@ impl MiniStack {
     }
 }
 
-impl Drop for MiniStack {
+impl Drop for EngineProcess {
     fn drop(&mut self) {
         // Both fail only if it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn binary() -> PathBuf {
-    engine("ministack/bin/ministack")
 }
 
 /// Where `cargo xtask engines` puts one.

@@ -6,7 +6,7 @@ use sluicegate::{AcquireError, CascadeMode, Settings, WritePath};
 use sluicegate_testkit::Fault;
 
 use super::{Disturbed, id, on_every_engine, rpm};
-use crate::support::{Shared, T0, at, name, with_settings};
+use crate::support::{Shared, T0, assert_units, at, name, with_settings};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_debt_beyond_the_expiry_moves_it_at_once() {
@@ -18,7 +18,8 @@ async fn a_debt_beyond_the_expiry_moves_it_at_once() {
         assert_eq!(before, T0 / 1_000 + 60 + 120);
         // 55 s below zero: what stands covers it.
         let adjusted = lease.adjust("rpm", 110).await.unwrap();
-        assert_eq!((expiry_s().await, adjusted.write_units), (before, 1.0));
+        assert_eq!(expiry_s().await, before);
+        assert_units!(adjusted.write_units, 1.0);
         // 1,000 tokens missing at one a second, and 60 to be full; the answers to the first two
         // attempts at the expiry are not what was hoped for.
         on.inject("UpdateItem", |number| match number {

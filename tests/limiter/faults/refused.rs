@@ -6,7 +6,7 @@ use sluicegate::{AcquireError, DynamoTable, OnUnavailable, SetupError, StoreFail
 use sluicegate_testkit::Fault;
 
 use super::{AMPLE, DEADLINE, in_time, on_every_engine, rpm};
-use crate::support::limiter;
+use crate::support::{assert_units, limiter};
 
 /// By whatever is in between.
 const TOO_MANY: Fault = Fault::Refuse { status: 429, error: "nobody.knows#ThisOne" };
@@ -29,7 +29,8 @@ async fn what_passes_in_a_moment_is_waited_out() {
             assert_eq!(ask!(limiter, &entity).await.unwrap().cost().attempts, 6);
             on.inject("UpdateItem", some.clone());
             let lease = ask!(limiter, &entity).await.unwrap();
-            assert_eq!((lease.cost().attempts, lease.cost().write_units), (6, 1.0));
+            assert_eq!(lease.cost().attempts, 6);
+            assert_units!(lease.cost().write_units, 1.0);
             on.inject("UpdateItem", some.clone());
             lease.adjust("rpm", 1).await.unwrap();
             on.inject("UpdateItem", some.clone());

@@ -28,6 +28,8 @@ pub(crate) struct Args {
 pub(crate) enum Engine {
     /// DynamoDB, Lambda and CloudFormation for the tests.
     Ministack,
+    /// Another DynamoDB, for the long tests.
+    Moto,
     /// A Redis server for the tests.
     Redis,
     /// Builds the function.
@@ -46,6 +48,7 @@ impl Engine {
     fn name(self) -> &'static str {
         match self {
             Self::Ministack => "ministack",
+            Self::Moto => "moto",
             Self::Redis => "redis",
             Self::CargoLambda => "cargo-lambda",
             Self::Sam => "sam",
@@ -59,6 +62,7 @@ impl Engine {
         match self {
             // The translator is what MiniStack needs to deploy SAM templates.
             Self::Ministack => &["ministack==1.5.33", "aws-sam-translator>=1.90"],
+            Self::Moto => &["moto[server]==5.2.5"],
             Self::Redis => redis::PINS,
             Self::CargoLambda => &["cargo-lambda==1.9.2"],
             Self::Sam => &["aws-sam-cli==1.170.0"],
@@ -76,6 +80,7 @@ impl Engine {
     /// The program that the engine is installed for.
     pub(crate) fn program(self) -> PathBuf {
         match self {
+            Self::Moto => self.bin().join("moto_server"),
             Self::Redis => redis::program(&workspace::engines_dir()),
             _ => self.bin().join(self.name()),
         }
