@@ -136,8 +136,8 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Waits for the tokens when they come within this time, first come first served among the
-    /// waiting tasks of this process. The wait is the exact one of the refusal; with other
-    /// processes on the bucket it may have to be repeated.
+    /// waiting tasks of this limiter and its clones. The wait is the exact one of the refusal; with
+    /// others on the bucket it may have to be repeated.
     pub fn wait_up_to(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
