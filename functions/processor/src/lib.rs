@@ -12,6 +12,7 @@ mod backoff;
 mod client;
 mod entry;
 mod expressions;
+#[cfg(feature = "lambda")]
 mod metrics;
 mod processor;
 mod quarantine;
@@ -23,6 +24,7 @@ mod tally;
 mod usage;
 
 pub use client::{client, https_client, sdk_config};
+#[cfg(feature = "lambda")]
 pub use metrics::{Metrics, MetricsError};
 pub use processor::Processor;
 pub use refusal::{chain, explain, one_line};
