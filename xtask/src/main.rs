@@ -15,6 +15,7 @@ mod examples;
 mod figures;
 mod interop;
 mod lambda;
+mod ministack;
 mod package;
 mod page;
 mod process;

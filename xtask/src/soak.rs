@@ -32,6 +32,9 @@ pub(crate) struct Args {
     /// Seeds of histories of changed limits, as FROM..TO (TO excluded).
     #[arg(long, default_value = "100..300")]
     histories: String,
+    /// Random acquires, corrections and releases whose usage is metered from the table's stream.
+    #[arg(long, default_value_t = 10_000)]
+    operations: usize,
     /// Records that a chaotic delivery hands to the function's process.
     #[arg(long, default_value_t = 100_000)]
     chaos_records: usize,
@@ -74,6 +77,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "followed"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.histories);
+        process::run(&mut cargo)
+    })?;
+    stages.run("metering", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "metering"]);
+        cargo.args(["--", "--nocapture"]);
+        cargo.env("SLUICEGATE_TEST_OPERATIONS", args.operations.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("exactness", || {

@@ -8,12 +8,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use crate::engines::{self, Engine};
+use crate::ministack::{MiniStack, Permissions};
 use crate::page::Page;
-use crate::session::{self, Server};
+use crate::session;
 use crate::{process, workspace};
 
-/// MiniStack answers once it says so.
-const READY: &str = "services available on port";
 /// cargo-lambda first: it finds zig through the Python beside it.
 const TOOLS: [Engine; 3] = [Engine::CargoLambda, Engine::Sam, Engine::Aws];
 
@@ -29,37 +28,20 @@ pub(crate) fn run() -> Result<()> {
     let replaced = [("Architecture=arm64", format!("Architecture={architecture}"))];
     let page = Page::read("docs/deploy.md", &replaced)?;
     page.type_all(&cloud.variables, Duration::ZERO, session::wait_for_an_hour_with_time_left)?;
-    ensure!(cloud.server.stop()?.code().is_some(), "MiniStack was killed");
+    ensure!(cloud.ministack.server.stop()?.code().is_some(), "MiniStack was killed");
     Ok(())
 }
 
 /// An AWS account on this machine.
 struct Cloud {
-    server: Server,
-    /// What the server leaves behind.
-    _left: tempfile::TempDir,
+    ministack: MiniStack,
     /// What a shell needs to use it.
     variables: Vec<(String, String)>,
 }
 
 impl Cloud {
     fn start() -> Result<Self> {
-        let port = session::free_port()?;
-        let url = format!("http://127.0.0.1:{port}");
-        let folder = workspace::target_dir().join("stack");
-        std::fs::create_dir_all(&folder).context("cannot make a folder")?;
-        let left = tempfile::tempdir_in(&folder).context("cannot make a folder")?;
-        let of_server = [
-            ("TMPDIR", &*left.path().to_string_lossy()),
-            ("AUTH", "true"),
-            ("BIND_HOST", "127.0.0.1"),
-            ("GATEWAY_PORT", &port.to_string()),
-            ("AWS_ENDPOINT_URL", &url),
-        ];
-        let command = format!("exec {}", Engine::Ministack.program().display());
-        let mut server = Server::start(&command, &folder, &owned(&of_server))?;
-        server.wait_until(|lines| lines.iter().any(|line| line.contains(READY)))?;
-
+        let ministack = MiniStack::start(Permissions::Enforced)?;
         let mut path: Vec<_> = TOOLS.iter().map(|tool| tool.bin()).collect();
         path.push(session::bin_dir());
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()));
@@ -68,7 +50,7 @@ impl Cloud {
             // The one account of MiniStack that may do everything.
             ("AWS_ACCESS_KEY_ID", "test"),
             ("AWS_SECRET_ACCESS_KEY", "test"),
-            ("AWS_ENDPOINT_URL", &url),
+            ("AWS_ENDPOINT_URL", &ministack.url),
             ("AWS_REGION", "us-east-1"),
             ("AWS_DEFAULT_REGION", "us-east-1"),
             ("AWS_PAGER", ""),
@@ -76,7 +58,7 @@ impl Cloud {
             ("__SAM_CLI_APP_DIR", &workspace::engines_dir().join("sam-home").to_string_lossy()),
             ("PATH", &path.to_string_lossy()),
         ]);
-        Ok(Self { server, _left: left, variables })
+        Ok(Self { ministack, variables })
     }
 }
 

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use anyhow::Result;
 
 use crate::engines::{self, Engine};
+use crate::ministack::{MiniStack, Permissions};
 use crate::stages::Stages;
 use crate::{process, template, workspace};
 
@@ -31,12 +32,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     engines::check(&ENGINES)?;
     stages.run("engines", || engines::ensure(&ENGINES))?;
     stages.run("cargo test", || {
+        // One for all tests: each of them would spend a second of a processor on its own.
+        let ministack = MiniStack::start(Permissions::Ignored)?;
         let mut cargo = process::cargo();
         let (of_cargo, of_tests) = split(&args.cargo_test);
         cargo.args(["test", "--workspace", "--locked"]).args(of_cargo);
         // Those that `cargo test` alone ignores need an engine.
         cargo.args(["--", "--include-ignored"]).args(of_tests);
         cargo.env("SLUICEGATE_TEST_ENGINES", TEST_ENGINES);
+        cargo.env("SLUICEGATE_TEST_MINISTACK", &ministack.url);
         cargo.env("SLUICEGATE_ENGINES_DIR", workspace::engines_dir());
         process::run(&mut cargo)
     })?;

@@ -2,13 +2,14 @@
 //!
 //! `SLUICEGATE_TEST_ENDPOINT=<url>` runs it against that endpoint only;
 //! `SLUICEGATE_TEST_ENGINES=embedded,ministack,moto,redis` chooses among those that are started here, by
-//! default the embedded one, which needs nothing but Rust. A test gets a table of its own, so tests
-//! may share an endpoint. Redis is no DynamoDB: what does not depend on the store runs over it too.
+//! default the embedded one, which needs nothing but Rust. `SLUICEGATE_TEST_MINISTACK=<url>` is a
+//! MiniStack that runs already. A test gets a table of its own, so tests may share an endpoint. Redis is no DynamoDB: what does not depend on the store runs over it too.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use aws_config::BehaviorVersion;
+use aws_sdk_dynamodb::types::TimeToLiveSpecification;
 use sluicegate_local::poller::StreamSource;
 use sluicegate_local::{EmbeddedEngine, Storage, client, table};
 
@@ -118,10 +119,14 @@ impl RunningEngine {
                 let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
                 (engine.endpoint_url(), Backing::Embedded(engine))
             }
-            EngineKind::MiniStack => {
-                let process = EngineProcess::start(Program::MiniStack(Permissions::Ignored)).await;
-                (process.endpoint_url(), Backing::Process { _process: process })
-            }
+            EngineKind::MiniStack => match std::env::var("SLUICEGATE_TEST_MINISTACK") {
+                Ok(url) => (url, Backing::External),
+                Err(_) => {
+                    let process =
+                        EngineProcess::start(Program::MiniStack(Permissions::Ignored)).await;
+                    (process.endpoint_url(), Backing::Process { _process: process })
+                }
+            },
             EngineKind::Moto => {
                 let process = EngineProcess::start(Program::Moto).await;
                 (process.endpoint_url(), Backing::Process { _process: process })
@@ -168,8 +173,19 @@ impl RunningEngine {
     pub async fn create_table(&self) -> String {
         let name = unique_table_name();
         table::create_table(&self.client, &name).await.unwrap();
+        if self.kind == EngineKind::MiniStack {
+            self.keep_expired(&name).await;
+        }
         self.tables.lock().unwrap().push(name.clone());
         name
+    }
+
+    /// MiniStack deletes every minute what has expired by the clock of this machine; tests have clocks
+    /// of their own.
+    async fn keep_expired(&self, table_name: &str) {
+        let off = TimeToLiveSpecification::builder().enabled(false).attribute_name("ttl");
+        let request = self.client.update_time_to_live().table_name(table_name);
+        request.time_to_live_specification(off.build().unwrap()).send().await.unwrap();
     }
 
     /// The current stream of a table.

@@ -1,7 +1,6 @@
 //! MiniStack or moto as a process of a test: started on a free port, killed with the value that holds it.
 //!
-//! One for each test that asks: they start in a second, and a shared one would need an owner
-//! that outlives every test of the process and still ends before it.
+//! One for each test that asks, unless a task that outlives all tests has started one for them.
 
 use std::fs::File;
 use std::path::PathBuf;
