@@ -8,9 +8,10 @@ use sluicegate::{
 };
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 
+use crate::leased::Counted;
 use crate::scripted::{Act, Scripted};
 use crate::support::{
-    DEADLINE, Engine, T0, at, bucket, limiter, limiter_on, name, on_every_store, patient,
+    DEADLINE, Engine, T0, Tested, at, bucket, limiter, limiter_on, name, on_every_store, patient,
     with_settings,
 };
 
@@ -44,6 +45,27 @@ async fn raised_limits_of_the_request_reach_a_short_bucket() {
         ask(500, 10_000).await.unwrap();
     }
     on_every_store!(suite);
+}
+
+/// As in a deployment that changes the limits of its requests process by process.
+#[tokio::test(start_paused = true)]
+async fn refused_processes_that_disagree_write_once_a_minute_each() {
+    let (table, clock) = (Counted::new(1), TestClock::at(at(T0)));
+    let processes = [10, 20].map(|limit| (limiter_on(table.clone(), &clock), limit));
+    let ask = async |limiter: &Tested<Counted>, limit: u64| {
+        let limits = [Limit::per_day("tpm", limit)];
+        limiter.acquire("u", "r").consume("tpm", 10).limits(limits).await
+    };
+    ask(&processes[0].0, processes[0].1).await.unwrap();
+    let before = table.writes();
+    for _ in 0..59 {
+        clock.advance(Duration::from_millis(2_010));
+        for (limiter, limit) in &processes {
+            exceeded(ask(limiter, *limit).await);
+        }
+    }
+    let writes = table.writes() - before;
+    assert!((2..=4).contains(&writes), "{writes} writes in two minutes");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -84,7 +84,9 @@ impl Configured {
                 level.rules.insert(limit.clone(), rule);
                 level.dropped.remove(limit);
             }
-            None if level.rules.remove(limit).is_some() => _ = level.dropped.insert(limit.clone()),
+            None if level.rules.remove(limit).is_some() => {
+                level.dropped.insert(limit.clone(), level.version);
+            }
             None => return,
         }
         history.push((Instant::now(), level));

@@ -106,8 +106,9 @@ fn fitting(image: &CompositeBucket, amounts: &Amounts) -> Amounts {
     amounts.iter().map(fit).collect()
 }
 
-/// The balance leaves room for what is taken, or given back where that is negative. It is there:
-/// an ADD to a limit that the item lacks would leave a stump that no path can use.
+/// The balance leaves room for what is taken, or given back where that is negative. The
+/// condition also requires that the limit exists: an ADD to a missing limit would leave a partial bucket
+/// that no path can use.
 pub(crate) fn has_room(limit: &LimitName, amount: Millitokens) -> Condition {
     if amount > Millitokens::ZERO {
         Condition::AtLeast(limit.clone(), Millitokens::MIN.get() + amount.get())

@@ -28,8 +28,9 @@ pub type Rules = BTreeMap<LimitName, Rule>;
 pub struct StoredRules {
     /// The limits, each from the narrowest level that names it.
     pub rules: Rules,
-    /// Limits that some level deleted and no level names.
-    pub dropped: BTreeSet<LimitName>,
+    /// Limits that some level deleted and no level names, with the version of each level by which it
+    /// did.
+    pub dropped: BTreeMap<LimitName, LevelVersions>,
     /// The versions of the levels.
     pub versions: LevelVersions,
     /// The newest change of any level, for items that follow a time; `None`: nothing was ever stored.
@@ -53,13 +54,15 @@ impl StoredRules {
             together.versions.set(&level.scope, level.version);
             together.updated_at = together.updated_at.max(Some(level.updated_at));
             together.is_personal |= is_personal && !level.rules.is_empty();
-            together.dropped.extend(level.dropped.iter().cloned());
+            for (limit, version) in &level.dropped {
+                together.dropped.entry(limit.clone()).or_default().set(&level.scope, *version);
+            }
             for (limit, rule) in &level.rules {
                 together.rules.entry(limit.clone()).or_insert(*rule);
             }
         }
         let Self { rules, dropped, .. } = &mut together;
-        dropped.retain(|limit| !rules.contains_key(limit));
+        dropped.retain(|limit, _| !rules.contains_key(limit));
         together
     }
 
@@ -101,6 +104,18 @@ impl Configuration {
     pub fn rule(&self, limit: &LimitName) -> Option<Rule> {
         let stored = || self.stored.as_ref()?.rules.get(limit);
         self.explicit.get(limit).or_else(stored).copied()
+    }
+
+    /// This configuration, and the explicit limits of another that it does not name; `None`: there
+    /// are none.
+    #[must_use]
+    pub fn with_explicit_of(&self, other: &Self) -> Option<Self> {
+        let is_missing = |(limit, _): &(&LimitName, &Rule)| self.rule(limit).is_none();
+        let mut missing = other.explicit.iter().filter(is_missing).peekable();
+        missing.peek()?;
+        let mut both = self.clone();
+        both.explicit.extend(missing.map(|(limit, rule)| (limit.clone(), *rule)));
+        Some(both)
     }
 
     /// All rules, those of the request before those of the table.
@@ -168,10 +183,12 @@ impl Configuration {
         }
         if is_newer {
             differences.versions = Some(stored.versions);
-            let dropped = stored.dropped.iter().filter(|limit| {
-                image.limits.contains_key(*limit) && !self.explicit.contains_key(*limit)
+            let dropped = stored.dropped.iter().filter(|(limit, versions)| {
+                image.limits.contains_key(*limit)
+                    && !self.explicit.contains_key(*limit)
+                    && image.config_stamp.is_before(versions)
             });
-            differences.removed.extend(dropped.cloned());
+            differences.removed.extend(dropped.map(|(limit, _)| limit.clone()));
         }
         differences
     }

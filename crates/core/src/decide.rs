@@ -135,10 +135,11 @@ pub(crate) fn decide_settling(
     Decision::Write(retry.unwrap_or_else(|| normal(&view, &take)))
 }
 
-/// Brings an item to the configuration for a request that is refused: claims and takes nothing.
+/// Brings an item to the configuration for a request that is refused: it claims refill and takes
+/// nothing.
 ///
-/// `None`: it follows the configuration. Limits that the item lacks alone are no reason for a write:
-/// they count as full, with or without it.
+/// `None`: the item follows the configuration. A limit that the item merely lacks is no reason for a
+/// write: it counts as full either way.
 #[must_use]
 pub fn reconfigure(
     image: &CompositeBucket,

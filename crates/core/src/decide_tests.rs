@@ -356,7 +356,10 @@ fn what_was_dropped_goes_before_others_come() {
     let image = item_of(&many(0, LIMITS_MAX));
     let stored = StoredRules {
         rules: many(50, LIMITS_MAX),
-        dropped: many(0, LIMITS_MAX).into_keys().collect(),
+        dropped: many(0, LIMITS_MAX)
+            .into_keys()
+            .map(|limit| (limit, LevelVersions([0, 0, 0, 1])))
+            .collect(),
         versions: LevelVersions([0, 0, 0, 1]),
         ..StoredRules::default()
     };

@@ -77,8 +77,8 @@ impl Millitokens {
 /// A running sum of amounts in thousandths of a token, from -10^33 to 10^33.
 ///
 /// A counter moves by one amount a write, so it takes 10^15 writes of the largest amount to leave
-/// the range. The changes of ten thousand records add up to less than the 38 digits of a DynamoDB
-/// number, and so does any sum of two.
+/// the range. The summed changes of 10,000 records, and the sum of any two counters, fit the 38
+/// digits of a DynamoDB number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct MillitokenSum(i128);
 

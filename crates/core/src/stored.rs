@@ -29,9 +29,9 @@ pub struct StoredLimits {
     pub scope: LimitsScope,
     /// The limits that stand.
     pub rules: BTreeMap<LimitName, Rule>,
-    /// Limits that were deleted and not stored again. One of them says nothing about a limit of
-    /// that name at another level.
-    pub dropped: BTreeSet<LimitName>,
+    /// Limits that were deleted and not stored again, and the version that each deletion made. One
+    /// of them says nothing about a limit of that name at another level.
+    pub dropped: BTreeMap<LimitName, u64>,
     /// The last change, by the clock of whoever made it.
     pub updated_at: EpochMillis,
     /// Counts the changes; every one moves it ahead.
@@ -99,13 +99,13 @@ impl StoredLimits {
     /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
     pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
         let Some(ItemKey::Limits(scope)) = key_of(item)? else { return Ok(None) };
-        let (mut named, mut dropped) = (BTreeSet::new(), BTreeSet::new());
+        let (mut named, mut dropped) = (BTreeSet::new(), BTreeMap::new());
         for attribute in item.inner().keys() {
             let Some((limit, field)) = keys::parse_limit_attribute(attribute) else { continue };
             let limit = LimitName::new(limit)?;
             if field == LimitField::DeletedAt {
-                number(item, attribute, EpochMillis::new)?;
-                dropped.insert(limit);
+                let version = number(item, attribute, |version| Ok(version.unsigned_abs()))?;
+                dropped.insert(limit, version);
             } else {
                 named.insert(limit);
             }
@@ -121,12 +121,11 @@ impl StoredLimits {
             let rule = rule_of(item, &limit)?;
             rules.insert(limit, rule);
         }
-        dropped.retain(|limit| !rules.contains_key(limit));
+        dropped.retain(|limit, _| !rules.contains_key(limit));
         Ok(Some(Self { scope, rules, dropped, updated_at, version }))
     }
 
-    /// Writes the whole item. A tombstone's time is for people who read the table; here it is that
-    /// of the last change.
+    /// Writes the whole item.
     #[must_use]
     pub fn to_item(&self) -> Item {
         let mut item = keyed(&self.key());
@@ -137,9 +136,9 @@ impl StoredLimits {
             let attributes = rule_attributes(limit, *rule);
             item.extend(attributes.into_iter().map(|(name, value)| (name, number(value))));
         }
-        for limit in &self.dropped {
+        for (limit, version) in &self.dropped {
             let tombstone = keys::limit_attribute(limit, LimitField::DeletedAt);
-            item.insert(tombstone, number(self.updated_at.get()));
+            item.insert(tombstone, AttributeValue::N(version.to_string()));
         }
         Item::from(item)
     }

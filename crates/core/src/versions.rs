@@ -74,6 +74,21 @@ impl LevelVersions {
     }
 }
 
+impl ConfigStamp {
+    /// Whether an item that says this has yet to follow a deletion: some level is behind the version
+    /// that the deletion made. A limit that is in the item all the same came later, with a request.
+    pub(crate) fn is_before(&self, deletion: &LevelVersions) -> bool {
+        let mut levels = deletion.0.into_iter();
+        match self {
+            Self::None => true,
+            Self::Epoch(epoch) => levels.any(|version| version > epoch.get().unsigned_abs()),
+            Self::Versions(LevelVersions(versions)) => {
+                levels.zip(versions).any(|(deletion, version)| deletion > *version)
+            }
+        }
+    }
+}
+
 impl fmt::Display for LevelVersions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [personal, entity, resource, system] = self.0;

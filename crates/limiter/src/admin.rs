@@ -1,5 +1,5 @@
 //! Stored limits, entities and usage, by way of the limiter: what this process changes, its own
-//! cache forgets at once; others follow within a minute. Tokens that a process has leased are handed
+//! requests follow at once; others follow within a minute. Tokens that a process has leased are handed
 //! out as before, for as long as they may be held.
 
 use sluicegate_core::keys::LimitsScope;
@@ -38,7 +38,7 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
             .config()
             .set_limits(scope, limits, self.clock().now())
             .await;
-        self.store().as_ref().forget_limits(scope);
+        self.store().as_ref().note_limits(scope, stored.as_ref().ok(), self.clock().now());
         stored
     }
 
@@ -59,7 +59,8 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
             .config()
             .delete_limits(scope, limits, self.clock().now())
             .await;
-        self.store().as_ref().forget_limits(scope);
+        let known = left.as_ref().ok().and_then(Option::as_ref);
+        self.store().as_ref().note_limits(scope, known, self.clock().now());
         left
     }
 

@@ -34,7 +34,10 @@ pub(crate) fn stored(version: u64, rules: &[(&str, Rule)], dropped: &[&str]) -> 
     let rules: Rules = rules.iter().map(|(limit, rule)| (name(limit), *rule)).collect();
     let stored = StoredRules {
         rules,
-        dropped: dropped.iter().map(|limit| name(limit)).collect(),
+        dropped: dropped
+            .iter()
+            .map(|limit| (name(limit), LevelVersions([0, 0, 0, version])))
+            .collect(),
         versions: LevelVersions([0, 0, 0, version]),
         ..StoredRules::default()
     };

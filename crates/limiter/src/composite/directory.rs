@@ -16,7 +16,7 @@ use sluicegate_core::{BucketId, EntityId, EntityRecord, EpochMillis, StoredLimit
 
 use tokio::sync::Semaphore;
 
-use crate::table::SetupError;
+use crate::table::{Consistency, SetupError};
 
 /// How long an answer is believed, in milliseconds.
 const BELIEVED_MS: i64 = 60_000;
@@ -150,11 +150,13 @@ impl Directory {
         }
     }
 
-    /// Takes an answer in: an item, or that there is none.
+    /// Takes an answer in: an item, or that there is none. One that may be late does not replace
+    /// limits of a later version.
     pub(super) fn learn(
         &self,
         key: &ItemKey,
         item: Option<&Item>,
+        consistency: Consistency,
         now: EpochMillis,
     ) -> Result<Option<Learned>, SetupError> {
         let broken = |source| SetupError::BrokenItem {
@@ -172,8 +174,16 @@ impl Directory {
                 let said = item.map(StoredLimits::from_item).transpose().map_err(broken)?.flatten();
                 let dated = Dated { said: said.map(Arc::new), as_of: now };
                 let before = self.limits.get(scope);
+                let is_late = |before: &Dated<_>| {
+                    consistency == Consistency::Eventual
+                        && before.is_believed(now)
+                        && before.version() > dated.version()
+                };
+                if let Some(newer) = before.clone().filter(is_late) {
+                    return Ok(Some(Learned::Limits(scope.clone(), newer)));
+                }
                 self.limits.insert(scope.clone(), dated.clone());
-                // Of a level that is learned for the first time nobody made anything.
+                // No configuration was built from a level that is learned for the first time.
                 if before.is_some_and(|before| before.version() != dated.version()) {
                     self.note_change(scope);
                 }
@@ -192,6 +202,14 @@ impl Directory {
     pub(super) fn forget_limits(&self, scope: &LimitsScope) {
         self.limits.remove(scope);
         self.note_change(scope);
+    }
+
+    /// Takes over what this process has just stored. An answer to a read that began before may come
+    /// after it.
+    pub(super) fn note_limits(&self, stored: &StoredLimits, now: EpochMillis) {
+        let dated = Dated { said: Some(Arc::new(stored.clone())), as_of: now };
+        self.limits.insert(stored.scope.clone(), dated);
+        self.note_change(&stored.scope);
     }
 }
 

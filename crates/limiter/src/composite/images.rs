@@ -10,12 +10,16 @@ use std::time::Duration;
 
 use quick_cache::sync::Cache;
 use sluicegate_core::{
-    BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis, is_clock_ahead,
+    BucketId, Change, ClaimInterval, CompositeBucket, Configuration, EpochMillis, RulesHash,
+    WritePlan, is_clock_ahead,
 };
 use tokio::sync::{Notify, Semaphore};
 
 use super::directory::Changes;
 use super::promises::{Promised, Whose};
+
+/// How often the same limits of requests are brought to an item for refusals, in milliseconds.
+const BRINGS_EVERY_MS: u64 = 60_000;
 
 /// What is known of a bucket.
 #[derive(Debug, Clone)]
@@ -92,6 +96,8 @@ struct State {
     known: Option<Known>,
     promised: Promised,
     resolved: Option<Resolved>,
+    /// The limits of requests that were brought to the item for a refusal, and when.
+    brought: Option<(RulesHash, EpochMillis)>,
 }
 
 /// A configuration put together, and until when it need not be again.
@@ -169,6 +175,28 @@ impl Entry {
         whose: Whose,
     ) -> Option<CompositeBucket> {
         self.lock().promised.taken_from(image, whose)
+    }
+
+    /// Whether an item may be brought to its configuration for a refusal: newer stored limits always;
+    /// the same limits of requests once a minute, or processes whose requests disagree would write
+    /// one refusal after another.
+    pub(super) fn may_bring(
+        &self,
+        plan: &WritePlan,
+        configuration: &Configuration,
+        now: EpochMillis,
+    ) -> bool {
+        let is_stored = |change: &Change| matches!(change, Change::ConfigVersions(_));
+        let hash = || RulesHash::of(&configuration.explicit);
+        let is_repeated = |(before, at): &(RulesHash, EpochMillis)| {
+            now.get().abs_diff(at.get()) < BRINGS_EVERY_MS && *before == hash()
+        };
+        plan.changes.iter().any(is_stored) || !self.lock().brought.as_ref().is_some_and(is_repeated)
+    }
+
+    /// Notes that an item was brought to its configuration for a refusal.
+    pub(super) fn note_brought(&self, configuration: &Configuration, now: EpochMillis) {
+        self.lock().brought = Some((RulesHash::of(&configuration.explicit), now));
     }
 
     pub(super) fn resolved(&self) -> Option<Resolved> {

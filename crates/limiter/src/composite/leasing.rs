@@ -104,7 +104,7 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
                     self.is_fence = true;
                 }
                 Step::Short(standings) => match self.reconfiguration(now) {
-                    Some(plan) => self.reconfigure(&plan).await,
+                    Some(plan) => self.reconfigure(&plan, now).await,
                     None if self.may_refuse(now) => return Err(self.refusal(standings)),
                     None => self.read().await?,
                 },
@@ -205,11 +205,18 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
     }
 
     /// Brings the item to the configuration; "no" waits for this and never fails by it.
-    async fn reconfigure(&mut self, plan: &WritePlan) {
+    async fn reconfigure(&mut self, plan: &WritePlan, now: EpochMillis) {
         self.reconfigurations -= 1;
+        if !self.entry.may_bring(plan, &self.configuration, now) {
+            self.reconfigurations = 0;
+            return;
+        }
         self.run.attempts += 1;
         match self.store.write(self.run, self.order.bucket, plan).await {
-            Ok(written) => self.landed(plan, written),
+            Ok(written) => {
+                self.landed(plan, written);
+                self.entry.note_brought(&self.configuration, now);
+            }
             Err(WriteError::Refused(image)) => {
                 self.run.refused(1.0);
                 self.learn(image, true);

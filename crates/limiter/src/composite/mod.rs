@@ -25,7 +25,8 @@ use std::time::Duration;
 use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, EntityId, Millitokens, RequestId, WritePlan,
+    Amounts, BucketId, CompositeBucket, EntityId, EpochMillis, Millitokens, RequestId,
+    StoredLimits, WritePlan,
 };
 
 use self::acquire::Acquiring;
@@ -105,9 +106,18 @@ impl<T: Table> CompositeStore<T> {
         self.directory.forget_entity(entity);
     }
 
-    /// Forgets what it believes of stored limits, because somebody changed them.
-    pub(crate) fn forget_limits(&self, scope: &LimitsScope) {
-        self.directory.forget_limits(scope);
+    /// Takes over stored limits that this process changed just now; `None`: nobody knows what is
+    /// stored.
+    pub(crate) fn note_limits(
+        &self,
+        scope: &LimitsScope,
+        stored: Option<&StoredLimits>,
+        now: EpochMillis,
+    ) {
+        match stored {
+            Some(stored) => self.directory.note_limits(stored, now),
+            None => self.directory.forget_limits(scope),
+        }
     }
 
     /// Sends one plan, as the settings have it.

@@ -183,7 +183,7 @@ impl<T: Table> CompositeStore<T> {
                 let is_authoritative = consistency == Consistency::Strong;
                 entry.learn(Known { image, as_of: now, is_authoritative });
             } else {
-                learned.extend(self.directory.learn(key, item.as_ref(), now)?);
+                learned.extend(self.directory.learn(key, item.as_ref(), consistency, now)?);
             }
         }
         Ok(learned)
@@ -210,6 +210,9 @@ impl<T: Table> CompositeStore<T> {
                 return Some(known);
             }
         }
+        if run.is_over() {
+            return None;
+        }
         let mut levels = self.directory.unread(bucket);
         let keys: Vec<_> = levels.missing().collect();
         let found = run.in_time(self.table.read(&keys, Consistency::Strong)).await;
@@ -218,7 +221,9 @@ impl<T: Table> CompositeStore<T> {
         });
         let found: ReadItems = found.ok()?;
         run.read_units += found.read_units;
-        self.learn_levels(&keys, &found, &mut levels, run.now()).ok()?;
+        self.learn_levels(&keys, &found, &mut levels, run.now())
+            .inspect_err(|error| tracing::warn!(%bucket, %error, "stored limits cannot be used"))
+            .ok()?;
         let known = put_together(entry, &configuration.explicit, Some(levels));
         if !known.is_behind(image) {
             return Some(known);
@@ -230,6 +235,7 @@ impl<T: Table> CompositeStore<T> {
         Some(Arc::new(known))
     }
 
+    /// Takes over what a read said that sees every write.
     fn learn_levels(
         &self,
         keys: &[ItemKey],
@@ -239,7 +245,7 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<(), SetupError> {
         for (key, item) in keys.iter().zip(&found.items) {
             if let Some(Learned::Limits(scope, said)) =
-                self.directory.learn(key, item.as_ref(), now)?
+                self.directory.learn(key, item.as_ref(), Consistency::Strong, now)?
             {
                 levels.take(&scope, said);
             }

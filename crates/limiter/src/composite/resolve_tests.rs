@@ -1,21 +1,26 @@
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_dynamo::Item;
 use sluicegate_core::keys::LimitsScope;
-use sluicegate_core::{LimitName, Millitokens, Refill, Resource, Rule, StoredLimits, WritePlan};
+use sluicegate_core::{
+    ConfigStamp, LevelVersions, LimitName, Millitokens, Refill, Resource, Rule, StoredLimits,
+    WritePlan,
+};
 
 use super::*;
 use crate::clock::TestClock;
 use crate::composite::directory::Directory;
+use crate::composite::images::Known;
 use crate::lessor::Lends as _;
 use crate::memory::MemoryTable;
 use crate::store::{Part, Store as _};
 use crate::table::{ReadItems, TogetherError, Trouble, WriteError, Written};
 
-/// Buckets in memory. Every entity is a child of its own team, and has limits of its own.
+/// Buckets in memory. Every entity is a child of its own team, and has limits of its own. Counts reads.
 #[derive(Default)]
-struct Configured(MemoryTable);
+struct OwnLimits(MemoryTable, AtomicU32);
 
 fn rules() -> Rules {
     let amount = Millitokens::from_tokens(1_000).unwrap();
@@ -40,7 +45,7 @@ fn stored(key: &ItemKey) -> Option<Item> {
     }
 }
 
-impl Table for Configured {
+impl Table for OwnLimits {
     async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
         self.0.write(bucket, plan).await
     }
@@ -54,6 +59,7 @@ impl Table for Configured {
     }
 
     async fn read(&self, keys: &[ItemKey], with: Consistency) -> Result<ReadItems, Trouble> {
+        self.1.fetch_add(1, Ordering::Relaxed);
         let mut found = self.0.read(keys, with).await?;
         for (key, item) in keys.iter().zip(&mut found.items) {
             *item = item.take().or_else(|| stored(key));
@@ -63,8 +69,8 @@ impl Table for Configured {
     }
 }
 
-fn store(remembers: usize) -> CompositeStore<Configured> {
-    let mut store = CompositeStore::on(Configured::default());
+fn store(remembers: usize) -> CompositeStore<OwnLimits> {
+    let mut store = CompositeStore::on(OwnLimits::default());
     store.directory = Directory::remembering(remembers);
     store
 }
@@ -126,6 +132,45 @@ async fn parent_is_charged_when_its_record_expires_meanwhile() {
     }
 }
 
+/// In an outage every request asks what is known: none may begin a call on the table.
+#[tokio::test]
+async fn nothing_is_read_for_a_request_without_time() {
+    let (store, clock) = (store(1_000), clock());
+    let grant = store.acquire(&request("u"), &clock).await.unwrap();
+    let part = &grant.parts[0];
+    let mut ahead = part.image.as_deref().unwrap().clone();
+    ahead.config_stamp = ConfigStamp::Versions(LevelVersions([0, 2, 0, 0]));
+    let (image, as_of) = (Some(Arc::new(ahead)), EpochMillis::new(1_769_608_800_000).unwrap());
+    store.images.entry(&part.bucket).learn(Known { image, as_of, is_authoritative: true });
+    let reads = store.table.1.load(Ordering::Relaxed);
+    let hurried = Request { deadline: Duration::ZERO, ..request("u") };
+    assert_eq!(store.parts(&hurried, &clock).await.unwrap().unwrap().len(), 2);
+    assert_eq!(store.table.1.load(Ordering::Relaxed), reads);
+    // With time it does look.
+    store.parts(&request("u"), &clock).await.unwrap();
+    assert_eq!(store.table.1.load(Ordering::Relaxed), reads + 1);
+}
+
+/// A read that began before this process changed the limits may be answered after that.
+#[test]
+fn late_answer_does_not_undo_what_this_process_stored() {
+    let (directory, now) = (Directory::default(), EpochMillis::new(1_000).unwrap());
+    let key = ItemKey::Limits(LimitsScope::Entity(EntityId::new("u").unwrap()));
+    let old = StoredLimits::from_item(&stored(&key).unwrap()).unwrap().unwrap();
+    directory.note_limits(&StoredLimits { version: 2, ..old.clone() }, now);
+    let learn = |consistency, version| {
+        let item = StoredLimits { version, ..old.clone() }.to_item();
+        directory.learn(&key, Some(&item), consistency, now).unwrap();
+        let bucket =
+            BucketId { entity: EntityId::new("u").unwrap(), resource: Resource::new("r").unwrap() };
+        directory.levels(&bucket, now).rules().versions
+    };
+    assert_eq!(learn(Consistency::Eventual, 1), LevelVersions([0, 2, 0, 0]));
+    assert_eq!(learn(Consistency::Eventual, 3), LevelVersions([0, 3, 0, 0]));
+    // It was restored from a backup.
+    assert_eq!(learn(Consistency::Strong, 1), LevelVersions([0, 1, 0, 0]));
+}
+
 #[tokio::test]
 async fn configuration_is_kept_while_other_entities_are_learned() {
     let (store, clock) = (store(100_000), clock());
@@ -140,6 +185,6 @@ async fn configuration_is_kept_while_other_entities_are_learned() {
     let same = |(a, b): (&Arc<Configuration>, &Arc<Configuration>)| Arc::ptr_eq(a, b);
     assert!(warm.iter().zip(&configuration("u").await).all(same), "made again");
     // A change of one of its own levels is noticed.
-    store.forget_limits(&LimitsScope::System);
+    store.note_limits(&LimitsScope::System, None, EpochMillis::new(0).unwrap());
     assert!(!warm.iter().zip(&configuration("u").await).any(same), "not made again");
 }

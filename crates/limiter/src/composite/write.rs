@@ -185,11 +185,19 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             self.sides[index].catch_up();
             let Some(plan) = self.reconfiguration(&self.sides[index], now) else { return true };
             self.sides[index].reconfigurations -= 1;
-            if let Err(trouble) = self.write_nothing(index, &plan, now).await {
-                if !matches!(trouble, Trouble::Away(_)) {
-                    entry.note_answer();
-                }
+            if !entry.may_bring(&plan, &self.sides[index].configuration, now) {
                 self.sides[index].reconfigurations = 0;
+                continue;
+            }
+            match self.write_nothing(index, &plan, now).await {
+                Ok(true) => entry.note_brought(&self.sides[index].configuration, now),
+                Ok(false) => {}
+                Err(trouble) => {
+                    if !matches!(trouble, Trouble::Away(_)) {
+                        entry.note_answer();
+                    }
+                    self.sides[index].reconfigurations = 0;
+                }
             }
             return true;
         }

@@ -1,6 +1,6 @@
 //! Every expression that a plan can become, made by the decisions that make the plans.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::*;
 use sluicegate_core::{
@@ -144,7 +144,7 @@ fn a_change_of_the_configuration() {
         explicit: rules(&[Limit::per_minute("rpm.v2", 30)]),
         stored: Some(StoredRules {
             rules: rules(&[Limit::quota("usd", 9)]),
-            dropped: BTreeSet::from([name("ttl")]),
+            dropped: BTreeMap::from([(name("ttl"), LevelVersions([0, 2, 0, 5]))]),
             versions: LevelVersions([0, 2, 0, 5]),
             is_personal: true,
             ..StoredRules::default()
@@ -205,7 +205,9 @@ fn the_largest_writes_fit_into_an_expression() {
     };
     let stored = |first, count, dropped: usize| StoredRules {
         rules: limits(first, count, 9),
-        dropped: names(0, dropped).map(|limit| name(&limit)).collect(),
+        dropped: names(0, dropped)
+            .map(|limit| (name(&limit), LevelVersions([u64::MAX; 4])))
+            .collect(),
         versions: LevelVersions([u64::MAX; 4]),
         ..StoredRules::default()
     };

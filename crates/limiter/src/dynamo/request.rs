@@ -24,7 +24,7 @@ pub enum RequestError {
 
     /// The credentials are not valid, have expired, or lack a permission.
     #[error(
-        "the credentials may not {operation}; allow dynamodb:{operation} on table {table} and its indexes"
+        "access denied to {operation} on table {table}: renew the credentials if they have expired, otherwise allow dynamodb:{operation} on the table and its indexes"
     )]
     AccessDenied {
         /// The API operation.
@@ -94,7 +94,7 @@ impl RequestError {
     {
         let table = table.to_owned();
         let class = trouble::class(&error);
-        let is_sent = !matches!(error, SdkError::ConstructionFailure(_));
+        let is_sent = !trouble::is_of_caller(&error);
         let source = error.into();
         match class {
             None if is_sent => Self::NoAnswer { operation, table, source },
@@ -146,11 +146,11 @@ mod tests {
             ),
             (
                 "AccessDeniedException",
-                "the credentials may not Query; allow dynamodb:Query on table t and its indexes",
+                "access denied to Query on table t: renew the credentials if they have expired, otherwise allow dynamodb:Query on the table and its indexes",
             ),
             (
                 "ExpiredTokenException",
-                "the credentials may not Query; allow dynamodb:Query on table t and its indexes",
+                "access denied to Query on table t: renew the credentials if they have expired, otherwise allow dynamodb:Query on the table and its indexes",
             ),
             (
                 "InternalServerError",

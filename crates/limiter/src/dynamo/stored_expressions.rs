@@ -69,16 +69,18 @@ impl Placeholders {
         format!("{name} = {value}")
     }
 
-    /// What every change of stored limits sets: the version, and the time for people. A counter that
-    /// is new starts from the time: limits that were deleted by hand and stored again get versions
+    /// What every change of stored limits sets, and the version that it makes: the version, and the
+    /// time for people. A counter that
+    /// is new starts from the time that stood for it, so that it moves ahead whatever this clock says.
+    /// Without one it starts from now: limits that were deleted by hand and stored again get versions
     /// that no item follows yet.
-    fn changed(&mut self, now: EpochMillis) -> Vec<String> {
+    fn changed(&mut self, now: EpochMillis) -> (Vec<String>, String) {
         let (updated_at, version) = (self.name(keys::UPDATED_AT), self.name(keys::LIMITS_VERSION));
         let (now, one) = (self.value(number(now.get())), self.value(number(1)));
-        vec![
-            format!("{updated_at} = {now}"),
-            format!("{version} = if_not_exists({version}, {now}) + {one}"),
-        ]
+        let before = format!("if_not_exists({version}, if_not_exists({updated_at}, {now}))");
+        let sets = vec![format!("{updated_at} = {now}"), format!("{version} = {before} + {one}")];
+        // Of an item that is there, and short: it stands in an expression up to 50 times.
+        (sets, format!("if_not_exists({version}, {updated_at}) + {one}"))
     }
 
     fn within(&mut self, attribute: &str, keys: SortKeys) -> String {
@@ -117,7 +119,7 @@ pub(super) fn put_entity(record: &EntityRecord) -> Update {
 pub(super) fn set_limits(rules: &[(LimitName, Rule)], now: EpochMillis) -> Update {
     let mut built = Update::default();
     let p = &mut built.placeholders;
-    let mut sets = p.changed(now);
+    let (mut sets, _) = p.changed(now);
     let mut removes = Vec::with_capacity(rules.len());
     for (limit, rule) in rules {
         for (attribute, value) in rule_attributes(limit, *rule) {
@@ -134,12 +136,11 @@ pub(super) fn set_limits(rules: &[(LimitName, Rule)], now: EpochMillis) -> Updat
 pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> Update {
     let mut built = Update::default();
     let p = &mut built.placeholders;
-    let mut sets = p.changed(now);
-    let at = p.value(number(now.get()));
+    let (mut sets, version) = p.changed(now);
     let mut removes = Vec::with_capacity(limits.len() * LimitField::RULE.len());
     for limit in limits {
         let tombstone = p.name(keys::limit_attribute(limit, LimitField::DeletedAt));
-        sets.push(format!("{tombstone} = {at}"));
+        sets.push(format!("{tombstone} = {version}"));
         removes.extend(LimitField::RULE.map(|field| p.name(keys::limit_attribute(limit, field))));
     }
     built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));

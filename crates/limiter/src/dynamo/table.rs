@@ -64,11 +64,12 @@ pub enum TableError {
 /// [`TableError::Exists`] when the name is taken, [`TableError::NotActive`] when it stays unusable
 /// for two minutes, [`TableError::Request`] for anything else that DynamoDB refuses.
 pub async fn create_table(client: &Client, name: &str) -> Result<(), TableError> {
-    request(client, name)
+    let created = request(client, name)
         .map_err(|error| RequestError::failed("CreateTable", name, error))?
         .send()
         .await
         .map_err(|error| refused(error, name))?;
+    created.table_description.ok_or_else(|| RequestError::empty("CreateTable", name))?;
     wait_until_active(client, name).await?;
     enable_ttl(client, name).await
 }
@@ -149,13 +150,15 @@ async fn enable_ttl(client: &Client, name: &str) -> Result<(), TableError> {
         .attribute_name(TTL)
         .build()
         .map_err(|error| RequestError::failed("UpdateTimeToLive", name, error))?;
-    client
+    let enabled = client
         .update_time_to_live()
         .table_name(name)
         .time_to_live_specification(specification)
         .send()
         .await
         .map_err(|error| RequestError::of("UpdateTimeToLive", name, error))?;
+    let enabled = enabled.time_to_live_specification;
+    enabled.ok_or_else(|| RequestError::empty("UpdateTimeToLive", name))?;
     Ok(())
 }
 

@@ -30,16 +30,22 @@ pub(crate) fn of<E>(table: &str, error: SdkError<E, HttpResponse>) -> Trouble
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
 {
-    match (class(&error), &error) {
-        (Some(class), _) => of_class(table, class, error.into()),
+    match class(&error) {
+        Some(class) => of_class(table, class, error.into()),
         // No credentials, no region: the same in a moment.
-        (None, SdkError::ConstructionFailure(_)) => SetupError::Rejected(error.into()).into(),
-        (None, SdkError::DispatchFailure(failure))
-            if failure.is_user() || (failure.is_other() && failure.as_other().is_none()) =>
-        {
-            SetupError::Rejected(error.into()).into()
+        None if is_of_caller(&error) => SetupError::Rejected(error.into()).into(),
+        None => Trouble::Away(error.into()),
+    }
+}
+
+/// Whether the request could not be sent for a reason that lies with the caller.
+pub(super) fn is_of_caller<E>(error: &SdkError<E, HttpResponse>) -> bool {
+    match error {
+        SdkError::ConstructionFailure(_) => true,
+        SdkError::DispatchFailure(failure) => {
+            failure.is_user() || (failure.is_other() && failure.as_other().is_none())
         }
-        (None, _) => Trouble::Away(error.into()),
+        _ => false,
     }
 }
 

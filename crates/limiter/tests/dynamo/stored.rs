@@ -33,7 +33,7 @@ fn scopes() -> [LimitsScope; 4] {
 /// Limits as texts, then the names of tombstones, then the last change.
 fn shown(stored: &StoredLimits) -> (Vec<String>, Vec<&str>, i64) {
     let limits = stored.rules.iter().map(|(name, rule)| Limit::from_rule(name, *rule).to_string());
-    let dropped = stored.dropped.iter().map(LimitName::as_str);
+    let dropped = stored.dropped.keys().map(LimitName::as_str);
     (limits.collect(), dropped.collect(), stored.updated_at.get())
 }
 
@@ -137,6 +137,24 @@ async fn limits_are_set_changed_deleted_and_set_again_at_every_level() {
             assert_eq!(shown(&stored), (vec!["rpm=200/min".to_owned()], vec!["tpm.v2"], 6_000));
             assert_eq!(store.get_limits(scope).await.unwrap(), Some(stored));
         }
+    })
+    .await;
+}
+
+/// The time of an item without a counter stands for its version, whatever this clock says.
+#[tokio::test]
+async fn a_counter_goes_on_from_the_time_that_stood_for_it() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let put = engine.client().put_item().table_name(&table);
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let number = |number: i64| AttributeValue::N(number.to_string());
+        let put = put.item("PK", text("SYSTEM#")).item("SK", text("#LIMITS"));
+        put.item("updated_at", number(10_000)).send().await.unwrap();
+        let store = ConfigStore::new(engine.client().clone(), &table);
+        let before = store.get_limits(&LimitsScope::System).await.unwrap().unwrap();
+        let after = store.set_limits(&LimitsScope::System, &[Limit::per_day("a", 1)], at(5)).await;
+        assert_eq!((before.version, after.unwrap().version), (10_000, 10_001));
     })
     .await;
 }
