@@ -33,7 +33,7 @@ macro_rules! ask {
 }
 
 fn units(cost: Cost) -> (f64, f64) {
-    assert_units!(cost.attempts, 1, "{cost:?}");
+    assert_eq!(cost.attempts, 1, "{cost:?}");
     (cost.read_units, cost.write_units)
 }
 

@@ -52,6 +52,31 @@ async fn waiters_are_served_in_the_order_in_which_they_came() {
     assert!((3_500..=3_700).contains(&last), "{served:?}");
 }
 
+/// By what it was told when it was refused it would wait an hour.
+#[tokio::test]
+async fn waiter_gets_what_is_there_earlier_within_a_minute() {
+    let clock = TestClock::at(at(T0));
+    let limiter: Tested<Memory> = limiter(Memory::default(), &clock);
+    let limits = || [Limit::per_hour("rph", 10), Limit::quota("keeps", 1)];
+    let lease = limiter.acquire("u", "r").consume("rph", 10).limits(limits()).await.unwrap();
+    let (waiter, woken) = (limiter.clone(), clock.clone());
+    let waiting = tokio::spawn(async move {
+        let request = waiter.acquire("u", "r").consume("rph", 10).limits(limits());
+        request.wait_up_to(Duration::from_secs(7_200)).await.unwrap();
+        woken.now().get() - T0
+    });
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    lease.release().await.unwrap();
+    for _ in 0..70 {
+        clock.advance(Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(waiting.is_finished(), "it waits on");
+    assert!(waiting.await.unwrap() <= 61_000);
+}
+
 async fn too_long<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = limiter(table, &clock);

@@ -23,8 +23,8 @@ impl Counter {
 pub struct Counters {
     /// Corrections that had to give up their guards.
     pub forced_adjusts: Counter,
-    /// Writes of which nobody knows whether they happened twice or not at all. A refund counts that was
-    /// repeated after a lost answer: the first attempt may still arrive once four others have written.
+    /// Writes of which nobody knows whether they happened twice or not at all. Includes refunds
+    /// that were repeated after a lost answer: the first attempt may still land after four other writes.
     pub ambiguous: Counter,
     /// Items whose refill time was more than a minute ahead of this clock.
     pub clocks_ahead: Counter,

@@ -260,8 +260,8 @@ pub enum InvalidRequest {
 /// it in each bucket.
 #[derive(Debug, thiserror::Error)]
 pub enum AdjustError {
-    /// The answer was lost, and the item no longer tells whether the tokens were given back or the
-    /// time ran out before it did. It is not repeated: they may be given back, or still will be.
+    /// The answer was lost. Either the item no longer shows whether the tokens were given back, or the
+    /// time ran out first. Do not repeat it: the attempt may have landed or may still land.
     #[error("the answer was lost: the tokens may or may not have been given back")]
     Ambiguous(#[source] BoxError),
     /// Others were in the way until time ran out; nothing was done.

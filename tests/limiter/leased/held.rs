@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use sluicegate::{Accounting, LeaseMode, LeaseSettings, TestClock};
+use sluicegate::{
+    Accounting, AcquireError, InvalidRequest, LeaseMode, LeaseSettings, Limit, TestClock,
+};
 
-use super::{Counted, Mortal, SECOND, ample, consumed, leased, strict};
+use super::{Counted, Mortal, SECOND, ample, consumed, leased, limiter, strict};
 use crate::support::{T0, at};
 
 #[tokio::test(start_paused = true)]
@@ -142,6 +144,39 @@ async fn a_ticket_of_a_bucket_that_was_forgotten_gives_back() {
     ticket.release();
     assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
     assert_eq!(consumed(&table, "u1").await, kept);
+}
+
+/// It would take twice from one bucket and, under `Local`, lock it twice.
+#[tokio::test(start_paused = true)]
+async fn prepared_call_is_not_made_for_its_own_parent() {
+    let table = Counted::new(1);
+    let limiter = strict(&table);
+    let call = limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).cascade_to("parent");
+    let call = call.prepare().await.unwrap();
+    for _ in 0..50 {
+        drop(call.acquire().await.unwrap());
+        tokio::time::sleep(SECOND / 1_000).await;
+    }
+    assert!(call.try_acquire().is_some() && call.try_acquire_for("parent").is_none());
+    let invalid = call.acquire_for("parent").await.map(drop);
+    assert!(
+        matches!(&invalid, Err(AcquireError::InvalidRequest(InvalidRequest::OwnParent(_)))),
+        "{invalid:?}"
+    );
+}
+
+/// The second request enters between the first one's wish and its write.
+#[tokio::test(start_paused = true)]
+async fn leased_requests_with_other_limits_each_get_theirs() {
+    for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 10 }] {
+        let table = Counted::new(10);
+        let limiter = limiter(&table, mode);
+        let [rps, tps] = ["rps", "tps"].map(|name| Limit::per_second(name, 1_000));
+        let both = limiter.acquire("u0", "r").consume("tps", 1).limits([rps.clone(), tps]);
+        let one = limiter.acquire("u0", "r").consume("rps", 1).limits([rps]);
+        let (both, one) = tokio::join!(both.no_cascade(), one.no_cascade());
+        assert!(both.is_ok() && one.is_ok(), "{mode:?}: {both:?} {one:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -105,6 +105,23 @@ async fn what_was_consumed_is_taken_from_the_store_when_it_is_back() {
     assert_eq!(limiter.counters().uncommitted.get(), 0);
 }
 
+/// A request may be granted before the store is told what the outage took.
+#[tokio::test(start_paused = true)]
+async fn local_second_outage_begins_without_what_the_first_one_took() {
+    let (limiter, table, _) = limiter(OnUnavailable::Local);
+    ask!(limiter, 10).await.unwrap();
+    table.always(Act::Hang);
+    assert_eq!(granted(&limiter, 20).await, 20);
+    table.always(Act::Answer);
+    while ask!(limiter, 1).await.unwrap().degraded().is_some() {
+        tokio::time::sleep(PROBED / 10).await;
+    }
+    tokio::time::sleep(PROBED * 2).await;
+    let (left, _) = stored(&table, "u");
+    table.always(Act::Hang);
+    assert_eq!(granted(&limiter, 60).await, left);
+}
+
 /// One call that is not answered is no outage, and is accounted for all the same.
 #[tokio::test(start_paused = true)]
 async fn what_one_call_took_is_told_to_a_store_that_was_never_found_away() {

@@ -182,7 +182,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let configuration = bucket.books().as_ref().map(|books| books.configuration.clone());
         let (Some(configuration), Some(before)) = (configuration, &image) else { return Ok(image) };
         let mut limits = bucket.kind.limits.iter();
-        let limit = limits.find(|limit| configuration.rule(limit).is_some());
+        // A limit that the item lacks may have no room in it.
+        let limit = limits.find(|limit| {
+            configuration.rule(limit).is_some() && before.limits.contains_key(*limit)
+        });
         let Some(limit) = limit.filter(|_| !configuration.is_followed_by(before)) else {
             return Ok(image);
         };
@@ -205,8 +208,11 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 match failed.error {
-                    // In debt: the refusal brought them.
-                    AcquireError::LimitExceeded(_) => Ok(image),
+                    // In debt: the refusal brought them. Otherwise the next commit tries again: what
+                    // waits for tokens does not fail by it.
+                    AcquireError::LimitExceeded(_)
+                    | AcquireError::Contended { .. }
+                    | AcquireError::Unavailable(_) => Ok(image),
                     error => Err(error),
                 }
             }

@@ -93,11 +93,17 @@ impl Books {
         }
     }
 
-    /// From now on the bucket has these limits.
+    /// From now on the bucket has these limits. One that only another request brought stays: that
+    /// request may wait for tokens of it.
     pub(super) fn follow(&mut self, configuration: &Arc<Configuration>, names: &Names) {
+        if self.configuration == *configuration {
+            return;
+        }
         // Another copy of the same ones would take a kilobyte.
-        if self.configuration != *configuration {
-            self.configuration = names.same(configuration);
+        match configuration.with_explicit_of(&self.configuration) {
+            None => self.configuration = names.same(configuration),
+            Some(both) if both == *self.configuration => {}
+            Some(both) => self.configuration = names.same(&Arc::new(both)),
         }
     }
 

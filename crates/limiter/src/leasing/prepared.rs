@@ -244,7 +244,7 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     /// parent, if there is one, is the same: with [`Cascade::Stored`], nothing is taken here.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<Ticket<'_, S, C>> {
-        if self.request.cascade == Cascade::Stored {
+        if self.request.cascade == Cascade::Stored || self.is_parent(entity) {
             return None;
         }
         let Some(found) = self.found(self.engine().rough_ms()) else {
@@ -298,12 +298,21 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
         }
     }
 
+    /// Whether an entity is the parent from whose bucket the request takes too.
+    fn is_parent(&self, entity: &str) -> bool {
+        matches!(&self.request.cascade, Cascade::To(parent) if parent.as_str() == entity)
+    }
+
     /// The same on behalf of another entity.
     ///
     /// # Errors
     /// As for awaiting the request.
     #[inline]
     pub async fn acquire_for(&self, entity: &str) -> Result<Ticket<'_, S, C>, AcquireError> {
+        if self.is_parent(entity) {
+            let parent = EntityId::new(entity).map_err(crate::error::InvalidRequest::from)?;
+            return Err(crate::error::InvalidRequest::OwnParent(parent).into());
+        }
         if self.request.cascade != Cascade::Stored
             && let Some(found) = self.found(self.engine().rough_ms())
             && let Some(ticket) = self.held_for(found, entity)

@@ -250,7 +250,7 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         }
         if limit.available >= limit.asked {
             limit.wait = Wait::None;
-        } else if own < 0 {
+        } else if own != 0 {
             let now = self.engine.clock.now();
             limit.wait = limit.rule.wait_for(limit.asked, limit.available, now, now);
         }

@@ -45,10 +45,10 @@ impl RedisStore {
         check_amounts(&request.amounts)?;
         let sides = self.sides(request)?;
         let mut run = Run::new(clock, request.deadline);
-        let reply = self.repeat(&mut run, &ACQUIRE, |run, in_doubt| {
+        let reply = self.repeat(&mut run, &ACQUIRE, |run, unanswered| {
             let mut call = self.call(&sides, clock);
             call.text(run.id.as_str());
-            call.number(in_doubt.into());
+            call.number(unanswered.into());
             for side in &sides {
                 side.name(&mut call, &request.amounts, |limit| {
                     [Some(amount(&request.amounts, limit))]
@@ -94,8 +94,8 @@ impl RedisStore {
         Ok(Grant { parts, path: Some(path), attempts, write_units: 0.0, read_units: 0.0 })
     }
 
-    /// A bucket as it is stored; `None`: there is none. Its expiry and its configuration's epoch are
-    /// not among the fields.
+    /// A bucket as it is stored; `None`: there is none. Its expiry and the versions of
+    /// its stored limits are not among the fields.
     ///
     /// # Errors
     /// [`AcquireError::Unavailable`], [`AcquireError::Contended`] or [`AcquireError::Setup`].

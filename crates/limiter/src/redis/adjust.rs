@@ -28,10 +28,10 @@ impl RedisStore {
         let side = Side { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
         let sides = [side];
         let mut run = Run::under(id.clone(), clock, deadline);
-        let reply = self.repeat(&mut run, &ADJUST, |run, in_doubt| {
+        let reply = self.repeat(&mut run, &ADJUST, |run, unanswered| {
             let mut call = self.call(&sides, clock);
             call.text(run.id.as_str());
-            call.number(in_doubt.into());
+            call.number(unanswered.into());
             sides[0].name(&mut call, amounts, |limit| [Some(amount(amounts, limit))]);
             call
         });

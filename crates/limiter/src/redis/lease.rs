@@ -103,12 +103,12 @@ impl RedisStore {
         };
         let before: Vec<_> = remembered.iter().map(RequestId::as_str).collect();
         let mut run = order.run(given_up.as_ref(), clock);
-        let reply = self.repeat(&mut run, &LEASE, |run, in_doubt| {
+        let reply = self.repeat(&mut run, &LEASE, |run, unanswered| {
             let mut call = self.call(&sides, clock);
             call.text(run.id.as_str());
             call.text(match &given_up {
                 Some(_) => GIVEN_UP,
-                None if in_doubt => SENT,
+                None if unanswered > 0 => SENT,
                 None => "",
             });
             call.text(before.join(" "));

@@ -16,24 +16,25 @@ pub(super) struct Lost {
 
 impl RedisStore {
     /// Sends a call until it is answered: the bucket remembers its id, or it changes nothing. `call`
-    /// makes it, told whether an earlier attempt may have been done.
+    /// makes it, told how many earlier attempts may have been done.
     pub(super) async fn repeat(
         &self,
         run: &mut Run<'_>,
         script: &Script,
-        call: impl Fn(&Run<'_>, bool) -> Call,
+        call: impl Fn(&Run<'_>, u32) -> Call,
     ) -> Result<Reply, Lost> {
-        let mut in_doubt = false;
+        let mut unanswered = 0;
         loop {
             run.attempts += 1;
-            let call = call(run, in_doubt);
+            let call = call(run, unanswered);
             let trouble = match run.in_time(script.run(&self.connection, &call)).await {
                 Ok(values) => return Ok(Reply::new(values)),
                 Err(trouble) => trouble,
             };
-            in_doubt |= leaves_in_doubt(&trouble);
+            unanswered += u32::from(leaves_in_doubt(&trouble));
             let may_go_on = run.wait_out(trouble).await;
             if !may_go_on {
+                let in_doubt = unanswered > 0;
                 let error = match run.given_up() {
                     // It promises that nothing was done.
                     error @ AcquireError::Contended { .. } if in_doubt => {

@@ -58,6 +58,10 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     }
 }
 
+/// How long a request that waits goes without asking: a limit that was raised meanwhile is to reach it
+/// as soon as any other.
+const ASKS_EVERY: Duration = Duration::from_secs(60);
+
 /// Acquires now or, in its turn, when the tokens are there.
 pub(super) async fn wait_for<S: Store, C: Clock>(
     limiter: &Limiter<S, C>,
@@ -83,7 +87,8 @@ pub(super) async fn wait_for<S: Store, C: Clock>(
     loop {
         match attempt(limiter, request).await {
             Err(AcquireError::LimitExceeded(exceeded)) if patience.lasts_for(&exceeded) => {
-                patience.sleep(exceeded.retry_after.unwrap_or_default()).await;
+                let wait = exceeded.retry_after.unwrap_or_default();
+                patience.sleep(wait.min(ASKS_EVERY)).await;
             }
             result => return result,
         }

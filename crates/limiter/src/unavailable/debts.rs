@@ -212,7 +212,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             return true;
         }
         match result {
-            Ok(adjusted) if adjusted.dropped.is_empty() => self.counters().committed.increment(),
+            Ok(adjusted) if adjusted.dropped.is_empty() => {
+                self.outage().local().note_settled(bucket, id, &owed.amounts);
+                self.counters().committed.increment();
+            }
             lost => {
                 self.counters().uncommitted.increment();
                 tracing::warn!(%bucket, ?lost, "consumption could not be taken from the store");

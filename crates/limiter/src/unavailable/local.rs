@@ -105,6 +105,27 @@ impl Local {
         self.noted.fetch_add(1, Ordering::Release);
     }
 
+    /// Takes what the store has been told of off what it said before that: the next outage begins
+    /// with it.
+    pub(super) fn note_settled(&self, bucket: &BucketId, id: &RequestId, amounts: &Amounts) {
+        let Some(seen) = self.seen.get(bucket) else { return };
+        let Some(image) = seen.image.as_ref().filter(|image| !image.request_ids.contains(id))
+        else {
+            return;
+        };
+        let mut image = image.as_ref().clone();
+        for (limit, amount) in amounts {
+            if let Some(known) = image.limits.get_mut(limit) {
+                let left = i128::from(known.tokens.get()) - i128::from(amount.get());
+                known.tokens = Millitokens::saturating(left);
+            }
+        }
+        let (configuration, parent) = (seen.configuration.clone(), seen.parent.clone());
+        let seen = Seen { image: Some(Arc::new(image)), configuration, parent };
+        self.seen.insert(bucket.clone(), Arc::new(seen));
+        self.noted.fetch_add(1, Ordering::Release);
+    }
+
     /// Takes what is asked of all buckets, or of none.
     pub(super) fn take(
         &self,

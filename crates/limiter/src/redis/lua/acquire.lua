@@ -8,7 +8,7 @@ for n, key in ipairs(KEYS) do
   buckets[n] = read(key, now)
   lists[n], at = named(at, 1)
   has_landed = has_landed or remembers(buckets[n], id)
-  overrun = overrun or ARGV[3] == '1' and is_overrun(buckets[n])
+  overrun = overrun or ARGV[3] ~= '0' and is_overrun(buckets[n])
 end
 
 local function answer(status)

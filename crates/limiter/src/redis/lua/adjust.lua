@@ -1,8 +1,8 @@
 -- Corrects what was taken, never refused. A bucket that went is made anew, full: it had expired.
--- KEYS the bucket; ARGV now, id, whether an answer was lost, then what is named. The lost attempt may
+-- KEYS the bucket; ARGV now, id, how many answers were lost, then what is named. A lost attempt may
 -- come late, once four others have written: what gives back is then counted as ambiguous.
 
-local now, id = now_ms(ARGV[1]), ARGV[2]
+local now, id, lost = now_ms(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local bucket, list = read(KEYS[1], now), named(4, 1)
 
 -- Whether it was done, how the bucket stands, and the limits that it does not have.
@@ -15,11 +15,16 @@ local function answer(status, overrun, dropped)
   return reply
 end
 
-if remembers(bucket, id) then
-  return answer(LANDED, false, {})
+local gives_back = false
+for _, one in ipairs(list) do
+  gives_back = gives_back or tonumber(one[1]) < 0
 end
-local overrun = ARGV[3] == '1' and is_overrun(bucket)
-local dropped, has_any, gives_back = {}, false, false
+if remembers(bucket, id) then
+  -- One of the lost attempts is what the bucket shows.
+  return answer(LANDED, gives_back and lost > 1, {})
+end
+local overrun = lost > 0 and is_overrun(bucket)
+local dropped, has_any = {}, false
 if bucket.is_new then
   configure_all(bucket, list, function(one) return one[1] ~= '0' end)
 end
@@ -31,7 +36,6 @@ for _, one in ipairs(list) do
   if limit and by ~= 0 then
     take(limit, by, by)
     limit.tokens, has_any = math.min(limit.tokens, limit.bx), true
-    gives_back = gives_back or by < 0
   elseif by ~= 0 then
     dropped[#dropped + 1] = one.name
   end
@@ -39,4 +43,4 @@ end
 if has_any then
   write(bucket, id)
 end
-return answer(GRANTED, overrun or gives_back and ARGV[3] == '1', dropped)
+return answer(GRANTED, overrun or has_any and gives_back and lost > 0, dropped)

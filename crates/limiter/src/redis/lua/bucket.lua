@@ -234,7 +234,8 @@ local function write(bucket, id, leased)
     if type(sum) == 'table' and string.find(sum.err, 'overflow', 1, true) then
       redis.call('HSET', bucket.key, field, by > 0 and '9223372036854775807' or '-9223372036854775808')
     elseif type(sum) == 'table' then
-      error(sum)
+      -- Before Redis 7 an error that is a table loses its message.
+      error(redis.REDIS_VERSION_NUM and sum or sum.err, 0)
     end
   end
   local seconds = expiry_s(bucket)
