@@ -176,7 +176,6 @@ async fn a_record_that_no_stream_has_any_more_is_counted() {
     .await;
 }
 
-/// More limits than a transaction takes, answers that are lost and a replay that dies half-way.
 /// Neither a watermark that an empty answer does not show nor a transaction that it does not confirm.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_believes_no_empty_answer() {
@@ -201,6 +200,7 @@ async fn a_replay_believes_no_empty_answer() {
     .await;
 }
 
+/// More limits than a transaction takes, answers that are lost and a replay that dies half-way.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_that_is_cut_off_goes_on_where_it_was() {
     on_every_engine(async |engine| {

@@ -41,7 +41,8 @@ impl Connection {
             )));
         }
         options.check_endpoint()?;
-        let region = region(options).await.ok_or_else(CliError::no_region)?;
+        let region = tokio::time::timeout(options.timeout, region(options)).await;
+        let region = region.ok().flatten().ok_or_else(CliError::no_region)?;
         // Of a whole operation: the SDK's repetitions and the answer's body are in it.
         let timeouts = TimeoutConfig::builder().operation_timeout(options.timeout).build();
         let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())

@@ -86,6 +86,11 @@ impl CliError {
         ))
     }
 
+    /// An answer of 200 that does not say what was asked for.
+    pub(crate) fn empty(operation: &str, table: &str) -> Self {
+        Self::NoAnswer(format!("the answer to {operation} of table {table} is empty"))
+    }
+
     fn no_table(table: &str) -> Self {
         Self::Store(format!(
             "table {table} is not there (ResourceNotFound); create it with `sluicegate table create --table {table}`, or name another one with --table, --region or --endpoint-url"
@@ -118,6 +123,9 @@ impl CliError {
             (Some(code), _) if ErrorClass::of_reason(code) == ErrorClass::Denied => {
                 Self::denied(&format!("dynamodb:{operation}"), &format!("table {table}"), &why)
             }
+            (Some(code), _) if ErrorClass::of_reason(code) == ErrorClass::Throttled => Self::Store(
+                format!("{operation} on table {table} was throttled: {why}; try again in a moment"),
+            ),
             (None, SdkError::DispatchFailure(_) | SdkError::TimeoutError(_)) => Self::NoAnswer(why),
             _ => Self::Failed(format!("{operation} failed for table {table}: {why}")),
         }

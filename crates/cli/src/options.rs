@@ -15,6 +15,7 @@ const TABLE_VARIABLE: &str = "SLUICEGATE_TABLE";
 const ENDPOINT_VARIABLES: [&str; 3] =
     ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"];
 /// Longest `--timeout`.
+const TIMEOUT_S: &str = "30";
 const TIMEOUT_MAX_S: f64 = 86_400.0;
 
 /// Which table, where it is, and how to print.
@@ -37,7 +38,7 @@ pub(crate) struct Options {
     /// How long a request to the table may take, repetitions included; then the command ends with
     /// exit code 5. A command that makes many requests, as migrate does, may take any time.
     #[arg(long, global = true, value_name = "SECONDS", env = "SLUICEGATE_TIMEOUT",
-        hide_env_values = true, default_value = "30", value_parser = seconds)]
+        hide_env_values = true, default_value = TIMEOUT_S, value_parser = seconds)]
     pub(crate) timeout: Duration,
     /// How to print the result [default: table].
     #[arg(long, global = true, value_name = "FORMAT", value_parser = table_or_json())]
@@ -140,6 +141,8 @@ fn endpoint(url: &str) -> Result<String, String> {
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
+    // An empty variable counts as none.
+    let text = if text.is_empty() { TIMEOUT_S } else { text };
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0 && *seconds <= TIMEOUT_MAX_S);
     seconds
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
@@ -174,7 +177,8 @@ mod tests {
     #[test]
     fn a_timeout_is_up_to_a_day() {
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
-        for bad in ["0", "-1", "86401", "NaN", "inf", "30s", ""] {
+        assert_eq!(seconds(""), Ok(Duration::from_secs(30)), "an empty variable");
+        for bad in ["0", "-1", "86401", "NaN", "inf", "30s"] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
     }

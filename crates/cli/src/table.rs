@@ -85,30 +85,27 @@ async fn status(connection: &Connection, options: &Options) -> Result<ExitCode, 
         .send()
         .await
         .map_err(|error| CliError::of_sdk("DescribeTable", table, &error))?;
+    let described = described.table.ok_or_else(|| CliError::empty("DescribeTable", table))?;
     let ttl = client
         .describe_time_to_live()
         .table_name(table)
         .send()
         .await
         .map_err(|error| CliError::of_sdk("DescribeTimeToLive", table, &error))?;
-    let expires = ttl.time_to_live_description.is_some_and(|ttl| {
-        ttl.attribute_name.as_deref() == Some(sluicegate_core::keys::TTL)
-            && matches!(
-                ttl.time_to_live_status,
-                Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)
-            )
-    });
-    let status = Status::of(table, &described.table.unwrap_or_else(no_description), expires);
+    let ttl =
+        ttl.time_to_live_description.ok_or_else(|| CliError::empty("DescribeTimeToLive", table))?;
+    let expires = ttl.attribute_name.as_deref() == Some(sluicegate_core::keys::TTL)
+        && matches!(
+            ttl.time_to_live_status,
+            Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)
+        );
+    let status = Status::of(table, &described, expires);
     if options.is_json() {
         output::json(&status)?;
     } else {
         output::line(&status.shown())?;
     }
     Ok(if status.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
-}
-
-fn no_description() -> TableDescription {
-    TableDescription::builder().build()
 }
 
 impl Status {
@@ -164,7 +161,7 @@ impl Status {
 async fn delete(connection: &Connection, confirm: &Confirm) -> Result<ExitCode, CliError> {
     let table = connection.table();
     confirm.ask(&format!("delete table {table} with all balances, limits and usage in it"))?;
-    connection
+    let deleted = connection
         .client()
         .delete_table()
         .table_name(table)
@@ -177,6 +174,7 @@ async fn delete(connection: &Connection, confirm: &Confirm) -> Result<ExitCode, 
             )),
             _ => CliError::of_sdk("DeleteTable", table, &error),
         })?;
+    deleted.table_description.ok_or_else(|| CliError::empty("DeleteTable", table))?;
     output::line(&format!("table {table} is deleted"))?;
     Ok(ExitCode::SUCCESS)
 }

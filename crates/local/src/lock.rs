@@ -31,7 +31,7 @@ impl Lock {
     /// [`Error::Engine`] when the file or its folder cannot be used.
     pub(crate) fn of(file: &Path) -> Result<(Self, PathBuf), Error> {
         let file = resolved(file).map_err(Error::engine("open its storage"))?;
-        if file.metadata().is_ok_and(|about| has_other_names(&about)) {
+        if file.metadata().is_ok_and(|about| about.is_file() && has_other_names(&about)) {
             return Err(Error::HardLinked { file });
         }
         let path = path_of(&file);

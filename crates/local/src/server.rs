@@ -123,7 +123,7 @@ async fn answer(
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (parts, body) = request.into_parts();
     if let Some(why) = guard::refusal(&parts.uri, &parts.headers) {
-        return Ok(response(StatusCode::FORBIDDEN, error("AccessDeniedException", &why)));
+        return Ok(response(StatusCode::FORBIDDEN, error("ForbiddenHostException", &why)));
     }
     match parts.method {
         Method::POST => {}
@@ -242,7 +242,7 @@ mod tests {
                 let lower = answer.to_ascii_lowercase();
                 assert!(!lower.contains("access-control-"), "{answer}");
                 let body = answer.split("\r\n\r\n").nth(1).unwrap();
-                assert!(!body.contains('\n') && body.contains("AccessDenied"), "{body}");
+                assert!(!body.contains('\n') && body.contains("ForbiddenHost"), "{body}");
             }
         }
     }

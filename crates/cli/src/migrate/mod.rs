@@ -97,6 +97,7 @@ async fn items_about(connection: &Connection) -> Result<u64, CliError> {
     let table = connection.table();
     let described = connection.client().describe_table().table_name(table).send().await;
     let described = described.map_err(|error| CliError::of_sdk("DescribeTable", table, &error))?;
-    let items = described.table.and_then(|table| table.item_count).unwrap_or(0);
+    let described = described.table.ok_or_else(|| CliError::empty("DescribeTable", table))?;
+    let items = described.item_count.unwrap_or(0);
     Ok(u64::try_from(items).unwrap_or(0))
 }

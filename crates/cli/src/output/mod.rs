@@ -31,8 +31,7 @@ pub(crate) fn visible(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Prints a text for a program as it is. Whoever closed the pipe has seen enough of it, which does not change how the
-/// command ended.
+/// Prints a text for a program, unchanged. A closed pipe is no error: the reader has seen enough.
 pub(crate) fn exact(text: &str) -> io::Result<()> {
     match writeln!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

@@ -35,7 +35,7 @@ impl Input {
     /// Resolves files and folders and reads them.
     pub(super) fn read(paths: &[PathBuf]) -> Result<Self, CliError> {
         let files = find(paths)?;
-        let mut records = Spool::new()?;
+        let mut records = Spool::new().map_err(|error| no_room(&error))?;
         let mut order = Order::default();
         for file in &files {
             let mut keep = |record: &str| {
@@ -94,7 +94,14 @@ fn read_file(path: &Path, keep: &mut dyn FnMut(&str) -> io::Result<()>) -> Resul
         }
         Wrong::Empty => bad(path, "the file is empty: a stream event was expected"),
         Wrong::Io(error) => bad(path, &error.to_string()),
+        Wrong::Spool(error) => no_room(&error),
     })
+}
+
+fn no_room(error: &io::Error) -> CliError {
+    CliError::Store(format!(
+        "the records cannot be copied to a temporary file: {error}; make room, or name another folder by TMPDIR"
+    ))
 }
 
 /// What is wrong with a file.
@@ -102,7 +109,10 @@ fn read_file(path: &Path, keep: &mut dyn FnMut(&str) -> io::Result<()>) -> Resul
 enum Wrong {
     At(Place, String),
     Empty,
+    /// It cannot be read.
     Io(io::Error),
+    /// A record cannot be kept.
+    Spool(io::Error),
 }
 
 /// Line and column, both from 1; columns are bytes.
@@ -135,13 +145,16 @@ fn records(
         tape.borrow_mut().start();
         match value.deserialize(&mut json) {
             Ok(()) => {}
-            Err(error) => return Err(refusal.unwrap_or_else(|| not_json(&error, &tape.borrow()))),
+            Err(error) => return Err(refusal.unwrap_or_else(|| not_json(error, &tape.borrow()))),
         }
     }
     if is_empty { Err(Wrong::Empty) } else { Ok(()) }
 }
 
-fn not_json(error: &serde_json::Error, tape: &Tape) -> Wrong {
+fn not_json(error: serde_json::Error, tape: &Tape) -> Wrong {
+    if error.is_io() {
+        return Wrong::Io(error.into());
+    }
     let place = Place { line: error.line().max(1), column: error.column().max(1) };
     if error.is_data() {
         // It is JSON, and no object.
@@ -235,7 +248,7 @@ struct Value<'a> {
 
 impl Value<'_> {
     fn keep<E: serde::de::Error>(&mut self, record: &str) -> Result<(), E> {
-        (self.keep)(record).map_err(|error| self.refuse(Wrong::Io(error)))
+        (self.keep)(record).map_err(|error| self.refuse(Wrong::Spool(error)))
     }
 
     fn refuse<E: serde::de::Error>(&mut self, wrong: Wrong) -> E {

@@ -114,12 +114,13 @@ async fn deliver(
     replayed: &mut Replayed,
     progress: &ProgressBar,
 ) -> Result<Option<String>, CliError> {
-    let mut batch = Vec::with_capacity(args.batch_size.into());
+    let size = usize::from(args.batch_size);
+    let mut batch = Vec::with_capacity(size);
     for _ in 0..args.repeat {
         input.records.rewind()?;
         loop {
             batch.clear();
-            while batch.len() < batch.capacity()
+            while batch.len() < size
                 && let Some(record) = input.order.next(&mut input.records)?
             {
                 batch.push(record);

@@ -79,7 +79,9 @@ impl Target {
     pub(super) fn refused(&self, reason: &str) -> CliError {
         let Self { table, endpoint, .. } = self;
         CliError::Store(match self.engine {
-            Some(_) => format!("the engine in this process did not take the windows: {reason}"),
+            Some(_) => format!(
+                "the engine in this process did not take the windows: {reason}; give each batch longer with --timeout"
+            ),
             None => format!(
                 "table {table} of {endpoint} did not take the windows: {reason}. What was counted stays counted; when it is repaired, run the same command again"
             ),

@@ -48,8 +48,8 @@ enum Manner {
     Silent,
     /// Sends an answer that begins well, a byte at a time, and never ends.
     Trickles,
-    /// Answers with this status and a page.
-    Status(u16),
+    /// Answers with this status and body.
+    Answers(u16, &'static str),
 }
 
 /// Such an endpoint, until the runtime ends.
@@ -65,9 +65,10 @@ async fn endpoint(manner: Manner) -> String {
                     let sent = match manner {
                         Manner::Silent => Ok(()),
                         Manner::Trickles => trickle(&mut stream).await,
-                        Manner::Status(status) => {
+                        Manner::Answers(status, body) => {
                             let answer = format!(
-                                "HTTP/1.1 {status} No\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 7\r\n\r\n<html/>"
+                                "HTTP/1.1 {status} No\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: {}\r\n\r\n{body}",
+                                body.len()
                             );
                             stream.write_all(answer.as_bytes()).await
                         }
@@ -130,13 +131,14 @@ async fn every_command_ends_when_the_endpoint_does_not_answer() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_answer_of_no_dynamodb_ends_with_the_next_step() {
-    for status in [404, 500, 301, 200] {
-        let url = endpoint(Manner::Status(status)).await;
+    const PAGE: &str = "<html/>";
+    for (status, body) in [(404, PAGE), (500, PAGE), (301, PAGE), (200, PAGE), (200, "{}")] {
+        let url = endpoint(Manner::Answers(status, body)).await;
         let lines = COMMANDS.map(str::to_owned).into_iter().collect();
         for (line, said) in run_all(lines, &url).await {
             let error = said.error(5);
-            assert!(error.contains(&url), "{status} {line}: {error}");
-            assert!(error.contains("--endpoint-url"), "{status} {line}: {error}");
+            assert!(error.contains(&url), "{status} {body} {line}: {error}");
+            assert!(error.contains("--endpoint-url"), "{status} {body} {line}: {error}");
         }
     }
 }

@@ -102,8 +102,13 @@ impl StreamSource {
         }
     }
 
+    /// A reply with neither records nor an iterator does not say that the shard has ended: one
+    /// about an ended shard has a list of records, even if it is empty.
     fn page(&self, shard: &str, output: &mut GetRecordsOutput) -> Result<Vec<Record>, Error> {
-        let records = output.records.take().unwrap_or_default();
+        let records = output
+            .records
+            .take()
+            .ok_or_else(|| failed("GetRecords", shard)("the reply is empty"))?;
         let convert = |record: aws_sdk_dynamodbstreams::types::Record| {
             let sequence_number = record
                 .dynamodb()
@@ -140,7 +145,9 @@ impl Source for StreamSource {
                 .send()
                 .await
                 .map_err(failed("DescribeStream", &self.stream_arn))?;
-            let Some(description) = described.stream_description else { return Ok(shards) };
+            let description = described
+                .stream_description
+                .ok_or_else(|| failed("DescribeStream", &self.stream_arn)("the reply is empty"))?;
             for shard in description.shards.unwrap_or_default() {
                 if let Some(id) = shard.shard_id {
                     shards.push(Shard { id, parent: shard.parent_shard_id });

@@ -281,6 +281,26 @@ async fn after_trimmed_records_the_oldest_that_are_left_follow() {
     assert!(replies.lock().unwrap().is_empty());
 }
 
+/// Taken for the end of a shard, it would lose every record that is left in it.
+#[tokio::test]
+async fn an_empty_reply_is_an_error_and_the_next_read_goes_on() {
+    let (source, replies) = scripted(vec![
+        ("DescribeStream", 200, json!({})),
+        ("GetShardIterator", 200, iterator("i0")),
+        ("GetRecords", 200, json!({})),
+        ("GetShardIterator", 200, iterator("i0")),
+        ("GetRecords", 200, page_of(&[1], None)),
+    ])
+    .await;
+    let listed = source.shards().await;
+    assert!(matches!(listed, Err(Error::Stream { operation: "DescribeStream", .. })));
+    let read = source.read(SHARD, None, 10).await;
+    assert!(matches!(read, Err(Error::Stream { operation: "GetRecords", .. })));
+    let page = source.read(SHARD, None, 10).await.unwrap();
+    assert_eq!((page.records.len(), page.ended), (1, true));
+    assert!(replies.lock().unwrap().is_empty());
+}
+
 #[tokio::test]
 async fn any_other_refusal_is_an_error() {
     let (source, _) = scripted(vec![
