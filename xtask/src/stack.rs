@@ -55,6 +55,10 @@ impl Cloud {
             ("AWS_DEFAULT_REGION", "us-east-1"),
             ("AWS_PAGER", ""),
             ("SAM_CLI_TELEMETRY", "0"),
+            // What is deployed is the same program; how small it is, `cargo xtask lambda` tells.
+            ("CARGO_PROFILE_RELEASE_LTO", "off"),
+            ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
+            ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
             ("__SAM_CLI_APP_DIR", &workspace::engines_dir().join("sam-home").to_string_lossy()),
             ("PATH", &path.to_string_lossy()),
         ]);
