@@ -20,6 +20,9 @@ use super::promises::{Promised, Whose};
 
 /// How often the same limits of requests are brought to an item for refusals, in milliseconds.
 const BRINGS_EVERY_MS: u64 = 60_000;
+/// How long it is not tried again after another writer came before, in milliseconds: within a minute
+/// every process knows what is stored, and its writes bring it.
+const LOST_PAUSE_MS: u64 = 60_000;
 
 /// What is known of a bucket.
 #[derive(Debug, Clone)]
@@ -98,6 +101,8 @@ struct State {
     resolved: Option<Resolved>,
     /// The limits of requests that were brought to the item for a refusal, and when.
     brought: Option<(RulesHash, EpochMillis)>,
+    /// When another writer came before one that was to bring a configuration.
+    lost_at: Option<EpochMillis>,
 }
 
 /// A configuration put together, and until when it need not be again.
@@ -191,7 +196,16 @@ impl Entry {
         let is_repeated = |(before, at): &(RulesHash, EpochMillis)| {
             now.get().abs_diff(at.get()) < BRINGS_EVERY_MS && *before == hash()
         };
-        plan.changes.iter().any(is_stored) || !self.lock().brought.as_ref().is_some_and(is_repeated)
+        let state = self.lock();
+        if state.lost_at.is_some_and(|at| now.get().abs_diff(at.get()) < LOST_PAUSE_MS) {
+            return false;
+        }
+        plan.changes.iter().any(is_stored) || !state.brought.as_ref().is_some_and(is_repeated)
+    }
+
+    /// Notes that another writer came before one that was to bring a configuration.
+    pub(super) fn note_lost(&self, now: EpochMillis) {
+        self.lock().lost_at = Some(now);
     }
 
     /// Notes that an item was brought to its configuration for a refusal.

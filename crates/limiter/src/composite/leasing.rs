@@ -15,7 +15,6 @@ use super::CompositeStore;
 use super::images::{Entry, Known};
 use super::refusal::{counted_from, no};
 use super::run::Run;
-use super::side::RECONFIGURATIONS;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::lessor::{Counting, Doubt, Order};
 use crate::table::{Table, Trouble, WriteError, Written};
@@ -39,8 +38,8 @@ pub(super) struct Leasing<'s, 'r, 'c, T> {
     /// What was leased in a write that was not answered is not there any more: only the rest of it is
     /// done, under its id.
     is_fence: bool,
-    /// Writes that may still be tried to bring the item to the configuration before "no" is said.
-    reconfigurations: u8,
+    /// Whether the item may be brought to the configuration before "no" is said: once in a call.
+    may_reconfigure: bool,
 }
 
 /// What an image comes to.
@@ -72,7 +71,7 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
             is_fresh: false,
             doubt,
             is_fence: false,
-            reconfigurations: RECONFIGURATIONS,
+            may_reconfigure: true,
         }
     }
 
@@ -198,7 +197,7 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
 
     /// What brings the item to the configuration.
     fn reconfiguration(&self, now: EpochMillis) -> Option<WritePlan> {
-        let image = self.image.as_ref().filter(|_| self.reconfigurations > 0)?;
+        let image = self.image.as_ref().filter(|_| self.may_reconfigure)?;
         let wanted = self.order.wanted.iter();
         let least = wanted.map(|(limit, want)| (limit.clone(), want.least)).collect();
         reconfigure(image, self.request(&least, Presume::Unchanged), now)
@@ -206,11 +205,19 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
 
     /// Brings the item to the configuration; "no" waits for this and never fails by it.
     async fn reconfigure(&mut self, plan: &WritePlan, now: EpochMillis) {
-        self.reconfigurations -= 1;
         if !self.entry.may_bring(plan, &self.configuration, now) {
-            self.reconfigurations = 0;
+            self.may_reconfigure = false;
             return;
         }
+        // A read costs less than a write that is refused.
+        if !self.may_refuse(now) {
+            match self.store.read_bucket(self.order.bucket, self.run).await {
+                Ok(image) => self.learn(image, true),
+                Err(_) => self.may_reconfigure = false,
+            }
+            return;
+        }
+        self.may_reconfigure = false;
         self.run.attempts += 1;
         match self.store.write(self.run, self.order.bucket, plan).await {
             Ok(written) => {
@@ -220,8 +227,9 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
             Err(WriteError::Refused(image)) => {
                 self.run.refused(1.0);
                 self.learn(image, true);
+                self.entry.note_lost(now);
             }
-            Err(WriteError::Trouble(_)) => self.reconfigurations = 0,
+            Err(WriteError::Trouble(_)) => {}
         }
     }
 

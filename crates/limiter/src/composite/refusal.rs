@@ -15,7 +15,9 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
     /// A claim from before the call counts as what was known of the bucket then.
     pub(super) fn outrun(&self) -> Option<AcquireError> {
         let now = self.run.now();
-        if self.sides.iter().any(|side| self.reconfiguration(side, now).is_some()) {
+        let may_bring =
+            |side: &Side| side.may_reconfigure && self.reconfiguration(side, now).is_some();
+        if self.sides.iter().any(may_bring) {
             return None;
         }
         let interval = u128::from(self.store.settings.claim_interval.0);

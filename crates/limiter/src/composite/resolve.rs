@@ -15,7 +15,7 @@ use super::CompositeStore;
 use super::directory::{Learned, Levels};
 use super::images::{Entry, Known, MadeFrom, Resolved};
 use super::run::Run;
-use super::side::{RECONFIGURATIONS, Side};
+use super::side::Side;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
 use crate::table::{Consistency, ReadItems, SetupError, Table};
@@ -124,7 +124,7 @@ impl<T: Table> CompositeStore<T> {
             entry,
             is_fresh: false,
             may_update: true,
-            reconfigurations: RECONFIGURATIONS,
+            may_reconfigure: true,
         };
         Ok((side, record))
     }

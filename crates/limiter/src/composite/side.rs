@@ -19,12 +19,9 @@ pub(super) struct Side {
     pub(super) is_fresh: bool,
     /// Whether its levels may be read again: not twice in a call.
     pub(super) may_update: bool,
-    /// Writes that may still be tried to bring its item to the configuration before "no" is said.
-    pub(super) reconfigurations: u8,
+    /// Whether its item may be brought to the configuration before "no" is said: once in a call.
+    pub(super) may_reconfigure: bool,
 }
-
-/// One on an image that may be out of date, one on what that finds.
-pub(super) const RECONFIGURATIONS: u8 = 2;
 
 impl Side {
     pub(super) fn image(&self) -> Option<&Arc<CompositeBucket>> {

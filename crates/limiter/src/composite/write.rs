@@ -177,27 +177,34 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
     /// made again. "No" waits for this and never fails by it: the next refusal tries again.
     pub(super) async fn reconfigure(&mut self, entries: &[Arc<Entry>], now: EpochMillis) -> bool {
         for (index, entry) in entries.iter().enumerate() {
-            if self.reconfiguration(&self.sides[index], now).is_none() || self.run.is_over() {
+            let side = &self.sides[index];
+            let may_bring = side.may_reconfigure && !self.run.is_over();
+            if !may_bring || self.reconfiguration(side, now).is_none() {
                 continue;
             }
             // Whichever request of this process writes there brings the configuration with it.
             let Ok(_permit) = entry.claims.try_acquire() else { continue };
             self.sides[index].catch_up();
             let Some(plan) = self.reconfiguration(&self.sides[index], now) else { return true };
-            self.sides[index].reconfigurations -= 1;
+            self.sides[index].may_reconfigure = false;
             if !entry.may_bring(&plan, &self.sides[index].configuration, now) {
-                self.sides[index].reconfigurations = 0;
                 continue;
             }
+            // A read costs less than a write that is refused.
+            let deny_cache = self.store.settings.deny_cache;
+            let known = self.sides[index].known.as_ref();
+            if !known.is_some_and(|known| known.may_refuse(now, deny_cache)) {
+                let bucket = self.sides[index].bucket.clone();
+                let Ok(image) = self.store.read_bucket(&bucket, self.run).await else { continue };
+                let now = self.run.now();
+                self.sides[index].learn(image, now, true);
+            }
+            let Some(plan) = self.reconfiguration(&self.sides[index], now) else { return true };
             match self.write_nothing(index, &plan, now).await {
                 Ok(true) => entry.note_brought(&self.sides[index].configuration, now),
-                Ok(false) => {}
-                Err(trouble) => {
-                    if !matches!(trouble, Trouble::Away(_)) {
-                        entry.note_answer();
-                    }
-                    self.sides[index].reconfigurations = 0;
-                }
+                Ok(false) => entry.note_lost(now),
+                Err(Trouble::Away(_)) => {}
+                Err(_) => entry.note_answer(),
             }
             return true;
         }
@@ -206,8 +213,7 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
 
     /// What brings a side's item to its configuration.
     pub(super) fn reconfiguration(&self, side: &Side, now: EpochMillis) -> Option<WritePlan> {
-        let image = side.image().filter(|_| side.reconfigurations > 0)?;
-        reconfigure(image, self.request(side, Presume::Unchanged), now)
+        reconfigure(side.image()?, self.request(side, Presume::Unchanged), now)
     }
 
     /// Sends a plan that takes nothing; true when it was done.

@@ -15,7 +15,7 @@ use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{EntityId, EntityRecord, EpochMillis, ItemError, LimitName, StoredLimits};
 
 use super::item::{Attributes, decode};
-use super::stored_expressions::{self as expressions, Update};
+use super::stored_expressions::{self as expressions, Level, Update};
 use super::{BrokenItem, RequestError};
 use crate::{BadLimit, Limit};
 
@@ -162,8 +162,14 @@ impl ConfigStore {
             return Err(ConfigError::Repeated { limit: limit.clone() });
         }
         let key = ItemKey::Limits(scope.clone());
-        let stored = self.change(&key, expressions::set_limits(&rules, now)).await?;
-        Ok(stored.ok_or_else(|| RequestError::empty("UpdateItem", &self.table))?)
+        // Another writer may begin the level, or somebody delete it, between the two.
+        for level in [Level::There, Level::New, Level::There] {
+            let update = expressions::set_limits(&rules, level, now);
+            if let Some(stored) = self.change(&key, update).await? {
+                return Ok(stored);
+            }
+        }
+        Err(RequestError::empty("UpdateItem", &self.table).into())
     }
 
     /// Deletes limits of a scope by name; names that are not stored there are passed over. Returns

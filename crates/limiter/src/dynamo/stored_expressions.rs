@@ -69,18 +69,23 @@ impl Placeholders {
         format!("{name} = {value}")
     }
 
-    /// What every change of stored limits sets, and the version that it makes: the version, and the
-    /// time for people. A counter that
-    /// is new starts from the time that stood for it, so that it moves ahead whatever this clock says.
-    /// Without one it starts from now: limits that were deleted by hand and stored again get versions
-    /// that no item follows yet.
+    /// What a change of an item of stored limits sets, and the version that it makes: one more than the
+    /// last, or than the time that stood for it, so that it moves ahead whatever this clock says.
     fn changed(&mut self, now: EpochMillis) -> (Vec<String>, String) {
         let (updated_at, version) = (self.name(keys::UPDATED_AT), self.name(keys::LIMITS_VERSION));
         let (now, one) = (self.value(number(now.get())), self.value(number(1)));
-        let before = format!("if_not_exists({version}, if_not_exists({updated_at}, {now}))");
-        let sets = vec![format!("{updated_at} = {now}"), format!("{version} = {before} + {one}")];
-        // Of an item that is there, and short: it stands in an expression up to 50 times.
-        (sets, format!("if_not_exists({version}, {updated_at}) + {one}"))
+        let next = format!("if_not_exists({version}, {updated_at}) + {one}");
+        (vec![format!("{updated_at} = {now}"), format!("{version} = {next}")], next)
+    }
+
+    /// What the first change of a level sets. The version starts from the time: limits that were
+    /// deleted by hand and stored again get versions that no item follows yet.
+    fn begun(&mut self, now: EpochMillis) -> Vec<String> {
+        let first = number(now.get().saturating_add(1));
+        vec![
+            self.assignment(keys::UPDATED_AT, number(now.get())),
+            self.assignment(keys::LIMITS_VERSION, first),
+        ]
     }
 
     fn within(&mut self, attribute: &str, keys: SortKeys) -> String {
@@ -115,11 +120,21 @@ pub(super) fn put_entity(record: &EntityRecord) -> Update {
     built
 }
 
-/// Stores limits, whatever the item is, and moves its version.
-pub(super) fn set_limits(rules: &[(LimitName, Rule)], now: EpochMillis) -> Update {
+/// Whether there is an item of stored limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Level {
+    There,
+    New,
+}
+
+/// Stores limits and moves the item's version, on condition that there is one, or is none.
+pub(super) fn set_limits(rules: &[(LimitName, Rule)], level: Level, now: EpochMillis) -> Update {
     let mut built = Update::default();
     let p = &mut built.placeholders;
-    let (mut sets, _) = p.changed(now);
+    let (mut sets, condition) = match level {
+        Level::There => (p.changed(now).0, "attribute_exists"),
+        Level::New => (p.begun(now), "attribute_not_exists"),
+    };
     let mut removes = Vec::with_capacity(rules.len());
     for (limit, rule) in rules {
         for (attribute, value) in rule_attributes(limit, *rule) {
@@ -128,6 +143,7 @@ pub(super) fn set_limits(rules: &[(LimitName, Rule)], now: EpochMillis) -> Updat
         removes.push(p.name(keys::limit_attribute(limit, LimitField::DeletedAt)));
     }
     built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
+    built.condition = Some(format!("{condition}({})", p.name(keys::PK)));
     built
 }
 

@@ -53,7 +53,9 @@ fn every_update() {
 
     let limits = [Limit::per_minute("rpm.v2", 100), Limit::quota("ttl", 5).burst(6)];
     let rules = limits.map(|limit| limit.check().unwrap());
-    insta::assert_snapshot!("set_limits", update(&set_limits(&rules, at(1_706_000_000_000))));
+    for (name, level) in [("set_limits", Level::There), ("set_first_limits", Level::New)] {
+        insta::assert_snapshot!(name, update(&set_limits(&rules, level, at(1_706_000_000_000))));
+    }
 
     let names = rules.map(|(limit, _)| limit);
     let delete = delete_limits(&names, at(1_706_000_000_001));
@@ -97,7 +99,7 @@ fn the_most_limits_of_one_write_fit_an_expression() {
     let rules: Vec<_> = (0..LIMITS_PER_WRITE)
         .map(|n| (LimitName::new(format!("{n:064}")).unwrap(), rule))
         .collect();
-    let set = set_limits(&rules, EpochMillis::MAX);
+    let set = set_limits(&rules, Level::There, EpochMillis::MAX);
     let names: Vec<_> = rules.into_iter().map(|(limit, _)| limit).collect();
     let delete = delete_limits(&names, EpochMillis::MAX);
     for update in [set, delete] {
