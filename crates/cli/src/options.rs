@@ -14,8 +14,9 @@ const TABLE_VARIABLE: &str = "SLUICEGATE_TABLE";
 /// Name the endpoint where `--endpoint-url` does not; the first that is set is DynamoDB's.
 const ENDPOINT_VARIABLES: [&str; 3] =
     ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"];
-/// Longest `--timeout`.
+/// `--timeout` where nothing is said.
 const TIMEOUT_S: &str = "30";
+/// Longest `--timeout`.
 const TIMEOUT_MAX_S: f64 = 86_400.0;
 
 /// Which table, where it is, and how to print.

@@ -169,7 +169,7 @@
 //! | refused, from an image of up to a second ago | 0 | 0 |
 //! | refused otherwise | 1 | 0 |
 //! | with a parent, in a transaction; compensating | 0 | 4; 2 |
-//! | the first refusal after limits changed: more, for each bucket | 0 | 1 |
+//! | the first refusal after limits changed: more, for each bucket | 0 to 1 | 1 |
 //! | limits that another process learned first: more | 4 | 0 |
 //!
 //! An item takes about 1,000 writes a second, whatever the table: that is the ceiling of one bucket.

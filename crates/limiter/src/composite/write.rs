@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluicegate_core::{EpochMillis, Presume, WritePath, WritePlan, is_clock_ahead, reconfigure};
 
 use super::acquire::{Acquiring, Pending};
-use super::images::Entry;
+use super::images::{Entry, Known};
 use super::side::Side;
 use crate::error::AcquireError;
 use crate::table::{Cancelled, Table, TogetherError, Trouble, WriteError};
@@ -185,21 +185,24 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             // Whichever request of this process writes there brings the configuration with it.
             let Ok(_permit) = entry.claims.try_acquire() else { continue };
             self.sides[index].catch_up();
-            let Some(plan) = self.reconfiguration(&self.sides[index], now) else { return true };
+            let Some(mut plan) = self.reconfiguration(&self.sides[index], now) else { return true };
             self.sides[index].may_reconfigure = false;
             if !entry.may_bring(&plan, &self.sides[index].configuration, now) {
                 continue;
             }
             // A read costs less than a write that is refused.
-            let deny_cache = self.store.settings.deny_cache;
-            let known = self.sides[index].known.as_ref();
-            if !known.is_some_and(|known| known.may_refuse(now, deny_cache)) {
-                let bucket = self.sides[index].bucket.clone();
+            let side = &self.sides[index];
+            let may_refuse = |known: &Known| known.may_refuse(now, self.store.settings.deny_cache);
+            if !side.is_fresh && !side.known.as_ref().is_some_and(may_refuse) {
+                let bucket = side.bucket.clone();
                 let Ok(image) = self.store.read_bucket(&bucket, self.run).await else { continue };
-                let now = self.run.now();
-                self.sides[index].learn(image, now, true);
+                let as_of = self.run.now();
+                self.sides[index].learn(image, as_of, true);
+                match self.reconfiguration(&self.sides[index], now) {
+                    Some(on_what_is_there) => plan = on_what_is_there,
+                    None => return true,
+                }
             }
-            let Some(plan) = self.reconfiguration(&self.sides[index], now) else { return true };
             match self.write_nothing(index, &plan, now).await {
                 Ok(true) => entry.note_brought(&self.sides[index].configuration, now),
                 Ok(false) => entry.note_lost(now),
