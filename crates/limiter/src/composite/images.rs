@@ -20,9 +20,10 @@ use super::promises::{Promised, Whose};
 
 /// How often the same limits of requests are brought to an item for refusals, in milliseconds.
 const BRINGS_EVERY_MS: u64 = 60_000;
-/// How long it is not tried again after another writer came before, in milliseconds: within a minute
-/// every process knows what is stored, and its writes bring it.
-const LOST_PAUSE_MS: u64 = 60_000;
+/// How long nobody else may have claimed before it is tried again after another writer came first, in
+/// milliseconds: a process that claims all the time brings limits itself, within the minute for which
+/// it believes older ones, and one that does not leaves the item alone for longer than this.
+const QUIET_MS: u64 = 4_000;
 
 /// What is known of a bucket.
 #[derive(Debug, Clone)]
@@ -101,8 +102,9 @@ struct State {
     resolved: Option<Resolved>,
     /// The limits of requests that were brought to the item for a refusal, and when.
     brought: Option<(RulesHash, EpochMillis)>,
-    /// When another writer came before one that was to bring a configuration.
-    lost_at: Option<EpochMillis>,
+    /// The item's refill time when another writer came before one that was to bring a configuration,
+    /// and since when it is that.
+    lost: Option<(EpochMillis, EpochMillis)>,
 }
 
 /// A configuration put together, and until when it need not be again.
@@ -188,6 +190,7 @@ impl Entry {
     pub(super) fn may_bring(
         &self,
         plan: &WritePlan,
+        image: &CompositeBucket,
         configuration: &Configuration,
         now: EpochMillis,
     ) -> bool {
@@ -196,21 +199,28 @@ impl Entry {
         let is_repeated = |(before, at): &(RulesHash, EpochMillis)| {
             now.get().abs_diff(at.get()) < BRINGS_EVERY_MS && *before == hash()
         };
-        let state = self.lock();
-        if state.lost_at.is_some_and(|at| now.get().abs_diff(at.get()) < LOST_PAUSE_MS) {
-            return false;
+        let mut state = self.lock();
+        if let Some((claimed_at, since)) = &mut state.lost {
+            if *claimed_at != image.refilled_at {
+                (*claimed_at, *since) = (image.refilled_at, now);
+            }
+            if now.get().abs_diff(since.get()) < QUIET_MS {
+                return false;
+            }
         }
         plan.changes.iter().any(is_stored) || !state.brought.as_ref().is_some_and(is_repeated)
     }
 
     /// Notes that another writer came before one that was to bring a configuration.
-    pub(super) fn note_lost(&self, now: EpochMillis) {
-        self.lock().lost_at = Some(now);
+    pub(super) fn note_lost(&self, found: Option<&CompositeBucket>, now: EpochMillis) {
+        self.lock().lost = found.map(|found| (found.refilled_at, now));
     }
 
     /// Notes that an item was brought to its configuration for a refusal.
     pub(super) fn note_brought(&self, configuration: &Configuration, now: EpochMillis) {
-        self.lock().brought = Some((RulesHash::of(&configuration.explicit), now));
+        let mut state = self.lock();
+        state.brought = Some((RulesHash::of(&configuration.explicit), now));
+        state.lost = None;
     }
 
     pub(super) fn resolved(&self) -> Option<Resolved> {

@@ -205,7 +205,8 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
 
     /// Brings the item to the configuration; "no" waits for this and never fails by it.
     async fn reconfigure(&mut self, plan: &WritePlan, now: EpochMillis) {
-        if !self.entry.may_bring(plan, &self.configuration, now) {
+        let is_due = |image: &Arc<_>| self.entry.may_bring(plan, image, &self.configuration, now);
+        if !self.image.as_ref().is_some_and(is_due) {
             self.may_reconfigure = false;
             return;
         }
@@ -227,7 +228,7 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
             Err(WriteError::Refused(image)) => {
                 self.run.refused(1.0);
                 self.learn(image, true);
-                self.entry.note_lost(now);
+                self.entry.note_lost(self.image.as_deref(), self.run.now());
             }
             Err(WriteError::Trouble(_)) => {}
         }

@@ -187,11 +187,12 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
             self.sides[index].catch_up();
             let Some(mut plan) = self.reconfiguration(&self.sides[index], now) else { return true };
             self.sides[index].may_reconfigure = false;
-            if !entry.may_bring(&plan, &self.sides[index].configuration, now) {
+            let side = &self.sides[index];
+            let is_due = |image: &Arc<_>| entry.may_bring(&plan, image, &side.configuration, now);
+            if !side.image().is_some_and(is_due) {
                 continue;
             }
             // A read costs less than a write that is refused.
-            let side = &self.sides[index];
             let may_refuse = |known: &Known| known.may_refuse(now, self.store.settings.deny_cache);
             if !side.is_fresh && !side.known.as_ref().is_some_and(may_refuse) {
                 let bucket = side.bucket.clone();
@@ -202,10 +203,19 @@ impl<T: Table> Acquiring<'_, '_, '_, T> {
                     Some(on_what_is_there) => plan = on_what_is_there,
                     None => return true,
                 }
+                let side = &self.sides[index];
+                let is_due =
+                    |image: &Arc<_>| entry.may_bring(&plan, image, &side.configuration, now);
+                if !side.image().is_some_and(is_due) {
+                    continue;
+                }
             }
             match self.write_nothing(index, &plan, now).await {
                 Ok(true) => entry.note_brought(&self.sides[index].configuration, now),
-                Ok(false) => entry.note_lost(now),
+                Ok(false) => {
+                    let found = self.sides[index].image();
+                    entry.note_lost(found.map(AsRef::as_ref), self.run.now());
+                }
                 Err(Trouble::Away(_)) => {}
                 Err(_) => entry.note_answer(),
             }
