@@ -9,6 +9,7 @@ use super::range::{check_amounts, check_rules};
 use super::reply::Status;
 use super::script::ADJUST;
 use super::sides::{Side, amount};
+use super::value::id_text;
 use crate::clock::Clock;
 use crate::composite::Run;
 use crate::error::{AcquireError, AdjustError};
@@ -29,10 +30,10 @@ impl RedisStore {
         let sides = [side];
         let mut run = Run::under(id.clone(), clock, deadline);
         let reply = self.repeat(&mut run, &ADJUST, |run, unanswered| {
-            let mut call = self.call(&sides, clock);
-            call.text(run.id.as_str());
-            call.number(unanswered.into());
-            sides[0].name(&mut call, amounts, |limit| [Some(amount(amounts, limit))]);
+            let mut call = self.call(&sides);
+            call.arg(id_text(&run.id));
+            let at = (self.told(clock), unanswered);
+            call.arg(sides[0].ask(at, amounts, |limit| [amount(amounts, limit)]));
             call
         });
         let mut reply = match reply.await {
@@ -51,7 +52,7 @@ impl RedisStore {
         let mut read = || {
             let status = reply.status()?;
             let header = reply.header()?;
-            let (image, _) = sides[0].read(&mut reply, amounts)?;
+            let image = reply.bucket(bucket)?;
             Ok((status, header, image, reply.limits()?))
         };
         let (status, header, image, dropped) = read().map_err(|trouble| of(run.end(trouble)))?;
@@ -60,7 +61,7 @@ impl RedisStore {
             return Err(AdjustError::Ambiguous("four other writers came between".into()));
         }
         let adjusted = Adjusted { dropped, ..Adjusted::default() };
-        Ok(Corrected { adjusted, image: Some(Arc::new(image)), attempts: run.attempts })
+        Ok(Corrected { adjusted, image: image.map(Arc::new), attempts: run.attempts })
     }
 }
 
