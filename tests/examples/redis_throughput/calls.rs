@@ -11,7 +11,8 @@ use tokio::net::TcpStream;
 
 /// What the store sends.
 const ACQUIRE: &str = concat!(
-    include_str!("../../../crates/limiter/src/redis/lua/acquire_fast.lua"),
+    "local CORRECTS = false\n",
+    include_str!("../../../crates/limiter/src/redis/lua/usual.lua"),
     "\n",
     include_str!("../../../crates/limiter/src/redis/lua/bucket.lua"),
     "\n",

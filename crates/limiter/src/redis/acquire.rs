@@ -48,7 +48,7 @@ impl RedisStore {
         let sides = self.sides(request)?;
         let mut run = Run::new(clock, request.deadline);
         let reply = self.repeat(&mut run, &ACQUIRE, |run, unanswered| {
-            self.acquire_call(&sides, &request.amounts, &run.id, (self.told(clock), unanswered))
+            self.taking(&sides, &request.amounts, &run.id, (self.told(clock), unanswered))
         });
         let reply = reply.await.map_err(|lost| lost.error)?;
         match self.granted(reply, sides, &request.amounts, run.attempts) {
@@ -58,7 +58,8 @@ impl RedisStore {
         }
     }
 
-    pub(super) fn acquire_call(
+    /// A call that takes these amounts of every bucket, or corrects by them.
+    pub(super) fn taking(
         &self,
         sides: &[Side],
         amounts: &Amounts,

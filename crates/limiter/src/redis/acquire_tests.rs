@@ -3,6 +3,7 @@
 use sluicegate_core::{EntityId, Resource};
 use sluicegate_testkit::RedisServer;
 
+use super::super::script::ADJUST;
 use super::*;
 use crate::clock::TestClock;
 use crate::limit::Limit;
@@ -28,7 +29,7 @@ impl RedisStore {
     /// Whether the script answers as to a usual acquire.
     async fn is_usual(&self, request: &Request, id: &RequestId, lost: u32) -> bool {
         let at = (1_769_608_800_000, lost);
-        let call = self.acquire_call(&self.sides(request).unwrap(), &request.amounts, id, at);
+        let call = self.taking(&self.sides(request).unwrap(), &request.amounts, id, at);
         Reply::new(ACQUIRE.run(&self.connection, &call).await.unwrap()).is_usual()
     }
 }
@@ -82,4 +83,28 @@ async fn an_acquire_is_usual_after_others_that_named_fewer_limits() {
     }
     assert_eq!(usual, [false, false, true, false, false]);
     assert!(store.is_usual(&both, &new_id(), 0).await);
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_correction_is_usual_unless_it_leaves_a_debt() {
+    let server = RedisServer::start().await;
+    let store = RedisStore::new(server.url()).unwrap();
+    let request = request(&[Limit::quota("a", 9), Limit::per_day("b", 9)], Cascade::No);
+    let correct = async |milli: i64| {
+        let mut amounts = request.amounts.clone();
+        amounts.retain(|limit, _| limit.as_str() == "b");
+        amounts.values_mut().for_each(|amount| *amount = Millitokens::new(milli).unwrap());
+        let sides = store.sides(&request).unwrap();
+        let call = store.taking(&sides, &amounts, &new_id(), (1_769_608_800_000, 0));
+        Reply::new(ADJUST.run(&store.connection, &call).await.unwrap()).is_usual()
+    };
+    assert!(!correct(1_000).await, "there is no bucket");
+    assert!(correct(2_000).await);
+    assert!(correct(-1_000).await);
+    assert!(!correct(9_000).await, "a debt of two");
+    assert!(!store.is_usual(&request, &new_id(), 0).await, "a refusal has a header");
+    assert!(!correct(1_000).await, "a debt of three");
+    assert!(correct(-9_000).await);
+    assert!(!correct(-8_000).await, "a counter below zero");
 }

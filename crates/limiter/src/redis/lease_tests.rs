@@ -219,7 +219,7 @@ async fn a_lease_is_forgotten_with_its_id() {
     let mut usual = Vec::new();
     for _ in 0..6 {
         let amounts = Amounts::from([(name(0), milli(1))]);
-        let call = leasing.store.acquire_call(&sides, &amounts, &new_id(), (T0, 0));
+        let call = leasing.store.taking(&sides, &amounts, &new_id(), (T0, 0));
         let values = ACQUIRE.run(&leasing.store.connection, &call).await.unwrap();
         usual.push(Reply::new(values).is_usual());
     }

@@ -42,7 +42,7 @@ impl Reply {
         Self(values.into_iter())
     }
 
-    /// Whether it is that of the usual acquire: the buckets after it, and nothing else.
+    /// Whether the script decided it as usual: it is the buckets afterwards, and nothing else.
     pub(super) fn is_usual(&self) -> bool {
         matches!(self.0.as_slice().first(), Some(Value::BulkString(_)))
     }

@@ -14,9 +14,9 @@ pub(super) struct Script {
 }
 
 macro_rules! script {
-    ($name:ident, $($file:literal),+) => {
+    ($name:ident, $first:literal, $($file:literal),+) => {
         pub(super) static $name: Script = {
-            const TEXT: &str = concat!($(include_str!($file), "\n"),+);
+            const TEXT: &str = concat!($first, $(include_str!($file), "\n"),+);
             Script {
                 text: TEXT,
                 digest: LazyLock::new(|| redis::Script::new(TEXT).get_hash().to_owned()),
@@ -25,12 +25,14 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE, "lua/acquire_fast.lua", "lua/bucket.lua", "lua/acquire.lua");
-script!(ADJUST, "lua/bucket.lua", "lua/adjust.lua");
+script!(ACQUIRE, "local CORRECTS = false\n", "lua/usual.lua", "lua/bucket.lua", "lua/acquire.lua");
+script!(ADJUST, "local CORRECTS = true\n", "lua/usual.lua", "lua/bucket.lua", "lua/adjust.lua");
+script!(PEEK, "", "lua/bucket.lua", "lua/peek.lua");
+script!(LEASE, "", "lua/bucket.lua", "lua/lease.lua");
 #[cfg(test)]
-script!(WHOLE_ACQUIRE, "lua/bucket.lua", "lua/acquire.lua");
-script!(PEEK, "lua/bucket.lua", "lua/peek.lua");
-script!(LEASE, "lua/bucket.lua", "lua/lease.lua");
+script!(WHOLE_ACQUIRE, "", "lua/bucket.lua", "lua/acquire.lua");
+#[cfg(test)]
+script!(WHOLE_ADJUST, "", "lua/bucket.lua", "lua/adjust.lua");
 
 /// What a script is called with.
 #[derive(Debug, Default)]
@@ -72,7 +74,7 @@ impl Script {
         };
         match answer {
             Ok(Value::Array(reply)) => Ok(reply),
-            // The one bucket of a usual acquire.
+            // The one bucket of a usual call.
             Ok(bucket @ Value::BulkString(_)) => Ok(vec![bucket]),
             Ok(other) => Err(super::trouble::odd(format!("{other:?}").into())),
             Err(error) => Err(super::trouble::of(error)),

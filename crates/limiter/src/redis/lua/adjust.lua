@@ -1,8 +1,8 @@
 -- Corrects what was taken, never refused. A bucket that went is made anew, full: it had expired.
--- KEYS the bucket; ARGV id and what is asked, with one amount. A lost attempt may come late, once four
--- others have written: what gives back is then counted as ambiguous.
+-- KEYS the bucket; ARGV as those of `acquire.lua`. A lost attempt may come late, once four others have
+-- written: what gives back is then counted as ambiguous.
 
-local id, list, now, lost = ARGV[1], asked(ARGV[2], 1)
+local id, list, now, lost = ARGV[1], asked(ARGV[3], 1)
 local bucket = read(KEYS[1], now)
 
 local gives_back = false

@@ -1,7 +1,7 @@
--- The usual acquire: every bucket is there, follows the caller's limits, holds no leases and does not
--- remember the id. The whole script below decides everything else, and would decide this the same.
--- KEYS and ARGV are those of `acquire.lua`. No function and no table per limit is made up to its first
--- line: making them costs more than this decision.
+-- The usual acquire or correction: every bucket is there, follows the caller's limits, holds no leases
+-- and does not remember the id. The whole script below decides everything else, and would decide this
+-- the same. KEYS and ARGV are those of `acquire.lua`. No function and no table per limit is made up to
+-- its first line: making them costs more than this decision. CORRECTS is said in front of it.
 
 do
   local call, pack, unpack_of, sub, fmod = redis.call, struct.pack, struct.unpack, string.sub, math.fmod
@@ -21,7 +21,7 @@ do
       local server = call('TIME')
       now = server[1] * 1000 + math.floor(server[2] / 1000)
     end
-    local last, state = unpack_of('<d', value, 49), ''
+    local last, state, has_any = unpack_of('<d', value, 49), '', false
     local is_usual = last <= now + 60000
     for i = 1, count do
       local amount = unpack_of('<d', ask, 17 + 8 * i)
@@ -33,14 +33,15 @@ do
         tokens = tokens + (now - x - (last - y)) / rp * ra
           + (xa - fmod(xa, rp) - (ya - fmod(ya, rp))) / rp
       end
-      tokens = tokens < burst and tokens or burst
-      low = low + amount
-      -- A debt lengthens the expiry; a counter of this size has to be carried.
-      is_usual = is_usual and (amount > 0 or tokens >= 0) and low < 1e15
-      is_short = is_short or amount > tokens
-      state = state .. pack('<ddd', tokens - amount, low, high)
+      tokens = (tokens < burst and tokens or burst) - amount
+      tokens, low = tokens < burst and tokens or burst, low + amount
+      -- A debt lengthens the expiry; a counter beyond these ends has to be carried.
+      is_usual = is_usual and low >= 0 and low < 1e15
+        and (tokens >= 0 or amount > 0 and not CORRECTS)
+      is_short, has_any = is_short or tokens < 0, has_any or amount ~= 0
+      state = state .. pack('<ddd', tokens, low, high)
     end
-    if not is_usual then
+    if not is_usual or not has_any then
       break
     end
     seen, before[n] = n, value
