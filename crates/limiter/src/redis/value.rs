@@ -43,7 +43,10 @@ pub(super) fn id_text(id: &RequestId) -> String {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let text = id.as_str();
     if text.len() == 10 && text.bytes().all(is_letter) {
-        return format!("{text:.<ID_BYTES$}");
+        let mut padded = String::with_capacity(ID_BYTES);
+        padded.push_str(text);
+        padded.push_str("..");
+        return padded;
     }
     let mut hasher = DefaultHasher::new();
     text.hash(&mut hasher);
@@ -124,8 +127,9 @@ pub(super) fn bucket(id: &BucketId, value: &[u8]) -> Option<CompositeBucket> {
         let rule = Rule::with_burst(capacity, burst, refill).ok()?;
         limits.insert(limit, Bucket { rule, tokens, consumed });
     }
-    let ids = ids.chunks(ID_BYTES).map(|id| id.trim_ascii_end());
-    let ids = ids.filter_map(|id| std::str::from_utf8(id).ok()).map(|id| id.trim_end_matches('.'));
+    let ends_id = |byte: &u8| matches!(byte, b'.' | b' ');
+    let ids = ids.chunks(ID_BYTES).filter_map(|id| id.split(ends_id).next());
+    let ids = ids.filter_map(|id| std::str::from_utf8(id).ok()).filter(|id| !id.is_empty());
     Some(CompositeBucket {
         entity: id.entity.clone(),
         resource: id.resource.clone(),
@@ -134,7 +138,7 @@ pub(super) fn bucket(id: &BucketId, value: &[u8]) -> Option<CompositeBucket> {
         expires_at_s: None,
         config_stamp: ConfigStamp::None,
         rules_hash: None,
-        request_ids: ids.filter(|id| !id.is_empty()).map(RequestId::stored).collect(),
+        request_ids: ids.map(RequestId::stored).collect(),
     })
 }
 
