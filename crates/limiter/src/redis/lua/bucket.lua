@@ -4,7 +4,7 @@
 local AHEAD_MS, LIMITS_MAX, MOST = 60000, 40, 1e15
 -- A counter is high * PART + low, and low is from 0 to PART - 1.
 local PART = 1e15
--- Ids and what is blank for each of the four that there is not; bytes before the limits.
+-- The bytes of an id, the four ids of a bucket that remembers none, the bytes before the first limit.
 local VERSION, ID, NO_IDS, HEAD = 1, 12, string.rep(' ', 48), 56
 local GRANTED, LANDED, SHORT, UNKNOWN, FULL, AMBIGUOUS, NOTHING = 0, 1, 2, 3, 4, 5, 6
 
