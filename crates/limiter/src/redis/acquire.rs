@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, EpochMillis, LIMITS_MAX, Millitokens, WritePath, standings,
+    Amounts, BucketId, CompositeBucket, EpochMillis, LIMITS_MAX, Millitokens, RequestId, WritePath,
+    standings,
 };
 
 use super::RedisStore;
 use super::range::check_amounts;
 use super::reply::{Reply, Status};
-use super::script::{ACQUIRE, PEEK};
+use super::script::{ACQUIRE, Call, PEEK};
 use super::sides::{Side, amount};
+use super::value::{id_text, kept_s, push};
 use crate::clock::{Clock, SystemClock};
 use crate::composite::{Run, no};
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
@@ -46,15 +48,7 @@ impl RedisStore {
         let sides = self.sides(request)?;
         let mut run = Run::new(clock, request.deadline);
         let reply = self.repeat(&mut run, &ACQUIRE, |run, unanswered| {
-            let mut call = self.call(&sides, clock);
-            call.text(run.id.as_str());
-            call.number(unanswered.into());
-            for side in &sides {
-                side.name(&mut call, &request.amounts, |limit| {
-                    [Some(amount(&request.amounts, limit))]
-                });
-            }
-            call
+            self.taking(&sides, &request.amounts, &run.id, (self.told(clock), unanswered))
         });
         let reply = reply.await.map_err(|lost| lost.error)?;
         match self.granted(reply, sides, &request.amounts, run.attempts) {
@@ -64,6 +58,24 @@ impl RedisStore {
         }
     }
 
+    /// A call that takes these amounts of every bucket, or corrects by them.
+    pub(super) fn taking(
+        &self,
+        sides: &[Side],
+        amounts: &Amounts,
+        id: &RequestId,
+        at: (i64, u32),
+    ) -> Call {
+        let mut call = self.call(sides);
+        call.arg(id_text(id));
+        for side in sides {
+            let kept = kept_s(&side.configuration.explicit);
+            call.arg(kept.map_or_else(String::new, |seconds| seconds.to_string()));
+            call.arg(side.ask(at, amounts, |limit| [amount(amounts, limit)]));
+        }
+        call
+    }
+
     fn granted(
         &self,
         mut reply: Reply,
@@ -71,21 +83,25 @@ impl RedisStore {
         amounts: &Amounts,
         attempts: u32,
     ) -> Result<Grant, Failure> {
-        let status = reply.status()?;
-        if matches!(status, Status::Unknown | Status::Full) {
-            return Err(unknown(status, &mut reply, &sides)?.into());
-        }
-        let header = reply.header()?;
-        self.note(header);
-        if status == Status::Short {
-            return Err(short(&mut reply, &sides, amounts, &Amounts::new(), header.now)?.into());
+        let mut status = Status::Granted;
+        if !reply.is_usual() {
+            status = reply.status()?;
+            if matches!(status, Status::Unknown | Status::Full) {
+                return Err(unknown(status, &mut reply, &sides)?.into());
+            }
+            let header = reply.header()?;
+            self.note(header);
+            if status == Status::Short {
+                let short = short(&mut reply, &sides, amounts, &Amounts::new(), header.now)?;
+                return Err(short.into());
+            }
         }
         let mut path = WritePath::Normal;
         let mut parts = Vec::with_capacity(sides.len());
         for side in sides {
-            let (image, is_new) = side.read(&mut reply, amounts)?;
-            if is_new && status == Status::Granted && parts.is_empty() {
-                path = WritePath::Create;
+            let image = reply.bucket(&side.bucket)?;
+            if parts.is_empty() && status == Status::Granted {
+                path = image.as_ref().map_or(path, path_of);
             }
             parts.push(side.part(amounts, image));
         }
@@ -106,7 +122,7 @@ impl RedisStore {
     ) -> Result<Option<CompositeBucket>, AcquireError> {
         let sides = [Side { bucket: bucket.clone(), configuration: Arc::default() }];
         let mut run = Run::new(&SystemClock, deadline);
-        let reply = self.repeat(&mut run, &PEEK, |_, _| self.call(&sides, &SystemClock));
+        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&sides, &SystemClock));
         let mut reply = reply.await.map_err(|lost| lost.error)?;
         let mut read = || {
             reply.status()?;
@@ -114,6 +130,13 @@ impl RedisStore {
             reply.bucket(bucket)
         };
         read().map_err(|trouble| run.end(trouble))
+    }
+
+    fn peek_call(&self, sides: &[Side], clock: &dyn Clock) -> Call {
+        let (mut call, mut now) = (self.call(sides), Vec::new());
+        push(&mut now, self.told(clock));
+        call.arg(now);
+        call
     }
 
     /// How the limits of all buckets of a request stand.
@@ -125,7 +148,7 @@ impl RedisStore {
         check_amounts(&request.amounts)?;
         let sides = self.sides(request)?;
         let mut run = Run::new(clock, request.deadline);
-        let reply = self.repeat(&mut run, &PEEK, |_, _| self.call(&sides, clock));
+        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&sides, clock));
         let mut reply = reply.await.map_err(|lost| lost.error)?;
         let all = |reply: &mut Reply| {
             reply.status()?;
@@ -150,6 +173,14 @@ impl Side {
     ) -> impl Iterator<Item = LimitStatus> {
         let standings = standings(image, amounts, &self.configuration, now);
         standings.into_iter().map(|standing| LimitStatus::new(&self.bucket.entity, standing))
+    }
+}
+
+/// How a bucket was written: it remembers one id if that write made it.
+pub(super) fn path_of(image: &CompositeBucket) -> WritePath {
+    match image.request_ids.len() {
+        1 => WritePath::Create,
+        _ => WritePath::Normal,
     }
 }
 
@@ -190,3 +221,7 @@ pub(super) fn unknown(
         _ => InvalidRequest::UnknownLimit(limit),
     })
 }
+
+#[cfg(test)]
+#[path = "acquire_tests.rs"]
+mod tests;

@@ -8,7 +8,7 @@ use super::RedisStore;
 use super::range::{check_amounts, check_rules};
 use super::reply::Status;
 use super::script::ADJUST;
-use super::sides::{Side, amount};
+use super::sides::Side;
 use crate::clock::Clock;
 use crate::composite::Run;
 use crate::error::{AcquireError, AdjustError};
@@ -29,11 +29,7 @@ impl RedisStore {
         let sides = [side];
         let mut run = Run::under(id.clone(), clock, deadline);
         let reply = self.repeat(&mut run, &ADJUST, |run, unanswered| {
-            let mut call = self.call(&sides, clock);
-            call.text(run.id.as_str());
-            call.number(unanswered.into());
-            sides[0].name(&mut call, amounts, |limit| [Some(amount(amounts, limit))]);
-            call
+            self.taking(&sides, amounts, &run.id, (self.told(clock), unanswered))
         });
         let mut reply = match reply.await {
             Ok(reply) => reply,
@@ -49,18 +45,23 @@ impl RedisStore {
             Err(lost) => return Err(of(lost.error)),
         };
         let mut read = || {
+            if reply.is_usual() {
+                return Ok((None, reply.bucket(bucket)?, Vec::new()));
+            }
             let status = reply.status()?;
             let header = reply.header()?;
-            let (image, _) = sides[0].read(&mut reply, amounts)?;
-            Ok((status, header, image, reply.limits()?))
+            let image = reply.bucket(bucket)?;
+            Ok((Some((status, header)), image, reply.limits()?))
         };
-        let (status, header, image, dropped) = read().map_err(|trouble| of(run.end(trouble)))?;
-        self.note(header);
-        if status == Status::Ambiguous {
-            return Err(AdjustError::Ambiguous("four other writers came between".into()));
+        let (unusual, image, dropped) = read().map_err(|trouble| of(run.end(trouble)))?;
+        if let Some((status, header)) = unusual {
+            self.note(header);
+            if status == Status::Ambiguous {
+                return Err(AdjustError::Ambiguous("four other writers came between".into()));
+            }
         }
         let adjusted = Adjusted { dropped, ..Adjusted::default() };
-        Ok(Corrected { adjusted, image: Some(Arc::new(image)), attempts: run.attempts })
+        Ok(Corrected { adjusted, image: image.map(Arc::new), attempts: run.attempts })
     }
 }
 

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, LimitName, Millitokens, RequestId, Wanted,
-    WritePath,
+    Amounts, BucketId, CompositeBucket, Configuration, LimitName, Millitokens, Wanted, WritePath,
 };
 
 use super::RedisStore;
-use super::acquire::{Failure, short, unknown};
+use super::acquire::{Failure, path_of, short, unknown};
 use super::range::{check_amounts, check_rules};
 use super::reply::{Reply, Status};
-use super::script::{Call, LEASE};
+use super::script::LEASE;
 use super::sides::{Side, amount};
+use super::value::id_text;
 use crate::clock::Clock;
 use crate::composite::Run;
 use crate::error::{AcquireError, AdjustError};
@@ -26,6 +26,8 @@ use crate::store::{Correction, Part, Request};
 /// What a script is told of answers that were lost.
 const SENT: &str = "sent";
 const GIVEN_UP: &str = "given up";
+/// What a script counts then is what was used.
+const USED: &str = "used";
 
 impl Lends for RedisStore {
     async fn parts(
@@ -101,18 +103,22 @@ impl RedisStore {
             Some(doubt) => doubt.remembered.clone(),
             None => order.last.cloned().into_iter().collect(),
         };
-        let before: Vec<_> = remembered.iter().map(RequestId::as_str).collect();
+        let before: Vec<_> = remembered.iter().map(id_text).collect();
         let mut run = order.run(given_up.as_ref(), clock);
         let reply = self.repeat(&mut run, &LEASE, |run, unanswered| {
-            let mut call = self.call(&sides, clock);
-            call.text(run.id.as_str());
-            call.text(match &given_up {
+            let mut call = self.call(&sides);
+            call.arg(id_text(&run.id));
+            call.arg(order.ask(&sides[0], (self.told(clock), unanswered), &named));
+            call.arg(match &given_up {
                 Some(_) => GIVEN_UP,
                 None if unanswered > 0 => SENT,
                 None => "",
             });
-            call.text(before.join(" "));
-            order.name(&sides[0], &mut call, &named);
+            call.arg(before.join(" "));
+            call.arg(match order.counting {
+                Counting::Leased => "",
+                Counting::Used(_) => USED,
+            });
             call
         });
         let (result, in_doubt) = match reply.await {
@@ -122,7 +128,7 @@ impl RedisStore {
         let Run { attempts, ref id, .. } = run;
         let failure = match result {
             Ok(Answer::Done { leased, image, path }) => {
-                let (id, image) = (id.clone(), Some(image));
+                let id = id.clone();
                 let (write_units, read_units) = (0.0, 0.0);
                 return Ok(Done { id, leased, image, path, attempts, write_units, read_units });
             }
@@ -168,7 +174,7 @@ impl RedisStore {
             Status::Ambiguous => return Ok(Answer::Forgotten),
             _ => {}
         }
-        let (image, is_new) = sides[0].read(&mut reply, named)?;
+        let image = reply.bucket(order.bucket)?;
         let mut leased = Amounts::new();
         for limit in sides[0].named(named) {
             let amount = reply.milli()?.unwrap_or_default();
@@ -176,9 +182,8 @@ impl RedisStore {
                 leased.insert(limit.clone(), amount);
             }
         }
-        let written = if is_new { WritePath::Create } else { WritePath::Normal };
-        let path = (status == Status::Granted).then_some(written);
-        Ok(Answer::Done { leased, image: Arc::new(image), path })
+        let path = image.as_ref().filter(|_| status == Status::Granted).map(path_of);
+        Ok(Answer::Done { leased, image: image.map(Arc::new), path })
     }
 }
 
@@ -186,7 +191,7 @@ impl RedisStore {
 enum Answer {
     Done {
         leased: Amounts,
-        image: Arc<CompositeBucket>,
+        image: Option<Arc<CompositeBucket>>,
         path: Option<WritePath>,
     },
     /// Nobody will know whether it was done.
@@ -218,17 +223,17 @@ impl Order<'_> {
         Ok(())
     }
 
-    /// Names its limits in a call.
-    fn name(&self, side: &Side, call: &mut Call, named: &Amounts) {
-        side.name(call, named, |limit| {
+    /// What it asks of its bucket.
+    fn ask(&self, side: &Side, at: (i64, u32), named: &Amounts) -> Vec<u8> {
+        side.ask(at, named, |limit| {
             let want = self.wanted.get(limit);
             let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));
-            let counted = match self.counting {
-                Counting::Leased => None,
-                Counting::Used(used) => Some(amount(used, limit)),
+            let used = match self.counting {
+                Counting::Leased => 0,
+                Counting::Used(used) => amount(used, limit),
             };
-            [Some(least), Some(most.max(least)), Some(amount(self.returned, limit)), counted]
-        });
+            [least, most.max(least), amount(self.returned, limit), used]
+        })
     }
 }
 

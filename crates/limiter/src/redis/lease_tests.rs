@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sluicegate_core::{BucketId, Configuration, EntityId, EpochMillis, Refill, Resource, Rule};
+use sluicegate_core::{
+    BucketId, Configuration, EntityId, EpochMillis, Refill, RequestId, Resource, Rule,
+};
 use sluicegate_testkit::RedisServer;
 
+use super::super::script::ACQUIRE;
 use super::*;
 use crate::clock::TestClock;
 use crate::error::InvalidRequest;
@@ -202,6 +205,25 @@ async fn what_three_other_leases_took_is_remembered_to_the_millitoken() {
     }
     let again = leasing.resolve(&said, doubt(&first.id, &[])).await.unwrap();
     assert_eq!(again.leased, Amounts::from([(name(0), milli(most - 3)), (name(1), milli(7))]));
+}
+
+/// The bucket keeps what a lease took as long as it remembers the id. Until then no acquire is usual.
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_lease_is_forgotten_with_its_id() {
+    let server = RedisServer::start().await;
+    let leasing = Leasing::a_hundred(&server);
+    leasing.lease(&Said::wants(1, 10_000)).await.unwrap();
+    let configuration = Arc::new(leasing.configuration.clone());
+    let sides = [Side { bucket: leasing.bucket.clone(), configuration }];
+    let mut usual = Vec::new();
+    for _ in 0..6 {
+        let amounts = Amounts::from([(name(0), milli(1))]);
+        let call = leasing.store.taking(&sides, &amounts, &new_id(), (T0, 0));
+        let values = ACQUIRE.run(&leasing.store.connection, &call).await.unwrap();
+        usual.push(Reply::new(values).is_usual());
+    }
+    assert_eq!(usual, [false, false, false, false, true, true]);
 }
 
 #[path = "lease_properties.rs"]

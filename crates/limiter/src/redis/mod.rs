@@ -1,4 +1,4 @@
-//! Balances on Redis: one hash for each bucket, changed by one script a call.
+//! Balances on Redis: one string for each bucket, changed by one script a call.
 //!
 //! ```no_run
 //! use sluicegate::redis::RedisStore;
@@ -16,22 +16,26 @@
 //!
 //! # A bucket
 //!
-//! The key is `sluicegate:{user-123}#gpt-4`. The fields of the hash, all of them whole numbers of
-//! millitokens and milliseconds:
+//! The key is `sluicegate:{user-123}#gpt-4`. Its value is binary, because a script spends more on
+//! turning numbers into text and back than on a decision. It holds the balance and the consumption of
+//! each limit, the instant when refill was last counted for all of them, the rules, the ids of the last
+//! four requests, and what remembered leases took. [`RedisStore::bucket`] reads it; in a terminal,
+//! `show.lua` in this crate's `src/redis/lua` prints it:
 //!
-//! | field | |
-//! |---|---|
-//! | `lastRefill` | when refill was last counted, for all limits |
-//! | `tokens:rpm` | the balance of a limit then; negative for a debt |
-//! | `tc:rpm` | what was consumed of it, less what was given back |
-//! | `rule:rpm` | its capacity, burst, refill amount and period, and the last two in lowest terms |
-//! | `ids` | the last four requests, newest first |
-//! | `leases` | what the last four leases took, by request |
+//! ```text
+//! $ redis-cli --eval show.lua 'sluicegate:{user-123}#gpt-4'
+//!  1) "ids"
+//!  2) "3oNSuBpzJU"
+//!  3) "lastRefill"
+//!  4) "1769608800000"
+//!  5) "tokens:rpm"
+//!  6) "97000"
+//! ```
 //!
-//! A bucket with one limit has `tokens` and `tc`. It expires twice the time after the last write
-//! that its slowest limit needs to fill from empty, a debt included; one with a limit that never
-//! refills does not. A bucket that is gone is a full one. A server that evicts keys when its memory
-//! is full therefore forgets debts: let it refuse writes instead (`maxmemory-policy noeviction`).
+//! All numbers are whole millitokens and milliseconds. A bucket expires twice the time after the last
+//! write that its slowest limit needs to fill from empty, a debt included; one with a limit that never
+//! refills does not. A bucket that is gone is a full one. A server that evicts keys when its memory is
+//! full therefore forgets debts: let it refuse writes instead (`maxmemory-policy noeviction`).
 //!
 //! # What is exact, and in which range
 //!
@@ -68,7 +72,8 @@
 //! # What it costs
 //!
 //! One call for an acquire, an adjustment or a look, of any number of limits and with a parent;
-//! nothing is remembered between calls. [`Cost`](crate::Cost) counts units of DynamoDB: none.
+//! nothing is remembered between calls. An acquire is cheapest where requests name the same limits as
+//! the one before: the script then compares them with those of the bucket as bytes. [`Cost`](crate::Cost) counts units of DynamoDB: none.
 //! With [`LeasedLimiter::leased`](crate::LeasedLimiter) a process decides by itself, and one call
 //! settles and leases more.
 //!
@@ -90,8 +95,11 @@ mod range;
 mod repeat;
 mod reply;
 mod script;
+#[cfg(test)]
+mod script_properties;
 mod sides;
 mod trouble;
+mod value;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -14,9 +14,9 @@ pub(super) struct Script {
 }
 
 macro_rules! script {
-    ($name:ident, $file:literal) => {
+    ($name:ident, $first:literal, $($file:literal),+) => {
         pub(super) static $name: Script = {
-            const TEXT: &str = concat!(include_str!("lua/bucket.lua"), "\n", include_str!($file));
+            const TEXT: &str = concat!($first, $(include_str!($file), "\n"),+);
             Script {
                 text: TEXT,
                 digest: LazyLock::new(|| redis::Script::new(TEXT).get_hash().to_owned()),
@@ -25,43 +25,35 @@ macro_rules! script {
     };
 }
 
-script!(ACQUIRE, "lua/acquire.lua");
-script!(ADJUST, "lua/adjust.lua");
-script!(PEEK, "lua/peek.lua");
-script!(LEASE, "lua/lease.lua");
+script!(ACQUIRE, "local CORRECTS = false\n", "lua/usual.lua", "lua/bucket.lua", "lua/acquire.lua");
+script!(ADJUST, "local CORRECTS = true\n", "lua/usual.lua", "lua/bucket.lua", "lua/adjust.lua");
+script!(PEEK, "", "lua/bucket.lua", "lua/peek.lua");
+script!(LEASE, "", "lua/bucket.lua", "lua/lease.lua");
+#[cfg(test)]
+script!(WHOLE_ACQUIRE, "", "lua/bucket.lua", "lua/acquire.lua");
+#[cfg(test)]
+script!(WHOLE_ADJUST, "", "lua/bucket.lua", "lua/adjust.lua");
 
 /// What a script is called with.
 #[derive(Debug, Default)]
 pub(super) struct Call {
     pub(super) keys: Vec<String>,
-    pub(super) args: Vec<Arg>,
-}
-
-/// One argument.
-#[derive(Debug)]
-pub(super) enum Arg {
-    Text(String),
-    Number(i64),
+    pub(super) args: Vec<Vec<u8>>,
 }
 
 impl Call {
-    pub(super) fn number(&mut self, number: i64) {
-        self.args.push(Arg::Number(number));
-    }
-
-    pub(super) fn text(&mut self, text: impl Into<String>) {
-        self.args.push(Arg::Text(text.into()));
+    pub(super) fn arg(&mut self, arg: impl Into<Vec<u8>>) {
+        self.args.push(arg.into());
     }
 
     fn command(&self, by: &str, script: &str) -> Cmd {
-        let size = script.len() + self.keys.iter().map(String::len).sum::<usize>();
+        let size = script.len()
+            + self.keys.iter().map(String::len).sum::<usize>()
+            + self.args.iter().map(Vec::len).sum::<usize>();
         let mut command = Cmd::with_capacity(3 + self.keys.len() + self.args.len(), size + 256);
         command.arg(by).arg(script).arg(self.keys.len()).arg(&self.keys);
         for arg in &self.args {
-            match arg {
-                Arg::Text(text) => command.arg(text),
-                Arg::Number(number) => command.arg(*number),
-            };
+            command.arg(arg.as_slice());
         }
         command
     }
@@ -82,6 +74,8 @@ impl Script {
         };
         match answer {
             Ok(Value::Array(reply)) => Ok(reply),
+            // The one bucket of a usual call.
+            Ok(bucket @ Value::BulkString(_)) => Ok(vec![bucket]),
             Ok(other) => Err(super::trouble::odd(format!("{other:?}").into())),
             Err(error) => Err(super::trouble::of(error)),
         }

@@ -3,16 +3,15 @@
 use std::sync::Arc;
 
 use sluicegate_core::{
-    Amounts, Bucket, BucketId, CompositeBucket, Configuration, EntityId, LimitName, Millitokens,
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, LimitName, Millitokens,
 };
 
-use super::reply::{Reply, rule, rule_text};
 use super::script::Call;
+use super::value::{push, push_rules};
 use super::{RedisStore, Time};
 use crate::clock::Clock;
 use crate::error::InvalidRequest;
 use crate::store::{Cascade, Part, Request};
-use crate::table::Trouble;
 
 /// One bucket of a request.
 pub(super) struct Side {
@@ -43,15 +42,18 @@ impl RedisStore {
         Ok(sides)
     }
 
-    /// A call on these buckets, with the time first.
-    pub(super) fn call(&self, sides: &[Side], clock: &dyn Clock) -> Call {
+    /// A call on these buckets, without arguments.
+    pub(super) fn call(&self, sides: &[Side]) -> Call {
         let keys = sides.iter().map(|side| self.keys.key(&side.bucket)).collect();
-        let mut call = Call { keys, args: Vec::with_capacity(16) };
+        Call { keys, args: Vec::with_capacity(6) }
+    }
+
+    /// The time that a script is told: the clock's, or a negative one where it asks its server.
+    pub(super) fn told(&self, clock: &dyn Clock) -> i64 {
         match self.time {
-            Time::Caller => call.number(clock.now().get()),
-            Time::Server => call.text(""),
+            Time::Caller => clock.now().get(),
+            Time::Server => -1,
         }
-        call
     }
 }
 
@@ -65,25 +67,23 @@ impl Side {
         rules.keys().chain(asked.keys().filter(|limit| !rules.contains_key(*limit)))
     }
 
-    /// Names the limits of the bucket, and of each these amounts.
-    pub(super) fn name<const WIDTH: usize>(
+    /// What is asked of the bucket: the time, how many answers were lost, how many limits there are,
+    /// these amounts of each, and the rules.
+    pub(super) fn ask<const WIDTH: usize>(
         &self,
-        call: &mut Call,
+        (now, lost): (i64, u32),
         asked: &Amounts,
-        amounts: impl Fn(&LimitName) -> [Option<i64>; WIDTH],
-    ) {
+        amounts: impl Fn(&LimitName) -> [i64; WIDTH],
+    ) -> Vec<u8> {
         let limits = self.named(asked);
-        call.number(i64::try_from(limits.clone().count()).unwrap_or(i64::MAX));
-        for limit in limits {
-            call.text(limit.as_str());
-            call.text(self.configuration.rule(limit).map_or_else(String::new, rule_text));
-            for amount in amounts(limit) {
-                match amount {
-                    Some(milli) => call.number(milli),
-                    None => call.text(""),
-                }
-            }
+        let count = i64::try_from(limits.clone().count()).unwrap_or(i64::MAX);
+        let mut ask = Vec::with_capacity(256);
+        let amounts = limits.clone().flat_map(amounts);
+        for number in [now, lost.into(), count].into_iter().chain(amounts) {
+            push(&mut ask, number);
         }
+        push_rules(&mut ask, limits.map(|limit| (limit, self.configuration.rule(limit))));
+        ask
     }
 
     /// Whether every limit that is asked has a rule here.
@@ -97,42 +97,14 @@ impl Side {
         Part { bucket, amounts: amounts.clone(), image: None, configuration }
     }
 
-    /// The bucket as the script left it, as far as it was named; and whether it is new.
-    pub(super) fn read(
-        &self,
-        reply: &mut Reply,
-        asked: &Amounts,
-    ) -> Result<(CompositeBucket, bool), Trouble> {
-        let is_new = reply.int()? == 1;
-        let mut image = CompositeBucket {
-            entity: self.bucket.entity.clone(),
-            resource: self.bucket.resource.clone(),
-            refilled_at: reply.instant()?,
-            limits: Default::default(),
-            expires_at_s: None,
-            config_stamp: sluicegate_core::ConfigStamp::None,
-            rules_hash: None,
-            request_ids: Vec::new(),
-        };
-        for limit in self.named(asked) {
-            let (tokens, consumed, own) = (reply.milli()?, reply.sum()?, reply.text()?);
-            let rule = match own {
-                Some(text) => Some(rule(&text)?),
-                None => self.configuration.rule(limit),
-            };
-            if let (Some(tokens), Some(consumed), Some(rule)) = (tokens, consumed, rule) {
-                image.limits.insert(limit.clone(), Bucket { rule, tokens, consumed });
-            }
-        }
-        Ok((image, is_new))
-    }
-
-    /// What was taken of it.
-    pub(super) fn part(self, amounts: &Amounts, image: CompositeBucket) -> Part {
+    /// What was taken of it; nothing of a limit that it does not have.
+    pub(super) fn part(self, amounts: &Amounts, image: Option<CompositeBucket>) -> Part {
         let mut amounts = amounts.clone();
-        amounts.retain(|limit, _| image.limits.contains_key(limit));
+        amounts.retain(|limit, _| {
+            image.as_ref().is_some_and(|image| image.limits.contains_key(limit))
+        });
         let (bucket, configuration) = (self.bucket, self.configuration);
-        Part { bucket, amounts, image: Some(Arc::new(image)), configuration }
+        Part { bucket, amounts, image: image.map(Arc::new), configuration }
     }
 }
 

@@ -6,7 +6,7 @@ use sluicegate_core::ItemError;
 use crate::BoxError;
 use crate::table::{SetupError, StoreFailure, Trouble};
 
-/// Begins the error of a script that met a hash which is no bucket.
+/// Begins the error of a script that met a value which is no bucket.
 const BROKEN: &str = "BROKEN";
 
 pub(super) fn of(error: RedisError) -> Trouble {
@@ -52,10 +52,6 @@ fn of_command(error: RedisError) -> RedisError {
 
 fn of_code(error: RedisError) -> Trouble {
     let detail = error.detail().unwrap_or_default();
-    let broken = |bucket: &str, attribute: &str, expected| {
-        let source = ItemError::WrongType { attribute: attribute.to_owned(), expected };
-        SetupError::BrokenItem { bucket: bucket.to_owned(), source: source.into() }.into()
-    };
     match error.code() {
         Some("NOAUTH" | "WRONGPASS") => SetupError::Denied(error.into()).into(),
         // It cannot save a write, has no memory or too few replicas to keep it, or has become a
@@ -63,7 +59,7 @@ fn of_code(error: RedisError) -> Trouble {
         Some("MISCONF" | "OOM" | "NOREPLICAS" | "READONLY") => failed(error),
         // A script of somebody else takes its time.
         Some("BUSY") => Trouble::Throttled(error.into()),
-        Some("WRONGTYPE") => broken("this name", "the value", "a hash"),
+        Some("WRONGTYPE") => broken("this name", "the value", "a string"),
         Some(BROKEN) => {
             // The server adds where in the script that was.
             let detail = detail.rsplit_once(" script: ").map_or(detail, |(detail, _)| detail);
@@ -72,6 +68,12 @@ fn of_code(error: RedisError) -> Trouble {
         }
         _ => SetupError::Rejected(error.into()).into(),
     }
+}
+
+/// A value that is no bucket.
+pub(super) fn broken(bucket: &str, attribute: &str, expected: &'static str) -> Trouble {
+    let source = ItemError::WrongType { attribute: attribute.to_owned(), expected };
+    SetupError::BrokenItem { bucket: bucket.to_owned(), source: source.into() }.into()
 }
 
 fn failed(error: RedisError) -> Trouble {

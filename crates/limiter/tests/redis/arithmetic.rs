@@ -14,7 +14,7 @@ use sluicegate::{
 };
 use sluicegate_testkit::RedisServer;
 
-use super::{at, limiter, milli, name};
+use super::{at, limiter, milli, name, shown};
 
 const MILLI_MAX: i64 = 1_000_000_000_000_000;
 const PRODUCT_MAX: i64 = (1 << 53) - 1;
@@ -228,7 +228,7 @@ impl Compared<'_> {
         let key = format!("sluicegate:{{{}}}#r", self.entity);
         // The server's clock goes on while the test's stands still.
         self.server.send::<i64>(cmd("PERSIST").arg(&key)).await;
-        let hash: BTreeMap<String, String> = self.server.send(cmd("HGETALL").arg(key)).await;
+        let hash = shown(self.server, &key).await;
         let id = BucketId {
             entity: EntityId::new(&self.entity).unwrap(),
             resource: Resource::new("r").unwrap(),
@@ -237,10 +237,8 @@ impl Compared<'_> {
         if let Some(last) = self.model.refilled_at {
             prop_assert_eq!(number("lastRefill"), last.get(), "{}", id);
         }
-        let has_several = self.model.limits.len() > 1;
         for (limit, (_, tokens, consumed)) in &self.model.limits {
-            let own = if has_several { format!(":{limit}") } else { String::new() };
-            let stored = (number(&format!("tokens{own}")), number(&format!("tc{own}")));
+            let stored = (number(&format!("tokens:{limit}")), number(&format!("tc:{limit}")));
             prop_assert_eq!(stored, (tokens.get(), *consumed), "{}: {:?}", limit, hash);
         }
         Ok(())

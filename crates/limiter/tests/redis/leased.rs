@@ -32,7 +32,7 @@ async fn ask(limiter: &Leased) -> Result<(), AcquireError> {
 /// What is left and what was consumed.
 async fn stand(server: &RedisServer) -> (i64, i64) {
     let number = |name| async move { field::<i64>(server, KEY, name).await / 1_000 };
-    (number("tokens").await, number("tc").await)
+    (number("tokens:l").await, number("tc:l").await)
 }
 
 #[tokio::test(flavor = "multi_thread")]

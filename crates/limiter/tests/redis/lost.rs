@@ -31,7 +31,7 @@ fn limits() -> [Limit; 1] {
 
 impl Disturbed {
     async fn left(&self) -> i64 {
-        field::<i64>(&self.server, KEY, "tokens").await / 1_000
+        field::<i64>(&self.server, KEY, "tokens:l").await / 1_000
     }
 
     async fn acquire(&self) -> sluicegate::Lease<RedisStore, TestClock> {

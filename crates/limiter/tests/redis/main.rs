@@ -9,7 +9,11 @@ mod leased;
 mod lost;
 mod server;
 
-use redis::{FromRedisValue, cmd};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::str::FromStr;
+
+use redis::cmd;
 use sluicegate::redis::RedisStore;
 use sluicegate::{
     Breaker, EntityId, EpochMillis, LimitName, Limiter, Millitokens, OnUnavailable, TestClock,
@@ -45,7 +49,13 @@ fn on(store: RedisStore, clock: &TestClock) -> Limiter<RedisStore, TestClock> {
         .breaker(Breaker::never())
 }
 
-/// One field of a bucket.
-async fn field<T: FromRedisValue>(server: &RedisServer, key: &str, field: &str) -> T {
-    server.send(cmd("HGET").arg(key).arg(field)).await
+/// What `show.lua` prints of a bucket.
+async fn shown(server: &RedisServer, key: &str) -> BTreeMap<String, String> {
+    const SHOW: &str = include_str!("../../src/redis/lua/show.lua");
+    server.send(cmd("EVAL").arg(SHOW).arg(1).arg(key)).await
+}
+
+/// One line of it.
+async fn field<T: FromStr<Err: Debug>>(server: &RedisServer, key: &str, field: &str) -> T {
+    shown(server, key).await[field].parse().unwrap()
 }

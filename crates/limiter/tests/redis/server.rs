@@ -45,11 +45,12 @@ async fn what_is_no_bucket_must_be_repaired() {
         format!("{bucket}: {source}")
     };
     server.send::<()>(cmd("SET").arg("sluicegate:{a}#r").arg(1)).await;
-    assert_eq!(refused("a").await, "this name: the value of the item is not a hash");
-    let broken = cmd("HSET").arg("sluicegate:{b}#r").arg("lastRefill").arg("soon").take();
-    server.send::<()>(&broken).await;
-    let what = "lastRefill of the item is not what a bucket has there";
-    assert_eq!(refused("b").await, format!("sluicegate:{{b}}#r: {what}"));
+    let what = "the value of the item is not what a bucket has there";
+    assert_eq!(refused("a").await, format!("sluicegate:{{a}}#r: {what}"));
+    let error = limiter.peek("a", "r").limits(rpm()).await.unwrap_err();
+    assert!(matches!(error, AcquireError::Setup(SetupError::BrokenItem { .. })), "{error:?}");
+    server.send::<()>(cmd("HSET").arg("sluicegate:{b}#r").arg("lastRefill").arg(1)).await;
+    assert_eq!(refused("b").await, "this name: the value of the item is not a string");
     let denied = cmd("ACL").arg("SETUSER").arg("default").arg("-evalsha").take();
     server.send::<()>(&denied).await;
     let error = limiter.acquire("c", "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
@@ -70,6 +71,8 @@ async fn the_servers_time_counts_where_it_is_asked_for() {
     assert!((before..=SystemClock.now().get()).contains(&last), "{last} after {before}");
     tokio::time::sleep(Duration::from_millis(20)).await;
     limiter.acquire("u", "r").consume("rps", 1).limits(limits).await.unwrap();
+    let later: i64 = field(&server, "sluicegate:{u}#r", "lastRefill").await;
+    assert!((last + 20..=SystemClock.now().get()).contains(&later), "{later} after {last}");
 }
 
 #[tokio::test]

@@ -1,30 +1,23 @@
 -- Takes what is asked of every bucket, or nothing: one of an entity, or a child's and its parent's.
--- KEYS the buckets; ARGV now, id, whether an answer was lost, then of each bucket what is named.
+-- KEYS the buckets; ARGV id, then of each bucket the seconds that it is kept for without a debt ('': for
+-- ever), and what is asked, with one amount.
 
-local now, id = now_ms(ARGV[1]), ARGV[2]
-local buckets, lists, at = {}, {}, 4
+local id, now, lost = ARGV[1], nil, 0
+local buckets, lists = {}, {}
 local has_landed, is_short, overrun = false, false, false
 for n, key in ipairs(KEYS) do
-  buckets[n] = read(key, now)
-  lists[n], at = named(at, 1)
+  local list, time
+  list, time, lost = asked(ARGV[2 * n + 1], 1)
+  now = now or time
+  buckets[n], lists[n] = read(key, now), list
   has_landed = has_landed or remembers(buckets[n], id)
-  overrun = overrun or ARGV[3] ~= '0' and is_overrun(buckets[n])
+  overrun = overrun or lost > 0 and is_overrun(buckets[n])
 end
-
-local function answer(status)
-  local reply = header(status, now, buckets, overrun)
-  for n, bucket in ipairs(buckets) do
-    state(reply, bucket, lists[n])
-  end
-  return reply
-end
-
 if has_landed then
-  overrun = false
-  return answer(LANDED)
+  return answer(LANDED, now, buckets)
 end
 local function is_asked(one)
-  return one[1] ~= '0'
+  return one[1] > 0
 end
 for n, bucket in ipairs(buckets) do
   local full = configure_all(bucket, lists[n], is_asked)
@@ -32,29 +25,26 @@ for n, bucket in ipairs(buckets) do
     return { FULL, n, full }
   end
   for _, one in ipairs(lists[n]) do
-    local limit, asked = bucket.limits[one.name], tonumber(one[1])
+    local limit = bucket.limits[one.name]
     -- A limit that a parent does not have is not asked of it.
-    if not limit and n == 1 and asked > 0 then
+    if not limit and n == 1 and is_asked(one) then
       return { UNKNOWN, n, one.name }
     end
-    if limit and asked > limit.tokens and asked > 0 then
-      is_short = true
-    end
+    is_short = is_short or limit and is_asked(one) and one[1] > limit.tokens
   end
 end
 if is_short then
-  local reply = header(SHORT, now, buckets, overrun)
   for n, key in ipairs(KEYS) do
-    reply[#reply + 1] = refused(key, now, lists[n], is_asked).raw
+    buckets[n] = refused(key, now, lists[n], is_asked)
   end
-  return reply
+  return answer(SHORT, now, buckets, overrun)
 end
 for n, bucket in ipairs(buckets) do
   local has_any = false
   for _, one in ipairs(lists[n]) do
-    local limit, asked = bucket.limits[one.name], tonumber(one[1])
-    if limit and asked > 0 then
-      take(limit, asked, asked)
+    local limit = bucket.limits[one.name]
+    if limit and is_asked(one) then
+      take(limit, one[1], one[1])
       has_any = true
     end
   end
@@ -62,4 +52,4 @@ for n, bucket in ipairs(buckets) do
     write(bucket, id)
   end
 end
-return answer(GRANTED)
+return answer(GRANTED, now, buckets, overrun)

@@ -1,10 +1,11 @@
--- One bucket: a hash with one lastRefill, tokens and tc of every limit, its rule, the last ids, and
--- what the last leases took.
--- Every number is an integer that a double holds exactly; whoever calls has checked the ranges.
+-- Reads, changes and writes buckets. `value.rs` has the layout of a bucket's value.
+-- Every number is an integer that a double holds exactly; the caller has checked the ranges.
 
 local AHEAD_MS, LIMITS_MAX, MOST = 60000, 40, 1e15
--- The largest double that is a 64-bit integer.
-local COUNTED_MOST = 9223372036854774784
+-- A counter is high * PART + low, and low is from 0 to PART - 1.
+local PART = 1e15
+-- The bytes of an id, the four ids of a bucket that remembers none, the bytes before the first limit.
+local VERSION, ID, NO_IDS, HEAD = 1, 12, string.rep(' ', 48), 56
 local GRANTED, LANDED, SHORT, UNKNOWN, FULL, AMBIGUOUS, NOTHING = 0, 1, 2, 3, 4, 5, 6
 
 -- The whole part of a / b. fmod is exact where a quotient is rounded.
@@ -23,76 +24,88 @@ local function accrued(since, till, ra, rp)
     - whole(math.fmod(since, rp) * ra, rp)
 end
 
--- The caller's time, or this server's where it sends none.
-local function now_ms(text)
-  if text ~= '' then
-    return tonumber(text)
+-- The caller's time, or this server's where the caller sends none.
+local function now_ms(now)
+  if now >= 0 then
+    return now
   end
   local time = redis.call('TIME')
   return time[1] * 1000 + whole(tonumber(time[2]), 1000)
 end
 
-local function broken(bucket, field)
-  local what = 'BROKEN ' .. field .. ' of ' .. bucket.key
+-- The limits that rules name, in their order. A negative burst stands for a limit without a rule.
+local function limits_of(rules, count)
+  local limits, at = {}, 24 * count + 1
+  for i = 1, count do
+    local limit = {}
+    limit.bx, limit.ra, limit.rp = struct.unpack('<ddd', rules, 24 * i - 23)
+    limit.name, limit.cp, limit.scale, at = struct.unpack('<sdd', rules, at)
+    limits[i] = limit
+  end
+  return limits
+end
+
+-- What is asked of a bucket: the caller's time, how many answers were lost, and of each limit its rule
+-- and `width` amounts.
+local function asked(ask, width)
+  local now, lost, count = struct.unpack('<ddd', ask)
+  local list = limits_of(string.sub(ask, 25 + 8 * width * count), count)
+  for i, one in ipairs(list) do
+    for k = 1, width do
+      one[k] = struct.unpack('<d', ask, 8 * (width * (i - 1) + k) + 17)
+    end
+  end
+  return list, now_ms(now), lost
+end
+
+local function broken(key)
+  local what = 'BROKEN the value of ' .. key
   -- Before 7, which names its version, an error is a text.
   error(redis.REDIS_VERSION_NUM and { err = what } or what, 0)
 end
 
--- The rate is the last two, in lowest terms.
-local function rule_of(text)
-  local cp, bx, ra, rp = string.match(text, '^(%d+) (%d+) %d+ %d+ (%d+) (%d+)$')
-  return { rule = text, cp = tonumber(cp), bx = tonumber(bx), ra = tonumber(ra), rp = tonumber(rp) }
-end
-
--- A bucket of one limit has the plain names.
-local function suffix(bucket, name)
-  return bucket.count > 1 and ':' .. name or ''
-end
-
 -- The bucket with all refill up to now.
 local function read(key, now)
-  local raw = redis.call('HGETALL', key)
-  local bucket = { key = key, raw = raw, fields = {}, limits = {}, count = 0, is_new = #raw == 0 }
-  local fields, limits = bucket.fields, bucket.limits
-  for i = 1, #raw, 2 do
-    local field, value = raw[i], raw[i + 1]
-    fields[field] = value
-    if string.sub(field, 1, 5) == 'rule:' then
-      local limit = rule_of(value)
-      if not limit.rp then
-        broken(bucket, field)
-      end
-      limits[string.sub(field, 6)] = limit
-      bucket.count = bucket.count + 1
-    end
+  local value = redis.call('GET', key)
+  local bucket = { key = key, value = value, ids = NO_IDS, leases = '', last = now }
+  bucket.order, bucket.limits, bucket.is_new = {}, {}, not value
+  if not value then
+    return bucket
   end
-  local last = tonumber(fields.lastRefill)
-  if not last and not bucket.is_new then
-    broken(bucket, 'lastRefill')
+  local count, size, version, head = 0, 0, 0, HEAD
+  if #value > head + 4 then
+    count, size, version = struct.unpack('<BHB', value, #value - 3)
+    head = head + 24 * count
   end
-  last = last or now
+  if version ~= VERSION or size < 41 * count + 4 or head + size > #value then
+    broken(key)
+  end
+  bucket.ids, bucket.leases = string.sub(value, 1, 4 * ID), string.sub(value, head + 1, -size - 1)
+  local last = struct.unpack('<d', value, HEAD - 7)
   bucket.is_ahead = last > now + AHEAD_MS
   bucket.last = bucket.is_ahead and now or math.max(now, last)
-  for name, limit in pairs(limits) do
-    limit.suffix = suffix(bucket, name)
-    limit.tc = fields['tc' .. limit.suffix] or '0'
-    local tokens = tonumber(fields['tokens' .. limit.suffix])
-    if not tokens then
-      broken(bucket, 'tokens' .. limit.suffix)
-    end
-    limit.tokens = math.min(tokens + accrued(last, bucket.last, limit.ra, limit.rp), limit.bx)
+  bucket.order = limits_of(string.sub(value, -size), count)
+  for i, limit in ipairs(bucket.order) do
+    limit.tokens, limit.low, limit.high = struct.unpack('<ddd', value, HEAD + 24 * i - 23)
+    local refilled = limit.tokens + accrued(last, bucket.last, limit.ra, limit.rp)
+    limit.tokens = math.min(refilled, limit.bx)
+    bucket.limits[limit.name] = limit
   end
   return bucket
 end
 
 local function remembers(bucket, id)
-  local ids = bucket.fields.ids
-  return ids and string.find(' ' .. ids .. ' ', ' ' .. id .. ' ', 1, true)
+  for at = 1, #NO_IDS, ID do
+    if string.sub(bucket.ids, at, at + ID - 1) == id then
+      return true
+    end
+  end
+  return false
 end
 
 -- Whether an id that is not remembered may have been: four others came since, or the bucket went.
 local function is_overrun(bucket)
-  return bucket.is_new or string.find(bucket.fields.ids or '', '%S+ %S+ %S+ %S')
+  return bucket.is_new or string.sub(bucket.ids, -ID) ~= string.sub(NO_IDS, -ID)
 end
 
 -- Whether an id that is not remembered may have been, by what was remembered before it.
@@ -111,7 +124,7 @@ end
 -- What the write of this id leased, by limit.
 local function lease_of(bucket, id)
   local leased = {}
-  for entry in string.gmatch(bucket.fields.leases or '', '[^;]+') do
+  for entry in string.gmatch(bucket.leases, '[^;]+') do
     local of, amounts = string.match(entry, '^(%S+)(.*)$')
     if of == id then
       for name, amount in string.gmatch(amounts, '(%S+) (%S+)') do
@@ -122,45 +135,48 @@ local function lease_of(bucket, id)
   return leased
 end
 
--- The last four leases with this one, newest first: `id limit amount limit amount;...`.
+-- The leases whose ids are remembered, with this one: `id limit amount limit amount;` of each.
 local function with_lease(bucket, id, leased)
   local words = { id }
   for name, amount in pairs(leased) do
     words[#words + 1] = name .. string.format(' %.0f', amount)
   end
-  local entry, before = table.concat(words, ' '), bucket.fields.leases
-  return before and entry .. ';' .. string.match(before, '^[^;]*;?[^;]*;?[^;]*') or entry
+  local kept = #words > 1 and table.concat(words, ' ') .. ';' or ''
+  for entry in string.gmatch(bucket.leases, '[^;]+;') do
+    if remembers(bucket, string.sub(entry, 1, ID)) then
+      kept = kept .. entry
+    end
+  end
+  return kept
+end
+
+local function is_same(limit, rule)
+  return limit.bx == rule.bx and limit.ra == rule.ra and limit.rp == rule.rp
+    and limit.cp == rule.cp and limit.scale == rule.scale
 end
 
 -- Gives the bucket this rule of a limit: a new limit is full, a changed one keeps what fits.
-local function configure(bucket, name, rule)
-  local before = bucket.limits[name]
-  if before and before.rule == rule then
-    return
+local function configure(bucket, rule)
+  local limit = bucket.limits[rule.name]
+  if not limit then
+    limit = { name = rule.name, tokens = rule.bx, low = 0, high = 0 }
+    bucket.limits[rule.name], bucket.order[#bucket.order + 1] = limit, limit
   end
-  local limit = rule_of(rule)
-  limit.is_changed = true
-  if before then
-    limit.tokens, limit.tc, limit.suffix = math.min(before.tokens, limit.bx), before.tc, before.suffix
-  else
-    limit.tokens, limit.tc, bucket.count = limit.bx, '0', bucket.count + 1
-  end
-  bucket.limits[name] = limit
+  limit.bx, limit.ra, limit.rp = rule.bx, rule.ra, rule.rp
+  limit.cp, limit.scale = rule.cp, rule.scale
+  limit.tokens = math.min(limit.tokens, limit.bx)
 end
 
--- What is named of a bucket in ARGV: how many limits, then name, rule ('' for none) and `width`
--- amounts of each.
-local function named(at, width)
-  local list = {}
-  for i = 1, tonumber(ARGV[at]) do
-    local from = at + 1 + (i - 1) * (2 + width)
-    local one = { name = ARGV[from], rule = ARGV[from + 1] }
-    for n = 1, width do
-      one[n] = ARGV[from + 1 + n]
-    end
-    list[i] = one
+-- The caller's limits come first, in its order: its next text of rules is then the bucket's.
+local function sort(bucket, list)
+  local order, has = {}, {}
+  for _, one in ipairs(list) do
+    order[#order + 1], has[one.name] = bucket.limits[one.name], true
   end
-  return list, at + 1 + #list * (2 + width)
+  for _, limit in ipairs(bucket.order) do
+    order[#order + 1] = not has[limit.name] and limit or nil
+  end
+  bucket.order = order
 end
 
 -- Brings the bucket to the rules that are named. Where it has no room for all, to those of
@@ -168,26 +184,27 @@ end
 local function configure_all(bucket, list, is_asked)
   local missing = 0
   for _, one in ipairs(list) do
-    if one.rule ~= '' and not bucket.limits[one.name] then
+    if one.bx >= 0 and not bucket.limits[one.name] then
       missing = missing + 1
     end
   end
-  local is_crowded = bucket.count + missing > LIMITS_MAX
+  local is_crowded = #bucket.order + missing > LIMITS_MAX
   for _, one in ipairs(list) do
-    if one.rule ~= '' and (bucket.limits[one.name] or not is_crowded or is_asked(one)) then
-      if not bucket.limits[one.name] and bucket.count >= LIMITS_MAX then
+    if one.bx >= 0 and (bucket.limits[one.name] or not is_crowded or is_asked(one)) then
+      if not bucket.limits[one.name] and #bucket.order >= LIMITS_MAX then
         return one.name
       end
-      configure(bucket, one.name, one.rule)
+      configure(bucket, one)
     end
   end
+  sort(bucket, list)
 end
 
 -- Seconds until the key may go: twice what the slowest limit needs to fill from empty, debt
 -- included. nil: one never fills.
 local function expiry_s(bucket)
   local longest = 0
-  for _, limit in pairs(bucket.limits) do
+  for _, limit in ipairs(bucket.order) do
     if limit.ra == 0 then
       return nil
     end
@@ -197,60 +214,34 @@ local function expiry_s(bucket)
   return math.max(1, math.min(2 * longest, 1e11))
 end
 
--- Writes what is there now, what was counted since and, of a lease, what it took.
+-- Writes what is there now, what was counted and, of a lease, what it took.
 local function write(bucket, id, leased)
-  local values, counted = { 'lastRefill', bucket.last }, {}
-  local function set(field, value)
-    values[#values + 1] = field
-    values[#values + 1] = value
-  end
-  for name, limit in pairs(bucket.limits) do
-    local own = suffix(bucket, name)
-    set('tokens' .. own, math.max(limit.tokens, -MOST))
-    if limit.is_changed then
-      set('rule:' .. name, limit.rule)
-    end
-    if limit.suffix ~= own then
-      set('tc' .. own, limit.tc)
-      if limit.suffix then
-        redis.call('HDEL', bucket.key, 'tokens' .. limit.suffix, 'tc' .. limit.suffix)
-      end
-    end
-    if limit.counted then
-      counted['tc' .. own] = limit.counted
-    end
+  local numbers, rules, names = {}, {}, {}
+  for i, limit in ipairs(bucket.order) do
+    local low = math.fmod(limit.low, PART)
+    low = low < 0 and low + PART or low
+    local high = limit.high + (limit.low - low) / PART
+    numbers[i] = struct.pack('<ddd', math.max(limit.tokens, -MOST), low, high)
+    rules[i] = struct.pack('<ddd', limit.bx, limit.ra, limit.rp)
+    names[i] = struct.pack('<sdd', limit.name, limit.cp, limit.scale)
   end
   if id then
-    local ids = bucket.fields.ids
-    set('ids', ids and id .. ' ' .. string.match(ids, '^%S* ?%S* ?%S*') or id)
+    bucket.ids = id .. string.sub(bucket.ids, 1, 3 * ID)
+    bucket.leases = with_lease(bucket, id, leased or {})
   end
-  if leased and next(leased) then
-    set('leases', with_lease(bucket, id, leased))
-  end
-  redis.call('HSET', bucket.key, unpack(values))
-  -- In the server, whose integers have 64 bits. A counter stays at the end of its range.
-  for field, by in pairs(counted) do
-    local sum = redis.pcall('HINCRBY', bucket.key, field, by)
-    if type(sum) == 'table' and string.find(sum.err, 'overflow', 1, true) then
-      redis.call('HSET', bucket.key, field, by > 0 and '9223372036854775807' or '-9223372036854775808')
-    elseif type(sum) == 'table' then
-      -- Before Redis 7 an error that is a table loses its message.
-      error(redis.REDIS_VERSION_NUM and sum or sum.err, 0)
-    end
-  end
+  local conf = table.concat(rules) .. table.concat(names)
+  bucket.value = bucket.ids .. struct.pack('<d', bucket.last) .. table.concat(numbers)
+    .. bucket.leases .. conf .. struct.pack('<BHB', #numbers, #conf + 4, VERSION)
   local seconds = expiry_s(bucket)
   if seconds then
-    redis.call('EXPIRE', bucket.key, seconds)
+    redis.call('SET', bucket.key, bucket.value, 'EX', seconds)
   else
-    redis.call('PERSIST', bucket.key)
+    redis.call('SET', bucket.key, bucket.value)
   end
 end
 
 local function take(limit, amount, counted)
-  limit.tokens = limit.tokens - amount
-  if counted ~= 0 then
-    limit.counted = counted
-  end
+  limit.tokens, limit.low = limit.tokens - amount, limit.low + counted
 end
 
 -- The bucket of a request that is refused. A rule that changed is kept all the same, or it would
@@ -260,36 +251,26 @@ local function refused(key, now, list, is_asked)
   local bucket, is_changed = read(key, now), false
   for _, one in ipairs(list) do
     local limit = bucket.limits[one.name]
-    is_changed = is_changed or limit and one.rule ~= '' and limit.rule ~= one.rule
+    is_changed = is_changed or limit and one.bx >= 0 and not is_same(limit, one)
   end
   if is_changed then
     configure_all(bucket, list, is_asked)
   end
   if is_changed or bucket.is_ahead then
     write(bucket)
-    bucket.raw = redis.call('HGETALL', key)
   end
   return bucket
 end
 
--- What every answer begins with.
-local function header(status, now, buckets, overrun)
+-- What every answer begins with, and the value of every bucket as it is stored now.
+local function answer(status, now, buckets, overrun)
   local ahead = 0
   for _, bucket in ipairs(buckets) do
     ahead = bucket.is_ahead and 1 or ahead
   end
-  return { status, now, ahead, overrun and 1 or 0 }
-end
-
--- How the limits that were named stand; the rule of one that came without.
-local function state(reply, bucket, list)
-  reply[#reply + 1] = bucket.is_new and 1 or 0
-  reply[#reply + 1] = bucket.last
-  for _, one in ipairs(list) do
-    local limit = bucket.limits[one.name]
-    reply[#reply + 1] = limit and limit.tokens or false
-    local sum = limit and tonumber(limit.tc) + (limit.counted or 0)
-    reply[#reply + 1] = limit and math.max(-COUNTED_MOST, math.min(sum, COUNTED_MOST)) or false
-    reply[#reply + 1] = limit and one.rule == '' and limit.rule or false
+  local reply = { status, now, ahead, overrun and 1 or 0 }
+  for _, bucket in ipairs(buckets) do
+    reply[#reply + 1] = bucket.value
   end
+  return reply
 end

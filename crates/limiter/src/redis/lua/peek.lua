@@ -1,7 +1,7 @@
 -- The buckets as they are stored. KEYS the buckets; ARGV now.
 
-local reply = header(GRANTED, now_ms(ARGV[1]), {})
-for _, key in ipairs(KEYS) do
-  reply[#reply + 1] = redis.call('HGETALL', key)
+local buckets = {}
+for n, key in ipairs(KEYS) do
+  buckets[n] = { value = redis.call('GET', key) }
 end
-return reply
+return answer(GRANTED, now_ms(struct.unpack('<d', ARGV[1])), buckets)
