@@ -2,7 +2,7 @@
 //! error that repeats the command line.
 
 use std::env;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -17,6 +17,22 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         .with_context(|| format!("`{line}` could not be started"))?;
     if !status.success() {
         bail!("`{line}` failed ({status})");
+    }
+    Ok(())
+}
+
+/// The same without any output: the error ends with the last line that the command said on standard
+/// error. For package managers, which say one failure in many lines.
+pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
+    let line = line(command);
+    let output = command
+        .current_dir(workspace::root())
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("`{line}` could not be started"))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("`{line}` failed: {}", errors.trim().lines().last().unwrap_or("no reason given"));
     }
     Ok(())
 }
@@ -61,6 +77,13 @@ mod tests {
     fn a_failure_repeats_the_command_line() {
         let error = run(Command::new("false").arg("--now")).unwrap_err();
         assert!(error.to_string().starts_with("`false --now` failed"), "{error}");
+    }
+
+    #[test]
+    fn a_quiet_failure_ends_with_its_last_line() {
+        let mut shell = Command::new("sh");
+        let error = run_quietly(shell.args(["-c", "echo a >&2; echo b >&2; exit 1"])).unwrap_err();
+        assert!(error.to_string().ends_with("exit 1` failed: b"), "{error}");
     }
 
     #[test]
