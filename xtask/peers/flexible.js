@@ -106,6 +106,8 @@ async function main() {
   };
   const say = (value) => process.stdout.write(`${JSON.stringify(value)}\n`);
   say({ version: require('rate-limiter-flexible/package.json').version });
+  // Whatever it waits for then.
+  process.stdin.on('end', () => process.exit(0));
   for await (const line of readline.createInterface({ input: process.stdin })) {
     say(await answer(limiterFor, line.split(' ')));
   }

@@ -21,8 +21,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The same without any output: the error ends with the last line that the command said on standard
-/// error. For package managers, which say one failure in many lines.
+/// The same without any output, for package managers, which report one failure in many lines: the
+/// error ends with the reason.
 pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
     let line = line(command);
     let output = command
@@ -32,9 +32,19 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
         .with_context(|| format!("`{line}` could not be started"))?;
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
-        bail!("`{line}` failed: {}", errors.trim().lines().last().unwrap_or("no reason given"));
+        bail!("`{line}` failed: {}", reason(&errors));
     }
     Ok(())
+}
+
+/// The first line that calls itself an error, or else the last one.
+fn reason(errors: &str) -> &str {
+    let mut lines = errors.trim().lines();
+    let is_error = |line: &&str| {
+        let line = line.to_ascii_lowercase();
+        line.starts_with("error") || line.starts_with("npm error")
+    };
+    lines.clone().find(is_error).or_else(|| lines.next_back()).unwrap_or("no reason given")
 }
 
 /// The cargo that runs this task, in the environment of a cargo that was typed by hand.
@@ -80,10 +90,12 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_failure_ends_with_its_last_line() {
-        let mut shell = Command::new("sh");
-        let error = run_quietly(shell.args(["-c", "echo a >&2; echo b >&2; exit 1"])).unwrap_err();
-        assert!(error.to_string().ends_with("exit 1` failed: b"), "{error}");
+    fn a_quiet_failure_ends_with_its_reason() {
+        let script = "echo retrying >&2; echo ERROR: no network >&2; echo see the log >&2; exit 1";
+        let error = run_quietly(Command::new("sh").args(["-c", script])).unwrap_err();
+        assert!(error.to_string().ends_with("exit 1` failed: ERROR: no network"), "{error}");
+        assert_eq!(reason("a\nb\n"), "b");
+        assert_eq!(reason(""), "no reason given");
     }
 
     #[test]
