@@ -35,10 +35,10 @@ pub(crate) struct Args {
     /// Compares on these stores only.
     #[arg(long)]
     only: Vec<Store>,
-    /// Slices of each contestant, after one that warms up; the medians count.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Slices of each contestant; the medians count.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     slices: u32,
-    /// Milliseconds of a slice.
+    /// Milliseconds of a slice, after a lead-in that does not count.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..))]
     millis: u32,
     /// Tasks that ask at once, beside one task alone.

@@ -1,4 +1,4 @@
-//! How fast each contestant admits: slices in turn, medians of the slices.
+//! How fast each contestant admits: slices in turn, each after a lead-in; medians of the slices.
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -38,14 +38,13 @@ pub(crate) fn measure(
     for (tasks, keys) in settings(args) {
         eprintln!("compare: {}, tasks: {tasks}, keys: {keys}", store.name());
         let mut slices = vec![Vec::new(); running.len()];
-        for _ in 0..=args.slices {
+        for _ in 0..args.slices {
             for ((_, process), slices) in running.iter_mut().zip(&mut slices) {
-                slices.push(process.ask(&slice(args, tasks, keys))?);
+                process.ask(&slice(tasks, keys, lead_in(store, args)))?;
+                slices.push(process.ask(&slice(tasks, keys, args.millis))?);
             }
         }
         for ((name, _), slices) in running.iter().zip(&slices) {
-            // The first slice warms up.
-            let slices = &slices[1..];
             let rates = slices.iter().map(per_second).collect::<Result<Vec<_>>>()?;
             let median_of = |name: &str| {
                 median(slices.iter().filter_map(|slice| slice[name].as_f64()).collect())
@@ -76,10 +75,9 @@ pub(crate) fn count_units<'a>(
     process.ask(&format!("warm {AMPLE} {}", args.keys))?;
     for speed in speeds {
         eprintln!("compare: units of {}, tasks: {}, keys: {}", speed.name, speed.tasks, speed.keys);
-        // The first slice warms up.
-        process.ask(&slice(args, speed.tasks, speed.keys))?;
+        process.ask(&slice(speed.tasks, speed.keys, lead_in(speed.store, args)))?;
         servers.ask("units")?;
-        let admitted = admitted(&process.ask(&slice(args, speed.tasks, speed.keys))?)?;
+        let admitted = admitted(&process.ask(&slice(speed.tasks, speed.keys, args.millis))?)?;
         let units = servers.ask("units")?;
         let each = |kind: &str| units[kind].as_f64().unwrap_or_default() / admitted;
         speed.units = Some((each("write"), each("read")));
@@ -91,8 +89,17 @@ fn settings(args: &Args) -> [(u32, u32); 4] {
     [(1, 1), (args.tasks, 1), (1, args.keys), (args.tasks, args.keys)]
 }
 
-fn slice(args: &Args, tasks: u32, keys: u32) -> String {
-    format!("slice {AMPLE} {tasks} {keys} {}", args.millis)
+fn slice(tasks: u32, keys: u32, millis: u32) -> String {
+    format!("slice {AMPLE} {tasks} {keys} {millis}")
+}
+
+/// The milliseconds before a slice that do not count. A leasing limiter gives tokens back while the
+/// others have their turn, and needs two seconds to lease for a thousand keys again.
+fn lead_in(store: Store, args: &Args) -> u32 {
+    match store {
+        Store::Dynamodb => 2 * args.millis,
+        Store::Redis | Store::Process => args.millis / 2,
+    }
 }
 
 fn per_second(slice: &Value) -> Result<f64> {
