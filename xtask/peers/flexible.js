@@ -35,7 +35,7 @@ const connect = {
   },
 };
 
-// A limiter for these limits; several are a union, which is all that the package has for them.
+// A limiter for these limits; several are a union, the package's own way to combine them.
 function limiterOf(make, text) {
   const limiters = text.split(',').map((one) => {
     const [keyPrefix, tokens, seconds] = one.split(/[=/]/);
@@ -106,7 +106,7 @@ async function main() {
   };
   const say = (value) => process.stdout.write(`${JSON.stringify(value)}\n`);
   say({ version: require('rate-limiter-flexible/package.json').version });
-  // Whatever it waits for then.
+  // Even while it waits for a server.
   process.stdin.on('end', () => process.exit(0));
   for await (const line of readline.createInterface({ input: process.stdin })) {
     say(await answer(limiterFor, line.split(' ')));

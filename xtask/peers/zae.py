@@ -20,7 +20,7 @@ WARM_UP_TASKS = 16
 
 
 async def connect(endpoint_url: str) -> RateLimiter:
-    """A table of its own, as the package defines it. Its stream is turned off: nobody reads it."""
+    """A table of its own, as the package defines it. Its stream is turned off: the engine is slower with it."""
     place = {"region": "us-east-1", "endpoint_url": endpoint_url}
     name = f"zae-{uuid.uuid4().hex[:8]}"
     repository = Repository(name=name, **place)

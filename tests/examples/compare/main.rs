@@ -7,7 +7,7 @@
     missing_docs,
     clippy::print_stdout,
     clippy::unwrap_used,
-    reason = "a tool of one task, which reads what it prints"
+    reason = "a tool of one task, which reads its output"
 )]
 
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn main() {
         ["prepared"] => prepared::compete(&runtime),
         _ => panic!("usage: compare servers|prepared, or compare dynamodb|leased|redis|script URL"),
     }
-    // A leasing limiter leaves tasks behind, which nobody waits for.
+    // Background tasks of a leasing limiter are still running.
     runtime.shutdown_background();
 }
 

@@ -1,4 +1,4 @@
-//! What `cargo xtask compare` and a contestant say to each other, in lines.
+//! The protocol between `cargo xtask compare` and a contestant: lines of text.
 //!
 //! A contestant is a process with one rate limiter. It first prints `{"version": ..}`, then answers
 //! every line of its standard input with one line of JSON, and ends when its input does:
@@ -174,8 +174,8 @@ impl Tally {
     }
 }
 
-/// Carries out an order in threads, for a limiter that decides without waiting. Each thread keeps
-/// what `enter` gives it.
+/// Carries out an order in threads, for a limiter that decides without waiting. Each thread
+/// holds the guard of `enter`.
 pub(crate) fn in_threads<G>(
     order: &Arc<Order>,
     enter: impl Fn() -> G + Sync,

@@ -1,4 +1,4 @@
-//! What a contestant does at its limits: experiments, each on a key of its own.
+//! Experiments with a contestant at its limits, each on a key of its own.
 
 use anyhow::Result;
 use serde_json::Value;

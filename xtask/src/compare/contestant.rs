@@ -26,7 +26,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts it and waits for its first line. What it says on standard error goes to a log.
+    /// Starts it and waits for its first line. Its standard error goes to a log.
     pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self> {
         let log = super::folder().join("log").join(format!("{}.log", name.replace(' ', "-")));
         let errors =
@@ -42,7 +42,7 @@ impl Process {
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // Nobody listens any more once the process is dropped.
+                // The receiver is gone once the process is dropped.
                 let _ = sender.send(line);
             }
         });

@@ -1,4 +1,4 @@
-//! Installs the peers in `target/peers`, and builds what is Rust.
+//! Installs the peers in `target/peers`, and builds the Rust programs.
 //!
 //! As with the engines, an install is done when its stamp says so.
 
@@ -58,7 +58,9 @@ fn crates_are_fetched() -> Result<()> {
 
 /// Builds the contestants in Rust, all by the same profile.
 pub(crate) fn build() -> Result<()> {
-    eprintln!("compare: building what is Rust by the profile bench (minutes, the first time)");
+    eprintln!(
+        "compare: building the Rust programs with the profile bench (minutes, the first time)"
+    );
     let mut cargo = process::cargo();
     cargo.args(["build", "--quiet", "--profile", "bench", "--locked"]);
     cargo.args(["--package", "sluicegate-tests", "--example", "compare"]);

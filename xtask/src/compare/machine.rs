@@ -1,4 +1,4 @@
-//! Where and with what a comparison ran.
+//! The machine and the tools of a comparison.
 
 use std::fs;
 use std::process::Command;
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::install;
 use crate::workspace;
 
-/// What a reader needs to judge the figures.
+/// The facts that a reader needs to judge the figures.
 pub(crate) struct Machine {
     date: String,
     commit: String,
@@ -29,7 +29,7 @@ impl Machine {
         let memory = field(&file("/proc/meminfo"), "MemTotal:");
         let kib: u64 = memory.trim_end_matches(" kB").parse().unwrap_or_default();
         let os = field(&file("/etc/os-release"), "PRETTY_NAME=");
-        // Without what a distribution or a provider adds to it.
+        // Without the suffix of a distribution or a provider.
         let kernel = said(Command::new("uname").arg("-r"));
         let kernel = kernel.split('-').next().unwrap_or_default();
         let mut git = Command::new("git");
@@ -66,7 +66,7 @@ impl Machine {
     }
 }
 
-/// What follows `name` on the first line that begins with it.
+/// The rest of the first line that begins with `name`.
 fn field(text: &str, name: &str) -> String {
     let rest = text.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
     rest.trim_start_matches([' ', '\t', ':']).trim().to_owned()

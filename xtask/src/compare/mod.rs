@@ -2,8 +2,8 @@
 //!
 //! Every limiter is a process of its own (a *contestant*) that carries out orders which it reads
 //! from its standard input. One slice of time belongs to one contestant; slices alternate, so that
-//! whatever else the machine does meanwhile falls on all of them. Afterwards each contestant is
-//! asked what it does at its limits, so that no guarantee on the page is taken from a promise.
+//! other load on the machine affects all of them. Afterwards experiments show how each contestant
+//! behaves at its limits, so that the page reports observations and not promises.
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
@@ -20,7 +20,7 @@ mod peers;
 mod report;
 mod speed;
 
-/// Measures this project beside other rate limiters, and says what each of them guarantees.
+/// Measures this project beside other rate limiters, and observes each of them at its limits.
 ///
 /// Installs the peers from PyPI, npm and crates.io into `target/peers`; only that needs a network.
 /// Everything listens on 127.0.0.1. A run takes eight minutes after the builds.
@@ -70,7 +70,7 @@ impl Store {
     }
 }
 
-/// Everything that a run found out.
+/// The results of a run.
 struct Results {
     machine: machine::Machine,
     contestants: Vec<report::Contestant>,

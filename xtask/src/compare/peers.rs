@@ -1,4 +1,4 @@
-//! Who is compared, and how each of them is started.
+//! The contestants, and how each of them is started.
 
 use std::process::Command;
 
@@ -86,7 +86,7 @@ impl Peer {
         if !url.is_empty() {
             command.arg(url);
         }
-        // Engines on loopback take any credentials, and nobody else is to be asked for some.
+        // Engines on loopback take any credentials. No other source of them is asked.
         command.env("AWS_ACCESS_KEY_ID", "local").env("AWS_SECRET_ACCESS_KEY", "local");
         command.env("AWS_EC2_METADATA_DISABLED", "true");
         for name in ["AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"] {
@@ -95,7 +95,7 @@ impl Peer {
         command
     }
 
-    /// What is installed for it.
+    /// The package that it is installed from.
     pub(crate) fn package(&self) -> &'static str {
         match self.program {
             Program::Zae(_) => "zae-limiter",

@@ -65,7 +65,7 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// Counts what each of the settings costs on DynamoDB, in slices of their own through the proxy.
+/// Counts the units of each setting on DynamoDB, in slices of their own through the proxy.
 pub(crate) fn count_units<'a>(
     args: &Args,
     process: &mut Process,

@@ -1,4 +1,4 @@
-//! Capacity units of what passes a proxy, as the engine reports them.
+//! Capacity units of the requests that pass a proxy, as the engine reports them.
 
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
