@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod capture;
+mod compare;
 mod engines;
 mod examples;
 mod figures;
@@ -42,6 +43,7 @@ enum Task {
     /// Benchmarks reading and folding events; ratios and instruction counts.
     Bench,
     Capture(capture::Args),
+    Compare(compare::Args),
     Engines(engines::Args),
     /// Runs the examples of every command's `--help`.
     Examples,
@@ -68,6 +70,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().task {
         Task::Bench => bench::run(),
         Task::Capture(args) => capture::run(&args),
+        Task::Compare(args) => compare::run(&args),
         Task::Engines(args) => engines::run(&args),
         Task::Examples => examples::run(),
         Task::Figures => figures::run(),

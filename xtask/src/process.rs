@@ -2,7 +2,7 @@
 //! error that repeats the command line.
 
 use std::env;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -19,6 +19,32 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         bail!("`{line}` failed ({status})");
     }
     Ok(())
+}
+
+/// The same without any output, for package managers, which report one failure in many lines: the
+/// error ends with the reason.
+pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
+    let line = line(command);
+    let output = command
+        .current_dir(workspace::root())
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("`{line}` could not be started"))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("`{line}` failed: {}", reason(&errors));
+    }
+    Ok(())
+}
+
+/// The first line that calls itself an error, or else the last one.
+fn reason(errors: &str) -> &str {
+    let mut lines = errors.trim().lines();
+    let is_error = |line: &&str| {
+        let line = line.to_ascii_lowercase();
+        line.starts_with("error") || line.starts_with("npm error")
+    };
+    lines.clone().find(is_error).or_else(|| lines.next_back()).unwrap_or("no reason given")
 }
 
 /// The cargo that runs this task, in the environment of a cargo that was typed by hand.
@@ -61,6 +87,15 @@ mod tests {
     fn a_failure_repeats_the_command_line() {
         let error = run(Command::new("false").arg("--now")).unwrap_err();
         assert!(error.to_string().starts_with("`false --now` failed"), "{error}");
+    }
+
+    #[test]
+    fn a_quiet_failure_ends_with_its_reason() {
+        let script = "echo retrying >&2; echo ERROR: no network >&2; echo see the log >&2; exit 1";
+        let error = run_quietly(Command::new("sh").args(["-c", script])).unwrap_err();
+        assert!(error.to_string().ends_with("exit 1` failed: ERROR: no network"), "{error}");
+        assert_eq!(reason("a\nb\n"), "b");
+        assert_eq!(reason(""), "no reason given");
     }
 
     #[test]

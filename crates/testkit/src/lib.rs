@@ -25,6 +25,6 @@ pub use engines::{
 pub use function::FunctionProcess;
 pub use guarded::Guarded;
 pub use left_out::LeaveOut;
-pub use proxy::{Call, Cut, Fault, Proxy, Wire};
+pub use proxy::{Call, Cut, Fault, Proxy, Units, Wire};
 pub use redis::{RedisCluster, RedisServer};
 pub use runtime_api::{InvocationResult, RuntimeApi};

@@ -4,6 +4,7 @@
 //! the one request that its policy chose and nothing else.
 
 mod fault;
+mod meter;
 #[cfg(test)]
 mod tests;
 mod wire;
@@ -11,11 +12,13 @@ mod wire;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
+use hyper::header::CONTENT_LENGTH;
 use hyper::http::request::Parts;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -29,6 +32,7 @@ use tokio::task::JoinSet;
 
 pub use fault::{Call, Fault};
 use fault::{blank, cancellation, refusal};
+pub use meter::Units;
 pub use wire::{Cut, Wire};
 
 type Policy = Box<dyn Fn(&Call<'_>) -> Fault + Send + Sync>;
@@ -45,6 +49,9 @@ struct Shared {
     client: Client<HttpConnector, Full<Bytes>>,
     policy: Mutex<Policy>,
     counts: Mutex<BTreeMap<String, Count>>,
+    /// Only of a proxy that counts them: it has every request ask for its cost.
+    units: Option<Mutex<Units>>,
+    loses_next_write: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -59,6 +66,10 @@ impl Proxy {
     /// # Panics
     /// When no port can be bound.
     pub async fn start(upstream: &str) -> Self {
+        Self::start_with(upstream, None).await
+    }
+
+    async fn start_with(upstream: &str, units: Option<Mutex<Units>>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut connector = HttpConnector::new();
@@ -68,6 +79,8 @@ impl Proxy {
             client: Client::builder(TokioExecutor::new()).build(connector),
             policy: Mutex::new(Box::new(|_| Fault::None)),
             counts: Mutex::default(),
+            units,
+            loses_next_write: AtomicBool::default(),
         });
         let mut server = JoinSet::new();
         server.spawn(accept(listener, shared.clone()));
@@ -159,8 +172,8 @@ async fn answer(
     shared: &Arc<Shared>,
 ) -> Result<Response<Full<Bytes>>, Close> {
     let operation = operation(request.headers());
-    let (head, body) = request.into_parts();
-    let body = body.collect().await.map_err(|_| Close)?.to_bytes();
+    let (mut head, body) = request.into_parts();
+    let mut body = body.collect().await.map_err(|_| Close)?.to_bytes();
     let number = shared.note(&operation, |count| {
         count.received += 1;
         count.received
@@ -174,6 +187,12 @@ async fn answer(
         Fault::Refuse { status, error } => return Ok(refusal(status, error, &json!({}))),
         Fault::Cancel(codes) => return Ok(cancellation(codes)),
         Fault::Blank(body) => return Ok(blank(body)),
+    }
+    if shared.units.is_some()
+        && let Some(asking) = meter::asking(&operation, &body)
+    {
+        head.headers.remove(CONTENT_LENGTH);
+        body = asking;
     }
     let forward = shared.forward(head, body);
     if let Fault::Late(duration) = fault {
@@ -190,6 +209,13 @@ async fn answer(
     let response = shared.client.request(forward).await.map_err(|_| Close)?;
     let (head, body) = response.into_parts();
     let body = body.collect().await.map_err(|_| Close)?.to_bytes();
+    if let Some(units) = &shared.units {
+        units.lock().unwrap().add(&operation, &body);
+    }
+    let is_done = head.status.is_success() && meter::is_write(&operation);
+    if is_done && shared.loses_next_write.swap(false, Ordering::Relaxed) {
+        return Err(Close);
+    }
     match fault {
         Fault::LoseReply => Err(Close),
         Fault::BlankReply(instead) => Ok(blank(instead)),

@@ -14,7 +14,7 @@ use crate::workspace;
 
 mod python;
 mod redis;
-mod venv;
+pub(crate) mod venv;
 
 /// Installs the engines and tools that the tests and the other tasks use.
 #[derive(clap::Args)]

@@ -15,7 +15,7 @@ use crate::process;
 
 /// Makes sure that `dir/name` holds exactly the packages of `pins`.
 /// `options` are handed to pip.
-pub(super) fn ensure(dir: &Path, name: &str, pins: &[&str], options: &[&str]) -> Result<()> {
+pub(crate) fn ensure(dir: &Path, name: &str, pins: &[&str], options: &[&str]) -> Result<()> {
     let venv = dir.join(name);
     let stamp = stamp(&venv, pins);
     if is_current(&venv, &stamp) {
@@ -48,7 +48,7 @@ fn install(venv: &Path, pins: &[&str], options: &[&str]) -> Result<()> {
         fs::remove_dir_all(venv).with_context(|| format!("cannot remove {}", venv.display()))?;
     }
     process::run(Command::new(system_python).args(["-m", "venv"]).arg(venv))?;
-    process::run(
+    process::run_quietly(
         Command::new(venv.join("bin").join("python"))
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
             .args(options)

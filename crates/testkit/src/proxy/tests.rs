@@ -54,6 +54,39 @@ async fn requests_are_counted_by_operation() {
 }
 
 #[tokio::test]
+async fn a_metered_proxy_counts_units_also_of_failed_conditions() {
+    let (engine, _, _, table) = set_up().await;
+    let proxy = Proxy::start_metered(engine.endpoint_url()).await;
+    let client = client::dynamodb(&proxy.endpoint_url());
+    add_one(&client, &table).await.unwrap();
+    assert_eq!(proxy.take_units(), Units { read: 0.0, write: 1.0 });
+    let key = ["PK", "SK"].map(|name| (name.to_owned(), AttributeValue::S("x".into())));
+    let put = client.put_item().table_name(&table).set_item(Some(key.clone().into()));
+    let put = put.condition_expression("attribute_exists(PK)");
+    put.send().await.unwrap_err();
+    let get = client.get_item().table_name(&table).set_key(Some(key.into()));
+    get.consistent_read(true).send().await.unwrap();
+    assert_eq!(proxy.take_units(), Units { read: 1.0, write: 1.0 });
+    assert_eq!(proxy.take_units(), Units::default());
+    engine.stop().await;
+}
+
+#[tokio::test]
+async fn the_next_write_that_is_done_loses_its_answer() {
+    let (engine, proxy, client, table) = set_up().await;
+    proxy.lose_next_write();
+    let key = ["PK", "SK"].map(|name| (name.to_owned(), AttributeValue::S("x".into())));
+    let put = client.put_item().table_name(&table).set_item(Some(key.into()));
+    let refused = put.condition_expression("attribute_exists(PK)").send().await.unwrap_err();
+    assert!(refused.into_service_error().is_conditional_check_failed_exception());
+    let lost = add_one(&client, &table).await.unwrap_err();
+    assert!(lost.raw_response().is_none(), "{lost:?}");
+    add_one(&client, &table).await.unwrap();
+    assert_eq!(stored(&engine, &table).await, 2);
+    engine.stop().await;
+}
+
+#[tokio::test]
 async fn a_policy_chooses_by_operation_number_and_body() {
     let (engine, proxy, client, table) = set_up().await;
     proxy.inject(|call| {
