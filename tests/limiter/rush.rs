@@ -3,10 +3,14 @@
 //! `SLUICEGATE_TEST_RUNS` sets how often, for a soak.
 
 use std::process::Stdio;
+use std::time::Duration;
 
+use sluicegate::redis::RedisStore;
 use sluicegate_testkit::RedisServer;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::support::bucket;
 
 const PROCESSES: usize = 4;
 const TASKS: u32 = 8;
@@ -66,9 +70,12 @@ async fn exactly_as_many_are_admitted_as_there_are_tokens() {
             refused += counts.1;
         }
         assert_eq!((granted, refused), (40, 4 * TASKS * OPERATIONS - 40), "run {run}");
-        let key = format!("sluicegate:{{{entity}}}#r");
-        let stored = redis::cmd("HMGET").arg(key).arg("tokens").arg("tc").take();
-        assert_eq!(server.send::<(i64, i64)>(&stored).await, (0, 40_000));
+        let store = RedisStore::new(server.url()).unwrap();
+        let stored = store.bucket(&bucket(&entity, "r"), Duration::from_secs(5)).await;
+        let limits = stored.unwrap().unwrap().limits;
+        let left: Vec<_> =
+            limits.values().map(|limit| (limit.tokens.get(), limit.consumed.get())).collect();
+        assert_eq!(left, [(0, 40_000)]);
     }
     println!("{runs} runs: 40 of {} admitted in each", 4 * TASKS * OPERATIONS);
 }
