@@ -26,7 +26,7 @@ fn request(limits: &[Limit], cascade: Cascade) -> Request {
 }
 
 impl RedisStore {
-    /// Whether the script answers as to a usual acquire.
+    /// Tells a reply to a usual acquire from that of the whole script.
     async fn is_usual(&self, request: &Request, id: &RequestId, lost: u32) -> bool {
         let at = (1_769_608_800_000, lost);
         let call = self.taking(&self.sides(request).unwrap(), &request.amounts, id, at);

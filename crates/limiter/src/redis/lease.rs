@@ -26,7 +26,7 @@ use crate::store::{Correction, Part, Request};
 /// What a script is told of answers that were lost.
 const SENT: &str = "sent";
 const GIVEN_UP: &str = "given up";
-/// What a script counts then is what was used.
+/// The script then counts the tokens that were used.
 const USED: &str = "used";
 
 impl Lends for RedisStore {
@@ -223,7 +223,7 @@ impl Order<'_> {
         Ok(())
     }
 
-    /// What it asks of its bucket.
+    /// The amounts that the order asks of its bucket.
     fn ask(&self, side: &Side, at: (i64, u32), named: &Amounts) -> Vec<u8> {
         side.ask(at, named, |limit| {
             let want = self.wanted.get(limit);

@@ -42,7 +42,7 @@ impl Reply {
         Self(values.into_iter())
     }
 
-    /// Whether the script decided it as usual: it is the buckets afterwards, and nothing else.
+    /// True for the reply of `usual.lua`: it holds the buckets afterwards, and nothing else.
     pub(super) fn is_usual(&self) -> bool {
         matches!(self.0.as_slice().first(), Some(Value::BulkString(_)))
     }

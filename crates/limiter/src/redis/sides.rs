@@ -67,7 +67,7 @@ impl Side {
         rules.keys().chain(asked.keys().filter(|limit| !rules.contains_key(*limit)))
     }
 
-    /// What is asked of the bucket: the time, how many answers were lost, how many limits there are,
+    /// The packed argument for the bucket: the time, the number of lost answers, the number of limits,
     /// these amounts of each, and the rules.
     pub(super) fn ask<const WIDTH: usize>(
         &self,
