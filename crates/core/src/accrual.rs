@@ -69,7 +69,7 @@ pub struct Rule {
 }
 
 /// When an amount can be had from a bucket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wait {
     /// At once.
     None,

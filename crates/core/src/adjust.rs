@@ -89,7 +89,7 @@ pub fn adjust(image: Option<&CompositeBucket>, adjust: Adjust<'_>, now: EpochMil
     let plan = if takes && adjust.force == Force::No {
         guarded(image, (&fitting, &amounts), adjust, now)
     } else {
-        unguarded((&fitting, &amounts), adjust.id)
+        unguarded((&fitting, &amounts), adjust.id, &[])
     };
     Adjustment::Write { plan, dropped }
 }
@@ -134,8 +134,9 @@ fn guarded(
         amounts: &debits,
         returned: &refunds,
         counted,
-        floors: false,
+        floors: &take::NOTHING,
         id: Some(adjust.id),
+        fences: &[],
         interval: adjust.interval,
         expires: image.expires_at_s.is_some(),
     };
@@ -147,11 +148,16 @@ fn guarded(
 }
 
 /// Adds, on condition that there is something to add to.
-fn unguarded((amounts, counted): (&Amounts, &Amounts), id: &RequestId) -> WritePlan {
+pub(crate) fn unguarded(
+    (amounts, counted): (&Amounts, &Amounts),
+    id: &RequestId,
+    fences: &[RequestId],
+) -> WritePlan {
+    let ids = || fences.iter().chain([id]).cloned();
     let mut plan = WritePlan {
         path: WritePath::Adjust,
-        changes: vec![Change::Remember(id.clone())],
-        conditions: vec![Condition::Unseen(id.clone())],
+        changes: ids().map(Change::Remember).collect(),
+        conditions: ids().map(Condition::Unseen).collect(),
     };
     for (limit, amount) in amounts {
         plan.conditions.push(has_room(limit, *amount));

@@ -4,7 +4,7 @@ use crate::{Bucket, Condition, EpochMillis, LimitName, Millitokens};
 
 /// How long a claim serves the writers behind it, in milliseconds: a bucket that somebody refilled
 /// this recently is consumed from without another claim. DESIGN's `Q`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimInterval(pub u32);
 
 impl Default for ClaimInterval {

@@ -24,7 +24,7 @@ pub const LIMITS_MAX: usize = 40;
 pub type Rules = BTreeMap<LimitName, Rule>;
 
 /// The limits stored in the table for one bucket, all levels taken together.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct StoredRules {
     /// The limits, each from the narrowest level that names it.
     pub rules: Rules,
@@ -84,7 +84,7 @@ impl StoredRules {
 }
 
 /// What the limits of a bucket should be.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Configuration {
     /// Limits that came with the request.
     pub explicit: Rules,

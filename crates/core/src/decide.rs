@@ -94,10 +94,54 @@ pub(crate) fn decide_settling(
 ) -> Decision {
     let returned = settlement.map_or(&NOTHING, |settlement| &settlement.returned);
     let counted = settlement.map_or(acquire.amounts, |settlement| &settlement.counted);
-    let Some(image) = image else { return create(acquire, counted, now) };
-    if image.request_ids.contains(acquire.id) {
+    if image.is_some_and(|image| image.request_ids.contains(acquire.id)) {
         return Decision::Landed;
     }
+    match assess(image, acquire, returned, now) {
+        Assessment::Covered => {}
+        Assessment::Short(standings) => return Decision::Short(standings),
+        Assessment::Repair(plan) => return Decision::Repair(plan),
+        Assessment::Unknown(limit) => return Decision::Unknown(limit),
+        Assessment::Full(limit) => return Decision::Full(limit),
+    }
+    let Acquire { bucket, amounts, configuration, id, .. } = acquire;
+    let Some(image) = image else {
+        return Decision::Write(new_item(bucket, (amounts, counted), configuration, id, now));
+    };
+    let take = Take {
+        amounts,
+        returned,
+        counted,
+        floors: amounts,
+        id: Some(id),
+        ..Take::nothing(acquire)
+    };
+    Decision::Write(take_from(image, acquire, &take, now))
+}
+
+/// How an item stands to what is asked of it.
+pub(crate) enum Assessment {
+    /// Every balance covers it.
+    Covered,
+    /// At least one of these has a wait.
+    Short(Vec<Standing>),
+    /// Write this and look again.
+    Repair(WritePlan),
+    /// Neither the configuration nor the item knows this limit.
+    Unknown(LimitName),
+    /// The item lacks this limit and has no room for another.
+    Full(LimitName),
+}
+
+/// Looks whether an item covers what is asked, once some tokens are returned; `None`: there is no
+/// item.
+pub(crate) fn assess(
+    image: Option<&CompositeBucket>,
+    acquire: Acquire<'_>,
+    returned: &Amounts,
+    now: EpochMillis,
+) -> Assessment {
+    let Some(image) = image else { return assess_new(acquire) };
     let mut differences = acquire.configuration.compare(image);
     differences.fit(image, acquire.amounts);
     if differences.is_crowded(image) {
@@ -108,31 +152,48 @@ pub(crate) fn decide_settling(
     for (limit, amount) in acquire.amounts {
         match view.standing(limit, *amount, returned) {
             Some(standing) => standings.push(standing),
-            None => return Decision::Unknown(limit.clone()),
+            None => return Assessment::Unknown(limit.clone()),
         }
     }
-    let ahead = is_clock_ahead(image, now);
-    if standings.iter().any(|standing| standing.wait != Wait::None) {
-        let never = standings.iter().any(|standing| standing.wait == Wait::ExceedsBurst);
-        return match ahead && !never {
-            true => Decision::Repair(normal(&view, &Take::nothing(acquire))),
-            false => Decision::Short(standings),
-        };
+    if standings.iter().all(|standing| standing.wait == Wait::None) {
+        return Assessment::Covered;
     }
-    let take = Take {
-        amounts: acquire.amounts,
-        returned,
-        counted,
-        floors: true,
-        id: Some(acquire.id),
-        ..Take::nothing(acquire)
-    };
+    let never = standings.iter().any(|standing| standing.wait == Wait::ExceedsBurst);
+    match is_clock_ahead(image, now) && !never {
+        true => Assessment::Repair(normal(&view, &Take::nothing(acquire))),
+        false => Assessment::Short(standings),
+    }
+}
+
+fn assess_new(acquire: Acquire<'_>) -> Assessment {
+    let rules = acquire.configuration.rules();
+    if let Some(limit) = acquire.amounts.keys().find(|limit| !rules.contains_key(*limit)) {
+        return Assessment::Unknown(limit.clone());
+    }
+    let standings: Vec<_> =
+        acquire.amounts.iter().map(|(limit, asked)| full(limit, rules[limit], *asked)).collect();
+    if standings.iter().any(|standing| standing.wait != Wait::None) {
+        return Assessment::Short(standings);
+    }
+    Assessment::Covered
+}
+
+/// Takes from an item what it covers, without a claim where somebody else claimed a moment ago.
+pub(crate) fn take_from(
+    image: &CompositeBucket,
+    acquire: Acquire<'_>,
+    take: &Take<'_>,
+    now: EpochMillis,
+) -> WritePlan {
+    let mut differences = acquire.configuration.compare(image);
+    differences.fit(image, acquire.amounts);
+    let view = View { image, differences: &differences, now };
     let mut asked = acquire.amounts.keys().filter_map(|limit| image.limits.get(limit));
     let claims_early = acquire.presume == Presume::ClaimDue
         && asked.all(|bucket| leaves_room(bucket, image, acquire.interval, now));
-    let may_retry = differences.is_empty() && !ahead && !claims_early;
-    let retry = if may_retry { retry(&view, &take, acquire.presume) } else { None };
-    Decision::Write(retry.unwrap_or_else(|| normal(&view, &take)))
+    let may_retry = differences.is_empty() && !is_clock_ahead(image, now) && !claims_early;
+    let retry = if may_retry { retry(&view, take, acquire.presume) } else { None };
+    retry.unwrap_or_else(|| normal(&view, take))
 }
 
 /// Brings an item to the configuration for a request that is refused: it claims refill and takes
@@ -176,29 +237,15 @@ fn make_room(
     acquire: Acquire<'_>,
     mut differences: Differences,
     now: EpochMillis,
-) -> Decision {
+) -> Assessment {
     let missing = std::mem::take(&mut differences.missing);
     match missing.into_keys().next() {
-        Some(limit) if differences.removed.is_empty() => Decision::Full(limit),
+        Some(limit) if differences.removed.is_empty() => Assessment::Full(limit),
         _ => {
             let view = View { image, differences: &differences, now };
-            Decision::Repair(normal(&view, &Take::nothing(acquire)))
+            Assessment::Repair(normal(&view, &Take::nothing(acquire)))
         }
     }
-}
-
-fn create(acquire: Acquire<'_>, counted: &Amounts, now: EpochMillis) -> Decision {
-    let rules = acquire.configuration.rules();
-    if let Some(limit) = acquire.amounts.keys().find(|limit| !rules.contains_key(*limit)) {
-        return Decision::Unknown(limit.clone());
-    }
-    let standings: Vec<_> =
-        acquire.amounts.iter().map(|(limit, asked)| full(limit, rules[limit], *asked)).collect();
-    if standings.iter().any(|standing| standing.wait != Wait::None) {
-        return Decision::Short(standings);
-    }
-    let Acquire { bucket, amounts, configuration, id, .. } = acquire;
-    Decision::Write(new_item(bucket, (amounts, counted), configuration, id, now))
 }
 
 /// Puts a full bucket less what is taken at once; a refund leaves it full.

@@ -44,6 +44,7 @@ mod names;
 mod plan;
 mod quantity;
 mod quarantined;
+mod queue;
 mod record;
 mod request;
 mod sequence;
@@ -73,6 +74,10 @@ pub use names::{EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange};
 pub use quarantined::{QuarantineEntry, QuarantineState};
+pub use queue::{
+    Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, Left, Outcome, Policy,
+    Purpose, QueuedRequest, Write, WriteQueue,
+};
 pub use record::{EventName, Image, StreamRecord};
 pub use request::{Amounts, BucketId, RequestId};
 pub use sequence::{BadSequenceNumber, BadStreamArn, SequenceNumber, StreamLabel};

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// How one limit stands to what is asked of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Standing {
     /// The limit.
     pub limit: LimitName,

@@ -18,10 +18,13 @@ pub(crate) struct Take<'a> {
     pub(crate) returned: &'a Amounts,
     /// What the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// Whether the balances must cover the amounts.
-    pub(crate) floors: bool,
+    /// What the balances must cover: all of the amounts, or the part of them that may be refused.
+    pub(crate) floors: &'a Amounts,
     /// `None`: a claim on behalf of nobody, which its lock alone keeps from happening twice.
     pub(crate) id: Option<&'a RequestId>,
+    /// Writes that may still arrive although their answers were lost: this write requires that they
+    /// did not, and keeps them from it.
+    pub(crate) fences: &'a [RequestId],
     pub(crate) interval: ClaimInterval,
     pub(crate) expires: bool,
 }
@@ -35,8 +38,9 @@ impl<'a> Take<'a> {
             amounts: &NOTHING,
             returned: &NOTHING,
             counted: &NOTHING,
-            floors: false,
+            floors: &NOTHING,
             id: None,
+            fences: &[],
             interval: acquire.interval,
             expires: !acquire.configuration.is_personal(),
         }
@@ -44,10 +48,11 @@ impl<'a> Take<'a> {
 
     /// A plan that happens once under its id, and nothing else yet.
     fn plan(&self, path: WritePath) -> WritePlan {
+        let ids = || self.fences.iter().chain(self.id).cloned();
         WritePlan {
             path,
-            changes: self.id.cloned().map(Change::Remember).into_iter().collect(),
-            conditions: self.id.cloned().map(Condition::Unseen).into_iter().collect(),
+            changes: ids().map(Change::Remember).collect(),
+            conditions: ids().map(Condition::Unseen).collect(),
         }
     }
 
@@ -71,6 +76,7 @@ pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Optio
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     for limit in take.limits() {
         let [amount, returned, counted] = take.of(limit);
+        let floor = self::amount(take.floors, limit);
         let bucket = image.limits.get(limit)?;
         if amount.max(returned) > Millitokens::ZERO {
             // Full meanwhile: what accrued since the claim would be granted twice, by this write
@@ -78,14 +84,14 @@ pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Optio
             let unclaimed = bucket.rule.refill().gap(since, view.now);
             let room = i128::from(bucket.rule.burst().get()) - unclaimed;
             let ceiling = milli(room - i128::from(returned.get()));
-            if take.floors && room < i128::from(amount.get()) {
+            if floor > Millitokens::ZERO && room < i128::from(floor.get()) {
                 // No balance is both enough and low enough.
                 return None;
             }
             plan.conditions.push(Condition::AtMost(limit.clone(), ceiling));
         }
-        if take.floors && amount > Millitokens::ZERO {
-            let floor = amount.get() - returned.get();
+        if floor > Millitokens::ZERO {
+            let floor = floor.get() - returned.get();
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }
         plan.changes.push(taken(limit, returned.get(), amount, counted));
@@ -118,11 +124,14 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
         let claim = Claim::of(limit, bucket, cap, amount, gain, take.interval);
         let tokens =
             i128::from(bucket.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
-        if take.floors && amount > Millitokens::ZERO {
+        let floor = self::amount(take.floors, limit);
+        if floor > Millitokens::ZERO {
             // The lock is not enough: Retry and Adjust change the balance and leave the timestamp.
-            let floor = amount.get().saturating_sub(claim.tokens);
+            let floor = floor.get().saturating_sub(claim.tokens);
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
-        } else if !matches!(claim.condition, Condition::Exactly(..)) {
+        }
+        let is_covered = floor > Millitokens::ZERO && floor >= amount;
+        if !is_covered && !matches!(claim.condition, Condition::Exactly(..)) {
             let moved = tokens - i128::from(bucket.tokens.get());
             let least = milli(expiry::least_covered(rule, tokens) - moved);
             covered.push(Condition::AtLeast(limit.clone(), least));

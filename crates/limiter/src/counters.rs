@@ -7,6 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    pub(crate) fn add(&self, number: u32) {
+        self.0.fetch_add(number.into(), Ordering::Relaxed);
+    }
+
     pub(crate) fn increment(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

@@ -10,10 +10,11 @@ mod protocol;
 mod scenarios;
 mod versions;
 
+use protocol::Protocol;
 use protocol::invariants;
-use scenarios::{SCENARIOS, scenario};
+use scenarios::{SCENARIOS, mistaken, scenario};
 use stateright::{Checker as _, HasDiscoveries, Model as _};
-use support::{CONTROLS, Control, IMPLIED};
+use support::{CONTROLS, Control, IMPLIED, Mistake};
 
 #[test]
 fn scenarios_keep_every_invariant() {
@@ -31,13 +32,14 @@ fn scenarios_keep_every_invariant() {
 
 /// The shortest schedule that breaks an invariant once a condition is left out.
 fn counterexample(name: &str, control: Control) -> Option<(&'static str, usize)> {
+    broken(scenario(name, Some(control)))
+}
+
+/// The shortest schedule that breaks an invariant.
+fn broken(protocol: Protocol) -> Option<(&'static str, usize)> {
     let names = invariants().map(|(name, _)| name).into_iter().collect();
-    let checker = scenario(name, Some(control))
-        .checker()
-        .threads(2)
-        .finish_when(HasDiscoveries::AnyOf(names))
-        .spawn_bfs()
-        .join();
+    let checker =
+        protocol.checker().threads(2).finish_when(HasDiscoveries::AnyOf(names)).spawn_bfs().join();
     let mut discoveries = checker.discoveries();
     invariants().into_iter().find_map(|(invariant, _)| {
         discoveries.remove(invariant).map(|path| (invariant, path.into_actions().len()))
@@ -59,5 +61,19 @@ fn without_a_condition_some_interleaving_breaks_an_invariant() {
 fn what_others_imply_breaks_nothing() {
     for control in IMPLIED {
         assert_eq!(counterexample(control.scenario, *control), None, "without {}", control.name);
+    }
+}
+
+#[test]
+fn a_driver_that_is_mistaken_breaks_an_invariant() {
+    for (mistake, scenario) in [
+        (Mistake::ForgetsWhoLeft, "combined, late writes"),
+        (Mistake::ResolvesOneAlone, "combined, lost replies"),
+        (Mistake::InventsImages, "combined, late writes"),
+    ] {
+        let Some((invariant, steps)) = broken(mistaken(scenario, mistake)) else {
+            panic!("{mistake:?} breaks nothing in \"{scenario}\"");
+        };
+        println!("{mistake:?}: not \"{invariant}\" after {steps} steps of \"{scenario}\"");
     }
 }

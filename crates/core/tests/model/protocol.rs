@@ -1,23 +1,25 @@
 //! The protocol as a state machine: what may happen next, in every order.
 
-use sluicegate_core::{Amounts, Presume};
+use sluicegate_core::Amounts;
 use stateright::{Model, Property};
 
-use super::support::{Call, Purpose, Reply, Scenario, System, Violation, request_id};
+use super::support::{Purpose, Reply, Request, Scenario, System, Violation, request_id};
 
 /// One scenario and its bounds.
 #[derive(Debug, Clone)]
 pub(crate) struct Protocol {
     pub(crate) scenario: Scenario,
     pub(crate) start: System,
-    /// What each writer asks for, in this order.
+    /// What each caller asks for, in this order.
     pub(crate) scripts: Vec<Vec<(Purpose, Amounts)>>,
     /// How far the clock goes at each tick, in milliseconds.
     pub(crate) ticks: Vec<i64>,
     /// How many replies may be lost, writes be late and writes be throttled.
     pub(crate) faults: Faults,
-    /// What a decision may take for granted.
-    pub(crate) presumes: Vec<Presume>,
+    /// Whether a queue may believe that other processes claim all the time.
+    pub(crate) is_claimed: Vec<bool>,
+    /// Whether callers may leave while their requests wait.
+    pub(crate) leaves: u8,
     /// Whether the item is deleted once it has expired.
     pub(crate) expires: bool,
 }
@@ -33,17 +35,22 @@ pub(crate) struct Faults {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     system: System,
-    /// How much of its script each writer has started.
+    /// How much of its script each caller has started.
     started: Vec<usize>,
     ticks: usize,
+    leaves: u8,
     faults: Faults,
     broken: Option<Violation>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Action {
-    /// A writer decides, on its next request if it has none.
-    Act(usize, Presume),
+    /// The next request of a caller enters the queue of its process, which does what it says.
+    Enter(usize, bool),
+    /// A caller does not wait any more.
+    Leave(usize),
+    /// A process does what its queue says.
+    Act(usize, bool),
     Land(usize, Reply),
     Late(usize),
     Throttle(usize),
@@ -52,7 +59,7 @@ pub(crate) enum Action {
 }
 
 /// The invariants, by the violation that would break them.
-pub(crate) fn invariants() -> [(&'static str, Violation); 10] {
+pub(crate) fn invariants() -> [(&'static str, Violation); 11] {
     [
         ("never negative on acquire", Violation::Negative),
         ("no over-admission", Violation::OverAdmitted),
@@ -64,6 +71,7 @@ pub(crate) fn invariants() -> [(&'static str, Violation); 10] {
         ("no stump", Violation::Stump),
         ("nothing is forgiven by expiry", Violation::Forgiven),
         ("time does not go back", Violation::WentBack),
+        ("nothing is taken for nobody", Violation::Unreturned),
     ]
 }
 
@@ -84,6 +92,7 @@ impl Model for Protocol {
             system: self.start.clone(),
             started: vec![0; self.scripts.len()],
             ticks: 0,
+            leaves: self.leaves,
             faults: self.faults,
             broken: None,
         }]
@@ -94,12 +103,19 @@ impl Model for Protocol {
             return;
         }
         let system = &state.system;
-        for (writer, script) in self.scripts.iter().enumerate() {
-            let may_start =
-                system.writers[writer].call.is_none() && state.started[writer] < script.len();
-            if system.is_ready(writer) || may_start {
-                actions.extend(self.presumes.iter().map(|p| Action::Act(writer, *p)));
+        for (caller, script) in self.scripts.iter().enumerate() {
+            let waits = system.callers[caller].request.is_some();
+            if !waits && state.started[caller] < script.len() {
+                let is_asking = system.is_asking(system.callers[caller].process);
+                let is_claimed = if is_asking { &[false] } else { self.is_claimed.as_slice() };
+                actions.extend(is_claimed.iter().map(|is| Action::Enter(caller, *is)));
             }
+            if waits && state.leaves > 0 {
+                actions.push(Action::Leave(caller));
+            }
+        }
+        for process in (0..system.processes.len()).filter(|process| system.is_ready(*process)) {
+            actions.extend(self.is_claimed.iter().map(|is| Action::Act(process, *is)));
         }
         for (index, flight) in system.flights.iter().enumerate() {
             actions.push(Action::Land(index, Reply::Delivered));
@@ -132,16 +148,22 @@ impl Model for Protocol {
         let mut state = last.clone();
         let system = &mut state.system;
         let checked = match action {
-            Action::Act(writer, presume) => {
-                if system.writers[writer].call.is_none() {
-                    let step = state.started[writer];
-                    let (purpose, amounts) = self.scripts[writer][step].clone();
-                    let id = request_id(writer, u64::try_from(step).unwrap());
-                    system.writers[writer].call = Some(Call::new(purpose, amounts, id));
-                    state.started[writer] += 1;
-                }
-                system.act(&self.scenario, writer, presume)
+            Action::Enter(caller, is_claimed) => {
+                let step = state.started[caller];
+                let (purpose, amounts) = self.scripts[caller][step].clone();
+                let id = request_id(caller, u64::try_from(step).unwrap());
+                state.started[caller] += 1;
+                let request = Request { purpose, amounts, id };
+                let process = system.callers[caller].process;
+                let entered = system.enter(&self.scenario, caller, request);
+                entered.and_then(|()| system.act(&self.scenario, process, is_claimed))
             }
+            Action::Leave(caller) => {
+                state.leaves -= 1;
+                system.leave(&self.scenario, caller);
+                Ok(())
+            }
+            Action::Act(process, is_claimed) => system.act(&self.scenario, process, is_claimed),
             Action::Land(flight, reply) => {
                 state.faults.lost -= u8::from(reply == Reply::Lost);
                 system.land(&self.scenario, flight, reply)
@@ -163,7 +185,11 @@ impl Model for Protocol {
             }
             Action::Delete => system.table.delete(),
         };
-        state.broken = checked.err();
+        let settled = || match state.system.is_settled() {
+            true => state.system.table.check_settled(),
+            false => Ok(()),
+        };
+        state.broken = checked.and_then(|()| settled()).err();
         // In which order they were sent makes no difference.
         state.system.flights.sort_by(|a, b| (&a.id, a.decided_ms).cmp(&(&b.id, b.decided_ms)));
         Some(state)
@@ -181,10 +207,11 @@ impl Model for Protocol {
             kept!(7),
             kept!(8),
             kept!(9),
+            kept!(10),
             Property::sometimes("everybody gets an answer", |model: &Self, state: &State| {
                 let started = state.started.iter().zip(&model.scripts);
                 started.into_iter().all(|(started, script)| *started == script.len())
-                    && state.system.writers.iter().all(|writer| writer.call.is_none())
+                    && state.system.callers.iter().all(|caller| caller.request.is_none())
             }),
             Property::sometimes("something is granted or corrected", |_, state: &State| {
                 state.system.tally.granted + state.system.tally.corrected > 0

@@ -1,14 +1,14 @@
 //! The scenarios, each with its bounds: small enough to be exhaustive, large enough that every
 //! condition of a write has something to prevent.
 
-use sluicegate_core::{
-    Amounts, Bucket, BucketId, CompositeBucket, Configuration, Presume, Rule, RulesHash,
-};
+use std::sync::Arc;
+
+use sluicegate_core::{Amounts, Bucket, BucketId, CompositeBucket, Configuration, Rule, RulesHash};
 
 use super::protocol::{Faults, Protocol};
 use super::support::{
-    Control, Purpose, Scenario, System, T0, Table, Timing, Writer, at, bucket_id, milli, name,
-    rule, stored,
+    Caller, Control, Mistake, Process, Purpose, Scenario, System, T0, Table, Timing, at, bucket_id,
+    milli, name, rule, stored,
 };
 
 pub(crate) const SCENARIOS: &[&str] = &[
@@ -26,6 +26,8 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "clocks apart",
     "lost replies",
     "late writes",
+    "combined, lost replies",
+    "combined, late writes",
 ];
 
 const INTERVAL_MS: u32 = 20;
@@ -80,7 +82,7 @@ fn item(configuration: &Configuration, balances: &[i64]) -> CompositeBucket {
     }
 }
 
-/// Writers that all know the item and the first configuration, no faults, both presumptions.
+/// Processes of one caller each that all know the item and the first configuration, no faults, claims by others believed in or not.
 fn warm(
     configurations: Vec<Configuration>,
     balances: &[i64],
@@ -89,25 +91,27 @@ fn warm(
 ) -> Protocol {
     let timing = Timing { spread_ms: 0, flight_ms: 5, interval_ms: INTERVAL_MS };
     let item = item(&configurations[0], balances);
-    let writer = Writer { clock_ms: 0, configuration: 0, image: Some(item.clone()), call: None };
-    let writers = vec![writer; scripts.len()];
+    let processes = vec![Process::new(0, Some(Some(item.clone())), timing); scripts.len()];
+    let configurations = configurations.into_iter().map(Arc::new).collect();
     Protocol {
-        scenario: Scenario { timing, configurations, without: None },
-        start: System::new(Table::holding(Some(item), timing), writers),
+        scenario: Scenario { timing, configurations, without: None, mistake: None },
+        start: System::new(Table::holding(Some(item), timing), processes),
         scripts,
         ticks: ticks.to_vec(),
         faults: Faults::default(),
-        presumes: vec![Presume::Unchanged, Presume::ClaimedSince],
+        is_claimed: vec![false, true],
+        leaves: 0,
         expires: false,
     }
 }
 
 /// The same without an item.
 fn cold(mut protocol: Protocol) -> Protocol {
-    for writer in &mut protocol.start.writers {
-        writer.image = None;
+    let timing = protocol.scenario.timing;
+    for process in &mut protocol.start.processes {
+        *process = Process::new(0, Some(None), timing);
     }
-    protocol.start.table = Table::holding(None, protocol.scenario.timing);
+    protocol.start.table = Table::holding(None, timing);
     protocol
 }
 
@@ -170,8 +174,8 @@ fn named(which: &str) -> Protocol {
         "late writes" => {
             let scripts = vec![vec![a1.clone(), correct(&[("a", -700)])], vec![a1.clone(), a1]];
             let faults = Faults { lost: 0, late: 2, throttled: 0 };
-            let presumes = vec![Presume::Unchanged];
-            Protocol { faults, presumes, ..cold(warm(one(), &[], scripts, &[1, 4, 100])) }
+            let is_claimed = vec![false];
+            Protocol { faults, is_claimed, ..cold(warm(one(), &[], scripts, &[1, 4, 100])) }
         }
         "a slower rate" => {
             // Far from full: a claim of the whole gap holds for any balance below the cap.
@@ -195,8 +199,8 @@ fn named(which: &str) -> Protocol {
             let both = take(&[("a", 1_000), ("b", 1_000)]);
             let scripts = vec![vec![both.clone(), a1], vec![both], vec![take(&[("a", 500)])]];
             let mut protocol = warm([one(), vec![added]].concat(), &[2_000], scripts, &[1, 80]);
-            protocol.start.writers[0].configuration = 1;
-            protocol.start.writers[1].configuration = 1;
+            protocol.start.processes[0].configuration = 1;
+            protocol.start.processes[1].configuration = 1;
             protocol
         }
         "a dropped limit" => {
@@ -229,18 +233,42 @@ fn named(which: &str) -> Protocol {
             let scripts = vec![vec![a2.clone(), a1.clone()], vec![a1, a2.clone()], vec![a2]];
             let mut protocol = warm(one(), &[2_000], scripts, &[1, 60, 300]);
             protocol.scenario.timing.spread_ms = 10;
-            protocol.start.writers[0].clock_ms = -5;
-            protocol.start.writers[1].clock_ms = 5;
+            protocol.start.processes[0].clock_ms = -5;
+            protocol.start.processes[1].clock_ms = 5;
             let item = protocol.start.table.item.take();
             protocol.start.table = Table::holding(item, protocol.scenario.timing);
             protocol
         }
+        "combined, lost replies" => combined(Faults { lost: 1, late: 0, throttled: 0 }),
+        "combined, late writes" => combined(Faults { lost: 0, late: 1, throttled: 0 }),
         other => panic!("no scenario is called {other}"),
     }
 }
 
-/// The first writer has the newest configuration.
+/// The first process has the newest configuration.
 fn first_knows_more(mut protocol: Protocol) -> Protocol {
-    protocol.start.writers[0].configuration = 1;
+    protocol.start.processes[0].configuration = 1;
+    protocol
+}
+
+/// Two processes with two callers each, whose requests go in one write; a caller may leave, and the
+/// second process learns of newer limits.
+fn combined(faults: Faults) -> Protocol {
+    let (a1, a2) = (take(&[("a", 1_000)]), take(&[("a", 2_000)]));
+    let newer = stored(2, &[("a", rule(4_000, 20_000, 1_000))], &[]);
+    let scripts = vec![vec![a1.clone()], vec![a2], vec![a1.clone()], vec![a1]];
+    let configurations = [one(), vec![newer]].concat();
+    let mut protocol = warm(configurations, &[3_000], scripts, &[100]);
+    protocol.start.processes.truncate(2);
+    let caller = |process| Caller { process, request: None };
+    protocol.start.callers = [0, 0, 1, 1].map(caller).into();
+    protocol.start.processes[1].configuration = 1;
+    Protocol { faults, leaves: 1, is_claimed: vec![false], ..protocol }
+}
+
+/// A scenario whose driver gets something wrong.
+pub(crate) fn mistaken(which: &str, mistake: Mistake) -> Protocol {
+    let mut protocol = named(which);
+    protocol.scenario.mistake = Some(mistake);
     protocol
 }

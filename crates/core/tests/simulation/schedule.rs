@@ -1,11 +1,13 @@
 //! One schedule: what a seed makes of limits, writers, faults and time.
 
-use sluicegate_core::{Amounts, Bucket, BucketId, CompositeBucket, Configuration, Presume, Rules};
+use std::sync::Arc;
+
+use sluicegate_core::{Amounts, Bucket, BucketId, CompositeBucket, Configuration, Rules};
 
 use super::rng::Rng;
 use super::support::{
-    Call, Control, Purpose, Reply, Scenario, System, T0, Table, Tally, Timing, Violation, Writer,
-    at, bucket_id, milli, name, request_id, rule, stored,
+    Caller, Control, Process, Purpose, Reply, Request, Scenario, System, T0, Table, Tally, Timing,
+    Violation, at, bucket_id, milli, name, request_id, rule, stored,
 };
 
 const SECOND_MS: i64 = 1_000;
@@ -114,18 +116,19 @@ impl Schedule {
         };
         let limits = rng.pick(LIMITS);
         let half = timing.spread_ms / 2;
-        let writers = (0..rng.within(2, 6))
-            .map(|_| Writer {
-                clock_ms: rng.within(-half, half),
-                configuration: 0,
-                image: None,
-                call: None,
-            })
-            .collect();
-        let scenario = Scenario { timing, configurations: configurations(limits), without };
+        let mut processes = Vec::new();
+        let mut callers = Vec::new();
+        for process in 0..rng.within(2, 5) {
+            processes.push(Process::new(rng.within(-half, half), None, timing));
+            let caller = Caller { process: usize::try_from(process).unwrap(), request: None };
+            callers.extend(vec![caller; rng.pick(&[1, 1, 2, 3])]);
+        }
+        let configurations = configurations(limits).into_iter().map(Arc::new).collect();
+        let scenario = Scenario { timing, configurations, without, mistake: None };
         let (changes, forces) = (rng.once_in(2), rng.once_in(6));
         let item = rng.once_in(3).then(|| foreign_item(&mut rng, limits));
-        let system = System::new(Table::holding(item, timing), writers);
+        let mut system = System::new(Table::holding(item, timing), processes);
+        system.callers = callers;
         Self { rng, scenario, system, limits, published: 1, changes, forces, calls: 0 }
     }
 
@@ -133,8 +136,8 @@ impl Schedule {
         match self.rng.below(14) {
             0..=2 => self.pass_time()?,
             3..=6 => {
-                let writer = self.rng.below(self.system.writers.len());
-                self.advance_writer(writer)?;
+                let caller = self.rng.below(self.system.callers.len());
+                self.advance_caller(caller)?;
             }
             7..=10 if !self.system.flights.is_empty() => {
                 let flight = self.rng.below(self.system.flights.len());
@@ -161,25 +164,26 @@ impl Schedule {
         self.system.pass(&self.scenario, millis)
     }
 
-    fn advance_writer(&mut self, writer: usize) -> Result<(), Violation> {
-        if self.system.is_waiting(writer) {
-            let flights = &self.system.flights;
-            let flight = flights.iter().position(|f| f.waiting == Some(writer)).unwrap();
-            return self.resolve(flight);
+    fn advance_caller(&mut self, caller: usize) -> Result<(), Violation> {
+        let process = self.system.callers[caller].process;
+        if self.system.callers[caller].request.is_none() {
+            let request = self.new_request(caller);
+            self.system.enter(&self.scenario, caller, request)?;
+        } else if self.rng.once_in(12) {
+            self.system.leave(&self.scenario, caller);
         }
-        if self.system.writers[writer].call.is_none() {
-            let call = self.new_call(writer);
-            self.system.writers[writer].call = Some(call);
-        } else {
-            self.lose_patience(writer);
+        let flights = &self.system.flights;
+        if let Some(flight) = flights.iter().position(|f| f.waiting == Some(process)) {
+            // Now and then more requests arrive first.
+            return if self.rng.once_in(2) { Ok(()) } else { self.resolve(flight) };
         }
-        let presume = self.rng.pick(&[Presume::Unchanged, Presume::ClaimedSince]);
-        self.system.act(&self.scenario, writer, presume)
+        let is_claimed = self.rng.once_in(2);
+        self.system.act(&self.scenario, process, is_claimed)
     }
 
-    fn new_call(&mut self, writer: usize) -> Call {
+    fn new_request(&mut self, caller: usize) -> Request {
         self.calls += 1;
-        let id = request_id(writer, self.calls);
+        let id = request_id(caller, self.calls);
         let corrects = self.rng.once_in(4);
         let mut amounts = Amounts::new();
         for _ in 0..self.rng.pick(&[1, 1, 2, 3]) {
@@ -192,18 +196,12 @@ impl Schedule {
             let sign = if corrects && self.rng.once_in(2) { -1 } else { 1 };
             amounts.insert(name(limit), milli(sign * amount));
         }
-        let purpose = if corrects { Purpose::Adjust } else { Purpose::Acquire };
-        Call::new(purpose, amounts, id)
-    }
-
-    /// Bounded attempts: a correction resorts to force, an acquire gives up.
-    fn lose_patience(&mut self, writer: usize) {
-        let Some(call) = &mut self.system.writers[writer].call else { return };
-        match call.purpose {
-            Purpose::Adjust if self.forces && call.attempts > 3 => call.purpose = Purpose::Forced,
-            Purpose::Acquire if call.attempts > 8 => self.system.writers[writer].call = None,
-            _ => {}
-        }
+        let purpose = match corrects {
+            true if self.forces && self.rng.once_in(3) => Purpose::Forced,
+            true => Purpose::Adjust,
+            false => Purpose::Acquire,
+        };
+        Request { purpose, amounts, id }
     }
 
     fn resolve(&mut self, flight: usize) -> Result<(), Violation> {
@@ -216,33 +214,54 @@ impl Schedule {
         Ok(())
     }
 
-    /// Somebody stores other limits, or a writer hears of them.
+    /// Somebody stores other limits, or a process hears of them.
     fn change_configuration(&mut self) {
         let last = self.scenario.configurations.len() - 1;
         if self.rng.once_in(3) {
             self.published = (self.published + 1).min(last);
         }
-        let writer = self.rng.below(self.system.writers.len());
+        let process = self.rng.below(self.system.processes.len());
         let explicit = self.rng.once_in(6);
-        self.system.writers[writer].configuration =
+        self.system.processes[process].configuration =
             if explicit { last } else { self.rng.below(self.published) };
     }
 
-    /// Everybody finishes.
+    /// Everybody finishes, and every process writes once more if it has something to give back.
     fn settle(&mut self) -> Result<(), Violation> {
         for _ in 0..100 {
-            for writer in 0..self.system.writers.len() {
-                if self.system.is_ready(writer) {
-                    self.system.act(&self.scenario, writer, Presume::Unchanged)?;
+            for process in 0..self.system.processes.len() {
+                if self.system.is_ready(process) {
+                    self.system.act(&self.scenario, process, false)?;
                 }
             }
             if self.system.flights.is_empty() {
-                return Ok(());
+                if self.system.is_settled() {
+                    return self.system.table.check_settled();
+                }
+                if !self.write_once_more()? {
+                    break;
+                }
+                continue;
             }
             self.system.land(&self.scenario, 0, Reply::Delivered)?;
         }
-        self.system.forget_calls();
+        self.system.forget_calls(self.scenario.timing);
         Ok(())
+    }
+
+    /// A caller of every process that is not settled asks for the least there is.
+    fn write_once_more(&mut self) -> Result<bool, Violation> {
+        let Some(caller) = (0..self.system.callers.len()).find(|caller| {
+            self.system.callers[*caller].request.is_none() && !self.system.is_settled_of(*caller)
+        }) else {
+            return Ok(false);
+        };
+        self.calls += 1;
+        let id = request_id(caller, self.calls);
+        let amounts = Amounts::from([(name(self.limits[0].0), milli(1))]);
+        let request = Request { purpose: Purpose::Adjust, amounts, id };
+        self.system.enter(&self.scenario, caller, request)?;
+        Ok(true)
     }
 
     /// Nobody comes until DynamoDB deletes the item.

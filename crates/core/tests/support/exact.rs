@@ -24,6 +24,8 @@ pub(crate) enum Violation {
     Stump,
     /// The item expired before it was full.
     Forgiven,
+    /// Tokens were taken for a request that nobody holds, and not given back.
+    Unreturned,
     /// The refill timestamp went back although it was not ahead of every clock.
     WentBack,
 }
@@ -170,13 +172,15 @@ impl Exact {
         Ok(())
     }
 
-    /// Whether it certainly covers an amount.
+    /// Whether it certainly covers an amount. What has accrued since a claim of a moment ago does not
+    /// count for a request that lost to it.
     pub(crate) fn covers(&self, amount: i64) -> bool {
-        self.tokens >= i128::from(amount) + self.slack + self.withheld
+        self.tokens >= i128::from(amount) + self.slack + 2 * self.withheld
     }
 
     /// Whether it may pass for full.
     pub(crate) fn is_full(&self) -> bool {
-        self.tokens + self.slack + self.withheld >= i128::from(self.rule.burst().get())
+        let most = self.tokens + self.slack + self.withheld + self.excused;
+        most >= i128::from(self.rule.burst().get())
     }
 }

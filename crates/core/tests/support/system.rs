@@ -1,33 +1,95 @@
-//! The table, its writers and the writes on their way: every step that a schedule is made of.
+//! The table, the processes with their queues and the writes in flight: every step that a schedule is
+//! made of.
 
-use sluicegate_core::{ClaimInterval, CompositeBucket, Configuration, Presume, RequestId, extend};
+use std::sync::Arc;
 
-use super::call::{Call, Flight, Move, Terms};
+use sluicegate_core::{
+    Action, Amounts, Answer, BucketDemand, Change, ClaimInterval, CompositeBucket, Configuration,
+    ContentionEstimate, Known, Left, Outcome, Policy, QueuedRequest, RequestId, Write, WritePath,
+    WritePlan, WriteQueue,
+};
+
 use super::control::Control;
 use super::exact::{Timing, Violation};
-use super::fixtures::at;
+use super::fixtures::{T0, at, bucket_id};
 use super::table::Table;
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Purpose {
+    /// Takes, or is refused.
+    Acquire,
+    /// Corrects, under guards.
+    Adjust,
+    /// Corrects, as a last resort.
+    Forced,
+    /// Takes nothing: brings back a timestamp that is ahead, or limits to an item.
+    Repair,
+}
 
 /// What does not change during a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     pub(crate) timing: Timing,
-    /// What writers may take for the configuration.
-    pub(crate) configurations: Vec<Configuration>,
+    /// What processes may take for the configuration.
+    pub(crate) configurations: Vec<Arc<Configuration>>,
     /// Conditions to leave out.
     pub(crate) without: Option<Control>,
+    /// What the driver of a queue gets wrong.
+    pub(crate) mistake: Option<Mistake>,
+}
+
+/// What a driver can get wrong: each is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    /// It does not tell the queue of a caller that leaves: its share is not given back.
+    ForgetsWhoLeft,
+    /// After a lost answer it decides one of the requests anew, by itself.
+    ResolvesOneAlone,
+    /// It passes off the image that a write is expected to leave as one that the table returned.
+    InventsImages,
 }
 
 /// One process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) struct Writer {
+pub(crate) struct Process {
     /// Added to the true time.
     pub(crate) clock_ms: i64,
     /// Which of the configurations it knows.
     pub(crate) configuration: usize,
-    /// The newest image that it has seen; `None`: no item.
-    pub(crate) image: Option<CompositeBucket>,
-    pub(crate) call: Option<Call>,
+    queue: WriteQueue<usize>,
+    ids: u64,
+    /// A write whose answer was lost, and its requests: it may be sent again.
+    lost: Option<(RequestId, Vec<Request>)>,
+}
+
+/// One task of a process.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Caller {
+    pub(crate) process: usize,
+    pub(crate) request: Option<Request>,
+}
+
+/// A request that waits.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Request {
+    pub(crate) purpose: Purpose,
+    pub(crate) amounts: Amounts,
+    pub(crate) id: RequestId,
+}
+
+/// A write in flight.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Flight {
+    /// What decides which of its conditions matter.
+    pub(crate) purpose: Purpose,
+    pub(crate) id: RequestId,
+    /// The requests that it carries, but for what it gives back.
+    pub(crate) requests: Vec<Request>,
+    pub(crate) plan: WritePlan,
+    pub(crate) decided_ms: i64,
+    /// Which process waits for the reply; `None`: none any more.
+    pub(crate) waiting: Option<usize>,
 }
 
 /// What becomes of the reply to a write.
@@ -43,150 +105,298 @@ pub(crate) struct Tally {
     pub(crate) granted: u32,
     pub(crate) refused: u32,
     pub(crate) corrected: u32,
+    /// Writes that carried more than one request.
+    pub(crate) combined: u32,
 }
 
 /// Everything at one instant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct System {
     pub(crate) table: Table,
-    pub(crate) writers: Vec<Writer>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) callers: Vec<Caller>,
     pub(crate) flights: Vec<Flight>,
     pub(crate) tally: Tally,
 }
 
 type Checked = Result<(), Violation>;
 
-impl System {
-    pub(crate) fn new(table: Table, writers: Vec<Writer>) -> Self {
-        Self { table, writers, flights: Vec::new(), tally: Tally::default() }
-    }
-
-    /// Whether a writer has a call and waits for nothing.
-    pub(crate) fn is_ready(&self, writer: usize) -> bool {
-        self.writers[writer].call.is_some() && !self.is_waiting(writer)
-    }
-
-    pub(crate) fn is_waiting(&self, writer: usize) -> bool {
-        self.flights.iter().any(|flight| flight.waiting == Some(writer))
-    }
-
-    /// A writer decides and acts on it, as far as it gets without the table's answer to a write.
-    pub(crate) fn act(&mut self, scenario: &Scenario, index: usize, presume: Presume) -> Checked {
-        if let Some(call) = &mut self.writers[index].call {
-            // It may have been a while.
-            call.fresh = false;
+impl Process {
+    /// A process that believes this of the item, whatever the table says.
+    pub(crate) fn new(
+        clock_ms: i64,
+        image: Option<Option<CompositeBucket>>,
+        timing: Timing,
+    ) -> Self {
+        let interval = ClaimInterval(timing.interval_ms);
+        let policy = Policy { interval, deny_cache_ms: 0, is_transactional: false };
+        let mut queue = WriteQueue::new([bucket_id()], policy);
+        if let Some(image) = image {
+            let (image, as_of) = (image.map(Arc::new), at(T0));
+            queue.learn(0, &Known { image, as_of, is_authoritative: false });
         }
-        self.proceed(scenario, index, presume)
+        Self { clock_ms, configuration: 0, queue, ids: 0, lost: None }
+    }
+}
+
+impl System {
+    /// Processes with one caller each.
+    pub(crate) fn new(table: Table, processes: Vec<Process>) -> Self {
+        let caller = |process| Caller { process, request: None };
+        let callers = (0..processes.len()).map(caller).collect();
+        let (flights, tally) = (Vec::new(), Tally::default());
+        Self { table, processes, callers, flights, tally }
     }
 
-    fn proceed(&mut self, scenario: &Scenario, index: usize, presume: Presume) -> Checked {
+    /// Whether a process has something to do and waits for no answer.
+    pub(crate) fn is_ready(&self, process: usize) -> bool {
+        let queue = &self.processes[process].queue;
+        !queue.is_idle() && !queue.is_asking()
+    }
+
+    /// Whether a process waits for an answer.
+    pub(crate) fn is_asking(&self, process: usize) -> bool {
+        self.processes[process].queue.is_asking()
+    }
+
+    /// A request enters the queue of its process.
+    pub(crate) fn enter(
+        &mut self,
+        scenario: &Scenario,
+        caller: usize,
+        request: Request,
+    ) -> Checked {
+        let index = self.callers[caller].process;
+        let process = &mut self.processes[index];
+        let now = at(self.table.now_ms + process.clock_ms);
+        let purpose = match request.purpose {
+            Purpose::Acquire | Purpose::Repair => sluicegate_core::Purpose::Acquire,
+            Purpose::Adjust | Purpose::Forced => sluicegate_core::Purpose::Correct,
+        };
+        let (id, amounts) = (request.id.clone(), request.amounts.clone());
+        let configuration = scenario.configurations[process.configuration].clone();
+        let buckets = vec![BucketDemand { amounts, configuration }];
+        let entering = QueuedRequest { id, purpose, buckets, began: now, may_update: false };
+        process.queue.enter(entering, caller, now);
+        if request.purpose == Purpose::Forced {
+            process.queue.force(&request.id);
+        }
+        self.callers[caller].request = Some(request);
+        self.resolve(index)
+    }
+
+    /// A caller stops waiting.
+    pub(crate) fn leave(&mut self, scenario: &Scenario, caller: usize) {
+        let Some(request) = self.callers[caller].request.take() else { return };
+        if scenario.mistake == Some(Mistake::ForgetsWhoLeft) {
+            return;
+        }
+        let index = self.callers[caller].process;
+        let queue = &mut self.processes[index].queue;
+        let (left, _) = queue.leave(&request.id);
+        if let Left::Done(_) = left {
+            self.table.held(&request);
+        }
+        let is_abandoned = queue.is_idle() && queue.is_asking();
+        let flight = self.flights.iter().position(|flight| flight.waiting == Some(index));
+        if let (true, Some(flight)) = (is_abandoned, flight) {
+            self.time_out(flight);
+        }
+    }
+
+    /// A process does what its queue says, as far as it gets without the answer to a write.
+    pub(crate) fn act(&mut self, scenario: &Scenario, index: usize, is_claimed: bool) -> Checked {
+        let result = self.proceed(scenario, index, is_claimed);
+        *self.processes[index].queue.contention(0) = ContentionEstimate::QUIET;
+        result
+    }
+
+    fn proceed(&mut self, scenario: &Scenario, index: usize, is_claimed: bool) -> Checked {
+        let estimate =
+            if is_claimed { ContentionEstimate::CLAIMED } else { ContentionEstimate::QUIET };
+        if !self.is_asking(index) {
+            *self.processes[index].queue.contention(0) = estimate;
+        }
         loop {
-            let writer = &mut self.writers[index];
-            let now = at(self.table.now_ms + writer.clock_ms);
-            let terms = Terms {
-                configuration: &scenario.configurations[writer.configuration],
-                interval: ClaimInterval(scenario.timing.interval_ms),
-                presume,
-                now,
+            self.resolve(index)?;
+            let process = &mut self.processes[index];
+            if process.queue.is_asking() {
+                return Ok(());
+            }
+            let now = at(self.table.now_ms + process.clock_ms);
+            let ids = &mut process.ids;
+            let mut new_id = || {
+                *ids += 1;
+                request_id(1_000 + index, *ids)
             };
-            let Some(call) = &mut writer.call else { return Ok(()) };
-            match call.next(writer.image.as_ref(), terms) {
-                Move::Look => {
-                    call.fresh = true;
-                    writer.image.clone_from(&self.table.item);
+            let action = process.queue.next(now, &mut new_id);
+            match action {
+                Action::Idle => return self.resolve(index),
+                Action::Pause { .. } => {}
+                Action::Read(_) => {
+                    let image = self.table.item.clone().map(Arc::new);
+                    process.queue.answered(Answer::Read(vec![image]), now);
                 }
-                Move::Send(purpose, amounts, mut plan) => {
-                    if let Some(control) = scenario.without {
-                        plan.conditions.retain(|c| !(control.drops)(purpose, plan.path, c));
-                    }
-                    call.attempts = call.attempts.saturating_add(1);
-                    let (id, decided_ms, waiting) =
-                        (call.id.clone(), self.table.now_ms, Some(index));
-                    let flight = Flight { purpose, id, amounts, plan, decided_ms, waiting };
-                    self.flights.push(flight);
-                    return Ok(());
-                }
-                Move::Landed => {
-                    self.table.confirm(&call.id)?;
-                    return self.done(index);
-                }
-                Move::Refuse(standings) => {
-                    self.table.refuse(&standings)?;
-                    self.tally.refused += 1;
-                    writer.call = None;
-                    return Ok(());
-                }
-                Move::Drop => {
-                    writer.call = None;
-                    self.extend(index);
-                    return Ok(());
-                }
+                Action::Write(write) => self.send(scenario, index, write),
             }
         }
     }
 
-    /// A call took effect, as the writer's image shows.
-    fn done(&mut self, index: usize) -> Checked {
-        self.extend(index);
-        match self.writers[index].call.take().map(|call| call.purpose) {
-            Some(super::Purpose::Acquire) => self.tally.granted += 1,
-            _ => self.tally.corrected += 1,
+    fn send(&mut self, scenario: &Scenario, index: usize, write: Arc<Write>) {
+        let (_, plan) = write.plans[0].clone();
+        if matches!(plan.changes.as_slice(), [Change::ExpiresAt(_)]) {
+            self.table.maintain(&plan);
+            let image = self.table.item.clone().map(Arc::new);
+            self.answer(index, Answer::Written(vec![image]));
+            return;
         }
-        Ok(())
+        let id = write.token.as_ref().map(|(id, _)| id.clone());
+        let is_upkeep = id.is_none();
+        let process = &mut self.processes[index];
+        let requests: Vec<_> = match &process.lost {
+            _ if is_upkeep => Vec::new(),
+            Some((id, requests)) if Some(id) == write.token.as_ref().map(|(id, _)| id) => {
+                requests.clone()
+            }
+            _ => {
+                process.lost = None;
+                let known = process.queue.known(0).and_then(|known| known.image.clone());
+                let callers = process.queue.waiters();
+                let mut requests: Vec<_> =
+                    callers.filter_map(|caller| self.callers[*caller].request.clone()).collect();
+                for request in requests.iter_mut().filter(|r| r.purpose != Purpose::Acquire) {
+                    // Corrections of limits that the item does not have are dropped.
+                    request.amounts.retain(|limit, _| match &known {
+                        Some(known) => known.limits.contains_key(limit),
+                        None => matches!(&plan.changes[0], Change::Put(item) if item.limits.contains_key(limit)),
+                    });
+                }
+                requests
+            }
+        };
+        let has = |purpose| requests.iter().any(|request| request.purpose == purpose);
+        let purpose = match plan.path {
+            _ if is_upkeep => Purpose::Repair,
+            _ if has(Purpose::Acquire) => Purpose::Acquire,
+            WritePath::Adjust if has(Purpose::Forced) => Purpose::Forced,
+            _ => Purpose::Adjust,
+        };
+        self.tally.combined += u32::from(requests.len() > 1);
+        let mut plan = plan;
+        if let Some(control) = scenario.without {
+            plan.conditions.retain(|c| !(control.drops)(purpose, plan.path, c));
+        }
+        let id = id.unwrap_or_else(|| RequestId::stored("upkeep"));
+        let (decided_ms, waiting) = (self.table.now_ms, Some(index));
+        self.flights.push(Flight { purpose, id, requests, plan, decided_ms, waiting });
     }
 
-    /// Moves an expiry that comes too early, as the writer's image shows it.
-    fn extend(&mut self, index: usize) {
-        let writer = &self.writers[index];
-        let now = at(self.table.now_ms + writer.clock_ms);
-        if let Some(plan) = writer.image.as_ref().and_then(|image| extend(image, now)) {
-            self.table.maintain(&plan);
+    fn answer(&mut self, index: usize, answer: Answer) {
+        let process = &mut self.processes[index];
+        process.queue.answered(answer, at(self.table.now_ms + process.clock_ms));
+    }
+
+    /// Tells callers what became of their requests.
+    fn resolve(&mut self, index: usize) -> Checked {
+        let counts = self.processes[index].queue.take_counts();
+        if counts.ambiguous > 0 {
+            // Nobody knows what became of a write: what it took may not be given back.
+            self.table.forget_held();
         }
-        self.table.unwatched = false;
+        for (caller, outcome) in self.processes[index].queue.take_resolved() {
+            let Some(request) = self.callers[caller].request.take() else { continue };
+            match outcome {
+                Outcome::Done(done) => {
+                    let is_gone = request.amounts.keys().all(|limit| done.dropped.contains(limit));
+                    if !is_gone {
+                        self.table.confirm(&request.id)?;
+                        self.table.held(&request);
+                    }
+                    match request.purpose {
+                        Purpose::Acquire => self.tally.granted += 1,
+                        _ => self.tally.corrected += 1,
+                    }
+                }
+                Outcome::Refused(standings) => {
+                    self.table.refuse(&standings[0])?;
+                    self.tally.refused += 1;
+                }
+                _ => {}
+            }
+            // It looked at the item, and moved its expiry where that was needed.
+            self.table.unwatched = false;
+        }
+        Ok(())
     }
 
     /// A write reaches the table.
     pub(crate) fn land(&mut self, scenario: &Scenario, flight: usize, reply: Reply) -> Checked {
         let flight = self.flights.remove(flight);
+        let stale = scenario.mistake == Some(Mistake::InventsImages);
+        let expected = flight.waiting.filter(|_| stale).and_then(|index| {
+            let known = self.processes[index].queue.known(0)?;
+            flight.plan.changed(known.image.as_deref())
+        });
         let applied = self.table.write(&flight, scenario.timing)?;
         let Some(index) = flight.waiting else {
-            let mut calls = self.writers.iter().filter_map(|writer| writer.call.as_ref());
-            self.table.unwatched |= applied && calls.all(|call| call.id != flight.id);
+            let mut waiting = self.callers.iter().filter_map(|caller| caller.request.as_ref());
+            self.table.unwatched |= applied
+                && waiting.all(|request| flight.requests.iter().all(|sent| sent.id != request.id));
             return Ok(());
         };
         if reply == Reply::Lost {
-            self.doubt(index);
+            self.lose(scenario, index, &flight);
             return Ok(());
         }
-        let writer = &mut self.writers[index];
-        writer.image.clone_from(&self.table.item);
-        let Some(call) = &mut writer.call else { return Ok(()) };
-        call.fresh = true;
-        if applied && flight.purpose != super::Purpose::Repair {
-            return self.done(index);
-        }
-        self.proceed(scenario, index, Presume::Unchanged)
+        let image = expected.or_else(|| self.table.item.clone()).map(Arc::new);
+        let answer = match applied {
+            true => Answer::Written(vec![image]),
+            false => Answer::Refused(vec![Some(image)]),
+        };
+        self.answer(index, answer);
+        self.act(scenario, index, false)
     }
 
-    /// A write does not reach the table, and its writer is told so.
+    /// A write does not reach the table, and its process is told so.
     pub(crate) fn throttle(&mut self, flight: usize) {
-        self.flights.remove(flight);
+        if let Some(index) = self.flights.remove(flight).waiting {
+            self.answer(index, Answer::Held);
+        }
     }
 
-    /// The writer gives up waiting for a write that may still land.
+    /// A process gives up waiting for a write that may still land.
     pub(crate) fn time_out(&mut self, flight: usize) {
         if let Some(index) = self.flights[flight].waiting.take() {
-            self.doubt(index);
+            let flight = self.flights[flight].clone();
+            self.remember_lost(index, &flight);
+            self.answer(index, Answer::Lost);
         }
     }
 
-    /// A writer does not know what became of its write.
-    fn doubt(&mut self, index: usize) {
-        let writer = &mut self.writers[index];
-        if let Some(call) = &mut writer.call {
-            let known = writer.image.as_ref().map(|image| image.request_ids.clone());
-            call.doubt.get_or_insert(known.unwrap_or_default());
-            call.fresh = false;
+    fn lose(&mut self, scenario: &Scenario, index: usize, flight: &Flight) {
+        self.remember_lost(index, flight);
+        self.answer(index, Answer::Lost);
+        if scenario.mistake != Some(Mistake::ResolvesOneAlone) {
+            return;
+        }
+        let is_sent = |caller: &&mut Caller| {
+            let id = caller.request.as_ref().map(|request| &request.id);
+            flight.requests.iter().any(|sent| Some(&sent.id) == id)
+        };
+        let process = &mut self.processes[index];
+        if let Some(caller) = self.callers.iter_mut().find(is_sent)
+            && let Some(request) = &caller.request
+        {
+            process.queue.leave(&request.id);
+            self.table.held(request);
+            self.tally.granted += 1;
+            caller.request = None;
+        }
+    }
+
+    fn remember_lost(&mut self, index: usize, flight: &Flight) {
+        if flight.purpose != Purpose::Repair {
+            self.processes[index].lost = Some((flight.id.clone(), flight.requests.clone()));
         }
     }
 
@@ -201,15 +411,33 @@ impl System {
         self.table.check()
     }
 
-    pub(crate) fn forget_calls(&mut self) {
+    /// Whether no request waits, no write is in flight, and no process has anything to give back.
+    pub(crate) fn is_settled(&self) -> bool {
+        let is_settled = |process: &Process| process.queue.is_settled();
+        self.flights.is_empty()
+            && self.callers.iter().all(|caller| caller.request.is_none())
+            && self.processes.iter().all(is_settled)
+    }
+
+    /// The same for the process of a caller.
+    pub(crate) fn is_settled_of(&self, caller: usize) -> bool {
+        self.processes[self.callers[caller].process].queue.is_settled()
+    }
+
+    /// Every process ends.
+    pub(crate) fn forget_calls(&mut self, timing: Timing) {
         self.flights.clear();
-        for writer in &mut self.writers {
-            writer.call = None;
+        self.table.forget_held();
+        for process in &mut self.processes {
+            let (clock_ms, configuration) = (process.clock_ms, process.configuration);
+            let fresh = Process::new(clock_ms, None, timing);
+            *process = Process { configuration, ids: process.ids, ..fresh };
         }
+        self.callers.iter_mut().for_each(|caller| caller.request = None);
     }
 }
 
-/// The id of a writer's call, in whatever order the calls of others happen.
-pub(crate) fn request_id(writer: usize, call: u64) -> RequestId {
-    RequestId::from_bits(u64::try_from(writer).unwrap() << 32 | call)
+/// The id of a caller's request, in whatever order the requests of others happen.
+pub(crate) fn request_id(caller: usize, request: u64) -> RequestId {
+    RequestId::from_bits(u64::try_from(caller).unwrap() << 32 | request)
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluicegate_core::{CompositeBucket, LimitName, RequestId, Standing, Wait, WritePlan};
+use sluicegate_core::{Change, CompositeBucket, LimitName, RequestId, Standing, Wait, WritePlan};
 
-use super::call::{Flight, Purpose};
 use super::exact::{AHEAD_MS, Exact, Timing, Violation};
 use super::fixtures::{T0, at};
+use super::system::{Flight, Purpose, Request};
 
 /// The item and what is true of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -15,8 +15,8 @@ pub(crate) struct Table {
     pub(crate) now_ms: i64,
     pub(crate) item: Option<CompositeBucket>,
     exact: BTreeMap<LimitName, Exact>,
-    /// The last requests that took effect on this item, whatever it remembers itself.
-    recent: Vec<RequestId>,
+    /// The requests of the last writes of this item, whatever it remembers itself.
+    recent: Vec<Vec<RequestId>>,
     /// Every request that took effect.
     landed: BTreeSet<RequestId>,
     /// Whether a correction landed after its writer had given up, so that nobody has seen the debt
@@ -24,6 +24,10 @@ pub(crate) struct Table {
     pub(crate) unwatched: bool,
     /// Requests that took effect twice after four others had pushed them out of the item's memory.
     pub(crate) ambiguous: u32,
+    /// What acquires took less what was given back and what their callers hold.
+    owed: BTreeMap<LimitName, i128>,
+    /// Whether an item or a limit went, and what was owed with it.
+    has_dropped: bool,
 }
 
 impl Table {
@@ -42,6 +46,8 @@ impl Table {
             landed: BTreeSet::new(),
             unwatched: false,
             ambiguous: 0,
+            owed: BTreeMap::new(),
+            has_dropped: false,
         }
     }
 
@@ -55,22 +61,91 @@ impl Table {
         self.remember(flight)?;
         self.pull_back(&after, timing)?;
         self.follow(&after, timing);
-        for (limit, amount) in &flight.amounts {
-            let exact = self.exact.get_mut(limit).ok_or(Violation::Stump)?;
-            match flight.purpose {
-                Purpose::Forced if amount.get() > 0 => exact.force(amount.get()),
-                _ => exact.take(amount.get(), timing),
-            }
-            if flight.purpose == Purpose::Acquire {
-                if after.limits[limit].tokens.get() < 0 {
-                    return Err(Violation::Negative);
-                }
-                exact.check_admitted(timing)?;
-            }
-        }
+        self.consume(flight, &after, timing)?;
         self.item = Some(after);
         self.check()?;
         Ok(true)
+    }
+
+    /// Books what a write consumed: what its requests asked, and what it gave back.
+    fn consume(
+        &mut self,
+        flight: &Flight,
+        after: &CompositeBucket,
+        timing: Timing,
+    ) -> Result<(), Violation> {
+        for (limit, bucket) in &after.limits {
+            let asked = |request: &Request| {
+                i128::from(request.amounts.get(limit).map_or(0, |amount| amount.get()))
+            };
+            // Corrections of limits that the process did not find are dropped.
+            let Some(counted) = counted(&flight.plan, limit) else { continue };
+            let asks = flight.requests.iter().map(asked).sum::<i128>();
+            let given_back = i64::try_from(asks - counted).unwrap();
+            *self.owed.entry(limit.clone()).or_default() -= i128::from(given_back);
+            let exact = self.exact.get_mut(limit).ok_or(Violation::Stump)?;
+            // It comes first.
+            if given_back != 0 {
+                exact.take(-given_back, timing);
+                exact.advance(at(self.now_ms));
+            }
+            // Debits may leave less than nothing, but not what acquires found.
+            let mut debits = 0;
+            for request in &flight.requests {
+                let Some(amount) = request.amounts.get(limit).map(|amount| amount.get()) else {
+                    continue;
+                };
+                match flight.purpose {
+                    Purpose::Forced if amount > 0 => exact.force(amount),
+                    _ => exact.take(amount, timing),
+                }
+                exact.advance(at(self.now_ms));
+                if request.purpose != Purpose::Acquire {
+                    debits += amount.max(0);
+                    continue;
+                }
+                *self.owed.entry(limit.clone()).or_default() += i128::from(amount);
+                exact.check_admitted(timing)?;
+            }
+            let has_acquires = flight.requests.iter().any(|request| {
+                request.purpose == Purpose::Acquire && request.amounts.contains_key(limit)
+            });
+            if has_acquires && bucket.tokens.get() + debits < 0 {
+                return Err(Violation::Negative);
+            }
+        }
+        let is_there = |limit: &LimitName| after.limits.contains_key(limit);
+        let acquires = flight.requests.iter().filter(|request| request.purpose == Purpose::Acquire);
+        if acquires.flat_map(|request| request.amounts.keys()).all(is_there) {
+            Ok(())
+        } else {
+            Err(Violation::Stump)
+        }
+    }
+
+    /// A caller has what its request took, or corrected it.
+    pub(crate) fn held(&mut self, request: &Request) {
+        if request.purpose != Purpose::Acquire {
+            return;
+        }
+        for (limit, amount) in &request.amounts {
+            *self.owed.entry(limit.clone()).or_default() -= i128::from(amount.get());
+        }
+    }
+
+    /// Processes end: what they owe is lost.
+    pub(crate) fn forget_held(&mut self) {
+        self.has_dropped = true;
+    }
+
+    /// Nothing is taken that nobody holds, once everything is settled.
+    pub(crate) fn check_settled(&self) -> Result<(), Violation> {
+        let is_owed = self.owed.values().any(|owed| *owed != 0);
+        if self.ambiguous == 0 && !self.has_dropped && is_owed {
+            Err(Violation::Unreturned)
+        } else {
+            Ok(())
+        }
     }
 
     /// Lets a write happen that consumes nothing for anybody.
@@ -84,13 +159,20 @@ impl Table {
         if flight.purpose == Purpose::Repair {
             return Ok(());
         }
-        if self.recent.contains(&flight.id) {
+        let ids = flight.requests.iter().map(|request| &request.id);
+        if self.recent.iter().flatten().any(|recent| ids.clone().any(|id| id == recent)) {
             return Err(Violation::DoubleApplied);
         }
-        if !self.landed.insert(flight.id.clone()) {
-            self.ambiguous += 1;
+        for id in ids.clone() {
+            if !self.landed.insert(id.clone()) {
+                self.ambiguous += 1;
+            }
         }
-        self.recent.insert(0, flight.id.clone());
+        // The fences of a write take places of the item's memory, too.
+        let remembers = |change: &&Change| matches!(change, Change::Remember(_));
+        let places = flight.plan.changes.iter().filter(remembers).count().max(1);
+        self.recent.insert(0, ids.cloned().collect());
+        (1..places).for_each(|_| self.recent.insert(1, Vec::new()));
         self.recent.truncate(RequestId::REMEMBERED);
         Ok(())
     }
@@ -110,6 +192,7 @@ impl Table {
 
     /// Brings the exact buckets to the limits that the item has now.
     fn follow(&mut self, after: &CompositeBucket, timing: Timing) {
+        self.has_dropped |= self.exact.keys().any(|limit| !after.limits.contains_key(limit));
         self.exact.retain(|limit, _| after.limits.contains_key(limit));
         for (limit, bucket) in &after.limits {
             let new = || Exact::full(bucket.rule, at(self.now_ms), timing);
@@ -159,8 +242,19 @@ impl Table {
         self.advance();
         let full = std::mem::take(&mut self.unwatched) || self.exact.values().all(Exact::is_full);
         self.item = None;
+        self.has_dropped = true;
         self.exact.clear();
         self.recent.clear();
         if full { Ok(()) } else { Err(Violation::Forgiven) }
     }
+}
+
+/// What a plan adds to the counter of a limit; `None`: it does not name it.
+fn counted(plan: &WritePlan, limit: &LimitName) -> Option<i128> {
+    plan.changes.iter().find_map(|change| match change {
+        Change::Put(item) => item.limits.get(limit).map(|bucket| bucket.consumed.get()),
+        Change::Add { limit: of, consumed, .. } if of == limit => Some(i128::from(*consumed)),
+        Change::Seed(of, bucket) if of == limit => Some(bucket.consumed.get()),
+        _ => None,
+    })
 }

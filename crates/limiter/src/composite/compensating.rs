@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use sluicegate_core::{Wait, WritePath, standings};
 
-use super::acquire::Acquiring;
 use super::run::Run;
 use super::side::Side;
 use super::{CompositeStore, negated};
@@ -22,15 +21,15 @@ impl<T: Table> CompositeStore<T> {
     /// Takes from both buckets at once; what one gave is given back when the other refuses.
     pub(super) async fn side_by_side(
         &self,
-        [child, parent]: [Side; 2],
+        mut sides: Vec<Side>,
         run: &mut Run<'_>,
         clock: &dyn Clock,
         deadline: Duration,
-    ) -> Result<(Vec<Part>, WritePath), AcquireError> {
+    ) -> Result<(Vec<Part>, Option<WritePath>), AcquireError> {
         let mut runs = [Run::new(clock, deadline), Run::new(clock, deadline)];
         let [first, second] = &mut runs;
-        let child = Acquiring::new(self, first, vec![child]).finish();
-        let parent = Acquiring::new(self, second, vec![parent]).finish();
+        let (child, parent) = sides.split_at_mut(1);
+        let (child, parent) = (self.take(child, first), self.take(parent, second));
         let (child, parent) = tokio::join!(child, parent);
         for part in &runs {
             run.attempts += part.attempts;

@@ -4,19 +4,17 @@
 //! it may be old, evicted or derived at any time; only "no" must not be said from one like that.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use quick_cache::sync::Cache;
 use sluicegate_core::{
-    BucketId, Change, ClaimInterval, CompositeBucket, Configuration, EpochMillis, RulesHash,
-    WritePlan, is_clock_ahead,
+    BucketId, Change, ClaimInterval, CompositeBucket, Configuration, EpochMillis, Known, Policy,
+    RulesHash, WritePlan,
 };
-use tokio::sync::{Notify, Semaphore};
 
 use super::directory::Changes;
-use super::promises::{Promised, Whose};
+use super::lane::Lane;
 
 /// How often the same limits of requests are brought to an item for refusals, in milliseconds.
 const BRINGS_EVERY_MS: u64 = 60_000;
@@ -24,38 +22,6 @@ const BRINGS_EVERY_MS: u64 = 60_000;
 /// milliseconds: a process that claims all the time brings limits itself, within the minute for which
 /// it believes older ones, and one that does not leaves the item alone for longer than this.
 const QUIET_MS: u64 = 4_000;
-
-/// What is known of a bucket.
-#[derive(Debug, Clone)]
-pub(super) struct Known {
-    /// The item; `None`: there was none.
-    pub(super) image: Option<Arc<CompositeBucket>>,
-    /// When the answer came.
-    pub(super) as_of: EpochMillis,
-    /// Whether the table itself said so, by an answer that sees every write.
-    pub(super) is_authoritative: bool,
-}
-
-impl Known {
-    /// Whether both are one and the same answer.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        let is_same_image = match (&self.image, &other.image) {
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            (one, other) => one.is_none() && other.is_none(),
-        };
-        is_same_image
-            && self.as_of == other.as_of
-            && self.is_authoritative == other.is_authoritative
-    }
-
-    /// Whether "no" may be said from it.
-    pub(super) fn may_refuse(&self, now: EpochMillis, deny_cache: Duration) -> bool {
-        let age_ms = now.get().saturating_sub(self.as_of.get());
-        self.is_authoritative
-            && u128::try_from(age_ms).is_ok_and(|age| age <= deny_cache.as_millis())
-            && !deny_cache.is_zero()
-    }
-}
 
 /// All buckets that this process knows.
 #[derive(Debug)]
@@ -83,23 +49,23 @@ impl Images {
 }
 
 /// One bucket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Entry {
+    known: Arc<Shared>,
     state: Mutex<State>,
-    /// One claim at a time: tasks of one process would lose the lock to one another.
-    pub(super) claims: Semaphore,
+    lane: OnceLock<Arc<Lane>>,
     pub(super) rivals: Rivals,
-    /// Told of every promise that is kept or given up.
-    pub(super) answered: Notify,
-    /// How often the table answered anything about it.
-    answers: AtomicU64,
 }
+
+/// What is known of a bucket, to all of its lanes.
+#[derive(Debug, Default)]
+pub(super) struct Shared(Mutex<Option<Known>>);
 
 #[derive(Debug, Default)]
 struct State {
-    known: Option<Known>,
-    promised: Promised,
     resolved: Option<Resolved>,
+    /// The requests that take from this bucket and its parent's together.
+    cascade: Option<(BucketId, Arc<Lane>)>,
     /// The limits of requests that were brought to the item for a refusal, and when.
     brought: Option<(RulesHash, EpochMillis)>,
     /// The item's refill time when another writer came before one that was to bring a configuration,
@@ -123,14 +89,16 @@ pub(super) struct MadeFrom {
     pub(super) believed: Range<EpochMillis>,
 }
 
-impl Default for Entry {
-    fn default() -> Self {
-        Self {
-            state: Mutex::default(),
-            claims: Semaphore::new(1),
-            rivals: Rivals::default(),
-            answered: Notify::new(),
-            answers: AtomicU64::new(0),
+impl Shared {
+    pub(super) fn known(&self) -> Option<Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps what an answer said, unless something newer is known: answers overtake each other.
+    pub(super) fn learn(&self, new: Known) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {
+            *known = Some(new);
         }
     }
 }
@@ -141,47 +109,37 @@ impl Entry {
     }
 
     pub(super) fn known(&self) -> Option<Known> {
-        self.lock().known.clone()
+        self.known.known()
     }
 
-    /// Answers so far: where they do not move, the table is silent.
-    pub(super) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
-    }
-
-    /// Notes an answer that says nothing about the item.
-    pub(super) fn note_answer(&self) {
-        self.answers.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Keeps what an answer said, unless something newer is known: answers overtake each other.
     pub(super) fn learn(&self, new: Known) {
-        self.note_answer();
-        let mut state = self.lock();
-        let old = state.known.as_ref().and_then(|known| known.image.as_ref());
-        let is_older = match (old, &new.image) {
-            (Some(old), Some(image)) => {
-                image.refilled_at < old.refilled_at && !is_clock_ahead(old, new.as_of)
-            }
-            _ => false,
-        };
-        if !is_older {
-            state.known = Some(new);
-        }
+        self.known.learn(new);
     }
 
-    /// Changes what is promised.
-    pub(super) fn promise(&self, change: impl FnOnce(&mut Promised)) {
-        change(&mut self.lock().promised);
+    /// The lane of the requests on this bucket alone.
+    pub(super) fn lane(&self, bucket: &BucketId, policy: Policy) -> Arc<Lane> {
+        let new = || Lane::new(vec![bucket.clone()], vec![self.known.clone()], policy);
+        self.lane.get_or_init(|| Arc::new(new())).clone()
     }
 
-    /// The image less what is promised to other requests; `None`: nothing is.
-    pub(super) fn less_promised(
+    /// The lane of the requests on this bucket and its parent's.
+    pub(super) fn lane_with(
         &self,
-        image: &CompositeBucket,
-        whose: Whose,
-    ) -> Option<CompositeBucket> {
-        self.lock().promised.taken_from(image, whose)
+        bucket: &BucketId,
+        (parent, entry): (&BucketId, &Self),
+        policy: Policy,
+    ) -> Arc<Lane> {
+        let mut state = self.lock();
+        if let Some((of, lane)) = &state.cascade
+            && of == parent
+        {
+            return lane.clone();
+        }
+        let buckets = vec![bucket.clone(), parent.clone()];
+        let lane = Lane::new(buckets, vec![self.known.clone(), entry.known.clone()], policy);
+        let lane = Arc::new(lane);
+        state.cascade = Some((parent.clone(), lane.clone()));
+        lane
     }
 
     /// Whether an item may be brought to its configuration for a refusal: newer stored limits always;
@@ -269,10 +227,6 @@ impl Rivals {
 
     pub(super) fn claimed_lately(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) * 2 >= WHOLE
-    }
-
-    pub(super) fn moves(&self) -> bool {
-        self.moved.load(Ordering::Relaxed) * 2 >= WHOLE
     }
 }
 

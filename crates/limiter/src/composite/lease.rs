@@ -10,11 +10,10 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sluicegate_core::{BucketId, CompositeBucket, Configuration};
 
-use super::adjust::Adjusting;
+use super::CompositeStore;
 use super::leasing::Leasing;
 use super::resolve::Lookup;
 use super::run::Run;
-use super::{CompositeStore, Side};
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
 use crate::lessor::{Corrected, Done, Doubt, Failed, Lends, Order};
@@ -30,7 +29,7 @@ impl<T: Table> Lends for CompositeStore<T> {
         let mut run = Run::new(clock, request.deadline);
         let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
         for side in &mut sides {
-            let Some(image) = side.image().cloned() else { continue };
+            let Some(image) = side.image() else { continue };
             if side.configuration.is_behind(&image) {
                 let (bucket, entry) = (&side.bucket, &side.entry);
                 let newer = self.updated(bucket, entry, &side.configuration, &image, &mut run);
@@ -39,7 +38,7 @@ impl<T: Table> Lends for CompositeStore<T> {
                 side.configuration = newer.await.unwrap_or_else(|| side.configuration.clone());
             }
         }
-        Ok(Some(sides.iter().map(Side::part).collect()))
+        Ok(Some(sides.iter().map(|side| side.part(side.image())).collect()))
     }
 
     async fn limits_now(
@@ -96,6 +95,6 @@ impl<T: Table> Lends for CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
         let mut run = Run::under(correction.id.clone(), clock, correction.deadline);
-        Adjusting::new(self, &mut run, correction).finish().await
+        self.make(correction, &mut run).await
     }
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use sluicegate_core::{
     Acquire, Adjustment, Amounts, Change, CompositeBucket, Configuration, Decision, EpochMillis,
-    LIMITS_MAX, Millitokens, Presume, Settle, Settlement, Standing, Wanted, WritePath, WritePlan,
-    lease, lease_size, reconfigure, settle,
+    Known, LIMITS_MAX, Millitokens, Presume, RequestId, Settle, Settlement, Standing, Wanted,
+    WritePath, WritePlan, lease, lease_size, reconfigure, settle,
 };
 
 use super::CompositeStore;
-use super::images::{Entry, Known};
+use super::images::Entry;
 use super::refusal::{counted_from, no};
 use super::run::Run;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
@@ -116,8 +116,9 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
     /// The bucket as it is now, unless what is known of it refuses the order.
     pub(super) async fn look(&mut self) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
         let now = self.run.now();
-        let deny_cache = self.store.settings.deny_cache;
-        if let Some(known) = self.entry.known().filter(|known| known.may_refuse(now, deny_cache)) {
+        let deny_cache_ms = self.store.policy().deny_cache_ms;
+        if let Some(known) = self.entry.known().filter(|known| known.may_refuse(now, deny_cache_ms))
+        {
             self.image = known.image;
             if let Step::Short(standings) = self.step(now)
                 && self.reconfiguration(now).is_none()
@@ -145,7 +146,7 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
     fn give_up_what_is_forgotten(&mut self) -> Result<(), AcquireError> {
         let (Some(doubt), Some(image)) = (&mut self.doubt, &self.image) else { return Ok(()) };
         let is_seen = image.request_ids.contains(&doubt.id);
-        doubt.is_lost = !is_seen && super::is_overrun(&doubt.remembered, image, &doubt.id);
+        doubt.is_lost = !is_seen && is_overrun(&doubt.remembered, image, &doubt.id);
         if doubt.is_lost {
             return Err(AcquireError::Unavailable("the answer to a write was lost".into()));
         }
@@ -247,10 +248,10 @@ impl<'s, 'r, 'c, T: Table> Leasing<'s, 'r, 'c, T> {
     }
 
     fn may_refuse(&self, now: EpochMillis) -> bool {
-        let deny_cache = self.store.settings.deny_cache;
+        let deny_cache_ms = self.store.policy().deny_cache_ms;
         // What was known before a write whose answer was lost does not tell whether it landed.
         let known = self.entry.known().filter(|_| self.doubt.is_none());
-        self.is_fresh || known.is_some_and(|known| known.may_refuse(now, deny_cache))
+        self.is_fresh || known.is_some_and(|known| known.may_refuse(now, deny_cache_ms))
     }
 
     /// "No" after losing to somebody who claimed a moment ago and left too little: what has accrued
@@ -380,4 +381,11 @@ fn less(taken: &Amounts, returned: &Amounts) -> Amounts {
         *sum = Millitokens::saturating(i128::from(sum.get()) - i128::from(amount.get()));
     }
     net
+}
+
+/// Whether so many others wrote since the item remembered `before` that it may have forgotten `id`.
+fn is_overrun(before: &[RequestId], now: &CompositeBucket, id: &RequestId) -> bool {
+    let mut others = now.request_ids.iter().filter(|seen| *seen != id);
+    let is_full = now.request_ids.len() >= RequestId::REMEMBERED;
+    is_full && !others.any(|seen| before.contains(seen))
 }

@@ -5,19 +5,18 @@
 
 mod acquire;
 mod adjust;
+mod calls;
 mod compensating;
 mod directory;
 mod images;
+mod lane;
 mod lease;
 mod leasing;
-mod promises;
-mod reads;
 mod refusal;
 mod resolve;
 mod run;
 mod settings;
 mod side;
-mod write;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,13 +24,13 @@ use std::time::Duration;
 use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, EntityId, EpochMillis, Millitokens, RequestId,
-    StoredLimits, WritePlan,
+    Amounts, BucketId, CompositeBucket, EntityId, EpochMillis, Known, Millitokens, Policy,
+    StoredLimits, WritePlan, standings,
 };
 
-use self::acquire::Acquiring;
 use self::directory::Directory;
 use self::images::Images;
+use self::lane::Lane;
 pub(crate) use self::refusal::no;
 use self::resolve::Lookup;
 pub(crate) use self::run::Run;
@@ -51,7 +50,7 @@ pub use self::settings::{CascadeMode, Certainty, Settings};
 /// A store of composite buckets.
 #[derive(Debug)]
 pub struct CompositeStore<T> {
-    table: T,
+    table: Arc<T>,
     settings: Settings,
     images: Images,
     directory: Directory,
@@ -81,6 +80,53 @@ impl<T: Table> CompositeStore<T> {
         Ok(image(bucket, found.items.first().and_then(Option::as_ref))?)
     }
 
+    /// How all limits of these buckets stand, by a read that sees every write.
+    async fn look_at(
+        &self,
+        sides: &[Side],
+        run: &mut Run<'_>,
+    ) -> Result<Vec<LimitStatus>, AcquireError> {
+        let mut limits = Vec::new();
+        for side in sides {
+            let image = loop {
+                match self.read_bucket(&side.bucket, run).await {
+                    Ok(image) => break image,
+                    Err(trouble) => {
+                        if !run.wait_out(trouble).await {
+                            return Err(run.given_up());
+                        }
+                    }
+                }
+            };
+            let now = run.now();
+            side.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative: true });
+            let entity = &side.bucket.entity;
+            let all = standings(image.as_deref(), &side.amounts, &side.configuration, now);
+            limits.extend(all.into_iter().map(|standing| LimitStatus::new(entity, standing)));
+        }
+        Ok(limits)
+    }
+
+    /// The lane of the requests on these buckets.
+    fn lane(&self, sides: &[Side]) -> Arc<Lane> {
+        let policy = self.policy();
+        match sides {
+            [child, parent] => {
+                child.entry.lane_with(&child.bucket, (&parent.bucket, &parent.entry), policy)
+            }
+            sides => sides[0].entry.lane(&sides[0].bucket, policy),
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        let deny_cache_ms = self.settings.deny_cache.as_millis();
+        Policy {
+            interval: self.settings.claim_interval,
+            deny_cache_ms: u64::try_from(deny_cache_ms).unwrap_or(u64::MAX),
+            is_transactional: self.settings.certainty == Certainty::Transactional,
+        }
+    }
+
     /// A store on this table.
     #[must_use]
     pub fn on(table: T) -> Self {
@@ -92,12 +138,13 @@ impl<T: Table> CompositeStore<T> {
     pub fn with_settings(table: T, settings: Settings) -> Self {
         let images = Images::new(settings.buckets_max);
         let (directory, counters) = (Directory::default(), Counters::default());
+        let table = Arc::new(table);
         Self { table, settings, images, directory, counters }
     }
 
     /// The table.
     #[must_use]
-    pub const fn table(&self) -> &T {
+    pub fn table(&self) -> &T {
         &self.table
     }
 
@@ -157,16 +204,15 @@ impl<T: Table> CompositeStore<T> {
 impl<T: Table> Store for CompositeStore<T> {
     async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
         let mut run = Run::new(clock, request.deadline);
-        let sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
-        let (parts, path) = match <[Side; 2]>::try_from(sides) {
-            Ok(both) if self.settings.cascade_mode == CascadeMode::Compensating => {
-                self.side_by_side(both, &mut run, clock, request.deadline).await?
-            }
-            Ok(both) => Acquiring::new(self, &mut run, both.into()).finish().await?,
-            Err(one) => Acquiring::new(self, &mut run, one).finish().await?,
+        let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
+        let is_split = sides.len() > 1 && self.settings.cascade_mode == CascadeMode::Compensating;
+        let (parts, path) = if is_split {
+            self.side_by_side(sides, &mut run, clock, request.deadline).await?
+        } else {
+            self.take(&mut sides, &mut run).await?
         };
         let Run { attempts, write_units, read_units, .. } = run;
-        Ok(Grant { parts, path: Some(path), attempts, write_units, read_units })
+        Ok(Grant { parts, path, attempts, write_units, read_units })
     }
 
     async fn adjust(
@@ -184,7 +230,7 @@ impl<T: Table> Store for CompositeStore<T> {
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         let mut run = Run::new(clock, request.deadline);
         let sides = self.sides(request, Lookup::Always, &mut run).await?;
-        Acquiring::new(self, &mut run, sides).look().await
+        self.look_at(&sides, &mut run).await
     }
 
     async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
@@ -220,11 +266,4 @@ fn image(
     CompositeBucket::from_item(item).map(|image| image.map(Arc::new)).map_err(|source| {
         SetupError::BrokenItem { bucket: bucket.to_string(), source: source.into() }
     })
-}
-
-/// Whether so many others wrote since the item remembered `before` that it may have forgotten `id`.
-fn is_overrun(before: &[RequestId], now: &CompositeBucket, id: &RequestId) -> bool {
-    let mut others = now.request_ids.iter().filter(|seen| *seen != id);
-    let is_full = now.request_ids.len() >= RequestId::REMEMBERED;
-    is_full && !others.any(|seen| before.contains(seen))
 }

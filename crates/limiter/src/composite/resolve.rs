@@ -8,12 +8,13 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EntityRecord, EpochMillis, Rules,
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EntityRecord, EpochMillis, Known,
+    Rules,
 };
 
 use super::CompositeStore;
 use super::directory::{Learned, Levels};
-use super::images::{Entry, Known, MadeFrom, Resolved};
+use super::images::{Entry, MadeFrom, Resolved};
 use super::run::Run;
 use super::side::Side;
 use crate::error::AcquireError;
@@ -116,16 +117,7 @@ impl<T: Table> CompositeStore<T> {
         }
         let configuration =
             remembered.unwrap_or_else(|| put_together(&entry, wanted.explicit, levels));
-        let side = Side {
-            known: entry.known(),
-            bucket,
-            amounts: amounts.clone(),
-            configuration,
-            entry,
-            is_fresh: false,
-            may_update: true,
-            may_reconfigure: true,
-        };
+        let side = Side { bucket, amounts: amounts.clone(), configuration, entry };
         Ok((side, record))
     }
 
@@ -299,7 +291,7 @@ impl Wanted<'_> {
 impl Side {
     /// A limit that a parent does not have is not asked of it.
     fn keep_known_amounts(&mut self) {
-        let image = self.known.as_ref().and_then(|known| known.image.clone());
+        let image = self.image();
         let configuration = &self.configuration;
         self.amounts.retain(|limit, _| {
             configuration.rule(limit).is_some()

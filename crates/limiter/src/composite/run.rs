@@ -103,24 +103,6 @@ impl<'a> Run<'a> {
         true
     }
 
-    /// Lets other writers pass after losing to one, where no task waits for tokens: after the second
-    /// loss a few round trips, twice as many after each further one, and at most a quarter of the
-    /// time that is left. False when there is no time left for it.
-    pub(crate) async fn let_others_pass(&self) -> bool {
-        if self.attempts < 2 {
-            return !self.is_over();
-        }
-        let left = self.deadline.saturating_duration_since(Instant::now());
-        let round_trip = self.quickest.max(Duration::from_millis(1));
-        let longest = round_trip.saturating_mul(1 << self.attempts.min(12)).min(left / 4);
-        self.pause_for(longest.mul_f64(fastrand::f64())).await
-    }
-
-    /// Whether nothing was heard for longer than anybody pauses whom the table answers.
-    pub(crate) fn is_silence(&self, time: Duration) -> bool {
-        time > PAUSE_MAX + self.quickest
-    }
-
     /// Whether it has lost so often that others should go first.
     pub(crate) fn has_paused(&self) -> bool {
         self.attempts > ATTEMPTS_AT_ONCE

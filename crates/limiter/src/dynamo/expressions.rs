@@ -46,6 +46,11 @@ pub(crate) fn of(plan: &WritePlan) -> Expression {
     for change in &plan.changes {
         builder.change(change);
     }
+    let remembered = plan.changes.iter().filter_map(|change| match change {
+        Change::Remember(id) => Some(id),
+        _ => None,
+    });
+    builder.remember(&remembered.collect::<Vec<_>>());
     for condition in &plan.conditions {
         builder.condition(condition);
     }
@@ -163,7 +168,8 @@ impl<'p> Builder<'p> {
                     None => self.remove(name),
                 }
             }
-            Change::Remember(id) => self.remember(id),
+            // All of them together: each moves the same attributes.
+            Change::Remember(_) => {}
         }
     }
 
@@ -180,16 +186,23 @@ impl<'p> Builder<'p> {
         self.set_field(limit, BucketField::RefillPeriod, rule.refill().period_ms());
     }
 
-    /// Shifts the remembered ids; on the right of a SET stands what was there before the write.
-    fn remember(&mut self, id: &RequestId) {
+    /// Puts these ids in front of the remembered ones, the last of them first; on the right of a SET
+    /// stands what was there before the write.
+    fn remember(&mut self, ids: &[&RequestId]) {
+        let shift = ids.len().min(keys::REQUEST_IDS.len());
+        if shift == 0 {
+            return;
+        }
         let none = self.value(text(keys::NO_REQUEST_ID));
-        for pair in keys::REQUEST_IDS.windows(2).rev() {
-            let (newer, older) = (self.own(pair[0]), self.own(pair[1]));
+        for (newer, older) in keys::REQUEST_IDS.iter().zip(&keys::REQUEST_IDS[shift..]).rev() {
+            let (newer, older) = (self.own(newer), self.own(older));
             let term = self.sets.next().name(older).text(" = if_not_exists(");
             term.name(newer).text(", ").value(none).text(")");
         }
-        let newest = self.own(keys::REQUEST_IDS[0]);
-        self.set(newest, text(id.as_str()));
+        for (attribute, id) in keys::REQUEST_IDS.iter().zip(ids.iter().rev()) {
+            let name = self.own(attribute);
+            self.set(name, text(id.as_str()));
+        }
     }
 
     fn condition(&mut self, condition: &'p Condition) {

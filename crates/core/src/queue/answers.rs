@@ -1,0 +1,446 @@
+//! What an answer of the table means for the requests of a queue.
+
+use std::sync::Arc;
+
+use super::bucket::Known;
+use super::doubt::{Doubt, is_forgotten};
+use super::place::negated;
+use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
+use super::{
+    ATTEMPTS_MAX, Batch, Closing, FENCED_MAX, FENCES_MAX, Flight, LOSSES_AT_ONCE, Member,
+    PATIENT_LOSSES_AT_ONCE, SETTLED_MAX, Upkeep, WriteQueue,
+};
+use crate::adjust::extend;
+use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, is_clock_ahead};
+
+type Image = Option<Arc<CompositeBucket>>;
+
+impl<W> WriteQueue<W> {
+    /// Tells what the table answered to the last action.
+    pub fn answered(&mut self, answer: Answer, now: EpochMillis) {
+        match self.flight.take() {
+            Some(Flight::Read(buckets)) => self.answered_read(&buckets, answer, now),
+            Some(Flight::Batch) => self.answered_batch(answer, now),
+            Some(Flight::Upkeep(upkeep, write)) => {
+                self.answered_upkeep(upkeep, &write, answer, now)
+            }
+            None => {}
+        }
+        self.members().for_each(|member| member.was_present = false);
+    }
+
+    fn answered_read(&mut self, buckets: &[usize], answer: Answer, now: EpochMillis) {
+        match answer {
+            Answer::Read(images) => {
+                for (index, image) in buckets.iter().zip(images) {
+                    self.observe(*index, image.as_deref(), now);
+                    self.learned(*index, image, now, true);
+                }
+                if self.losses == 0 {
+                    self.pauses = 0;
+                }
+                self.look_for_batch();
+                self.look_for_doubts();
+                self.refuse(|queue, member| queue.refusal_after_turn(member, now));
+            }
+            Answer::Failed => {
+                self.fail_waiting();
+                self.fail_batch();
+                self.closed();
+            }
+            _ => self.must_pause = true,
+        }
+    }
+
+    fn answered_batch(&mut self, answer: Answer, now: EpochMillis) {
+        match answer {
+            Answer::Written(images) => self.written(images, now),
+            Answer::Refused(found) => self.refused(found, now),
+            Answer::Held => {
+                self.must_pause = true;
+                if self.batch.as_ref().is_some_and(|batch| batch.doubt.is_none())
+                    && let Some(batch) = self.batch.take()
+                {
+                    self.requeue(batch.members);
+                }
+            }
+            Answer::Lost | Answer::Read(_) => self.lost(),
+            Answer::Failed => self.fail_batch(),
+        }
+    }
+
+    fn written(&mut self, images: Vec<Image>, now: EpochMillis) {
+        let Some(batch) = self.batch.take() else { return };
+        let path = batch.write.plans.first().map(|(_, plan)| plan.path);
+        self.learn_written(&batch.write, images, batch.is_guess, now);
+        if let Some(remembered) = &batch.doubt {
+            let is_forgotten = is_forgotten(remembered, self.buckets[0].image(), &batch.id);
+            // An attempt whose answer was lost may still come once four others have written.
+            self.counts.ambiguous += u32::from(is_forgotten || batch.gives_back);
+        }
+        // It required that none of them happened, and none of them can any more.
+        for doubt in std::mem::take(&mut self.doubts) {
+            let is_forgotten = is_forgotten(&doubt.remembered, self.buckets[0].image(), &doubt.id);
+            self.counts.ambiguous += u32::from(is_forgotten);
+        }
+        (self.losses, self.pauses) = (0, 0);
+        self.finish(batch, path, now);
+        // A transaction does not return what it left.
+        let is_told = |known: &Known| known.is_authoritative;
+        let is_told = self.buckets.iter().all(|bucket| bucket.known.as_ref().is_some_and(is_told));
+        self.must_read |= !is_told && self.waiting.iter().any(|member| member.skipped_at.is_some());
+        self.refuse(|queue, member| queue.refusal_after_turn(member, now));
+    }
+
+    /// Takes over what a write came to.
+    fn learn_written(
+        &mut self,
+        write: &Write,
+        images: Vec<Image>,
+        is_guess: [bool; super::BUCKETS_MAX],
+        now: EpochMillis,
+    ) {
+        for ((index, plan), image) in write.plans.iter().zip(images) {
+            let before = self.buckets[*index].known.as_ref().and_then(|known| known.image.clone());
+            let is_ahead = before.as_ref().is_some_and(|before| is_clock_ahead(before, now));
+            let is_claim = plan.path == WritePath::Normal;
+            self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
+            if let Some(after) = image.as_deref().filter(|_| is_guess[*index]) {
+                let found = if is_claim { before.as_deref() } else { Some(after) };
+                self.observe(*index, found, now);
+            }
+            let is_authoritative = image.is_some() || plan.path == WritePath::Create;
+            let after = image.or_else(|| plan.changed(before.as_deref()).map(Arc::new));
+            self.learned(*index, after, now, is_authoritative);
+        }
+    }
+
+    fn refused(&mut self, found: Vec<Option<Image>>, now: EpochMillis) {
+        let Some(mut batch) = self.batch.take() else { return };
+        for ((index, _), image) in batch.write.plans.iter().zip(found) {
+            let Some(image) = image else { continue };
+            let is_own = image.as_ref().is_some_and(|image| image.request_ids.contains(&batch.id));
+            if batch.is_guess[*index] && !is_own {
+                self.observe(*index, image.as_deref(), now);
+            }
+            // Its own requests were there when it was sent.
+            batch.members.iter_mut().for_each(|member| member.is_fresh[*index] = true);
+            self.learned(*index, image, now, true);
+        }
+        self.batch = Some(batch);
+        self.look_for_batch();
+        if let Some(mut batch) = self.batch.take() {
+            self.losses += 1;
+            batch.members.iter_mut().for_each(|member| member.has_lost = true);
+            if let Some(remembered) = batch.doubt.take() {
+                self.add_doubt(Doubt::of(&batch, remembered));
+            }
+            self.requeue(batch.members);
+        }
+        self.look_for_doubts();
+        self.refuse(|queue, member| queue.refusal_after_lost_race(member, now));
+        self.pause_after_loss();
+    }
+
+    /// Resolves the requests that are refused.
+    fn refuse(&mut self, refused: impl Fn(&Self, &Member<W>) -> Option<Outcome>) {
+        for member in std::mem::take(&mut self.waiting) {
+            match refused(self, &member) {
+                Some(outcome) => self.resolve(member, outcome),
+                None => self.waiting.push(member),
+            }
+        }
+    }
+
+    /// Lets others go first where this queue has lost often: a failed condition hands over the item
+    /// as it is this moment, so that the first attempts after one have the best chance.
+    fn pause_after_loss(&mut self) {
+        let is_patient = self.is_patient();
+        let at_once = if is_patient { PATIENT_LOSSES_AT_ONCE } else { LOSSES_AT_ONCE };
+        if self.losses > at_once {
+            self.must_pause = true;
+            // Others write during the pause.
+            self.must_read = is_patient;
+        }
+    }
+
+    fn lost(&mut self) {
+        let remembered = || self.buckets[0].image().map(|image| image.request_ids.clone());
+        let remembered = remembered().unwrap_or_default();
+        if let Some(batch) = &mut self.batch {
+            batch.doubt.get_or_insert(remembered);
+        }
+        // It may have changed what the table said before, and took its time.
+        for member in self.members() {
+            member.is_fresh = Default::default();
+            member.skipped_at = None;
+        }
+        self.must_pause = true;
+    }
+
+    /// Ends a write that was sent before and that an image now shows, or no image can show any more.
+    fn look_for_batch(&mut self) {
+        let Some(batch) = &self.batch else { return };
+        if self.is_shown(&batch.id) {
+            (self.losses, self.pauses) = (0, 0);
+            if let Some(batch) = self.batch.take() {
+                // It kept them from happening.
+                self.doubts.clear();
+                self.finish(batch, None, self.latest());
+            }
+            return;
+        }
+        let forgets = |remembered: &Vec<RequestId>| {
+            is_forgotten(remembered, self.buckets[0].image(), &batch.id)
+        };
+        if batch.doubt.as_ref().is_some_and(forgets) {
+            self.give_up_batch();
+        }
+    }
+
+    /// The same for writes that were not sent again, the newest first: one that happened kept those
+    /// before it from happening, and the item remembers their ids for that.
+    fn look_for_doubts(&mut self) {
+        if self.doubts.iter().any(|doubt| self.is_shown(&doubt.id)) {
+            // It required that this one did not happen.
+            self.give_up_batch();
+        }
+        let mut doubts = std::mem::take(&mut self.doubts);
+        while let Some(mut doubt) = doubts.pop() {
+            if self.is_shown(&doubt.id) {
+                self.happened(doubt);
+                return;
+            }
+            let image = self.buckets[0].image();
+            if is_forgotten(&doubt.remembered, image, &doubt.id) {
+                doubt.remembered = image.map(|image| image.request_ids.clone()).unwrap_or_default();
+                self.forget(&doubt);
+            }
+            self.doubts.insert(0, doubt);
+        }
+    }
+
+    /// Whether an item remembers a write.
+    fn is_shown(&self, id: &RequestId) -> bool {
+        let mut images = self.buckets.iter().filter_map(|bucket| bucket.image());
+        images.any(|image| image.request_ids.contains(id))
+    }
+
+    /// No image can tell any more whether a write happened. It may still come.
+    fn forget(&mut self, doubt: &Doubt) {
+        self.counts.ambiguous += 1;
+        for request in &doubt.requests {
+            let is_same =
+                |member: &mut Member<W>| request.is(&member.request) && member.gives_back();
+            for refund in self.waiting.extract_if(.., is_same).collect::<Vec<_>>() {
+                self.resolve(refund, Outcome::Ambiguous);
+            }
+        }
+    }
+
+    /// A write happened whose answer was lost.
+    fn happened(&mut self, doubt: Doubt) {
+        let mut closing = Vec::new();
+        let mut has_debit = false;
+        for request in doubt.requests {
+            has_debit |= request.is_debit();
+            let at = self.waiting.iter().position(|member| request.is(&member.request));
+            match (at.map(|at| self.waiting.remove(at)), request.purpose) {
+                (Some(mut member), _) => {
+                    let done = member.done(None, self, false);
+                    closing.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
+                }
+                (None, Purpose::Acquire) => self.give_back(request.id, request.buckets),
+                (None, Purpose::Correct) => self.remember_settled(request.id),
+                (None, Purpose::GiveBack) => {}
+            }
+        }
+        if has_debit {
+            self.close_with(closing, false);
+        } else {
+            self.resolved
+                .extend(closing.into_iter().map(|(_, waiter, done)| (waiter, Outcome::Done(done))));
+        }
+    }
+
+    /// All requests of a write took effect.
+    fn finish(&mut self, batch: Batch<W>, path: Option<WritePath>, now: EpochMillis) {
+        let has_debit = batch.members.iter().any(|member| member.is_debit());
+        self.counts.forced += u32::from(batch.is_forced && has_debit);
+        // A claim has set the expiry for all that it takes.
+        let is_told = self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
+        let must_look = path != Some(WritePath::Normal) && !is_told;
+        let outlasts = |image| extend(image, now).is_some();
+        let is_open = has_debit && (must_look || self.buckets[0].image().is_some_and(outlasts));
+        let mut closing = Vec::new();
+        for mut member in batch.members {
+            let done = member.done(path, self, batch.is_forced);
+            match (member.waiter.take(), member.request.purpose) {
+                (Some(waiter), _) if is_open && member.is_debit() => {
+                    closing.push((member.request.id, waiter, done));
+                }
+                (Some(waiter), _) => self.resolved.push((waiter, Outcome::Done(done))),
+                (None, Purpose::Acquire) => {
+                    self.give_back(member.request.id, member.request.buckets)
+                }
+                (None, Purpose::Correct) => self.remember_settled(member.request.id),
+                (None, Purpose::GiveBack) => {}
+            }
+        }
+        if is_open {
+            self.close_with(closing, must_look);
+        }
+    }
+
+    fn close_with(&mut self, done: Vec<(RequestId, W, Done)>, must_look: bool) {
+        let none = || Closing { done: Vec::new(), must_look: false, tries: 0 };
+        let closing = self.closing.get_or_insert_with(none);
+        closing.done.extend(done);
+        closing.must_look |= must_look;
+    }
+
+    /// Gives back with the next write what a request took whose caller left.
+    fn give_back(&mut self, id: RequestId, mut buckets: Vec<BucketDemand>) {
+        for demand in &mut buckets {
+            demand.amounts = negated(&demand.amounts);
+        }
+        let (purpose, began) = (Purpose::GiveBack, EpochMillis::MIN);
+        let request = QueuedRequest { id, purpose, buckets, began, may_update: false };
+        self.waiting.insert(0, Member::new(request, None));
+    }
+
+    fn remember_settled(&mut self, id: RequestId) {
+        self.settled.push(id);
+        let surplus = self.settled.len().saturating_sub(SETTLED_MAX);
+        self.settled.drain(..surplus);
+    }
+
+    /// Puts requests back in front of those that came later.
+    fn requeue(&mut self, members: Vec<Member<W>>) {
+        let later = std::mem::take(&mut self.waiting);
+        for member in members.into_iter().filter(Member::is_wanted) {
+            if member.attempts < ATTEMPTS_MAX {
+                self.waiting.push(member);
+            } else {
+                self.resolve(member, Outcome::Contended);
+            }
+        }
+        self.waiting.extend(later);
+        // What is given back comes first, as far as it fits.
+        self.waiting.sort_by_key(|member| member.request.purpose != Purpose::GiveBack);
+    }
+
+    fn add_doubt(&mut self, doubt: Doubt) {
+        self.note_lost_id(doubt.id.clone());
+        self.doubts.push(doubt);
+        let surplus = self.doubts.len().saturating_sub(FENCES_MAX);
+        self.counts.ambiguous += u32::from(surplus > 0);
+        self.doubts.drain(..surplus);
+    }
+
+    /// Keeps an id from being used for another write: an item that remembers it would tell nothing.
+    fn note_lost_id(&mut self, id: RequestId) {
+        self.fenced.push(id);
+        let surplus = self.fenced.len().saturating_sub(FENCED_MAX);
+        self.fenced.drain(..surplus);
+    }
+
+    /// Stops sending a write whose answer was lost.
+    pub(super) fn give_up_batch(&mut self) {
+        let Some(mut batch) = self.batch.take() else { return };
+        if let Some(remembered) = batch.doubt.take() {
+            self.add_doubt(Doubt::of(&batch, remembered));
+        }
+        self.requeue(batch.members);
+    }
+
+    fn fail_batch(&mut self) {
+        let Some(mut batch) = self.batch.take() else { return };
+        let is_in_doubt = batch.doubt.is_some();
+        if let Some(remembered) = batch.doubt.take() {
+            self.add_doubt(Doubt::of(&batch, remembered));
+        }
+        let (back, failed): (Vec<_>, Vec<_>) = batch
+            .members
+            .into_iter()
+            .partition(|member| member.request.purpose == Purpose::GiveBack);
+        self.requeue(back);
+        for member in failed {
+            self.resolve(member, Outcome::Failed { is_in_doubt });
+        }
+    }
+
+    fn fail_waiting(&mut self) {
+        for member in std::mem::take(&mut self.waiting) {
+            if member.request.purpose == Purpose::GiveBack {
+                self.waiting.push(member);
+                continue;
+            }
+            let is_in_doubt = self.doubts.iter().any(|doubt| doubt.has(&member.request.id));
+            self.resolve(member, Outcome::Failed { is_in_doubt });
+        }
+    }
+
+    fn answered_upkeep(&mut self, upkeep: Upkeep, write: &Write, answer: Answer, now: EpochMillis) {
+        let Some((index, _)) = write.plans.first() else { return };
+        match (answer, upkeep) {
+            (Answer::Written(images), _) => {
+                self.learn_written(write, images, Default::default(), now);
+                (self.losses, self.pauses) = (0, 0);
+                if upkeep == Upkeep::Bring {
+                    self.buckets[*index].note_brought(now);
+                }
+            }
+            (Answer::Refused(found), _) => {
+                for image in found.into_iter().flatten() {
+                    self.learned(*index, image, now, true);
+                }
+                self.look_for_doubts();
+                match upkeep {
+                    Upkeep::Bring => self.buckets[*index].note_lost(now),
+                    Upkeep::Repair => {
+                        self.losses += 1;
+                        self.pause_after_loss();
+                    }
+                    // Somebody else moved it further.
+                    Upkeep::Extend => self.closed(),
+                }
+            }
+            // A refusal waits for it and never fails by it, but asks again what stands there.
+            (_, Upkeep::Bring) => {
+                self.members().for_each(|member| member.is_fresh = Default::default());
+            }
+            (Answer::Failed, Upkeep::Repair) => self.fail_waiting(),
+            (Answer::Failed, Upkeep::Extend) => {
+                self.counts.unextended += 1;
+                self.closed();
+            }
+            (_, Upkeep::Repair | Upkeep::Extend) => self.must_pause = true,
+        }
+    }
+
+    fn observe(&mut self, index: usize, found: Option<&CompositeBucket>, now: EpochMillis) {
+        let interval = self.policy.interval;
+        let bucket = &mut self.buckets[index];
+        let stale = bucket.known.as_ref().and_then(|known| known.image.clone());
+        if let (Some(stale), Some(found)) = (stale, found) {
+            bucket.contention.observe(&stale, found, now, interval);
+        }
+    }
+
+    /// Takes over what an answer said of a bucket.
+    fn learned(&mut self, index: usize, image: Image, now: EpochMillis, is_authoritative: bool) {
+        let bucket = &mut self.buckets[index];
+        bucket.known = Some(Known { image, as_of: now, is_authoritative });
+        bucket.note_claims(now);
+        for member in self.members() {
+            member.is_fresh[index] = is_authoritative && member.was_present;
+        }
+    }
+
+    /// When the last answer came.
+    fn latest(&self) -> EpochMillis {
+        let as_of = self.buckets.iter().filter_map(|bucket| Some(bucket.known.as_ref()?.as_of));
+        as_of.max().unwrap_or(EpochMillis::MIN)
+    }
+}

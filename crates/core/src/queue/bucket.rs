@@ -1,0 +1,163 @@
+//! What a queue knows of one bucket.
+
+use std::sync::Arc;
+
+use super::contention::ContentionEstimate;
+use super::request::BucketDemand;
+use crate::{
+    Acquire, BucketId, Change, CompositeBucket, Configuration, EpochMillis, Presume, RequestId,
+    RulesHash, WritePlan, is_clock_ahead, reconfigure,
+};
+
+use super::Policy;
+
+/// How often the same limits of requests are brought to an item for refusals, in milliseconds.
+const BRINGS_EVERY_MS: u64 = 60_000;
+/// How long nobody else may have claimed before it is tried again after another writer came first, in
+/// milliseconds: a process that claims all the time brings limits itself, within the minute for which
+/// it believes older ones, and one that does not leaves the item alone for longer than this.
+const QUIET_MS: u64 = 4_000;
+
+/// What is known of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Known {
+    /// The item; `None`: there was none.
+    pub image: Option<Arc<CompositeBucket>>,
+    /// When the answer came.
+    pub as_of: EpochMillis,
+    /// Whether the table itself said so, by an answer that sees every write.
+    pub is_authoritative: bool,
+}
+
+impl Known {
+    /// Whether both are one and the same answer.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let is_same_image = match (&self.image, &other.image) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        is_same_image
+            && self.as_of == other.as_of
+            && self.is_authoritative == other.is_authoritative
+    }
+
+    /// Whether it is recent enough to refuse a request that came after it.
+    #[must_use]
+    pub fn may_refuse(&self, now: EpochMillis, deny_cache_ms: u64) -> bool {
+        let age_ms = now.get().saturating_sub(self.as_of.get());
+        self.is_authoritative
+            && deny_cache_ms > 0
+            && u64::try_from(age_ms).is_ok_and(|age| age <= deny_cache_ms)
+    }
+
+    /// Whether this answer was overtaken by another: it shows an earlier state.
+    #[must_use]
+    pub fn is_older_than(&self, other: &Self) -> bool {
+        match (&self.image, &other.image) {
+            (Some(this), Some(other)) => {
+                this.refilled_at < other.refilled_at && !is_clock_ahead(other, self.as_of)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// One bucket of a queue.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct QueueBucket {
+    pub(super) id: BucketId,
+    pub(super) known: Option<Known>,
+    pub(super) contention: ContentionEstimate,
+    /// The limits of requests that were brought to the item for a refusal, and when.
+    brought: Option<(RulesHash, EpochMillis)>,
+    /// The same while the write is in flight.
+    bringing: Option<RulesHash>,
+    /// The item's refill time when another writer came before one that was to bring limits, and since
+    /// when it is that.
+    lost: Option<(EpochMillis, EpochMillis)>,
+}
+
+impl QueueBucket {
+    pub(super) const fn new(id: BucketId) -> Self {
+        let contention = ContentionEstimate::QUIET;
+        Self { id, known: None, contention, brought: None, bringing: None, lost: None }
+    }
+
+    pub(super) fn image(&self) -> Option<&CompositeBucket> {
+        self.known.as_ref()?.image.as_deref()
+    }
+
+    /// A demand as a decision takes it.
+    pub(super) fn ask<'a>(
+        &'a self,
+        demand: &'a BucketDemand,
+        id: &'a RequestId,
+        policy: Policy,
+    ) -> Acquire<'a> {
+        Acquire {
+            bucket: &self.id,
+            amounts: &demand.amounts,
+            configuration: &demand.configuration,
+            id,
+            interval: policy.interval,
+            presume: Presume::Unchanged,
+        }
+    }
+
+    /// Whether the last claim no longer serves those behind it.
+    pub(super) fn is_stale(&self, policy: Policy, now: EpochMillis) -> bool {
+        let interval = i64::from(policy.interval.0);
+        self.image().is_some_and(|image| now.get() - image.refilled_at.get() > interval)
+    }
+
+    /// Whether a whole interval has passed since the table told.
+    pub(super) fn is_old(&self, policy: Policy, now: EpochMillis) -> bool {
+        let interval = i64::from(policy.interval.0);
+        self.known.as_ref().is_some_and(|known| now.get() - known.as_of.get() > interval)
+    }
+
+    /// What brings the item to the limits of a request that is refused, if that is to be done:
+    /// newer stored limits always; the same limits of requests once a minute, or processes whose
+    /// requests disagree would write one refusal after another.
+    pub(super) fn bring(&self, acquire: Acquire<'_>, now: EpochMillis) -> Option<WritePlan> {
+        let plan = reconfigure(self.image()?, acquire, now)?;
+        let is_within = |at: EpochMillis, ms| now.get().abs_diff(at.get()) < ms;
+        if self.lost.is_some_and(|(_, since)| is_within(since, QUIET_MS)) {
+            return None;
+        }
+        let is_stored = |change: &Change| matches!(change, Change::ConfigVersions(_));
+        let is_repeated = |(before, at): &(RulesHash, EpochMillis)| {
+            is_within(*at, BRINGS_EVERY_MS)
+                && *before == RulesHash::of(&acquire.configuration.explicit)
+        };
+        let may_bring =
+            plan.changes.iter().any(is_stored) || !self.brought.as_ref().is_some_and(is_repeated);
+        may_bring.then_some(plan)
+    }
+
+    /// Notes that an item was brought to the limits of a request that was sent before.
+    pub(super) fn note_brought(&mut self, now: EpochMillis) {
+        self.brought = self.bringing.take().map(|hash| (hash, now));
+        self.lost = None;
+    }
+
+    /// Notes to which limits of requests an item is being brought.
+    pub(super) fn note_bringing(&mut self, configuration: &Configuration) {
+        self.bringing = Some(RulesHash::of(&configuration.explicit));
+    }
+
+    pub(super) fn note_lost(&mut self, now: EpochMillis) {
+        self.lost = self.image().map(|image| (image.refilled_at, now));
+    }
+
+    /// Looks whether somebody claimed since limits were to be brought and another writer came first.
+    pub(super) fn note_claims(&mut self, now: EpochMillis) {
+        let refilled_at = self.image().map(|image| image.refilled_at);
+        if let (Some((claimed_at, since)), Some(refilled_at)) = (&mut self.lost, refilled_at)
+            && *claimed_at != refilled_at
+        {
+            (*claimed_at, *since) = (refilled_at, now);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! How often other processes write a bucket.
+
+use crate::{ClaimInterval, CompositeBucket, EpochMillis};
+
+/// How often other processes write a bucket, as two running shares in 1024ths.
+///
+/// With many processes on one bucket every image is out of date. Whether to trust it, to assume that
+/// somebody claimed meanwhile, or to read first is decided by what was found before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct ContentionEstimate {
+    /// How often somebody had claimed within the last interval.
+    claimed: u32,
+    /// How often the item had changed at all.
+    moved: u32,
+}
+
+const WHOLE: u32 = 1_024;
+/// One observation that other writers are there moves a share by half of the way, one that they are
+/// not by a quarter: both mistakes cost a write, and writers that share a bucket do so for a while.
+const UP: u32 = 2;
+const DOWN: u32 = 4;
+
+impl ContentionEstimate {
+    /// The estimate of a bucket that no other process writes.
+    pub const QUIET: Self = Self { claimed: 0, moved: 0 };
+    /// The estimate of a bucket whose refill somebody else claims all the time.
+    pub const CLAIMED: Self = Self { claimed: WHOLE, moved: WHOLE };
+
+    /// Notes what stood in the table when an older image was used.
+    pub(super) fn observe(
+        &mut self,
+        stale: &CompositeBucket,
+        found: &CompositeBucket,
+        now: EpochMillis,
+        interval: ClaimInterval,
+    ) {
+        let interval = i64::from(interval.0);
+        if stale.refilled_at.get() + interval >= now.get() {
+            return;
+        }
+        shift(&mut self.moved, found.refilled_at != stale.refilled_at);
+        shift(&mut self.claimed, found.refilled_at.get() + interval >= now.get());
+    }
+
+    /// Whether somebody else usually claimed within the last interval.
+    pub(super) const fn is_claimed(self) -> bool {
+        self.claimed * 2 >= WHOLE
+    }
+
+    /// Whether the item has usually changed.
+    pub(super) const fn is_moving(self) -> bool {
+        self.moved * 2 >= WHOLE
+    }
+}
+
+fn shift(share: &mut u32, happened: bool) {
+    let target = if happened { WHOLE } else { 0 };
+    *share = if target > *share {
+        *share + (target - *share).div_ceil(UP)
+    } else {
+        *share - share.div_ceil(DOWN)
+    };
+}

@@ -1,0 +1,65 @@
+//! Writes whose answers were lost and that were not sent again: they may have happened, and may
+//! still.
+
+use super::request::{BucketDemand, Purpose, QueuedRequest};
+use super::{Batch, Member};
+use crate::{CompositeBucket, Millitokens, RequestId};
+
+/// A write that may have happened, or may still.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Doubt {
+    pub(super) id: RequestId,
+    /// What the first item remembered before it.
+    pub(super) remembered: Vec<RequestId>,
+    pub(super) requests: Vec<DoubtfulRequest>,
+}
+
+/// A request of such a write.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct DoubtfulRequest {
+    pub(super) id: RequestId,
+    pub(super) purpose: Purpose,
+    pub(super) buckets: Vec<BucketDemand>,
+}
+
+impl Doubt {
+    pub(super) fn of<W>(batch: &Batch<W>, remembered: Vec<RequestId>) -> Self {
+        let request = |member: &Member<W>| DoubtfulRequest {
+            id: member.request.id.clone(),
+            purpose: member.request.purpose,
+            buckets: member.request.buckets.clone(),
+        };
+        Self {
+            id: batch.id.clone(),
+            remembered,
+            requests: batch.members.iter().map(request).collect(),
+        }
+    }
+
+    pub(super) fn has(&self, id: &RequestId) -> bool {
+        self.requests.iter().any(|request| request.id == *id)
+    }
+}
+
+impl DoubtfulRequest {
+    pub(super) fn is(&self, other: &QueuedRequest) -> bool {
+        self.id == other.id && self.purpose == other.purpose
+    }
+
+    pub(super) fn is_debit(&self) -> bool {
+        let mut amounts = self.buckets.iter().flat_map(|demand| demand.amounts.values());
+        self.purpose == Purpose::Correct && amounts.any(|amount| *amount > Millitokens::ZERO)
+    }
+}
+
+/// Whether so many others wrote since the item remembered `before` that it may have forgotten `id`.
+pub(super) fn is_forgotten(
+    before: &[RequestId],
+    now: Option<&CompositeBucket>,
+    id: &RequestId,
+) -> bool {
+    let Some(now) = now else { return true };
+    let mut others = now.request_ids.iter().filter(|seen| *seen != id);
+    let is_full = now.request_ids.len() >= RequestId::REMEMBERED;
+    is_full && !others.any(|seen| before.contains(seen))
+}

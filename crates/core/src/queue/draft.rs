@@ -1,0 +1,198 @@
+//! The write that is being put together: what the requests in it ask of each bucket.
+
+use std::sync::Arc;
+
+use super::Policy;
+use super::bucket::QueueBucket;
+use crate::adjust::{has_room, unguarded};
+use crate::decide::{new_item, take_from};
+use crate::standing::View;
+use crate::take::{Take, amount, normal, retry};
+use crate::{
+    Acquire, Amounts, Change, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
+    Presume, RequestId, WritePlan,
+};
+
+/// What a write asks of one bucket, all of its requests taken together, as if one came after the
+/// other.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Demand {
+    /// What has to be there: each request that may be refused finds what the earlier ones left.
+    pub(super) floors: Amounts,
+    taken: Amounts,
+    /// What is given back before anything is taken, as far as it fits.
+    pub(super) returned: Amounts,
+    /// What is given back after that. Nothing more is taken then: it might be of what does not fit.
+    credited: Amounts,
+    /// What the counters move by.
+    counted: Amounts,
+    /// The limits of the first request that brings some.
+    pub(super) configuration: Option<Arc<Configuration>>,
+}
+
+/// The requests of a write that is being put together.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(super) struct Draft {
+    pub(super) demands: Vec<Demand>,
+    pub(super) acquires: bool,
+    pub(super) corrects: bool,
+    /// Some correction takes.
+    pub(super) debits: bool,
+    /// Without guards: what is taken from a bucket that is full by now may be forgiven.
+    pub(super) is_forced: bool,
+}
+
+impl Draft {
+    /// Whether it corrects and takes for acquires in one write.
+    pub(super) const fn is_mixed(&self) -> bool {
+        self.acquires && self.corrects
+    }
+}
+
+/// The ids of a write.
+pub(super) struct Ids<'a> {
+    pub(super) id: &'a RequestId,
+    /// Writes that may still arrive although their answers were lost.
+    pub(super) fences: &'a [RequestId],
+}
+
+impl Demand {
+    /// What has to be there for a request to be granted after those before it; `None`: it cannot go
+    /// in the same write.
+    pub(super) fn floors_with(&self, amounts: &Amounts) -> Option<Amounts> {
+        let floor = |(limit, more): (&LimitName, &Millitokens)| {
+            let is_open = !self.credited.contains_key(limit);
+            let floor = sum(&self.taken, limit, *more).filter(|_| is_open)?;
+            Some((limit.clone(), floor))
+        };
+        amounts.iter().map(floor).collect()
+    }
+
+    /// Adds a request that is granted.
+    pub(super) fn grant(&mut self, amounts: &Amounts, floors: Amounts) {
+        self.floors.extend(floors);
+        for (limit, more) in amounts {
+            add(&mut self.taken, limit, *more);
+            add(&mut self.counted, limit, *more);
+        }
+    }
+
+    /// Adds a correction; false: it cannot go in the same write.
+    pub(super) fn correct(&mut self, amounts: &Amounts) -> bool {
+        let fits = |(limit, more): (&LimitName, &Millitokens)| match *more < Millitokens::ZERO {
+            true => {
+                let back = negative(*more);
+                sum(&self.returned, limit, back).is_some()
+                    && sum(&self.credited, limit, back).is_some()
+            }
+            false => !self.credited.contains_key(limit) && sum(&self.taken, limit, *more).is_some(),
+        };
+        let fits = amounts.iter().all(fits);
+        for (limit, more) in amounts.iter().filter(|_| fits) {
+            match *more < Millitokens::ZERO {
+                true if self.taken.contains_key(limit) => {
+                    add(&mut self.credited, limit, negative(*more));
+                }
+                true => add(&mut self.returned, limit, negative(*more)),
+                false => add(&mut self.taken, limit, *more),
+            }
+            add(&mut self.counted, limit, *more);
+        }
+        fits
+    }
+
+    /// Whether it gives tokens back.
+    pub(super) fn gives_back(&self) -> bool {
+        !self.returned.is_empty() || !self.credited.is_empty()
+    }
+
+    /// The write of it.
+    pub(super) fn plan(
+        &self,
+        bucket: &QueueBucket,
+        draft: &Draft,
+        ids: &Ids<'_>,
+        (policy, presume): (Policy, Presume),
+        now: EpochMillis,
+    ) -> WritePlan {
+        let none = Configuration::default();
+        let configuration = self.configuration.as_deref().unwrap_or(&none);
+        let Some(image) = bucket.image() else {
+            let taken = net(self.taken.clone(), &self.credited);
+            let amounts = (&taken, &self.counted);
+            let mut plan = new_item(&bucket.id, amounts, configuration, ids.id, now);
+            if let [Change::Put(item)] = plan.changes.as_mut_slice() {
+                item.request_ids.extend_from_slice(ids.fences);
+            }
+            return plan;
+        };
+        if draft.is_forced || !draft.acquires && !draft.debits {
+            let taken = net(self.taken.clone(), &self.returned);
+            let amounts = within_range(image, net(taken, &self.credited));
+            return unguarded((&amounts, &self.counted), ids.id, ids.fences);
+        }
+        let taken = within_range(image, net(self.taken.clone(), &self.credited));
+        let expires = match draft.acquires {
+            true => !configuration.is_personal(),
+            false => image.expires_at_s.is_some(),
+        };
+        let take = Take {
+            amounts: &taken,
+            returned: &self.returned,
+            counted: &self.counted,
+            floors: &self.floors,
+            id: Some(ids.id),
+            fences: ids.fences,
+            interval: policy.interval,
+            expires,
+        };
+        let mut plan = if draft.acquires {
+            let (amounts, id, interval) = (&self.floors, ids.id, policy.interval);
+            let acquire =
+                Acquire { bucket: &bucket.id, amounts, configuration, id, interval, presume };
+            take_from(image, acquire, &take, now)
+        } else {
+            let unchanged = Default::default();
+            let view = View { image, differences: &unchanged, now };
+            retry(&view, &take, presume).unwrap_or_else(|| normal(&view, &take))
+        };
+        if draft.corrects {
+            let moved = net(taken, &self.returned);
+            plan.conditions.extend(moved.iter().map(|(limit, net)| has_room(limit, *net)));
+        }
+        plan
+    }
+}
+
+/// What of the amounts moves the balances: each stays within the range of [`Millitokens`]. All of
+/// them are counted.
+fn within_range(image: &CompositeBucket, amounts: Amounts) -> Amounts {
+    let fit = |(limit, net): (LimitName, Millitokens)| {
+        let tokens = image.limits.get(&limit).map_or(0, |bucket| i128::from(bucket.tokens.get()));
+        let after = Millitokens::saturating(tokens - i128::from(net.get()));
+        (limit, Millitokens::saturating(tokens - i128::from(after.get())))
+    };
+    amounts.into_iter().map(fit).collect()
+}
+
+/// What is taken less what is given back.
+fn net(mut taken: Amounts, returned: &Amounts) -> Amounts {
+    for (limit, back) in returned {
+        let net = i128::from(amount(&taken, limit).get()) - i128::from(back.get());
+        taken.insert(limit.clone(), Millitokens::saturating(net));
+    }
+    taken
+}
+
+fn sum(amounts: &Amounts, limit: &LimitName, more: Millitokens) -> Option<Millitokens> {
+    Millitokens::new(amount(amounts, limit).get().checked_add(more.get())?).ok()
+}
+
+fn add(sums: &mut Amounts, limit: &LimitName, more: Millitokens) {
+    let sum = i128::from(amount(sums, limit).get()) + i128::from(more.get());
+    sums.insert(limit.clone(), Millitokens::saturating(sum));
+}
+
+fn negative(amount: Millitokens) -> Millitokens {
+    Millitokens::saturating(-i128::from(amount.get()))
+}

@@ -1,0 +1,144 @@
+//! What enters a queue, and what becomes of it.
+
+use std::sync::Arc;
+
+use crate::standing::Standing;
+use crate::{
+    Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, RequestId, WritePath,
+    WritePlan,
+};
+
+/// A request as it enters a queue.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct QueuedRequest {
+    /// Names the request. A request that enters again under the same id is the same request.
+    pub id: RequestId,
+    /// What it is for.
+    pub purpose: Purpose,
+    /// What it asks of each bucket of the queue, in the order of the queue.
+    pub buckets: Vec<BucketDemand>,
+    /// When the call began.
+    pub began: EpochMillis,
+    /// Whether the caller can look up the stored limits once more.
+    pub may_update: bool,
+}
+
+/// What a request is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Purpose {
+    /// Takes all of its amounts or nothing. What it took is given back if its caller has left.
+    Acquire,
+    /// Adds its amounts to the consumption, and is never refused; negative amounts give tokens back.
+    /// It stands even if its caller has left.
+    Correct,
+    /// Gives back what a request took whose caller has left. It waits for another request to share
+    /// its write.
+    GiveBack,
+}
+
+/// What a request asks of one bucket.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct BucketDemand {
+    /// How much of each limit.
+    pub amounts: Amounts,
+    /// The limits of the bucket as the caller knows them.
+    pub configuration: Arc<Configuration>,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// It took effect.
+    Done(Done),
+    /// Some limit is short. The standings of its limits, bucket by bucket, as the table said.
+    Refused(Vec<Vec<Standing>>),
+    /// The item of this bucket follows newer stored limits than the request: look them up, and enter
+    /// again.
+    Outdated(usize),
+    /// Neither the request nor the item of this bucket knows the limit.
+    Unknown(LimitName),
+    /// The item of this bucket lacks the limit and has no room for another.
+    Full(usize, LimitName),
+    /// The answer to a write that gives tokens back was lost, and the item can no longer tell whether
+    /// it took effect.
+    Ambiguous,
+    /// Other writers came first in every attempt.
+    Contended,
+    /// The table cannot be used: the answer said why.
+    Failed {
+        /// Whether an earlier attempt may have taken effect.
+        is_in_doubt: bool,
+    },
+}
+
+/// How a request took effect.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Done {
+    /// The path of the write; `None`: an earlier attempt did it, or there was nothing to write.
+    pub path: Option<WritePath>,
+    /// The buckets after it, as far as they are known.
+    pub images: Vec<Option<Arc<CompositeBucket>>>,
+    /// Limits of a correction that the bucket does not have: nothing was corrected there.
+    pub dropped: Vec<LimitName>,
+    /// Whether a correction was written without its guards.
+    pub is_forced: bool,
+    /// Writes that carried the request.
+    pub attempts: u32,
+}
+
+/// What a caller that leaves has to know.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Left {
+    /// Nothing happened, and nothing will.
+    Nothing,
+    /// A write that carries it may have taken effect, or may still.
+    InDoubt,
+    /// It took effect already.
+    Done(Done),
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Wait for a request to enter.
+    Idle,
+    /// Read these buckets by a read that sees every write.
+    Read(Vec<usize>),
+    /// Send this write.
+    Write(Arc<Write>),
+    /// Let other writers go first. Then ask again.
+    Pause {
+        /// Pauses of this queue in a row, this one included.
+        in_a_row: u32,
+        /// Whether it only corrects: nobody waits for tokens.
+        is_patient: bool,
+    },
+}
+
+/// A write of one bucket, or of several together.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Write {
+    /// Its plans, each with the place of its bucket in the queue.
+    pub plans: Vec<(usize, WritePlan)>,
+    /// Names the write: the same for each attempt at the very same plans, never for others. `None`: it
+    /// takes nothing, and does nothing when it is done twice.
+    pub token: Option<(RequestId, u32)>,
+}
+
+/// What the table answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// The buckets that were read.
+    Read(Vec<Option<Arc<CompositeBucket>>>),
+    /// The write was done. What stands there now for each plan, where the table says so.
+    Written(Vec<Option<Arc<CompositeBucket>>>),
+    /// Nothing was done: a condition does not hold. What stands there for each plan; the outer
+    /// `None`: the table does not say.
+    Refused(Vec<Option<Option<Arc<CompositeBucket>>>>),
+    /// Nothing was done; the same may succeed in a moment.
+    Held,
+    /// No answer came: it may have been done, and may still be.
+    Lost,
+    /// Nothing was done, and nothing can be.
+    Failed,
+}

@@ -1,0 +1,160 @@
+//! What a lane asks of the table, as a call that needs nobody to wait for it.
+
+use std::sync::Arc;
+
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePlan};
+
+use super::lane::Calls;
+use super::settings::Certainty;
+use super::{CompositeStore, image};
+use crate::store::new_id;
+use crate::table::{
+    Cancelled, Consistency, SetupError, Table, TogetherError, Trouble, WriteError, Written,
+};
+
+/// What a lane asks.
+pub(super) enum Asked {
+    /// These buckets, by a read that sees every write.
+    Read(Vec<BucketId>),
+    /// This write of the lane's buckets.
+    Write(Vec<BucketId>, Arc<Write>),
+}
+
+/// What the table told.
+pub(super) struct Told {
+    pub(super) answer: Answer,
+    pub(super) write_units: f64,
+    pub(super) read_units: f64,
+    pub(super) trouble: Option<Trouble>,
+}
+
+impl<T: Table> Calls for CompositeStore<T> {
+    fn call(&self, asked: Asked) -> super::lane::Flight {
+        let (table, certainty) = (self.table.clone(), self.settings.certainty);
+        Box::pin(async move {
+            match asked {
+                Asked::Read(buckets) => read(table.as_ref(), &buckets).await,
+                Asked::Write(buckets, write) => {
+                    self::write(table.as_ref(), certainty, &buckets, &write).await
+                }
+            }
+        })
+    }
+
+    fn count(&self, counts: Counts, buckets: &[BucketId]) {
+        let Counts { ambiguous, clocks_ahead, forced, unextended } = counts;
+        self.counters.ambiguous.add(ambiguous);
+        self.counters.forced_adjusts.add(forced);
+        self.counters.clocks_ahead.add(clocks_ahead);
+        let Some(bucket) = buckets.first() else { return };
+        if clocks_ahead > 0 {
+            tracing::warn!(
+                %bucket,
+                "the refill time was more than a minute ahead of this clock: it is pulled back"
+            );
+        }
+        if unextended > 0 {
+            tracing::warn!(%bucket, "a debt may outlive its bucket: the expiry could not be extended");
+        }
+    }
+}
+
+impl Told {
+    pub(super) fn trouble(trouble: Trouble) -> Self {
+        let answer = match trouble {
+            Trouble::Conflict | Trouble::Throttled(_) => Answer::Held,
+            Trouble::Away(_) => Answer::Lost,
+            Trouble::Setup(_) => Answer::Failed,
+        };
+        Self { answer, write_units: 0.0, read_units: 0.0, trouble: Some(trouble) }
+    }
+
+    const fn written(answer: Answer, write_units: f64) -> Self {
+        Self { answer, write_units, read_units: 0.0, trouble: None }
+    }
+}
+
+async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> Told {
+    let key = |BucketId { entity, resource }: BucketId| ItemKey::Bucket(entity, resource);
+    let keys: Vec<_> = buckets.iter().cloned().map(key).collect();
+    let found = match table.read(&keys, Consistency::Strong).await {
+        Ok(found) => found,
+        Err(trouble) => return Told::trouble(trouble),
+    };
+    let images: Result<Vec<_>, SetupError> = buckets
+        .iter()
+        .zip(&found.items)
+        .map(|(bucket, item)| image(bucket, item.as_ref()))
+        .collect();
+    match images {
+        Ok(images) => {
+            let (answer, read_units) = (Answer::Read(images), found.read_units);
+            Told { answer, write_units: 0.0, read_units, trouble: None }
+        }
+        Err(broken) => Told { read_units: found.read_units, ..Told::trouble(broken.into()) },
+    }
+}
+
+async fn write<T: Table>(
+    table: &T,
+    certainty: Certainty,
+    buckets: &[BucketId],
+    write: &Write,
+) -> Told {
+    match write.plans.as_slice() {
+        [(index, plan)] if certainty == Certainty::Remembered => {
+            one(table, &buckets[*index], plan).await
+        }
+        plans => together(table, buckets, plans, write).await,
+    }
+}
+
+async fn one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> Told {
+    match table.write(bucket, plan).await {
+        Ok(Written { image, write_units }) => {
+            Told::written(Answer::Written(vec![image]), write_units)
+        }
+        // It costs what the write would have: at least one unit, and the answer does not say more.
+        Err(WriteError::Refused(image)) => Told::written(Answer::Refused(vec![Some(image)]), 1.0),
+        Err(WriteError::Trouble(trouble)) => Told::trouble(trouble),
+    }
+}
+
+async fn together<T: Table>(
+    table: &T,
+    buckets: &[BucketId],
+    plans: &[(usize, WritePlan)],
+    write: &Write,
+) -> Told {
+    let writes: Vec<_> =
+        plans.iter().map(|(index, plan)| (buckets[*index].clone(), plan.clone())).collect();
+    let token = match &write.token {
+        Some((id, attempt)) => format!("{}-{attempt}", id.as_str()),
+        None => new_id().as_str().to_owned(),
+    };
+    let reasons = match table.write_together(&writes, &token).await {
+        Ok(write_units) => {
+            return Told::written(Answer::Written(vec![None; plans.len()]), write_units);
+        }
+        Err(TogetherError::Cancelled(reasons)) => reasons,
+        Err(TogetherError::Trouble(trouble)) => return Told::trouble(trouble),
+    };
+    // Each write of a transaction is prepared and committed: two units.
+    let write_units = plans.iter().map(|_| 2.0).sum();
+    let mut found: Vec<Option<Option<Arc<CompositeBucket>>>> = Vec::with_capacity(plans.len());
+    for reason in reasons {
+        match reason {
+            Cancelled::None => found.push(None),
+            Cancelled::Refused(image) => found.push(Some(image)),
+            Cancelled::Trouble(trouble) => {
+                return Told { write_units, ..Told::trouble(trouble) };
+            }
+        }
+    }
+    if found.iter().all(Option::is_none) {
+        // Cancelled for no reason: as good as another writer in the way.
+        return Told { write_units, ..Told::trouble(Trouble::Conflict) };
+    }
+    Told::written(Answer::Refused(found), write_units)
+}

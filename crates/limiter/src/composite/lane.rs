@@ -1,0 +1,413 @@
+//! The requests of this process on one bucket, or on a child's and its parent's: one write at a time.
+//!
+//! A [`WriteQueue`] decides what to do next. One of the waiting callers, the leader, does it for all
+//! of them. What the leader awaits is kept in the lane when its own request is resolved, runs out of
+//! time or is dropped, and the next caller goes on with it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use sluicegate_core::{
+    Action, Answer, BucketId, Counts, EpochMillis, Left, Outcome, Policy, QueuedRequest, RequestId,
+    Write, WriteQueue,
+};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
+
+use super::calls::{Asked, Told};
+use super::images::Shared;
+use crate::BoxError;
+use crate::clock::Clock;
+use crate::store::new_id;
+use crate::table::{SetupError, StoreFailure, Trouble};
+
+/// How long the table may take to answer before it is asked again, because everybody waits for the
+/// answer; twice as long each time that it does not.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(250);
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// Longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// The same where nobody waits for tokens.
+const PATIENT_MAX: Duration = Duration::from_millis(500);
+
+pub(super) type Flight = Pin<Box<dyn Future<Output = Told> + Send>>;
+
+/// The requests on one bucket, or on a child's and its parent's.
+pub(super) struct Lane {
+    buckets: Vec<BucketId>,
+    /// What every lane of this process on a bucket knows of it.
+    images: Vec<Arc<Shared>>,
+    state: Mutex<State>,
+    /// Told when the leader stops.
+    free: Notify,
+}
+
+struct State {
+    queue: WriteQueue<Waiter>,
+    /// The last write.
+    last: Option<Arc<Write>>,
+    /// What the table is asked; `None` while the leader awaits it.
+    flight: Option<(Flight, Instant)>,
+    is_led: bool,
+    /// What kept the table from doing what it was last asked.
+    trouble: Option<Arc<Trouble>>,
+    /// What its quickest answer took, [`PAUSE_MAX`] at most.
+    quickest: Duration,
+    /// How long the next answer may take.
+    patience: Duration,
+    /// When the table last said anything.
+    told_at: Instant,
+    latest: EpochMillis,
+}
+
+/// A caller that waits.
+struct Waiter {
+    sender: oneshot::Sender<Settled>,
+    cost: Cost,
+}
+
+/// What a request cost. What several share is divided among them.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cost {
+    pub(super) attempts: u32,
+    pub(super) write_units: f64,
+    pub(super) read_units: f64,
+}
+
+/// What became of a request.
+pub(super) struct Settled {
+    pub(super) outcome: Outcome,
+    pub(super) cost: Cost,
+    pub(super) trouble: Option<Arc<Trouble>>,
+}
+
+/// Why a request was not settled in time.
+pub(super) struct Expired {
+    pub(super) left: Left,
+    pub(super) cost: Cost,
+    pub(super) trouble: Option<Arc<Trouble>>,
+    /// The table said nothing while the request waited.
+    pub(super) is_silent: bool,
+}
+
+/// What sends the requests of a lane.
+pub(super) trait Calls: Send + Sync {
+    /// Asks the table.
+    fn call(&self, asked: Asked) -> Flight;
+    /// Takes over what a queue counted.
+    fn count(&self, counts: Counts, buckets: &[BucketId]);
+}
+
+impl std::fmt::Debug for Lane {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lane").field("buckets", &self.buckets).finish_non_exhaustive()
+    }
+}
+
+impl Lane {
+    pub(super) fn new(buckets: Vec<BucketId>, images: Vec<Arc<Shared>>, policy: Policy) -> Self {
+        let state = State {
+            queue: WriteQueue::new(buckets.iter().cloned(), policy),
+            last: None,
+            flight: None,
+            is_led: false,
+            trouble: None,
+            quickest: PAUSE_MAX,
+            patience: ANSWERED_WITHIN,
+            told_at: Instant::now(),
+            latest: EpochMillis::MIN,
+        };
+        Self { buckets, images, state: Mutex::new(state), free: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a request settled, together with others on the lane, or gives it up at its deadline.
+    pub(super) async fn settle(
+        &self,
+        calls: &dyn Calls,
+        request: QueuedRequest,
+        deadline: Instant,
+        clock: &dyn Clock,
+    ) -> Result<Settled, Expired> {
+        let (sender, mut receiver) = oneshot::channel();
+        let mut member = Member { lane: self, id: request.id.clone(), is_open: true };
+        let entered_at = Instant::now();
+        {
+            let mut state = self.lock();
+            self.look(&mut state);
+            let waiter = Waiter { sender, cost: Cost::default() };
+            state.queue.enter(request, waiter, clock.now());
+            self.dispatch(&mut state, calls);
+        }
+        let settled = tokio::time::timeout_at(deadline, async {
+            if let Ok(settled) = receiver.try_recv() {
+                return Some(settled);
+            }
+            loop {
+                match self.lead() {
+                    Some(leading) => leading.until(&mut receiver, calls, clock).await,
+                    None => tokio::select! {
+                        biased;
+                        settled = &mut receiver => return settled.ok(),
+                        // It leads, or passes that on, whatever became of its own request.
+                        () = self.free.notified() => continue,
+                    },
+                }
+                if let Ok(settled) = receiver.try_recv() {
+                    return Some(settled);
+                }
+            }
+        });
+        if let Ok(Some(settled)) = settled.await {
+            member.is_open = false;
+            return Ok(settled);
+        }
+        let (left, cost) = member.leave();
+        // It may have been settled this very moment.
+        if let Ok(settled) = receiver.try_recv() {
+            return Ok(settled);
+        }
+        let state = self.lock();
+        let is_silent = state.told_at <= entered_at;
+        Err(Expired { left, cost, trouble: state.trouble.clone(), is_silent })
+    }
+
+    /// Has a correction that waits give up its guards.
+    pub(super) fn force(&self, id: &RequestId) {
+        self.lock().queue.force(id);
+    }
+
+    /// Becomes the leader, if there is none.
+    fn lead(&self) -> Option<Leading<'_>> {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.is_led, true) {
+            return None;
+        }
+        let (flight, since) = state.flight.take().unzip();
+        Some(Leading { lane: self, flight, since: since.unwrap_or_else(Instant::now) })
+    }
+
+    /// Takes over what other lanes learned of the buckets.
+    fn look(&self, state: &mut State) {
+        for (index, image) in self.images.iter().enumerate() {
+            if let Some(known) = image.known() {
+                state.queue.learn(index, &known);
+            }
+        }
+    }
+
+    /// Tells the callers what became of their requests.
+    fn dispatch(&self, state: &mut State, calls: &dyn Calls) {
+        let counts = state.queue.take_counts();
+        if counts != Counts::default() {
+            calls.count(counts, &self.buckets);
+        }
+        for (Waiter { sender, cost }, outcome) in state.queue.take_resolved() {
+            let trouble = state.trouble.clone();
+            // One that has just left gets none.
+            drop(sender.send(Settled { outcome, cost, trouble }));
+        }
+    }
+
+    /// Takes over an answer.
+    fn told(&self, told: Told, took: Duration, calls: &dyn Calls, clock: &dyn Clock) {
+        let mut state = self.lock();
+        let state = &mut *state;
+        let waiters = state.queue.waiters().count().max(1);
+        let share = 1.0 / f64::from(u32::try_from(waiters).unwrap_or(u32::MAX));
+        for waiter in state.queue.waiters() {
+            waiter.cost.write_units += told.write_units * share;
+            waiter.cost.read_units += told.read_units * share;
+        }
+        state.quickest = state.quickest.min(took);
+        if told.answer == Answer::Lost {
+            state.patience = state.patience.saturating_mul(2).min(PATIENCE_MAX);
+        } else {
+            state.told_at = Instant::now();
+            state.patience = ANSWERED_WITHIN;
+        }
+        state.trouble = told.trouble.map(Arc::new);
+        state.latest = clock.now();
+        state.queue.answered(told.answer, state.latest);
+        for (index, image) in self.images.iter().enumerate() {
+            if let Some(known) = state.queue.known(index) {
+                image.learn(known.clone());
+            }
+        }
+        self.dispatch(state, calls);
+    }
+
+    /// Ends what nobody waits for any more.
+    fn tidy(state: &mut State) {
+        if !state.is_led && state.queue.is_idle() && state.flight.take().is_some() {
+            state.queue.answered(Answer::Lost, state.latest);
+        }
+    }
+}
+
+/// A request that waits.
+struct Member<'a> {
+    lane: &'a Lane,
+    id: RequestId,
+    is_open: bool,
+}
+
+impl Member<'_> {
+    fn leave(&mut self) -> (Left, Cost) {
+        self.is_open = false;
+        let mut state = self.lane.lock();
+        let (left, waiter) = state.queue.leave(&self.id);
+        Lane::tidy(&mut state);
+        (left, waiter.map(|waiter| waiter.cost).unwrap_or_default())
+    }
+}
+
+impl Drop for Member<'_> {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.leave();
+        }
+    }
+}
+
+/// The caller that does what the queue says.
+struct Leading<'a> {
+    lane: &'a Lane,
+    flight: Option<Flight>,
+    /// When it began to await it.
+    since: Instant,
+}
+
+impl Leading<'_> {
+    /// Leads until its own request is settled.
+    async fn until(
+        mut self,
+        receiver: &mut oneshot::Receiver<Settled>,
+        calls: &dyn Calls,
+        clock: &dyn Clock,
+    ) {
+        let mut has_yielded = false;
+        while receiver.is_empty() {
+            if self.flight.is_some() {
+                let patience = self.lane.lock().patience;
+                let told = tokio::time::timeout_at(self.since + patience, self.told()).await;
+                let told = told.unwrap_or_else(|elapsed| {
+                    self.flight = None;
+                    Told::trouble(Trouble::Away(elapsed.into()))
+                });
+                self.lane.told(told, self.since.elapsed(), calls, clock);
+                has_yielded = false;
+                continue;
+            }
+            // Those whose requests were just settled may come again, and share the next write.
+            if !std::mem::replace(&mut has_yielded, true) {
+                tokio::task::yield_now().await;
+            }
+            let pause = {
+                let mut state = self.lane.lock();
+                let state = &mut *state;
+                self.lane.look(state);
+                state.latest = clock.now();
+                let action = state.queue.next(state.latest, &mut new_id);
+                self.lane.dispatch(state, calls);
+                match action {
+                    Action::Idle => return,
+                    Action::Pause { in_a_row, is_patient } => {
+                        Some(pause(in_a_row, is_patient, state.quickest))
+                    }
+                    Action::Read(buckets) => {
+                        let keys = buckets.iter().map(|index| self.lane.buckets[*index].clone());
+                        self.flight = Some(calls.call(Asked::Read(keys.collect())));
+                        None
+                    }
+                    Action::Write(write) => {
+                        // The same transaction again is the same attempt.
+                        let is_new =
+                            !state.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &write));
+                        for waiter in state.queue.waiters() {
+                            waiter.cost.attempts += u32::from(is_new);
+                        }
+                        state.last = Some(write.clone());
+                        let buckets = self.lane.buckets.clone();
+                        self.flight = Some(calls.call(Asked::Write(buckets, write)));
+                        None
+                    }
+                }
+            };
+            match pause {
+                Some(pause) => tokio::time::sleep(pause).await,
+                None => self.since = Instant::now(),
+            }
+        }
+    }
+
+    /// Waits for the answer. Dropped before it comes, it leaves the wait to the next leader.
+    async fn told(&mut self) -> Told {
+        let told = std::future::poll_fn(|context: &mut Context<'_>| match &mut self.flight {
+            Some(flight) => flight.as_mut().poll(context),
+            None => Poll::Pending,
+        });
+        let told = told.await;
+        self.flight = None;
+        told
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        let mut state = self.lane.lock();
+        state.is_led = false;
+        state.flight = self.flight.take().map(|flight| (flight, self.since));
+        let is_idle = state.queue.is_idle();
+        Lane::tidy(&mut state);
+        drop(state);
+        if !is_idle {
+            self.lane.free.notify_one();
+        }
+    }
+}
+
+/// A random pause that grows: by round trips where other writers came first and nobody waits for tokens.
+fn pause(in_a_row: u32, is_patient: bool, quickest: Duration) -> Duration {
+    let in_a_row = in_a_row.min(12);
+    let longest = match is_patient {
+        true => {
+            quickest.max(Duration::from_millis(1)).saturating_mul(2 << in_a_row).min(PATIENT_MAX)
+        }
+        false => Duration::from_millis(1 << (in_a_row - 1)).min(PAUSE_MAX),
+    };
+    longest.mul_f64(fastrand::f64())
+}
+
+/// What keeps a table from being used, for each of the requests of one write.
+pub(super) fn setup_error(trouble: Option<&Trouble>) -> SetupError {
+    let Some(Trouble::Setup(error)) = trouble else {
+        return SetupError::Rejected("the table does not say why".into());
+    };
+    match error {
+        SetupError::NoTable(table) => SetupError::NoTable(table.clone()),
+        SetupError::Denied(why) => SetupError::Denied(source(why)),
+        SetupError::BrokenItem { bucket, source } => {
+            SetupError::BrokenItem { bucket: bucket.clone(), source: source.clone() }
+        }
+        SetupError::Rejected(why) => SetupError::Rejected(source(why)),
+        SetupError::Inconvertible(why) => SetupError::Rejected(why.to_string().into()),
+    }
+}
+
+/// The same source of an error for each of the requests of one write.
+pub(super) fn source(of: &BoxError) -> BoxError {
+    let mut text = of.to_string();
+    let mut source = of.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    if of.is::<StoreFailure>() { StoreFailure(text.into()).into() } else { text.into() }
+}
