@@ -39,6 +39,9 @@ impl<W> WriteQueue<W> {
                 if self.losses == 0 {
                     self.pauses = 0;
                 }
+                if let Some(batch) = &mut self.batch {
+                    batch.has_looked = true;
+                }
                 self.look_for_batch();
                 self.look_for_doubts();
                 self.refuse(|queue, member| queue.refusal_after_turn(member, now));
@@ -78,11 +81,7 @@ impl<W> WriteQueue<W> {
             // An attempt whose answer was lost may still come once four others have written.
             self.counts.ambiguous += u32::from(is_forgotten || batch.gives_back);
         }
-        // It required that none of them happened, and none of them can any more.
-        for doubt in std::mem::take(&mut self.doubts) {
-            let is_forgotten = is_forgotten(&doubt.remembered, self.buckets[0].image(), &doubt.id);
-            self.counts.ambiguous += u32::from(is_forgotten);
-        }
+        self.end_doubts();
         (self.losses, self.pauses) = (0, 0);
         self.finish(batch, path, now);
         // A transaction does not return what it left.
@@ -184,8 +183,7 @@ impl<W> WriteQueue<W> {
         if self.is_shown(&batch.id) {
             (self.losses, self.pauses) = (0, 0);
             if let Some(batch) = self.batch.take() {
-                // It kept them from happening.
-                self.doubts.clear();
+                self.end_doubts();
                 self.finish(batch, None, self.latest());
             }
             return;
@@ -195,6 +193,15 @@ impl<W> WriteQueue<W> {
         };
         if batch.doubt.as_ref().is_some_and(forgets) {
             self.give_up_batch();
+        }
+    }
+
+    /// Ends the doubts before a write that happened: it required that none of them had, and none of them
+    /// can any more.
+    fn end_doubts(&mut self) {
+        for doubt in std::mem::take(&mut self.doubts) {
+            let is_forgotten = is_forgotten(&doubt.remembered, self.buckets[0].image(), &doubt.id);
+            self.counts.ambiguous += u32::from(is_forgotten);
         }
     }
 
@@ -240,6 +247,7 @@ impl<W> WriteQueue<W> {
 
     /// A write happened whose answer was lost.
     fn happened(&mut self, doubt: Doubt) {
+        self.fenced.retain(|id| *id != doubt.id);
         let mut closing = Vec::new();
         let mut has_debit = false;
         for request in doubt.requests {

@@ -232,6 +232,10 @@ impl<W> WriteQueue<W> {
 
     /// Adds a request. It may be resolved at once.
     pub fn enter(&mut self, request: QueuedRequest, waiter: W, now: EpochMillis) {
+        if self.is_idle() {
+            // Its callers paused long enough by leaving.
+            self.must_pause = false;
+        }
         let id = &request.id;
         if self.settled.contains(id) {
             self.settled.retain(|settled| settled != id);
@@ -373,7 +377,7 @@ impl<W> WriteQueue<W> {
             self.give_up_batch();
             return None;
         }
-        if batch.gives_back && !std::mem::replace(&mut batch.has_looked, true) {
+        if batch.gives_back && !batch.has_looked {
             return Some(self.read_all());
         }
         let batch = self.batch.as_ref()?;
@@ -560,8 +564,18 @@ impl<W> WriteQueue<W> {
         self.waiting.iter_mut().chain(batch.into_iter().flatten())
     }
 
+    /// The buckets as a caller is told of them: without ids that say nothing.
     fn images(&self) -> Vec<Option<Arc<crate::CompositeBucket>>> {
-        let image = |bucket: &QueueBucket| bucket.known.as_ref()?.image.clone();
+        let says_nothing = |id: &RequestId| self.fenced.contains(id);
+        let image = |bucket: &QueueBucket| {
+            let image = bucket.known.as_ref()?.image.as_ref()?;
+            if !image.request_ids.iter().any(says_nothing) {
+                return Some(image.clone());
+            }
+            let mut told = image.as_ref().clone();
+            told.request_ids.retain(|id| !says_nothing(id));
+            Some(Arc::new(told))
+        };
         self.buckets.iter().map(image).collect()
     }
 

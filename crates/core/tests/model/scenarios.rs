@@ -18,6 +18,7 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "creation",
     "corrections",
     "a debit of a bucket that filled up",
+    "a bucket that is nearly full",
     "a slower rate",
     "a lower burst",
     "an added limit",
@@ -82,14 +83,26 @@ fn item(configuration: &Configuration, balances: &[i64]) -> CompositeBucket {
     }
 }
 
-/// Processes of one caller each that all know the item and the first configuration, no faults, claims by others believed in or not.
+/// Processes of one caller each that all know the item and the first configuration, no faults, claims
+/// by others believed in or not.
 fn warm(
     configurations: Vec<Configuration>,
     balances: &[i64],
     scripts: Vec<Vec<(Purpose, Amounts)>>,
     ticks: &[i64],
 ) -> Protocol {
-    let timing = Timing { spread_ms: 0, flight_ms: 5, interval_ms: INTERVAL_MS };
+    with_interval(INTERVAL_MS, configurations, balances, scripts, ticks)
+}
+
+/// The same with another claim interval.
+fn with_interval(
+    interval_ms: u32,
+    configurations: Vec<Configuration>,
+    balances: &[i64],
+    scripts: Vec<Vec<(Purpose, Amounts)>>,
+    ticks: &[i64],
+) -> Protocol {
+    let timing = Timing { spread_ms: 0, flight_ms: 5, interval_ms };
     let item = item(&configurations[0], balances);
     let processes = vec![Process::new(0, Some(Some(item.clone())), timing); scripts.len()];
     let configurations = configurations.into_iter().map(Arc::new).collect();
@@ -166,6 +179,12 @@ fn named(which: &str) -> Protocol {
             let scripts = vec![vec![a2, debit], vec![a1, a3]];
             warm(one(), &[3_000], scripts, &[1, 5, 900, 2])
         }
+        "a bucket that is nearly full" => {
+            // A refund after a claim: it is full before the interval of the claim is over.
+            let little = take(&[("a", 400)]);
+            let scripts = vec![vec![little.clone(), correct(&[("a", -1_000)])], vec![little]];
+            with_interval(100, one(), &[3_000], scripts, &[120, 80])
+        }
         "lost replies" => {
             let scripts = vec![vec![a1.clone(), correct(&[("a", -500)])], vec![a1, a2]];
             let faults = Faults { lost: 2, late: 0, throttled: 1 };
@@ -190,9 +209,9 @@ fn named(which: &str) -> Protocol {
             let lower = stored(2, &[("a", rule(1_000, 10_000, 1_000))], &[]);
             let (back, debit) = (correct(&[("a", -1_000)]), correct(&[("a", 1_000)]));
             let scripts = vec![vec![a1.clone(), back], vec![debit, a2], vec![a1]];
-            let mut protocol = warm([one(), vec![lower]].concat(), &[2_990], scripts, &[1, 12, 90]);
-            protocol.scenario.timing.interval_ms = 100;
-            first_knows_more(protocol)
+            let configurations = [one(), vec![lower]].concat();
+            let ticks = [1, 12, 90];
+            first_knows_more(with_interval(100, configurations, &[2_990], scripts, &ticks))
         }
         "an added limit" => {
             let added = two().remove(0);

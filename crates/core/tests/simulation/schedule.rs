@@ -178,6 +178,7 @@ impl Schedule {
             return if self.rng.once_in(2) { Ok(()) } else { self.resolve(flight) };
         }
         let is_claimed = self.rng.once_in(2);
+        self.system.lost_reads = u32::from(self.rng.once_in(8));
         self.system.act(&self.scenario, process, is_claimed)
     }
 

@@ -38,7 +38,7 @@ pub(crate) const CONTROLS: &[Control] = &[
     control!("floor of retry", "one bucket, two writers", _, Path::Retry, C::AtLeast(..)),
     control!(
         "guard of retry",
-        "a debit of a bucket that filled up",
+        "a bucket that is nearly full",
         Purpose::Acquire,
         Path::Retry,
         C::AtMost(..)

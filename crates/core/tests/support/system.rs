@@ -117,6 +117,8 @@ pub(crate) struct System {
     pub(crate) callers: Vec<Caller>,
     pub(crate) flights: Vec<Flight>,
     pub(crate) tally: Tally,
+    /// The next reads that are not answered.
+    pub(crate) lost_reads: u32,
 }
 
 type Checked = Result<(), Violation>;
@@ -145,7 +147,7 @@ impl System {
         let caller = |process| Caller { process, request: None };
         let callers = (0..processes.len()).map(caller).collect();
         let (flights, tally) = (Vec::new(), Tally::default());
-        Self { table, processes, callers, flights, tally }
+        Self { table, processes, callers, flights, tally, lost_reads: 0 }
     }
 
     /// Whether a process has something to do and waits for no answer.
@@ -233,6 +235,10 @@ impl System {
             match action {
                 Action::Idle => return self.resolve(index),
                 Action::Pause { .. } => {}
+                Action::Read(_) if self.lost_reads > 0 => {
+                    self.lost_reads -= 1;
+                    process.queue.answered(Answer::Lost, now);
+                }
                 Action::Read(_) => {
                     let image = self.table.item.clone().map(Arc::new);
                     process.queue.answered(Answer::Read(vec![image]), now);

@@ -171,8 +171,9 @@ impl Table {
         // The fences of a write take places of the item's memory, too.
         let remembers = |change: &&Change| matches!(change, Change::Remember(_));
         let places = flight.plan.changes.iter().filter(remembers).count().max(1);
+        // A request that was in a lost write before is kept from coming twice by the fence alone.
         self.recent.insert(0, ids.cloned().collect());
-        (1..places).for_each(|_| self.recent.insert(1, Vec::new()));
+        (1..places).for_each(|_| self.recent.insert(0, Vec::new()));
         self.recent.truncate(RequestId::REMEMBERED);
         Ok(())
     }

@@ -25,9 +25,9 @@ use crate::store::new_id;
 use crate::table::{SetupError, StoreFailure, Trouble};
 
 /// How long the table may take to answer before it is asked again, because everybody waits for the
-/// answer; twice as long each time that it does not.
+/// answer; twice as long each time that it does not, and as its last answer took.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(250);
-const PATIENCE_MAX: Duration = Duration::from_secs(60);
+const PATIENCE_MAX: Duration = Duration::from_secs(8);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The same where nobody waits for tokens.
@@ -61,6 +61,8 @@ struct State {
     /// When the table last said anything.
     told_at: Instant,
     latest: EpochMillis,
+    /// Whether several waited for the last answer.
+    is_shared: bool,
 }
 
 /// A caller that waits.
@@ -119,6 +121,7 @@ impl Lane {
             patience: ANSWERED_WITHIN,
             told_at: Instant::now(),
             latest: EpochMillis::MIN,
+            is_shared: false,
         };
         Self { buckets, images, state: Mutex::new(state), free: Notify::new() }
     }
@@ -220,6 +223,7 @@ impl Lane {
         let mut state = self.lock();
         let state = &mut *state;
         let waiters = state.queue.waiters().count().max(1);
+        state.is_shared = waiters > 1;
         let share = 1.0 / f64::from(u32::try_from(waiters).unwrap_or(u32::MAX));
         for waiter in state.queue.waiters() {
             waiter.cost.write_units += told.write_units * share;
@@ -230,7 +234,7 @@ impl Lane {
             state.patience = state.patience.saturating_mul(2).min(PATIENCE_MAX);
         } else {
             state.told_at = Instant::now();
-            state.patience = ANSWERED_WITHIN;
+            state.patience = ANSWERED_WITHIN.max(took.saturating_mul(2)).min(PATIENCE_MAX);
         }
         state.trouble = told.trouble.map(Arc::new);
         state.latest = clock.now();
@@ -292,7 +296,7 @@ impl Leading<'_> {
         calls: &dyn Calls,
         clock: &dyn Clock,
     ) {
-        let mut has_yielded = false;
+        let mut must_yield = self.lane.lock().is_shared;
         while receiver.is_empty() {
             if self.flight.is_some() {
                 let patience = self.lane.lock().patience;
@@ -302,11 +306,11 @@ impl Leading<'_> {
                     Told::trouble(Trouble::Away(elapsed.into()))
                 });
                 self.lane.told(told, self.since.elapsed(), calls, clock);
-                has_yielded = false;
+                must_yield = self.lane.lock().is_shared;
                 continue;
             }
             // Those whose requests were just settled may come again, and share the next write.
-            if !std::mem::replace(&mut has_yielded, true) {
+            if std::mem::take(&mut must_yield) {
                 tokio::task::yield_now().await;
             }
             let pause = {
