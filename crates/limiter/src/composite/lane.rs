@@ -26,7 +26,7 @@ use crate::table::{SetupError, StoreFailure, Trouble};
 
 /// How long the table may take to answer before it is asked again, because everybody waits for the
 /// answer; twice as long each time that it does not, and as its last answer took.
-const ANSWERED_WITHIN: Duration = Duration::from_millis(250);
+const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
 const PATIENCE_MAX: Duration = Duration::from_secs(8);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);

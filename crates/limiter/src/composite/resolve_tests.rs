@@ -12,7 +12,7 @@ use sluicegate_core::{
 use super::*;
 use crate::clock::TestClock;
 use crate::composite::directory::Directory;
-use crate::composite::images::Known;
+use sluicegate_core::Known;
 use crate::lessor::Lends as _;
 use crate::memory::MemoryTable;
 use crate::store::{Part, Store as _};
