@@ -75,8 +75,8 @@ pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange};
 pub use quarantined::{QuarantineEntry, QuarantineState};
 pub use queue::{
-    Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, Left, Outcome, Policy,
-    Purpose, QueuedRequest, Write, WriteQueue,
+    Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, LeaseTerms, Left,
+    Outcome, Policy, Purpose, QueuedRequest, Write, WriteQueue,
 };
 pub use record::{EventName, Image, StreamRecord};
 pub use request::{Amounts, BucketId, RequestId};

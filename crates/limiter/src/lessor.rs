@@ -15,7 +15,7 @@ use sluicegate_core::{
 };
 
 use crate::clock::Clock;
-use crate::composite::Run;
+use crate::composite::{Lane, Run};
 use crate::error::{AcquireError, AdjustError};
 use crate::store::{Adjusted, Correction, Part, Request, Store};
 
@@ -162,6 +162,8 @@ pub struct Doubt {
     pub remembered: Vec<RequestId>,
     /// The bucket may have forgotten it: nobody will ever know.
     pub is_lost: bool,
+    /// The lane that knows of it, on DynamoDB.
+    pub(crate) lane: Option<Arc<Lane>>,
 }
 
 impl Order<'_> {

@@ -7,11 +7,11 @@ use super::doubt::{Doubt, is_forgotten};
 use super::place::negated;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::{
-    ATTEMPTS_MAX, Batch, Closing, FENCED_MAX, FENCES_MAX, Flight, LOSSES_AT_ONCE, Member,
-    PATIENT_LOSSES_AT_ONCE, SETTLED_MAX, Upkeep, WriteQueue,
+    Batch, Closing, FENCED_MAX, FENCES_MAX, Flight, LOSSES_AT_ONCE, Member, PATIENT_LOSSES_AT_ONCE,
+    SETTLED_MAX, Upkeep, WriteQueue,
 };
 use crate::adjust::extend;
-use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, is_clock_ahead};
+use crate::{Amounts, CompositeBucket, EpochMillis, RequestId, WritePath, is_clock_ahead};
 
 type Image = Option<Arc<CompositeBucket>>;
 
@@ -79,7 +79,8 @@ impl<W> WriteQueue<W> {
         if let Some(remembered) = &batch.doubt {
             let is_forgotten = is_forgotten(remembered, self.buckets[0].image(), &batch.id);
             // An attempt whose answer was lost may still come once four others have written.
-            self.counts.ambiguous += u32::from(is_forgotten || batch.gives_back);
+            let refunds = batch.members.iter().any(|member| member.gives_back() && !member.takes());
+            self.counts.ambiguous += u32::from(is_forgotten || refunds);
         }
         self.end_doubts();
         (self.losses, self.pauses) = (0, 0);
@@ -201,7 +202,20 @@ impl<W> WriteQueue<W> {
     fn end_doubts(&mut self) {
         for doubt in std::mem::take(&mut self.doubts) {
             let is_forgotten = is_forgotten(&doubt.remembered, self.buckets[0].image(), &doubt.id);
-            self.counts.ambiguous += u32::from(is_forgotten);
+            if is_forgotten {
+                self.counts.ambiguous += 1;
+                self.forget_leases(&doubt);
+            }
+        }
+    }
+
+    /// Leases that enter again do not learn what they took.
+    fn forget_leases(&mut self, doubt: &Doubt) {
+        for request in &doubt.requests {
+            let waits = self.waiting.iter().any(|member| member.request.id == request.id);
+            if matches!(request.purpose, Purpose::Lease(_)) && !waits {
+                self.remember_settled(request.id.clone(), None);
+            }
         }
     }
 
@@ -228,7 +242,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Whether an item remembers a write.
-    fn is_shown(&self, id: &RequestId) -> bool {
+    pub(super) fn is_shown(&self, id: &RequestId) -> bool {
         let mut images = self.buckets.iter().filter_map(|bucket| bucket.image());
         images.any(|image| image.request_ids.contains(id))
     }
@@ -236,9 +250,12 @@ impl<W> WriteQueue<W> {
     /// No image can tell any more whether a write happened. It may still come.
     fn forget(&mut self, doubt: &Doubt) {
         self.counts.ambiguous += 1;
+        self.forget_leases(doubt);
         for request in &doubt.requests {
-            let is_same =
-                |member: &mut Member<W>| request.is(&member.request) && member.gives_back();
+            let is_lease = matches!(request.purpose, Purpose::Lease(_));
+            let is_same = |member: &mut Member<W>| {
+                request.is(&member.request) && (is_lease || member.gives_back())
+            };
             for refund in self.waiting.extract_if(.., is_same).collect::<Vec<_>>() {
                 self.resolve(refund, Outcome::Ambiguous);
             }
@@ -255,11 +272,13 @@ impl<W> WriteQueue<W> {
             let at = self.waiting.iter().position(|member| request.is(&member.request));
             match (at.map(|at| self.waiting.remove(at)), request.purpose) {
                 (Some(mut member), _) => {
-                    let done = member.done(None, self, false);
+                    let done = Done { leased: request.leased, ..member.done(None, self, false) };
                     closing.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
                 }
                 (None, Purpose::Acquire) => self.give_back(request.id, request.buckets),
-                (None, Purpose::Correct) => self.remember_settled(request.id),
+                (None, Purpose::Correct | Purpose::Lease(_)) => {
+                    self.remember_settled(request.id, Some(request.leased));
+                }
                 (None, Purpose::GiveBack) => {}
             }
         }
@@ -283,7 +302,7 @@ impl<W> WriteQueue<W> {
         let mut closing = Vec::new();
         for mut member in batch.members {
             let done = member.done(path, self, batch.is_forced);
-            match (member.waiter.take(), member.request.purpose) {
+            match (member.waiter.take(), member.request.purpose.clone()) {
                 (Some(waiter), _) if is_open && member.is_debit() => {
                     closing.push((member.request.id, waiter, done));
                 }
@@ -291,7 +310,9 @@ impl<W> WriteQueue<W> {
                 (None, Purpose::Acquire) => {
                     self.give_back(member.request.id, member.request.buckets)
                 }
-                (None, Purpose::Correct) => self.remember_settled(member.request.id),
+                (None, Purpose::Correct | Purpose::Lease(_)) => {
+                    self.remember_settled(member.request.id, Some(member.leased));
+                }
                 (None, Purpose::GiveBack) => {}
             }
         }
@@ -317,8 +338,8 @@ impl<W> WriteQueue<W> {
         self.waiting.insert(0, Member::new(request, None));
     }
 
-    fn remember_settled(&mut self, id: RequestId) {
-        self.settled.push(id);
+    fn remember_settled(&mut self, id: RequestId, leased: Option<Amounts>) {
+        self.settled.push((id, leased));
         let surplus = self.settled.len().saturating_sub(SETTLED_MAX);
         self.settled.drain(..surplus);
     }
@@ -327,7 +348,7 @@ impl<W> WriteQueue<W> {
     fn requeue(&mut self, members: Vec<Member<W>>) {
         let later = std::mem::take(&mut self.waiting);
         for member in members.into_iter().filter(Member::is_wanted) {
-            if member.attempts < ATTEMPTS_MAX {
+            if member.attempts < member.attempts_max() {
                 self.waiting.push(member);
             } else {
                 self.resolve(member, Outcome::Contended);

@@ -3,7 +3,7 @@
 
 use super::request::{BucketDemand, Purpose, QueuedRequest};
 use super::{Batch, Member};
-use crate::{CompositeBucket, Millitokens, RequestId};
+use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 
 /// A write that may have happened, or may still.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -20,14 +20,16 @@ pub(super) struct DoubtfulRequest {
     pub(super) id: RequestId,
     pub(super) purpose: Purpose,
     pub(super) buckets: Vec<BucketDemand>,
+    pub(super) leased: Amounts,
 }
 
 impl Doubt {
     pub(super) fn of<W>(batch: &Batch<W>, remembered: Vec<RequestId>) -> Self {
         let request = |member: &Member<W>| DoubtfulRequest {
             id: member.request.id.clone(),
-            purpose: member.request.purpose,
+            purpose: member.request.purpose.clone(),
             buckets: member.request.buckets.clone(),
+            leased: member.leased.clone(),
         };
         Self {
             id: batch.id.clone(),
@@ -43,7 +45,10 @@ impl Doubt {
 
 impl DoubtfulRequest {
     pub(super) fn is(&self, other: &QueuedRequest) -> bool {
-        self.id == other.id && self.purpose == other.purpose
+        // One that enters again may settle alone what it was to lease.
+        let is_lease = |purpose: &Purpose| matches!(purpose, Purpose::Lease(_));
+        let is_same = self.purpose == other.purpose;
+        self.id == other.id && (is_same || is_lease(&self.purpose) && is_lease(&other.purpose))
     }
 
     pub(super) fn is_debit(&self) -> bool {

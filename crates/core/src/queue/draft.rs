@@ -101,6 +101,18 @@ impl Demand {
         fits
     }
 
+    /// Adds a lease, which is the first that takes.
+    pub(super) fn settle(&mut self, leased: &Amounts, returned: &Amounts, counted: &Amounts) {
+        self.floors.extend(leased.clone());
+        for (sums, amounts) in [
+            (&mut self.taken, leased),
+            (&mut self.returned, returned),
+            (&mut self.counted, counted),
+        ] {
+            amounts.iter().for_each(|(limit, more)| add(sums, limit, *more));
+        }
+    }
+
     /// Whether it gives tokens back.
     pub(super) fn gives_back(&self) -> bool {
         !self.returned.is_empty() || !self.credited.is_empty()

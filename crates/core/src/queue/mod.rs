@@ -21,6 +21,7 @@ mod bucket;
 mod contention;
 mod doubt;
 mod draft;
+mod leases;
 mod place;
 mod request;
 
@@ -31,12 +32,15 @@ use self::doubt::Doubt;
 use self::draft::{Demand, Draft, Ids};
 use self::place::Placed;
 use crate::adjust::extend;
+use crate::take::NOTHING;
 use crate::{
-    BucketId, ClaimInterval, EpochMillis, Millitokens, Presume, RequestId, WritePath, WritePlan,
+    Amounts, BucketId, ClaimInterval, EpochMillis, Millitokens, Presume, RequestId, WritePath,
+    WritePlan,
 };
 
 pub use self::bucket::Known;
 pub use self::contention::ContentionEstimate;
+pub use self::leases::LeaseTerms;
 pub use self::request::{
     Action, Answer, BucketDemand, Done, Left, Outcome, Purpose, QueuedRequest, Write,
 };
@@ -50,11 +54,13 @@ const LOSSES_AT_ONCE: u32 = 3;
 const PATIENT_LOSSES_AT_ONCE: u32 = 1;
 /// Attempts of a correction with guards; after that it is forced through.
 const GUARDED_ATTEMPTS: u32 = 12;
+/// Writes of a lease that nobody waits for: others may need the same tokens now.
+const AHEAD_ATTEMPTS_MAX: u32 = 2;
 /// Lost writes that one write keeps from happening later: an item remembers four ids.
 const FENCES_MAX: usize = 2;
 /// Ids of lost writes that are remembered, of which an item may remember four.
 const FENCED_MAX: usize = 2 * RequestId::REMEMBERED;
-/// Corrections that are remembered after their callers left, in case they come again.
+/// Corrections and leases that are remembered after their callers left, in case they come again.
 const SETTLED_MAX: usize = 64;
 /// Attempts to move an expiry.
 const EXTENSIONS_MAX: u32 = 5;
@@ -98,8 +104,9 @@ pub struct WriteQueue<W> {
     /// What is done but for the expiry of a debt.
     closing: Option<Closing<W>>,
     doubts: Vec<Doubt>,
-    /// Corrections that took effect after their callers left.
-    settled: Vec<RequestId>,
+    /// Corrections and leases that took effect after their callers left, and what they took; `None`: it
+    /// cannot be told any more whether they did.
+    settled: Vec<(RequestId, Option<Amounts>)>,
     /// Ids of lost writes that later ones may have kept from happening: an item that remembers one
     /// says nothing by it.
     fenced: Vec<RequestId>,
@@ -132,6 +139,8 @@ struct Member<W> {
     may_bring: [bool; BUCKETS_MAX],
     /// Whether it gives up its guards.
     is_forced: bool,
+    /// What a lease takes by the write that carries it.
+    leased: Amounts,
     /// What of it concerns limits that the bucket does not have.
     dropped: Vec<crate::LimitName>,
 }
@@ -237,12 +246,13 @@ impl<W> WriteQueue<W> {
             self.must_pause = false;
         }
         let id = &request.id;
-        if self.settled.contains(id) {
-            self.settled.retain(|settled| settled != id);
+        if let Some(at) = self.settled.iter().position(|(settled, _)| settled == id) {
+            let (_, leased) = self.settled.remove(at);
             let images = self.images();
-            let done =
-                Done { path: None, images, dropped: Vec::new(), is_forced: false, attempts: 0 };
-            self.resolved.push((waiter, Outcome::Done(done)));
+            let (dropped, is_forced, attempts) = (Vec::new(), false, 0);
+            let done = |leased| Done { path: None, images, leased, dropped, is_forced, attempts };
+            let outcome = leased.map_or(Outcome::Ambiguous, |leased| Outcome::Done(done(leased)));
+            self.resolved.push((waiter, outcome));
             return;
         }
         let batch = self.batch.as_mut().map(|batch| &mut batch.members);
@@ -477,13 +487,12 @@ impl<W> WriteQueue<W> {
         new_id: &mut dyn FnMut() -> RequestId,
     ) -> Action {
         // One that enters again after its caller gave up is then recognised in the item itself.
-        let of = |purpose| {
-            let is = move |member: &&Member<W>| member.request.purpose == purpose;
-            members.iter().filter(is).map(|member| &member.request.id)
+        let may_name = |member: &&Member<W>| {
+            member.request.purpose != Purpose::GiveBack && !self.fenced.contains(&member.request.id)
         };
-        let is_free = |id: &&RequestId| !self.fenced.contains(id);
-        let id = of(Purpose::Correct).chain(of(Purpose::Acquire)).find(is_free);
-        let id = id.cloned().unwrap_or_else(new_id);
+        let naming = members.iter().filter(may_name);
+        let id = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
+        let id = id.map_or_else(new_id, |member| member.request.id.clone());
         let is_guess = self.is_guess(&members);
         let plans = self.plans(&draft, &id, is_guess, now);
         let attempts = members.iter().map(|member| member.attempts).max().unwrap_or(0);
@@ -580,7 +589,7 @@ impl<W> WriteQueue<W> {
     }
 
     fn is_patient(&self) -> bool {
-        self.waiting.iter().all(|member| member.request.purpose != Purpose::Acquire)
+        !self.waiting.iter().any(Member::takes)
     }
 
     fn resolve(&mut self, member: Member<W>, outcome: Outcome) {
@@ -602,6 +611,7 @@ impl<W> Member<W> {
             attempts: 0,
             may_bring: [true; BUCKETS_MAX],
             is_forced: false,
+            leased: Amounts::new(),
             dropped: Vec::new(),
         }
     }
@@ -611,10 +621,30 @@ impl<W> Member<W> {
         self.waiter.is_some() || self.request.purpose == Purpose::GiveBack
     }
 
+    /// Whether it takes tokens, and may be refused.
+    fn takes(&self) -> bool {
+        matches!(self.request.purpose, Purpose::Acquire | Purpose::Lease(_))
+    }
+
+    /// What comes back before it takes.
+    fn returned(&self) -> &Amounts {
+        match &self.request.purpose {
+            Purpose::Lease(terms) => &terms.returned,
+            _ => &NOTHING,
+        }
+    }
+
+    /// Writes that may carry it.
+    fn attempts_max(&self) -> u32 {
+        match &self.request.purpose {
+            Purpose::Lease(terms) if terms.is_ahead_of_need() => AHEAD_ATTEMPTS_MAX,
+            _ => ATTEMPTS_MAX,
+        }
+    }
+
     fn gives_back(&self) -> bool {
         let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
-        self.request.purpose != Purpose::Acquire
-            && amounts.any(|amount| *amount < Millitokens::ZERO)
+        amounts.any(|amount| *amount < Millitokens::ZERO) || !self.returned().is_empty()
     }
 
     fn is_debit(&self) -> bool {
@@ -627,6 +657,7 @@ impl<W> Member<W> {
         Done {
             path,
             images: queue.images(),
+            leased: self.leased.clone(),
             dropped: self.dropped.clone(),
             is_forced: is_forced && self.is_debit(),
             attempts: self.attempts,

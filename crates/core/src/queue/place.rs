@@ -5,7 +5,7 @@ use super::draft::Draft;
 use super::request::{Outcome, Purpose};
 use super::{GUARDED_ATTEMPTS, Member, Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
-use crate::standing::{Standing, standings};
+use crate::standing::{Standing, standings_after};
 use crate::take::NOTHING;
 use crate::{
     Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens, Wait, WritePlan,
@@ -34,8 +34,9 @@ impl<W> WriteQueue<W> {
         member: &mut Member<W>,
         now: EpochMillis,
     ) -> Placed {
-        match member.request.purpose {
+        match member.request.purpose.clone() {
             Purpose::Acquire => self.place_acquire(draft, member, now),
+            Purpose::Lease(terms) => self.place_lease(&terms, draft, member, now),
             Purpose::Correct | Purpose::GiveBack => self.place_correction(draft, member),
         }
     }
@@ -102,12 +103,12 @@ impl<W> WriteQueue<W> {
     }
 
     /// What becomes of a request that the images alone cannot serve; `None`: they can.
-    fn refusal(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
+    pub(super) fn refusal(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
         let mut is_short = false;
         let mut may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
             let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.policy);
-            match assess(bucket.image(), ask, &NOTHING, now) {
+            match assess(bucket.image(), ask, member.returned(), now) {
                 Assessment::Short(_) => {
                     is_short = true;
                     may_refuse &= self.may_refuse(member, index, now);
@@ -157,7 +158,7 @@ impl<W> WriteQueue<W> {
         member: &Member<W>,
         now: EpochMillis,
     ) -> Option<Outcome> {
-        if !member.has_lost || member.request.purpose != Purpose::Acquire {
+        if !member.has_lost || !member.takes() || self.is_in_doubt(&member.request.id) {
             return None;
         }
         let interval = u64::from(self.policy.interval.0);
@@ -175,7 +176,7 @@ impl<W> WriteQueue<W> {
                 return None;
             }
             is_short |= claimed_at(index).is_some_and(|at| {
-                matches!(assess(bucket.image(), ask, &NOTHING, at), Assessment::Short(_))
+                matches!(assess(bucket.image(), ask, member.returned(), at), Assessment::Short(_))
             });
         }
         let as_of = |index| claimed_at(index).unwrap_or(now);
@@ -201,7 +202,7 @@ impl<W> WriteQueue<W> {
             {
                 return None;
             }
-            let assessment = assess(bucket.image(), ask, &NOTHING, as_of(index));
+            let assessment = assess(bucket.image(), ask, member.returned(), as_of(index));
             is_short |= matches!(assessment, Assessment::Short(_));
         }
         is_short.then(|| self.refusal_as_of(member, as_of, now))
@@ -231,8 +232,9 @@ impl<W> WriteQueue<W> {
     ) -> Vec<Vec<Standing>> {
         let of_bucket = |(index, bucket): (usize, &QueueBucket)| {
             let wanted = &member.request.buckets[index];
-            let all =
-                standings(bucket.image(), &wanted.amounts, &wanted.configuration, as_of(index));
+            let (image, asked) = (bucket.image(), &wanted.amounts);
+            let (returned, limits) = (member.returned(), &wanted.configuration);
+            let all = standings_after(image, asked, returned, limits, as_of(index));
             let is_asked = |standing: &Standing| wanted.amounts.contains_key(&standing.limit);
             all.into_iter().filter(is_asked).collect()
         };
@@ -311,13 +313,17 @@ impl<W> WriteQueue<W> {
 }
 
 /// Whether requests with these limits can go in one write.
-fn shares(first: Option<&Configuration>, other: &Configuration) -> bool {
+pub(super) fn shares(first: Option<&Configuration>, other: &Configuration) -> bool {
     first.is_none_or(|first| std::ptr::eq(first, other) || first == other)
 }
 
 /// Whether the item follows a configuration: otherwise a write with it may remove or change what
 /// a correction concerns.
-fn follows(bucket: &QueueBucket, configuration: &Configuration, amounts: &Amounts) -> bool {
+pub(super) fn follows(
+    bucket: &QueueBucket,
+    configuration: &Configuration,
+    amounts: &Amounts,
+) -> bool {
     bucket.image().is_none_or(|image| {
         let mut differences = configuration.compare(image);
         differences.fit(image, amounts);

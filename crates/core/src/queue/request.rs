@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::leases::LeaseTerms;
 use crate::standing::Standing;
 use crate::{
     Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, RequestId, WritePath,
@@ -24,13 +25,17 @@ pub struct QueuedRequest {
 }
 
 /// What a request is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// Takes all of its amounts or nothing. What it took is given back if its caller has left.
     Acquire,
     /// Adds its amounts to the consumption, and is never refused; negative amounts give tokens back.
     /// It stands even if its caller has left.
     Correct,
+    /// Takes as much of one bucket as is wanted and there, at least its amounts, and settles in the
+    /// same write. It stands even if its caller has left: entering again under its id, it learns what it
+    /// took.
+    Lease(Arc<LeaseTerms>),
     /// Gives back what a request took whose caller has left. It waits for another request to share
     /// its write.
     GiveBack,
@@ -59,7 +64,7 @@ pub enum Outcome {
     Unknown(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     Full(usize, LimitName),
-    /// The answer to a write that gives tokens back was lost, and the item can no longer tell whether
+    /// The answer to a write that gives tokens back, or leases them, was lost, and the item can no longer tell whether
     /// it took effect.
     Ambiguous,
     /// Other writers came first in every attempt.
@@ -78,6 +83,8 @@ pub struct Done {
     pub path: Option<WritePath>,
     /// The buckets after it, as far as they are known.
     pub images: Vec<Option<Arc<CompositeBucket>>>,
+    /// What a lease took.
+    pub leased: Amounts,
     /// Limits of a correction that the bucket does not have: nothing was corrected there.
     pub dropped: Vec<LimitName>,
     /// Whether a correction was written without its guards.

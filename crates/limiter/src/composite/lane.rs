@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sluicegate_core::{
-    Action, Answer, BucketId, Counts, EpochMillis, Left, Outcome, Policy, QueuedRequest, RequestId,
-    Write, WriteQueue,
+    Action, Amounts, Answer, BucketId, Counts, EpochMillis, Left, Outcome, Policy, QueuedRequest,
+    RequestId, Write, WriteQueue,
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -36,7 +36,7 @@ const PATIENT_MAX: Duration = Duration::from_millis(500);
 pub(super) type Flight = Pin<Box<dyn Future<Output = Told> + Send>>;
 
 /// The requests on one bucket, or on a child's and its parent's.
-pub(super) struct Lane {
+pub(crate) struct Lane {
     buckets: Vec<BucketId>,
     /// What every lane of this process on a bucket knows of it.
     images: Vec<Arc<Shared>>,
@@ -184,6 +184,11 @@ impl Lane {
     /// Has a correction that waits give up its guards.
     pub(super) fn force(&self, id: &RequestId) {
         self.lock().queue.force(id);
+    }
+
+    /// What a lease took at most whose outcome is not known.
+    pub(super) fn doubtful_lease(&self, id: &RequestId) -> Option<Amounts> {
+        self.lock().queue.doubtful_lease(id)
     }
 
     /// Becomes the leader, if there is none.

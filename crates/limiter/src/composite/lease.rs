@@ -1,22 +1,26 @@
 //! Leasing tokens of one bucket and settling what became of earlier ones, in one write.
 //!
-//! A write whose answer was lost may still land. It is sent again under the same id with the very same
-//! amounts, so that it does not matter which of the attempts lands; one that is never answered is
-//! handed back as a [`Doubt`], and the next write on the bucket begins by settling it.
+//! A lease enters the queue of its bucket as every request does. One whose outcome is not known when
+//! its time is up is handed back as a [`Doubt`], and enters again under the same id.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{BucketId, CompositeBucket, Configuration};
+use sluicegate_core::{
+    Acquire, Amounts, BucketDemand, BucketId, CompositeBucket, Configuration, Known, LIMITS_MAX,
+    LeaseTerms, Outcome, Presume, Purpose, QueuedRequest, Standing, Wait, reconfigure, standings,
+};
 
 use super::CompositeStore;
-use super::leasing::Leasing;
+use super::acquire::given_up;
+use super::lane::{Expired, Lane, Settled, setup_error};
+use super::refusal::no;
 use super::resolve::Lookup;
 use super::run::Run;
 use crate::clock::Clock;
-use crate::error::{AcquireError, AdjustError};
-use crate::lessor::{Corrected, Done, Doubt, Failed, Lends, Order};
+use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
+use crate::lessor::{Corrected, Counting, Done, Doubt, Failed, Lends, Order};
 use crate::store::{Correction, Part, Request};
 use crate::table::Table;
 
@@ -61,18 +65,28 @@ impl<T: Table> Lends for CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<Done, Failed> {
         let mut run = order.run(doubt.as_ref(), clock);
-        let mut leasing = Leasing::new(self, &mut run, order, doubt);
-        let result = leasing.finish().await;
-        let (doubt, image) = (leasing.doubt.take(), leasing.image.take());
+        // A lane that the cache has forgotten still knows what became of its writes.
+        let lane = doubt.and_then(|doubt| doubt.lane);
+        let lane = lane
+            .unwrap_or_else(|| self.images.entry(order.bucket).lane(order.bucket, self.policy()));
+        let result = self.lease_from(&lane, order, &mut run).await;
         let Run { id, attempts, write_units, read_units, .. } = run;
         match result {
-            Ok((leased, path)) => {
+            Ok(sluicegate_core::Done { leased, images, path, .. }) => {
+                let image = images.into_iter().next().flatten();
                 Ok(Done { id, leased, image, path, attempts, write_units, read_units })
             }
-            Err(error) => {
-                if doubt.as_ref().is_some_and(|doubt| doubt.is_lost) {
-                    self.counters.ambiguous.increment();
-                }
+            Err((error, is_lost)) => {
+                let leased = lane.doubtful_lease(&id);
+                let leased = leased.or_else(|| is_lost.then(Amounts::new));
+                let remembered = Vec::new();
+                let doubt = leased.map(|leased| Doubt {
+                    id,
+                    leased,
+                    remembered,
+                    is_lost,
+                    lane: Some(lane.clone()),
+                });
                 Err(Failed { error, doubt, attempts })
             }
         }
@@ -84,9 +98,41 @@ impl<T: Table> Lends for CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<(Option<Arc<CompositeBucket>>, f64), AcquireError> {
         let mut run = Run::new(clock, order.deadline);
-        let mut leasing = Leasing::new(self, &mut run, order, None);
-        let image = leasing.look().await?;
-        Ok((image, run.read_units))
+        let entry = self.images.entry(order.bucket);
+        let (now, deny_cache_ms) = (run.now(), self.policy().deny_cache_ms);
+        if let Some(known) = entry.known().filter(|known| known.may_refuse(now, deny_cache_ms)) {
+            let least = terms(order).least();
+            let image = known.image.as_deref();
+            let all = standings(image, &least, order.configuration, now);
+            let is_asked = |standing: &Standing| least.contains_key(&standing.limit);
+            let asked: Vec<_> = all.into_iter().filter(is_asked).collect();
+            let acquire = Acquire {
+                bucket: order.bucket,
+                amounts: &least,
+                configuration: order.configuration,
+                id: &run.id,
+                interval: self.settings.claim_interval,
+                presume: Presume::Unchanged,
+            };
+            let is_behind = image.is_some_and(|image| reconfigure(image, acquire, now).is_some());
+            if !is_behind && asked.iter().any(|standing| standing.wait != Wait::None) {
+                return Err(refusal(order.bucket, asked));
+            }
+        }
+        loop {
+            match self.read_bucket(order.bucket, &mut run).await {
+                Ok(image) => {
+                    let (as_of, is_authoritative) = (run.now(), true);
+                    entry.learn(Known { image: image.clone(), as_of, is_authoritative });
+                    return Ok((image, run.read_units));
+                }
+                Err(trouble) => {
+                    if !run.wait_out(trouble).await {
+                        return Err(run.given_up());
+                    }
+                }
+            }
+        }
     }
 
     async fn correct(
@@ -97,4 +143,80 @@ impl<T: Table> Lends for CompositeStore<T> {
         let mut run = Run::under(correction.id.clone(), clock, correction.deadline);
         self.make(correction, &mut run).await
     }
+}
+
+impl<T: Table> CompositeStore<T> {
+    /// Has an order carried out. With an error, whether nobody will ever know what became of it.
+    async fn lease_from(
+        &self,
+        lane: &Lane,
+        order: &Order<'_>,
+        run: &mut Run<'_>,
+    ) -> Result<sluicegate_core::Done, (AcquireError, bool)> {
+        let bucket = order.bucket;
+        let terms = Arc::new(terms(order));
+        let mut configuration = Arc::new(order.configuration.clone());
+        let mut may_update = true;
+        loop {
+            let (amounts, id, began) = (terms.least(), run.id.clone(), run.began);
+            let buckets = vec![BucketDemand { amounts, configuration: configuration.clone() }];
+            let purpose = Purpose::Lease(terms.clone());
+            let request = QueuedRequest { id, purpose, buckets, began, may_update };
+            let settled = match lane.settle(self, request, run.deadline, run.clock).await {
+                Ok(settled) => settled,
+                Err(Expired { left: sluicegate_core::Left::Done(done), cost, .. }) => {
+                    run.add(cost);
+                    return Ok(done);
+                }
+                Err(Expired { left, trouble, is_silent, cost }) => {
+                    run.add(cost);
+                    let is_in_doubt = left == sluicegate_core::Left::InDoubt;
+                    let trouble = trouble.as_deref();
+                    return Err((given_up(is_in_doubt, trouble, is_silent, run.attempts), false));
+                }
+            };
+            let Settled { outcome, cost, trouble } = settled;
+            run.add(cost);
+            let error: AcquireError = match outcome {
+                Outcome::Done(done) => return Ok(done),
+                Outcome::Refused(standings) => {
+                    refusal(bucket, standings.into_iter().flatten().collect())
+                }
+                Outcome::Outdated(_) => {
+                    may_update = false;
+                    let entry = self.images.entry(bucket);
+                    if let Some(image) = entry.known().and_then(|known| known.image) {
+                        let newer = self.updated(bucket, &entry, &configuration, &image, run);
+                        configuration = newer.boxed().await.unwrap_or(configuration);
+                    }
+                    continue;
+                }
+                Outcome::Unknown(limit) => InvalidRequest::UnknownLimit(limit).into(),
+                Outcome::Full(_, limit) => {
+                    let (entity, max) = (bucket.entity.clone(), LIMITS_MAX);
+                    InvalidRequest::BucketFull { entity, limit, max }.into()
+                }
+                Outcome::Ambiguous => {
+                    let lost = "the answer to a write was lost";
+                    return Err((AcquireError::Unavailable(lost.into()), true));
+                }
+                Outcome::Contended => AcquireError::Contended { attempts: run.attempts },
+                Outcome::Failed { .. } => AcquireError::Setup(setup_error(trouble.as_deref())),
+            };
+            return Err((error, false));
+        }
+    }
+}
+
+fn terms(order: &Order<'_>) -> LeaseTerms {
+    let counted = match order.counting {
+        Counting::Leased => None,
+        Counting::Used(used) => Some(used.clone()),
+    };
+    LeaseTerms { wanted: order.wanted.clone(), returned: order.returned.clone(), counted }
+}
+
+fn refusal(bucket: &BucketId, standings: Vec<Standing>) -> AcquireError {
+    let status = |standing| LimitStatus::new(&bucket.entity, standing);
+    no(standings.into_iter().map(status).collect())
 }

@@ -11,7 +11,6 @@ mod directory;
 mod images;
 mod lane;
 mod lease;
-mod leasing;
 mod refusal;
 mod resolve;
 mod run;
@@ -25,12 +24,12 @@ use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{
     Amounts, BucketId, CompositeBucket, EntityId, EpochMillis, Known, Millitokens, Policy,
-    StoredLimits, WritePlan, standings,
+    StoredLimits, standings,
 };
 
 use self::directory::Directory;
 use self::images::Images;
-use self::lane::Lane;
+pub(crate) use self::lane::Lane;
 pub(crate) use self::refusal::no;
 use self::resolve::Lookup;
 pub(crate) use self::run::Run;
@@ -41,9 +40,7 @@ use crate::dynamo::DynamoTable;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::lessor::Lends as _;
 use crate::store::{Adjusted, Correction, Grant, Request, Store};
-use crate::table::{
-    Cancelled, Consistency, SetupError, Table, TogetherError, Trouble, WriteError, Written,
-};
+use crate::table::{Consistency, SetupError, Table, Trouble};
 
 pub use self::settings::{CascadeMode, Certainty, Settings};
 
@@ -164,39 +161,6 @@ impl<T: Table> CompositeStore<T> {
         match stored {
             Some(stored) => self.directory.note_limits(stored, now),
             None => self.directory.forget_limits(scope),
-        }
-    }
-
-    /// Sends one plan, as the settings have it.
-    async fn write(
-        &self,
-        run: &mut Run<'_>,
-        bucket: &BucketId,
-        plan: &WritePlan,
-    ) -> Result<Written, WriteError> {
-        if self.settings.certainty == Certainty::Remembered {
-            return run.in_time(self.table.write(bucket, plan)).await;
-        }
-        let writes = [(bucket.clone(), plan.clone())];
-        let token = run.token();
-        loop {
-            let trouble = match run.in_time(self.table.write_together(&writes, &token)).await {
-                Ok(write_units) => return Ok(Written { image: None, write_units }),
-                Err(TogetherError::Trouble(trouble)) => trouble,
-                Err(TogetherError::Cancelled(reasons)) => {
-                    return Err(match reasons.into_iter().next() {
-                        Some(Cancelled::Refused(image)) => WriteError::Refused(image),
-                        Some(Cancelled::Trouble(trouble)) => WriteError::Trouble(trouble),
-                        // Cancelled for no reason: as good as another writer in the way.
-                        Some(Cancelled::None) | None => WriteError::Trouble(Trouble::Conflict),
-                    });
-                }
-            };
-            // The same again under the same token is done once.
-            let may_repeat = matches!(trouble, Trouble::Away(_) | Trouble::Conflict);
-            if !may_repeat || !run.pause().await {
-                return Err(trouble.into());
-            }
         }
     }
 }

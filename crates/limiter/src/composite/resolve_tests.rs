@@ -12,11 +12,11 @@ use sluicegate_core::{
 use super::*;
 use crate::clock::TestClock;
 use crate::composite::directory::Directory;
-use sluicegate_core::Known;
 use crate::lessor::Lends as _;
 use crate::memory::MemoryTable;
 use crate::store::{Part, Store as _};
 use crate::table::{ReadItems, TogetherError, Trouble, WriteError, Written};
+use sluicegate_core::Known;
 
 /// Buckets in memory. Every entity is a child of its own team, and has limits of its own. Counts reads.
 #[derive(Default)]

@@ -16,16 +16,12 @@ use crate::table::Trouble;
 
 /// Writes that one call attempts at most. Every attempt that loses saw somebody else win.
 const ATTEMPTS_MAX: u32 = 40;
-/// Attempts before the first pause: a refused condition hands over the item as it is this moment.
-const ATTEMPTS_AT_ONCE: u32 = 3;
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 pub(crate) struct Run<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) id: RequestId,
-    /// Names the call itself: one that completes another has the other's id.
-    call: RequestId,
     /// When the call began, by the clock that counts tokens.
     pub(crate) began: EpochMillis,
     pub(crate) deadline: Instant,
@@ -49,7 +45,6 @@ impl<'a> Run<'a> {
         Self {
             clock,
             id,
-            call: new_id(),
             began: clock.now(),
             deadline: Instant::now() + as_deadline(time),
             attempts: 0,
@@ -63,18 +58,6 @@ impl<'a> Run<'a> {
 
     pub(crate) fn now(&self) -> EpochMillis {
         self.clock.now()
-    }
-
-    /// Names this attempt to the table: never the same again, within what a token can hold.
-    pub(crate) fn token(&self) -> String {
-        format!("{}-{}", self.call.as_str(), self.attempts)
-    }
-
-    /// A refused condition costs what the write would have: at least one unit, and the answer does
-    /// not say how much more.
-    pub(crate) fn refused(&mut self, units: f64) {
-        self.trouble = None;
-        self.write_units += units;
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -101,16 +84,6 @@ impl<'a> Run<'a> {
         }
         tokio::time::sleep(pause).await;
         true
-    }
-
-    /// Whether it has lost so often that others should go first.
-    pub(crate) fn has_paused(&self) -> bool {
-        self.attempts > ATTEMPTS_AT_ONCE
-    }
-
-    /// The pause after losing to another writer: none at first.
-    pub(crate) async fn pause_after_loss(&mut self) -> bool {
-        if self.has_paused() { self.pause().await } else { !self.is_over() }
     }
 
     /// Pauses where a repetition can help; false when it cannot or there is no time left for one.

@@ -141,7 +141,7 @@ impl RedisStore {
         let doubt = given_up.or_else(|| {
             let most = |(limit, want): (&LimitName, &Wanted)| (limit.clone(), want.most);
             let leased = order.wanted.iter().map(most).collect();
-            is_open.then(|| Doubt { id: id.clone(), leased, remembered, is_lost })
+            is_open.then(|| Doubt { id: id.clone(), leased, remembered, is_lost, lane: None })
         });
         let doubt = doubt.map(|doubt| Doubt { is_lost, ..doubt });
         let error = match failure {

@@ -104,7 +104,7 @@ fn stand(done: &Done) -> (i64, i64, i64) {
 
 fn doubt(id: &RequestId, remembered: &[&Done]) -> Doubt {
     let remembered = remembered.iter().map(|done| done.id.clone()).collect();
-    Doubt { id: id.clone(), leased: Amounts::new(), remembered, is_lost: false }
+    Doubt { id: id.clone(), leased: Amounts::new(), remembered, is_lost: false, lane: None }
 }
 
 #[tokio::test]

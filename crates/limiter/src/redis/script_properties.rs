@@ -231,7 +231,7 @@ impl<'a> Compared<'a> {
             };
             // A lease in doubt has an id of the caller's. Whatever becomes of it becomes of both.
             let (leased, remembered, is_lost) = (Amounts::new(), Vec::new(), false);
-            let doubt = Doubt { id: id.clone(), leased, remembered, is_lost };
+            let doubt = Doubt { id: id.clone(), leased, remembered, is_lost, lane: None };
             let _ = store.resolve(&order, doubt, &self.clock).await;
         }
     }

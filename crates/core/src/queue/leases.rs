@@ -1,0 +1,173 @@
+//! Leases: a request that takes as much as is wanted and there, and settles earlier ones in the same
+//! write.
+
+use std::collections::BTreeMap;
+
+use super::draft::Draft;
+use super::place::{Placed, follows, shares};
+use super::request::Outcome;
+use super::{Member, WriteQueue};
+use crate::decide::{Assessment, assess};
+use crate::{
+    Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens, Wanted,
+    lease_size,
+};
+
+/// What a lease asks for beside its demand, which is the least that it takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct LeaseTerms {
+    /// How much of each limit; empty: it only settles.
+    pub wanted: BTreeMap<LimitName, Wanted>,
+    /// Tokens that come back, as far as they fit; no amount is negative. A lease whose answer was lost
+    /// names all its limits here, with zeros: the bucket then remembers its id in any case.
+    pub returned: Amounts,
+    /// What moves the counters of consumption. `None`: what is leased less what comes back.
+    pub counted: Option<Amounts>,
+}
+
+impl LeaseTerms {
+    /// The least that is taken: without it the lease is refused.
+    #[must_use]
+    pub fn least(&self) -> Amounts {
+        let is_needed = |(_, want): &(&LimitName, &Wanted)| want.least > Millitokens::ZERO;
+        let wanted = self.wanted.iter().filter(is_needed);
+        wanted.map(|(limit, want)| (limit.clone(), want.least)).collect()
+    }
+
+    /// Whether nobody waits for what it takes.
+    pub(super) fn is_ahead_of_need(&self) -> bool {
+        let is_no_need = |want: &Wanted| want.least <= Millitokens::ZERO;
+        !self.wanted.is_empty() && self.wanted.values().all(is_no_need)
+    }
+
+    fn counted(&self, leased: &Amounts) -> Amounts {
+        if let Some(counted) = &self.counted {
+            return counted.clone();
+        }
+        let mut counted = leased.clone();
+        for (limit, back) in &self.returned {
+            let sum = counted.entry(limit.clone()).or_default();
+            *sum = Millitokens::saturating(i128::from(sum.get()) - i128::from(back.get()));
+        }
+        counted
+    }
+}
+
+impl<W> WriteQueue<W> {
+    /// Sizes a lease by what is there, and puts it into the write. Nothing is taken before it in the
+    /// same write: its size would be a guess.
+    pub(super) fn place_lease(
+        &self,
+        terms: &LeaseTerms,
+        draft: &mut Draft,
+        member: &mut Member<W>,
+        now: EpochMillis,
+    ) -> Placed {
+        member.leased.clear();
+        let (bucket, wanted) = (&self.buckets[0], &member.request.buckets[0]);
+        let (configuration, id) = (wanted.configuration.as_ref(), &member.request.id);
+        let image = bucket.image();
+        if member.request.may_update && image.is_some_and(|image| configuration.is_behind(image)) {
+            return Placed::Out(Outcome::Outdated(0));
+        }
+        if self.is_shown(id) && !self.fenced.contains(id) {
+            // It was done, and this queue no longer knows what it took.
+            return Placed::Out(Outcome::Ambiguous);
+        }
+        let demand = &draft.demands[0];
+        if draft.acquires
+            || draft.debits
+            || draft.is_forced
+            || !shares(demand.configuration.as_deref(), configuration)
+        {
+            return Placed::Later;
+        }
+        let mut returned = demand.returned.clone();
+        for (limit, back) in &terms.returned {
+            let sum = returned.entry(limit.clone()).or_default();
+            *sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(back.get()));
+        }
+        let mut leased = lease_size(image, &terms.wanted, &returned, configuration, now);
+        if draft.corrects && !follows(bucket, configuration, &leased) {
+            return Placed::Later;
+        }
+        if !leased.is_empty() {
+            let ask = bucket.ask(wanted, id, self.policy);
+            let ask = crate::Acquire { amounts: &leased, ..ask };
+            let assessment = assess(image, ask, &returned, now);
+            let placed = match assessment {
+                Assessment::Covered => None,
+                Assessment::Short(_) | Assessment::Repair(_) => {
+                    Some(self.refusal(member, now).unwrap_or(Placed::Later))
+                }
+                Assessment::Unknown(_) | Assessment::Full(_) if !member.is_fresh[0] => {
+                    Some(Placed::Read)
+                }
+                Assessment::Unknown(limit) => Some(Placed::Out(Outcome::Unknown(limit))),
+                Assessment::Full(limit) => Some(Placed::Out(Outcome::Full(0, limit))),
+            };
+            match placed {
+                // A lost write may take it still. What is written instead keeps it from that.
+                Some(Placed::Out(_)) if self.is_in_doubt(id) => leased.clear(),
+                Some(placed) => return placed,
+                None => {}
+            }
+        }
+        let counted = terms.counted(&leased);
+        let (returned, counted) = match leased.is_empty() {
+            true => settled(image, configuration, terms, counted),
+            false => (terms.returned.clone(), counted),
+        };
+        if leased.is_empty() && returned.is_empty() {
+            return Placed::Out(Outcome::Done(member.done(None, self, false)));
+        }
+        draft.acquires |= !leased.is_empty();
+        draft.corrects |= leased.is_empty();
+        let demand = &mut draft.demands[0];
+        demand.settle(&leased, &returned, &counted);
+        demand.configuration.get_or_insert_with(|| wanted.configuration.clone());
+        member.leased = leased;
+        Placed::In
+    }
+
+    /// Whether a write that carries the request may have taken effect, or may still.
+    pub(super) fn is_in_doubt(&self, id: &crate::RequestId) -> bool {
+        self.doubts.iter().any(|doubt| doubt.has(id))
+    }
+
+    /// What a lease took at most whose outcome is not known: a write that carries it may have taken
+    /// effect, or may still. It is asked again under the same id.
+    #[must_use]
+    pub fn doubtful_lease(&self, id: &crate::RequestId) -> Option<Amounts> {
+        let batch = self.batch.as_ref();
+        let members = batch.filter(|batch| batch.doubt.is_some() || self.is_asking());
+        let mut members = members.into_iter().flat_map(|batch| &batch.members);
+        let member = members.find(|member| member.request.id == *id);
+        let in_batch = member.map(|member| member.leased.clone());
+        let mut requests = self.doubts.iter().flat_map(|doubt| &doubt.requests);
+        in_batch.or_else(|| {
+            requests.find(|request| request.id == *id).map(|request| request.leased.clone())
+        })
+    }
+}
+
+/// What a lease that takes nothing settles of the limits that there are. What comes back to an item
+/// that is gone does not fit: gone is expired, hence full.
+fn settled(
+    image: Option<&CompositeBucket>,
+    configuration: &Configuration,
+    terms: &LeaseTerms,
+    mut counted: Amounts,
+) -> (Amounts, Amounts) {
+    let has = |limit: &LimitName| match image {
+        Some(image) => image.limits.contains_key(limit),
+        None => configuration.rule(limit).is_some(),
+    };
+    counted.retain(|limit, _| has(limit));
+    let mut returned = terms.returned.clone();
+    returned.retain(|limit, _| has(limit));
+    for limit in counted.keys() {
+        returned.entry(limit.clone()).or_default();
+    }
+    (returned, counted)
+}
