@@ -1,27 +1,35 @@
-//! A process that leases: what it holds, and the one write that it waits for.
+//! A process that leases: what it holds, and the one request that its queue carries out.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use sluicegate_core::{
-    Acquire, Adjustment, Amounts, ClaimInterval, CompositeBucket, Configuration, Decision,
-    EpochMillis, Presume, RequestId, Settle, Settlement, WritePlan, lease, settle,
+    Action, Amounts, Answer, BucketDemand, ClaimInterval, CompositeBucket, Configuration,
+    EpochMillis, Known, LeaseTerms, Outcome, Policy, Purpose, QueuedRequest, RequestId, Wanted,
+    Write, WritePlan, WriteQueue,
 };
 
 use super::{Accounting, bucket_id, limit, milli};
+
+/// What a request leases and settles, in millitokens.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Order {
+    id: RequestId,
+    leased: i64,
+    returned: i64,
+    used: i64,
+    accounting: Accounting,
+}
 
 /// A write under way; amounts in millitokens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Flight {
     pub(crate) plan: WritePlan,
-    id: RequestId,
     pub(crate) leased: i64,
-    /// What the first attempt under this id leases.
-    hoped: i64,
     pub(crate) returned: i64,
     pub(crate) used: i64,
     pub(crate) decided_at: EpochMillis,
-    /// An earlier attempt may still land.
-    is_resent: bool,
+    order: Order,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -29,11 +37,11 @@ pub(crate) enum Phase {
     #[default]
     Idle,
     Waiting(Flight),
-    /// Nobody knows whether it was done, or will be.
-    Unanswered(Flight),
+    /// Its answer is lost: nobody knows whether it was done, or will be.
+    Unanswered(Order),
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Process {
     pub(crate) is_alive: bool,
     pub(crate) may_take_back: bool,
@@ -48,18 +56,41 @@ pub(crate) struct Process {
     pub(crate) phase: Phase,
     /// On its way and not counted yet.
     counting: i64,
-    known: Option<CompositeBucket>,
+    queue: WriteQueue<()>,
 }
 
 impl Process {
-    pub(crate) fn new(known: CompositeBucket) -> Self {
-        Self { is_alive: true, may_take_back: true, known: Some(known), ..Self::default() }
+    pub(crate) fn new(known: CompositeBucket, now: EpochMillis) -> Self {
+        let interval = ClaimInterval::default();
+        let policy = Policy { interval, deny_cache_ms: 0, is_transactional: false };
+        let mut queue = WriteQueue::new([bucket_id()], policy);
+        let image = Some(Arc::new(known));
+        queue.learn(0, &Known { image, as_of: now, is_authoritative: false });
+        Self {
+            is_alive: true,
+            may_take_back: true,
+            held: 0,
+            out: 0,
+            used: 0,
+            handed_out: 0,
+            writes: 0,
+            phase: Phase::Idle,
+            counting: 0,
+            queue,
+        }
     }
 
     /// Ends it; what it waited for.
     pub(crate) fn die(&mut self) -> Phase {
         let phase = std::mem::take(&mut self.phase);
-        *self = Self { writes: self.writes, ..Self::default() };
+        let policy = Policy {
+            interval: ClaimInterval::default(),
+            deny_cache_ms: 0,
+            is_transactional: false,
+        };
+        self.queue = WriteQueue::new([bucket_id()], policy);
+        (self.is_alive, self.may_take_back) = (false, false);
+        (self.held, self.out, self.used, self.handed_out, self.counting) = (0, 0, 0, 0, 0);
         phase
     }
 
@@ -84,91 +115,97 @@ impl Process {
         self.may_take_back = false;
     }
 
-    /// Begins a write that leases; `None`: it is not the time for one.
-    pub(crate) fn lease(
-        &mut self,
-        n: usize,
-        size: i64,
-        returns: bool,
-        accounting: Accounting,
-        configuration: &Configuration,
-        now: EpochMillis,
-    ) -> Option<()> {
-        let returned = if returns { std::mem::take(&mut self.held) } else { 0 };
-        self.begin(n, size, returned, accounting, configuration, now)
-    }
-
-    /// Begins a write that gives everything back.
-    pub(crate) fn settle(
-        &mut self,
-        n: usize,
-        accounting: Accounting,
-        configuration: &Configuration,
-        now: EpochMillis,
-    ) -> Option<()> {
-        let returned = std::mem::take(&mut self.held);
-        self.begin(n, 0, returned, accounting, configuration, now)
-    }
-
-    fn begin(
+    /// Begins a request that leases so much, or nothing, and gives back what is held where it
+    /// `returns`; `None`: nothing would be sent.
+    pub(crate) fn begin(
         &mut self,
         n: usize,
         leased: i64,
-        returned: i64,
+        returns: bool,
+        table: (&CompositeBucket, &Configuration, EpochMillis),
         accounting: Accounting,
-        configuration: &Configuration,
-        now: EpochMillis,
     ) -> Option<()> {
+        let returned = if returns { std::mem::take(&mut self.held) } else { 0 };
         let id = RequestId::from_bits(u64::from(self.writes) * 2 + u64::try_from(n).ok()?);
         self.writes += 1;
         self.counting = std::mem::take(&mut self.used);
-        let order = (leased, returned, self.counting);
-        self.phase = Phase::Waiting(self.flight(id, order, accounting, configuration, now)?);
-        Some(())
+        let order = Order { id, leased, returned, used: self.counting, accounting };
+        self.enter(order, table);
+        matches!(self.phase, Phase::Waiting(_)).then_some(())
     }
 
-    /// The write, decided by what is known; `None`: it would not be sent.
-    fn flight(
-        &self,
-        id: RequestId,
-        (leased, returned, used): (i64, i64, i64),
-        accounting: Accounting,
-        configuration: &Configuration,
-        now: EpochMillis,
-    ) -> Option<Flight> {
+    /// Asks again what became of a request, under its id.
+    pub(crate) fn resolve(&mut self, table: (&CompositeBucket, &Configuration, EpochMillis)) {
+        if let Phase::Unanswered(order) = std::mem::take(&mut self.phase) {
+            self.enter(order, table);
+        }
+    }
+
+    fn enter(
+        &mut self,
+        order: Order,
+        (image, configuration, now): (&CompositeBucket, &Configuration, EpochMillis),
+    ) {
         let of = |amount: i64| -> Amounts { BTreeMap::from([(limit(), milli(amount))]) };
-        let counted = match accounting {
-            Accounting::AtLease => leased - returned,
-            Accounting::AtSettle => used,
+        let want = Wanted { least: milli(order.leased), most: milli(order.leased) };
+        let terms = LeaseTerms {
+            wanted: (order.leased > 0).then_some((limit(), want)).into_iter().collect(),
+            returned: of(order.returned),
+            counted: (order.accounting == Accounting::AtSettle).then(|| of(order.used)),
         };
-        let settlement = Settlement { returned: of(returned), counted: of(counted) };
-        let bucket = &bucket_id();
-        let image = self.known.as_ref();
-        let plan = if leased == 0 {
-            let order = Settle { bucket, settlement: &settlement, configuration, id: &id };
-            match settle(image, order, now) {
-                Adjustment::Write { plan, .. } => plan,
-                Adjustment::Landed | Adjustment::Gone(_) => return None,
-            }
-        } else {
-            let amounts = &of(leased);
-            let (interval, presume) = (ClaimInterval::default(), Presume::Unchanged);
-            let order = Acquire { bucket, amounts, configuration, id: &id, interval, presume };
-            match lease(image, order, &settlement, now) {
-                Decision::Write(plan) => plan,
-                _ => return None,
-            }
+        let configuration = Arc::new(configuration.clone());
+        let buckets = vec![BucketDemand { amounts: terms.least(), configuration }];
+        let (id, purpose) = (order.id.clone(), Purpose::Lease(Arc::new(terms)));
+        let entering = QueuedRequest { id, purpose, buckets, began: now, may_update: false };
+        self.queue.enter(entering, (), now);
+        self.advance(order, image, now);
+    }
+
+    /// Does what the queue says, up to the next write.
+    fn advance(&mut self, order: Order, image: &CompositeBucket, now: EpochMillis) {
+        let mut fence = 0;
+        let mut new_id = || {
+            fence += 1;
+            RequestId::from_bits(1_000 * (1 + u64::from(self.writes)) + fence)
         };
-        Some(Flight {
-            plan,
-            id,
-            leased,
-            hoped: leased,
-            returned,
-            used,
-            decided_at: now,
-            is_resent: false,
-        })
+        loop {
+            if let Some(((), outcome)) = self.queue.take_resolved().pop() {
+                match outcome {
+                    Outcome::Done(done) => {
+                        self.held += done.leased.get(&limit()).map_or(0, |milli| milli.get());
+                    }
+                    // It was to be settled by a write that did not happen.
+                    Outcome::Refused(_) => {
+                        self.held += order.returned;
+                        self.used += std::mem::take(&mut self.counting);
+                    }
+                    other => panic!("{other:?}"),
+                }
+                return;
+            }
+            match self.queue.next(now, &mut new_id) {
+                Action::Pause { .. } | Action::Idle => {}
+                Action::Read(_) => {
+                    let image = Some(Arc::new(image.clone()));
+                    self.queue.answered(Answer::Read(vec![image]), now);
+                }
+                Action::Write(write) => {
+                    self.phase = Phase::Waiting(self.flight(order, &write, now));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn flight(&self, order: Order, write: &Write, now: EpochMillis) -> Flight {
+        let (_, plan) = write.plans[0].clone();
+        // One that only makes room or brings limits leases nothing.
+        let carried = write.token.as_ref().and_then(|_| self.queue.doubtful_lease(&order.id));
+        let is_carried = carried.is_some();
+        let leased = carried.and_then(|leased| Some(leased.get(&limit())?.get())).unwrap_or(0);
+        let returned = if is_carried { order.returned } else { 0 };
+        let used = if is_carried { order.used } else { 0 };
+        Flight { plan, leased, returned, used, decided_at: now, order }
     }
 
     /// The write that it waits for.
@@ -185,46 +222,26 @@ impl Process {
     }
 
     /// An answer came.
-    pub(crate) fn answered(&mut self, flight: Flight, is_done: bool, image: CompositeBucket) {
-        self.known = Some(image);
-        let known = self.known.as_ref();
-        if is_done {
-            self.held += flight.leased;
-        } else if known.is_some_and(|image| image.request_ids.contains(&flight.id)) {
-            // It was refused because the first attempt was not.
-            self.held += flight.hoped;
-        } else if flight.is_resent {
-            self.phase = Phase::Unanswered(flight);
-        } else {
-            self.held += flight.returned;
-            self.used += std::mem::take(&mut self.counting);
-        }
-    }
-
-    /// Looks whether a write was done; if not, sends it again or makes it impossible.
-    pub(crate) fn resolve(
+    pub(crate) fn answered(
         &mut self,
-        image: CompositeBucket,
-        accounting: Accounting,
-        configuration: &Configuration,
+        flight: Flight,
+        is_done: bool,
+        image: &CompositeBucket,
         now: EpochMillis,
     ) {
-        let Phase::Unanswered(flight) = std::mem::take(&mut self.phase) else { return };
-        let is_done = image.request_ids.contains(&flight.id);
-        self.known = Some(image);
-        // One of two attempts, of which one leases: nobody holds what it may have leased.
-        let hoped = if flight.leased == flight.hoped { flight.hoped } else { 0 };
-        if is_done {
-            self.held += hoped;
-            return;
-        }
-        let Flight { id, returned, used, .. } = flight;
-        let again = |leased| {
-            let order = (leased, returned, used);
-            let flight = self.flight(id.clone(), order, accounting, configuration, now)?;
-            Some(Flight { hoped, is_resent: true, ..flight })
+        let found = Some(Arc::new(image.clone()));
+        let answer = match is_done {
+            true => Answer::Written(vec![found]),
+            false => Answer::Refused(vec![Some(found)]),
         };
-        let leased = flight.leased;
-        self.phase = again(leased).or_else(|| again(0)).map_or(Phase::Idle, Phase::Waiting);
+        self.queue.answered(answer, now);
+        self.advance(flight.order, image, now);
+    }
+
+    /// No answer comes, and the caller leaves.
+    pub(crate) fn unanswered(&mut self, flight: Flight, now: EpochMillis) {
+        self.queue.leave(&flight.order.id);
+        self.queue.answered(Answer::Lost, now);
+        self.phase = Phase::Unanswered(flight.order);
     }
 }
