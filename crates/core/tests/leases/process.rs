@@ -19,6 +19,8 @@ pub(crate) struct Order {
     returned: i64,
     used: i64,
     accounting: Accounting,
+    /// It corrects nothing, while this lease is in doubt.
+    behind: Option<Box<Order>>,
 }
 
 /// A write under way; amounts in millitokens.
@@ -29,7 +31,9 @@ pub(crate) struct Flight {
     pub(crate) returned: i64,
     pub(crate) used: i64,
     pub(crate) decided_at: EpochMillis,
-    order: Order,
+    /// How many ids of writes the item had been given then.
+    pub(crate) ids: usize,
+    pub(crate) order: Order,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -54,6 +58,10 @@ pub(crate) struct Process {
     pub(crate) handed_out: i64,
     pub(crate) writes: u8,
     pub(crate) phase: Phase,
+    /// Whether it still may correct something while a lease is in doubt.
+    pub(crate) may_correct: bool,
+    /// What it took once will never be known.
+    pub(crate) is_lost: bool,
     /// On its way and not counted yet.
     counting: i64,
     queue: WriteQueue<()>,
@@ -75,6 +83,8 @@ impl Process {
             handed_out: 0,
             writes: 0,
             phase: Phase::Idle,
+            may_correct: true,
+            is_lost: false,
             counting: 0,
             queue,
         }
@@ -129,7 +139,8 @@ impl Process {
         let id = RequestId::from_bits(u64::from(self.writes) * 2 + u64::try_from(n).ok()?);
         self.writes += 1;
         self.counting = std::mem::take(&mut self.used);
-        let order = Order { id, leased, returned, used: self.counting, accounting };
+        let (used, behind) = (self.counting, None);
+        let order = Order { id, leased, returned, used, accounting, behind };
         self.enter(order, table);
         matches!(self.phase, Phase::Waiting(_)).then_some(())
     }
@@ -139,6 +150,20 @@ impl Process {
         if let Phase::Unanswered(order) = std::mem::take(&mut self.phase) {
             self.enter(order, table);
         }
+    }
+
+    /// Another request of this process, while a lease of it is in doubt.
+    pub(crate) fn correct(
+        &mut self,
+        n: usize,
+        table: (&CompositeBucket, &Configuration, EpochMillis),
+    ) -> Option<()> {
+        let Phase::Unanswered(lease) = std::mem::take(&mut self.phase) else { return None };
+        let id = RequestId::from_bits(100 + u64::from(self.writes) * 2 + u64::try_from(n).ok()?);
+        let accounting = lease.accounting;
+        let behind = Some(Box::new(lease));
+        self.enter(Order { id, leased: 0, returned: 0, used: 0, accounting, behind }, table);
+        matches!(self.phase, Phase::Waiting(_)).then_some(())
     }
 
     fn enter(
@@ -154,8 +179,12 @@ impl Process {
             counted: (order.accounting == Accounting::AtSettle).then(|| of(order.used)),
         };
         let configuration = Arc::new(configuration.clone());
-        let buckets = vec![BucketDemand { amounts: terms.least(), configuration }];
-        let (id, purpose) = (order.id.clone(), Purpose::Lease(Arc::new(terms)));
+        let amounts = if order.behind.is_some() { of(0) } else { terms.least() };
+        let buckets = vec![BucketDemand { amounts, configuration }];
+        let (id, purpose) = match &order.behind {
+            None => (order.id.clone(), Purpose::Lease(Arc::new(terms))),
+            Some(_) => (order.id.clone(), Purpose::Correct),
+        };
         let entering = QueuedRequest { id, purpose, buckets, began: now, may_update: false };
         self.queue.enter(entering, (), now);
         self.advance(order, image, now);
@@ -171,6 +200,9 @@ impl Process {
         loop {
             if let Some(((), outcome)) = self.queue.take_resolved().pop() {
                 match outcome {
+                    Outcome::Done(_) if order.behind.is_some() => {
+                        self.phase = order.behind.map_or(Phase::Idle, |b| Phase::Unanswered(*b));
+                    }
                     Outcome::Done(done) => {
                         self.held += done.leased.get(&limit()).map_or(0, |milli| milli.get());
                     }
@@ -179,6 +211,8 @@ impl Process {
                         self.held += order.returned;
                         self.used += std::mem::take(&mut self.counting);
                     }
+                    // Four others wrote meanwhile: nobody knows what it took.
+                    Outcome::Ambiguous => self.is_lost = true,
                     other => panic!("{other:?}"),
                 }
                 return;
@@ -200,12 +234,13 @@ impl Process {
     fn flight(&self, order: Order, write: &Write, now: EpochMillis) -> Flight {
         let (_, plan) = write.plans[0].clone();
         // One that only makes room or brings limits leases nothing.
-        let carried = write.token.as_ref().and_then(|_| self.queue.doubtful_lease(&order.id));
+        let is_sent = write.token.is_some() && order.behind.is_none();
+        let carried = self.queue.doubtful_lease(&order.id).filter(|_| is_sent);
         let is_carried = carried.is_some();
         let leased = carried.and_then(|leased| Some(leased.get(&limit())?.get())).unwrap_or(0);
         let returned = if is_carried { order.returned } else { 0 };
         let used = if is_carried { order.used } else { 0 };
-        Flight { plan, leased, returned, used, decided_at: now, order }
+        Flight { plan, leased, returned, used, decided_at: now, ids: 0, order }
     }
 
     /// The write that it waits for.
@@ -242,6 +277,8 @@ impl Process {
     pub(crate) fn unanswered(&mut self, flight: Flight, now: EpochMillis) {
         self.queue.leave(&flight.order.id);
         self.queue.answered(Answer::Lost, now);
-        self.phase = Phase::Unanswered(flight.order);
+        let Order { behind, .. } = &flight.order;
+        let lease = behind.as_deref().unwrap_or(&flight.order).clone();
+        self.phase = Phase::Unanswered(lease);
     }
 }
