@@ -50,7 +50,7 @@ pub(crate) struct Args {
     /// Of how many buckets, where they are more than one. A thousand want 880 writes a second.
     #[arg(long, default_value_t = 1_000)]
     write_keys: u32,
-    /// Acquires in one run of `sluicegate local`: the last 10,000 are to be as fast as the first.
+    /// Acquires in one run of `sluicegate local`: the last 10,000 are to cost no more than the first.
     #[arg(long, default_value_t = 200_000)]
     acquires: u64,
     /// Records of one replay.

@@ -28,6 +28,17 @@ pub(crate) fn command(args: &[&str]) -> Command {
 }
 
 impl Local {
+    /// How long it used the processor so far, in ticks of the kernel's clock.
+    pub(crate) fn processor_ticks(&self) -> u64 {
+        let pid = self.child.id().unwrap();
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        // The name of the program may hold blanks. Behind it the first field is the third of all; the
+        // 14th and 15th are the times in the program and in the kernel.
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let ticks = |field: &str| field.parse::<u64>().unwrap();
+        fields.split_whitespace().skip(14 - 3).take(2).map(ticks).sum()
+    }
+
     /// Starts it and waits until it serves; why not, when it ends instead.
     pub(crate) async fn start(args: &[&str]) -> Result<Self, Ended> {
         Self::serving(command(args)).await
