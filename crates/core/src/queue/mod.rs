@@ -10,18 +10,20 @@
 //!   lets a smaller one behind it pass, and is decided anew after the next answer.
 //! * A request is refused only from an image that the table returned, never from what a write of this
 //!   process is expected to leave.
-//! * A lost answer leaves all requests of the write in doubt together. The very same write is sent
-//!   again until the table tells. A different write first requires that the lost one did not happen,
-//!   and keeps it from happening later: it is a *fence*.
+//! * A lost answer leaves all requests of the write in doubt together. They are sent again under the
+//!   same id until the table tells. A write of other requests requires that the lost one did not
+//!   happen, and keeps it from happening later: it is a *fence*.
 //! * A request whose caller leaves while it waits takes nothing. Where its write is in flight, the
-//!   next write gives its share back.
+//!   next write gives its share back. A correction and a lease stand.
 
 mod answers;
 mod bucket;
+mod compose;
 mod contention;
 mod doubt;
 mod draft;
 mod leases;
+mod member;
 mod place;
 mod request;
 
@@ -29,14 +31,10 @@ use std::sync::Arc;
 
 use self::bucket::QueueBucket;
 use self::doubt::Doubt;
-use self::draft::{Demand, Draft, Ids};
-use self::place::Placed;
+use self::draft::Draft;
+use self::member::Member;
 use crate::adjust::extend;
-use crate::take::NOTHING;
-use crate::{
-    Amounts, BucketId, ClaimInterval, EpochMillis, Millitokens, Presume, RequestId, WritePath,
-    WritePlan,
-};
+use crate::{Amounts, BucketId, ClaimInterval, EpochMillis, RequestId};
 
 pub use self::bucket::Known;
 pub use self::contention::ContentionEstimate;
@@ -118,31 +116,6 @@ pub struct WriteQueue<W> {
     must_read: bool,
     resolved: Vec<(W, Outcome)>,
     counts: Counts,
-}
-
-/// A request of the queue.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Member<W> {
-    request: QueuedRequest,
-    /// `None`: its caller left, or it never had one.
-    waiter: Option<W>,
-    /// Of which buckets the table told since it entered.
-    is_fresh: [bool; BUCKETS_MAX],
-    /// It was there when the table was asked last.
-    was_present: bool,
-    /// Another writer came before its last write.
-    has_lost: bool,
-    /// When those before it first took what it needed.
-    skipped_at: Option<EpochMillis>,
-    attempts: u32,
-    /// Whether an item may be brought to its limits before it is refused: once each.
-    may_bring: [bool; BUCKETS_MAX],
-    /// Whether it gives up its guards.
-    is_forced: bool,
-    /// What a lease takes by the write that carries it.
-    leased: Amounts,
-    /// What of it concerns limits that the bucket does not have.
-    dropped: Vec<crate::LimitName>,
 }
 
 /// Buckets of one queue at most: a child's and its parent's.
@@ -379,195 +352,6 @@ impl<W> WriteQueue<W> {
         self.resolved.extend(done.map(|(_, waiter, done)| (waiter, Outcome::Done(done))));
     }
 
-    /// Sends a write again whose answer was lost.
-    fn repeat(&mut self, now: EpochMillis) -> Option<Action> {
-        let batch = self.batch.as_mut()?;
-        if batch.members.iter().all(|member| member.waiter.is_none()) {
-            // Nobody wants it any more; that it may have happened is not forgotten.
-            self.give_up_batch();
-            return None;
-        }
-        if batch.gives_back && !batch.has_looked {
-            return Some(self.read_all());
-        }
-        let batch = self.batch.as_ref()?;
-        // What a plan assumes of the time holds for as long as a write takes. A transaction is repeated
-        // as it is: its token tells that it is the same.
-        if batch.draft.is_mixed() && !self.follow(&batch.draft) {
-            self.give_up_batch();
-            return None;
-        }
-        if self.buckets.len() == 1
-            && !self.policy.is_transactional
-            && let Some(mut batch) = self.batch.take()
-        {
-            batch.is_guess = self.is_guess(&batch.members);
-            let plans = self.plans(&batch.draft, &batch.id, batch.is_guess, now);
-            batch.attempts += 1;
-            let token = Some((batch.id.clone(), batch.attempts));
-            batch.write = Arc::new(Write { plans, token });
-            self.batch = Some(batch);
-        }
-        Some(self.send())
-    }
-
-    fn compose(&mut self, now: EpochMillis, new_id: &mut dyn FnMut() -> RequestId) -> Action {
-        let is_unknown = |bucket: &usize| self.buckets[*bucket].known.is_none();
-        let unknown: Vec<_> = (0..self.buckets.len()).filter(is_unknown).collect();
-        if !unknown.is_empty() {
-            return self.read(unknown);
-        }
-        if std::mem::take(&mut self.must_read) || self.is_outdated(now) {
-            return self.read_all();
-        }
-        let demands = self.buckets.iter().map(|_| Demand::default()).collect();
-        let mut draft = Draft { demands, ..Draft::default() };
-        let mut members = Vec::new();
-        let (mut wants_read, mut upkeep) = (false, None);
-        for mut member in std::mem::take(&mut self.waiting) {
-            match self.place(&mut draft, &mut member, now) {
-                Placed::In => {
-                    members.push(member);
-                    continue;
-                }
-                Placed::Out(outcome) => {
-                    self.resolve(member, outcome);
-                    continue;
-                }
-                Placed::Later => {}
-                Placed::Skipped => _ = member.skipped_at.get_or_insert(now),
-                Placed::Read => wants_read = true,
-                Placed::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {
-                    if kind == Upkeep::Bring {
-                        member.may_bring[bucket] = false;
-                        let configuration = &member.request.buckets[bucket].configuration;
-                        self.buckets[bucket].note_bringing(configuration);
-                    }
-                    upkeep = Some((kind, bucket, plan));
-                }
-                Placed::Upkeep(..) => {}
-            }
-            self.waiting.push(member);
-        }
-        // What is given back waits for another request, unless that waits for it.
-        let has_company = members.iter().any(|member| member.waiter.is_some());
-        let is_waited_for = upkeep.is_none() && !wants_read && !self.is_idle();
-        if has_company || is_waited_for && !members.is_empty() {
-            return self.launch(draft, members, now, new_id);
-        }
-        members.append(&mut self.waiting);
-        self.waiting = members;
-        match upkeep {
-            Some((kind, bucket, plan)) => self.maintain(kind, bucket, plan),
-            None if wants_read => self.read_all(),
-            None => Action::Idle,
-        }
-    }
-
-    /// Whether others usually changed the item meanwhile: a read costs less than a write that fails.
-    fn is_outdated(&self, now: EpochMillis) -> bool {
-        let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
-        let is_outdated = |(index, bucket): (usize, &QueueBucket)| {
-            let is_fresh = self.waiting.iter().any(|member| member.is_fresh[index]);
-            let contention = bucket.contention;
-            bucket.is_stale(self.policy, now)
-                && bucket.is_old(self.policy, now)
-                && contention.is_moving()
-                && !contention.is_claimed()
-                && !is_fresh
-        };
-        self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(is_outdated)
-    }
-
-    fn launch(
-        &mut self,
-        draft: Draft,
-        members: Vec<Member<W>>,
-        now: EpochMillis,
-        new_id: &mut dyn FnMut() -> RequestId,
-    ) -> Action {
-        // One that enters again after its caller gave up is then recognised in the item itself.
-        let may_name = |member: &&Member<W>| {
-            member.request.purpose != Purpose::GiveBack && !self.fenced.contains(&member.request.id)
-        };
-        let naming = members.iter().filter(may_name);
-        let id = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
-        let id = id.map_or_else(new_id, |member| member.request.id.clone());
-        let is_guess = self.is_guess(&members);
-        let plans = self.plans(&draft, &id, is_guess, now);
-        let attempts = members.iter().map(|member| member.attempts).max().unwrap_or(0);
-        self.batch = Some(Batch {
-            gives_back: draft.demands.iter().any(Demand::gives_back),
-            is_forced: draft.is_forced,
-            draft,
-            write: Arc::new(Write { plans, token: Some((id.clone(), attempts)) }),
-            id,
-            attempts,
-            members,
-            doubt: None,
-            has_looked: false,
-            is_guess,
-        });
-        self.send()
-    }
-
-    /// Of which buckets the image is older than these requests.
-    fn is_guess(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
-        std::array::from_fn(|index| !members.iter().any(|member| member.is_fresh[index]))
-    }
-
-    fn plans(
-        &self,
-        draft: &Draft,
-        id: &RequestId,
-        is_guess: [bool; BUCKETS_MAX],
-        now: EpochMillis,
-    ) -> Vec<(usize, WritePlan)> {
-        let fences: Vec<_> = self.doubts.iter().map(|doubt| doubt.id.clone()).collect();
-        let ids = Ids { id, fences: &fences };
-        let plan = |(index, (bucket, demand)): (usize, (&QueueBucket, &Demand))| {
-            let is_claimed = is_guess[index]
-                && bucket.contention.is_claimed()
-                && (bucket.is_stale(self.policy, now) || !draft.acquires);
-            let presume = if is_claimed { Presume::ClaimedSince } else { Presume::Unchanged };
-            (index, demand.plan(bucket, draft, &ids, (self.policy, presume), now))
-        };
-        self.buckets.iter().zip(&draft.demands).enumerate().map(plan).collect()
-    }
-
-    fn send(&mut self) -> Action {
-        self.flight = Some(Flight::Batch);
-        self.mark_present();
-        let Some(batch) = &mut self.batch else { return Action::Idle };
-        for member in &mut batch.members {
-            member.attempts += 1;
-            member.has_lost = false;
-        }
-        batch.has_looked = false;
-        Action::Write(batch.write.clone())
-    }
-
-    fn maintain(&mut self, upkeep: Upkeep, bucket: usize, plan: WritePlan) -> Action {
-        self.mark_present();
-        let write = Arc::new(Write { plans: vec![(bucket, plan)], token: None });
-        self.flight = Some(Flight::Upkeep(upkeep, write.clone()));
-        Action::Write(write)
-    }
-
-    fn read_all(&mut self) -> Action {
-        self.read((0..self.buckets.len()).collect())
-    }
-
-    fn read(&mut self, buckets: Vec<usize>) -> Action {
-        self.mark_present();
-        self.flight = Some(Flight::Read(buckets.clone()));
-        Action::Read(buckets)
-    }
-
-    fn mark_present(&mut self) {
-        self.members().for_each(|member| member.was_present = true);
-    }
-
     fn members(&mut self) -> impl Iterator<Item = &mut Member<W>> {
         let batch = self.batch.as_mut().map(|batch| &mut batch.members);
         self.waiting.iter_mut().chain(batch.into_iter().flatten())
@@ -595,72 +379,6 @@ impl<W> WriteQueue<W> {
     fn resolve(&mut self, member: Member<W>, outcome: Outcome) {
         if let Some(waiter) = member.waiter {
             self.resolved.push((waiter, outcome));
-        }
-    }
-}
-
-impl<W> Member<W> {
-    const fn new(request: QueuedRequest, waiter: Option<W>) -> Self {
-        Self {
-            request,
-            waiter,
-            is_fresh: [false; BUCKETS_MAX],
-            was_present: false,
-            has_lost: false,
-            skipped_at: None,
-            attempts: 0,
-            may_bring: [true; BUCKETS_MAX],
-            is_forced: false,
-            leased: Amounts::new(),
-            dropped: Vec::new(),
-        }
-    }
-
-    /// Whether it asks for anything still.
-    fn is_wanted(&self) -> bool {
-        self.waiter.is_some() || self.request.purpose == Purpose::GiveBack
-    }
-
-    /// Whether it takes tokens, and may be refused.
-    fn takes(&self) -> bool {
-        matches!(self.request.purpose, Purpose::Acquire | Purpose::Lease(_))
-    }
-
-    /// What comes back before it takes.
-    fn returned(&self) -> &Amounts {
-        match &self.request.purpose {
-            Purpose::Lease(terms) => &terms.returned,
-            _ => &NOTHING,
-        }
-    }
-
-    /// Writes that may carry it.
-    fn attempts_max(&self) -> u32 {
-        match &self.request.purpose {
-            Purpose::Lease(terms) if terms.is_ahead_of_need() => AHEAD_ATTEMPTS_MAX,
-            _ => ATTEMPTS_MAX,
-        }
-    }
-
-    fn gives_back(&self) -> bool {
-        let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
-        amounts.any(|amount| *amount < Millitokens::ZERO) || !self.returned().is_empty()
-    }
-
-    fn is_debit(&self) -> bool {
-        let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
-        self.request.purpose == Purpose::Correct
-            && amounts.any(|amount| *amount > Millitokens::ZERO)
-    }
-
-    fn done(&self, path: Option<WritePath>, queue: &WriteQueue<W>, is_forced: bool) -> Done {
-        Done {
-            path,
-            images: queue.images(),
-            leased: self.leased.clone(),
-            dropped: self.dropped.clone(),
-            is_forced: is_forced && self.is_debit(),
-            attempts: self.attempts,
         }
     }
 }

@@ -1,0 +1,206 @@
+//! Putting the next write together, or sending a lost one again.
+
+use std::sync::Arc;
+
+use super::bucket::QueueBucket;
+use super::draft::{Demand, Draft, Ids};
+use super::member::Member;
+use super::place::Placed;
+use super::request::{Action, Purpose, Write};
+use super::{BUCKETS_MAX, Batch, Flight, Upkeep, WriteQueue};
+use crate::{EpochMillis, Presume, RequestId, WritePlan};
+
+impl<W> WriteQueue<W> {
+    /// Sends a write again whose answer was lost.
+    pub(super) fn repeat(&mut self, now: EpochMillis) -> Option<Action> {
+        let batch = self.batch.as_mut()?;
+        if batch.members.iter().all(|member| member.waiter.is_none()) {
+            // Nobody wants it any more; that it may have happened is not forgotten.
+            self.give_up_batch();
+            return None;
+        }
+        if batch.gives_back && !batch.has_looked {
+            return Some(self.read_all());
+        }
+        let batch = self.batch.as_ref()?;
+        // What a plan assumes of the time holds for as long as a write takes. A transaction is repeated
+        // as it is: its token tells that it is the same.
+        if batch.draft.is_mixed() && !self.follow(&batch.draft) {
+            self.give_up_batch();
+            return None;
+        }
+        if self.buckets.len() == 1
+            && !self.policy.is_transactional
+            && let Some(mut batch) = self.batch.take()
+        {
+            batch.is_guess = self.is_guess(&batch.members);
+            let plans = self.plans(&batch.draft, &batch.id, batch.is_guess, now);
+            batch.attempts += 1;
+            let token = Some((batch.id.clone(), batch.attempts));
+            batch.write = Arc::new(Write { plans, token });
+            self.batch = Some(batch);
+        }
+        Some(self.send())
+    }
+
+    pub(super) fn compose(
+        &mut self,
+        now: EpochMillis,
+        new_id: &mut dyn FnMut() -> RequestId,
+    ) -> Action {
+        let is_unknown = |bucket: &usize| self.buckets[*bucket].known.is_none();
+        let unknown: Vec<_> = (0..self.buckets.len()).filter(is_unknown).collect();
+        if !unknown.is_empty() {
+            return self.read(unknown);
+        }
+        if std::mem::take(&mut self.must_read) || self.is_outdated(now) {
+            return self.read_all();
+        }
+        let demands = self.buckets.iter().map(|_| Demand::default()).collect();
+        let mut draft = Draft { demands, ..Draft::default() };
+        let mut members = Vec::new();
+        let (mut wants_read, mut upkeep) = (false, None);
+        for mut member in std::mem::take(&mut self.waiting) {
+            match self.place(&mut draft, &mut member, now) {
+                Placed::In => {
+                    members.push(member);
+                    continue;
+                }
+                Placed::Out(outcome) => {
+                    self.resolve(member, outcome);
+                    continue;
+                }
+                Placed::Later => {}
+                Placed::Skipped => _ = member.skipped_at.get_or_insert(now),
+                Placed::Read => wants_read = true,
+                Placed::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {
+                    if kind == Upkeep::Bring {
+                        member.may_bring[bucket] = false;
+                        let configuration = &member.request.buckets[bucket].configuration;
+                        self.buckets[bucket].note_bringing(configuration);
+                    }
+                    upkeep = Some((kind, bucket, plan));
+                }
+                Placed::Upkeep(..) => {}
+            }
+            self.waiting.push(member);
+        }
+        // What is given back waits for another request, unless that waits for it.
+        let has_company = members.iter().any(|member| member.waiter.is_some());
+        let is_waited_for = upkeep.is_none() && !wants_read && !self.is_idle();
+        if has_company || is_waited_for && !members.is_empty() {
+            return self.launch(draft, members, now, new_id);
+        }
+        members.append(&mut self.waiting);
+        self.waiting = members;
+        match upkeep {
+            Some((kind, bucket, plan)) => self.maintain(kind, bucket, plan),
+            None if wants_read => self.read_all(),
+            None => Action::Idle,
+        }
+    }
+
+    /// Whether others usually changed the item meanwhile: a read costs less than a write that fails.
+    fn is_outdated(&self, now: EpochMillis) -> bool {
+        let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
+        let is_outdated = |(index, bucket): (usize, &QueueBucket)| {
+            let is_fresh = self.waiting.iter().any(|member| member.is_fresh[index]);
+            let contention = bucket.contention;
+            bucket.is_stale(self.policy, now)
+                && bucket.is_old(self.policy, now)
+                && contention.is_moving()
+                && !contention.is_claimed()
+                && !is_fresh
+        };
+        self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(is_outdated)
+    }
+
+    fn launch(
+        &mut self,
+        draft: Draft,
+        members: Vec<Member<W>>,
+        now: EpochMillis,
+        new_id: &mut dyn FnMut() -> RequestId,
+    ) -> Action {
+        // One that enters again after its caller gave up is then recognised in the item itself.
+        let may_name = |member: &&Member<W>| {
+            member.request.purpose != Purpose::GiveBack && !self.fenced.contains(&member.request.id)
+        };
+        let naming = members.iter().filter(may_name);
+        let id = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
+        let id = id.map_or_else(new_id, |member| member.request.id.clone());
+        let is_guess = self.is_guess(&members);
+        let plans = self.plans(&draft, &id, is_guess, now);
+        let attempts = members.iter().map(|member| member.attempts).max().unwrap_or(0);
+        self.batch = Some(Batch {
+            gives_back: draft.demands.iter().any(Demand::gives_back),
+            is_forced: draft.is_forced,
+            draft,
+            write: Arc::new(Write { plans, token: Some((id.clone(), attempts)) }),
+            id,
+            attempts,
+            members,
+            doubt: None,
+            has_looked: false,
+            is_guess,
+        });
+        self.send()
+    }
+
+    /// Of which buckets the image is older than these requests.
+    fn is_guess(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
+        std::array::from_fn(|index| !members.iter().any(|member| member.is_fresh[index]))
+    }
+
+    fn plans(
+        &self,
+        draft: &Draft,
+        id: &RequestId,
+        is_guess: [bool; BUCKETS_MAX],
+        now: EpochMillis,
+    ) -> Vec<(usize, WritePlan)> {
+        let fences: Vec<_> = self.doubts.iter().map(|doubt| doubt.id.clone()).collect();
+        let ids = Ids { id, fences: &fences };
+        let plan = |(index, (bucket, demand)): (usize, (&QueueBucket, &Demand))| {
+            let is_claimed = is_guess[index]
+                && bucket.contention.is_claimed()
+                && (bucket.is_stale(self.policy, now) || !draft.acquires);
+            let presume = if is_claimed { Presume::ClaimedSince } else { Presume::Unchanged };
+            (index, demand.plan(bucket, draft, &ids, (self.policy, presume), now))
+        };
+        self.buckets.iter().zip(&draft.demands).enumerate().map(plan).collect()
+    }
+
+    fn send(&mut self) -> Action {
+        self.flight = Some(Flight::Batch);
+        self.mark_present();
+        let Some(batch) = &mut self.batch else { return Action::Idle };
+        for member in &mut batch.members {
+            member.attempts += 1;
+            member.has_lost = false;
+        }
+        batch.has_looked = false;
+        Action::Write(batch.write.clone())
+    }
+
+    pub(super) fn maintain(&mut self, upkeep: Upkeep, bucket: usize, plan: WritePlan) -> Action {
+        self.mark_present();
+        let write = Arc::new(Write { plans: vec![(bucket, plan)], token: None });
+        self.flight = Some(Flight::Upkeep(upkeep, write.clone()));
+        Action::Write(write)
+    }
+
+    pub(super) fn read_all(&mut self) -> Action {
+        self.read((0..self.buckets.len()).collect())
+    }
+
+    pub(super) fn read(&mut self, buckets: Vec<usize>) -> Action {
+        self.mark_present();
+        self.flight = Some(Flight::Read(buckets.clone()));
+        Action::Read(buckets)
+    }
+
+    fn mark_present(&mut self) {
+        self.members().for_each(|member| member.was_present = true);
+    }
+}

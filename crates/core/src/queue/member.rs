@@ -1,0 +1,102 @@
+//! A request of a queue.
+
+use super::request::{Done, Purpose, QueuedRequest};
+use super::{AHEAD_ATTEMPTS_MAX, ATTEMPTS_MAX, BUCKETS_MAX, WriteQueue};
+use crate::take::NOTHING;
+use crate::{Amounts, EpochMillis, LimitName, Millitokens, WritePath};
+
+/// A request of the queue.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Member<W> {
+    pub(super) request: QueuedRequest,
+    /// `None`: its caller left, or it never had one.
+    pub(super) waiter: Option<W>,
+    /// Of which buckets the table told since it entered.
+    pub(super) is_fresh: [bool; BUCKETS_MAX],
+    /// It was there when the table was asked last.
+    pub(super) was_present: bool,
+    /// Another writer came before its last write.
+    pub(super) has_lost: bool,
+    /// When those before it first took what it needed.
+    pub(super) skipped_at: Option<EpochMillis>,
+    pub(super) attempts: u32,
+    /// Whether an item may be brought to its limits before it is refused: once each.
+    pub(super) may_bring: [bool; BUCKETS_MAX],
+    /// Whether it gives up its guards.
+    pub(super) is_forced: bool,
+    /// What a lease takes by the write that carries it.
+    pub(super) leased: Amounts,
+    /// What of it concerns limits that the bucket does not have.
+    pub(super) dropped: Vec<LimitName>,
+}
+
+impl<W> Member<W> {
+    pub(super) const fn new(request: QueuedRequest, waiter: Option<W>) -> Self {
+        Self {
+            request,
+            waiter,
+            is_fresh: [false; BUCKETS_MAX],
+            was_present: false,
+            has_lost: false,
+            skipped_at: None,
+            attempts: 0,
+            may_bring: [true; BUCKETS_MAX],
+            is_forced: false,
+            leased: Amounts::new(),
+            dropped: Vec::new(),
+        }
+    }
+
+    /// Whether it asks for anything still.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.waiter.is_some() || self.request.purpose == Purpose::GiveBack
+    }
+
+    /// Whether it takes tokens, and may be refused.
+    pub(super) fn takes(&self) -> bool {
+        matches!(self.request.purpose, Purpose::Acquire | Purpose::Lease(_))
+    }
+
+    /// What comes back before it takes.
+    pub(super) fn returned(&self) -> &Amounts {
+        match &self.request.purpose {
+            Purpose::Lease(terms) => &terms.returned,
+            _ => &NOTHING,
+        }
+    }
+
+    /// Writes that may carry it.
+    pub(super) fn attempts_max(&self) -> u32 {
+        match &self.request.purpose {
+            Purpose::Lease(terms) if terms.is_ahead_of_need() => AHEAD_ATTEMPTS_MAX,
+            _ => ATTEMPTS_MAX,
+        }
+    }
+
+    pub(super) fn gives_back(&self) -> bool {
+        let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
+        amounts.any(|amount| *amount < Millitokens::ZERO) || !self.returned().is_empty()
+    }
+
+    pub(super) fn is_debit(&self) -> bool {
+        let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
+        self.request.purpose == Purpose::Correct
+            && amounts.any(|amount| *amount > Millitokens::ZERO)
+    }
+
+    pub(super) fn done(
+        &self,
+        path: Option<WritePath>,
+        queue: &WriteQueue<W>,
+        is_forced: bool,
+    ) -> Done {
+        Done {
+            path,
+            images: queue.images(),
+            leased: self.leased.clone(),
+            dropped: self.dropped.clone(),
+            is_forced: is_forced && self.is_debit(),
+            attempts: self.attempts,
+        }
+    }
+}
