@@ -21,7 +21,8 @@ use self::sender::{Bare, Sender, TABLE};
 
 mod sender;
 
-/// Answers a PutItem, and after it every UpdateItem with the item that was put.
+/// Answers that there is no item, then a PutItem, and after it every UpdateItem with the item that
+/// was put.
 #[derive(Debug, Clone, Default)]
 struct Canned {
     answer: Arc<Mutex<String>>,
@@ -31,14 +32,17 @@ struct Canned {
 impl HttpConnector for Canned {
     fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
         let mut answer = self.answer.lock().unwrap();
-        if request.headers().get("x-amz-target") == Some("DynamoDB_20120810.PutItem") {
+        let capacity = json!({"TableName": TABLE, "CapacityUnits": 1.0});
+        let target = request.headers().get("x-amz-target").unwrap();
+        if target.ends_with(".GetItem") {
+            *answer = json!({"ConsumedCapacity": capacity}).to_string();
+        } else if target.ends_with(".PutItem") {
             let mut put: Value = serde_json::from_slice(request.body().bytes().unwrap()).unwrap();
             let mut item = put["Item"].take();
             item["pv"]["S"].as_str().unwrap().clone_into(&mut self.hash.lock().unwrap());
             for (n, id) in ["lr1", "lr2", "lr3"].into_iter().enumerate() {
                 item[id] = json!({"S": format!("CCCCCCCCC{n}")});
             }
-            let capacity = json!({"TableName": TABLE, "CapacityUnits": 1.0});
             *answer = json!({"Attributes": item, "ConsumedCapacity": capacity}).to_string();
         }
         let mut response = HttpResponse::new(200.try_into().unwrap(), answer.clone().into());

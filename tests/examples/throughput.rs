@@ -2,18 +2,21 @@
 //!
 //! `cargo run --profile bench -p sluicegate-tests --example throughput`. Slices of both alternate, so
 //! that whatever else the machine does meanwhile falls on both; the medians of the slices are
-//! compared. The engine is the embedded one in this process, over HTTP, without a stream: with one,
-//! every write would scan the records of all writes before it.
+//! compared. The engine is the embedded one in this process, over HTTP, without a stream. A run fails
+//! with a line of what it missed.
 #![allow(
     missing_docs,
     clippy::print_stdout,
+    clippy::print_stderr,
     clippy::unwrap_used,
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
+    clippy::neg_cmp_op_on_partial_ord,
     reason = "a tool by hand"
 )]
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -22,16 +25,15 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::interceptors::BeforeTransmitInterceptorContextRef;
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_dynamodb::error::BoxError;
-use aws_sdk_dynamodb::types::{
-    AttributeDefinition, AttributeValue, BillingMode, KeySchemaElement, KeyType,
-    ScalarAttributeType,
-};
+use aws_sdk_dynamodb::types::AttributeValue;
 use aws_smithy_runtime_api::client::interceptors::dyn_dispatch_hint;
 use sluicegate::{Cascade, DynamoStore, Limiter, OnUnavailable};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 
+use self::measured::{Aims, create_table, median, percentile};
 use self::sender::{Bare, Sender, TABLE, limits};
 
+mod measured;
 mod sender;
 
 const SLICE: Duration = Duration::from_millis(1_000);
@@ -58,74 +60,58 @@ impl Intercept for Requests {
     }
 }
 
-/// One slice: how many writes a second, and how long each took.
-async fn slice(sender: &Sender, tasks: usize, entities: &Arc<Vec<String>>) -> (f64, Vec<Duration>) {
+/// One slice of calls.
+struct Slice {
+    /// Calls a second.
+    rate: f64,
+    took: Vec<Duration>,
+    write_units: f64,
+    cpu_ticks: f64,
+}
+
+async fn slice(sender: &Sender, tasks: usize, entities: &Arc<Vec<String>>) -> Slice {
     let next = Arc::new(AtomicUsize::new(fastrand::usize(..entities.len())));
-    let start = Instant::now();
+    let (start, ticks) = (Instant::now(), cpu_ticks());
     let mut running = Vec::new();
     for _ in 0..tasks {
         let (sender, entities, next) = (sender.clone(), entities.clone(), next.clone());
         running.push(tokio::spawn(async move {
-            let mut took = Vec::new();
+            let (mut took, mut units) = (Vec::new(), 0.0);
             while start.elapsed() < SLICE {
                 let entity = &entities[next.fetch_add(1, Ordering::Relaxed) % entities.len()];
                 let sent = Instant::now();
-                sender.send(entity).await;
+                units += sender.send(entity).await;
                 took.push(sent.elapsed());
             }
-            took
+            (took, units)
         }));
     }
-    let mut all = Vec::new();
+    let (mut all, mut write_units) = (Vec::new(), 0.0);
     for task in running {
-        all.extend(task.await.unwrap());
+        let (took, units) = task.await.unwrap();
+        all.extend(took);
+        write_units += units;
     }
     let rate = all.len() as f64 / start.elapsed().as_secs_f64();
-    (rate, all)
+    Slice { rate, took: all, write_units, cpu_ticks: cpu_ticks() - ticks }
 }
 
-fn median(mut numbers: Vec<f64>) -> f64 {
-    numbers.sort_by(f64::total_cmp);
-    numbers[numbers.len() / 2]
-}
-
-fn percentile(took: &mut [Duration], share: f64) -> f64 {
-    took.sort_unstable();
-    let index = ((took.len() - 1) as f64 * share).round() as usize;
-    took[index].as_secs_f64() * 1_000.0
-}
-
-async fn create_table(client: &Client) {
-    let key = |name, kind| {
-        KeySchemaElement::builder().attribute_name(name).key_type(kind).build().unwrap()
-    };
-    let attribute = |name| {
-        AttributeDefinition::builder()
-            .attribute_name(name)
-            .attribute_type(ScalarAttributeType::S)
-            .build()
-            .unwrap()
-    };
-    client
-        .create_table()
-        .table_name(TABLE)
-        .billing_mode(BillingMode::PayPerRequest)
-        .key_schema(key("PK", KeyType::Hash))
-        .key_schema(key("SK", KeyType::Range))
-        .attribute_definitions(attribute("PK"))
-        .attribute_definitions(attribute("SK"))
-        .send()
-        .await
-        .unwrap();
+/// Processor time of this process: what else the machine does is not in it.
+fn cpu_ticks() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    // The name of the process, in parentheses, may hold spaces.
+    let (_, fields) = stat.rsplit_once(')').unwrap();
+    let times = fields.split_whitespace().skip(11).take(2);
+    times.map(|ticks| ticks.parse::<f64>().unwrap()).sum()
 }
 
 #[tokio::main]
-async fn main() {
+async fn main() -> ExitCode {
     let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
     let requests = Requests::default();
     let config = client::dynamodb_config(&engine.endpoint_url()).interceptor(requests.clone());
     let sdk = Client::from_conf(config.build());
-    create_table(&sdk).await;
+    create_table(&sdk, TABLE).await;
     let limiter = Limiter::new(DynamoStore::new(sdk.clone(), TABLE))
         .cascade(Cascade::No)
         .deadline(Duration::from_secs(30))
@@ -145,38 +131,95 @@ async fn main() {
     let hash = item.item().unwrap()["pv"].as_s().unwrap().clone();
     let bare = |claims| Sender::Bare(Arc::new(Bare::new(sdk.clone(), &hash, claims)));
 
-    println!("| tasks | entities | | acquires/s | ratio | requests each | p50 ms | p99 ms |");
-    println!("|--:|--:|---|--:|--:|--:|--:|--:|");
-    for entities in [1, most.len()] {
-        let bare = bare(entities > 1);
-        let entities = Arc::new(most[..entities].to_vec());
+    let mut aims = Aims::default();
+    println!(
+        "| tasks | buckets | | acquires/s | ratio | CPU | write units | requests | p50 ms | p99 ms |"
+    );
+    println!("|--:|--:|---|--:|--:|--:|--:|--:|--:|--:|");
+    for buckets in [1, most.len()] {
+        let bare = bare(buckets > 1);
+        let entities = Arc::new(most[..buckets].to_vec());
         for tasks in [1, 16, 64] {
-            let mut rates = [Vec::new(), Vec::new()];
-            let mut times = [Vec::new(), Vec::new()];
-            let mut sent = [0, 0];
+            let mut measured = [Measured::default(), Measured::default()];
             for n in 0..=SLICES {
-                for (which, sender) in [&bare, &ours].into_iter().enumerate() {
+                for (sender, measured) in [&bare, &ours].into_iter().zip(&mut measured) {
                     let before = requests.0.load(Ordering::Relaxed);
-                    let (rate, took) = slice(sender, tasks, &entities).await;
+                    let slice = slice(sender, tasks, &entities).await;
                     // The first slice warms up.
                     if n > 0 {
-                        rates[which].push(rate);
-                        times[which].extend(took);
-                        sent[which] += requests.0.load(Ordering::Relaxed) - before;
+                        measured.add(slice, requests.0.load(Ordering::Relaxed) - before);
                     }
                 }
             }
-            let [bare_rate, our_rate] = rates.map(median);
-            for (name, rate, which) in [("bare SDK", bare_rate, 0), ("sluicegate", our_rate, 1)] {
-                let took = &mut times[which];
-                let each = sent[which] as f64 / took.len() as f64;
-                let (p50, p99) = (percentile(took, 0.5), percentile(took, 0.99));
-                let (ratio, count) = (rate / bare_rate, entities.len());
+            let [bare, ours] = measured.map(Measured::figures);
+            for (name, figures) in [("bare SDK", &bare), ("sluicegate", &ours)] {
+                let Figures { rate, cpu_ticks, write_units, requests, p50, p99 } = figures;
+                let (ratio, cpu) = (rate / bare.rate, cpu_ticks / bare.cpu_ticks);
                 println!(
-                    "| {tasks} | {count} | {name} | {rate:.0} | {ratio:.2} | {each:.3} | {p50:.2} | {p99:.2} |"
+                    "| {tasks} | {buckets} | {name} | {rate:.0} | {ratio:.2} | {cpu:.2} | {write_units:.3} \
+                     | {requests:.3} | {p50:.2} | {p99:.2} |"
                 );
             }
+            check(&mut aims, (tasks, buckets), &bare, &ours);
         }
     }
     engine.stop().await.unwrap();
+    aims.conclude()
+}
+
+/// What the slices of a sender came to.
+#[derive(Default)]
+struct Measured {
+    rates: Vec<f64>,
+    cpu_ticks: f64,
+    took: Vec<Duration>,
+    write_units: f64,
+    sent: usize,
+}
+
+struct Figures {
+    rate: f64,
+    /// Processor time of client and engine for a call, in ticks.
+    cpu_ticks: f64,
+    write_units: f64,
+    requests: f64,
+    p50: f64,
+    p99: f64,
+}
+
+impl Measured {
+    fn add(&mut self, slice: Slice, sent: usize) {
+        self.rates.push(slice.rate);
+        self.cpu_ticks += slice.cpu_ticks;
+        self.took.extend(slice.took);
+        self.write_units += slice.write_units;
+        self.sent += sent;
+    }
+
+    fn figures(mut self) -> Figures {
+        let count = self.took.len() as f64;
+        Figures {
+            rate: median(self.rates),
+            cpu_ticks: self.cpu_ticks / count,
+            write_units: self.write_units / count,
+            requests: self.sent as f64 / count,
+            p50: percentile(&mut self.took, 0.5),
+            p99: percentile(&mut self.took, 0.99),
+        }
+    }
+}
+
+fn check(aims: &mut Aims, (tasks, buckets): (usize, usize), bare: &Figures, ours: &Figures) {
+    let of = |what| format!("{what} of {tasks} tasks on {buckets} buckets");
+    let (rate_least, units_most) = match (tasks, buckets) {
+        (16, 1) => (4.0, 0.25),
+        (64, 1) => (8.0, 0.1),
+        // A claim may fail now and then.
+        _ => (0.93, 1.05),
+    };
+    aims.at_least(ours.rate / bare.rate, rate_least, &of("rate"));
+    aims.at_most(ours.write_units, units_most, &of("write units"));
+    if (tasks, buckets) == (16, 1) {
+        aims.at_most(ours.p50 / bare.p50, 1.0, &of("p50"));
+    }
 }

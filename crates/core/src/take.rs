@@ -70,7 +70,12 @@ impl<'a> Take<'a> {
 /// without what accrued since.
 pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Option<WritePlan> {
     let image = view.image;
-    let since = take.interval.before(view.now).max(image.refilled_at);
+    let is_presumed = presume == Presume::ClaimedSince;
+    let served = take.interval.before(view.now);
+    if !is_presumed && image.refilled_at < served {
+        return None;
+    }
+    let since = served.max(image.refilled_at);
     let mut plan = take.plan(WritePath::Retry);
     plan.conditions.push(Condition::RefilledSince(since));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
@@ -96,7 +101,7 @@ pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Optio
         }
         plan.changes.push(taken(limit, returned.get(), amount, counted));
     }
-    (presume == Presume::ClaimedSince || plan.holds(Some(image))).then_some(plan)
+    (is_presumed || plan.holds(Some(image))).then_some(plan)
 }
 
 /// Claims the refill of every limit up to now, takes, and brings the item to the configuration.

@@ -111,13 +111,17 @@ impl Bare {
 }
 
 impl<C: Clock> Sender<C> {
-    pub(crate) async fn send(&self, entity: &str) {
+    /// Sends one, and tells its write units.
+    pub(crate) async fn send(&self, entity: &str) -> f64 {
         match self {
             Self::Ours(limiter) => {
                 let request = limiter.acquire(entity, "gpt-4").consume("rpm", 1).consume("tpm", 1);
-                request.limits(limits()).await.unwrap();
+                request.limits(limits()).await.unwrap().cost().write_units
             }
-            Self::Bare(bare) => bare.send(entity).await,
+            Self::Bare(bare) => {
+                bare.send(entity).await;
+                1.0
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ use sluicegate_core::{
     RequestId, Write, WriteQueue,
 };
 use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep};
 
 use super::calls::{Asked, Told};
 use super::images::Shared;
@@ -47,7 +47,7 @@ pub(crate) struct Lane {
 
 struct State {
     queue: WriteQueue<Waiter>,
-    /// The last write.
+    /// The last write, if it may be sent again.
     last: Option<Arc<Write>>,
     /// What the table is asked; `None` while the leader awaits it.
     flight: Option<(Flight, Instant)>,
@@ -148,26 +148,28 @@ impl Lane {
             state.queue.enter(request, waiter, clock.now());
             self.dispatch(&mut state, calls);
         }
-        let settled = tokio::time::timeout_at(deadline, async {
+        let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
+        let mut timer = Timer { sleep: sleep.as_mut(), deadline };
+        let settled = loop {
             if let Ok(settled) = receiver.try_recv() {
-                return Some(settled);
+                break Some(settled);
             }
-            loop {
-                match self.lead() {
-                    Some(leading) => leading.until(&mut receiver, calls, clock).await,
-                    None => tokio::select! {
-                        biased;
-                        settled = &mut receiver => return settled.ok(),
-                        // It leads, or passes that on, whatever became of its own request.
-                        () = self.free.notified() => continue,
-                    },
+            match self.lead() {
+                Some(leading) => {
+                    if !leading.until(&mut receiver, &mut timer, calls, clock).await {
+                        break None;
+                    }
                 }
-                if let Ok(settled) = receiver.try_recv() {
-                    return Some(settled);
-                }
+                None => tokio::select! {
+                    biased;
+                    settled = &mut receiver => break settled.ok(),
+                    // It leads, or passes that on, whatever became of its own request.
+                    () = self.free.notified() => {}
+                    () = timer.at(deadline) => break None,
+                },
             }
-        });
-        if let Ok(Some(settled)) = settled.await {
+        };
+        if let Some(settled) = settled {
             member.is_open = false;
             return Ok(settled);
         }
@@ -241,6 +243,10 @@ impl Lane {
             state.told_at = Instant::now();
             state.patience = ANSWERED_WITHIN.max(took.saturating_mul(2)).min(PATIENCE_MAX);
         }
+        if matches!(told.answer, Answer::Written(_) | Answer::Refused(_) | Answer::Failed) {
+            // It is not sent again.
+            state.last = None;
+        }
         state.trouble = told.trouble.map(Arc::new);
         state.latest = clock.now();
         state.queue.answered(told.answer, state.latest);
@@ -257,6 +263,27 @@ impl Lane {
         if !state.is_led && state.queue.is_idle() && state.flight.take().is_some() {
             state.queue.answered(Answer::Lost, state.latest);
         }
+    }
+}
+
+/// The one timer of a caller: to register another may cost a call to the kernel.
+struct Timer<'a> {
+    sleep: Pin<&'a mut Sleep>,
+    deadline: Instant,
+}
+
+impl Timer<'_> {
+    /// Waits until an instant, or until the caller's deadline if that is earlier.
+    async fn at(&mut self, instant: Instant) {
+        let instant = instant.min(self.deadline);
+        if self.sleep.deadline() != instant {
+            self.sleep.as_mut().reset(instant);
+        }
+        self.sleep.as_mut().await;
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
     }
 }
 
@@ -294,22 +321,29 @@ struct Leading<'a> {
 }
 
 impl Leading<'_> {
-    /// Leads until its own request is settled.
+    /// Leads until its own request is settled; false: its time is up.
     async fn until(
         mut self,
         receiver: &mut oneshot::Receiver<Settled>,
+        timer: &mut Timer<'_>,
         calls: &dyn Calls,
         clock: &dyn Clock,
-    ) {
+    ) -> bool {
         let mut must_yield = self.lane.lock().is_shared;
         while receiver.is_empty() {
             if self.flight.is_some() {
-                let patience = self.lane.lock().patience;
-                let told = tokio::time::timeout_at(self.since + patience, self.told()).await;
-                let told = told.unwrap_or_else(|elapsed| {
-                    self.flight = None;
-                    Told::trouble(Trouble::Away(elapsed.into()))
-                });
+                let late = self.since + self.lane.lock().patience;
+                let told = tokio::select! {
+                    biased;
+                    told = self.told() => told,
+                    () = timer.at(late) => {
+                        if timer.is_over() {
+                            return false;
+                        }
+                        self.flight = None;
+                        Told::trouble(Trouble::Away("the table did not answer in time".into()))
+                    }
+                };
                 self.lane.told(told, self.since.elapsed(), calls, clock);
                 must_yield = self.lane.lock().is_shared;
                 continue;
@@ -326,7 +360,7 @@ impl Leading<'_> {
                 let action = state.queue.next(state.latest, &mut new_id);
                 self.lane.dispatch(state, calls);
                 match action {
-                    Action::Idle => return,
+                    Action::Idle => return true,
                     Action::Pause { in_a_row, is_patient } => {
                         Some(pause(in_a_row, is_patient, state.quickest))
                     }
@@ -350,10 +384,16 @@ impl Leading<'_> {
                 }
             };
             match pause {
-                Some(pause) => tokio::time::sleep(pause).await,
+                Some(pause) => {
+                    timer.at(Instant::now() + pause).await;
+                    if timer.is_over() {
+                        return false;
+                    }
+                }
                 None => self.since = Instant::now(),
             }
         }
+        true
     }
 
     /// Waits for the answer. Dropped before it comes, it leaves the wait to the next leader.

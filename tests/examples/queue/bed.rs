@@ -1,0 +1,54 @@
+//! An engine behind a proxy, and limiters on it that do not know of each other.
+
+use std::time::Duration;
+
+use sluicegate::{Breaker, Cascade, DynamoStore, Limit, Limiter, OnUnavailable};
+use sluicegate_local::{EmbeddedEngine, Storage, client};
+use sluicegate_testkit::{Fault, Proxy};
+
+use crate::measured::create_table;
+
+const TABLE: &str = "sluicegate-bench";
+
+pub(crate) struct Bed {
+    engine: EmbeddedEngine,
+    pub(crate) proxy: Proxy,
+}
+
+impl Bed {
+    /// An engine whose every answer takes this much longer.
+    pub(crate) async fn with_latency(latency: Duration) -> Self {
+        let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
+        create_table(&client::dynamodb(&engine.endpoint_url()), TABLE).await;
+        let proxy = Proxy::start(&engine.endpoint_url()).await;
+        if !latency.is_zero() {
+            proxy.inject(move |_| Fault::Delay(latency));
+        }
+        Self { engine, proxy }
+    }
+
+    /// A process: a limiter with connections and a memory of its own.
+    pub(crate) fn process(&self) -> Limiter<DynamoStore> {
+        let client = client::dynamodb(&self.proxy.endpoint_url());
+        Limiter::new(DynamoStore::new(client, TABLE))
+            .cascade(Cascade::No)
+            .deadline(Duration::from_secs(30))
+            .on_unavailable(OnUnavailable::Deny)
+            .breaker(Breaker::never())
+    }
+
+    /// Writes that arrived, those among them that failed: a unit each, because an item is smaller
+    /// than a kilobyte.
+    pub(crate) fn writes(&self) -> f64 {
+        (self.proxy.received("UpdateItem") + self.proxy.received("PutItem")) as f64
+    }
+
+    pub(crate) async fn stop(self) {
+        self.engine.stop().await.unwrap();
+    }
+}
+
+/// More than anybody takes.
+pub(crate) fn plenty() -> [Limit; 2] {
+    ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000_000))
+}
