@@ -4,7 +4,9 @@
 //! so that whatever else the machine does falls on each of them, and the medians are compared. The
 //! server and its clients share the machine. The first table is of `redis-benchmark` alone, with the
 //! server's instructions for a call where valgrind is installed. The second one is of acquires through
-//! the limiter, beside `redis-benchmark` sending the same call.
+//! the limiter, beside `redis-benchmark` sending the same call. The last one is of tasks that share one
+//! limiter, on one bucket and on a bucket each, with what the server ran for them; `-- shared` prints
+//! only that.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a tool by hand")]
 
 mod calls;
@@ -23,6 +25,8 @@ use self::calls::{Call, acquire, limiter};
 const CALLS: usize = 64;
 const SLICE: Duration = Duration::from_millis(1_500);
 const SLICES: usize = 7;
+/// Tasks that share a limiter.
+const TASKS: [usize; 3] = [1, 16, 64];
 /// Connections, and calls in flight on each.
 const SHAPES: [(usize, usize); 2] = [(32, 1), (32, 16)];
 
@@ -44,23 +48,58 @@ async fn bare(server: &RedisServer, call: &Call, (connections, pipeline): (usize
     columns[1].parse().unwrap()
 }
 
-/// A slice of acquires through these limiters: acquires a second.
-async fn through(limiters: &[Limiter<RedisStore>]) -> f64 {
+/// A slice of acquires by so many tasks through these limiters, on so many buckets: acquires a second.
+async fn through(limiters: &[Limiter<RedisStore>], tasks: usize, buckets: usize) -> f64 {
     let start = Instant::now();
-    let mut tasks = tokio::task::JoinSet::new();
-    for n in 0..CALLS {
+    let mut running = tokio::task::JoinSet::new();
+    for n in 0..tasks {
         let limiter = limiters[n % limiters.len()].clone();
-        tasks.spawn(async move {
+        let entity = format!("user-{}", n % buckets);
+        running.spawn(async move {
             let mut count = 0_u32;
             while start.elapsed() < SLICE {
-                acquire(&limiter, "user-123", 1).await;
+                acquire(&limiter, &entity, 1).await;
                 count += 1;
             }
             count
         });
     }
-    let count: u32 = tasks.join_all().await.into_iter().sum();
+    let count: u32 = running.join_all().await.into_iter().sum();
     f64::from(count) / start.elapsed().as_secs_f64()
+}
+
+/// The scripts that the server ran so far, and their time in seconds.
+async fn ran(server: &RedisServer) -> (f64, f64) {
+    let info: String = server.send(cmd("INFO").arg("commandstats")).await;
+    let line = info.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();
+    let field = |name: &str| {
+        let (_, rest) = line.split_once(name)?;
+        rest.split(',').next()?.parse::<f64>().ok()
+    };
+    (field("calls=").unwrap_or_default(), field("usec=").unwrap_or_default() / 1e6)
+}
+
+/// The rates of tasks that share a limiter.
+async fn shared(server: &RedisServer) {
+    println!("\n| tasks | buckets | acquires/s | scripts for each | server µs for each |");
+    println!("|--:|--:|--:|--:|--:|");
+    let limiters = [limiter(server)];
+    for (tasks, buckets) in TASKS.map(|tasks| (tasks, 1)).into_iter().chain([(64, 64)]) {
+        let (mut rates, mut scripts, mut micros) = (Vec::new(), Vec::new(), Vec::new());
+        for n in 0..=SLICES {
+            let before = ran(server).await;
+            let rate = through(&limiters, tasks, buckets).await;
+            let after = ran(server).await;
+            let count = rate * SLICE.as_secs_f64();
+            if n > 0 {
+                rates.push(rate);
+                scripts.push((after.0 - before.0) / count);
+                micros.push((after.1 - before.1) * 1e6 / count);
+            }
+        }
+        let (rate, scripts, micros) = (median(rates), median(scripts), median(micros));
+        println!("| {tasks} | {buckets} | {rate:.0} | {scripts:.3} | {micros:.2} |");
+    }
 }
 
 fn median(mut numbers: Vec<f64>) -> f64 {
@@ -97,7 +136,8 @@ async fn scripts(server: &RedisServer, calls: &[Call]) {
     }
 }
 
-/// The rate of acquires through the limiter, beside that of the same call sent bare.
+/// The rate of acquires through the limiter, beside that of the same call sent bare. Each task has a
+/// bucket of its own: acquires on one bucket would go together.
 async fn limiters(server: &RedisServer, call: &Call) {
     println!("\n| connections | | calls/s | ratio |");
     println!("|--:|---|--:|--:|");
@@ -107,7 +147,7 @@ async fn limiters(server: &RedisServer, call: &Call) {
         for n in 0..=SLICES {
             let rates = (
                 bare(server, call, (connections, CALLS / connections)).await,
-                through(&limiters).await,
+                through(&limiters, CALLS, CALLS).await,
             );
             if n > 0 {
                 sent.push(rates.0);
@@ -123,7 +163,11 @@ async fn limiters(server: &RedisServer, call: &Call) {
 #[tokio::main]
 async fn main() {
     let server = RedisServer::start().await;
+    if std::env::args().nth(1).as_deref() == Some("shared") {
+        return shared(&server).await;
+    }
     let calls = Call::all(&server).await;
     scripts(&server, &calls).await;
     limiters(&server, &calls[2]).await;
+    shared(&server).await;
 }

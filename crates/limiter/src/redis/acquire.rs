@@ -11,7 +11,7 @@ use sluicegate_core::{
 use super::RedisStore;
 use super::range::check_amounts;
 use super::reply::{Reply, Status};
-use super::script::{ACQUIRE, Call, PEEK};
+use super::script::{Call, PEEK};
 use super::sides::{Side, amount};
 use super::value::{id_text, kept_s, push};
 use crate::clock::{Clock, SystemClock};
@@ -19,6 +19,16 @@ use crate::composite::{Run, no};
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::{Grant, Request};
 use crate::table::Trouble;
+
+/// A bucket after a call; `None`: there is none.
+pub(super) type Image = Option<Arc<CompositeBucket>>;
+
+/// The result of an acquire, with an image of each bucket.
+pub(super) enum Decision {
+    Granted(Vec<Image>, WritePath),
+    /// Some limit had less than was asked, at this time.
+    Short(Vec<Image>, EpochMillis),
+}
 
 /// An answer that says that nothing was done, and why.
 pub(super) enum Failure {
@@ -46,16 +56,7 @@ impl RedisStore {
     ) -> Result<Grant, AcquireError> {
         check_amounts(&request.amounts)?;
         let sides = self.sides(request)?;
-        let mut run = Run::new(clock, request.deadline);
-        let reply = self.repeat(&mut run, &ACQUIRE, |run, unanswered| {
-            self.taking(&sides, &request.amounts, &run.id, (self.told(clock), unanswered))
-        });
-        let reply = reply.await.map_err(|lost| lost.error)?;
-        match self.granted(reply, sides, &request.amounts, run.attempts) {
-            Ok(grant) => Ok(grant),
-            Err(Failure::Error(error)) => Err(error),
-            Err(Failure::Trouble(trouble)) => Err(run.end(trouble)),
-        }
+        self.take_together(request, sides, clock).await
     }
 
     /// A call that takes these amounts of every bucket, or corrects by them.
@@ -76,38 +77,25 @@ impl RedisStore {
         call
     }
 
-    fn granted(
-        &self,
-        mut reply: Reply,
-        sides: Vec<Side>,
-        amounts: &Amounts,
-        attempts: u32,
-    ) -> Result<Grant, Failure> {
-        let mut status = Status::Granted;
+    /// Reads the result of an acquire.
+    pub(super) fn decision(&self, mut reply: Reply, sides: &[Side]) -> Result<Decision, Failure> {
+        let (mut status, mut now) = (Status::Granted, None);
         if !reply.is_usual() {
             status = reply.status()?;
             if matches!(status, Status::Unknown | Status::Full) {
-                return Err(unknown(status, &mut reply, &sides)?.into());
+                return Err(unknown(status, &mut reply, sides)?.into());
             }
             let header = reply.header()?;
             self.note(header);
-            if status == Status::Short {
-                let short = short(&mut reply, &sides, amounts, &Amounts::new(), header.now)?;
-                return Err(short.into());
-            }
+            now = Some(header.now).filter(|_| status == Status::Short);
         }
-        let mut path = WritePath::Normal;
-        let mut parts = Vec::with_capacity(sides.len());
-        for side in sides {
-            let image = reply.bucket(&side.bucket)?;
-            if parts.is_empty() && status == Status::Granted {
-                path = image.as_ref().map_or(path, path_of);
-            }
-            parts.push(side.part(amounts, image));
+        let images = images(&mut reply, sides)?;
+        if let Some(now) = now {
+            return Ok(Decision::Short(images, now));
         }
-        // A parent that has none of the limits was not asked.
-        parts.retain(|part| !part.amounts.is_empty());
-        Ok(Grant { parts, path: Some(path), attempts, write_units: 0.0, read_units: 0.0 })
+        let image = images.first().and_then(Option::as_deref);
+        let path = image.filter(|_| status == Status::Granted).map_or(WritePath::Normal, path_of);
+        Ok(Decision::Granted(images, path))
     }
 
     /// A bucket as it is stored; `None`: there is none. Its expiry and the versions of
@@ -184,7 +172,25 @@ pub(super) fn path_of(image: &CompositeBucket) -> WritePath {
     }
 }
 
-/// "No", with the exact wait, from the buckets that it was said of and what would have come back.
+fn images(reply: &mut Reply, sides: &[Side]) -> Result<Vec<Image>, Trouble> {
+    sides.iter().map(|side| Ok(reply.bucket(&side.bucket)?.map(Arc::new))).collect()
+}
+
+/// How the limits that are asked for stand, with the exact wait of each.
+pub(super) fn stand(
+    sides: &[Side],
+    images: &[Image],
+    amounts: &Amounts,
+    now: EpochMillis,
+) -> Vec<LimitStatus> {
+    let of_side = |(side, image): (&Side, &Image)| {
+        let limits = side.standings(image.as_deref(), amounts, now);
+        limits.filter(|status| amounts.contains_key(&status.limit)).collect::<Vec<_>>()
+    };
+    sides.iter().zip(images).flat_map(of_side).collect()
+}
+
+/// "No", from the bucket that it was said of and what would have come back.
 pub(super) fn short(
     reply: &mut Reply,
     sides: &[Side],
@@ -192,17 +198,14 @@ pub(super) fn short(
     returned: &Amounts,
     now: EpochMillis,
 ) -> Result<AcquireError, Trouble> {
-    let mut limits = Vec::new();
-    for side in sides {
-        let mut image = reply.bucket(&side.bucket)?;
-        for (limit, bucket) in image.iter_mut().flat_map(|image| &mut image.limits) {
+    let mut images = images(reply, sides)?;
+    for image in images.iter_mut().flatten() {
+        for (limit, bucket) in &mut Arc::make_mut(image).limits {
             let tokens = i128::from(bucket.tokens.get()) + i128::from(amount(returned, limit));
             bucket.tokens = Millitokens::saturating(tokens);
         }
-        let of_side = side.standings(image.as_ref(), amounts, now);
-        limits.extend(of_side.filter(|status| amounts.contains_key(&status.limit)));
     }
-    Ok(no(limits))
+    Ok(no(stand(sides, &images, amounts, now)))
 }
 
 /// A limit that nobody knows, or that there is no room for.

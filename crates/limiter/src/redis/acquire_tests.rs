@@ -3,7 +3,7 @@
 use sluicegate_core::{EntityId, Resource};
 use sluicegate_testkit::RedisServer;
 
-use super::super::script::ADJUST;
+use super::super::script::{ACQUIRE, ADJUST};
 use super::*;
 use crate::clock::TestClock;
 use crate::limit::Limit;

@@ -72,7 +72,9 @@
 //! # What it costs
 //!
 //! One call for an acquire, an adjustment or a look, of any number of limits and with a parent;
-//! nothing is remembered between calls. An acquire is cheapest where requests name the same limits as
+//! nothing is remembered between calls. Acquires of one process that differ only in their amounts
+//! share a call if they arrive while another one is in flight: each is decided as if it came by
+//! itself, in order of arrival. An acquire is cheapest where requests name the same limits as
 //! the one before: the script then compares them with those of the bucket as bytes. [`Cost`](crate::Cost) counts units of DynamoDB: none.
 //! With [`LeasedLimiter::leased`](crate::LeasedLimiter) a process decides by itself, and one call
 //! settles and leases more.
@@ -90,6 +92,8 @@ mod adjust;
 mod configured;
 mod connection;
 mod keys;
+mod lanes;
+mod lead;
 mod lease;
 mod range;
 mod repeat;
@@ -111,6 +115,7 @@ use sluicegate_core::keys::LimitsScope;
 use self::configured::Configured;
 use self::connection::Connection;
 use self::keys::Keys;
+use self::lanes::Lanes;
 use crate::clock::Clock;
 use crate::composite::Run;
 use crate::counters::Counters;
@@ -121,11 +126,12 @@ use crate::store::{Adjusted, Correction, Grant, Request, Store};
 /// Balances on Redis. Made at once, with or without a runtime; the first call connects.
 #[derive(Debug)]
 pub struct RedisStore {
-    connection: Connection,
+    connection: Arc<Connection>,
     keys: Keys,
-    configured: Configured,
+    configured: Arc<Configured>,
     time: Time,
-    counters: Counters,
+    counters: Arc<Counters>,
+    lanes: Arc<Lanes>,
 }
 
 /// Whose time counts.
@@ -159,8 +165,27 @@ impl RedisStore {
     }
 
     fn on(connection: Connection) -> Self {
-        let (keys, configured) = (Keys::default(), Configured::default());
-        Self { connection, keys, configured, time: Time::Caller, counters: Counters::default() }
+        Self {
+            connection: Arc::new(connection),
+            keys: Keys::default(),
+            configured: Arc::default(),
+            time: Time::Caller,
+            counters: Arc::default(),
+            lanes: Arc::default(),
+        }
+    }
+
+    /// The same store, for a task that outlives a call.
+    fn share(&self) -> Self {
+        let Self { connection, keys, configured, time, counters, lanes } = self;
+        Self {
+            connection: connection.clone(),
+            keys: keys.clone(),
+            configured: configured.clone(),
+            time: *time,
+            counters: counters.clone(),
+            lanes: lanes.clone(),
+        }
     }
 
     /// What every key begins with; `sluicegate:` unless said otherwise. Without braces, which a
@@ -189,7 +214,7 @@ impl RedisStore {
         limits: impl IntoIterator<Item = Limit>,
     ) -> Result<Self, InvalidRequest> {
         let limits: Vec<_> = limits.into_iter().collect();
-        self.configured.set(scope, &limits)?;
+        Arc::make_mut(&mut self.configured).set(scope, &limits)?;
         Ok(self)
     }
 

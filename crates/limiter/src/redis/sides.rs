@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EntityId, LimitName, Millitokens,
-};
+use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, LimitName, Millitokens};
 
+use super::acquire::Image;
 use super::script::Call;
 use super::value::{push, push_rules};
 use super::{RedisStore, Time};
@@ -14,6 +13,7 @@ use crate::error::InvalidRequest;
 use crate::store::{Cascade, Part, Request};
 
 /// One bucket of a request.
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Side {
     pub(super) bucket: BucketId,
     pub(super) configuration: Arc<Configuration>,
@@ -98,13 +98,13 @@ impl Side {
     }
 
     /// What was taken of it; nothing of a limit that it does not have.
-    pub(super) fn part(self, amounts: &Amounts, image: Option<CompositeBucket>) -> Part {
+    pub(super) fn part(&self, amounts: &Amounts, image: &Image) -> Part {
         let mut amounts = amounts.clone();
         amounts.retain(|limit, _| {
             image.as_ref().is_some_and(|image| image.limits.contains_key(limit))
         });
-        let (bucket, configuration) = (self.bucket, self.configuration);
-        Part { bucket, amounts, image: image.map(Arc::new), configuration }
+        let (bucket, configuration) = (self.bucket.clone(), self.configuration.clone());
+        Part { bucket, amounts, image: image.clone(), configuration }
     }
 }
 

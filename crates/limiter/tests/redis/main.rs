@@ -8,6 +8,7 @@ mod keys;
 mod leased;
 mod lost;
 mod server;
+mod together;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

@@ -1,0 +1,301 @@
+//! Acquires: alone, or together with others of the same shape.
+//!
+//! A request leads where nothing of its shape is in flight, and is sent at once. Otherwise it waits
+//! until a leader has had it decided, or leads itself for all that wait. One call asks for the sum of
+//! a batch under one id, so the script decides it as it does any acquire, and a lost answer is asked
+//! for again in the same way. Where the sum does not fit, its image of the buckets says which requests
+//! do not fit either, and the first that do go next.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use sluicegate_core::{Amounts, EpochMillis, RequestId, WritePath};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
+
+use super::RedisStore;
+use super::acquire::{Decision, Failure, Image, stand};
+use super::lanes::{Batch, Place, Shape, Turn, Waiter, add};
+use super::script::ACQUIRE;
+use super::sides::Side;
+use crate::clock::Clock;
+use crate::composite::{Run, negated, no};
+use crate::error::{AcquireError, LimitStatus};
+use crate::store::{Correction, Grant, Request, new_id};
+
+/// A request that no call took along within this time, or within a quarter of its own, goes alone. The
+/// server may be far away, or the leader a future that its owner does not poll.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// A request.
+struct Asking<'a> {
+    store: &'a RedisStore,
+    shape: Arc<Shape>,
+    amounts: &'a Amounts,
+    /// Otherwise it goes alone.
+    is_in_lane: bool,
+    time: Duration,
+    now: EpochMillis,
+}
+
+/// A request that waits. Dropped, it gives back what it was granted and passes the lead on.
+struct Waiting<'a> {
+    asking: &'a Asking<'a>,
+    place: Place,
+}
+
+/// A request that leads. Dropped, it passes the lead on, and a call in flight too.
+struct Leading<'a> {
+    asking: &'a Asking<'a>,
+    batch: Batch,
+    is_in_flight: bool,
+    /// Its call was not answered in time.
+    has_given_up: bool,
+}
+
+impl<'a> Leading<'a> {
+    fn new(asking: &'a Asking<'a>, batch: Batch) -> Self {
+        Self { asking, batch, is_in_flight: false, has_given_up: false }
+    }
+}
+
+impl RedisStore {
+    pub(super) async fn take_together(
+        &self,
+        request: &Request,
+        sides: Vec<Side>,
+        clock: &dyn Clock,
+    ) -> Result<Grant, AcquireError> {
+        let (amounts, time) = (&request.amounts, request.deadline);
+        let mut run = Run::new(clock, time);
+        let shape = Shape::new(sides, amounts);
+        let place = self.lanes.enter(&shape, amounts);
+        let mut asking =
+            Asking { store: self, shape, amounts, is_in_lane: true, time, now: run.began };
+        let Some(place) = place else { return asking.lead(Batch::default(), &mut run).await };
+        let turn = Waiting { asking: &asking, place }.turn(run.deadline).await;
+        match turn {
+            Some(Turn::Done(result)) => result,
+            Some(Turn::Lead(batch)) => {
+                let is_new = !batch.is_in_doubt;
+                let batch = if is_new { self.lanes.gather(&asking.shape, amounts) } else { batch };
+                asking.lead(batch, &mut run).await
+            }
+            None => {
+                asking.is_in_lane = false;
+                asking.lead(Batch::default(), &mut run).await
+            }
+        }
+    }
+}
+
+impl Asking<'_> {
+    /// Sends batches until its own request is decided.
+    async fn lead(&self, batch: Batch, run: &mut Run<'_>) -> Result<Grant, AcquireError> {
+        let mut leading = Leading::new(self, batch);
+        loop {
+            match leading.decided(run).await? {
+                Decision::Granted(images, path) => {
+                    return Ok(leading.granted(&images, path, run.attempts));
+                }
+                Decision::Short(images, now) => {
+                    if let Some(refusal) = leading.short(&images, now) {
+                        return Err(refusal);
+                    }
+                    run.id = new_id();
+                }
+            }
+        }
+    }
+
+    fn grant(&self, amounts: &Amounts, images: &[Image], path: WritePath, attempts: u32) -> Grant {
+        let parts =
+            self.shape.sides.iter().zip(images).map(|(side, image)| side.part(amounts, image));
+        // A parent that has none of the limits was not asked.
+        let parts = parts.filter(|part| !part.amounts.is_empty()).collect();
+        Grant { parts, path: Some(path), attempts, write_units: 0.0, read_units: 0.0 }
+    }
+
+    /// Gives back these amounts in a task: those of a call in doubt after asking what became of it.
+    /// Without a runtime, and where they cannot be given back, they stay taken.
+    fn return_later(&self, in_doubt: Option<RequestId>, amounts: Amounts) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        if amounts.is_empty() {
+            return;
+        }
+        let (store, shape) = (self.store.share(), self.shape.clone());
+        let (deadline, clock) = (self.time, Then(self.now));
+        runtime.spawn(async move {
+            let sides = &shape.sides;
+            if let Some(id) = in_doubt {
+                let mut run = Run::under(id, &clock, deadline);
+                let reply = store.repeat(&mut run, &ACQUIRE, |run, unanswered| {
+                    store.taking(sides, &amounts, &run.id, (store.told(&clock), 1 + unanswered))
+                });
+                let decision = reply.await.ok().map(|reply| store.decision(reply, sides));
+                if !matches!(decision, Some(Ok(Decision::Granted(..)))) {
+                    return;
+                }
+            }
+            let amounts = &negated(&amounts);
+            for Side { bucket, configuration } in sides {
+                let id = &new_id();
+                let correction = Correction { id, bucket, amounts, configuration, deadline };
+                let _ = store.correct(&correction, &clock).await;
+            }
+        });
+    }
+}
+
+impl Waiting<'_> {
+    /// Waits; `None`: it goes alone.
+    async fn turn(mut self, deadline: Instant) -> Option<Turn> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let patient = Instant::now() + PATIENCE.min(left / 4);
+        if let Ok(turn) = timeout_at(patient, &mut self.place.receiver).await {
+            return turn.ok();
+        }
+        if self.asking.store.lanes.leave(&self.asking.shape, &self.place) {
+            return None;
+        }
+        match timeout_at(deadline, &mut self.place.receiver).await {
+            Ok(turn) => turn.ok(),
+            Err(elapsed) => Some(Turn::Done(Err(AcquireError::Unavailable(elapsed.into())))),
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.place.receiver.close();
+        match self.place.receiver.try_recv() {
+            Ok(Turn::Done(Ok(_))) => {
+                self.asking.return_later(None, self.asking.amounts.clone());
+            }
+            Ok(Turn::Lead(batch)) => {
+                drop(Leading::new(self.asking, batch));
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Leading<'_> {
+    /// Sends the batch until it is answered.
+    async fn decided(&mut self, run: &mut Run<'_>) -> Result<Decision, AcquireError> {
+        let Asking { store, shape, amounts, .. } = self.asking;
+        let sum = self.batch.sum(amounts);
+        match &self.batch.id {
+            Some(id) => run.id = id.clone(),
+            None => self.batch.id = Some(run.id.clone()),
+        }
+        let before = u32::from(self.batch.is_in_doubt);
+        self.is_in_flight = true;
+        let reply = store.repeat(run, &ACQUIRE, |run, unanswered| {
+            store.taking(&shape.sides, &sum, &run.id, (store.told(run.clock), before + unanswered))
+        });
+        let reply = reply.await;
+        self.is_in_flight = false;
+        let reply = reply.map_err(|lost| {
+            self.batch.is_in_doubt |= lost.in_doubt;
+            self.has_given_up = true;
+            lost.error
+        })?;
+        self.batch.is_in_doubt = false;
+        store.decision(reply, &shape.sides).map_err(|failure| match failure {
+            Failure::Error(error) => error,
+            Failure::Trouble(trouble) => run.end(trouble),
+        })
+    }
+
+    /// The whole batch was granted.
+    fn granted(&mut self, images: &[Image], path: WritePath, attempts: u32) -> Grant {
+        let asking = self.asking;
+        let mut gone = std::mem::take(&mut self.batch.gone);
+        for Waiter { amounts, sender, .. } in self.batch.members.drain(..) {
+            let grant = asking.grant(&amounts, images, WritePath::Normal, attempts);
+            if sender.send(Turn::Done(Ok(grant))).is_err() {
+                add(&mut gone, &amounts);
+            }
+        }
+        asking.return_later(None, gone);
+        asking.grant(asking.amounts, images, path, attempts)
+    }
+
+    /// Nothing was taken, as the sum does not fit. Refuses those that do not fit by themselves, and
+    /// keeps the first that fit together for the next call. The others wait on. Returns why the
+    /// leader's own request is refused.
+    fn short(&mut self, images: &[Image], now: EpochMillis) -> Option<AcquireError> {
+        let Asking { store, shape, amounts: own, .. } = self.asking;
+        let Batch { members, gone, .. } = std::mem::take(&mut self.batch);
+        let stand = |amounts: &Amounts| stand(&shape.sides, images, amounts, now);
+        let is_short = |limits: &[LimitStatus]| limits.iter().any(LimitStatus::is_violated);
+        let (limits, is_alone) = (stand(own), members.is_empty() && gone.is_empty());
+        let mut fitting = Vec::with_capacity(members.len());
+        let mut has_refused = false;
+        for member in members {
+            let limits = stand(&member.amounts);
+            if is_short(&limits) {
+                has_refused = true;
+                // One that is gone is refused nothing.
+                let _ = member.sender.send(Turn::Done(Err(no(limits))));
+            } else {
+                fitting.push(member);
+            }
+        }
+        if is_alone || is_short(&limits) {
+            self.batch.members = fitting;
+            return Some(no(limits));
+        }
+        let (mut sum, mut others) = ((*own).clone(), Vec::new());
+        for member in fitting {
+            let mut with = sum.clone();
+            add(&mut with, &member.amounts);
+            if is_short(&stand(&with)) {
+                others.push(member);
+            } else {
+                sum = with;
+                self.batch.members.push(member);
+            }
+        }
+        // Should the script see less than its image says, the leader goes by itself.
+        if !has_refused && others.is_empty() {
+            others = std::mem::take(&mut self.batch.members);
+        }
+        store.lanes.put_back(shape, others);
+        None
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        let asking = self.asking;
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.is_in_doubt |= self.is_in_flight;
+        if batch.is_in_doubt {
+            add(&mut batch.gone, asking.amounts);
+        }
+        let left = match asking.is_in_lane {
+            true => asking.store.lanes.pass(&asking.shape, batch),
+            false => Some(batch).filter(|batch| batch.is_in_doubt),
+        };
+        // A server that did not answer in time is not asked again in the background.
+        if let Some(Batch { id, gone, .. }) = left.filter(|_| !self.has_given_up) {
+            asking.return_later(id, gone);
+        }
+    }
+}
+
+/// A clock that stands at the time of a call.
+struct Then(EpochMillis);
+
+impl Clock for Then {
+    fn now(&self) -> EpochMillis {
+        self.0
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}

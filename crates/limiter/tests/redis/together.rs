@@ -1,0 +1,283 @@
+//! Requests that wait while a call is in flight: they go as one, and each is decided as if alone.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use redis::cmd;
+use sluicegate::redis::RedisStore;
+use sluicegate::{AcquireError, Limit, Limiter, TestClock};
+use sluicegate_testkit::{Cut, RedisServer, Wire};
+use tokio::task::JoinHandle;
+
+use super::{T0, at, field, on};
+
+const KEY: &str = "sluicegate:{u}#r";
+const CASES: u32 = 64;
+const PARENT: &str = "top";
+
+type Caller = Limiter<RedisStore, TestClock>;
+
+/// The scripts that a server ran so far.
+async fn scripts(server: &RedisServer) -> u64 {
+    let info: String = server.send(cmd("INFO").arg("commandstats")).await;
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |rest| rest.split(',').next().unwrap().parse().unwrap())
+}
+
+/// Requests of one process for tokens of two limits, all at the same time.
+#[derive(Debug, Clone)]
+struct Rush {
+    /// The tokens of the buckets, and those that each request asks for.
+    left: [u32; 2],
+    asked: Vec<[u32; 2]>,
+    has_parent: bool,
+}
+
+fn rush() -> impl Strategy<Value = Rush> {
+    let left = (1..60_u32, 1..60_u32).prop_map(<[u32; 2]>::from);
+    let asked = (1..12_u32, 1..12_u32).prop_map(<[u32; 2]>::from);
+    (left, vec(asked, 1..16), any::<bool>()).prop_map(|(left, asked, has_parent)| Rush {
+        left,
+        asked,
+        has_parent,
+    })
+}
+
+impl Rush {
+    fn ask<'a>(
+        &'a self,
+        limiter: &'a Caller,
+        entity: &str,
+        [a, b]: [u32; 2],
+    ) -> impl Future<Output = bool> + 'a {
+        // The parent has more of one limit and less of the other.
+        let limits =
+            |[a, b]: [u32; 2]| [Limit::per_day("a", a.into()), Limit::quota("b", b.into())];
+        let request = limiter.acquire(entity, "r").consume("a", a.into()).consume("b", b.into());
+        let request = request.limits(limits(self.left));
+        let request = match self.has_parent {
+            true => {
+                let parent = format!("{entity}-{PARENT}");
+                let parents = limits([self.left[0] / 2 + 1, self.left[1] * 2]);
+                request.cascade_to(parent).parent_limits(parents)
+            }
+            false => request.no_cascade(),
+        };
+        async move {
+            match request.await {
+                Ok(_) => true,
+                Err(AcquireError::LimitExceeded(_) | AcquireError::NeverAdmissible(_)) => false,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs Redis: cargo xtask test"]
+fn requests_that_go_together_come_to_what_they_come_to_one_after_the_other() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = runtime.block_on(RedisServer::start());
+    let (case, counts) = (Cell::new(0), Cell::new((0, 0)));
+    let mut runner =
+        TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
+    let run = |rush: Rush| {
+        case.set(case.get() + 1);
+        let entity = format!("u{}", case.get());
+        let limiter = |prefix: &str| {
+            let store = RedisStore::new(server.url()).unwrap().prefix(prefix);
+            on(store, &TestClock::at(at(T0)))
+        };
+        runtime.block_on(async {
+            let (one, all) = (limiter("one:"), limiter("all:"));
+            let mut expected = Vec::new();
+            for asked in &rush.asked {
+                expected.push(rush.ask(&one, &entity, *asked).await);
+            }
+            let before = scripts(&server).await;
+            let granted = rush.asked.iter().map(|asked| rush.ask(&all, &entity, *asked));
+            let granted = join_all(granted).await;
+            let (sent, asked) = counts.get();
+            let now = scripts(&server).await;
+            counts.set((sent + now - before, asked + rush.asked.len()));
+            prop_assert_eq!(granted, expected);
+            for entity in [entity.clone(), format!("{entity}-{PARENT}")] {
+                let stands = async |limiter: &Caller| {
+                    let limits = limiter.peek(&entity, "r").await.unwrap();
+                    limits.into_iter().map(|l| (l.available, l.consumed)).collect::<Vec<_>>()
+                };
+                prop_assert_eq!(stands(&one).await, stands(&all).await);
+            }
+            Ok(())
+        })
+    };
+    runner.run(&rush(), run).unwrap();
+    let (sent, asked) = counts.get();
+    assert!(sent * 2 < u64::try_from(asked).unwrap(), "{sent} scripts for {asked} requests");
+}
+
+struct Together {
+    server: RedisServer,
+    wire: Wire,
+    limiter: Caller,
+}
+
+impl Together {
+    async fn start() -> Self {
+        let server = RedisServer::start().await;
+        let wire = Wire::start(server.address()).await;
+        let store = RedisStore::new(format!("redis://{}/", wire.address())).unwrap();
+        let limiter = on(store, &TestClock::at(at(T0)));
+        let together = Self { server, wire, limiter };
+        // Connected, and the script is known.
+        together.ask(&together.limiter, 1).await.unwrap();
+        together
+    }
+
+    fn ask(
+        &self,
+        limiter: &Caller,
+        tokens: i64,
+    ) -> impl Future<Output = Result<u32, AcquireError>> + Send + use<> {
+        let limiter = limiter.clone();
+        async move {
+            let request = limiter.acquire("u", "r").consume("l", tokens);
+            let lease = request.limits([Limit::quota("l", 100)]).no_cascade().await?;
+            Ok(lease.cost().attempts)
+        }
+    }
+
+    async fn left(&self) -> i64 {
+        field::<i64>(&self.server, KEY, "tokens:l").await / 1_000
+    }
+
+    /// Waits until the bucket has so many tokens.
+    async fn until_left(&self, tokens: i64) {
+        let start = Instant::now();
+        while self.left().await != tokens {
+            assert!(start.elapsed() < Duration::from_secs(10), "{} left", self.left().await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Has requests in flight as one call that is not answered: the first is of `leader`, the others
+    /// ask for 2, 3 and 4 tokens.
+    async fn in_flight(&self, leader: &Caller) -> Vec<JoinHandle<Result<u32, AcquireError>>> {
+        let first = self.ask(&self.limiter, 1);
+        let mut asked = vec![self.ask(leader, 1)];
+        asked.extend((2..=4).map(|tokens| self.ask(&self.limiter, tokens)));
+        let tasks = asked.into_iter().map(tokio::spawn);
+        // The tasks start while the first call is in flight, and go on after it.
+        let (first, tasks) = tokio::join!(
+            async {
+                let answered = first.await;
+                self.wire.silence();
+                answered
+            },
+            async { tasks.collect::<Vec<_>>() }
+        );
+        first.unwrap();
+        self.until_left(88).await;
+        tasks
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn requests_wait_for_one_call_at_most() {
+    let on = Together::start().await;
+    let before = scripts(&on.server).await;
+    let asked = (0..50).map(|_| on.ask(&on.limiter, 1));
+    assert!(join_all(asked).await.iter().all(|result| matches!(result, Ok(1))));
+    assert_eq!((scripts(&on.server).await - before, on.left().await), (2, 49));
+    // One call refuses all that waited.
+    let asked = (0..50).map(|_| on.ask(&on.limiter, 50));
+    let before = scripts(&on.server).await;
+    assert!(join_all(asked).await.iter().all(Result::is_err));
+    assert_eq!(scripts(&on.server).await - before, 2);
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_batch_that_was_lost_is_done_once() {
+    let on = Together::start().await;
+    for (cut, left) in [(Cut::Request, 89), (Cut::Answer, 79)] {
+        let asked = (0..10).map(|n| {
+            let ask = on.ask(&on.limiter, 1);
+            let wire = &on.wire;
+            async move {
+                let attempts = ask.await.unwrap();
+                if n == 0 {
+                    // The others go next.
+                    wire.cut_next(cut);
+                }
+                attempts
+            }
+        });
+        let attempts = join_all(asked).await;
+        assert_eq!(attempts, [1, 2, 2, 2, 2, 2, 2, 2, 2, 2], "{cut:?}");
+        assert_eq!(on.left().await, left, "{cut:?}");
+    }
+    assert_eq!(on.limiter.counters().ambiguous.get(), 0);
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_caller_dropped_in_flight_gives_its_share_back() {
+    // The leader, another, both, and all of them.
+    for dropped in [vec![0], vec![2], vec![0, 1], vec![0, 1, 2, 3]] {
+        let on = Together::start().await;
+        let tasks = on.in_flight(&on.limiter).await;
+        let mut left = 88;
+        for n in dropped.iter().copied() {
+            tasks[n].abort();
+            left += [1, 2, 3, 4][n];
+        }
+        on.wire.open();
+        for (n, task) in tasks.into_iter().enumerate() {
+            assert_eq!(task.await.is_ok_and(|answer| answer.is_ok()), !dropped.contains(&n));
+        }
+        on.until_left(left).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(on.left().await, left, "{dropped:?}");
+        assert_eq!(on.limiter.counters().ambiguous.get(), 0);
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_leader_out_of_time_leaves_its_batch_to_the_next() {
+    let on = Together::start().await;
+    let hasty = on.limiter.clone().deadline(Duration::from_millis(150));
+    let mut tasks = on.in_flight(&hasty).await.into_iter();
+    let error = tasks.next().unwrap().await.unwrap().unwrap_err();
+    assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
+    on.wire.open();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+    on.until_left(89).await;
+}
+
+#[tokio::test]
+#[ignore = "needs Redis: cargo xtask test"]
+async fn a_caller_that_is_not_polled_holds_nobody_up() {
+    let on = Together::start().await;
+    let mut leader = Box::pin(on.ask(&on.limiter, 1));
+    assert!(futures_util::poll!(&mut leader).is_pending());
+    let start = Instant::now();
+    on.ask(&on.limiter, 2).await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    // One that is dropped while it waits took nothing.
+    let mut waiting = Box::pin(on.ask(&on.limiter, 5));
+    assert!(futures_util::poll!(&mut waiting).is_pending());
+    drop(waiting);
+    leader.await.unwrap();
+    on.until_left(96).await;
+    on.ask(&on.limiter, 1).await.unwrap();
+    assert_eq!(on.left().await, 95);
+}
