@@ -141,9 +141,15 @@ async fn processes_that_share_a_bucket_spend_little_more() {
 /// rate is left lying.
 #[tokio::test(start_paused = true)]
 async fn too_much_is_refused_and_never_contended() {
-    for (processes, away_ms, units) in
-        [(1, 4, 1.05), (8, 4, 1.4), (64, 4, 1.4), (1, 20, 1.05), (8, 20, 1.4), (64, 20, 1.6)]
-    {
+    for (processes, away_ms, units) in [
+        (1, 4, 1.05),
+        (2, 4, 1.05),
+        (8, 4, 1.4),
+        (64, 4, 1.4),
+        (1, 20, 1.05),
+        (8, 20, 1.4),
+        (64, 20, 1.6),
+    ] {
         let tally = load(processes, 1.5, away_ms).await;
         let case = format!("{processes} processes, {away_ms} ms: {tally:?}");
         assert!(tally.refused > 100, "{case}");

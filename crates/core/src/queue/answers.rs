@@ -130,6 +130,7 @@ impl<W> WriteQueue<W> {
         self.look_for_batch();
         if let Some(mut batch) = self.batch.take() {
             self.losses += 1;
+            self.share = (batch.members.iter().filter(|member| member.takes()).count() / 2).max(1);
             batch.members.iter_mut().for_each(|member| member.has_lost = true);
             if let Some(remembered) = batch.doubt.take() {
                 self.add_doubt(Doubt::of(&batch, remembered));

@@ -60,9 +60,17 @@ impl<W> WriteQueue<W> {
         let mut draft = Draft { demands, ..Draft::default() };
         let mut members = Vec::new();
         let (mut wants_read, mut upkeep) = (false, None);
+        let mut taking = 0;
         for mut member in std::mem::take(&mut self.waiting) {
+            if member.takes() && self.losses > 0 && taking >= self.share {
+                // A write that asks for all that is there loses to each that takes some of it.
+                member.skipped_at = None;
+                self.waiting.push(member);
+                continue;
+            }
             match self.place(&mut draft, &mut member, now) {
                 Placed::In => {
+                    taking += usize::from(member.takes());
                     members.push(member);
                     continue;
                 }
@@ -70,7 +78,7 @@ impl<W> WriteQueue<W> {
                     self.resolve(member, outcome);
                     continue;
                 }
-                Placed::Later => {}
+                Placed::Later => member.skipped_at = None,
                 Placed::Skipped => _ = member.skipped_at.get_or_insert(now),
                 Placed::Read => wants_read = true,
                 Placed::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {

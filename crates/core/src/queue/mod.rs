@@ -110,6 +110,8 @@ pub struct WriteQueue<W> {
     fenced: Vec<RequestId>,
     /// Writes in a row that other writers came before.
     losses: u32,
+    /// Requests that the next write takes for at most: half as many as the last one that lost.
+    share: usize,
     /// Pauses in a row.
     pauses: u32,
     must_pause: bool,
@@ -180,6 +182,7 @@ impl<W> WriteQueue<W> {
             settled: Vec::new(),
             fenced: Vec::new(),
             losses: 0,
+            share: usize::MAX,
             pauses: 0,
             must_pause: false,
             must_read: false,

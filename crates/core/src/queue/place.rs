@@ -80,10 +80,15 @@ impl<W> WriteQueue<W> {
             let Some(least) = demand.floors_with(&wanted.amounts) else { return Placed::Later };
             let mut ask = bucket.ask(wanted, &member.request.id, self.policy);
             ask.amounts = &least;
-            match assess(image, ask, &demand.returned, now) {
+            match assess(image, ask, &demand.returned, self.accrued_until(draft, index, now)) {
                 Assessment::Covered => floors.push(least),
                 Assessment::Short(_) | Assessment::Repair(_) => {
-                    return self.refusal(member, now).unwrap_or(Placed::Skipped);
+                    let covers = assess(image, ask, &demand.returned, now);
+                    let or_else = match covers {
+                        Assessment::Covered => Placed::Later,
+                        _ => Placed::Skipped,
+                    };
+                    return self.refusal(member, now).unwrap_or(or_else);
                 }
                 Assessment::Unknown(_) | Assessment::Full(_) if !member.is_fresh[index] => {
                     return Placed::Read;
@@ -100,6 +105,18 @@ impl<W> WriteQueue<W> {
         }
         draft.acquires = true;
         Placed::In
+    }
+
+    /// Until when accrual counts for a request of a write.
+    ///
+    /// What accrued since the last claim has to be claimed, and a process that claims with every write
+    /// comes first each time. After a loss only the first request of a write may need it.
+    fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
+        let interval = i64::from(self.policy.interval.0);
+        let is_recent = |at: &EpochMillis| (0..interval).contains(&(now.get() - at.get()));
+        let claimed_at = self.buckets[index].image().map(|image| image.refilled_at);
+        let has_lost = self.losses > 0 && draft.acquires;
+        claimed_at.filter(is_recent).filter(|_| has_lost).unwrap_or(now)
     }
 
     /// What becomes of a request that the images alone cannot serve; `None`: they can.
