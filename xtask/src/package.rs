@@ -39,7 +39,9 @@ fn build(scratch: &Path, program: &str) -> Result<()> {
     for package in PACKAGES {
         let archive = workspace::target_dir().join(format!("package/{package}-{VERSION}.crate"));
         let mut tar = Command::new("tar");
-        process::run(tar.arg("-xzf").arg(archive).arg("-C").arg(scratch))?;
+        // As of now: an archive has the same times whatever is in it, and cargo would take what an
+        // earlier run built for fresh.
+        process::run(tar.arg("-xmzf").arg(archive).arg("-C").arg(scratch))?;
     }
     fs::write(scratch.join("Cargo.toml"), manifest()).context("cannot write a manifest")?;
     fs::write(scratch.join("src/main.rs"), program).context("cannot write a program")?;
