@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluicegate::{AcquireError, Limit, TestClock};
 
 use crate::scripted::{Act, Scripted};
-use crate::support::{T0, Tested, at, limiter_on};
+use crate::support::{T0, Tested, at, bucket, limiter_on, name};
 
 macro_rules! ask {
     ($limiter:expr, $tokens:expr) => {
@@ -98,4 +98,20 @@ async fn a_promise_that_is_not_kept_refuses_nobody() {
     claim.unwrap();
     assert!(matches!(large, Err(AcquireError::LimitExceeded(_))), "{large:?}");
     small.unwrap();
+}
+
+/// A caller whose future is held and not polled has the call that others wait for.
+#[tokio::test(start_paused = true)]
+async fn caller_that_is_not_polled_does_not_hold_up_others() {
+    let (table, _, limiter) = used().await;
+    table.on_writes([Act::Slow(Duration::from_millis(50))]);
+    let ask = || ask!(limiter, 1).deadline(Duration::from_secs(10)).into_future();
+    let mut held = Box::pin(ask());
+    assert!(futures_util::poll!(&mut held).is_pending());
+    let start = tokio::time::Instant::now();
+    ask().await.unwrap();
+    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    held.await.unwrap();
+    let stored = table.memory.stored_now(&bucket("u", "r")).unwrap();
+    assert_eq!(stored.limits[&name("rpm")].tokens.get(), 57_000);
 }

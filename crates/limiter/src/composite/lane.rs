@@ -28,6 +28,8 @@ use crate::table::{SetupError, StoreFailure, Trouble};
 /// answer; twice as long each time that it does not, and as its last answer took.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
 const PATIENCE_MAX: Duration = Duration::from_secs(8);
+/// How late a leader may be before another caller leads instead: its owner may not poll it.
+const LATE_MAX: Duration = Duration::from_millis(250);
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The same where nobody waits for tokens.
@@ -51,7 +53,10 @@ struct State {
     last: Option<Arc<Write>>,
     /// What the table is asked; `None` while the leader awaits it.
     flight: Option<(Flight, Instant)>,
-    is_led: bool,
+    /// When the leader does something at the latest; `None`: nobody leads.
+    led_until: Option<Instant>,
+    /// Counts the leaders.
+    term: u64,
     /// What kept the table from doing what it was last asked.
     trouble: Option<Arc<Trouble>>,
     /// What its quickest answer took, [`PAUSE_MAX`] at most.
@@ -115,7 +120,8 @@ impl Lane {
             queue: WriteQueue::new(buckets.iter().cloned(), policy),
             last: None,
             flight: None,
-            is_led: false,
+            led_until: None,
+            term: 0,
             trouble: None,
             quickest: PAUSE_MAX,
             patience: ANSWERED_WITHIN,
@@ -160,13 +166,18 @@ impl Lane {
                         break None;
                     }
                 }
-                None => tokio::select! {
-                    biased;
-                    settled = &mut receiver => break settled.ok(),
-                    // It leads, or passes that on, whatever became of its own request.
-                    () = self.free.notified() => {}
-                    () = timer.at(deadline) => break None,
-                },
+                None => {
+                    let late = self.lock().led_until.unwrap_or(deadline);
+                    tokio::select! {
+                        biased;
+                        settled = &mut receiver => break settled.ok(),
+                        // It leads, or passes that on, whatever became of its own request.
+                        () = self.free.notified() => {}
+                        () = timer.at(late) => if timer.is_over() {
+                            break None;
+                        }
+                    }
+                }
             }
         };
         if let Some(settled) = settled {
@@ -193,14 +204,24 @@ impl Lane {
         self.lock().queue.doubtful_lease(id)
     }
 
-    /// Becomes the leader, if there is none.
+    /// Becomes the leader, if there is none that does anything.
     fn lead(&self) -> Option<Leading<'_>> {
-        let mut state = self.lock();
-        if std::mem::replace(&mut state.is_led, true) {
-            return None;
+        let (mut state, now) = (self.lock(), Instant::now());
+        if let Some(until) = state.led_until {
+            if now < until {
+                return None;
+            }
+            // The old leader has the call, and may never ask for its answer.
+            if state.queue.is_asking() {
+                let latest = state.latest;
+                state.queue.answered(Answer::Lost, latest);
+            }
         }
+        state.term += 1;
         let (flight, since) = state.flight.take().unzip();
-        Some(Leading { lane: self, flight, since: since.unwrap_or_else(Instant::now) })
+        let since = since.unwrap_or(now);
+        state.led_until = Some(now.max(since + state.patience) + LATE_MAX);
+        Some(Leading { lane: self, term: state.term, flight, since })
     }
 
     /// Takes over what other lanes learned of the buckets.
@@ -225,10 +246,19 @@ impl Lane {
         }
     }
 
-    /// Takes over an answer.
-    fn told(&self, told: Told, took: Duration, calls: &dyn Calls, clock: &dyn Clock) {
+    /// Takes over an answer to the leader of this term; whether it leads still.
+    fn told(
+        &self,
+        term: u64,
+        (told, took): (Told, Duration),
+        calls: &dyn Calls,
+        clock: &dyn Clock,
+    ) -> bool {
         let mut state = self.lock();
         let state = &mut *state;
+        if state.term != term {
+            return false;
+        }
         let waiters = state.queue.waiters().count().max(1);
         state.is_shared = waiters > 1;
         let share = 1.0 / f64::from(u32::try_from(waiters).unwrap_or(u32::MAX));
@@ -256,11 +286,13 @@ impl Lane {
             }
         }
         self.dispatch(state, calls);
+        state.led_until = Some(Instant::now() + LATE_MAX);
+        true
     }
 
     /// Ends what nobody waits for any more.
     fn tidy(state: &mut State) {
-        if !state.is_led && state.queue.is_idle() && state.flight.take().is_some() {
+        if state.led_until.is_none() && state.queue.is_idle() && state.flight.take().is_some() {
             state.queue.answered(Answer::Lost, state.latest);
         }
     }
@@ -315,13 +347,14 @@ impl Drop for Member<'_> {
 /// The caller that does what the queue says.
 struct Leading<'a> {
     lane: &'a Lane,
+    term: u64,
     flight: Option<Flight>,
     /// When it began to await it.
     since: Instant,
 }
 
 impl Leading<'_> {
-    /// Leads until its own request is settled; false: its time is up.
+    /// Leads until its own request is settled or another caller leads; false: its time is up.
     async fn until(
         mut self,
         receiver: &mut oneshot::Receiver<Settled>,
@@ -344,7 +377,9 @@ impl Leading<'_> {
                         Told::trouble(Trouble::Away("the table did not answer in time".into()))
                     }
                 };
-                self.lane.told(told, self.since.elapsed(), calls, clock);
+                if !self.lane.told(self.term, (told, self.since.elapsed()), calls, clock) {
+                    return true;
+                }
                 must_yield = self.lane.lock().is_shared;
                 continue;
             }
@@ -355,10 +390,15 @@ impl Leading<'_> {
             let pause = {
                 let mut state = self.lane.lock();
                 let state = &mut *state;
+                if state.term != self.term {
+                    return true;
+                }
                 self.lane.look(state);
                 state.latest = clock.now();
                 let action = state.queue.next(state.latest, &mut new_id);
                 self.lane.dispatch(state, calls);
+                let latest = Instant::now() + state.patience + LATE_MAX;
+                state.led_until = Some(latest);
                 match action {
                     Action::Idle => return true,
                     Action::Pause { in_a_row, is_patient } => {
@@ -411,7 +451,10 @@ impl Leading<'_> {
 impl Drop for Leading<'_> {
     fn drop(&mut self) {
         let mut state = self.lane.lock();
-        state.is_led = false;
+        if state.term != self.term {
+            return;
+        }
+        state.led_until = None;
         state.flight = self.flight.take().map(|flight| (flight, self.since));
         let is_idle = state.queue.is_idle();
         Lane::tidy(&mut state);
