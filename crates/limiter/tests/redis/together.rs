@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt as _, join_all};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -268,13 +268,13 @@ async fn a_leader_out_of_time_leaves_its_batch_to_the_next() {
 async fn a_caller_that_is_not_polled_holds_nobody_up() {
     let on = Together::start().await;
     let mut leader = Box::pin(on.ask(&on.limiter, 1));
-    assert!(futures_util::poll!(&mut leader).is_pending());
+    assert!((&mut leader).now_or_never().is_none());
     let start = Instant::now();
     on.ask(&on.limiter, 2).await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(5));
     // One that is dropped while it waits took nothing.
     let mut waiting = Box::pin(on.ask(&on.limiter, 5));
-    assert!(futures_util::poll!(&mut waiting).is_pending());
+    assert!((&mut waiting).now_or_never().is_none());
     drop(waiting);
     leader.await.unwrap();
     on.until_left(96).await;
