@@ -1,4 +1,4 @@
-//! What an answer of the table means for the requests of a queue.
+//! The meaning of the table's answer for the requests of a queue.
 
 use std::sync::Arc;
 
@@ -237,7 +237,7 @@ impl<W> WriteQueue<W> {
             }
         }
         self.waiting.extend(later);
-        // What is given back comes first, as far as it fits.
+        // Tokens that come back go first, as far as they fit.
         self.waiting.sort_by_key(|member| member.request.purpose != Purpose::GiveBack);
     }
 

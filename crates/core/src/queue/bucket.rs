@@ -1,4 +1,4 @@
-//! What a queue knows of one bucket.
+//! The knowledge of a queue of one bucket.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ const BRINGS_EVERY_MS: u64 = 60_000;
 /// it believes older ones, and one that does not leaves the item alone for longer than this.
 const QUIET_MS: u64 = 4_000;
 
-/// What is known of a bucket.
+/// The newest knowledge of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Known {
     /// The item; `None`: there was none.
     pub image: Option<Arc<CompositeBucket>>,
     /// When the answer came.
     pub as_of: EpochMillis,
-    /// Whether the table itself said so, by an answer that sees every write.
+    /// True if the table itself said so, by an answer that sees every write.
     pub is_authoritative: bool,
 }
 
 impl Known {
-    /// Whether both are one and the same answer.
+    /// True if both are one and the same answer.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         let is_same_image = match (&self.image, &other.image) {
@@ -42,7 +42,7 @@ impl Known {
             && self.is_authoritative == other.is_authoritative
     }
 
-    /// Whether it is recent enough to refuse a request that came after it.
+    /// True if it is recent enough to refuse a request that came after it.
     #[must_use]
     pub fn may_refuse(&self, now: EpochMillis, deny_cache_ms: u64) -> bool {
         let age_ms = now.get().saturating_sub(self.as_of.get());
@@ -51,7 +51,7 @@ impl Known {
             && u64::try_from(age_ms).is_ok_and(|age| age <= deny_cache_ms)
     }
 
-    /// Whether this answer was overtaken by another: it shows an earlier state.
+    /// True if this answer was overtaken by another: it shows an earlier state.
     #[must_use]
     pub fn is_older_than(&self, other: &Self) -> bool {
         match (&self.image, &other.image) {
@@ -105,19 +105,19 @@ impl QueueBucket {
         }
     }
 
-    /// Whether the last claim no longer serves those behind it.
+    /// True if the last claim no longer serves those behind it.
     pub(super) fn is_stale(&self, policy: Policy, now: EpochMillis) -> bool {
         let interval = i64::from(policy.interval.0);
         self.image().is_some_and(|image| now.get() - image.refilled_at.get() > interval)
     }
 
-    /// Whether a whole interval has passed since the table told.
+    /// True if a whole interval has passed since the table told.
     pub(super) fn is_old(&self, policy: Policy, now: EpochMillis) -> bool {
         let interval = i64::from(policy.interval.0);
         self.known.as_ref().is_some_and(|known| now.get() - known.as_of.get() > interval)
     }
 
-    /// What brings the item to the limits of a request that is refused, if that is to be done:
+    /// The write that brings the item to the limits of a request that is refused, if it is due:
     /// newer stored limits always; the same limits of requests once a minute, or processes whose
     /// requests disagree would write one refusal after another.
     pub(super) fn bring(&self, acquire: Acquire<'_>, now: EpochMillis) -> Option<WritePlan> {

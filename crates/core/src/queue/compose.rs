@@ -23,7 +23,7 @@ impl<W> WriteQueue<W> {
             return Some(self.read_all());
         }
         let batch = self.batch.as_ref()?;
-        // What a plan assumes of the time holds for as long as a write takes. A transaction is repeated
+        // The plan's assumptions of the time hold for as long as a write takes. A transaction is repeated
         // as it is: its token tells that it is the same.
         if batch.draft.is_mixed() && !self.follow(&batch.draft) {
             self.give_up_batch();
@@ -93,7 +93,7 @@ impl<W> WriteQueue<W> {
             }
             self.waiting.push(member);
         }
-        // What is given back waits for another request, unless that waits for it.
+        // A refund without a caller waits for another request, unless that waits for it.
         let has_company = members.iter().any(|member| member.waiter.is_some());
         let is_waited_for = upkeep.is_none() && !wants_read && !self.is_idle();
         if has_company || is_waited_for && !members.is_empty() {
@@ -108,7 +108,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Whether others usually changed the item meanwhile: a read costs less than a write that fails.
+    /// True if others usually changed the item meanwhile: a read costs less than a write that fails.
     fn is_outdated(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let is_outdated = |(index, bucket): (usize, &QueueBucket)| {

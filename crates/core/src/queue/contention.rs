@@ -42,12 +42,12 @@ impl ContentionEstimate {
         shift(&mut self.claimed, found.refilled_at.get() + interval >= now.get());
     }
 
-    /// Whether somebody else usually claimed within the last interval.
+    /// True if somebody else usually claimed within the last interval.
     pub(super) const fn is_claimed(self) -> bool {
         self.claimed * 2 >= WHOLE
     }
 
-    /// Whether the item has usually changed.
+    /// True if the item has usually changed.
     pub(super) const fn is_moving(self) -> bool {
         self.moved * 2 >= WHOLE
     }

@@ -9,7 +9,7 @@ use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Doubt {
     pub(super) id: RequestId,
-    /// What the first item remembered before it.
+    /// The ids that the first item remembered before it.
     pub(super) remembered: Vec<RequestId>,
     pub(super) requests: Vec<DoubtfulRequest>,
 }
@@ -121,7 +121,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Whether an item remembers a write.
+    /// True if an item remembers a write.
     pub(super) fn is_shown(&self, id: &RequestId) -> bool {
         let mut images = self.buckets.iter().filter_map(|bucket| bucket.image());
         images.any(|image| image.request_ids.contains(id))
@@ -201,7 +201,7 @@ impl<W> WriteQueue<W> {
     }
 }
 
-/// Whether so many others wrote since the item remembered `before` that it may have forgotten `id`.
+/// True if so many others wrote since the item remembered `before` that it may have forgotten `id`.
 pub(super) fn is_forgotten(
     before: &[RequestId],
     now: Option<&CompositeBucket>,

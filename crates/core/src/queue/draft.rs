@@ -13,18 +13,18 @@ use crate::{
     Presume, RequestId, WritePlan,
 };
 
-/// What a write asks of one bucket, all of its requests taken together, as if one came after the
+/// The demand of a write on one bucket, all of its requests taken together, as if one came after the
 /// other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Demand {
-    /// What has to be there: each request that may be refused finds what the earlier ones left.
+    /// The least balance: each request that may be refused finds what the earlier ones left.
     pub(super) floors: Amounts,
     taken: Amounts,
-    /// What is given back before anything is taken, as far as it fits.
+    /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
-    /// What is given back after that. Nothing more is taken then: it might be of what does not fit.
+    /// Tokens that come back after that. Nothing more is taken then: it might be of what does not fit.
     credited: Amounts,
-    /// What the counters move by.
+    /// The amounts that the counters move by.
     counted: Amounts,
     /// The limits of the first request that brings some.
     pub(super) configuration: Option<Arc<Configuration>>,
@@ -43,7 +43,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Whether it corrects and takes for acquires in one write.
+    /// True if it corrects and takes for acquires in one write.
     pub(super) const fn is_mixed(&self) -> bool {
         self.acquires && self.corrects
     }
@@ -57,7 +57,7 @@ pub(super) struct Ids<'a> {
 }
 
 impl Demand {
-    /// What has to be there for a request to be granted after those before it; `None`: it cannot go
+    /// The least balances for a request to be granted after those before it; `None`: it cannot go
     /// in the same write.
     pub(super) fn floors_with(&self, amounts: &Amounts) -> Option<Amounts> {
         let floor = |(limit, more): (&LimitName, &Millitokens)| {
@@ -113,7 +113,7 @@ impl Demand {
         }
     }
 
-    /// Whether it gives tokens back.
+    /// True if it gives tokens back.
     pub(super) fn gives_back(&self) -> bool {
         !self.returned.is_empty() || !self.credited.is_empty()
     }
@@ -176,7 +176,7 @@ impl Demand {
     }
 }
 
-/// What of the amounts moves the balances: each stays within the range of [`Millitokens`]. All of
+/// The part of the amounts that moves the balances: each stays within the range of [`Millitokens`]. All of
 /// them are counted.
 fn within_range(image: &CompositeBucket, amounts: Amounts) -> Amounts {
     let fit = |(limit, net): (LimitName, Millitokens)| {
@@ -187,8 +187,8 @@ fn within_range(image: &CompositeBucket, amounts: Amounts) -> Amounts {
     amounts.into_iter().map(fit).collect()
 }
 
-/// What is taken less what is given back.
-fn net(mut taken: Amounts, returned: &Amounts) -> Amounts {
+/// The first amounts less the second.
+pub(super) fn net(mut taken: Amounts, returned: &Amounts) -> Amounts {
     for (limit, back) in returned {
         let net = i128::from(amount(&taken, limit).get()) - i128::from(back.get());
         taken.insert(limit.clone(), Millitokens::saturating(net));
@@ -200,7 +200,7 @@ fn sum(amounts: &Amounts, limit: &LimitName, more: Millitokens) -> Option<Millit
     Millitokens::new(amount(amounts, limit).get().checked_add(more.get())?).ok()
 }
 
-fn add(sums: &mut Amounts, limit: &LimitName, more: Millitokens) {
+pub(super) fn add(sums: &mut Amounts, limit: &LimitName, more: Millitokens) {
     let sum = i128::from(amount(sums, limit).get()) + i128::from(more.get());
     sums.insert(limit.clone(), Millitokens::saturating(sum));
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::draft::Draft;
+use super::draft::{Draft, add, net};
 use super::place::{Placed, follows, shares};
 use super::request::Outcome;
 use super::{Member, WriteQueue};
@@ -13,7 +13,7 @@ use crate::{
     lease_size,
 };
 
-/// What a lease asks for beside its demand, which is the least that it takes.
+/// The terms of a lease beside its demand, which is the least that it takes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LeaseTerms {
     /// How much of each limit; empty: it only settles.
@@ -21,7 +21,7 @@ pub struct LeaseTerms {
     /// Tokens that come back, as far as they fit; no amount is negative. A lease whose answer was lost
     /// names all its limits here, with zeros: the bucket then remembers its id in any case.
     pub returned: Amounts,
-    /// What moves the counters of consumption. `None`: what is leased less what comes back.
+    /// The amounts that move the counters of consumption. `None`: what is leased less what comes back.
     pub counted: Option<Amounts>,
 }
 
@@ -34,22 +34,14 @@ impl LeaseTerms {
         wanted.map(|(limit, want)| (limit.clone(), want.least)).collect()
     }
 
-    /// Whether nobody waits for what it takes.
+    /// True if nobody waits for what it takes.
     pub(super) fn is_ahead_of_need(&self) -> bool {
         let is_no_need = |want: &Wanted| want.least <= Millitokens::ZERO;
         !self.wanted.is_empty() && self.wanted.values().all(is_no_need)
     }
 
     fn counted(&self, leased: &Amounts) -> Amounts {
-        if let Some(counted) = &self.counted {
-            return counted.clone();
-        }
-        let mut counted = leased.clone();
-        for (limit, back) in &self.returned {
-            let sum = counted.entry(limit.clone()).or_default();
-            *sum = Millitokens::saturating(i128::from(sum.get()) - i128::from(back.get()));
-        }
-        counted
+        self.counted.clone().unwrap_or_else(|| net(leased.clone(), &self.returned))
     }
 }
 
@@ -83,10 +75,7 @@ impl<W> WriteQueue<W> {
             return Placed::Later;
         }
         let mut returned = demand.returned.clone();
-        for (limit, back) in &terms.returned {
-            let sum = returned.entry(limit.clone()).or_default();
-            *sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(back.get()));
-        }
+        terms.returned.iter().for_each(|(limit, back)| add(&mut returned, limit, *back));
         let mut leased = lease_size(image, &terms.wanted, &returned, configuration, now);
         if draft.corrects && !follows(bucket, configuration, &leased) {
             return Placed::Later;
@@ -130,12 +119,12 @@ impl<W> WriteQueue<W> {
         Placed::In
     }
 
-    /// Whether a write that carries the request may have taken effect, or may still.
+    /// True if a write that carries the request may have taken effect, or may still.
     pub(super) fn is_in_doubt(&self, id: &crate::RequestId) -> bool {
         self.doubts.iter().any(|doubt| doubt.has(id))
     }
 
-    /// What a lease took at most whose outcome is not known: a write that carries it may have taken
+    /// The most that a lease took whose outcome is not known: a write that carries it may have taken
     /// effect, or may still. It is asked again under the same id.
     #[must_use]
     pub fn doubtful_lease(&self, id: &crate::RequestId) -> Option<Amounts> {
@@ -151,7 +140,7 @@ impl<W> WriteQueue<W> {
     }
 }
 
-/// What a lease that takes nothing settles of the limits that there are. What comes back to an item
+/// The settlement of a lease that takes nothing, as far as there are its limits. A refund to an item
 /// that is gone does not fit: gone is expired, hence full.
 fn settled(
     image: Option<&CompositeBucket>,

@@ -20,13 +20,13 @@ pub(super) struct Member<W> {
     /// When those before it first took what it needed.
     pub(super) skipped_at: Option<EpochMillis>,
     pub(super) attempts: u32,
-    /// Whether an item may be brought to its limits before it is refused: once each.
+    /// True if an item may be brought to its limits before it is refused: once each.
     pub(super) may_bring: [bool; BUCKETS_MAX],
-    /// Whether it gives up its guards.
+    /// True if it gives up its guards.
     pub(super) is_forced: bool,
-    /// What a lease takes by the write that carries it.
+    /// The tokens that a lease takes by the write that carries it.
     pub(super) leased: Amounts,
-    /// What of it concerns limits that the bucket does not have.
+    /// Its limits that the bucket does not have.
     pub(super) dropped: Vec<LimitName>,
 }
 
@@ -47,17 +47,17 @@ impl<W> Member<W> {
         }
     }
 
-    /// Whether it asks for anything still.
+    /// True if it asks for anything still.
     pub(super) fn is_wanted(&self) -> bool {
         self.waiter.is_some() || self.request.purpose == Purpose::GiveBack
     }
 
-    /// Whether it takes tokens, and may be refused.
+    /// True if it takes tokens, and may be refused.
     pub(super) fn takes(&self) -> bool {
         matches!(self.request.purpose, Purpose::Acquire | Purpose::Lease(_))
     }
 
-    /// What comes back before it takes.
+    /// The tokens that come back before it takes.
     pub(super) fn returned(&self) -> &Amounts {
         match &self.request.purpose {
             Purpose::Lease(terms) => &terms.returned,

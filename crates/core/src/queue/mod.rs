@@ -63,18 +63,18 @@ const SETTLED_MAX: usize = 64;
 /// Attempts to move an expiry.
 const EXTENSIONS_MAX: u32 = 5;
 
-/// What a queue trades for what.
+/// The trade-offs of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Policy {
     /// How long a claim serves the writers behind it.
     pub interval: ClaimInterval,
     /// How old an image may be that a request is refused from, in milliseconds.
     pub deny_cache_ms: u64,
-    /// Whether each write is a transaction that is done once under its token.
+    /// True if each write is a transaction that is done once under its token.
     pub is_transactional: bool,
 }
 
-/// What a queue counted.
+/// The counts of a queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Counts {
     /// Lost answers that no image could resolve.
@@ -95,11 +95,11 @@ pub struct WriteQueue<W> {
     policy: Policy,
     buckets: Vec<QueueBucket>,
     waiting: Vec<Member<W>>,
-    /// What the table was asked and has not answered.
+    /// The call that the table has not answered.
     flight: Option<Flight>,
     /// The write in flight, or one whose answer was lost.
     batch: Option<Batch<W>>,
-    /// What is done but for the expiry of a debt.
+    /// Requests that are done but for the expiry of a debt.
     closing: Option<Closing<W>>,
     doubts: Vec<Doubt>,
     /// Corrections and leases that took effect after their callers left, and what they took; `None`: it
@@ -150,9 +150,9 @@ struct Batch<W> {
     members: Vec<Member<W>>,
     /// Ids that the first item remembered before an attempt whose answer was lost.
     doubt: Option<Vec<RequestId>>,
-    /// Whether the buckets were read after the last attempt.
+    /// True if the buckets were read after the last attempt.
     has_looked: bool,
-    /// Whether it gives tokens back: a repetition that takes effect twice would admit too much.
+    /// True if it gives tokens back: a repetition that takes effect twice would admit too much.
     gives_back: bool,
     is_forced: bool,
     /// Of which buckets the image was older than its requests.
@@ -191,7 +191,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// What is known of a bucket.
+    /// The newest knowledge of a bucket.
     #[must_use]
     pub fn known(&self, bucket: usize) -> Option<&Known> {
         self.buckets[bucket].known.as_ref()
@@ -271,12 +271,12 @@ impl<W> WriteQueue<W> {
         (if is_in_doubt { Left::InDoubt } else { Left::Nothing }, waiter)
     }
 
-    /// What became of requests since the last time, with those who wait for it.
+    /// The outcomes of requests since the last time, with those who wait for them.
     pub fn take_resolved(&mut self) -> Vec<(W, Outcome)> {
         std::mem::take(&mut self.resolved)
     }
 
-    /// What was counted since the last time.
+    /// The counts since the last time.
     pub fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }
@@ -289,7 +289,7 @@ impl<W> WriteQueue<W> {
         batch.chain(waiting).filter_map(|member| member.waiter.as_mut())
     }
 
-    /// Whether nobody waits for anything.
+    /// True if nobody waits for anything.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let batch = self.batch.iter().flat_map(|batch| &batch.members);
@@ -297,19 +297,19 @@ impl<W> WriteQueue<W> {
         !is_closing && self.waiting.iter().chain(batch).all(|member| member.waiter.is_none())
     }
 
-    /// Whether nothing is open: no request, no lost answer, nothing to give back.
+    /// True if nothing is open: no request, no lost answer, nothing to give back.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.is_idle() && self.waiting.is_empty() && self.batch.is_none() && self.doubts.is_empty()
     }
 
-    /// Whether the table was asked and has not answered.
+    /// True if the table was asked and has not answered.
     #[must_use]
     pub const fn is_asking(&self) -> bool {
         self.flight.is_some()
     }
 
-    /// What to do next. Not to be asked while an answer is awaited.
+    /// The next action. Not to be asked for while an answer is awaited.
     pub fn next(&mut self, now: EpochMillis, new_id: &mut dyn FnMut() -> RequestId) -> Action {
         debug_assert!(!self.is_asking(), "one request to the table at a time");
         if self.is_idle() {

@@ -109,7 +109,7 @@ impl<W> WriteQueue<W> {
 
     /// Until when accrual counts for a request of a write.
     ///
-    /// What accrued since the last claim has to be claimed, and a process that claims with every write
+    /// Refill since the last claim has to be claimed, and a process that claims with every write
     /// comes first each time. After a loss only the first request of a write may need it.
     fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
         let interval = i64::from(self.policy.interval.0);
@@ -119,7 +119,7 @@ impl<W> WriteQueue<W> {
         claimed_at.filter(is_recent).filter(|_| has_lost).unwrap_or(now)
     }
 
-    /// What becomes of a request that the images alone cannot serve; `None`: they can.
+    /// The place of a request that the images alone cannot serve; `None`: they can.
     pub(super) fn refusal(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
         let mut is_short = false;
         let mut may_refuse = true;
@@ -156,7 +156,7 @@ impl<W> WriteQueue<W> {
         Some(Placed::Out(Outcome::Refused(self.standings(member, |_| now))))
     }
 
-    /// Whether the image of a bucket may refuse a request: the table said so since it entered, or
+    /// True if the image of a bucket may refuse a request: the table said so since it entered, or
     /// a moment ago and no lost write may have changed it since.
     fn may_refuse(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
         let is_recent = || {
@@ -167,7 +167,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Refuses a request that lost to another process which claimed a moment ago and left too little.
-    /// What has accrued since is a few milliseconds' worth, for which every process would write.
+    /// The refill since then is a few milliseconds' worth, for which every process would write.
     ///
     /// A claim from before the call counts as what was known of the bucket then.
     pub(super) fn refusal_after_lost_race(
@@ -318,7 +318,7 @@ impl<W> WriteQueue<W> {
 }
 
 impl<W> WriteQueue<W> {
-    /// Whether the items still follow the limits of a write that corrects and takes.
+    /// True if the items still follow the limits of a write that corrects and takes.
     pub(super) fn follow(&self, draft: &Draft) -> bool {
         self.buckets.iter().zip(&draft.demands).all(|(bucket, demand)| {
             demand
@@ -329,12 +329,12 @@ impl<W> WriteQueue<W> {
     }
 }
 
-/// Whether requests with these limits can go in one write.
+/// True if requests with these limits can go in one write.
 pub(super) fn shares(first: Option<&Configuration>, other: &Configuration) -> bool {
     first.is_none_or(|first| std::ptr::eq(first, other) || first == other)
 }
 
-/// Whether the item follows a configuration: otherwise a write with it may remove or change what
+/// True if the item follows a configuration: otherwise a write with it may remove or change what
 /// a correction concerns.
 pub(super) fn follows(
     bucket: &QueueBucket,

@@ -1,4 +1,4 @@
-//! What enters a queue, and what becomes of it.
+//! The requests that enter a queue, and their outcomes.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use crate::{
 pub struct QueuedRequest {
     /// Names the request. A request that enters again under the same id is the same request.
     pub id: RequestId,
-    /// What it is for.
+    /// Its purpose.
     pub purpose: Purpose,
-    /// What it asks of each bucket of the queue, in the order of the queue.
+    /// Its demand on each bucket of the queue, in the order of the queue.
     pub buckets: Vec<BucketDemand>,
     /// When the call began.
     pub began: EpochMillis,
-    /// Whether the caller can look up the stored limits once more.
+    /// True if the caller can look up the stored limits once more.
     pub may_update: bool,
 }
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Purpose {
     /// Takes all of its amounts or nothing. What it took is given back if its caller has left.
@@ -41,7 +41,7 @@ pub enum Purpose {
     GiveBack,
 }
 
-/// What a request asks of one bucket.
+/// The demand of a request on one bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BucketDemand {
     /// How much of each limit.
@@ -50,7 +50,7 @@ pub struct BucketDemand {
     pub configuration: Arc<Configuration>,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It took effect.
@@ -71,7 +71,7 @@ pub enum Outcome {
     Contended,
     /// The table cannot be used: the answer said why.
     Failed {
-        /// Whether an earlier attempt may have taken effect.
+        /// True if an earlier attempt may have taken effect.
         is_in_doubt: bool,
     },
 }
@@ -83,17 +83,17 @@ pub struct Done {
     pub path: Option<WritePath>,
     /// The buckets after it, as far as they are known.
     pub images: Vec<Option<Arc<CompositeBucket>>>,
-    /// What a lease took.
+    /// The tokens that a lease took.
     pub leased: Amounts,
     /// Limits of a correction that the bucket does not have: nothing was corrected there.
     pub dropped: Vec<LimitName>,
-    /// Whether a correction was written without its guards.
+    /// True if a correction was written without its guards.
     pub is_forced: bool,
     /// Writes that carried the request.
     pub attempts: u32,
 }
 
-/// What a caller that leaves has to know.
+/// The state of a request whose caller leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Left {
     /// Nothing happened, and nothing will.
@@ -104,7 +104,7 @@ pub enum Left {
     Done(Done),
 }
 
-/// What to do next.
+/// The next action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// Wait for a request to enter.
@@ -117,7 +117,7 @@ pub enum Action {
     Pause {
         /// Pauses of this queue in a row, this one included.
         in_a_row: u32,
-        /// Whether it only corrects: nobody waits for tokens.
+        /// True if it only corrects: nobody waits for tokens.
         is_patient: bool,
     },
 }
@@ -132,7 +132,7 @@ pub struct Write {
     pub token: Option<(RequestId, u32)>,
 }
 
-/// What the table answered.
+/// An answer of the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The buckets that were read.

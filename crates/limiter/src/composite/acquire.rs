@@ -110,7 +110,7 @@ impl<T: Table> CompositeStore<T> {
     }
 }
 
-/// What a request ends with that has no more time. Any error but "unavailable" promises that nothing
+/// The error of a request that has no more time. Any error but "unavailable" promises that nothing
 /// was taken.
 pub(super) fn given_up(
     is_in_doubt: bool,

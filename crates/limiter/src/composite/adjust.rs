@@ -86,7 +86,7 @@ impl<T: Table> CompositeStore<T> {
         Corrected { adjusted, image, attempts: run.attempts }
     }
 
-    /// What was to be given back may have been, or may still be: the caller must not try again. Any
+    /// The refund may have been made, or may still be: the caller must not try again. Any
     /// other error but "unavailable" promises that nothing was done.
     fn may_have_given_back(
         &self,
@@ -110,7 +110,7 @@ impl<T: Table> CompositeStore<T> {
 impl From<AcquireError> for AdjustError {
     fn from(error: AcquireError) -> Self {
         match error {
-            // Whether it is in doubt is told apart from why.
+            // The doubt is told apart from its reason.
             AcquireError::Unavailable(source) => match source.downcast::<AcquireError>() {
                 Ok(error) => (*error).into(),
                 Err(source) => Self::Unavailable(source),

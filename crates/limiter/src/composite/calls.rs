@@ -1,4 +1,4 @@
-//! What a lane asks of the table, as a call that needs nobody to wait for it.
+//! The calls of a lane on the table, which need nobody to wait for them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::table::{
     Cancelled, Consistency, SetupError, Table, TogetherError, Trouble, WriteError, Written,
 };
 
-/// What a lane asks.
+/// A call of a lane.
 pub(super) enum Asked {
     /// These buckets, by a read that sees every write.
     Read(Vec<BucketId>),
@@ -21,7 +21,7 @@ pub(super) enum Asked {
     Write(Vec<BucketId>, Arc<Write>),
 }
 
-/// What the table told.
+/// The table's answer, and its cost.
 pub(super) struct Told {
     pub(super) answer: Answer,
     pub(super) write_units: f64,

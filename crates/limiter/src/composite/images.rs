@@ -45,7 +45,7 @@ pub(super) struct Entry {
     lane: OnceLock<Arc<Lane>>,
 }
 
-/// What is known of a bucket, to all of its lanes.
+/// The newest knowledge of a bucket, for all of its lanes.
 #[derive(Debug, Default)]
 pub(super) struct Shared(Mutex<Option<Known>>);
 
@@ -64,7 +64,7 @@ pub(super) struct Resolved {
     pub(super) made_from: Option<MadeFrom>,
 }
 
-/// What was known of the stored levels of a bucket.
+/// The stored levels of a bucket as they were known.
 #[derive(Debug, Clone)]
 pub(super) struct MadeFrom {
     pub(super) changes: Changes,

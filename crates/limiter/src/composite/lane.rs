@@ -40,7 +40,7 @@ pub(super) type Flight = Pin<Box<dyn Future<Output = Told> + Send>>;
 /// The requests on one bucket, or on a child's and its parent's.
 pub(crate) struct Lane {
     buckets: Vec<BucketId>,
-    /// What every lane of this process on a bucket knows of it.
+    /// The knowledge that all lanes of this process on a bucket share.
     images: Vec<Arc<Shared>>,
     state: Mutex<State>,
     /// Told when the leader stops.
@@ -51,22 +51,22 @@ struct State {
     queue: WriteQueue<Waiter>,
     /// The last write, if it may be sent again.
     last: Option<Arc<Write>>,
-    /// What the table is asked; `None` while the leader awaits it.
+    /// The call on the table; `None` while the leader awaits it.
     flight: Option<(Flight, Instant)>,
     /// When the leader does something at the latest; `None`: nobody leads.
     led_until: Option<Instant>,
     /// Counts the leaders.
     term: u64,
-    /// What kept the table from doing what it was last asked.
+    /// The reason for which the table did not do what it was last asked.
     trouble: Option<Arc<Trouble>>,
-    /// What its quickest answer took, [`PAUSE_MAX`] at most.
+    /// The time of its quickest answer, [`PAUSE_MAX`] at most.
     quickest: Duration,
     /// How long the next answer may take.
     patience: Duration,
     /// When the table last said anything.
     told_at: Instant,
     latest: EpochMillis,
-    /// Whether several waited for the last answer.
+    /// True if several waited for the last answer.
     is_shared: bool,
 }
 
@@ -76,7 +76,7 @@ struct Waiter {
     cost: Cost,
 }
 
-/// What a request cost. What several share is divided among them.
+/// The cost of a request. Requests that share a call divide its cost.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cost {
     pub(super) attempts: u32,
@@ -84,7 +84,7 @@ pub(super) struct Cost {
     pub(super) read_units: f64,
 }
 
-/// What became of a request.
+/// The outcome of a request.
 pub(super) struct Settled {
     pub(super) outcome: Outcome,
     pub(super) cost: Cost,
@@ -100,7 +100,7 @@ pub(super) struct Expired {
     pub(super) is_silent: bool,
 }
 
-/// What sends the requests of a lane.
+/// The sender of the requests of a lane.
 pub(super) trait Calls: Send + Sync {
     /// Asks the table.
     fn call(&self, asked: Asked) -> Flight;
@@ -199,7 +199,7 @@ impl Lane {
         self.lock().queue.force(id);
     }
 
-    /// What a lease took at most whose outcome is not known.
+    /// The most that a lease took whose outcome is not known.
     pub(super) fn doubtful_lease(&self, id: &RequestId) -> Option<Amounts> {
         self.lock().queue.doubtful_lease(id)
     }
@@ -477,7 +477,7 @@ fn pause(in_a_row: u32, is_patient: bool, quickest: Duration) -> Duration {
     longest.mul_f64(fastrand::f64())
 }
 
-/// What keeps a table from being used, for each of the requests of one write.
+/// The error of a table that cannot be used, for each of the requests of one write.
 pub(super) fn setup_error(trouble: Option<&Trouble>) -> SetupError {
     let Some(Trouble::Setup(error)) = trouble else {
         return SetupError::Rejected("the table does not say why".into());

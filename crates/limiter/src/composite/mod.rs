@@ -211,6 +211,18 @@ impl<T: Table> Store for CompositeStore<T> {
     }
 }
 
+/// Adds amounts to sums, each within the range of [`Millitokens`].
+pub(crate) fn add(sums: &mut Amounts, amounts: &Amounts) {
+    for (limit, more) in amounts {
+        match sums.get_mut(limit) {
+            Some(sum) => {
+                *sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(more.get()));
+            }
+            None => _ = sums.insert(limit.clone(), *more),
+        }
+    }
+}
+
 pub(crate) fn negated(amounts: &Amounts) -> Amounts {
     amounts
         .iter()

@@ -16,12 +16,12 @@ pub(super) struct Side {
 }
 
 impl Side {
-    /// What is known of the item.
+    /// The newest image of the item.
     pub(super) fn image(&self) -> Option<Arc<CompositeBucket>> {
         self.entry.known()?.image
     }
 
-    /// What was taken from the bucket, which this is what it came to.
+    /// The part of a grant that was taken from the bucket, which left this image.
     pub(super) fn part(&self, image: Option<Arc<CompositeBucket>>) -> Part {
         Part {
             bucket: self.bucket.clone(),

@@ -11,11 +11,12 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use sluicegate_core::{Amounts, LimitName, Millitokens, RequestId};
+use sluicegate_core::{Amounts, LimitName, RequestId};
 use tokio::sync::oneshot;
 
 use super::range::MILLI_MAX;
 use super::sides::Side;
+use crate::composite::add;
 use crate::error::AcquireError;
 use crate::store::Grant;
 
@@ -185,13 +186,6 @@ fn hand_over(mut batch: Batch) -> Option<Batch> {
         add(&mut batch.gone, &amounts);
     }
     Some(batch)
-}
-
-pub(super) fn add(sum: &mut Amounts, amounts: &Amounts) {
-    for (limit, amount) in amounts {
-        let total = sum.entry(limit.clone()).or_insert(Millitokens::ZERO);
-        *total = Millitokens::saturating(i128::from(total.get()) + i128::from(amount.get()));
-    }
 }
 
 impl std::fmt::Debug for Lanes {

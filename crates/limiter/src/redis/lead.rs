@@ -16,11 +16,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::acquire::{Decision, Failure, Image, stand};
-use super::lanes::{Batch, Place, Shape, Turn, Waiter, add};
+use super::lanes::{Batch, Place, Shape, Turn, Waiter};
 use super::script::ACQUIRE;
 use super::sides::Side;
 use crate::clock::Clock;
-use crate::composite::{Run, negated, no};
+use crate::composite::{Run, add, negated, no};
 use crate::error::{AcquireError, LimitStatus};
 use crate::store::{Correction, Grant, Request, new_id};
 

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::{FutureExt as _, join_all};
 use quick_cache::DefaultHashBuilder;
-use sluicegate_core::{Amounts, BucketId, Configuration, Millitokens, RequestId};
+use sluicegate_core::{Amounts, BucketId, Configuration, RequestId};
 
 use crate::clock::Clock;
+use crate::composite::add;
 use crate::counters::Counters;
 use crate::error::AdjustError;
 use crate::limiter::Limiter;
@@ -164,17 +165,6 @@ impl Owed {
     }
 }
 
-fn add(sums: &mut Amounts, amounts: &Amounts) {
-    for (limit, more) in amounts {
-        match sums.get_mut(limit) {
-            Some(sum) => {
-                *sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(more.get()));
-            }
-            None => _ = sums.insert(limit.clone(), *more),
-        }
-    }
-}
-
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Takes from the store what is owed, as far as it answers.
     pub(super) async fn settle(&self, debts: &Debts) {
@@ -227,7 +217,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_core::{EntityId, LimitName, Resource};
+    use sluicegate_core::{EntityId, LimitName, Millitokens, Resource};
 
     use super::*;
     use crate::limit::Limit;
