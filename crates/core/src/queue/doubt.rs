@@ -80,7 +80,12 @@ impl<W> WriteQueue<W> {
     /// Ends the doubts before a write that happened: it required that none of them had, and none of them
     /// can any more.
     pub(super) fn end_doubts(&mut self) {
-        for doubt in std::mem::take(&mut self.doubts) {
+        let doubts = std::mem::take(&mut self.doubts);
+        self.end(doubts);
+    }
+
+    fn end(&mut self, doubts: Vec<Doubt>) {
+        for doubt in doubts {
             let is_forgotten = is_forgotten(&doubt.remembered, self.buckets[0].image(), &doubt.id);
             if is_forgotten {
                 self.counts.ambiguous += 1;
@@ -109,6 +114,7 @@ impl<W> WriteQueue<W> {
         let mut doubts = std::mem::take(&mut self.doubts);
         while let Some(mut doubt) = doubts.pop() {
             if self.is_shown(&doubt.id) {
+                self.end(doubts);
                 self.happened(doubt);
                 return;
             }

@@ -27,6 +27,9 @@ pub(crate) enum Purpose {
     Repair,
 }
 
+/// Attempts of a correction with guards, as the queue has it; after that it is forced through.
+const GUARDED_ATTEMPTS: u32 = 12;
+
 /// What does not change during a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
@@ -281,10 +284,12 @@ impl System {
             }
         };
         let has = |purpose| requests.iter().any(|request| request.purpose == purpose);
+        let is_forced =
+            write.token.as_ref().is_some_and(|(_, attempt)| *attempt >= GUARDED_ATTEMPTS);
         let purpose = match plan.path {
             _ if is_upkeep => Purpose::Repair,
             _ if has(Purpose::Acquire) => Purpose::Acquire,
-            WritePath::Adjust if has(Purpose::Forced) => Purpose::Forced,
+            WritePath::Adjust if is_forced || has(Purpose::Forced) => Purpose::Forced,
             _ => Purpose::Adjust,
         };
         self.tally.combined += u32::from(requests.len() > 1);

@@ -19,6 +19,8 @@ pub(crate) struct Table {
     recent: Vec<Vec<RequestId>>,
     /// Every request that took effect.
     landed: BTreeSet<RequestId>,
+    /// Lost writes that a later one kept from happening, for as long as the item remembers them.
+    fenced: BTreeSet<RequestId>,
     /// Whether a correction landed after its writer had given up, so that nobody has seen the debt
     /// and moved the expiry.
     pub(crate) unwatched: bool,
@@ -44,6 +46,7 @@ impl Table {
             item,
             recent: Vec::new(),
             landed: BTreeSet::new(),
+            fenced: BTreeSet::new(),
             unwatched: false,
             ambiguous: 0,
             owed: BTreeMap::new(),
@@ -168,9 +171,15 @@ impl Table {
                 self.ambiguous += 1;
             }
         }
+        // It comes so late that four other writes made the item forget its fence.
+        self.ambiguous += u32::from(self.fenced.contains(&flight.id));
         // The fences of a write take places of the item's memory, too.
-        let remembers = |change: &&Change| matches!(change, Change::Remember(_));
-        let places = flight.plan.changes.iter().filter(remembers).count().max(1);
+        let remembered = flight.plan.changes.iter().filter_map(|change| match change {
+            Change::Remember(id) => Some(id),
+            _ => None,
+        });
+        let places = remembered.clone().count().max(1);
+        self.fenced.extend(remembered.filter(|id| **id != flight.id).cloned());
         // A request that was in a lost write before is kept from coming twice by the fence alone.
         self.recent.insert(0, ids.cloned().collect());
         (1..places).for_each(|_| self.recent.insert(0, Vec::new()));
