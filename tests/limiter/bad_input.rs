@@ -74,17 +74,17 @@ async fn refused_before_anything_is_sent<S: Store>(
         assert!(matches!(invalid(parent.cascade_to("p").await), InvalidRequest::Limit(_)));
     }
     let twice = ask("u", "r").consume("rpm", 1).consume("rpm", 2).limits(rpm());
-    assert!(matches!(invalid(twice.await), InvalidRequest::Twice(_)));
+    assert!(matches!(invalid(twice.await), InvalidRequest::DuplicateLimit(_)));
     let twice = ask("u", "r").consume("rpm", 1).limits(rpm()).limits(rpm());
-    assert!(matches!(invalid(twice.await), InvalidRequest::Twice(_)));
+    assert!(matches!(invalid(twice.await), InvalidRequest::DuplicateLimit(_)));
     let all = ask("u", "r").consume("l0", 1).limits(many(LIMITS_MAX + 1));
     assert!(matches!(invalid(all.await), InvalidRequest::TooManyLimits { count: 41, max: 40 }));
     let all = (0..=LIMITS_MAX).fold(ask("u", "r"), |ask, n| ask.consume(format!("l{n}"), 1));
     assert!(matches!(invalid(all.await), InvalidRequest::TooManyLimits { count: 41, max: 40 }));
     let own = ask("u", "r").consume("rpm", 1).limits(rpm()).cascade_to("u");
     assert!(matches!(invalid(own.await), InvalidRequest::OwnParent(_)));
-    assert_eq!(invalid(ask("u", "r").limits(rpm()).await), InvalidRequest::Nothing);
-    assert_eq!(invalid(ask("u", "r").await), InvalidRequest::Nothing);
+    assert_eq!(invalid(ask("u", "r").limits(rpm()).await), InvalidRequest::Empty);
+    assert_eq!(invalid(ask("u", "r").await), InvalidRequest::Empty);
     assert_eq!(sent().await, 0);
 
     // All that is allowed, at once.

@@ -340,7 +340,7 @@ async fn a_child_takes_from_its_parent_as_its_record_says() {
 async fn leased_limiter_changes_limits_and_entities_at_once() {
     on_every_engine(async |table, clock, _| {
         let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
-        let store = DynamoStore::on(table.clone());
+        let store = DynamoStore::with_table(table.clone());
         let limiter = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));
         let [.., system] = scopes();
         let ask = async || limiter.acquire("u", "r").consume("rpm", 1).await.is_ok();

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sluicegate::{
-    BucketId, Certainty, CompositeStore, Limit, Limiter, Settings, Table as _, TestClock, Trouble,
+    BucketId, Certainty, CompositeStore, Limit, Limiter, Settings, Table as _, TableError,
+    TestClock,
 };
 use sluicegate_core::{WritePlan, extend};
 use tokio::task::JoinSet;
@@ -25,7 +26,7 @@ async fn corrections_that_lose_to_one_another_pause() {
     let mut leases = Vec::new();
     for _ in 0..PROCESSES {
         let clock = Simulated { start, off_ms: 0 };
-        let limiter = Limiter::with_clock(CompositeStore::on(table.clone()), clock);
+        let limiter = Limiter::with_clock(CompositeStore::with_table(table.clone()), clock);
         leases.push(limiter.acquire("u", "r").consume("rps", 1).limits(limits()).await.unwrap());
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -68,7 +69,7 @@ impl Keeping {
         }
     }
 
-    async fn intercept<T, E: From<Trouble>>(
+    async fn intercept<T, E: From<TableError>>(
         &self,
         call: Call<'_>,
         done: impl Future<Output = Result<T, E>>,
@@ -77,7 +78,7 @@ impl Keeping {
             && let kept @ Keep::Next = &mut *self.kept.lock().unwrap()
         {
             *kept = Keep::Kept(bucket.clone(), plan.clone());
-            return Err(Trouble::Away("the connection was closed".into()).into());
+            return Err(TableError::Unreachable("the connection was closed".into()).into());
         }
         done.await
     }

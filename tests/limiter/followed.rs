@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use sluicegate::{
     BucketId, CompositeStore, Consistency, EntityId, EntityRecord, LeaseSettings, Limit, Limiter,
-    LimitsScope, Resource, Table, Trouble,
+    LimitsScope, Resource, Table, TableError,
 };
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Change, LimitName, Rule, StoredLimits, WritePlan};
@@ -138,13 +138,13 @@ impl Table for Configured {
         written
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, sluicegate::TogetherError> {
+    ) -> Result<f64, sluicegate::TransactError> {
         Self::travel().await;
-        let written = self.buckets.write_together(writes, token).await;
+        let written = self.buckets.transact_write(writes, token).await;
         Self::travel().await;
         written
     }
@@ -153,7 +153,7 @@ impl Table for Configured {
         &self,
         keys: &[ItemKey],
         consistency: Consistency,
-    ) -> Result<sluicegate::ReadItems, Trouble> {
+    ) -> Result<sluicegate::ReadItems, TableError> {
         Self::travel().await;
         let mut found = self.buckets.read(keys, consistency).await?;
         for (key, item) in keys.iter().zip(&mut found.items) {
@@ -214,7 +214,7 @@ fn rule(limit: Limit) -> Rule {
 
 /// Has a process ask again and again for tokens of its buckets, each at a pace of its own.
 fn start_process(tasks: &mut JoinSet<()>, table: &Configured, clock: Simulated, process: usize) {
-    let store = CompositeStore::on(table.clone());
+    let store = CompositeStore::with_table(table.clone());
     let plain = patient(Limiter::with_clock(store, clock));
     let leased = patient(leased(table.clone(), clock, LeaseSettings::default()));
     for entity in used_by(process) {

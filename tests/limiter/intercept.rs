@@ -26,13 +26,13 @@ macro_rules! intercepting {
                 self.intercept(call, sluicegate::Table::write(&self.$inner, bucket, plan)).await
             }
 
-            async fn write_together(
+            async fn transact_write(
                 &self,
                 writes: &[(sluicegate::BucketId, sluicegate_core::WritePlan)],
                 token: &str,
-            ) -> Result<f64, sluicegate::TogetherError> {
+            ) -> Result<f64, sluicegate::TransactError> {
                 let call = crate::intercept::Call::WriteTogether;
-                self.intercept(call, sluicegate::Table::write_together(&self.$inner, writes, token))
+                self.intercept(call, sluicegate::Table::transact_write(&self.$inner, writes, token))
                     .await
             }
 
@@ -40,7 +40,7 @@ macro_rules! intercepting {
                 &self,
                 keys: &[sluicegate_core::keys::ItemKey],
                 consistency: sluicegate::Consistency,
-            ) -> Result<sluicegate::ReadItems, sluicegate::Trouble> {
+            ) -> Result<sluicegate::ReadItems, sluicegate::TableError> {
                 let call = crate::intercept::Call::Read;
                 self.intercept(call, sluicegate::Table::read(&self.$inner, keys, consistency)).await
             }

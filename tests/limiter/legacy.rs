@@ -165,7 +165,7 @@ async fn corrections_convert_too() {
 async fn tokens_are_leased_from_what_was_converted() {
     on_every_engine(async |_, table| {
         place_quotas(&table, "u").await;
-        let store = CompositeStore::on(table.clone().converting_legacy());
+        let store = CompositeStore::with_table(table.clone().converting_legacy());
         let limiter = patient(LeasedLimiter::leased(store));
         for _ in 0..3 {
             limiter.acquire("u", "gpt-4").consume("rpm", 1).no_cascade().await.unwrap();
@@ -354,7 +354,7 @@ async fn a_composite_bucket_costs_nothing_more_and_a_new_one_two_reads() {
     on_every_engine(async |_, table| {
         place_quotas(&table, "old").await;
         let limits = [Limit::quota("rpm", 600)];
-        let plain = patient(Limiter::new(CompositeStore::on(table.clone())));
+        let plain = patient(Limiter::new(CompositeStore::with_table(table.clone())));
         let cost = async |limiter: &Limiter<DynamoStore>, entity: &str| {
             let request = limiter.acquire(entity, "gpt-4").consume("rpm", 1).limits(limits.clone());
             let lease = request.no_cascade().await.unwrap();

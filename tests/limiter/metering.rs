@@ -130,7 +130,7 @@ async fn leased_tokens_are_metered_as_they_were_used_once_all_is_settled() {
         let name = engine.create_table().await;
         let clock = TestClock::at(at(T0));
         let settings = LeaseSettings { mode, ..LeaseSettings::default() };
-        let store = CompositeStore::on(DynamoTable::new(engine.client(), &name));
+        let store = CompositeStore::with_table(DynamoTable::new(engine.client(), &name));
         let limiter = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));
         let sums = work(&limiter, &clock, seed, OPERATIONS_PER_TABLE).await;
         let report = limiter.shutdown(Duration::from_secs(20)).await;

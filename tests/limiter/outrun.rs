@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, Lease, Limit, Settings, TestClock};
+use sluicegate::{AcquireError, Limit, Permit, Settings, TestClock};
 
 use crate::support::{Shared, T0, Tested, at, limiter_on, on_every_table, with_settings};
 
@@ -10,7 +10,7 @@ use crate::support::{Shared, T0, Tested, at, limiter_on, on_every_table, with_se
 async fn ask<T: Shared>(
     limiter: &Tested<T>,
     tokens: i64,
-) -> Result<Lease<sluicegate::CompositeStore<T>, TestClock>, AcquireError> {
+) -> Result<Permit<sluicegate::CompositeStore<T>, TestClock>, AcquireError> {
     let limits = [Limit::per_second("rps", 1_000)];
     limiter.acquire("u", "r").consume("rps", tokens).limits(limits).no_cascade().await
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::{SetupError, Trouble};
+use sluicegate::{SetupError, TableError};
 
 use crate::intercept::{Call, intercepting};
 use crate::support::Memory;
@@ -57,7 +57,7 @@ impl Scripted {
         self.calls.swap(0, Ordering::Relaxed)
     }
 
-    async fn intercept<T, E: From<Trouble>>(
+    async fn intercept<T, E: From<TableError>>(
         &self,
         call: Call<'_>,
         done: impl Future<Output = Result<T, E>>,
@@ -75,10 +75,10 @@ impl Scripted {
             Act::Hang => std::future::pending().await,
             Act::LoseReply => {
                 let _ = done.await;
-                Err(Trouble::Away("the connection was closed".into()).into())
+                Err(TableError::Unreachable("the connection was closed".into()).into())
             }
-            Act::Deny => Err(Trouble::Setup(SetupError::Denied("no permission".into())).into()),
-            Act::Throttle => Err(Trouble::Throttled("more than it takes".into()).into()),
+            Act::Deny => Err(TableError::Setup(SetupError::Denied("no permission".into())).into()),
+            Act::Throttle => Err(TableError::Throttled("more than it takes".into()).into()),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sluicegate::{
-    AcquireError, Breaker, Clock, CompositeStore, EpochMillis, Limit, Limiter, OnUnavailable,
+    AcquireError, BreakerConfig, Clock, CompositeStore, EpochMillis, Limit, Limiter, OnUnavailable,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -78,10 +78,10 @@ async fn load(processes: usize, share: f64, away_ms: u64) -> Tally {
     let limiters: Vec<_> = (0..processes)
         .map(|_| {
             let clock = Simulated { start, off_ms: fastrand::i64(-3..=3) };
-            Limiter::with_clock(CompositeStore::on(table.clone()), clock)
+            Limiter::with_clock(CompositeStore::with_table(table.clone()), clock)
                 .deadline(Duration::from_secs(1))
                 .on_unavailable(OnUnavailable::Deny)
-                .breaker(Breaker::never())
+                .breaker(BreakerConfig::never())
         })
         .collect();
     let mean_s = 1.0 / (share * f64::from(RATE));

@@ -125,7 +125,7 @@ async fn tasks_of_one_process_share_a_bucket_exactly() {
     for kind in engines_under_test() {
         let engine = RunningEngine::start(kind).await;
         let table = DynamoTable::new(engine.client(), engine.create_table().await);
-        let limiter = patient(Limiter::new(CompositeStore::on(table.clone())));
+        let limiter = patient(Limiter::new(CompositeStore::with_table(table.clone())));
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..64 {
             tasks.spawn(acquire_often(limiter.clone(), operations(&engine, 16, 6)));

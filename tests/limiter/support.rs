@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    Breaker, BucketId, Clock, CompositeStore, DynamoTable, EntityId, EpochMillis, Lessor,
-    LimitName, Limiter, MemoryTable, OnUnavailable, Resource, Settings, Store, Table, TestClock,
+    BreakerConfig, BucketId, Clock, CompositeStore, DynamoTable, EntityId, EpochMillis,
+    LeasingStore, LimitName, Limiter, MemoryTable, OnUnavailable, Resource, Settings, Store, Table,
+    TestClock,
 };
 use sluicegate_core::CompositeBucket;
 use sluicegate_core::keys::ItemKey;
@@ -57,12 +58,12 @@ pub(crate) fn with_settings<E: Engine>(
 
 /// A limiter that waits for its store on a busy machine, and does nothing without it.
 pub(crate) fn patient<S: Store, C: Clock + Clone>(limiter: Limiter<S, C>) -> Limiter<S, C> {
-    limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny).breaker(Breaker::never())
+    limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny).breaker(BreakerConfig::never())
 }
 
 /// Balances of which two limiters can have a store each, as two processes would.
 pub(crate) trait Engine: Clone {
-    type Store: Lessor;
+    type Store: LeasingStore;
 
     /// A store on them; settings that it does not have are left out.
     fn store(&self, settings: Settings) -> Self::Store;
@@ -138,19 +139,19 @@ impl Table for Memory {
         self.0.write(bucket, plan).await
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         writes: &[(BucketId, sluicegate_core::WritePlan)],
         token: &str,
-    ) -> Result<f64, sluicegate::TogetherError> {
-        self.0.write_together(writes, token).await
+    ) -> Result<f64, sluicegate::TransactError> {
+        self.0.transact_write(writes, token).await
     }
 
     async fn read(
         &self,
         keys: &[ItemKey],
         consistency: sluicegate::Consistency,
-    ) -> Result<sluicegate::ReadItems, sluicegate::Trouble> {
+    ) -> Result<sluicegate::ReadItems, sluicegate::TableError> {
         self.0.read(keys, consistency).await
     }
 }

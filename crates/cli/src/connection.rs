@@ -90,7 +90,8 @@ impl Connection {
         if version.other_schema.is_some() && !is_converted {
             table = table.converting_legacy();
         }
-        let limiter = Limiter::new(DynamoStore::on(table)).deadline(DEADLINE.min(self.timeout));
+        let limiter =
+            Limiter::new(DynamoStore::with_table(table)).deadline(DEADLINE.min(self.timeout));
         Ok(limiter.on_unavailable(OnUnavailable::Deny))
     }
 

@@ -6,8 +6,8 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
-use sluicegate::dynamo::{ConfigError, ReadError, RequestError, TableError};
-use sluicegate::{AcquireError, AdjustError, BoxError, SetupError, StoreFailure, Trouble};
+use sluicegate::dynamo::{ConfigError, ReadError, RequestError, TableSetupError};
+use sluicegate::{AcquireError, AdjustError, BoxError, SetupError, StoreFailure, TableError};
 use sluicegate_core::ErrorClass;
 use sluicegate_processor::{chain, explain};
 
@@ -160,12 +160,12 @@ impl From<SetupError> for CliError {
     }
 }
 
-impl From<Trouble> for CliError {
-    fn from(error: Trouble) -> Self {
+impl From<TableError> for CliError {
+    fn from(error: TableError) -> Self {
         match error {
-            Trouble::Setup(setup) => setup.into(),
-            Trouble::Away(source) => Self::away(&source),
-            Trouble::Conflict | Trouble::Throttled(_) => {
+            TableError::Setup(setup) => setup.into(),
+            TableError::Unreachable(source) => Self::away(&source),
+            TableError::Conflict | TableError::Throttled(_) => {
                 Self::Store(format!("{}; try again in a moment", chain(&error)))
             }
         }
@@ -216,10 +216,10 @@ impl From<ReadError> for CliError {
     }
 }
 
-impl From<TableError> for CliError {
-    fn from(error: TableError) -> Self {
+impl From<TableSetupError> for CliError {
+    fn from(error: TableSetupError) -> Self {
         match error {
-            TableError::Request(request) => request.into(),
+            TableSetupError::Request(request) => request.into(),
             other => Self::Store(chain(&other)),
         }
     }

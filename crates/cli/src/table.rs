@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::error::ProvideErrorMetadata;
 use aws_sdk_dynamodb::types::{TableDescription, TimeToLiveStatus};
 use clap::Subcommand;
 use serde::Serialize;
-use sluicegate::dynamo::{TableError, create_table};
+use sluicegate::dynamo::{TableSetupError, create_table};
 
 use crate::confirm::Confirm;
 use crate::connection::Connection;
@@ -70,7 +70,7 @@ async fn create(connection: &Connection) -> Result<ExitCode, CliError> {
             output::line(&format!("table {table} is there"))?;
             Ok(ExitCode::SUCCESS)
         }
-        Err(TableError::Exists { .. }) => Err(CliError::Attention(format!(
+        Err(TableSetupError::Exists { .. }) => Err(CliError::Attention(format!(
             "table {table} exists already; look at it with `sluicegate table status --table {table}`"
         ))),
         Err(error) => Err(error.into()),

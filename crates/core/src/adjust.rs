@@ -7,10 +7,10 @@
 use crate::decide::new_item;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::standing::View;
-use crate::take::{self, Take, normal, retry, taken};
+use crate::take::{self, Debit, debit, normal, retry};
 use crate::{
     Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis, LimitName,
-    Millitokens, Presume, RequestId, expiry,
+    Millitokens, RefillHint, RequestId, expiry,
 };
 
 /// A correction of one bucket.
@@ -27,7 +27,7 @@ pub struct Adjust<'a> {
     /// How long a claim serves the writers behind it.
     pub interval: ClaimInterval,
     /// What to take for granted.
-    pub presume: Presume,
+    pub hint: RefillHint,
     /// Whether to give up the guards: the last resort of a correction that lost to others until its
     /// time was up.
     pub force: Force,
@@ -53,9 +53,9 @@ pub enum Adjustment {
         dropped: Vec<LimitName>,
     },
     /// The image remembers the correction.
-    Landed,
+    AlreadyApplied,
     /// No limit of the correction exists: there is nothing to correct.
-    Gone(Vec<LimitName>),
+    NoSuchLimits(Vec<LimitName>),
 }
 
 /// Decides on a correction from what is known of the item; `None`: there is none.
@@ -73,7 +73,7 @@ pub fn adjust(image: Option<&CompositeBucket>, adjust: Adjust<'_>, now: EpochMil
         .map(|(limit, amount)| (limit.clone(), *amount))
         .collect();
     if amounts.is_empty() {
-        return Adjustment::Gone(dropped);
+        return Adjustment::NoSuchLimits(dropped);
     }
     let Some(image) = image else {
         // Gone is expired, hence full.
@@ -82,7 +82,7 @@ pub fn adjust(image: Option<&CompositeBucket>, adjust: Adjust<'_>, now: EpochMil
         return Adjustment::Write { plan, dropped };
     };
     if image.request_ids.contains(adjust.id) {
-        return Adjustment::Landed;
+        return Adjustment::AlreadyApplied;
     }
     let takes = amounts.values().any(|amount| *amount > Millitokens::ZERO);
     let fitting = fitting(image, &amounts);
@@ -130,7 +130,7 @@ fn guarded(
         let of = if *amount > Millitokens::ZERO { &mut debits } else { &mut refunds };
         of.insert(limit.clone(), Millitokens::saturating(i128::from(amount.get()).abs()));
     }
-    let take = Take {
+    let take = Debit {
         amounts: &debits,
         returned: &refunds,
         counted,
@@ -142,7 +142,7 @@ fn guarded(
     };
     let unchanged = Default::default();
     let view = View { image, differences: &unchanged, now };
-    let mut plan = retry(&view, &take, adjust.presume).unwrap_or_else(|| normal(&view, &take));
+    let mut plan = retry(&view, &take, adjust.hint).unwrap_or_else(|| normal(&view, &take));
     plan.conditions.extend(amounts.iter().map(|(limit, amount)| has_room(limit, *amount)));
     plan
 }
@@ -161,7 +161,7 @@ pub(crate) fn unguarded(
     };
     for (limit, amount) in amounts {
         plan.conditions.push(has_room(limit, *amount));
-        plan.changes.push(taken(limit, 0, *amount, take::amount(counted, limit)));
+        plan.changes.push(debit(limit, 0, *amount, take::amount(counted, limit)));
     }
     plan
 }

@@ -68,7 +68,7 @@ fn decide_on(
         configuration: &configuration(),
         id: &id(bits),
         interval: ClaimInterval::default(),
-        presume: Presume::Unchanged,
+        hint: RefillHint::TrustImage,
         force,
     };
     adjust(image, request, at(now_ms))
@@ -81,14 +81,14 @@ fn plan(adjustment: Adjustment) -> WritePlan {
     }
 }
 
-fn acquire(image: &CompositeBucket, amount: i64, presume: Presume, now_ms: i64) -> Decision {
+fn acquire(image: &CompositeBucket, amount: i64, hint: RefillHint, now_ms: i64) -> Decision {
     let acquire = Acquire {
         bucket: &bucket_id(),
         amounts: &asks(&[("rpm", amount)]),
         configuration: &configuration(),
         id: &id(1_000_000 + u64::try_from(now_ms - T0).unwrap()),
         interval: ClaimInterval::default(),
-        presume,
+        hint,
     };
     decide(Some(image), acquire, at(now_ms))
 }
@@ -104,7 +104,7 @@ fn a_correction_of_an_expired_bucket_leaves_one_that_works() {
         assert_eq!((rpm.tokens, rpm.consumed), (milli(tokens), milli(amount).into()));
         assert_eq!((tpm.tokens, tpm.consumed), (milli(60_000), milli(0).into()));
         assert_eq!(extend(&item, at(T0)), None, "its expiry covers the debt");
-        let later = acquire(&item, 30_000, Presume::Unchanged, T0 + 60_000);
+        let later = acquire(&item, 30_000, RefillHint::TrustImage, T0 + 60_000);
         let Decision::Write(later) = later else { panic!("{later:?}") };
         let rpm = later.apply(Some(&item)).unwrap().limits[&name("rpm")];
         assert_eq!(rpm.consumed, milli(amount + 30_000).into());
@@ -125,7 +125,7 @@ fn what_concerns_a_removed_limit_is_dropped_and_said() {
     assert_eq!(after.limits.len(), 2, "no stump");
     for image in [Some(&item), None] {
         let alone = decide_on(image, &asks(&[("gone", -5_000)]), (1, Force::No), T0);
-        assert_eq!(alone, Adjustment::Gone(vec![name("gone")]));
+        assert_eq!(alone, Adjustment::NoSuchLimits(vec![name("gone")]));
     }
     // It was removed while the write was on its way.
     let mut removed = item.clone();
@@ -180,11 +180,11 @@ fn the_item_remembers_the_last_four() {
         assert_eq!(plan.apply(Some(&item)), None);
     }
     assert_eq!(item.request_ids, [id(4), id(3), id(2), id(1)]);
-    assert_eq!(decide_on(Some(&item), &refund, (1, Force::Yes), T0), Adjustment::Landed);
+    assert_eq!(decide_on(Some(&item), &refund, (1, Force::Yes), T0), Adjustment::AlreadyApplied);
     let fifth = plan(decide_on(Some(&item), &refund, (5, Force::No), T0));
     item = fifth.apply(Some(&item)).unwrap();
     assert_eq!(item.request_ids, [id(5), id(4), id(3), id(2)]);
-    assert_ne!(decide_on(Some(&item), &refund, (1, Force::No), T0), Adjustment::Landed);
+    assert_ne!(decide_on(Some(&item), &refund, (1, Force::No), T0), Adjustment::AlreadyApplied);
 }
 
 #[test]
@@ -192,12 +192,12 @@ fn an_idle_bucket_gives_its_burst_once_whatever_drains_it() {
     // Nobody came for an hour: every image is as old as that.
     let idle = item(60_000);
     let start = T0 + HOUR_MS;
-    let debits = [None, Some(Presume::Unchanged), Some(Presume::ClaimedSince)];
-    for (debit, presume) in debits.into_iter().flat_map(|debit| {
-        [Presume::Unchanged, Presume::ClaimedSince].map(|presume| (debit, presume))
+    let debits = [None, Some(RefillHint::TrustImage), Some(RefillHint::AssumeRefilled)];
+    for (debit, hint) in debits.into_iter().flat_map(|debit| {
+        [RefillHint::TrustImage, RefillHint::AssumeRefilled].map(|hint| (debit, hint))
     }) {
         let (mut item, mut image, mut taken) = (idle.clone(), idle.clone(), 0);
-        if let Some(presume) = debit {
+        if let Some(hint) = debit {
             let (bucket, amounts, configuration, id) =
                 (bucket_id(), asks(&[("rpm", 40_000)]), configuration(), id(1));
             let request = Adjust {
@@ -206,21 +206,21 @@ fn an_idle_bucket_gives_its_burst_once_whatever_drains_it() {
                 configuration: &configuration,
                 id: &id,
                 interval: ClaimInterval::default(),
-                presume,
+                hint,
                 force: Force::No,
             };
             let first = plan(adjust(Some(&item), request, at(start)));
             // A write that presumes a claim fails, and its writer knows better then.
-            let again = Adjust { presume: Presume::Unchanged, ..request };
+            let again = Adjust { hint: RefillHint::TrustImage, ..request };
             let landed = first.apply(Some(&item)).unwrap_or_else(|| {
                 plan(adjust(Some(&item), again, at(start))).apply(Some(&item)).unwrap()
             });
             (item, taken) = (landed, 40_000);
         }
         for now_ms in start..start + 1_000 {
-            // A write that fails hands over the item, and then there is nothing to presume.
-            for presume in [presume, Presume::Unchanged] {
-                let Decision::Write(plan) = acquire(&image, 1_000, presume, now_ms) else { break };
+            // A write that fails hands over the item, and then there is nothing to hint.
+            for hint in [hint, RefillHint::TrustImage] {
+                let Decision::Write(plan) = acquire(&image, 1_000, hint, now_ms) else { break };
                 let after = plan.apply(Some(&item));
                 taken += if after.is_some() { 1_000 } else { 0 };
                 item = after.clone().unwrap_or(item);
@@ -230,7 +230,7 @@ fn an_idle_bucket_gives_its_burst_once_whatever_drains_it() {
                 }
             }
         }
-        assert!((60_000..=61_000).contains(&taken), "{debit:?} {presume:?}: {taken}");
+        assert!((60_000..=61_000).contains(&taken), "{debit:?} {hint:?}: {taken}");
     }
 }
 
@@ -260,7 +260,7 @@ fn a_claim_from_an_old_image_does_not_shorten_the_expiry_of_a_debt() {
         extend(&item, at(T0)).map_or(item.clone(), |plan| plan.apply(Some(&item)).unwrap())
     };
     let claims = [
-        acquire(&seen, 1_000, Presume::Unchanged, now),
+        acquire(&seen, 1_000, RefillHint::TrustImage, now),
         Decision::Write(plan(decide_on(
             Some(&seen),
             &asks(&[("rpm", 70_000)]),

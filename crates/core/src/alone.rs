@@ -44,7 +44,7 @@ mod tests {
     use super::*;
     use crate::{
         Acquire, Bucket, ClaimInterval, Configuration, Decision, EntityId, LimitName,
-        MillitokenSum, Presume, Refill, RequestId, Resource, Rule, Rules, RulesHash, decide,
+        MillitokenSum, Refill, RefillHint, RequestId, Resource, Rule, Rules, RulesHash, decide,
     };
 
     const T0: i64 = 1_769_608_800_000;
@@ -112,7 +112,7 @@ mod tests {
                 configuration: &Configuration::explicit(rules.collect()),
                 id: &RequestId::from_bits(1),
                 interval: ClaimInterval(0),
-                presume: Presume::Unchanged,
+                hint: RefillHint::TrustImage,
             };
             match decide(Some(&before), acquire, now) {
                 Decision::Write(plan) if is_taken => {

@@ -22,14 +22,14 @@ pub struct Batch<'a> {
     /// What was consumed, one entry for each record that counts anything.
     pub counted: Vec<RecordDeltas<'a>>,
     /// Records that cannot be counted.
-    pub odd: Vec<OddRecord<'a>>,
+    pub odd: Vec<MalformedRecord<'a>>,
     /// Creation of the oldest record.
     pub oldest: Option<EpochMillis>,
 }
 
 /// A record that cannot be counted, and why.
 #[derive(Debug)]
-pub struct OddRecord<'a> {
+pub struct MalformedRecord<'a> {
     /// The record as it was delivered.
     pub json: &'a str,
     /// Why it cannot be counted, as a sentence.
@@ -52,7 +52,7 @@ impl<'a> Batch<'a> {
             Ok(record) => record,
             Err(error) => {
                 let reason = format!("not a DynamoDB stream record: {error}");
-                return self.odd.push(OddRecord { json, reason });
+                return self.odd.push(MalformedRecord { json, reason });
             }
         };
         if let Some(created) = record.created() {
@@ -61,7 +61,7 @@ impl<'a> Batch<'a> {
         match extract_deltas(&record) {
             Ok(None) => {}
             Ok(Some(deltas)) => self.counted.push(deltas),
-            Err(error) => self.odd.push(OddRecord { json, reason: error.to_string() }),
+            Err(error) => self.odd.push(MalformedRecord { json, reason: error.to_string() }),
         }
     }
 }

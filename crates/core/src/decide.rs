@@ -10,7 +10,7 @@ use crate::configuration::Differences;
 use crate::lease::Settlement;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::standing::{Standing, View, full};
-use crate::take::{NOTHING, Take, amount, new_bucket, normal, retry};
+use crate::take::{Debit, NOTHING, amount, new_bucket, normal, retry};
 use crate::{
     Amounts, Bucket, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
     LimitName, RequestId, RulesHash, Wait, expiry,
@@ -33,22 +33,22 @@ pub struct Acquire<'a> {
     /// How long a claim serves the writers behind it.
     pub interval: ClaimInterval,
     /// What to take for granted.
-    pub presume: Presume,
+    pub hint: RefillHint,
 }
 
 /// What a decision takes for granted about writers that it has not seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Presume {
+pub enum RefillHint {
     /// The item is as the image shows it.
-    Unchanged,
+    TrustImage,
     /// Somebody claimed within the last interval, although the image does not show it yet: with
     /// many processes on one bucket every image is out of date, and a lock tied to it would make
     /// them lose to one another.
-    ClaimedSince,
+    AssumeRefilled,
     /// It is time for this writer to claim, although the last claim still serves: those behind it
     /// then need not wait for one. It does not where that would fill the bucket: writes under way
     /// know ceilings that only the last claim left room for, and all of them would be refused.
-    ClaimDue,
+    RefillEarly,
 }
 
 /// What to do.
@@ -60,7 +60,7 @@ pub enum Decision {
     /// before there is room for others.
     Repair(WritePlan),
     /// The image remembers the request: it was granted.
-    Landed,
+    AlreadyApplied,
     /// Say no: at least one of these has a wait.
     Short(Vec<Standing>),
     /// Nobody knows this limit: neither the configuration nor the item.
@@ -95,7 +95,7 @@ pub(crate) fn decide_settling(
     let returned = settlement.map_or(&NOTHING, |settlement| &settlement.returned);
     let counted = settlement.map_or(acquire.amounts, |settlement| &settlement.counted);
     if image.is_some_and(|image| image.request_ids.contains(acquire.id)) {
-        return Decision::Landed;
+        return Decision::AlreadyApplied;
     }
     match assess(image, acquire, returned, now) {
         Assessment::Covered => {}
@@ -108,13 +108,13 @@ pub(crate) fn decide_settling(
     let Some(image) = image else {
         return Decision::Write(new_item(bucket, (amounts, counted), configuration, id, now));
     };
-    let take = Take {
+    let take = Debit {
         amounts,
         returned,
         counted,
         floors: amounts,
         id: Some(id),
-        ..Take::nothing(acquire)
+        ..Debit::nothing(acquire)
     };
     Decision::Write(take_from(image, acquire, &take, now))
 }
@@ -160,7 +160,7 @@ pub(crate) fn assess(
     }
     let never = standings.iter().any(|standing| standing.wait == Wait::ExceedsBurst);
     match is_clock_ahead(image, now) && !never {
-        true => Assessment::Repair(normal(&view, &Take::nothing(acquire))),
+        true => Assessment::Repair(normal(&view, &Debit::nothing(acquire))),
         false => Assessment::Short(standings),
     }
 }
@@ -182,17 +182,17 @@ fn assess_new(acquire: Acquire<'_>) -> Assessment {
 pub(crate) fn take_from(
     image: &CompositeBucket,
     acquire: Acquire<'_>,
-    take: &Take<'_>,
+    take: &Debit<'_>,
     now: EpochMillis,
 ) -> WritePlan {
     let mut differences = acquire.configuration.compare(image);
     differences.fit(image, acquire.amounts);
     let view = View { image, differences: &differences, now };
     let mut asked = acquire.amounts.keys().filter_map(|limit| image.limits.get(limit));
-    let claims_early = acquire.presume == Presume::ClaimDue
+    let claims_early = acquire.hint == RefillHint::RefillEarly
         && asked.all(|bucket| leaves_room(bucket, image, acquire.interval, now));
     let may_retry = differences.is_empty() && !is_clock_ahead(image, now) && !claims_early;
-    let retry = if may_retry { retry(&view, take, acquire.presume) } else { None };
+    let retry = if may_retry { retry(&view, take, acquire.hint) } else { None };
     retry.unwrap_or_else(|| normal(&view, take))
 }
 
@@ -216,7 +216,7 @@ pub fn reconfigure(
         differences.missing.clear();
     }
     let view = View { image, differences: &differences, now };
-    Some(normal(&view, &Take::nothing(acquire)))
+    Some(normal(&view, &Debit::nothing(acquire)))
 }
 
 /// Whether a bucket has room for what accrues in an interval, after a claim of all refill up to now.
@@ -243,7 +243,7 @@ fn make_room(
         Some(limit) if differences.removed.is_empty() => Assessment::Full(limit),
         _ => {
             let view = View { image, differences: &differences, now };
-            Assessment::Repair(normal(&view, &Take::nothing(acquire)))
+            Assessment::Repair(normal(&view, &Debit::nothing(acquire)))
         }
     }
 }

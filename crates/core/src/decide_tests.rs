@@ -62,7 +62,7 @@ fn decide_with(
     image: &CompositeBucket,
     amounts: &Amounts,
     configuration: &Configuration,
-    presume: Presume,
+    hint: RefillHint,
     now: EpochMillis,
 ) -> Decision {
     let acquire = Acquire {
@@ -71,14 +71,14 @@ fn decide_with(
         configuration,
         id: &RequestId::from_bits(NEXT_ID.fetch_add(1, Ordering::Relaxed)),
         interval: ClaimInterval::default(),
-        presume,
+        hint,
     };
     decide(Some(image), acquire, now)
 }
 
 /// Decides on an acquire of a bucket whose limits nobody configures otherwise.
 fn decide_on(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> Decision {
-    decide_with(image, amounts, &Configuration::default(), Presume::Unchanged, now)
+    decide_with(image, amounts, &Configuration::default(), RefillHint::TrustImage, now)
 }
 
 fn plan(decision: Decision) -> WritePlan {
@@ -197,7 +197,7 @@ fn two_writers_add_a_limit_at_once() {
     let configuration = stored(1, &[("old", old), ("new", new)]);
     let write = |image: &CompositeBucket, amount| {
         let asked = asks(&[("new", amount)]);
-        plan(decide_with(image, &asked, &configuration, Presume::ClaimedSince, at(T0)))
+        plan(decide_with(image, &asked, &configuration, RefillHint::AssumeRefilled, at(T0)))
     };
     let (first, second) = (write(&before, 2_000), write(&before, 3_000));
     let after = first.apply(Some(&before)).unwrap();
@@ -217,8 +217,9 @@ fn a_change_of_rules_claims_at_the_old_rate_first() {
     let before = item(&[("a", slow, 10_000)]);
     let asked = asks(&[("a", 12_000)]);
     let configuration = stored(1, &[("a", fast)]);
-    let on =
-        |millis| decide_with(&before, &asked, &configuration, Presume::Unchanged, at(T0 + millis));
+    let on = |millis| {
+        decide_with(&before, &asked, &configuration, RefillHint::TrustImage, at(T0 + millis))
+    };
     // Two seconds at the old rate earn the missing two tokens, not two hundred.
     assert!(matches!(on(1_000), Decision::Short(_)));
     let after = plan(on(2_000)).apply(Some(&before)).unwrap();
@@ -236,7 +237,7 @@ fn what_is_above_a_lowered_burst_is_gone() {
     let configuration = stored(1, &[("a", low)]);
     let ask = |amount| {
         let asked = asks(&[("a", amount)]);
-        decide_with(&before, &asked, &configuration, Presume::Unchanged, at(T0 + 1))
+        decide_with(&before, &asked, &configuration, RefillHint::TrustImage, at(T0 + 1))
     };
     let Decision::Short(standings) = ask(5_001) else { panic!("short") };
     assert_eq!((standings[0].wait, standings[0].available), (Wait::ExceedsBurst, milli(5_000)));
@@ -274,7 +275,7 @@ fn a_shortage_under_a_timestamp_far_ahead_is_repaired_before_it_is_said() {
         configuration: &configuration,
         id: &id,
         interval: ClaimInterval::default(),
-        presume: Presume::Unchanged,
+        hint: RefillHint::TrustImage,
     };
     let Decision::Repair(plan) = decide(Some(&item), acquire, at(T0)) else { panic!("repair") };
     let repaired = plan.apply(Some(&item)).unwrap();
@@ -306,7 +307,7 @@ fn a_full_item_takes_no_other_limit_and_works_on() {
     let configuration = Configuration::explicit(many(LIMITS_MAX - 1, 3));
     let ask = |limit: &str, now_ms| {
         let amounts = asks(&[(limit, 1_000)]);
-        decide_with(&image, &amounts, &configuration, Presume::Unchanged, at(now_ms))
+        decide_with(&image, &amounts, &configuration, RefillHint::TrustImage, at(now_ms))
     };
     assert_eq!(ask("l40", T0), Decision::Full(name("l40")));
     assert_eq!(ask("l99", T0), Decision::Unknown(name("l99")));
@@ -332,7 +333,7 @@ fn what_does_not_fit_and_is_not_asked_for_is_left_out() {
         configuration: &configuration,
         id: &RequestId::from_bits(1),
         interval: ClaimInterval::default(),
-        presume: Presume::Unchanged,
+        hint: RefillHint::TrustImage,
     };
     let Decision::Write(plan) = decide(None, acquire, at(T0)) else { panic!("create") };
     let created = plan.apply(None).unwrap();
@@ -345,7 +346,7 @@ fn what_does_not_fit_and_is_not_asked_for_is_left_out() {
     let image = item_of(&many(0, LIMITS_MAX - 1));
     let amounts = asks(&[("l39", 1_000)]);
     let decision =
-        decide_with(&image, &amounts, &configuration, Presume::Unchanged, at(T0 + 1_000));
+        decide_with(&image, &amounts, &configuration, RefillHint::TrustImage, at(T0 + 1_000));
     let Decision::Write(plan) = decision else { panic!("{decision:?}") };
     let after = plan.apply(Some(&image)).unwrap();
     assert_eq!((after.limits.len(), after.limits.contains_key(&name("l39"))), (LIMITS_MAX, true));
@@ -366,7 +367,7 @@ fn what_was_dropped_goes_before_others_come() {
     let configuration = Configuration { explicit: Rules::new(), stored: Some(stored) };
     let amounts = asks(&[("l50", 1_000)]);
     let ask = |image: &CompositeBucket| {
-        decide_with(image, &amounts, &configuration, Presume::Unchanged, at(T0 + 1_000))
+        decide_with(image, &amounts, &configuration, RefillHint::TrustImage, at(T0 + 1_000))
     };
     let Decision::Repair(plan) = ask(&image) else { panic!("first they go") };
     let empty = plan.apply(Some(&image)).unwrap();
@@ -382,7 +383,7 @@ fn a_claim_ahead_of_need_leaves_the_writes_under_way_their_room() {
     let one = asks(&[("fast", 1_000)]);
     let due = |image: &CompositeBucket, millis| {
         let nobody = Configuration::default();
-        plan(decide_with(image, &one, &nobody, Presume::ClaimDue, at(T0 + millis)))
+        plan(decide_with(image, &one, &nobody, RefillHint::RefillEarly, at(T0 + millis)))
     };
     // Ten tokens accrue in an interval: the burst of 50 less as many, and less. The other limit is
     // full, but nobody asks for it.

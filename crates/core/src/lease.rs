@@ -33,7 +33,7 @@ pub struct Settlement {
 
 /// How much of a limit a lease should take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Wanted {
+pub struct LeaseRange {
     /// Without this the lease is short.
     pub least: Millitokens,
     /// More than this is of no use.
@@ -45,7 +45,7 @@ pub struct Wanted {
 #[must_use]
 pub fn lease_size(
     image: Option<&CompositeBucket>,
-    wanted: &BTreeMap<LimitName, Wanted>,
+    wanted: &BTreeMap<LimitName, LeaseRange>,
     returned: &Amounts,
     configuration: &Configuration,
     now: EpochMillis,
@@ -106,7 +106,7 @@ pub fn settle(image: Option<&CompositeBucket>, settle: Settle<'_>, now: EpochMil
     let (there, gone): (Vec<_>, Vec<_>) = named.into_iter().partition(|limit| has(limit));
     let dropped = gone.into_iter().cloned().collect();
     if there.is_empty() {
-        return Adjustment::Gone(dropped);
+        return Adjustment::NoSuchLimits(dropped);
     }
     let Some(image) = image else {
         // Gone is expired, hence full: nothing that comes back fits.
@@ -114,7 +114,7 @@ pub fn settle(image: Option<&CompositeBucket>, settle: Settle<'_>, now: EpochMil
         return Adjustment::Write { plan, dropped };
     };
     if image.request_ids.contains(id) {
-        return Adjustment::Landed;
+        return Adjustment::AlreadyApplied;
     }
     let mut plan = WritePlan {
         path: WritePath::Adjust,

@@ -58,15 +58,15 @@ mod window;
 
 pub use accrual::{Refill, Rule, Wait};
 pub use adjust::{Adjust, Adjustment, Force, adjust, extend};
-pub use batch::{Batch, OddRecord, StreamEvent};
+pub use batch::{Batch, MalformedRecord, StreamEvent};
 pub use bucket::{Bucket, CompositeBucket, ItemError, Scalar};
 pub use claim::ClaimInterval;
 pub use configuration::{Configuration, LIMITS_MAX, Rules, RulesHash, StoredRules};
-pub use decide::{Acquire, Decision, Presume, decide, is_clock_ahead, reconfigure};
+pub use decide::{Acquire, Decision, RefillHint, decide, is_clock_ahead, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use error_code::ErrorClass;
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
-pub use lease::{Settle, Settlement, Wanted, lease, lease_size, settle};
+pub use lease::{LeaseRange, Settle, Settlement, lease, lease_size, settle};
 pub use legacy::{
     Conversion, LEGACY_LIMITS_MAX, LegacyBucket, LegacyBuckets, Removal, TooManyLimits, Unchanged,
 };

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::{Claim, Gain, milli};
-use crate::decide::{Presume, is_clock_ahead};
+use crate::decide::{RefillHint, is_clock_ahead};
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::standing::View;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// What a write takes from a bucket, or gives back.
-pub(crate) struct Take<'a> {
+pub(crate) struct Debit<'a> {
     pub(crate) amounts: &'a Amounts,
     /// What comes back first, as far as it fits.
     pub(crate) returned: &'a Amounts,
@@ -31,7 +31,7 @@ pub(crate) struct Take<'a> {
 
 pub(crate) static NOTHING: Amounts = Amounts::new();
 
-impl<'a> Take<'a> {
+impl<'a> Debit<'a> {
     /// Only claims.
     pub(crate) fn nothing(acquire: Acquire<'a>) -> Self {
         Self {
@@ -68,11 +68,11 @@ impl<'a> Take<'a> {
 
 /// Takes without a claim, if somebody claimed within the interval and every balance is enough
 /// without what accrued since.
-pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Option<WritePlan> {
+pub(crate) fn retry(view: &View<'_>, take: &Debit<'_>, hint: RefillHint) -> Option<WritePlan> {
     let image = view.image;
-    let is_presumed = presume == Presume::ClaimedSince;
+    let is_assumed = hint == RefillHint::AssumeRefilled;
     let served = take.interval.before(view.now);
-    if !is_presumed && image.refilled_at < served {
+    if !is_assumed && image.refilled_at < served {
         return None;
     }
     let since = served.max(image.refilled_at);
@@ -99,13 +99,13 @@ pub(crate) fn retry(view: &View<'_>, take: &Take<'_>, presume: Presume) -> Optio
             let floor = floor.get() - returned.get();
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }
-        plan.changes.push(taken(limit, returned.get(), amount, counted));
+        plan.changes.push(debit(limit, returned.get(), amount, counted));
     }
-    (is_presumed || plan.holds(Some(image))).then_some(plan)
+    (is_assumed || plan.holds(Some(image))).then_some(plan)
 }
 
 /// Claims the refill of every limit up to now, takes, and brings the item to the configuration.
-pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
+pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
     let View { image, differences, now } = *view;
     // A clock that is a little behind claims nothing; an `rf` far ahead is pulled back, or one bad
     // clock would freeze refill for all.
@@ -142,7 +142,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
             covered.push(Condition::AtLeast(limit.clone(), least));
         }
         plan.conditions.push(claim.condition);
-        plan.changes.push(taken(limit, claim.tokens, amount, counted));
+        plan.changes.push(debit(limit, claim.tokens, amount, counted));
         if rule != bucket.rule {
             plan.changes.push(Change::Rule(limit.clone(), rule));
         }
@@ -174,7 +174,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Take<'_>) -> WritePlan {
 }
 
 /// Adds a claim, takes an amount and counts what was consumed.
-pub(crate) fn taken(
+pub(crate) fn debit(
     limit: &LimitName,
     claimed: i64,
     amount: Millitokens,

@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 use sluicegate_core::keys::{self, BucketField};
 use sluicegate_core::{
     Acquire, Adjust, Adjustment, Amounts, BucketId, Change, ClaimInterval, CompositeBucket,
-    Configuration, Decision, EntityId, EpochMillis, Force, LimitName, Millitokens, Presume, Refill,
-    RequestId, Resource, Rule, Settle, Settlement, StreamRecord, UsageWindow, WindowKinds,
-    WritePlan, adjust, decide, extract_deltas, fold, lease, settle,
+    Configuration, Decision, EntityId, EpochMillis, Force, LimitName, Millitokens, Refill,
+    RefillHint, RequestId, Resource, Rule, Settle, Settlement, StreamRecord, UsageWindow,
+    WindowKinds, WritePlan, adjust, decide, extract_deltas, fold, lease, settle,
 };
 
 const T0: i64 = 1_769_608_800_000;
@@ -104,8 +104,8 @@ impl Table {
         let id = &RequestId::from_bits(self.writes);
         let Self { bucket, configuration, .. } = self;
         let interval = ClaimInterval::default();
-        let presume = Presume::Unchanged;
-        let acquire = |amounts| Acquire { bucket, amounts, configuration, id, interval, presume };
+        let hint = RefillHint::TrustImage;
+        let acquire = |amounts| Acquire { bucket, amounts, configuration, id, interval, hint };
         let of_decision = |decision| match decision {
             Decision::Write(plan) | Decision::Repair(plan) => Some(plan),
             _ => None,
@@ -119,7 +119,7 @@ impl Table {
             Call::Adjust([a, b], force) => {
                 let amounts = &amounts(a, b);
                 let adjusting =
-                    Adjust { bucket, amounts, configuration, id, interval, presume, force };
+                    Adjust { bucket, amounts, configuration, id, interval, hint, force };
                 of_adjustment(adjust(image, adjusting, now))
             }
             Call::Settle { returned, counted } => {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sluicegate::{
     BucketId, CompositeStore, Consistency, EpochMillis, Limit, Limiter, ReadItems, Table,
-    TestClock, TogetherError, Trouble, WriteError, Written,
+    TableError, TestClock, TransactError, WriteError, Written,
 };
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Bucket, CompositeBucket, Millitokens, RulesHash, WritePlan};
@@ -25,15 +25,15 @@ impl Table for Yes {
         Ok(Written { image: Some(self.0.clone()), write_units: 1.0 })
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         _: &[(BucketId, WritePlan)],
         _: &str,
-    ) -> Result<f64, TogetherError> {
+    ) -> Result<f64, TransactError> {
         Ok(4.0)
     }
 
-    async fn read(&self, keys: &[ItemKey], _: Consistency) -> Result<ReadItems, Trouble> {
+    async fn read(&self, keys: &[ItemKey], _: Consistency) -> Result<ReadItems, TableError> {
         let items =
             keys.iter().map(|key| matches!(key, ItemKey::Bucket(..)).then(|| self.0.to_item()));
         Ok(ReadItems { items: items.collect(), read_units: 1.0 })
@@ -73,7 +73,7 @@ fn acquire(c: &mut Criterion) {
         for (path, age_ms) in [("retry", 10), ("normal", 1_000)] {
             let clock = TestClock::at(EpochMillis::new(T0).unwrap());
             let table = Yes(Arc::new(item(count, age_ms)));
-            let limiter = Limiter::with_clock(CompositeStore::on(table), clock);
+            let limiter = Limiter::with_clock(CompositeStore::with_table(table), clock);
             let limits = limits(count);
             let names: Vec<String> = (0..count).map(|n| format!("limit-{n}")).collect();
             let one = || {

@@ -67,7 +67,7 @@ async fn call(limits: usize) -> Call {
     // Leases of four billion requests: what is measured is the decision, on all cores.
     let (min, max_age) = (4_000_000_000, Duration::from_secs(3_600));
     let settings = LeaseSettings { min, max: min, max_age, ..Default::default() };
-    let store = CompositeStore::on(MemoryTable::new());
+    let store = CompositeStore::with_table(MemoryTable::new());
     let limiter = LeasedLimiter::leased_with(store, SystemClock, settings);
     let names: Vec<_> = (0..limits).map(|n| format!("limit-{n}")).collect();
     let ample = names.iter().map(|name| Limit::per_second(name, 1_000_000_000_000));

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sluicegate::{
-    Breaker, BucketId, CompositeStore, Consistency, EpochMillis, Limit, Limiter, OnUnavailable,
-    ReadItems, Table, TestClock, TogetherError, Trouble, WriteError, Written,
+    BreakerConfig, BucketId, CompositeStore, Consistency, EpochMillis, Limit, Limiter,
+    OnUnavailable, ReadItems, Table, TableError, TestClock, TransactError, WriteError, Written,
 };
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
@@ -19,24 +19,24 @@ const DECISIONS: u64 = 1_000;
 /// Nobody is there.
 struct Away;
 
-fn away() -> Trouble {
-    Trouble::Away("connection refused".into())
+fn away() -> TableError {
+    TableError::Unreachable("connection refused".into())
 }
 
 impl Table for Away {
     async fn write(&self, _: &BucketId, _: &WritePlan) -> Result<Written, WriteError> {
-        Err(WriteError::Trouble(away()))
+        Err(WriteError::Table(away()))
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         _: &[(BucketId, WritePlan)],
         _: &str,
-    ) -> Result<f64, TogetherError> {
-        Err(TogetherError::Trouble(away()))
+    ) -> Result<f64, TransactError> {
+        Err(TransactError::Table(away()))
     }
 
-    async fn read(&self, _: &[ItemKey], _: Consistency) -> Result<ReadItems, Trouble> {
+    async fn read(&self, _: &[ItemKey], _: Consistency) -> Result<ReadItems, TableError> {
         Err(away())
     }
 }
@@ -47,11 +47,11 @@ fn degraded(c: &mut Criterion) {
     group.throughput(Throughput::Elements(DECISIONS));
     for policy in [OnUnavailable::Allow, OnUnavailable::Deny, OnUnavailable::Local] {
         let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
-        let limiter = Limiter::with_clock(CompositeStore::on(Away), clock)
+        let limiter = Limiter::with_clock(CompositeStore::with_table(Away), clock)
             .on_unavailable(policy)
             .connect_deadline(Duration::from_millis(1))
             .deadline(Duration::from_millis(1))
-            .breaker(Breaker { failures: 1, ..Breaker::default() });
+            .breaker(BreakerConfig { failures: 1, ..BreakerConfig::default() });
         let limits = [Limit::quota("rpm", 1_000_000_000_000)];
         let one = || {
             let request = limiter.acquire("user-123", "gpt-4").consume("rpm", 1);

@@ -16,14 +16,14 @@ use axum::http::header::{HeaderValue, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use sluicegate::tower::{LeaseHandle, RateLimitLayer, Rejection, Wanted};
+use sluicegate::tower::{LimitRequest, PermitHandle, RateLimitLayer, Rejection};
 use sluicegate::{BoxError, Clock, Limit, Limiter, Store};
 
 /// What an answer is estimated to take, before it is known.
 const TOKENS_ESTIMATED: i64 = 100;
 
 /// Who asks and what for. Here a header is believed; a real server authenticates first.
-fn wanted(parts: &Parts) -> Result<Option<Wanted>, Rejection> {
+fn wanted(parts: &Parts) -> Result<Option<LimitRequest>, Rejection> {
     if parts.uri.path() == "/health" {
         return Ok(None);
     }
@@ -33,12 +33,12 @@ fn wanted(parts: &Parts) -> Result<Option<Wanted>, Rejection> {
     };
     let user = parts.headers.get("x-user").ok_or_else(unknown)?.to_str()?;
     let limits = [Limit::per_minute("rpm", 5), Limit::per_minute("tpm", 1_000)];
-    let wanted = Wanted::new(user, "echo").limits(limits).consume("rpm", 1);
+    let wanted = LimitRequest::new(user, "echo").limits(limits).consume("rpm", 1);
     Ok(Some(wanted.consume("tpm", TOKENS_ESTIMATED)))
 }
 
 /// Four bytes are a token; what was estimated is corrected to it.
-async fn echo(Extension(lease): Extension<LeaseHandle>, body: Bytes) -> (StatusCode, String) {
+async fn echo(Extension(lease): Extension<PermitHandle>, body: Bytes) -> (StatusCode, String) {
     let Ok(text) = std::str::from_utf8(&body) else {
         // Nothing was done, so nothing is owed.
         return match lease.give_back().await {

@@ -24,7 +24,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
-use sluicegate::tower::{RateLimitLayer, Rejection, Wanted};
+use sluicegate::tower::{LimitRequest, RateLimitLayer, Rejection};
 use sluicegate::{
     BoxError, Clock, DynamoStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit, Limiter,
     SettleReport, Store, SystemClock,
@@ -32,12 +32,12 @@ use sluicegate::{
 use tokio::net::TcpListener;
 
 /// One request of so many for every key.
-fn wanted(parts: &Parts, limit: Limit) -> Result<Option<Wanted>, Rejection> {
+fn wanted(parts: &Parts, limit: Limit) -> Result<Option<LimitRequest>, Rejection> {
     let query = Query::<HashMap<String, String>>::try_from_uri(&parts.uri);
     let Query(query) = query.map_err(|_| StatusCode::BAD_REQUEST)?;
     let no_key = || Rejection::new(StatusCode::BAD_REQUEST, "say who you are: /check?api_key=...");
     let key = query.get("api_key").filter(|key| !key.is_empty()).ok_or_else(no_key)?;
-    let wanted = Wanted::new(entity(key), "gateway").consume(limit.name(), 1);
+    let wanted = LimitRequest::new(entity(key), "gateway").consume(limit.name(), 1);
     Ok(Some(wanted.limits([limit])))
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sluicegate::{
     BucketId, CompositeStore, Consistency, LeaseSettings, LeasedLimiter, Limit, ReadItems,
-    Settings, SystemClock, Table, TogetherError, Trouble, WriteError, Written,
+    Settings, SystemClock, Table, TableError, TransactError, WriteError, Written,
 };
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
@@ -26,15 +26,15 @@ impl Table for Forgetful {
         Ok(Written { image: None, write_units: 1.0 })
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         _: &[(BucketId, WritePlan)],
         _: &str,
-    ) -> Result<f64, TogetherError> {
+    ) -> Result<f64, TransactError> {
         Ok(4.0)
     }
 
-    async fn read(&self, keys: &[ItemKey], _: Consistency) -> Result<ReadItems, Trouble> {
+    async fn read(&self, keys: &[ItemKey], _: Consistency) -> Result<ReadItems, TableError> {
         Ok(ReadItems { items: vec![None; keys.len()], read_units: 0.5 })
     }
 }

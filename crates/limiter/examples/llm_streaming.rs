@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use sluicegate::{
-    AdjustError, BucketId, Clock, CompositeStore, EntityId, Lease, Limit, Limiter, MemoryTable,
+    AdjustError, BucketId, Clock, CompositeStore, EntityId, Limit, Limiter, MemoryTable, Permit,
     Resource, Store,
 };
 use tokio::sync::mpsc;
@@ -33,7 +33,7 @@ enum Chunk {
 
 /// Tokens that were taken for an answer and those that it had so far.
 struct Metered<S, C> {
-    lease: Lease<S, C>,
+    lease: Permit<S, C>,
     taken: i64,
     seen: i64,
 }
@@ -117,7 +117,7 @@ fn stream(script: &'static [Chunk]) -> mpsc::Receiver<Chunk> {
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+    let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
     let words = "Tell me about rate limits, and be brief about it.";
     answer(&limiter, "alice", words, &[Chunk::Tokens(12); 15]).await?;
     answer(&limiter, "alice", words, &[Chunk::Tokens(9), Chunk::Tokens(4)]).await?;

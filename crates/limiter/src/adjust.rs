@@ -27,7 +27,7 @@ use crate::store::{Adjusted, Correction, Store, new_id};
 /// use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+/// let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
 /// let limits = [Limit::per_minute("tpm", 1_000)];
 /// limiter.adjust("user-123", "gpt-4").by("tpm", 120).limits(limits).await?;
 /// let status = limiter.peek("user-123", "gpt-4").await?;
@@ -95,7 +95,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
         let resource = Resource::try_from(self.resource).map_err(InvalidRequest::from)?;
         let amounts = amounts(&self.amounts, |amount| amount != Millitokens::ZERO)?;
         if amounts.is_empty() {
-            return Err(InvalidRequest::Nothing.into());
+            return Err(InvalidRequest::Empty.into());
         }
         let buckets = rules_by_entity(entity, self.peek.await.map_err(of_peek)?);
         let is_unknown = |limit: &&LimitName| !buckets[0].1.contains_key(*limit);

@@ -10,16 +10,16 @@ use futures_util::future::BoxFuture;
 use sluicegate_core::EpochMillis;
 use tokio::sync::watch;
 
-/// How late [`Clock::now_roughly`] may be: a tick of a kernel that ticks a hundred times a second.
-pub const ROUGH: Duration = Duration::from_millis(10);
+/// How late [`Clock::now_coarse`] may be: a tick of a kernel that ticks a hundred times a second.
+pub const COARSE_RESOLUTION: Duration = Duration::from_millis(10);
 
 /// Tells the time and waits.
 pub trait Clock: Send + Sync + 'static {
     /// The instant, in milliseconds since 1970. It may be set back between two calls.
     fn now(&self) -> EpochMillis;
 
-    /// The instant, or one up to [`ROUGH`] before it, where that is cheaper to have.
-    fn now_roughly(&self) -> EpochMillis {
+    /// The instant, or one up to [`COARSE_RESOLUTION`] before it, where that is cheaper to have.
+    fn now_coarse(&self) -> EpochMillis {
         self.now()
     }
 
@@ -35,7 +35,7 @@ impl Clock for SystemClock {
     /// The time of the kernel's last tick: no counter is read. It goes on while the process is frozen.
     #[cfg(target_os = "linux")]
     #[inline]
-    fn now_roughly(&self) -> EpochMillis {
+    fn now_coarse(&self) -> EpochMillis {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
         EpochMillis::new(now.tv_sec * 1_000 + now.tv_nsec / 1_000_000).unwrap_or(EpochMillis::MIN)
     }
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn the_rough_time_is_late_by_a_tick_at_most() {
         for _ in 0..1_000 {
-            let (before, rough) = (SystemClock.now(), SystemClock.now_roughly());
+            let (before, rough) = (SystemClock.now(), SystemClock.now_coarse());
             let after = SystemClock.now();
             assert!(rough <= after, "{rough} after {after}");
             // A tick, and however long nobody let it run between the two calls.

@@ -8,7 +8,7 @@ use sluicegate_core::{
 
 use crate::limit::Amount;
 use crate::table::{SetupError, StoreFailure};
-use crate::{BadLimit, BoxError};
+use crate::{BoxError, InvalidLimit};
 
 /// Why an acquire granted nothing. Whatever it says, no balance changed, except where
 /// [`Unavailable`](Self::Unavailable) and [`Contended`](Self::Contended) say otherwise.
@@ -118,7 +118,7 @@ impl std::fmt::Display for NeverAdmissible {
         let beyond = |limit: &&LimitStatus| limit.wait == Wait::ExceedsBurst;
         for (n, limit) in self.limits.iter().filter(beyond).enumerate() {
             let comma = if n == 0 { "" } else { ";" };
-            let (asked, burst) = (Tokens(limit.asked), Tokens(limit.rule.burst()));
+            let (asked, burst) = (InTokens(limit.asked), InTokens(limit.rule.burst()));
             write!(
                 f,
                 "{comma} {} of {} asked for {asked}, a full bucket holds {burst}",
@@ -164,14 +164,14 @@ impl LimitStatus {
 impl std::fmt::Display for LimitStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { entity, limit, asked, available, .. } = self;
-        write!(f, "{limit} of {entity} has {} of {}", Tokens(*available), Tokens(*asked))
+        write!(f, "{limit} of {entity} has {} of {}", InTokens(*available), InTokens(*asked))
     }
 }
 
 /// Millitokens as tokens, with as many decimals as they need.
-struct Tokens(Millitokens);
+struct InTokens(Millitokens);
 
-impl std::fmt::Display for Tokens {
+impl std::fmt::Display for InTokens {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let sign = if self.0 < Millitokens::ZERO { "-" } else { "" };
         write!(f, "{sign}{}", Amount::from(self.0))
@@ -189,10 +189,10 @@ pub enum InvalidRequest {
     LimitName(NameError),
     /// A limit that came with the request cannot be.
     #[error(transparent)]
-    Limit(#[from] BadLimit),
+    Limit(#[from] InvalidLimit),
     /// Nothing is asked.
     #[error("nothing is asked: consume at least one limit")]
-    Nothing,
+    Empty,
     /// An amount is zero, negative or too large.
     #[error("{limit}: {milli} millitokens cannot be asked: give from 1 to {}", Millitokens::MAX)]
     Amount {
@@ -203,7 +203,7 @@ pub enum InvalidRequest {
     },
     /// A limit is named twice in one request.
     #[error("limit {0} is named twice")]
-    Twice(LimitName),
+    DuplicateLimit(LimitName),
     /// More limits than one item can be asked about in one expression.
     #[error("{count} limits: a bucket can have at most {max}")]
     TooManyLimits {
@@ -243,7 +243,7 @@ pub enum InvalidRequest {
     },
     /// A cluster keeps the buckets of these two on different nodes, and no script sees both.
     #[error("{parent} is not the parent of {entity} that the store knows: say who is whose parent")]
-    Apart {
+    CrossSlot {
         /// Who asked.
         entity: EntityId,
         /// The parent that the request named.

@@ -8,7 +8,7 @@
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! // On DynamoDB: Limiter::new(DynamoStore::new(client, "sluicegate-limits"))
-//! let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+//! let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
 //! let lease = limiter
 //!     .acquire("user-123", "gpt-4")
 //!     .consume("rpm", 1)
@@ -51,15 +51,15 @@
 //! # Limits of tokens per minute
 //!
 //! A language model's answer has a length that nobody knows before it is there. Acquire what is
-//! estimated, [`adjust`](Lease::adjust) while tokens arrive or once they are counted, and
-//! [`release`](Lease::release) when the call failed:
+//! estimated, [`adjust`](Permit::adjust) while tokens arrive or once they are counted, and
+//! [`release`](Permit::release) when the call failed:
 //!
 //! ```
 //! # use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
 //! # struct Answer { tokens: i64 }
 //! # async fn call_the_model() -> Result<Answer, std::io::Error> { Ok(Answer { tokens: 1_240 }) }
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! # let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+//! # let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
 //! # let limits = [Limit::per_minute("tpm", 10_000)];
 //! let estimate = 800; // the prompt's tokens and what an answer usually takes
 //! let request = limiter.acquire("user-123", "gpt-4").consume("tpm", estimate).limits(limits);
@@ -114,7 +114,7 @@
 //! still arrive, after four other writes, the tokens are given back twice. Every refund that was
 //! repeated after a lost answer is therefore counted as ambiguous, too.
 //!
-//! A correction that fails can be repeated on the same [`Lease`], which remembers what it did in
+//! A correction that fails can be repeated on the same [`Permit`], which remembers what it did in
 //! each bucket: what is missing is done, and nothing twice
 //! ([`AdjustError::may_be_repeated`]).
 //!
@@ -132,12 +132,12 @@
 //! ```
 //! use sluicegate::{CompositeStore, Limiter, MemoryTable, OnUnavailable};
 //!
-//! let store = CompositeStore::on(MemoryTable::new());
+//! let store = CompositeStore::with_table(MemoryTable::new());
 //! let limiter = Limiter::new(store).on_unavailable(OnUnavailable::Deny);
 //! # drop(limiter);
 //! ```
 //!
-//! A lease that was granted so says why ([`Lease::degraded`]). The store took nothing for it, so its
+//! A lease that was granted so says why ([`Permit::degraded`]). The store took nothing for it, so its
 //! corrections do nothing and say so ([`Adjusted::degraded`]). Corrections of other leases, looks
 //! and changes are errors while the store is away; those of a lease can be repeated later.
 //!
@@ -148,7 +148,7 @@
 //!
 //! The first calls of an outage wait for their deadline: 250 ms an acquire, or 2 s where there was
 //! no connection yet, which [`Limiter::warm_up`] makes ahead. After five in a row, or two a second
-//! apart, nobody waits: a [`Breaker`] opens, and a call costs about a microsecond. A task looks for
+//! apart, nobody waits: a [`BreakerConfig`] opens, and a call costs about a microsecond. A task looks for
 //! the store every 250 ms. When a probe was answered one request is let through, and after its answer
 //! all are: within a second of the store's return. An outage is logged when it is found and when it
 //! is over, and always [counted](Counters).
@@ -178,14 +178,14 @@
 //!
 //! A table in which each limit had an item of its own is converted as it is used, or all at once by
 //! `sluicegate migrate`. Until that is done, a store has to be told that there are such items:
-//! `CompositeStore::on(DynamoTable::new(&client, "limits").converting_legacy())`. The first write to
+//! `CompositeStore::with_table(DynamoTable::new(&client, "limits").converting_legacy())`. The first write to
 //! a bucket then converts it; [`DynamoTable::convert`] does so by itself.
 //!
 //! # Trying limits out
 //!
 //! [`Limiter::shadow`] decides and counts on real traffic and refuses nothing;
-//! [`peek`](Limiter::peek) looks without taking. [`Lease::cost`] says what a grant took,
-//! [`Lease::remaining`] what is left, and every acquire is a `tracing` span. Tests of programs that
+//! [`peek`](Limiter::peek) looks without taking. [`Permit::cost`] says what a grant took,
+//! [`Permit::remaining`] what is left, and every acquire is a `tracing` span. Tests of programs that
 //! use a limiter need no engine: [`MemoryTable`] and [`TestClock`].
 //!
 //! # HTTP services
@@ -207,12 +207,12 @@ mod composite;
 mod counters;
 pub mod dynamo;
 mod error;
-mod lease;
 mod leasing;
-mod lessor;
+mod leasing_store;
 mod limit;
 mod limiter;
 mod memory;
+mod permit;
 mod queue;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -224,29 +224,30 @@ pub mod tower;
 mod unavailable;
 
 pub use adjust::AdjustRequest;
-pub use clock::{Clock, ROUGH, SystemClock, TestClock};
+pub use clock::{COARSE_RESOLUTION, Clock, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};
 pub use dynamo::DynamoTable;
 pub use error::{
     AcquireError, AdjustError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible,
 };
-pub use lease::{Cost, Lease, Remaining};
 pub use leasing::{
-    Accounting, LeaseMode, LeaseSettings, Leased, LeasedLimiter, Prepared, SettleReport, Ticket,
+    Accounting, LeaseMode, LeaseSettings, Leased, LeasedLimiter, Prepared, PreparedPermit,
+    SettleReport,
 };
-pub use lessor::Lessor;
-pub use limit::{BadLimit, Limit};
+pub use leasing_store::LeasingStore;
+pub use limit::{InvalidLimit, Limit};
 pub use limiter::{Limiter, Mode};
 pub use memory::MemoryTable;
+pub use permit::{Cost, Permit, Remaining};
 pub use request::{AcquireRequest, PeekRequest};
-pub use store::{Adjusted, Cascade, Correction, Grant, Part, Request, Store};
+pub use store::{Adjusted, BucketGrant, Cascade, Correction, Grant, Request, Store};
 pub use table::{
-    Cancelled, Consistency, ReadItems, SetupError, StoreFailure, Table, TogetherError, Trouble,
+    Cancelled, Consistency, ReadItems, SetupError, StoreFailure, Table, TableError, TransactError,
     WriteError, Written,
 };
 
-pub use unavailable::{Breaker, Cause, Degraded, OnUnavailable};
+pub use unavailable::{BreakerConfig, Cause, Degraded, OnUnavailable};
 
 /// Balances on DynamoDB.
 pub type DynamoStore = CompositeStore<DynamoTable>;

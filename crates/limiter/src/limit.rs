@@ -31,7 +31,7 @@ const QUOTA_PERIOD_MS: i64 = 1_000;
 /// }
 /// assert_eq!(limits[1], "tpm=100000/min,burst=200000".parse()?);
 /// assert!(Limit::per_minute("no spaces", 100).check().is_err());
-/// # Ok::<(), sluicegate::BadLimit>(())
+/// # Ok::<(), sluicegate::InvalidLimit>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit {
@@ -55,7 +55,7 @@ pub(crate) struct Amount {
 
 /// What is wrong with a limit.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BadLimit {
+pub enum InvalidLimit {
     /// The name is not allowed.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -166,12 +166,12 @@ impl Limit {
     /// What was said, as a name and a rule.
     ///
     /// # Errors
-    /// [`BadLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, or the
+    /// [`InvalidLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, or the
     /// period is not a whole number of milliseconds from 1 to 10^12.
-    pub fn check(&self) -> Result<(LimitName, Rule), BadLimit> {
+    pub fn check(&self) -> Result<(LimitName, Rule), InvalidLimit> {
         let name = LimitName::try_from(self.name.clone())?;
         let in_range = |what, amount: Amount| {
-            amount.in_range().ok_or_else(|| BadLimit::Amount {
+            amount.in_range().ok_or_else(|| InvalidLimit::Amount {
                 limit: name.clone(),
                 what,
                 tokens: amount.to_string(),
@@ -181,13 +181,13 @@ impl Limit {
             Refills::Every { amount, period } => refill(in_range("amount", amount)?, period),
             Refills::Never => Refill::new(Millitokens::ZERO, QUOTA_PERIOD_MS).ok(),
         };
-        let refill = refill.ok_or_else(|| BadLimit::Period {
+        let refill = refill.ok_or_else(|| InvalidLimit::Period {
             limit: name.clone(),
             period: self.refill.period(),
         })?;
         let capacity = in_range("capacity", self.capacity)?;
         let burst = in_range("burst", self.burst)?;
-        let rule = Rule::with_burst(capacity, burst, refill).map_err(|_| BadLimit::Amount {
+        let rule = Rule::with_burst(capacity, burst, refill).map_err(|_| InvalidLimit::Amount {
             limit: name.clone(),
             what: "capacity",
             tokens: self.capacity.to_string(),

@@ -9,7 +9,7 @@ use crate::counters::Counters;
 use crate::queue::Queues;
 use crate::request::{AcquireRequest, PeekRequest};
 use crate::store::{Cascade, Store};
-use crate::unavailable::{Breaker, OnUnavailable, Outage};
+use crate::unavailable::{BreakerConfig, OnUnavailable, StoreHealth};
 
 /// Acquires tokens from a store. Cheap to clone; clones share everything. A setter on a clone makes a
 /// limiter that differs in this and shares the store and the queue of those who wait.
@@ -18,7 +18,7 @@ use crate::unavailable::{Breaker, OnUnavailable, Outage};
 /// use sluicegate::{AcquireError, CompositeStore, Limit, Limiter, MemoryTable};
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+/// let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
 /// let limits = [Limit::per_minute("rpm", 2), Limit::per_minute("tpm", 1_000)];
 /// let ask = || limiter.acquire("user-123", "gpt-4").limits(limits.clone());
 /// let lease = ask().consume("rpm", 1).consume("tpm", 600).await?;
@@ -40,7 +40,7 @@ pub(crate) struct Inner<S, C> {
     mode: Mode,
     options: Options,
     queues: Arc<Queues>,
-    outage: Arc<Outage>,
+    outage: Arc<StoreHealth>,
 }
 
 /// Longer than any call: an instant that far ahead still is one.
@@ -114,7 +114,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             cascade: Cascade::Stored,
         };
         let (store, queues, mode) = (Arc::new(store), Arc::default(), Mode::Enforce);
-        let outage = Arc::new(Outage::new(Breaker::default()));
+        let outage = Arc::new(StoreHealth::new(BreakerConfig::default()));
         Self { inner: Arc::new(Inner { store, clock, mode, options, queues, outage }) }
     }
 
@@ -169,17 +169,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// When the store counts as away, and how often it is looked for then.
     #[must_use]
-    pub fn breaker(self, breaker: Breaker) -> Self
+    pub fn breaker(self, breaker: BreakerConfig) -> Self
     where
         C: Clone,
     {
-        self.change(|inner| inner.outage = Arc::new(Outage::new(breaker)))
+        self.change(|inner| inner.outage = Arc::new(StoreHealth::new(breaker)))
     }
 
     /// Decides and counts, and never refuses: for trying limits out on real traffic.
     ///
     /// A request that a limit would have refused gets a lease that took nothing (see
-    /// [`Lease::shadowed`](crate::Lease::shadowed)), so that the next ones are decided as they
+    /// [`Permit::shadowed`](crate::Permit::shadowed)), so that the next ones are decided as they
     /// would be in earnest; so does one that asks for more than a full bucket holds. An invalid
     /// request is an error all the same, and what comes of one while the store is away is up to
     /// [`on_unavailable`](Self::on_unavailable).
@@ -279,7 +279,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         })
     }
 
-    pub(crate) fn outage(&self) -> &Outage {
+    pub(crate) fn outage(&self) -> &StoreHealth {
         &self.inner.outage
     }
 

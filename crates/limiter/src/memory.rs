@@ -7,10 +7,10 @@ use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
 
 use crate::table::{
-    Cancelled, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+    Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
 
-/// Tokens of transactions that are remembered. DynamoDB does so for ten minutes, and there is no
+/// TransactionTokens of transactions that are remembered. DynamoDB does so for ten minutes, and there is no
 /// clock here; a caller repeats its token at once, long before so many others came.
 const TOKENS_MAX: usize = 100_000;
 
@@ -21,17 +21,17 @@ const TOKENS_MAX: usize = 100_000;
 #[derive(Debug, Default)]
 pub struct MemoryTable {
     buckets: Mutex<HashMap<BucketId, Arc<CompositeBucket>>>,
-    tokens: Mutex<Tokens>,
+    tokens: Mutex<TransactionTokens>,
 }
 
 /// The newest tokens of transactions that were done.
 #[derive(Debug, Default)]
-struct Tokens {
+struct TransactionTokens {
     known: HashSet<Arc<str>>,
     by_age: VecDeque<Arc<str>>,
 }
 
-impl Tokens {
+impl TransactionTokens {
     fn remember(&mut self, token: &str) {
         if self.by_age.len() >= TOKENS_MAX
             && let Some(oldest) = self.by_age.pop_front()
@@ -82,11 +82,11 @@ impl Table for MemoryTable {
         Ok(Written { image: Some(after), write_units: 1.0 })
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, TogetherError> {
+    ) -> Result<f64, TransactError> {
         let mut buckets = self.lock();
         let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         if tokens.known.contains(token) {
@@ -104,7 +104,7 @@ impl Table for MemoryTable {
                 Ok(_) => Cancelled::None,
                 Err(before) => Cancelled::Refused(before),
             });
-            return Err(TogetherError::Cancelled(reasons.collect()));
+            return Err(TransactError::Cancelled(reasons.collect()));
         }
         for ((bucket, _), after) in writes.iter().zip(after.into_iter().flatten()) {
             buckets.insert(bucket.clone(), Arc::new(after));
@@ -117,7 +117,7 @@ impl Table for MemoryTable {
         &self,
         keys: &[ItemKey],
         _consistency: Consistency,
-    ) -> Result<ReadItems, Trouble> {
+    ) -> Result<ReadItems, TableError> {
         let buckets = self.lock();
         let item = |key: &ItemKey| match key {
             ItemKey::Bucket(entity, resource) => {
@@ -136,7 +136,7 @@ impl Table for MemoryTable {
 mod tests {
     use sluicegate_core::{
         Acquire, Amounts, ClaimInterval, Configuration, Decision, EntityId, EpochMillis, LimitName,
-        Millitokens, Presume, Resource, decide,
+        Millitokens, RefillHint, Resource, decide,
     };
 
     use super::*;
@@ -156,7 +156,7 @@ mod tests {
             configuration: &Configuration::explicit(rules),
             id: &new_id(),
             interval: ClaimInterval(0),
-            presume: Presume::Unchanged,
+            hint: RefillHint::TrustImage,
         };
         let Decision::Write(plan) = decide(None, acquire, EpochMillis::MIN) else { panic!() };
         (bucket, plan)
@@ -165,18 +165,18 @@ mod tests {
     #[tokio::test]
     async fn it_remembers_the_newest_tokens_and_no_more_than_it_may() {
         let (table, writes) = (MemoryTable::new(), [write()]);
-        table.write_together(&[], "oldest").await.unwrap();
+        table.transact_write(&[], "oldest").await.unwrap();
         for n in 0..TOKENS_MAX {
-            table.write_together(&[], &n.to_string()).await.unwrap();
+            table.transact_write(&[], &n.to_string()).await.unwrap();
         }
-        table.write_together(&writes, "5").await.unwrap();
+        table.transact_write(&writes, "5").await.unwrap();
         assert!(table.bucket(&writes[0].0).is_none(), "the transaction was done before");
         let remembered = {
             let tokens = table.tokens.lock().unwrap();
             (tokens.known.len(), tokens.by_age.len())
         };
         assert_eq!(remembered, (TOKENS_MAX, TOKENS_MAX));
-        table.write_together(&writes, "oldest").await.unwrap();
+        table.transact_write(&writes, "oldest").await.unwrap();
         assert!(table.bucket(&writes[0].0).is_some());
     }
 }

@@ -29,7 +29,7 @@ pub(crate) struct Queue {
 }
 
 /// A place in a queue, left when dropped.
-pub(crate) struct Place<'a> {
+pub(crate) struct QueueSlot<'a> {
     queue: &'a Queue,
 }
 
@@ -50,20 +50,20 @@ impl Queue {
         self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    pub(crate) fn join(&self) -> Place<'_> {
+    pub(crate) fn join(&self) -> QueueSlot<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        Place { queue: self }
+        QueueSlot { queue: self }
     }
 }
 
-impl Place<'_> {
+impl QueueSlot<'_> {
     /// Waits until everybody who joined earlier has left.
     pub(crate) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.queue.head.lock().await
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         self.queue.waiting.fetch_sub(1, Ordering::Relaxed);
     }

@@ -10,9 +10,9 @@ use smol_str::SmolStr;
 use self::send::{attempt, wait_for};
 use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
-use crate::lease::Lease;
 use crate::limit::Limit;
 use crate::limiter::{Limiter, Mode, as_deadline};
+use crate::permit::Permit;
 use crate::store::{Cascade, Request, Store};
 use crate::unavailable::Granted;
 
@@ -191,7 +191,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
     }
 
-    async fn send(self) -> Result<Lease<S, C>, AcquireError> {
+    async fn send(self) -> Result<Permit<S, C>, AcquireError> {
         let (wait, correction_time) = (self.wait, self.limiter.correction_time(self.deadline));
         let (limiter, request) = self.checked()?;
         let result = match wait {
@@ -200,10 +200,10 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         };
         let refused = match result {
             Ok(Granted::Store(grant)) => {
-                return Ok(Lease::granted(limiter, correction_time, grant));
+                return Ok(Permit::granted(limiter, correction_time, grant));
             }
             Ok(Granted::Degraded(degraded, parts)) => {
-                return Ok(Lease::degraded_by(limiter, correction_time, degraded, parts));
+                return Ok(Permit::degraded_by(limiter, correction_time, degraded, parts));
             }
             Err(AcquireError::LimitExceeded(exceeded)) if limiter.mode() == Mode::Shadow => {
                 exceeded
@@ -214,7 +214,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
             Err(error) => return Err(error),
         };
         limiter.counters().shadowed.increment();
-        Ok(Lease::shadow(limiter, correction_time, refused))
+        Ok(Permit::shadow(limiter, correction_time, refused))
     }
 }
 
@@ -229,14 +229,14 @@ impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
         let limiter = self.limiter;
         let request = self.check()?;
         if request.amounts.is_empty() {
-            return Err(InvalidRequest::Nothing);
+            return Err(InvalidRequest::Empty);
         }
         Ok((limiter, request))
     }
 }
 
 impl<'a, S: Store, C: Clock> IntoFuture for AcquireRequest<&'a Limiter<S, C>> {
-    type Output = Result<Lease<S, C>, AcquireError>;
+    type Output = Result<Permit<S, C>, AcquireError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -253,7 +253,7 @@ pub(crate) fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
     for limit in limits {
         let (name, rule) = limit.check()?;
         if rules.insert(name.clone(), rule).is_some() {
-            return Err(InvalidRequest::Twice(name));
+            return Err(InvalidRequest::DuplicateLimit(name));
         }
     }
     Ok(rules)
@@ -271,7 +271,7 @@ pub(crate) fn amounts(
             return Err(InvalidRequest::Amount { limit, milli: *milli });
         }
         if amounts.insert(limit.clone(), amount).is_some() {
-            return Err(InvalidRequest::Twice(limit));
+            return Err(InvalidRequest::DuplicateLimit(limit));
         }
     }
     Ok(amounts)

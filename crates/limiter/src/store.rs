@@ -117,7 +117,7 @@ pub enum Cascade {
 #[derive(Debug, Clone)]
 pub struct Grant {
     /// The buckets they were taken from: the entity's own first.
-    pub parts: Vec<Part>,
+    pub parts: Vec<BucketGrant>,
     /// The path of the last write; `None`: there was none.
     pub path: Option<WritePath>,
     /// Writes attempted.
@@ -130,7 +130,7 @@ pub struct Grant {
 
 /// What was taken from one bucket.
 #[derive(Debug, Clone)]
-pub struct Part {
+pub struct BucketGrant {
     /// Which bucket.
     pub bucket: BucketId,
     /// What was taken.

@@ -25,18 +25,18 @@ pub trait Table: Send + Sync + 'static {
 
     /// Executes a plan on each of some buckets, all or none. The same token with the same plans
     /// never applies them twice.
-    fn write_together(
+    fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> impl Future<Output = Result<f64, TogetherError>> + Send;
+    ) -> impl Future<Output = Result<f64, TransactError>> + Send;
 
     /// Reads items, in the order of their keys; at most 100.
     fn read(
         &self,
         keys: &[ItemKey],
         consistency: Consistency,
-    ) -> impl Future<Output = Result<ReadItems, Trouble>> + Send;
+    ) -> impl Future<Output = Result<ReadItems, TableError>> + Send;
 }
 
 /// Whether a read sees every write that was acknowledged before it.
@@ -72,16 +72,16 @@ pub enum WriteError {
     /// A condition does not hold; this is what stands there.
     Refused(Option<Arc<CompositeBucket>>),
     /// Something else.
-    Trouble(Trouble),
+    Table(TableError),
 }
 
 /// Why some writes were not done together.
 #[derive(Debug)]
-pub enum TogetherError {
+pub enum TransactError {
     /// Each by itself, in the order of the writes; at least one says why.
     Cancelled(Vec<Cancelled>),
     /// Something that concerns all of them.
-    Trouble(Trouble),
+    Table(TableError),
 }
 
 /// What one write of a transaction has to do with its end.
@@ -92,12 +92,12 @@ pub enum Cancelled {
     /// A condition does not hold; this is what stands there.
     Refused(Option<Arc<CompositeBucket>>),
     /// Something else.
-    Trouble(Trouble),
+    Table(TableError),
 }
 
 /// What keeps a table from doing what it is told.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum TableError {
     /// Another write of the same item was under way; nothing was done.
     #[error("another transaction was writing the same item")]
     Conflict,
@@ -107,7 +107,7 @@ pub enum Trouble {
     /// No answer came, or none that says whether it was done: the source is a [`StoreFailure`]
     /// where the table answered that it failed.
     #[error("the table does not answer, or failed")]
-    Away(#[source] BoxError),
+    Unreachable(#[source] BoxError),
     /// The caller may not, there is no such table, or the request is not acceptable: the same in a
     /// moment.
     #[error(transparent)]

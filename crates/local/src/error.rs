@@ -57,7 +57,7 @@ pub enum Error {
 
     /// The table could not be set up or described.
     #[error(transparent)]
-    Table(#[from] sluicegate::dynamo::TableError),
+    Table(#[from] sluicegate::dynamo::TableSetupError),
 
     /// A stream could not be read.
     #[error("{operation} failed for {subject}")]

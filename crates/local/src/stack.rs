@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate::dynamo::TableError;
+use sluicegate::dynamo::TableSetupError;
 use sluicegate_processor::{Processor, Settings};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -74,7 +74,7 @@ impl LocalLoop {
         let client = client::dynamodb(&url);
         let table = settings.table.clone();
         match table::create_table(&client, &table).await {
-            Ok(()) | Err(Error::Table(TableError::Exists { .. })) => {}
+            Ok(()) | Err(Error::Table(TableSetupError::Exists { .. })) => {}
             Err(error) => return Err(error),
         }
         let arn = table::stream_arn(&client, &table).await?;
@@ -219,7 +219,7 @@ mod tests {
 
     async fn acquire(url: &str, times: u32) {
         let table = DynamoTable::new(&client::dynamodb(url), TABLE);
-        let limiter = Limiter::new(CompositeStore::on(table))
+        let limiter = Limiter::new(CompositeStore::with_table(table))
             .deadline(Duration::from_secs(60))
             .on_unavailable(OnUnavailable::Deny);
         for _ in 0..times {

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use sluicegate_core::keys::{self, Digest, ItemKey, QuarantineId};
-use sluicegate_core::{OddRecord, RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
+use sluicegate_core::{MalformedRecord, RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
 
 use crate::expressions::{self, text};
 use crate::refusal::one_line;
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// An entry for a record that cannot be counted at all.
-    pub(crate) fn of_record(odd: &OddRecord<'_>) -> Self {
+    pub(crate) fn of_record(odd: &MalformedRecord<'_>) -> Self {
         let (stream, sequence) = StreamRecord::position_of(odd.json);
         // The item tells records apart only where stream and position do the rest.
         let digest = match StreamRecord::from_json(odd.json) {
@@ -134,7 +134,7 @@ mod tests {
     use sluicegate_core::extract_deltas;
 
     fn entry(json: &str) -> Entry {
-        Entry::of_record(&OddRecord { json, reason: "odd".to_owned() })
+        Entry::of_record(&MalformedRecord { json, reason: "odd".to_owned() })
     }
 
     #[test]
@@ -224,7 +224,7 @@ mod tests {
         let fitting = first_that_fit((0..99).map(|_| entry(&large)));
         assert!((9..=10).contains(&fitting.len()), "{}", fitting.len());
         let reason = "x".repeat(500_000);
-        let long = Entry::of_record(&OddRecord { json: "{}", reason });
+        let long = Entry::of_record(&MalformedRecord { json: "{}", reason });
         assert_eq!(long.reason.len(), REASON_CHARS_MAX);
     }
 }

@@ -9,7 +9,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{LimitName, QuarantineState, SequenceNumber, WindowFold, WindowUpdate};
 
-use crate::replay::Relies;
+use crate::replay::ReplayGuard;
 
 /// An update of one item with its guard.
 #[derive(Debug, Default)]
@@ -119,7 +119,7 @@ pub(crate) fn count_again(
     limits: &[(LimitName, i128)],
     events: usize,
     expiry_s: Option<i64>,
-    relies: Relies,
+    relies: ReplayGuard,
 ) -> Update {
     let mut built = Update::default();
     let mut adds = Vec::with_capacity(limits.len() + 1);
@@ -130,7 +130,7 @@ pub(crate) fn count_again(
     adds.push(built.term(keys::EVENTS, " ", number(events)));
     let sets = built.window(fold, expiry_s);
     built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
-    if let (Relies::OnWatermark, Some(record)) = (relies, fold.records().last()) {
+    if let (ReplayGuard::OnWatermark, Some(record)) = (relies, fold.records().last()) {
         let watermark = keys::watermark_attribute(fold.stream());
         built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
     }
@@ -216,8 +216,8 @@ mod tests {
         );
         let again =
             |relies| count_again(fold, &update.consumed_milli, 1, Some(1_777_388_400), relies);
-        insta::assert_snapshot!("count_again", shown(&again(Relies::OnWatermark)));
-        assert_eq!(again(Relies::OnAge).condition, "");
+        insta::assert_snapshot!("count_again", shown(&again(ReplayGuard::OnWatermark)));
+        assert_eq!(again(ReplayGuard::OnAge).condition, "");
         let closing = close(0, QuarantineState::Done, Some(1_777_388_400));
         insta::assert_snapshot!("close", shown(&closing));
         insta::assert_snapshot!("note_counted", shown(&note_counted(200, 400)));

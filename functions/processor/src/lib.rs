@@ -14,13 +14,13 @@ mod entry;
 mod expressions;
 #[cfg(feature = "lambda")]
 mod metrics;
+mod outcome;
 mod processor;
 mod quarantine;
 mod refusal;
 mod replay;
 mod report;
 mod settings;
-mod tally;
 mod usage;
 
 pub use client::{client, https_client, sdk_config};

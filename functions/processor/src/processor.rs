@@ -9,12 +9,12 @@ use sluicegate_core::{Batch, EpochMillis, fold};
 use tokio::time::Instant;
 
 use crate::entry::Entry;
-use crate::quarantine::{self, Kept};
+use crate::outcome::{OutcomeBuilder, count};
+use crate::quarantine::{self, PutOutcome};
 use crate::refusal::Refusal;
 use crate::report::{Outcome, Report};
 use crate::settings::Settings;
-use crate::tally::{Tally, count};
-use crate::usage::Settling;
+use crate::usage::WindowWriter;
 
 /// Windows written at once (and as many quarantine entries beside them): enough to hide the latency
 /// of a batch of a hundred windows, few enough not to throttle a fresh on-demand table or to need
@@ -53,7 +53,7 @@ impl Processor {
         let odd: Vec<Entry> = batch.odd.iter().map(Entry::of_record).collect();
         let deltas = batch.counted.iter().map(|record| record.deltas.len()).sum();
         let folded = fold(batch.counted, &self.settings.windows);
-        let mut tally = Tally::new(Report {
+        let mut tally = OutcomeBuilder::new(Report {
             records: count(records.len()),
             deltas: count(deltas),
             duplicates_dropped: count(folded.duplicates),
@@ -64,7 +64,7 @@ impl Processor {
         let odd = &odd;
         let entries =
             (0..odd.len()).map(|n| async move { (n, self.keep(&odd[n], deadline).await) });
-        let settling = &|n: usize| Settling {
+        let settling = &|n: usize| WindowWriter {
             client: &self.client,
             settings: &self.settings,
             fold: &folded.windows[n],
@@ -83,7 +83,7 @@ impl Processor {
         tally.into_outcome(records)
     }
 
-    async fn keep(&self, entry: &Entry, deadline: Instant) -> Result<Kept, Refusal> {
+    async fn keep(&self, entry: &Entry, deadline: Instant) -> Result<PutOutcome, Refusal> {
         quarantine::put(&self.client, &self.settings, entry, deadline).await
     }
 }

@@ -21,11 +21,11 @@ use crate::entry::Entry;
 use crate::expressions;
 use crate::refusal::{Refusal, is_failed_condition};
 use crate::settings::Settings;
-use crate::usage::{self, Attempt, Settling};
+use crate::usage::{self, Attempt, WindowWriter};
 
 /// An entry that stands.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct PutOutcome {
     /// False when an earlier delivery put it there.
     pub(crate) is_new: bool,
     pub(crate) write_units: f64,
@@ -37,7 +37,7 @@ pub(crate) async fn put(
     settings: &Settings,
     entry: &Entry,
     deadline: Instant,
-) -> Result<Kept, Refusal> {
+) -> Result<PutOutcome, Refusal> {
     let mut backoff = Backoff::until(deadline);
     let mut maybe_ours = false;
     loop {
@@ -52,12 +52,15 @@ pub(crate) async fn put(
         let refusal = match tokio::time::timeout_at(deadline, request.send()).await {
             Err(_) => return Err(Refusal::out_of_time()),
             Ok(Ok(output)) => match usage::units(output.consumed_capacity) {
-                Some(write_units) => return Ok(Kept { is_new: true, write_units }),
+                Some(write_units) => return Ok(PutOutcome { is_new: true, write_units }),
                 None => Refusal::empty_answer(),
             },
             Ok(Err(error)) => match error.as_service_error() {
                 Some(PutItemError::ConditionalCheckFailedException(_)) => {
-                    return Ok(Kept { is_new: maybe_ours, write_units: usage::REFUSED_UNITS });
+                    return Ok(PutOutcome {
+                        is_new: maybe_ours,
+                        write_units: usage::REFUSED_UNITS,
+                    });
                 }
                 _ => Refusal::of(&error),
             },
@@ -75,7 +78,7 @@ pub(crate) async fn put(
 /// Keeps entries and moves the watermark of their window past them, both or neither. Entries that
 /// stand already are taken out of the list.
 pub(crate) async fn pass_over(
-    window: Settling<'_>,
+    window: WindowWriter<'_>,
     built: expressions::Update,
     entries: &mut Vec<Entry>,
 ) -> Attempt {
@@ -116,7 +119,7 @@ pub(crate) async fn pass_over(
 }
 
 fn transaction(
-    window: Settling<'_>,
+    window: WindowWriter<'_>,
     built: &expressions::Update,
     entries: &[Entry],
 ) -> Result<Vec<TransactWriteItem>, Refusal> {

@@ -84,7 +84,7 @@ enum Evidence {
 
 /// What the transaction relies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Relies {
+pub(crate) enum ReplayGuard {
     /// On a watermark at or past the record: no delivery counts behind it.
     OnWatermark,
     /// On the record's age: no stream delivers it.
@@ -163,7 +163,7 @@ impl Processor {
 /// What is to become of a record.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    Count(Relies),
+    Count(ReplayGuard),
     /// A delivery counted it.
     Counted,
     /// It cannot be told now, for this reason.
@@ -182,8 +182,8 @@ fn judge(evidence: &[Evidence], of: Option<WindowKind>, reach: Reach, assume: As
         return Verdict::Undecided(PASSED);
     }
     Verdict::Count(match reach {
-        Reach::Within => Relies::OnWatermark,
-        Reach::Beyond => Relies::OnAge,
+        Reach::Within => ReplayGuard::OnWatermark,
+        Reach::Beyond => ReplayGuard::OnAge,
     })
 }
 
@@ -226,10 +226,10 @@ mod tests {
     fn an_entry_of_one_window_needs_the_watermark_or_the_age() {
         let judge = |evidence, reach| judge(&[evidence], Some(WindowKind::Hour), reach, Nothing);
         for passed in [At, Past] {
-            assert_eq!(judge(passed, Within), Verdict::Count(Relies::OnWatermark));
+            assert_eq!(judge(passed, Within), Verdict::Count(ReplayGuard::OnWatermark));
         }
         assert_eq!(judge(Before, Within), Verdict::Undecided(STILL_IN_REACH));
-        assert_eq!(judge(Before, Beyond), Verdict::Count(Relies::OnAge));
+        assert_eq!(judge(Before, Beyond), Verdict::Count(ReplayGuard::OnAge));
     }
 
     #[test]
@@ -237,9 +237,9 @@ mod tests {
         let judge = |evidence: &[_], reach, assume| judge(evidence, None, reach, assume);
         assert_eq!(judge(&[At, Past], Within, Nothing), Verdict::Counted);
         assert_eq!(judge(&[Past, Past], Within, Nothing), Verdict::Undecided(PASSED));
-        assert_eq!(judge(&[Past], Within, Uncounted), Verdict::Count(Relies::OnWatermark));
+        assert_eq!(judge(&[Past], Within, Uncounted), Verdict::Count(ReplayGuard::OnWatermark));
         assert_eq!(judge(&[Before, At], Within, Nothing), Verdict::Undecided(STILL_IN_REACH));
         assert_eq!(judge(&[Before, At], Beyond, Nothing), Verdict::Counted);
-        assert_eq!(judge(&[Before], Beyond, Nothing), Verdict::Count(Relies::OnAge));
+        assert_eq!(judge(&[Before], Beyond, Nothing), Verdict::Count(ReplayGuard::OnAge));
     }
 }

@@ -1,4 +1,4 @@
-//! Settling one usage window: every record of a fold is counted, found counted, or kept aside.
+//! WindowWriter one usage window: every record of a fold is counted, found counted, or kept aside.
 //!
 //! The window's watermark is all that is known of it. A guarded update that is refused hands it
 //! back, and the next one begins behind it, so nothing is ever read.
@@ -36,7 +36,7 @@ pub(crate) struct Settled {
 
 /// What it takes to settle one window.
 #[derive(Clone, Copy)]
-pub(crate) struct Settling<'a> {
+pub(crate) struct WindowWriter<'a> {
     pub(crate) client: &'a Client,
     pub(crate) settings: &'a Settings,
     pub(crate) fold: &'a WindowFold<'a>,
@@ -78,7 +78,7 @@ pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
     capacity.map(|capacity| capacity.capacity_units.unwrap_or(0.0))
 }
 
-impl Settling<'_> {
+impl WindowWriter<'_> {
     /// Settles all records of the fold, or says why not.
     pub(crate) async fn settle(self) -> Settled {
         let mut settled = Settled::default();

@@ -13,7 +13,7 @@ use crate::protocol::{Decision, in_threads, serve};
 const KEY: &str = "key-0";
 
 pub(crate) fn compete(runtime: &Runtime) {
-    let limiter = LeasedLimiter::leased(CompositeStore::on(MemoryTable::new()));
+    let limiter = LeasedLimiter::leased(CompositeStore::with_table(MemoryTable::new()));
     let mut calls = BTreeMap::new();
     serve(VERSION, |order| {
         let call = calls.entry(order.limits.clone()).or_insert_with(|| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::{Breaker, Cascade, DynamoStore, Limit, Limiter, OnUnavailable};
+use sluicegate::{BreakerConfig, Cascade, DynamoStore, Limit, Limiter, OnUnavailable};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 use sluicegate_testkit::{Fault, Proxy};
 
@@ -34,7 +34,7 @@ impl Bed {
             .cascade(Cascade::No)
             .deadline(Duration::from_secs(30))
             .on_unavailable(OnUnavailable::Deny)
-            .breaker(Breaker::never())
+            .breaker(BreakerConfig::never())
     }
 
     /// Writes that arrived, those among them that failed: a unit each, because an item is smaller

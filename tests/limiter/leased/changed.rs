@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use sluicegate::{
     Accounting, BucketId, CompositeStore, Consistency, EntityId, EntityRecord, LeaseMode,
-    LeaseSettings, LeasedLimiter, Limit, LimitsScope, ReadItems, StoredLimits, Table,
-    TogetherError, Trouble, WriteError, Written,
+    LeaseSettings, LeasedLimiter, Limit, LimitsScope, ReadItems, StoredLimits, Table, TableError,
+    TransactError, WriteError, Written,
 };
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Rule, WritePlan};
@@ -78,15 +78,19 @@ impl Table for Configured {
         self.counted.write(bucket, plan).await
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, TogetherError> {
-        self.counted.write_together(writes, token).await
+    ) -> Result<f64, TransactError> {
+        self.counted.transact_write(writes, token).await
     }
 
-    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
+    async fn read(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+    ) -> Result<ReadItems, TableError> {
         let mut found = self.counted.read(keys, consistency).await?;
         for (key, item) in keys.iter().zip(&mut found.items) {
             *item = match key {

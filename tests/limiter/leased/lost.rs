@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluicegate::{
     Accounting, AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, Table as _,
-    Trouble,
+    TableError,
 };
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ use crate::simulated::Simulated;
 struct Lossy(Counted, Arc<AtomicBool>);
 
 impl Lossy {
-    async fn intercept<T, E: From<Trouble>>(
+    async fn intercept<T, E: From<TableError>>(
         &self,
         call: Call<'_>,
         done: impl Future<Output = Result<T, E>>,
@@ -42,7 +42,7 @@ impl Lossy {
             }
             _ => return done.await,
         }
-        Err(Trouble::Away("lost".into()).into())
+        Err(TableError::Unreachable("lost".into()).into())
     }
 }
 
@@ -54,7 +54,7 @@ async fn leased_shutdown_settles_the_rest_after_a_lost_answer() {
     let table = Scripted::default();
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     let limiter = leased(table.clone(), clock, LeaseSettings::default());
-    let other = Limiter::with_clock(CompositeStore::on(table.memory.clone()), clock);
+    let other = Limiter::with_clock(CompositeStore::with_table(table.memory.clone()), clock);
     for _ in 0..500 {
         limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade().await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;

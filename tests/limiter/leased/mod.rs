@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluicegate::{
-    Breaker, Clock, CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit, OnUnavailable,
-    Table,
+    BreakerConfig, Clock, CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
+    OnUnavailable, Table,
 };
 use tokio::time::Instant;
 
@@ -74,10 +74,10 @@ pub(crate) fn leased<T: Table, C: Clock + Clone>(
     clock: C,
     settings: LeaseSettings,
 ) -> LeasedLimiter<CompositeStore<T>, C> {
-    LeasedLimiter::leased_with(CompositeStore::on(table), clock, settings)
+    LeasedLimiter::leased_with(CompositeStore::with_table(table), clock, settings)
         .deadline(SECOND)
         .on_unavailable(OnUnavailable::Deny)
-        .breaker(Breaker::never())
+        .breaker(BreakerConfig::never())
 }
 
 pub(crate) fn strict(table: &Counted) -> Tested {

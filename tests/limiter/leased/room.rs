@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sluicegate::{CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Table, Trouble};
+use sluicegate::{CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Table, TableError};
 use tokio::time::Instant;
 
 use super::{Counted, SECOND, ample, consumed, leased};
@@ -113,7 +113,7 @@ async fn a_prepared_call_of_a_key_that_lost_its_place_gets_one_again() {
 pub(crate) struct Flaky(pub(crate) Counted, pub(crate) Arc<AtomicBool>);
 
 impl Flaky {
-    async fn intercept<T, E: From<Trouble>>(
+    async fn intercept<T, E: From<TableError>>(
         &self,
         call: Call<'_>,
         done: impl Future<Output = Result<T, E>>,
@@ -124,7 +124,7 @@ impl Flaky {
         if matches!(call, Call::Write(bucket, _) if matches!(bucket.entity.as_str(), "u1" | "u3")) {
             _ = done.await;
         }
-        Err(Trouble::Away("away".into()).into())
+        Err(TableError::Unreachable("away".into()).into())
     }
 }
 

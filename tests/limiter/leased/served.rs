@@ -33,7 +33,7 @@ async fn acquires_per_write(what: &str, who: impl Fn() -> usize, gives_back: boo
     let engine = RunningEngine::start(EngineKind::Endpoint(embedded.endpoint_url())).await;
     let table = DynamoTable::new(engine.client(), engine.create_table().await);
     let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
-    let store = CompositeStore::on(table);
+    let store = CompositeStore::with_table(table);
     let limiter = patient(LeasedLimiter::leased_with(store, SystemClock, settings));
     let call = prepared(&limiter).await;
     let start = Instant::now();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::{Breaker, OnUnavailable};
+use sluicegate::{BreakerConfig, OnUnavailable};
 
 use super::{
     CONNECT_DEADLINE, DEADLINE, FAILURES, PROBED, ask, away, hung, is_unavailable, timed,
@@ -149,15 +149,15 @@ async fn a_limiter_that_is_dropped_is_looked_for_by_nobody() {
 #[tokio::test(start_paused = true)]
 async fn the_breaker_can_be_set_and_turned_off() {
     let (limiter, table, _) = hung(OnUnavailable::Allow).await;
-    let eager = limiter.clone().breaker(Breaker {
+    let eager = limiter.clone().breaker(BreakerConfig {
         failures: 1,
         probe_every: Duration::ZERO,
-        ..Breaker::default()
+        ..BreakerConfig::default()
     });
     let _ = ask!(eager, 1).deadline(DEADLINE).await;
     was_not_asked(&ask!(eager, 1).await.unwrap());
     drop(eager);
-    let patient = limiter.breaker(Breaker::never());
+    let patient = limiter.breaker(BreakerConfig::never());
     for _ in 0..50 {
         let (lease, took) = timed(ask!(patient, 1).deadline(DEADLINE)).await;
         was_unanswered(&lease.unwrap());
@@ -185,8 +185,11 @@ async fn a_limiter_made_for_one_request_finds_the_outage_and_others_its_end() {
 #[tokio::test(start_paused = true)]
 async fn probes_can_be_as_rare_as_anybody_says() {
     let (limiter, table, _) = hung(OnUnavailable::Allow).await;
-    let rare =
-        limiter.breaker(Breaker { failures: 1, probe_every: Duration::MAX, ..Breaker::default() });
+    let rare = limiter.breaker(BreakerConfig {
+        failures: 1,
+        probe_every: Duration::MAX,
+        ..BreakerConfig::default()
+    });
     let _ = ask!(rare, 1).deadline(DEADLINE).await;
     table.always(Act::Answer);
     tokio::time::sleep(Duration::from_secs(61)).await;

@@ -29,7 +29,7 @@ async fn away(policy: OnUnavailable, mode: LeaseMode) -> (Ours, Scripted) {
     let table = Scripted::default();
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     let settings = LeaseSettings { mode, ..LeaseSettings::default() };
-    let store = CompositeStore::on(table.clone());
+    let store = CompositeStore::with_table(table.clone());
     let limiter = LeasedLimiter::leased_with(store, clock, settings).on_unavailable(policy);
     limiter.warm_up().await.unwrap();
     for _ in 0..500 {
@@ -69,7 +69,7 @@ async fn leased_long_outage_asks_the_table_nothing() {
         let table = Scripted::default();
         let clock = Simulated { start: Instant::now(), off_ms: 0 };
         let settings = LeaseSettings { mode, ..LeaseSettings::default() };
-        let store = CompositeStore::on(table.clone());
+        let store = CompositeStore::with_table(table.clone());
         let limiter = LeasedLimiter::leased_with(store, clock, settings);
         limiter.warm_up().await.unwrap();
         let ask = || {

@@ -11,13 +11,13 @@ mod servers;
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, Cause, CompositeStore, Lease, Limiter, OnUnavailable, TestClock};
+use sluicegate::{AcquireError, Cause, CompositeStore, Limiter, OnUnavailable, Permit, TestClock};
 
 use crate::scripted::{Act, Scripted};
 use crate::support::{T0, at};
 
 type Ours = Limiter<CompositeStore<Scripted>, TestClock>;
-type Given = Lease<CompositeStore<Scripted>, TestClock>;
+type Given = Permit<CompositeStore<Scripted>, TestClock>;
 
 const DEADLINE: Duration = Duration::from_millis(250);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
@@ -40,7 +40,7 @@ use ask;
 /// A limiter as it is when nothing is said, but for what it does without its store.
 fn limiter(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
     let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
-    let store = CompositeStore::on(table.clone());
+    let store = CompositeStore::with_table(table.clone());
     let limiter = Limiter::with_clock(store, clock.clone()).on_unavailable(policy);
     (limiter, table, clock)
 }

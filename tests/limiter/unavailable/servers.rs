@@ -67,7 +67,7 @@ impl Server for Embedded {
 
     fn store(&self, address: SocketAddr) -> DynamoStore {
         let client = client::dynamodb(&format!("http://{address}"));
-        CompositeStore::on(DynamoTable::new(&client, TABLE))
+        CompositeStore::with_table(DynamoTable::new(&client, TABLE))
     }
 
     async fn end(&mut self) {

@@ -24,7 +24,7 @@ async fn main() {
         panic!("usage: acquirer ENDPOINT TABLE TASKS OPERATIONS");
     };
     let table = DynamoTable::new(&sluicegate_local::client::dynamodb(endpoint), table);
-    let limiter = Limiter::new(CompositeStore::on(table))
+    let limiter = Limiter::new(CompositeStore::with_table(table))
         .deadline(Duration::from_secs(20))
         .on_unavailable(OnUnavailable::Deny);
     let operations: u64 = operations.parse().unwrap();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use sluicegate::redis::RedisStore;
 use sluicegate::{
     Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, LeasedLimiter,
-    Lessor, Limit, OnUnavailable, SystemClock,
+    LeasingStore, Limit, OnUnavailable, SystemClock,
 };
 
 struct Load {
@@ -47,12 +47,12 @@ async fn main() {
         load.run(RedisStore::new(store.as_str()).unwrap().prefix(table)).await;
     } else {
         let table = DynamoTable::new(&sluicegate_local::client::dynamodb(store), table);
-        load.run(CompositeStore::on(table)).await;
+        load.run(CompositeStore::with_table(table)).await;
     }
 }
 
 impl Load {
-    async fn run(self, store: impl Lessor) {
+    async fn run(self, store: impl LeasingStore) {
         let mode = LeaseMode::Strict(self.accounting);
         let settings = LeaseSettings { mode, ..LeaseSettings::default() };
         let limiter = LeasedLimiter::leased_with(store, SystemClock, settings)

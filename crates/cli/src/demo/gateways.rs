@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
-use sluicegate::{AcquireError, Clock, Lease, Limiter, Store};
+use sluicegate::{AcquireError, Clock, Limiter, Permit, Store};
 
 use super::traffic::{self, Call, MODEL, REQUESTS, TENANTS, TOKENS, Traffic};
 use crate::error::CliError;
@@ -30,7 +30,7 @@ pub(crate) struct Gateways<S, C> {
 
 enum Event<S, C> {
     Call { tenant: usize, call: Call },
-    Answer { tenant: usize, lease: Lease<S, C>, by: i64 },
+    Answer { tenant: usize, lease: Permit<S, C>, by: i64 },
 }
 
 /// What one tenant was granted.
@@ -111,7 +111,7 @@ impl<S: Store, C: Clock + Clone> Gateways<S, C> {
     async fn answer(
         &mut self,
         tenant: usize,
-        lease: &Lease<S, C>,
+        lease: &Permit<S, C>,
         by: i64,
     ) -> Result<(), CliError> {
         let adjusted = lease.adjust(TOKENS, by).await?;

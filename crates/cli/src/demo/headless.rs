@@ -94,7 +94,7 @@ pub(super) async fn run(seconds: u32, seed: u64, leased: bool) -> Result<Summary
     let mut poller = Poller::new(source, handler, poller::Settings::default());
 
     let end_ms = START_MS + i64::from(seconds) * 1_000;
-    let store = CompositeStore::on(table);
+    let store = CompositeStore::with_table(table);
     let played = if leased {
         let settings = LeaseSettings::default();
         let limiter = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));

@@ -66,7 +66,7 @@ pub(super) async fn run(
         let _ = stopped.await;
     }));
 
-    let store = CompositeStore::on(DynamoTable::new(&client, TABLE));
+    let store = CompositeStore::with_table(DynamoTable::new(&client, TABLE));
     let stage = Stage { reader: Reader::new(client, TABLE), metering_units, seed };
     let board = if leased {
         let limiter = patient(LeasedLimiter::leased(store));

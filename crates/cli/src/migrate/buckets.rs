@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use sluicegate::dynamo::{ConvertError, Converted, LegacyPage, Reader, Segment};
-use sluicegate::{BucketId, DynamoTable, SetupError, Trouble};
+use sluicegate::{BucketId, DynamoTable, SetupError, TableError};
 use sluicegate_processor::chain;
 use tokio::time::Instant;
 
@@ -135,18 +135,18 @@ impl Conversions {
             };
             match converted {
                 Ok(converted) => return Ok(Ok(converted)),
-                Err(ConvertError::Changed | ConvertError::Trouble(Trouble::Conflict)) => {
+                Err(ConvertError::Changed | ConvertError::TableError(TableError::Conflict)) => {
                     changes += 1;
                     if changes > CHANGES_MAX {
                         return Ok(Err((Reason::Changed, format!("{changes} times in a row"))));
                     }
                 }
-                Err(ConvertError::Trouble(trouble)) => match trouble {
-                    Trouble::Setup(broken @ SetupError::BrokenItem { .. }) => {
+                Err(ConvertError::TableError(table_error)) => match table_error {
+                    TableError::Setup(broken @ SetupError::BrokenItem { .. }) => {
                         return Ok(Err((Reason::Broken, chain(&broken))));
                     }
-                    Trouble::Setup(setup) => return Err(setup.into()),
-                    trouble if began.elapsed() > PATIENCE => return Err(trouble.into()),
+                    TableError::Setup(setup) => return Err(setup.into()),
+                    table_error if began.elapsed() > PATIENCE => return Err(table_error.into()),
                     _ => {}
                 },
                 Err(error @ ConvertError::TooManyLimits { .. }) => {

@@ -112,7 +112,7 @@ impl Producers {
         let mut tasks = Vec::new();
         for _ in 0..LIMITERS {
             let table = DynamoTable::new(shell.engine.client(), &shell.table).converting_legacy();
-            let limiter = Limiter::new(CompositeStore::on(table)).deadline(DEADLINE);
+            let limiter = Limiter::new(CompositeStore::with_table(table)).deadline(DEADLINE);
             let limiter = limiter.on_unavailable(OnUnavailable::Deny);
             for _ in 0..TASKS_OF_EACH {
                 let seed = tasks.len() as u64;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use sluicegate::{
-    AcquireError, Breaker, CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable,
+    AcquireError, BreakerConfig, CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable,
 };
 use sluicegate_local::client;
 use tokio::task::JoinSet;
@@ -64,11 +64,11 @@ impl Producers {
 
 async fn produce(url: String, mut rng: Rng, deadline: Duration, stop: Arc<AtomicBool>) -> Books {
     let table = DynamoTable::new(&client::dynamodb(&url), TABLE);
-    let limiter = Limiter::new(CompositeStore::on(table))
+    let limiter = Limiter::new(CompositeStore::with_table(table))
         .deadline(deadline)
         .connect_deadline(deadline)
         .on_unavailable(OnUnavailable::Deny)
-        .breaker(Breaker::never());
+        .breaker(BreakerConfig::never());
     let mut books = Books::new();
     while !stop.load(Ordering::Relaxed) {
         let entity = format!("user-{}", rng.u8(0..3));

@@ -36,7 +36,7 @@ async fn a_run_is_counted_whole_and_a_long_one_does_not_get_slower() {
     let data = file.to_str().unwrap();
     let local = Local::start(&["--port", "0", "--data", data]).await.ok().unwrap();
     let table = DynamoTable::new(&client::dynamodb(local.value("AWS_ENDPOINT_URL")), TABLE);
-    let limiter = Limiter::new(CompositeStore::on(table))
+    let limiter = Limiter::new(CompositeStore::with_table(table))
         .deadline(Duration::from_secs(60))
         .on_unavailable(OnUnavailable::Deny);
 

@@ -114,7 +114,7 @@ async fn on_a_full_disk_one_request_to_stop_ends_it() {
     let file = folder.path().join("local.db");
     let local = Local::serving(on_a_small_disk(&file)).await.ok().unwrap();
     let table = DynamoTable::new(&client::dynamodb(local.value("AWS_ENDPOINT_URL")), TABLE);
-    let limiter = Limiter::new(CompositeStore::on(table))
+    let limiter = Limiter::new(CompositeStore::with_table(table))
         .deadline(Duration::from_secs(60))
         .on_unavailable(OnUnavailable::Deny);
     let mut granted = 0;

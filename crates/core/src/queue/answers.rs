@@ -7,19 +7,19 @@ use super::doubt::{Doubt, is_forgotten};
 use super::place::negated;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::{
-    Batch, Closing, Flight, LOSSES_AT_ONCE, Member, PATIENT_LOSSES_AT_ONCE, Upkeep, WriteQueue,
+    Closing, Flight, LOSSES_AT_ONCE, Member, PATIENT_LOSSES_AT_ONCE, Upkeep, WriteBatch, WriteQueue,
 };
 use crate::adjust::extend;
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, is_clock_ahead};
 
-type Image = Option<Arc<CompositeBucket>>;
+type BucketImage = Option<Arc<CompositeBucket>>;
 
 impl<W> WriteQueue<W> {
     /// Tells what the table answered to the last action.
     pub fn answered(&mut self, answer: Answer, now: EpochMillis) {
         match self.flight.take() {
             Some(Flight::Read(buckets)) => self.answered_read(&buckets, answer, now),
-            Some(Flight::Batch) => self.answered_batch(answer, now),
+            Some(Flight::WriteBatch) => self.answered_batch(answer, now),
             Some(Flight::Upkeep(upkeep, write)) => {
                 self.answered_upkeep(upkeep, &write, answer, now)
             }
@@ -71,7 +71,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    fn written(&mut self, images: Vec<Image>, now: EpochMillis) {
+    fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
         let Some(batch) = self.batch.take() else { return };
         let path = batch.write.plans.first().map(|(_, plan)| plan.path);
         self.learn_written(&batch.write, images, batch.is_guess, now);
@@ -95,7 +95,7 @@ impl<W> WriteQueue<W> {
     fn learn_written(
         &mut self,
         write: &Write,
-        images: Vec<Image>,
+        images: Vec<BucketImage>,
         is_guess: [bool; super::BUCKETS_MAX],
         now: EpochMillis,
     ) {
@@ -114,7 +114,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    fn refused(&mut self, found: Vec<Option<Image>>, now: EpochMillis) {
+    fn refused(&mut self, found: Vec<Option<BucketImage>>, now: EpochMillis) {
         let Some(mut batch) = self.batch.take() else { return };
         for ((index, _), image) in batch.write.plans.iter().zip(found) {
             let Some(image) = image else { continue };
@@ -179,7 +179,12 @@ impl<W> WriteQueue<W> {
     }
 
     /// All requests of a write took effect.
-    pub(super) fn finish(&mut self, batch: Batch<W>, path: Option<WritePath>, now: EpochMillis) {
+    pub(super) fn finish(
+        &mut self,
+        batch: WriteBatch<W>,
+        path: Option<WritePath>,
+        now: EpochMillis,
+    ) {
         let has_debit = batch.members.iter().any(|member| member.is_debit());
         self.counts.forced += u32::from(batch.is_forced && has_debit);
         // A claim has set the expiry for all that it takes.
@@ -316,7 +321,13 @@ impl<W> WriteQueue<W> {
     }
 
     /// Takes over what an answer said of a bucket.
-    fn learned(&mut self, index: usize, image: Image, now: EpochMillis, is_authoritative: bool) {
+    fn learned(
+        &mut self,
+        index: usize,
+        image: BucketImage,
+        now: EpochMillis,
+        is_authoritative: bool,
+    ) {
         let bucket = &mut self.buckets[index];
         bucket.known = Some(Known { image, as_of: now, is_authoritative });
         bucket.note_claims(now);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::contention::ContentionEstimate;
 use super::request::BucketDemand;
 use crate::{
-    Acquire, BucketId, Change, CompositeBucket, Configuration, EpochMillis, Presume, RequestId,
+    Acquire, BucketId, Change, CompositeBucket, Configuration, EpochMillis, RefillHint, RequestId,
     RulesHash, WritePlan, is_clock_ahead, reconfigure,
 };
 
@@ -101,7 +101,7 @@ impl QueueBucket {
             configuration: &demand.configuration,
             id,
             interval: policy.interval,
-            presume: Presume::Unchanged,
+            hint: RefillHint::TrustImage,
         }
     }
 

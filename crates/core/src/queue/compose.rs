@@ -7,8 +7,8 @@ use super::draft::{Demand, Draft, Ids};
 use super::member::Member;
 use super::place::Placed;
 use super::request::{Action, Purpose, Write};
-use super::{BUCKETS_MAX, Batch, Flight, Upkeep, WriteQueue};
-use crate::{EpochMillis, Presume, RequestId, WritePlan};
+use super::{BUCKETS_MAX, Flight, Upkeep, WriteBatch, WriteQueue};
+use crate::{EpochMillis, RefillHint, RequestId, WritePlan};
 
 impl<W> WriteQueue<W> {
     /// Sends a write again whose answer was lost.
@@ -140,7 +140,7 @@ impl<W> WriteQueue<W> {
         let is_guess = self.is_guess(&members);
         let plans = self.plans(&draft, &id, is_guess, now);
         let attempts = members.iter().map(|member| member.attempts).max().unwrap_or(0);
-        self.batch = Some(Batch {
+        self.batch = Some(WriteBatch {
             gives_back: draft.demands.iter().any(Demand::gives_back),
             is_forced: draft.is_forced,
             draft,
@@ -173,14 +173,14 @@ impl<W> WriteQueue<W> {
             let is_claimed = is_guess[index]
                 && bucket.contention.is_claimed()
                 && (bucket.is_stale(self.policy, now) || !draft.acquires);
-            let presume = if is_claimed { Presume::ClaimedSince } else { Presume::Unchanged };
-            (index, demand.plan(bucket, draft, &ids, (self.policy, presume), now))
+            let hint = if is_claimed { RefillHint::AssumeRefilled } else { RefillHint::TrustImage };
+            (index, demand.plan(bucket, draft, &ids, (self.policy, hint), now))
         };
         self.buckets.iter().zip(&draft.demands).enumerate().map(plan).collect()
     }
 
     fn send(&mut self) -> Action {
-        self.flight = Some(Flight::Batch);
+        self.flight = Some(Flight::WriteBatch);
         self.mark_present();
         let Some(batch) = &mut self.batch else { return Action::Idle };
         for member in &mut batch.members {

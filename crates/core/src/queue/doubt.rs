@@ -2,7 +2,7 @@
 //! still.
 
 use super::request::{BucketDemand, Done, Outcome, Purpose, QueuedRequest};
-use super::{Batch, FENCED_MAX, FENCES_MAX, Member, SETTLED_MAX, WriteQueue};
+use super::{FENCED_MAX, FENCES_MAX, Member, SETTLED_MAX, WriteBatch, WriteQueue};
 use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 
 /// A write that may have happened, or may still.
@@ -24,7 +24,7 @@ pub(super) struct DoubtfulRequest {
 }
 
 impl Doubt {
-    pub(super) fn of<W>(batch: &Batch<W>, remembered: Vec<RequestId>) -> Self {
+    pub(super) fn of<W>(batch: &WriteBatch<W>, remembered: Vec<RequestId>) -> Self {
         let request = |member: &Member<W>| DoubtfulRequest {
             id: member.request.id.clone(),
             purpose: member.request.purpose.clone(),

@@ -7,10 +7,10 @@ use super::bucket::QueueBucket;
 use crate::adjust::{has_room, unguarded};
 use crate::decide::{new_item, take_from};
 use crate::standing::View;
-use crate::take::{Take, amount, normal, retry};
+use crate::take::{Debit, amount, normal, retry};
 use crate::{
     Acquire, Amounts, Change, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
-    Presume, RequestId, WritePlan,
+    RefillHint, RequestId, WritePlan,
 };
 
 /// The demand of a write on one bucket, all of its requests taken together, as if one came after the
@@ -124,7 +124,7 @@ impl Demand {
         bucket: &QueueBucket,
         draft: &Draft,
         ids: &Ids<'_>,
-        (policy, presume): (Policy, Presume),
+        (policy, hint): (Policy, RefillHint),
         now: EpochMillis,
     ) -> WritePlan {
         let none = Configuration::default();
@@ -148,7 +148,7 @@ impl Demand {
             true => !configuration.is_personal(),
             false => image.expires_at_s.is_some(),
         };
-        let take = Take {
+        let take = Debit {
             amounts: &taken,
             returned: &self.returned,
             counted: &self.counted,
@@ -161,12 +161,12 @@ impl Demand {
         let mut plan = if draft.acquires {
             let (amounts, id, interval) = (&self.floors, ids.id, policy.interval);
             let acquire =
-                Acquire { bucket: &bucket.id, amounts, configuration, id, interval, presume };
+                Acquire { bucket: &bucket.id, amounts, configuration, id, interval, hint };
             take_from(image, acquire, &take, now)
         } else {
             let unchanged = Default::default();
             let view = View { image, differences: &unchanged, now };
-            retry(&view, &take, presume).unwrap_or_else(|| normal(&view, &take))
+            retry(&view, &take, hint).unwrap_or_else(|| normal(&view, &take))
         };
         if draft.corrects {
             let moved = net(taken, &self.returned);

@@ -9,7 +9,7 @@ use super::request::Outcome;
 use super::{Member, WriteQueue};
 use crate::decide::{Assessment, assess};
 use crate::{
-    Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens, Wanted,
+    Amounts, CompositeBucket, Configuration, EpochMillis, LeaseRange, LimitName, Millitokens,
     lease_size,
 };
 
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LeaseTerms {
     /// How much of each limit; empty: it only settles.
-    pub wanted: BTreeMap<LimitName, Wanted>,
+    pub wanted: BTreeMap<LimitName, LeaseRange>,
     /// Tokens that come back, as far as they fit; no amount is negative. A lease whose answer was lost
     /// names all its limits here, with zeros: the bucket then remembers its id in any case.
     pub returned: Amounts,
@@ -29,14 +29,14 @@ impl LeaseTerms {
     /// The least that is taken: without it the lease is refused.
     #[must_use]
     pub fn least(&self) -> Amounts {
-        let is_needed = |(_, want): &(&LimitName, &Wanted)| want.least > Millitokens::ZERO;
+        let is_needed = |(_, want): &(&LimitName, &LeaseRange)| want.least > Millitokens::ZERO;
         let wanted = self.wanted.iter().filter(is_needed);
         wanted.map(|(limit, want)| (limit.clone(), want.least)).collect()
     }
 
     /// True if nobody waits for what it takes.
     pub(super) fn is_ahead_of_need(&self) -> bool {
-        let is_no_need = |want: &Wanted| want.least <= Millitokens::ZERO;
+        let is_no_need = |want: &LeaseRange| want.least <= Millitokens::ZERO;
         !self.wanted.is_empty() && self.wanted.values().all(is_no_need)
     }
 

@@ -98,7 +98,7 @@ pub struct WriteQueue<W> {
     /// The call that the table has not answered.
     flight: Option<Flight>,
     /// The write in flight, or one whose answer was lost.
-    batch: Option<Batch<W>>,
+    batch: Option<WriteBatch<W>>,
     /// Requests that are done but for the expiry of a debt.
     closing: Option<Closing<W>>,
     doubts: Vec<Doubt>,
@@ -136,13 +136,13 @@ enum Upkeep {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Flight {
     Read(Vec<usize>),
-    Batch,
+    WriteBatch,
     /// A write that takes nothing.
     Upkeep(Upkeep, Arc<Write>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Batch<W> {
+struct WriteBatch<W> {
     id: RequestId,
     attempts: u32,
     draft: Draft,
@@ -283,7 +283,7 @@ impl<W> WriteQueue<W> {
 
     /// Those who wait for what the table is asked now.
     pub fn waiters(&mut self) -> impl Iterator<Item = &mut W> {
-        let in_batch = matches!(self.flight, Some(Flight::Batch));
+        let in_batch = matches!(self.flight, Some(Flight::WriteBatch));
         let batch = self.batch.as_mut().map(|batch| &mut batch.members).into_iter().flatten();
         let waiting = self.waiting.iter_mut().filter(move |_| !in_batch);
         batch.chain(waiting).filter_map(|member| member.waiter.as_mut())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Action, Amounts, Answer, BucketDemand, ClaimInterval, CompositeBucket, Configuration,
-    EpochMillis, Known, LeaseTerms, Outcome, Policy, Purpose, QueuedRequest, RequestId, Wanted,
+    EpochMillis, Known, LeaseRange, LeaseTerms, Outcome, Policy, Purpose, QueuedRequest, RequestId,
     Write, WritePlan, WriteQueue,
 };
 
@@ -172,7 +172,7 @@ impl Process {
         (image, configuration, now): (&CompositeBucket, &Configuration, EpochMillis),
     ) {
         let of = |amount: i64| -> Amounts { BTreeMap::from([(limit(), milli(amount))]) };
-        let want = Wanted { least: milli(order.leased), most: milli(order.leased) };
+        let want = LeaseRange { least: milli(order.leased), most: milli(order.leased) };
         let terms = LeaseTerms {
             wanted: (order.leased > 0).then_some((limit(), want)).into_iter().collect(),
             returned: of(order.returned),

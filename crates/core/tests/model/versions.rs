@@ -5,8 +5,8 @@
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{
     Acquire, Amounts, Bucket, BucketId, Change, ClaimInterval, CompositeBucket, Condition,
-    ConfigStamp, Configuration, LevelVersions, Presume, RequestId, Rule, RulesHash, StoredLimits,
-    StoredRules, WritePlan, reconfigure,
+    ConfigStamp, Configuration, LevelVersions, RefillHint, RequestId, Rule, RulesHash,
+    StoredLimits, StoredRules, WritePlan, reconfigure,
 };
 use stateright::{Checker as _, HasDiscoveries, Model, Property};
 
@@ -132,7 +132,7 @@ impl Versions {
             configuration: &configuration,
             id: &RequestId::from_bits(1),
             interval: ClaimInterval::default(),
-            presume: Presume::Unchanged,
+            hint: RefillHint::TrustImage,
         };
         let plan = reconfigure(&process.image, acquire, at(T0));
         if process.cache == levels && process.image == state.item {

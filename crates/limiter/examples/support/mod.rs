@@ -10,7 +10,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use aws_config::BehaviorVersion;
 use axum::Router;
-use sluicegate::dynamo::{TableError, create_table};
+use sluicegate::dynamo::{TableSetupError, create_table};
 use sluicegate::{BoxError, DynamoStore};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 use tokio::net::TcpListener;
@@ -40,7 +40,7 @@ pub(crate) async fn place() -> Result<Place, BoxError> {
     };
     if named.is_none() {
         match create_table(&client, TABLE).await {
-            Ok(()) | Err(TableError::Exists { .. }) => {}
+            Ok(()) | Err(TableSetupError::Exists { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }

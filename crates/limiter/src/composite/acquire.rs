@@ -7,26 +7,26 @@ use sluicegate_core::{
 };
 
 use super::CompositeStore;
+use super::bucket_request::BucketRequest;
 use super::lane::{Cost, Expired, Settled, setup_error, source};
 use super::refusal::no;
-use super::run::Run;
-use super::side::Side;
+use super::run::CallContext;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
-use crate::store::Part;
-use crate::table::{Table, Trouble};
+use crate::store::BucketGrant;
+use crate::table::{Table, TableError};
 
 impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
     pub(super) async fn take(
         &self,
-        sides: &mut [Side],
-        run: &mut Run<'_>,
-    ) -> Result<(Vec<Part>, Option<WritePath>), AcquireError> {
+        sides: &mut [BucketRequest],
+        run: &mut CallContext<'_>,
+    ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         let mut may_update = true;
         let mut may_look_again = true;
         loop {
             let lane = self.lane(sides);
-            let demand = |side: &Side| BucketDemand {
+            let demand = |side: &BucketRequest| BucketDemand {
                 amounts: side.amounts.clone(),
                 configuration: side.configuration.clone(),
             };
@@ -38,7 +38,7 @@ impl<T: Table> CompositeStore<T> {
                 may_update,
             };
             let settled = lane.settle(self, request, run.deadline, run.clock).await;
-            let Settled { outcome, cost, trouble } = match settled {
+            let Settled { outcome, cost, table_error } = match settled {
                 Ok(settled) => settled,
                 Err(expired) => return self.expired(sides, run, expired),
             };
@@ -66,7 +66,7 @@ impl<T: Table> CompositeStore<T> {
                     return Err(InvalidRequest::BucketFull { entity, limit, max }.into());
                 }
                 Outcome::Failed { is_in_doubt } => {
-                    let error = AcquireError::Setup(setup_error(trouble.as_deref()));
+                    let error = AcquireError::Setup(setup_error(table_error.as_deref()));
                     // Any other error promises that nothing was taken.
                     return Err(match is_in_doubt {
                         true => AcquireError::Unavailable(error.into()),
@@ -81,7 +81,7 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// Reads levels again of which an item follows a change that is not known here.
-    async fn update(&self, sides: &mut [Side], run: &mut Run<'_>) {
+    async fn update(&self, sides: &mut [BucketRequest], run: &mut CallContext<'_>) {
         for side in sides {
             let known = side.entry.known();
             let Some(image) = known.and_then(|known| known.image) else { continue };
@@ -97,16 +97,16 @@ impl<T: Table> CompositeStore<T> {
 
     fn expired(
         &self,
-        sides: &[Side],
-        run: &mut Run<'_>,
-        Expired { left, trouble, is_silent, cost }: Expired,
-    ) -> Result<(Vec<Part>, Option<WritePath>), AcquireError> {
+        sides: &[BucketRequest],
+        run: &mut CallContext<'_>,
+        Expired { left, table_error, is_silent, cost }: Expired,
+    ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         run.add(cost);
         if let Left::Done(done) = left {
             let parts = sides.iter().zip(done.images).map(|(side, image)| side.part(image));
             return Ok((parts.collect(), done.path));
         }
-        Err(given_up(left == Left::InDoubt, trouble.as_deref(), is_silent, run.attempts))
+        Err(given_up(left == Left::InDoubt, table_error.as_deref(), is_silent, run.attempts))
     }
 }
 
@@ -114,14 +114,14 @@ impl<T: Table> CompositeStore<T> {
 /// was taken.
 pub(super) fn given_up(
     is_in_doubt: bool,
-    trouble: Option<&Trouble>,
+    table_error: Option<&TableError>,
     is_silent: bool,
     attempts: u32,
 ) -> AcquireError {
     let contended = AcquireError::Contended { attempts };
-    match trouble {
-        Some(Trouble::Away(away)) => AcquireError::Unavailable(source(away)),
-        Some(Trouble::Throttled(_) | Trouble::Conflict) if is_in_doubt => {
+    match table_error {
+        Some(TableError::Unreachable(away)) => AcquireError::Unavailable(source(away)),
+        Some(TableError::Throttled(_) | TableError::Conflict) if is_in_doubt => {
             AcquireError::Unavailable(contended.into())
         }
         Some(_) => contended,
@@ -133,15 +133,15 @@ pub(super) fn given_up(
 }
 
 /// "No", with the limits of all buckets.
-fn refusal(sides: &[Side], standings: Vec<Vec<Standing>>) -> AcquireError {
-    let of_side = |(side, standings): (&Side, Vec<Standing>)| {
+fn refusal(sides: &[BucketRequest], standings: Vec<Vec<Standing>>) -> AcquireError {
+    let of_side = |(side, standings): (&BucketRequest, Vec<Standing>)| {
         let entity = side.bucket.entity.clone();
         standings.into_iter().map(move |standing| LimitStatus::new(&entity, standing))
     };
     no(sides.iter().zip(standings).flat_map(of_side).collect())
 }
 
-impl Run<'_> {
+impl CallContext<'_> {
     /// Adds what a lane spent on the request.
     pub(super) fn add(&mut self, cost: Cost) {
         self.attempts += cost.attempts;

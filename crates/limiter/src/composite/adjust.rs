@@ -13,9 +13,9 @@ use sluicegate_core::{
 use super::CompositeStore;
 use super::acquire::given_up;
 use super::lane::{Expired, Settled, setup_error};
-use super::run::Run;
+use super::run::CallContext;
 use crate::error::{AcquireError, AdjustError};
-use crate::lessor::Corrected;
+use crate::leasing_store::Corrected;
 use crate::store::{Adjusted, Correction};
 use crate::table::Table;
 
@@ -24,7 +24,7 @@ impl<T: Table> CompositeStore<T> {
     pub(super) async fn make(
         &self,
         correction: &Correction<'_>,
-        run: &mut Run<'_>,
+        run: &mut CallContext<'_>,
     ) -> Result<Corrected, AdjustError> {
         let lane = self.images.entry(correction.bucket).lane(correction.bucket, self.policy());
         let configuration = Arc::new(correction.configuration.clone());
@@ -49,10 +49,10 @@ impl<T: Table> CompositeStore<T> {
                 run.add(cost);
                 Ok(Self::done(done, run))
             }
-            Err(Expired { left, trouble, is_silent, cost }) => {
+            Err(Expired { left, table_error, is_silent, cost }) => {
                 run.add(cost);
                 let is_in_doubt = left == Left::InDoubt;
-                let error = given_up(is_in_doubt, trouble.as_deref(), is_silent, run.attempts);
+                let error = given_up(is_in_doubt, table_error.as_deref(), is_silent, run.attempts);
                 Err(self.may_have_given_back(correction, is_in_doubt, error.into()))
             }
         }
@@ -61,8 +61,8 @@ impl<T: Table> CompositeStore<T> {
     fn corrected(
         &self,
         correction: &Correction<'_>,
-        Settled { outcome, cost, trouble }: Settled,
-        run: &mut Run<'_>,
+        Settled { outcome, cost, table_error }: Settled,
+        run: &mut CallContext<'_>,
     ) -> Result<Corrected, AdjustError> {
         run.add(cost);
         match outcome {
@@ -71,14 +71,14 @@ impl<T: Table> CompositeStore<T> {
                 "four other writers came between, or the item is gone".into(),
             )),
             Outcome::Failed { is_in_doubt } => {
-                let error = AdjustError::Setup(setup_error(trouble.as_deref()));
+                let error = AdjustError::Setup(setup_error(table_error.as_deref()));
                 Err(self.may_have_given_back(correction, is_in_doubt, error))
             }
             _ => Err(AdjustError::Contended),
         }
     }
 
-    fn done(done: Done, run: &Run<'_>) -> Corrected {
+    fn done(done: Done, run: &CallContext<'_>) -> Corrected {
         let Done { images, dropped, is_forced, .. } = done;
         let image = images.into_iter().next().flatten();
         let adjusted =

@@ -10,7 +10,7 @@ use super::settings::Certainty;
 use super::{CompositeStore, image};
 use crate::store::new_id;
 use crate::table::{
-    Cancelled, Consistency, SetupError, Table, TogetherError, Trouble, WriteError, Written,
+    Cancelled, Consistency, SetupError, Table, TableError, TransactError, WriteError, Written,
 };
 
 /// A call of a lane.
@@ -26,7 +26,7 @@ pub(super) struct Told {
     pub(super) answer: Answer,
     pub(super) write_units: f64,
     pub(super) read_units: f64,
-    pub(super) trouble: Option<Trouble>,
+    pub(super) table_error: Option<TableError>,
 }
 
 impl<T: Table> Calls for CompositeStore<T> {
@@ -61,17 +61,17 @@ impl<T: Table> Calls for CompositeStore<T> {
 }
 
 impl Told {
-    pub(super) fn trouble(trouble: Trouble) -> Self {
-        let answer = match trouble {
-            Trouble::Conflict | Trouble::Throttled(_) => Answer::Held,
-            Trouble::Away(_) => Answer::Lost,
-            Trouble::Setup(_) => Answer::Failed,
+    pub(super) fn failed(table_error: TableError) -> Self {
+        let answer = match table_error {
+            TableError::Conflict | TableError::Throttled(_) => Answer::Held,
+            TableError::Unreachable(_) => Answer::Lost,
+            TableError::Setup(_) => Answer::Failed,
         };
-        Self { answer, write_units: 0.0, read_units: 0.0, trouble: Some(trouble) }
+        Self { answer, write_units: 0.0, read_units: 0.0, table_error: Some(table_error) }
     }
 
     const fn written(answer: Answer, write_units: f64) -> Self {
-        Self { answer, write_units, read_units: 0.0, trouble: None }
+        Self { answer, write_units, read_units: 0.0, table_error: None }
     }
 }
 
@@ -80,7 +80,7 @@ async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> Told {
     let keys: Vec<_> = buckets.iter().cloned().map(key).collect();
     let found = match table.read(&keys, Consistency::Strong).await {
         Ok(found) => found,
-        Err(trouble) => return Told::trouble(trouble),
+        Err(table_error) => return Told::failed(table_error),
     };
     let images: Result<Vec<_>, SetupError> = buckets
         .iter()
@@ -90,9 +90,9 @@ async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> Told {
     match images {
         Ok(images) => {
             let (answer, read_units) = (Answer::Read(images), found.read_units);
-            Told { answer, write_units: 0.0, read_units, trouble: None }
+            Told { answer, write_units: 0.0, read_units, table_error: None }
         }
-        Err(broken) => Told { read_units: found.read_units, ..Told::trouble(broken.into()) },
+        Err(broken) => Told { read_units: found.read_units, ..Told::failed(broken.into()) },
     }
 }
 
@@ -117,7 +117,7 @@ async fn one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> Told {
         }
         // It costs what the write would have: at least one unit, and the answer does not say more.
         Err(WriteError::Refused(image)) => Told::written(Answer::Refused(vec![Some(image)]), 1.0),
-        Err(WriteError::Trouble(trouble)) => Told::trouble(trouble),
+        Err(WriteError::Table(table_error)) => Told::failed(table_error),
     }
 }
 
@@ -133,12 +133,12 @@ async fn together<T: Table>(
         Some((id, attempt)) => format!("{}-{attempt}", id.as_str()),
         None => new_id().as_str().to_owned(),
     };
-    let reasons = match table.write_together(&writes, &token).await {
+    let reasons = match table.transact_write(&writes, &token).await {
         Ok(write_units) => {
             return Told::written(Answer::Written(vec![None; plans.len()]), write_units);
         }
-        Err(TogetherError::Cancelled(reasons)) => reasons,
-        Err(TogetherError::Trouble(trouble)) => return Told::trouble(trouble),
+        Err(TransactError::Cancelled(reasons)) => reasons,
+        Err(TransactError::Table(table_error)) => return Told::failed(table_error),
     };
     // Each write of a transaction is prepared and committed: two units.
     let write_units = plans.iter().map(|_| 2.0).sum();
@@ -147,14 +147,14 @@ async fn together<T: Table>(
         match reason {
             Cancelled::None => found.push(None),
             Cancelled::Refused(image) => found.push(Some(image)),
-            Cancelled::Trouble(trouble) => {
-                return Told { write_units, ..Told::trouble(trouble) };
+            Cancelled::Table(table_error) => {
+                return Told { write_units, ..Told::failed(table_error) };
             }
         }
     }
     if found.iter().all(Option::is_none) {
         // Cancelled for no reason: as good as another writer in the way.
-        return Told { write_units, ..Told::trouble(Trouble::Conflict) };
+        return Told { write_units, ..Told::failed(TableError::Conflict) };
     }
     Told::written(Answer::Refused(found), write_units)
 }

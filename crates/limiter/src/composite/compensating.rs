@@ -9,24 +9,24 @@ use std::time::Duration;
 
 use sluicegate_core::{Wait, WritePath, standings};
 
-use super::run::Run;
-use super::side::Side;
+use super::bucket_request::BucketRequest;
+use super::run::CallContext;
 use super::{CompositeStore, negated};
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitExceeded, LimitStatus, NeverAdmissible};
-use crate::store::{Correction, Part, Store, new_id};
+use crate::store::{BucketGrant, Correction, Store, new_id};
 use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
     /// Takes from both buckets at once; what one gave is given back when the other refuses.
     pub(super) async fn side_by_side(
         &self,
-        mut sides: Vec<Side>,
-        run: &mut Run<'_>,
+        mut sides: Vec<BucketRequest>,
+        run: &mut CallContext<'_>,
         clock: &dyn Clock,
         deadline: Duration,
-    ) -> Result<(Vec<Part>, Option<WritePath>), AcquireError> {
-        let mut runs = [Run::new(clock, deadline), Run::new(clock, deadline)];
+    ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
+        let mut runs = [CallContext::new(clock, deadline), CallContext::new(clock, deadline)];
         let [first, second] = &mut runs;
         let (child, parent) = sides.split_at_mut(1);
         let (child, parent) = (self.take(child, first), self.take(parent, second));
@@ -54,7 +54,7 @@ impl<T: Table> CompositeStore<T> {
     /// Gives back what is known to have been taken, and says why.
     async fn compensate(
         &self,
-        taken: Vec<Part>,
+        taken: Vec<BucketGrant>,
         refusal: AcquireError,
         clock: &dyn Clock,
         deadline: Duration,

@@ -41,7 +41,7 @@ impl Images {
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     known: Arc<Shared>,
-    state: Mutex<State>,
+    state: Mutex<ImageTable>,
     lane: OnceLock<Arc<Lane>>,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Entry {
 pub(super) struct Shared(Mutex<Option<Known>>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ImageTable {
     resolved: Option<Resolved>,
     /// The requests that take from this bucket and its parent's together.
     cascade: Option<(BucketId, Arc<Lane>)>,
@@ -87,7 +87,7 @@ impl Shared {
 }
 
 impl Entry {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ImageTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

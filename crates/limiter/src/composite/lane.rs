@@ -22,7 +22,7 @@ use super::images::Shared;
 use crate::BoxError;
 use crate::clock::Clock;
 use crate::store::new_id;
-use crate::table::{SetupError, StoreFailure, Trouble};
+use crate::table::{SetupError, StoreFailure, TableError};
 
 /// How long the table may take to answer before it is asked again, because everybody waits for the
 /// answer; twice as long each time that it does not, and as its last answer took.
@@ -42,13 +42,13 @@ pub(crate) struct Lane {
     buckets: Vec<BucketId>,
     /// The knowledge that all lanes of this process on a bucket share.
     images: Vec<Arc<Shared>>,
-    state: Mutex<State>,
+    state: Mutex<LaneState>,
     /// Told when the leader stops.
     free: Notify,
 }
 
-struct State {
-    queue: WriteQueue<Waiter>,
+struct LaneState {
+    queue: WriteQueue<LaneWaiter>,
     /// The last write, if it may be sent again.
     last: Option<Arc<Write>>,
     /// The call on the table; `None` while the leader awaits it.
@@ -58,7 +58,7 @@ struct State {
     /// Counts the leaders.
     term: u64,
     /// The reason for which the table did not do what it was last asked.
-    trouble: Option<Arc<Trouble>>,
+    table_error: Option<Arc<TableError>>,
     /// The time of its quickest answer, [`PAUSE_MAX`] at most.
     quickest: Duration,
     /// How long the next answer may take.
@@ -71,7 +71,7 @@ struct State {
 }
 
 /// A caller that waits.
-struct Waiter {
+struct LaneWaiter {
     sender: oneshot::Sender<Settled>,
     cost: Cost,
 }
@@ -88,14 +88,14 @@ pub(super) struct Cost {
 pub(super) struct Settled {
     pub(super) outcome: Outcome,
     pub(super) cost: Cost,
-    pub(super) trouble: Option<Arc<Trouble>>,
+    pub(super) table_error: Option<Arc<TableError>>,
 }
 
 /// Why a request was not settled in time.
 pub(super) struct Expired {
     pub(super) left: Left,
     pub(super) cost: Cost,
-    pub(super) trouble: Option<Arc<Trouble>>,
+    pub(super) table_error: Option<Arc<TableError>>,
     /// The table said nothing while the request waited.
     pub(super) is_silent: bool,
 }
@@ -116,13 +116,13 @@ impl std::fmt::Debug for Lane {
 
 impl Lane {
     pub(super) fn new(buckets: Vec<BucketId>, images: Vec<Arc<Shared>>, policy: Policy) -> Self {
-        let state = State {
+        let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), policy),
             last: None,
             flight: None,
             led_until: None,
             term: 0,
-            trouble: None,
+            table_error: None,
             quickest: PAUSE_MAX,
             patience: ANSWERED_WITHIN,
             told_at: Instant::now(),
@@ -132,7 +132,7 @@ impl Lane {
         Self { buckets, images, state: Mutex::new(state), free: Notify::new() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LaneState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,7 +150,7 @@ impl Lane {
         {
             let mut state = self.lock();
             self.look(&mut state);
-            let waiter = Waiter { sender, cost: Cost::default() };
+            let waiter = LaneWaiter { sender, cost: Cost::default() };
             state.queue.enter(request, waiter, clock.now());
             self.dispatch(&mut state, calls);
         }
@@ -191,7 +191,7 @@ impl Lane {
         }
         let state = self.lock();
         let is_silent = state.told_at <= entered_at;
-        Err(Expired { left, cost, trouble: state.trouble.clone(), is_silent })
+        Err(Expired { left, cost, table_error: state.table_error.clone(), is_silent })
     }
 
     /// Has a correction that waits give up its guards.
@@ -205,7 +205,7 @@ impl Lane {
     }
 
     /// Becomes the leader, if there is none that does anything.
-    fn lead(&self) -> Option<Leading<'_>> {
+    fn lead(&self) -> Option<Leader<'_>> {
         let (mut state, now) = (self.lock(), Instant::now());
         if let Some(until) = state.led_until {
             if now < until {
@@ -221,11 +221,11 @@ impl Lane {
         let (flight, since) = state.flight.take().unzip();
         let since = since.unwrap_or(now);
         state.led_until = Some(now.max(since + state.patience) + LATE_MAX);
-        Some(Leading { lane: self, term: state.term, flight, since })
+        Some(Leader { lane: self, term: state.term, flight, since })
     }
 
     /// Takes over what other lanes learned of the buckets.
-    fn look(&self, state: &mut State) {
+    fn look(&self, state: &mut LaneState) {
         for (index, image) in self.images.iter().enumerate() {
             if let Some(known) = image.known() {
                 state.queue.learn(index, &known);
@@ -234,15 +234,15 @@ impl Lane {
     }
 
     /// Tells the callers what became of their requests.
-    fn dispatch(&self, state: &mut State, calls: &dyn Calls) {
+    fn dispatch(&self, state: &mut LaneState, calls: &dyn Calls) {
         let counts = state.queue.take_counts();
         if counts != Counts::default() {
             calls.count(counts, &self.buckets);
         }
-        for (Waiter { sender, cost }, outcome) in state.queue.take_resolved() {
-            let trouble = state.trouble.clone();
+        for (LaneWaiter { sender, cost }, outcome) in state.queue.take_resolved() {
+            let table_error = state.table_error.clone();
             // One that has just left gets none.
-            drop(sender.send(Settled { outcome, cost, trouble }));
+            drop(sender.send(Settled { outcome, cost, table_error }));
         }
     }
 
@@ -277,7 +277,7 @@ impl Lane {
             // It is not sent again.
             state.last = None;
         }
-        state.trouble = told.trouble.map(Arc::new);
+        state.table_error = told.table_error.map(Arc::new);
         state.latest = clock.now();
         state.queue.answered(told.answer, state.latest);
         for (index, image) in self.images.iter().enumerate() {
@@ -291,7 +291,7 @@ impl Lane {
     }
 
     /// Ends what nobody waits for any more.
-    fn tidy(state: &mut State) {
+    fn tidy(state: &mut LaneState) {
         if state.led_until.is_none() && state.queue.is_idle() && state.flight.take().is_some() {
             state.queue.answered(Answer::Lost, state.latest);
         }
@@ -345,7 +345,7 @@ impl Drop for Member<'_> {
 }
 
 /// The caller that does what the queue says.
-struct Leading<'a> {
+struct Leader<'a> {
     lane: &'a Lane,
     term: u64,
     flight: Option<Flight>,
@@ -353,7 +353,7 @@ struct Leading<'a> {
     since: Instant,
 }
 
-impl Leading<'_> {
+impl Leader<'_> {
     /// Leads until its own request is settled or another caller leads; false: its time is up.
     async fn until(
         mut self,
@@ -374,7 +374,7 @@ impl Leading<'_> {
                             return false;
                         }
                         self.flight = None;
-                        Told::trouble(Trouble::Away("the table did not answer in time".into()))
+                        Told::failed(TableError::Unreachable("the table did not answer in time".into()))
                     }
                 };
                 if !self.lane.told(self.term, (told, self.since.elapsed()), calls, clock) {
@@ -448,7 +448,7 @@ impl Leading<'_> {
     }
 }
 
-impl Drop for Leading<'_> {
+impl Drop for Leader<'_> {
     fn drop(&mut self) {
         let mut state = self.lane.lock();
         if state.term != self.term {
@@ -478,8 +478,8 @@ fn pause(in_a_row: u32, is_patient: bool, quickest: Duration) -> Duration {
 }
 
 /// The error of a table that cannot be used, for each of the requests of one write.
-pub(super) fn setup_error(trouble: Option<&Trouble>) -> SetupError {
-    let Some(Trouble::Setup(error)) = trouble else {
+pub(super) fn setup_error(table_error: Option<&TableError>) -> SetupError {
+    let Some(TableError::Setup(error)) = table_error else {
         return SetupError::Rejected("the table does not say why".into());
     };
     match error {

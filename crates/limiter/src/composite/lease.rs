@@ -1,7 +1,7 @@
 //! Leasing tokens of one bucket and settling what became of earlier ones, in one write.
 //!
 //! A lease enters the queue of its bucket as every request does. One whose outcome is not known when
-//! its time is up is handed back as a [`Doubt`], and enters again under the same id.
+//! its time is up is handed back as a [`UnackedWrite`], and enters again under the same id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sluicegate_core::{
     Acquire, Amounts, BucketDemand, BucketId, CompositeBucket, Configuration, Known, LIMITS_MAX,
-    LeaseTerms, Outcome, Presume, Purpose, QueuedRequest, Standing, Wait, reconfigure, standings,
+    LeaseTerms, Outcome, Purpose, QueuedRequest, RefillHint, Standing, Wait, reconfigure,
+    standings,
 };
 
 use super::CompositeStore;
@@ -17,20 +18,22 @@ use super::acquire::given_up;
 use super::lane::{Expired, Lane, Settled, setup_error};
 use super::refusal::no;
 use super::resolve::Lookup;
-use super::run::Run;
+use super::run::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
-use crate::lessor::{Corrected, Counting, Done, Doubt, Failed, Lends, Order};
-use crate::store::{Correction, Part, Request};
+use crate::leasing_store::{
+    Corrected, Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
+};
+use crate::store::{BucketGrant, Correction, Request};
 use crate::table::Table;
 
-impl<T: Table> Lends for CompositeStore<T> {
+impl<T: Table> LeaseCalls for CompositeStore<T> {
     async fn parts(
         &self,
         request: &Request,
         clock: &dyn Clock,
-    ) -> Result<Option<Vec<Part>>, AcquireError> {
-        let mut run = Run::new(clock, request.deadline);
+    ) -> Result<Option<Vec<BucketGrant>>, AcquireError> {
+        let mut run = CallContext::new(clock, request.deadline);
         let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
         for side in &mut sides {
             let Some(image) = side.image() else { continue };
@@ -55,49 +58,49 @@ impl<T: Table> Lends for CompositeStore<T> {
         if before.stored.is_none() {
             return Ok(before.clone());
         }
-        self.limits(bucket, &before.explicit, &mut Run::new(clock, deadline)).await
+        self.limits(bucket, &before.explicit, &mut CallContext::new(clock, deadline)).await
     }
 
     async fn carry_out(
         &self,
-        order: &Order<'_>,
-        doubt: Option<Doubt>,
+        order: &LeaseRequest<'_>,
+        doubt: Option<UnackedWrite>,
         clock: &dyn Clock,
-    ) -> Result<Done, Failed> {
+    ) -> Result<LeaseOutcome, LeaseError> {
         let mut run = order.run(doubt.as_ref(), clock);
         // A lane that the cache has forgotten still knows what became of its writes.
         let lane = doubt.and_then(|doubt| doubt.lane);
         let lane = lane
             .unwrap_or_else(|| self.images.entry(order.bucket).lane(order.bucket, self.policy()));
         let result = self.lease_from(&lane, order, &mut run).await;
-        let Run { id, attempts, write_units, read_units, .. } = run;
+        let CallContext { id, attempts, write_units, read_units, .. } = run;
         match result {
             Ok(sluicegate_core::Done { leased, images, path, .. }) => {
                 let image = images.into_iter().next().flatten();
-                Ok(Done { id, leased, image, path, attempts, write_units, read_units })
+                Ok(LeaseOutcome { id, leased, image, path, attempts, write_units, read_units })
             }
             Err((error, is_lost)) => {
                 let leased = lane.doubtful_lease(&id);
                 let leased = leased.or_else(|| is_lost.then(Amounts::new));
                 let remembered = Vec::new();
-                let doubt = leased.map(|leased| Doubt {
+                let doubt = leased.map(|leased| UnackedWrite {
                     id,
                     leased,
                     remembered,
                     is_lost,
                     lane: Some(lane.clone()),
                 });
-                Err(Failed { error, doubt, attempts })
+                Err(LeaseError { error, doubt, attempts })
             }
         }
     }
 
     async fn look(
         &self,
-        order: &Order<'_>,
+        order: &LeaseRequest<'_>,
         clock: &dyn Clock,
     ) -> Result<(Option<Arc<CompositeBucket>>, f64), AcquireError> {
-        let mut run = Run::new(clock, order.deadline);
+        let mut run = CallContext::new(clock, order.deadline);
         let entry = self.images.entry(order.bucket);
         let (now, deny_cache_ms) = (run.now(), self.policy().deny_cache_ms);
         if let Some(known) = entry.known().filter(|known| known.may_refuse(now, deny_cache_ms)) {
@@ -112,7 +115,7 @@ impl<T: Table> Lends for CompositeStore<T> {
                 configuration: order.configuration,
                 id: &run.id,
                 interval: self.settings.claim_interval,
-                presume: Presume::Unchanged,
+                hint: RefillHint::TrustImage,
             };
             let is_behind = image.is_some_and(|image| reconfigure(image, acquire, now).is_some());
             if !is_behind && asked.iter().any(|standing| standing.wait != Wait::None) {
@@ -126,8 +129,8 @@ impl<T: Table> Lends for CompositeStore<T> {
                     entry.learn(Known { image: image.clone(), as_of, is_authoritative });
                     return Ok((image, run.read_units));
                 }
-                Err(trouble) => {
-                    if !run.wait_out(trouble).await {
+                Err(table_error) => {
+                    if !run.wait_out(table_error).await {
                         return Err(run.given_up());
                     }
                 }
@@ -140,7 +143,7 @@ impl<T: Table> Lends for CompositeStore<T> {
         correction: &Correction<'_>,
         clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
-        let mut run = Run::under(correction.id.clone(), clock, correction.deadline);
+        let mut run = CallContext::under(correction.id.clone(), clock, correction.deadline);
         self.make(correction, &mut run).await
     }
 }
@@ -150,8 +153,8 @@ impl<T: Table> CompositeStore<T> {
     async fn lease_from(
         &self,
         lane: &Lane,
-        order: &Order<'_>,
-        run: &mut Run<'_>,
+        order: &LeaseRequest<'_>,
+        run: &mut CallContext<'_>,
     ) -> Result<sluicegate_core::Done, (AcquireError, bool)> {
         let bucket = order.bucket;
         let terms = Arc::new(terms(order));
@@ -168,14 +171,17 @@ impl<T: Table> CompositeStore<T> {
                     run.add(cost);
                     return Ok(done);
                 }
-                Err(Expired { left, trouble, is_silent, cost }) => {
+                Err(Expired { left, table_error, is_silent, cost }) => {
                     run.add(cost);
                     let is_in_doubt = left == sluicegate_core::Left::InDoubt;
-                    let trouble = trouble.as_deref();
-                    return Err((given_up(is_in_doubt, trouble, is_silent, run.attempts), false));
+                    let table_error = table_error.as_deref();
+                    return Err((
+                        given_up(is_in_doubt, table_error, is_silent, run.attempts),
+                        false,
+                    ));
                 }
             };
-            let Settled { outcome, cost, trouble } = settled;
+            let Settled { outcome, cost, table_error } = settled;
             run.add(cost);
             let error: AcquireError = match outcome {
                 Outcome::Done(done) => return Ok(done),
@@ -201,14 +207,14 @@ impl<T: Table> CompositeStore<T> {
                     return Err((AcquireError::Unavailable(lost.into()), true));
                 }
                 Outcome::Contended => AcquireError::Contended { attempts: run.attempts },
-                Outcome::Failed { .. } => AcquireError::Setup(setup_error(trouble.as_deref())),
+                Outcome::Failed { .. } => AcquireError::Setup(setup_error(table_error.as_deref())),
             };
             return Err((error, false));
         }
     }
 }
 
-fn terms(order: &Order<'_>) -> LeaseTerms {
+fn terms(order: &LeaseRequest<'_>) -> LeaseTerms {
     let counted = match order.counting {
         Counting::Leased => None,
         Counting::Used(used) => Some(used.clone()),

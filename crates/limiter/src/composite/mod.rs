@@ -5,6 +5,7 @@
 
 mod acquire;
 mod adjust;
+mod bucket_request;
 mod calls;
 mod compensating;
 mod directory;
@@ -15,7 +16,6 @@ mod refusal;
 mod resolve;
 mod run;
 mod settings;
-mod side;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,20 +27,20 @@ use sluicegate_core::{
     StoredLimits, standings,
 };
 
+use self::bucket_request::BucketRequest;
 use self::directory::Directory;
 use self::images::Images;
 pub(crate) use self::lane::Lane;
 pub(crate) use self::refusal::no;
 use self::resolve::Lookup;
-pub(crate) use self::run::Run;
-use self::side::Side;
+pub(crate) use self::run::CallContext;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::dynamo::DynamoTable;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::lessor::Lends as _;
+use crate::leasing_store::LeaseCalls as _;
 use crate::store::{Adjusted, Correction, Grant, Request, Store};
-use crate::table::{Consistency, SetupError, Table, Trouble};
+use crate::table::{Consistency, SetupError, Table, TableError};
 
 pub use self::settings::{CascadeMode, Certainty, Settings};
 
@@ -59,7 +59,7 @@ impl CompositeStore<DynamoTable> {
     /// write that may have been applied must not be repeated blindly.
     #[must_use]
     pub fn new(client: aws_sdk_dynamodb::Client, table: impl AsRef<str>) -> Self {
-        Self::on(DynamoTable::new(&client, table))
+        Self::with_table(DynamoTable::new(&client, table))
     }
 }
 
@@ -68,8 +68,8 @@ impl<T: Table> CompositeStore<T> {
     async fn read_bucket(
         &self,
         bucket: &BucketId,
-        run: &mut Run<'_>,
-    ) -> Result<Option<Arc<CompositeBucket>>, Trouble> {
+        run: &mut CallContext<'_>,
+    ) -> Result<Option<Arc<CompositeBucket>>, TableError> {
         let BucketId { entity, resource } = bucket.clone();
         let keys = [ItemKey::Bucket(entity, resource)];
         let found = run.in_time(self.table.read(&keys, Consistency::Strong)).await?;
@@ -80,16 +80,16 @@ impl<T: Table> CompositeStore<T> {
     /// How all limits of these buckets stand, by a read that sees every write.
     async fn look_at(
         &self,
-        sides: &[Side],
-        run: &mut Run<'_>,
+        sides: &[BucketRequest],
+        run: &mut CallContext<'_>,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         let mut limits = Vec::new();
         for side in sides {
             let image = loop {
                 match self.read_bucket(&side.bucket, run).await {
                     Ok(image) => break image,
-                    Err(trouble) => {
-                        if !run.wait_out(trouble).await {
+                    Err(table_error) => {
+                        if !run.wait_out(table_error).await {
                             return Err(run.given_up());
                         }
                     }
@@ -105,7 +105,7 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// The lane of the requests on these buckets.
-    fn lane(&self, sides: &[Side]) -> Arc<Lane> {
+    fn lane(&self, sides: &[BucketRequest]) -> Arc<Lane> {
         let policy = self.policy();
         match sides {
             [child, parent] => {
@@ -126,7 +126,7 @@ impl<T: Table> CompositeStore<T> {
 
     /// A store on this table.
     #[must_use]
-    pub fn on(table: T) -> Self {
+    pub fn with_table(table: T) -> Self {
         Self::with_settings(table, Settings::default())
     }
 
@@ -167,7 +167,7 @@ impl<T: Table> CompositeStore<T> {
 
 impl<T: Table> Store for CompositeStore<T> {
     async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
-        let mut run = Run::new(clock, request.deadline);
+        let mut run = CallContext::new(clock, request.deadline);
         let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
         let is_split = sides.len() > 1 && self.settings.cascade_mode == CascadeMode::Compensating;
         let (parts, path) = if is_split {
@@ -175,7 +175,7 @@ impl<T: Table> Store for CompositeStore<T> {
         } else {
             self.take(&mut sides, &mut run).await?
         };
-        let Run { attempts, write_units, read_units, .. } = run;
+        let CallContext { attempts, write_units, read_units, .. } = run;
         Ok(Grant { parts, path, attempts, write_units, read_units })
     }
 
@@ -192,17 +192,17 @@ impl<T: Table> Store for CompositeStore<T> {
         request: &Request,
         clock: &dyn Clock,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
-        let mut run = Run::new(clock, request.deadline);
+        let mut run = CallContext::new(clock, request.deadline);
         let sides = self.sides(request, Lookup::Always, &mut run).await?;
         self.look_at(&sides, &mut run).await
     }
 
     async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
-        let mut run = Run::new(clock, deadline);
+        let mut run = CallContext::new(clock, deadline);
         let read = self.table.read(&[ItemKey::SchemaVersion], Consistency::Eventual);
         match run.in_time(read).await {
             Ok(_) => Ok(()),
-            Err(trouble) => Err(run.end(trouble)),
+            Err(table_error) => Err(run.end(table_error)),
         }
     }
 

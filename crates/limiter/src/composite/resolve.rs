@@ -13,10 +13,10 @@ use sluicegate_core::{
 };
 
 use super::CompositeStore;
+use super::bucket_request::BucketRequest;
 use super::directory::{Learned, Levels};
 use super::images::{Entry, MadeFrom, Resolved};
-use super::run::Run;
-use super::side::Side;
+use super::run::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
 use crate::table::{Consistency, ReadItems, SetupError, Table};
@@ -36,12 +36,13 @@ impl<T: Table> CompositeStore<T> {
         &self,
         request: &Request,
         lookup: Lookup,
-        run: &mut Run<'_>,
-    ) -> Result<Vec<Side>, AcquireError> {
+        run: &mut CallContext<'_>,
+    ) -> Result<Vec<BucketRequest>, AcquireError> {
         let resource = &request.resource;
         let bucket =
             |entity: &EntityId| BucketId { entity: entity.clone(), resource: resource.clone() };
-        let own = Wanted { bucket: bucket(&request.entity), explicit: &request.limits, lookup };
+        let own =
+            ConfigQuery { bucket: bucket(&request.entity), explicit: &request.limits, lookup };
         let asks_record = request.cascade == Cascade::Stored;
         let (own, record) = self.side(&own, &request.amounts, asks_record, run).await?;
         let parent = match &request.cascade {
@@ -54,7 +55,7 @@ impl<T: Table> CompositeStore<T> {
         let mut sides = vec![own];
         if let Some(parent) = parent {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
-            let wanted = Wanted { bucket: bucket(&parent), explicit, lookup };
+            let wanted = ConfigQuery { bucket: bucket(&parent), explicit, lookup };
             let (mut side, _) = self.side(&wanted, &request.amounts, false, run).await?;
             side.keep_known_amounts();
             if !side.amounts.is_empty() || lookup == Lookup::Always {
@@ -69,9 +70,9 @@ impl<T: Table> CompositeStore<T> {
         &self,
         bucket: &BucketId,
         explicit: &Rules,
-        run: &mut Run<'_>,
+        run: &mut CallContext<'_>,
     ) -> Result<Arc<Configuration>, AcquireError> {
-        let wanted = Wanted { bucket: bucket.clone(), explicit, lookup: Lookup::Always };
+        let wanted = ConfigQuery { bucket: bucket.clone(), explicit, lookup: Lookup::Always };
         let (side, _) = self.side(&wanted, &Amounts::new(), false, run).await?;
         Ok(side.configuration)
     }
@@ -80,11 +81,11 @@ impl<T: Table> CompositeStore<T> {
     /// it was found: a second look at the directory may find that it has forgotten.
     async fn side(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: &ConfigQuery<'_>,
         amounts: &Amounts,
         asks_record: bool,
-        run: &mut Run<'_>,
-    ) -> Result<(Side, Option<Arc<EntityRecord>>), AcquireError> {
+        run: &mut CallContext<'_>,
+    ) -> Result<(BucketRequest, Option<Arc<EntityRecord>>), AcquireError> {
         let bucket = wanted.bucket.clone();
         let entry = self.images.entry(&bucket);
         let now = run.now();
@@ -117,7 +118,7 @@ impl<T: Table> CompositeStore<T> {
         }
         let configuration =
             remembered.unwrap_or_else(|| put_together(&entry, wanted.explicit, levels));
-        let side = Side { bucket, amounts: amounts.clone(), configuration, entry };
+        let side = BucketRequest { bucket, amounts: amounts.clone(), configuration, entry };
         Ok((side, record))
     }
 
@@ -125,7 +126,7 @@ impl<T: Table> CompositeStore<T> {
     fn remembered(
         &self,
         entry: &Entry,
-        wanted: &Wanted<'_>,
+        wanted: &ConfigQuery<'_>,
         needs_stored: bool,
         now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
@@ -148,7 +149,7 @@ impl<T: Table> CompositeStore<T> {
         entry: &Entry,
         mut keys: Vec<ItemKey>,
         consistency: Consistency,
-        run: &mut Run<'_>,
+        run: &mut CallContext<'_>,
     ) -> Result<Vec<Learned>, AcquireError> {
         if run.is_over() {
             return Err(run.given_up());
@@ -159,8 +160,8 @@ impl<T: Table> CompositeStore<T> {
         let found = loop {
             match run.in_time(self.table.read(&keys, consistency)).await {
                 Ok(found) => break found,
-                Err(trouble) => {
-                    if !run.wait_out(trouble).await {
+                Err(table_error) => {
+                    if !run.wait_out(table_error).await {
                         return Err(run.given_up());
                     }
                 }
@@ -192,7 +193,7 @@ impl<T: Table> CompositeStore<T> {
         entry: &Entry,
         configuration: &Configuration,
         image: &CompositeBucket,
-        run: &mut Run<'_>,
+        run: &mut CallContext<'_>,
     ) -> Option<Arc<Configuration>> {
         let _turn = self.directory.refreshes.try_acquire().ok()?;
         let levels = self.directory.levels(bucket, run.now());
@@ -208,8 +209,8 @@ impl<T: Table> CompositeStore<T> {
         let mut levels = self.directory.unread(bucket);
         let keys: Vec<_> = levels.missing().collect();
         let found = run.in_time(self.table.read(&keys, Consistency::Strong)).await;
-        let found = found.inspect_err(|trouble| {
-            tracing::debug!(%bucket, %trouble, "stored limits could not be read again");
+        let found = found.inspect_err(|table_error| {
+            tracing::debug!(%bucket, %table_error, "stored limits could not be read again");
         });
         let found: ReadItems = found.ok()?;
         run.read_units += found.read_units;
@@ -248,8 +249,8 @@ impl<T: Table> CompositeStore<T> {
     /// Asks again for the limits of a bucket, by a read that sees every write.
     pub(super) async fn look_up_again(
         &self,
-        side: &mut Side,
-        run: &mut Run<'_>,
+        side: &mut BucketRequest,
+        run: &mut CallContext<'_>,
     ) -> Result<(), AcquireError> {
         let mut levels = self.directory.unread(&side.bucket);
         let keys = levels.missing().collect();
@@ -275,20 +276,20 @@ fn put_together(entry: &Entry, explicit: &Rules, levels: Option<Levels>) -> Arc<
 }
 
 /// A bucket and what the request says of its limits.
-struct Wanted<'a> {
+struct ConfigQuery<'a> {
     bucket: BucketId,
     explicit: &'a Rules,
     lookup: Lookup,
 }
 
-impl Wanted<'_> {
+impl ConfigQuery<'_> {
     fn needs_stored(&self, amounts: &Amounts) -> bool {
         self.lookup == Lookup::Always
             || amounts.keys().any(|limit| !self.explicit.contains_key(limit))
     }
 }
 
-impl Side {
+impl BucketRequest {
     /// A limit that a parent does not have is not asked of it.
     fn keep_known_amounts(&mut self) {
         let image = self.image();

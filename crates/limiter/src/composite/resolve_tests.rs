@@ -12,10 +12,10 @@ use sluicegate_core::{
 use super::*;
 use crate::clock::TestClock;
 use crate::composite::directory::Directory;
-use crate::lessor::Lends as _;
+use crate::leasing_store::LeaseCalls as _;
 use crate::memory::MemoryTable;
-use crate::store::{Part, Store as _};
-use crate::table::{ReadItems, TogetherError, Trouble, WriteError, Written};
+use crate::store::{BucketGrant, Store as _};
+use crate::table::{ReadItems, TableError, TransactError, WriteError, Written};
 use sluicegate_core::Known;
 
 /// Buckets in memory. Every entity is a child of its own team, and has limits of its own. Counts reads.
@@ -50,15 +50,15 @@ impl Table for OwnLimits {
         self.0.write(bucket, plan).await
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, TogetherError> {
-        self.0.write_together(writes, token).await
+    ) -> Result<f64, TransactError> {
+        self.0.transact_write(writes, token).await
     }
 
-    async fn read(&self, keys: &[ItemKey], with: Consistency) -> Result<ReadItems, Trouble> {
+    async fn read(&self, keys: &[ItemKey], with: Consistency) -> Result<ReadItems, TableError> {
         self.1.fetch_add(1, Ordering::Relaxed);
         let mut found = self.0.read(keys, with).await?;
         for (key, item) in keys.iter().zip(&mut found.items) {
@@ -70,7 +70,7 @@ impl Table for OwnLimits {
 }
 
 fn store(remembers: usize) -> CompositeStore<OwnLimits> {
-    let mut store = CompositeStore::on(OwnLimits::default());
+    let mut store = CompositeStore::with_table(OwnLimits::default());
     store.directory = Directory::remembering(remembers);
     store
 }
@@ -100,7 +100,7 @@ async fn parent_is_charged_however_little_the_directory_remembers() {
             let acquire = async |entity: &String| store.acquire(&request(entity), &clock).await;
             for (entity, grant) in entities.iter().zip(join_all(entities.iter().map(acquire)).await)
             {
-                let parts: Vec<Part> = grant.unwrap().parts;
+                let parts: Vec<BucketGrant> = grant.unwrap().parts;
                 let charged: Vec<_> =
                     parts.iter().map(|part| part.bucket.entity.as_str()).collect();
                 assert_eq!(charged, [entity.as_str(), &format!("team-{entity}")], "turn {turn}");

@@ -12,14 +12,14 @@ use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::limiter::as_deadline;
 use crate::store::new_id;
-use crate::table::Trouble;
+use crate::table::TableError;
 
 /// Writes that one call attempts at most. Every attempt that loses saw somebody else win.
 const ATTEMPTS_MAX: u32 = 40;
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-pub(crate) struct Run<'a> {
+pub(crate) struct CallContext<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) id: RequestId,
     /// When the call began, by the clock that counts tokens.
@@ -32,10 +32,10 @@ pub(crate) struct Run<'a> {
     /// What the quickest answer of the table took, [`PAUSE_MAX`] at most.
     quickest: Duration,
     /// What kept the last attempt from being answered; `None`: it was.
-    trouble: Option<Trouble>,
+    table_error: Option<TableError>,
 }
 
-impl<'a> Run<'a> {
+impl<'a> CallContext<'a> {
     pub(crate) fn new(clock: &'a dyn Clock, time: Duration) -> Self {
         Self::under(new_id(), clock, time)
     }
@@ -52,7 +52,7 @@ impl<'a> Run<'a> {
             read_units: 0.0,
             pause: Duration::from_millis(1),
             quickest: PAUSE_MAX,
-            trouble: None,
+            table_error: None,
         }
     }
 
@@ -87,35 +87,36 @@ impl<'a> Run<'a> {
     }
 
     /// Pauses where a repetition can help; false when it cannot or there is no time left for one.
-    pub(crate) async fn wait_out(&mut self, trouble: Trouble) -> bool {
-        let was_held_up = matches!(self.trouble, Some(Trouble::Throttled(_) | Trouble::Conflict));
-        match trouble {
+    pub(crate) async fn wait_out(&mut self, table_error: TableError) -> bool {
+        let was_held_up =
+            matches!(self.table_error, Some(TableError::Throttled(_) | TableError::Conflict));
+        match table_error {
             // The deadline ended it after the table had answered "in a moment": that is no outage.
-            Trouble::Away(source) if was_held_up && source.is::<Elapsed>() => {}
-            trouble => self.trouble = Some(trouble),
+            TableError::Unreachable(source) if was_held_up && source.is::<Elapsed>() => {}
+            table_error => self.table_error = Some(table_error),
         }
-        !matches!(self.trouble, Some(Trouble::Setup(_))) && self.pause().await
+        !matches!(self.table_error, Some(TableError::Setup(_))) && self.pause().await
     }
 
     /// What a call ends with that has no more time or attempts.
     pub(crate) fn given_up(&mut self) -> AcquireError {
-        match self.trouble.take() {
-            Some(Trouble::Away(source)) => AcquireError::Unavailable(source),
-            Some(Trouble::Setup(error)) => error.into(),
-            Some(Trouble::Throttled(_) | Trouble::Conflict) | None => {
+        match self.table_error.take() {
+            Some(TableError::Unreachable(source)) => AcquireError::Unavailable(source),
+            Some(TableError::Setup(error)) => error.into(),
+            Some(TableError::Throttled(_) | TableError::Conflict) | None => {
                 AcquireError::Contended { attempts: self.attempts }
             }
         }
     }
 
-    /// What a call ends with that an answer brought trouble to.
-    pub(crate) fn end(&mut self, trouble: Trouble) -> AcquireError {
-        self.trouble = Some(trouble);
+    /// What a call ends with that an answer brought an error of the table to.
+    pub(crate) fn end(&mut self, table_error: TableError) -> AcquireError {
+        self.table_error = Some(table_error);
         self.given_up()
     }
 
     /// Ends a call on the table with the time that is left.
-    pub(crate) async fn in_time<T, E: From<Trouble>>(
+    pub(crate) async fn in_time<T, E: From<TableError>>(
         &mut self,
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
@@ -124,19 +125,19 @@ impl<'a> Run<'a> {
         self.quickest = self.quickest.min(start.elapsed());
         match answer {
             Ok(result) => result,
-            Err(elapsed) => Err(Trouble::Away(BoxError::from(elapsed)).into()),
+            Err(elapsed) => Err(TableError::Unreachable(BoxError::from(elapsed)).into()),
         }
     }
 }
 
-impl From<Trouble> for crate::table::WriteError {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
+impl From<TableError> for crate::table::WriteError {
+    fn from(table_error: TableError) -> Self {
+        Self::Table(table_error)
     }
 }
 
-impl From<Trouble> for crate::table::TogetherError {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
+impl From<TableError> for crate::table::TransactError {
+    fn from(table_error: TableError) -> Self {
+        Self::Table(table_error)
     }
 }

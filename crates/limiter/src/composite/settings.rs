@@ -39,7 +39,7 @@ pub enum CascadeMode {
     /// In one transaction, both or neither: four write units.
     #[default]
     Transaction,
-    /// Side by side, and what was taken from one is given back when the other refuses: two write
+    /// BucketRequest by side, and what was taken from one is given back when the other refuses: two write
     /// units. For a moment, and for good when the process dies between the two, tokens are taken
     /// from one bucket only: it admits less, never more.
     Compensating,

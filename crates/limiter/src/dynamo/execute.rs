@@ -16,10 +16,10 @@ use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{BucketId, CompositeBucket, Scalar, WritePlan};
 
 use super::expressions::{self, Expression};
-use super::trouble::{self, EmptyAnswer};
+use super::table_error::{self, EmptyAnswer};
 use super::{ConfigStore, Reader};
 use crate::table::{
-    Consistency, ReadItems, SetupError, Table, TogetherError, Trouble, WriteError, Written,
+    Consistency, ReadItems, SetupError, Table, TableError, TransactError, WriteError, Written,
 };
 
 pub(super) const ALL_OLD: ReturnValuesOnConditionCheckFailure =
@@ -96,7 +96,7 @@ impl DynamoTable {
                 Some(PutItemError::ConditionalCheckFailedException(failed)) => {
                     refused(bucket, failed.item())
                 }
-                _ => WriteError::Trouble(trouble::of(&self.name, error)),
+                _ => WriteError::Table(table_error::of(&self.name, error)),
             }),
         }
     }
@@ -130,7 +130,7 @@ impl DynamoTable {
                 Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
                     refused(bucket, failed.item())
                 }
-                _ => WriteError::Trouble(trouble::of(&self.name, error)),
+                _ => WriteError::Table(table_error::of(&self.name, error)),
             }),
         }
     }
@@ -139,7 +139,7 @@ impl DynamoTable {
         &self,
         key: &ItemKey,
         consistency: Consistency,
-    ) -> Result<(Option<Item>, f64), Trouble> {
+    ) -> Result<(Option<Item>, f64), TableError> {
         let request = self
             .client
             .get_item()
@@ -147,7 +147,7 @@ impl DynamoTable {
             .set_key(Some(expressions::key(key)))
             .consistent_read(consistency == Consistency::Strong)
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
-        let output = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
+        let output = request.send().await.map_err(|error| table_error::of(&self.name, error))?;
         let read_units = spent(output.consumed_capacity)?;
         Ok((output.item.map(Item::from), read_units))
     }
@@ -166,11 +166,11 @@ impl Table for DynamoTable {
         }
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, TogetherError> {
+    ) -> Result<f64, TransactError> {
         if self.converts_legacy {
             self.transact_converting(writes, token).await
         } else {
@@ -178,7 +178,11 @@ impl Table for DynamoTable {
         }
     }
 
-    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
+    async fn read(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+    ) -> Result<ReadItems, TableError> {
         if self.converts_legacy {
             return self.read_both(keys, consistency).await;
         }
@@ -200,7 +204,8 @@ impl Table for DynamoTable {
                 .batch_get_item()
                 .request_items(&*self.name, request)
                 .return_consumed_capacity(ReturnConsumedCapacity::Total);
-            let output = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
+            let output =
+                request.send().await.map_err(|error| table_error::of(&self.name, error))?;
             read_units += output.consumed_capacity().iter().map(|c| units(Some(c))).sum::<f64>();
             let before = found.len();
             let responses = output.responses.ok_or(EmptyAnswer)?;
@@ -211,7 +216,7 @@ impl Table for DynamoTable {
             wanted = rest.map(|rest| rest.keys).unwrap_or_default();
             // Asked at once again, it would leave them out at once again.
             if !wanted.is_empty() && found.len() == before {
-                return Err(Trouble::Throttled("BatchGetItem leaves all items out".into()));
+                return Err(TableError::Throttled("BatchGetItem leaves all items out".into()));
             }
         }
         let items = keys.iter().map(|key| found.remove(&(key.pk(), key.sk()))).collect();
@@ -250,7 +255,7 @@ pub(super) fn refused(
     let Some(item) = item.filter(|item| !item.is_empty()) else { return WriteError::Refused(None) };
     match image(bucket, item) {
         Ok(image) => WriteError::Refused(image),
-        Err(error) => WriteError::Trouble(error.into()),
+        Err(error) => WriteError::Table(error.into()),
     }
 }
 

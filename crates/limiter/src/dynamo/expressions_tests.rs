@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use sluicegate_core::{
     Acquire, Adjust, Adjustment, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration,
-    Decision, EntityId, EpochMillis, Force, LIMITS_MAX, LevelVersions, Millitokens, Presume,
+    Decision, EntityId, EpochMillis, Force, LIMITS_MAX, LevelVersions, Millitokens, RefillHint,
     Resource, Rules, StoredRules, adjust, decide, extend,
 };
 
@@ -79,7 +79,7 @@ impl Story {
             configuration: &self.configuration,
             id: &RequestId::from_bits(7),
             interval: ClaimInterval::default(),
-            presume: Presume::Unchanged,
+            hint: RefillHint::TrustImage,
         };
         decide(self.image.as_ref(), acquire, now)
     }
@@ -98,7 +98,7 @@ impl Story {
             configuration: &self.configuration,
             id: &RequestId::from_bits(8),
             interval: ClaimInterval::default(),
-            presume: Presume::Unchanged,
+            hint: RefillHint::TrustImage,
             force,
         };
         match adjust(self.image.as_ref(), correction, now) {

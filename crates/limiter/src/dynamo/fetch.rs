@@ -47,7 +47,7 @@ pub(super) async fn in_order(
     Ok(items)
 }
 
-struct Answer {
+struct BatchAnswer {
     items: Vec<Attributes>,
     /// Keys of which the table was throttled, or the answer would have been larger than 16 MB.
     left_out: Vec<Attributes>,
@@ -58,7 +58,7 @@ async fn some(
     table: &str,
     keys: Vec<Attributes>,
     consistency: Consistency,
-) -> Result<Answer, RequestError> {
+) -> Result<BatchAnswer, RequestError> {
     let wanted = KeysAndAttributes::builder()
         .set_keys(Some(keys))
         .consistent_read(consistency == Consistency::Strong)
@@ -73,7 +73,7 @@ async fn some(
     let tables = output.responses.ok_or_else(|| RequestError::empty("BatchGetItem", table))?;
     let items = { tables }.remove(table);
     let left_out = output.unprocessed_keys.and_then(|mut tables| tables.remove(table));
-    Ok(Answer {
+    Ok(BatchAnswer {
         items: items.unwrap_or_default(),
         left_out: left_out.map(|left| left.keys).unwrap_or_default(),
     })

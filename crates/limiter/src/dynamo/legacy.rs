@@ -24,9 +24,9 @@ use super::BrokenItem;
 use super::execute::{DynamoTable, key, units};
 use super::item::decode;
 use super::stored_expressions as expressions;
-use super::trouble::{self, EmptyAnswer};
+use super::table_error::{self, EmptyAnswer};
 use crate::clock::{Clock, SystemClock};
-use crate::table::{Consistency, SetupError, Trouble};
+use crate::table::{Consistency, SetupError, TableError};
 
 /// Transactions that one conversion attempts: each that fails met another producer's write.
 const ATTEMPTS: u32 = 3;
@@ -70,13 +70,13 @@ pub enum ConvertError {
     Changed,
     /// The table did not do what it was told.
     #[error(transparent)]
-    Trouble(#[from] Trouble),
+    TableError(#[from] TableError),
 }
 
-impl From<ConvertError> for Trouble {
+impl From<ConvertError> for TableError {
     fn from(error: ConvertError) -> Self {
         match error {
-            ConvertError::Trouble(trouble) => trouble,
+            ConvertError::TableError(table_error) => table_error,
             ConvertError::Changed => Self::Conflict,
             ConvertError::Item(_) | ConvertError::TooManyLimits { .. } => {
                 SetupError::Inconvertible(Box::new(error)).into()
@@ -99,7 +99,7 @@ impl DynamoTable {
     ///
     /// # fn limiter(client: aws_sdk_dynamodb::Client) {
     /// let table = DynamoTable::new(&client, "sluicegate-limits").converting_legacy();
-    /// let limiter = Limiter::new(DynamoStore::on(table));
+    /// let limiter = Limiter::new(DynamoStore::with_table(table));
     /// # drop(limiter);
     /// # }
     /// ```
@@ -156,7 +156,10 @@ impl DynamoTable {
     }
 
     /// The composite bucket as it is now.
-    async fn composite(&self, bucket: &BucketId) -> Result<Option<Arc<CompositeBucket>>, Trouble> {
+    async fn composite(
+        &self,
+        bucket: &BucketId,
+    ) -> Result<Option<Arc<CompositeBucket>>, TableError> {
         let (item, _) = self.get(&key(bucket), Consistency::Strong).await?;
         let image = item.as_ref().map(CompositeBucket::from_item).transpose();
         let image = image.map_err(|source| SetupError::BrokenItem {
@@ -184,9 +187,9 @@ impl DynamoTable {
                 .set_exclusive_start_key(start)
                 .consistent_read(true)
                 .return_consumed_capacity(ReturnConsumedCapacity::Total);
-            let page = request.send().await.map_err(|error| trouble::of(&self.name, error))?;
+            let page = request.send().await.map_err(|error| table_error::of(&self.name, error))?;
             read_units += units(page.consumed_capacity.as_ref());
-            for item in page.items.ok_or(EmptyAnswer).map_err(Trouble::from)? {
+            for item in page.items.ok_or(EmptyAnswer).map_err(TableError::from)? {
                 let found = decode(item, LegacyBucket::from_item)?;
                 limits.extend(found.map(|(key, item)| (key.limit, item)));
             }

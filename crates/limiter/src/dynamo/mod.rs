@@ -12,9 +12,9 @@ mod request;
 mod stored;
 mod stored_expressions;
 mod table;
+mod table_error;
 mod terms;
 mod transact;
-mod trouble;
 
 pub use execute::DynamoTable;
 pub use item::BrokenItem;
@@ -22,4 +22,4 @@ pub use legacy::{ConvertError, Converted, LegacyPage, Segment};
 pub use readers::{ReadError, Reader};
 pub use request::RequestError;
 pub use stored::{ConfigError, ConfigStore, SchemaVersion};
-pub use table::{TableError, create_table, stream_arn};
+pub use table::{TableSetupError, create_table, stream_arn};

@@ -4,7 +4,7 @@ use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate_core::ErrorClass;
 
-use super::trouble::{self, EmptyAnswer};
+use super::table_error::{self, EmptyAnswer};
 use crate::BoxError;
 
 /// A request that failed. What DynamoDB said is the source.
@@ -93,8 +93,8 @@ impl RequestError {
         E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
     {
         let table = table.to_owned();
-        let class = trouble::class(&error);
-        let is_sent = !trouble::is_of_caller(&error);
+        let class = table_error::class(&error);
+        let is_sent = !table_error::is_of_caller(&error);
         let source = error.into();
         match class {
             None if is_sent => Self::NoAnswer { operation, table, source },

@@ -15,9 +15,9 @@ use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{EntityId, EntityRecord, EpochMillis, ItemError, LimitName, StoredLimits};
 
 use super::item::{Attributes, decode};
-use super::stored_expressions::{self as expressions, Level, Update};
+use super::stored_expressions::{self as expressions, Level, StoredUpdate};
 use super::{BrokenItem, RequestError};
-use crate::{BadLimit, Limit};
+use crate::{InvalidLimit, Limit};
 
 pub use version::SchemaVersion;
 
@@ -37,7 +37,7 @@ pub enum ConfigError {
 
     /// A limit is not possible.
     #[error(transparent)]
-    Limit(#[from] BadLimit),
+    Limit(#[from] InvalidLimit),
 
     /// Two limits of one name.
     #[error("limit {limit} was given twice; give it once")]
@@ -90,7 +90,7 @@ impl ConfigStore {
     }
 
     /// Sends an update that holds whatever the item is.
-    async fn update(&self, key: &ItemKey, update: Update) -> Result<(), RequestError> {
+    async fn update(&self, key: &ItemKey, update: StoredUpdate) -> Result<(), RequestError> {
         let output = self
             .client
             .update_item()
@@ -231,7 +231,7 @@ impl ConfigStore {
     async fn change(
         &self,
         key: &ItemKey,
-        update: Update,
+        update: StoredUpdate,
     ) -> Result<Option<StoredLimits>, ConfigError> {
         let sent = self
             .client

@@ -21,7 +21,7 @@ pub(super) struct Placeholders {
 
 /// An update of one item.
 #[derive(Debug, Default)]
-pub(super) struct Update {
+pub(super) struct StoredUpdate {
     pub(super) expression: String,
     pub(super) condition: Option<String>,
     pub(super) placeholders: Placeholders,
@@ -103,8 +103,8 @@ impl Placeholders {
 }
 
 /// Writes what is known of an entity and leaves attributes of others alone.
-pub(super) fn put_entity(record: &EntityRecord) -> Update {
-    let mut built = Update::default();
+pub(super) fn put_entity(record: &EntityRecord) -> StoredUpdate {
+    let mut built = StoredUpdate::default();
     let p = &mut built.placeholders;
     let cascade = p.assignment(keys::CASCADE, AttributeValue::Bool(record.cascade));
     built.expression = if let Some(parent) = &record.parent {
@@ -128,8 +128,12 @@ pub(super) enum Level {
 }
 
 /// Stores limits and moves the item's version, on condition that there is one, or is none.
-pub(super) fn set_limits(rules: &[(LimitName, Rule)], level: Level, now: EpochMillis) -> Update {
-    let mut built = Update::default();
+pub(super) fn set_limits(
+    rules: &[(LimitName, Rule)],
+    level: Level,
+    now: EpochMillis,
+) -> StoredUpdate {
+    let mut built = StoredUpdate::default();
     let p = &mut built.placeholders;
     let (mut sets, condition) = match level {
         Level::There => (p.changed(now).0, "attribute_exists"),
@@ -149,8 +153,8 @@ pub(super) fn set_limits(rules: &[(LimitName, Rule)], level: Level, now: EpochMi
 
 /// Puts tombstones in place of limits and moves the item's version, on condition that there is an
 /// item.
-pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> Update {
-    let mut built = Update::default();
+pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> StoredUpdate {
+    let mut built = StoredUpdate::default();
     let p = &mut built.placeholders;
     let (mut sets, version) = p.changed(now);
     let mut removes = Vec::with_capacity(limits.len() * LimitField::RULE.len());
@@ -187,8 +191,8 @@ pub(super) fn legacy_items() -> Filter {
 }
 
 /// Notes the version of the layout.
-pub(super) fn set_schema(version: i64) -> Update {
-    let mut built = Update::default();
+pub(super) fn set_schema(version: i64) -> StoredUpdate {
+    let mut built = StoredUpdate::default();
     let schema = built.placeholders.assignment(keys::SCHEMA, number(version));
     built.expression = format!("SET {schema}");
     built

@@ -20,7 +20,7 @@ fn shown(placeholders: &Placeholders, parts: &[Option<&str>]) -> String {
     lines.join("\n")
 }
 
-fn update(update: &Update) -> String {
+fn update(update: &StoredUpdate) -> String {
     let condition = update.condition.as_ref().map(|condition| format!("IF {condition}"));
     shown(&update.placeholders, &[Some(&update.expression), condition.as_deref()])
 }

@@ -26,7 +26,7 @@ const ACTIVE_WITHIN: Duration = Duration::from_secs(120);
 /// Why the table cannot be set up or described.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TableError {
+pub enum TableSetupError {
     /// The name is taken: use the table that is there, or another name.
     #[error("table {table} exists already; use it as it is or choose another name")]
     Exists {
@@ -61,9 +61,9 @@ pub enum TableError {
 /// images, TTL on `ttl`. Returns when it is usable.
 ///
 /// # Errors
-/// [`TableError::Exists`] when the name is taken, [`TableError::NotActive`] when it stays unusable
-/// for two minutes, [`TableError::Request`] for anything else that DynamoDB refuses.
-pub async fn create_table(client: &Client, name: &str) -> Result<(), TableError> {
+/// [`TableSetupError::Exists`] when the name is taken, [`TableSetupError::NotActive`] when it stays unusable
+/// for two minutes, [`TableSetupError::Request`] for anything else that DynamoDB refuses.
+pub async fn create_table(client: &Client, name: &str) -> Result<(), TableSetupError> {
     let created = request(client, name)
         .map_err(|error| RequestError::failed("CreateTable", name, error))?
         .send()
@@ -77,11 +77,11 @@ pub async fn create_table(client: &Client, name: &str) -> Result<(), TableError>
 /// ARN of the table's current stream.
 ///
 /// # Errors
-/// [`TableError::NoStream`] when the table has none, [`TableError::Request`] when it cannot be
+/// [`TableSetupError::NoStream`] when the table has none, [`TableSetupError::Request`] when it cannot be
 /// described.
-pub async fn stream_arn(client: &Client, name: &str) -> Result<String, TableError> {
+pub async fn stream_arn(client: &Client, name: &str) -> Result<String, TableSetupError> {
     let described = describe(client, name).await?;
-    described.latest_stream_arn.ok_or_else(|| TableError::NoStream { table: name.to_owned() })
+    described.latest_stream_arn.ok_or_else(|| TableSetupError::NoStream { table: name.to_owned() })
 }
 
 async fn describe(client: &Client, name: &str) -> Result<TableDescription, RequestError> {
@@ -128,14 +128,14 @@ fn key_schema(partition: &str, sort: &str) -> Result<Vec<KeySchemaElement>, Buil
     Ok(vec![element(partition, KeyType::Hash)?, element(sort, KeyType::Range)?])
 }
 
-async fn wait_until_active(client: &Client, name: &str) -> Result<(), TableError> {
+async fn wait_until_active(client: &Client, name: &str) -> Result<(), TableSetupError> {
     let deadline = tokio::time::Instant::now() + ACTIVE_WITHIN;
     loop {
         if describe(client, name).await?.table_status == Some(TableStatus::Active) {
             return Ok(());
         }
         if tokio::time::Instant::now() >= deadline {
-            return Err(TableError::NotActive {
+            return Err(TableSetupError::NotActive {
                 table: name.to_owned(),
                 waited_seconds: ACTIVE_WITHIN.as_secs(),
             });
@@ -144,7 +144,7 @@ async fn wait_until_active(client: &Client, name: &str) -> Result<(), TableError
     }
 }
 
-async fn enable_ttl(client: &Client, name: &str) -> Result<(), TableError> {
+async fn enable_ttl(client: &Client, name: &str) -> Result<(), TableSetupError> {
     let specification = TimeToLiveSpecification::builder()
         .enabled(true)
         .attribute_name(TTL)
@@ -162,9 +162,9 @@ async fn enable_ttl(client: &Client, name: &str) -> Result<(), TableError> {
     Ok(())
 }
 
-fn refused(error: SdkError<CreateTableError>, name: &str) -> TableError {
+fn refused(error: SdkError<CreateTableError>, name: &str) -> TableSetupError {
     if error.as_service_error().is_some_and(CreateTableError::is_resource_in_use_exception) {
-        return TableError::Exists { table: name.to_owned() };
+        return TableSetupError::Exists { table: name.to_owned() };
     }
     RequestError::of("CreateTable", name, error).into()
 }

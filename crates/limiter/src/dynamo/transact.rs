@@ -8,8 +8,8 @@ use sluicegate_core::{BucketId, WritePlan};
 
 use super::execute::{ALL_OLD, DynamoTable, key, refused, spent_on_all};
 use super::expressions::{self, Expression};
-use super::trouble;
-use crate::table::{Cancelled, SetupError, TogetherError, Trouble, WriteError};
+use super::table_error;
+use crate::table::{Cancelled, SetupError, TableError, TransactError, WriteError};
 
 impl DynamoTable {
     /// Executes each plan on its bucket; returns the write units spent.
@@ -17,10 +17,10 @@ impl DynamoTable {
         &self,
         writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, TogetherError> {
+    ) -> Result<f64, TransactError> {
         let mut parts = Vec::with_capacity(writes.len());
         for (bucket, plan) in writes {
-            parts.push(self.part(bucket, plan).map_err(TogetherError::Trouble)?);
+            parts.push(self.part(bucket, plan).map_err(TransactError::Table)?);
         }
         let request = self
             .client
@@ -31,7 +31,7 @@ impl DynamoTable {
         let error = match request.send().await {
             Ok(output) => {
                 let spent = spent_on_all(output.consumed_capacity);
-                return spent.map_err(|empty| TogetherError::Trouble(empty.into()));
+                return spent.map_err(|empty| TransactError::Table(empty.into()));
             }
             Err(error) => error,
         };
@@ -44,14 +44,14 @@ impl DynamoTable {
                     .iter()
                     .zip(reasons)
                     .map(|((bucket, _), reason)| self.cancelled(bucket, reason));
-                Err(TogetherError::Cancelled(reasons.collect()))
+                Err(TransactError::Cancelled(reasons.collect()))
             }
-            _ => Err(TogetherError::Trouble(trouble::of(&self.name, error))),
+            _ => Err(TransactError::Table(table_error::of(&self.name, error))),
         }
     }
 
     /// One write of a transaction.
-    fn part(&self, bucket: &BucketId, plan: &WritePlan) -> Result<TransactWriteItem, Trouble> {
+    fn part(&self, bucket: &BucketId, plan: &WritePlan) -> Result<TransactWriteItem, TableError> {
         let part = match expressions::of(plan) {
             Expression::Put { item, condition, names } => Put::builder()
                 .table_name(&*self.name)
@@ -80,11 +80,11 @@ impl DynamoTable {
             None | Some("None") => Cancelled::None,
             Some("ConditionalCheckFailed") => match refused(bucket, reason.item()) {
                 WriteError::Refused(image) => Cancelled::Refused(image),
-                WriteError::Trouble(trouble) => Cancelled::Trouble(trouble),
+                WriteError::Table(table_error) => Cancelled::Table(table_error),
             },
             Some(code) => {
                 let source = reason.message().unwrap_or(code).to_owned();
-                Cancelled::Trouble(trouble::of_reason(&self.name, code, source.into()))
+                Cancelled::Table(table_error::of_reason(&self.name, code, source.into()))
             }
         }
     }

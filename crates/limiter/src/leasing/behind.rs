@@ -8,36 +8,36 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_core::{Amounts, CompositeBucket, LimitName, Millitokens, Wanted, standings};
+use sluicegate_core::{Amounts, CompositeBucket, LeaseRange, LimitName, Millitokens, standings};
 use tokio::time::Instant;
 
-use super::account::{Account, signed, unsigned};
-use super::books::{Books, Commit, Times};
-use super::bucket::{Bucket, ROUGH_MS};
-use super::cell::{Ask, POOL_MAX, Took};
-use super::engine::{Engine, Extent, Spent};
+use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
+use super::bucket_ledger::{BucketLedger, Commit, Times};
+use super::engine::{Engine, FlushScope, Spent};
+use super::leased_bucket::{LeasedBucket, ROUGH_MS};
+use super::limit_ledger::{LimitLedger, signed, unsigned};
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
-use crate::lessor::{Counting, Lessor, Order};
+use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
 use crate::store::{Correction, new_id};
 
 /// So small a part of the threshold is left when a commit starts: a larger one would make for more
 /// commits, and the part is what others may take while it is under way.
 const LEFT: u64 = 25;
 
-impl<S: Lessor, C: Clock> Engine<S, C> {
+impl<S: LeasingStore, C: Clock> Engine<S, C> {
     /// Debits what was handed out, and hands out what is needed.
     pub(super) async fn commit(
         &self,
-        bucket: &Bucket,
-        need: &[Ask],
-        extent: Extent,
+        bucket: &LeasedBucket,
+        need: &[Demand],
+        extent: FlushScope,
         threshold: u32,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
         let until = Instant::now() + deadline;
         let mut spent = Spent::default();
-        if extent == Extent::SettleAll
+        if extent == FlushScope::SettleAll
             && let Some(books) = bucket.books().as_mut()
         {
             bucket.drop_pools(books, self.now_ms());
@@ -49,7 +49,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             let committed = self.commit_once(bucket, asked, left).await?;
             let Some((committed, image)) = committed else { break };
             spent.add(committed);
-            if extent == Extent::Lease {
+            if extent == FlushScope::Permit {
                 let left = until.saturating_duration_since(Instant::now());
                 let image = self.bring_limits(bucket, image, &mut spent, left).await?;
                 self.grant(bucket, image.as_deref(), threshold, asked);
@@ -66,7 +66,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             return Err(AcquireError::Contended { attempts: 0 });
         };
         let wanted = wanted(bucket, need);
-        let mut order = Order {
+        let mut order = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
             wanted: &wanted,
@@ -108,7 +108,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
 
     /// What was handed out of a limit and is not debited, as far as is known; less than nothing where
     /// more was given back. Millitokens.
-    pub(super) fn undebited(&self, bucket: &Bucket, slot: u16) -> i64 {
+    pub(super) fn undebited(&self, bucket: &LeasedBucket, slot: u16) -> i64 {
         let (mut books, times) = (bucket.books(), self.times());
         let Some(books) = books.as_mut() else { return 0 };
         bucket.catch_up(books, times);
@@ -119,7 +119,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// One commit, if there is anything to commit: what it took and the balance after it.
     async fn commit_once(
         &self,
-        bucket: &Bucket,
+        bucket: &LeasedBucket,
         times: Times,
         deadline: Duration,
     ) -> Result<Option<(Spent, Option<Arc<CompositeBucket>>)>, AcquireError> {
@@ -174,7 +174,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// takes a lease of a thousandth of a token, which comes back in the same write.
     async fn bring_limits(
         &self,
-        bucket: &Bucket,
+        bucket: &LeasedBucket,
         image: Option<Arc<CompositeBucket>>,
         spent: &mut Spent,
         deadline: Duration,
@@ -190,10 +190,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             return Ok(image);
         };
         let least = Millitokens::saturating(1);
-        let order = Order {
+        let order = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
-            wanted: &BTreeMap::from([(limit.clone(), Wanted { least, most: least })]),
+            wanted: &BTreeMap::from([(limit.clone(), LeaseRange { least, most: least })]),
             returned: &Amounts::from([(limit.clone(), least)]),
             counting: Counting::Used(&Amounts::new()),
             last: None,
@@ -222,7 +222,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Fills the pools by what is known of the balances.
     fn grant(
         &self,
-        bucket: &Bucket,
+        bucket: &LeasedBucket,
         image: Option<&CompositeBucket>,
         threshold: u32,
         asked: Times,
@@ -256,12 +256,12 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     }
 }
 
-impl Bucket {
+impl LeasedBucket {
     /// What a commit is to add to each limit's consumption; the same again while the last one is not
     /// answered. `None`: nothing.
-    fn open_commit(&self, books: &mut Books, now_ms: i64) -> Option<Commit> {
+    fn open_commit(&self, books: &mut BucketLedger, now_ms: i64) -> Option<Commit> {
         if books.commit().is_none() {
-            let amount = |(limit, account): (&LimitName, &mut Account)| {
+            let amount = |(limit, account): (&LimitName, &mut LimitLedger)| {
                 let used = std::mem::take(&mut account.used);
                 (used != 0).then(|| (limit.clone(), Millitokens::saturating(used.into())))
             };
@@ -278,7 +278,7 @@ impl Bucket {
     }
 
     /// What was to be committed is to be committed by another.
-    fn undo_commit(&self, books: &mut Books, now_ms: i64) {
+    fn undo_commit(&self, books: &mut BucketLedger, now_ms: i64) {
         let Some(commit) = books.unfinished().commit.take() else { return };
         for (limit, account) in self.kind.limits.iter().zip(&mut books.accounts) {
             let in_flight = commit.amounts.get(limit).map_or(0, |milli| milli.get());
@@ -288,7 +288,7 @@ impl Bucket {
     }
 
     /// Nothing more is handed out of what is known.
-    fn drop_pools(&self, books: &mut Books, now_ms: i64) {
+    fn drop_pools(&self, books: &mut BucketLedger, now_ms: i64) {
         books.begin_open(now_ms);
         for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
             account.catch_up(&slot.pool, now_ms);
@@ -298,10 +298,13 @@ impl Bucket {
 }
 
 /// Just what is needed.
-pub(super) fn wanted(bucket: &Bucket, need: &[Ask]) -> BTreeMap<LimitName, Wanted> {
-    let want = |ask: &Ask| {
+pub(super) fn wanted(bucket: &LeasedBucket, need: &[Demand]) -> BTreeMap<LimitName, LeaseRange> {
+    let want = |ask: &Demand| {
         let amount = Millitokens::saturating(signed(ask.milli).into());
-        (bucket.kind.limits[usize::from(ask.slot)].clone(), Wanted { least: amount, most: amount })
+        (
+            bucket.kind.limits[usize::from(ask.slot)].clone(),
+            LeaseRange { least: amount, most: amount },
+        )
     };
     need.iter().map(want).collect()
 }
@@ -316,8 +319,8 @@ fn not_committed(error: AdjustError) -> AcquireError {
 }
 
 /// Takes what the store was asked for, however long that took.
-fn takes(bucket: &Bucket, need: &[Ask], asked: Times) -> bool {
-    bucket.cell.take(need, asked.now) != Took::Nothing
+fn takes(bucket: &LeasedBucket, need: &[Demand], asked: Times) -> bool {
+    bucket.cell.take(need, asked.now) != TakeResult::Nothing
 }
 
 #[cfg(test)]
@@ -331,11 +334,12 @@ mod tests {
     fn what_is_noticed_at_the_end_is_open_since_then() {
         let (resource, limits) =
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
-        let bucket = Bucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
-        let mut books = Books::new(1, Arc::default(), 0);
+        let bucket =
+            LeasedBucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
+        let mut books = BucketLedger::new(1, Arc::default(), 0);
         books.accounts[0].fill(&bucket.cell.slots[0].pool, 10, 1_000);
         bucket.tell(&books, Times::default());
-        assert_ne!(bucket.cell.take(&[Ask { slot: 0, milli: 1 }], 0), Took::Nothing);
+        assert_ne!(bucket.cell.take(&[Demand { slot: 0, milli: 1 }], 0), TakeResult::Nothing);
         bucket.drop_pools(&mut books, 500);
         assert_eq!((books.accounts[0].used, books.open_for_ms(500)), (1, Some(0)));
     }

@@ -8,18 +8,18 @@ use sluicegate_core::{Configuration, WritePath};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::books::{Books, Times};
-use super::bucket::Bucket;
-use super::cell::{Ask, Took};
+use super::atomic_bucket::{Demand, TakeResult};
+use super::bucket_ledger::{BucketLedger, Times};
 use super::held::Buckets;
+use super::leased_bucket::LeasedBucket;
 use super::metrics::Meter;
 use super::names::Names;
 use super::settings::{LeaseMode, LeaseSettings};
-use super::waiters::{Place, Stay};
+use super::waiters::{PendingWaiter, WaitWindow};
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::lessor::Lessor;
-use crate::store::{Grant, Part};
+use crate::leasing_store::LeasingStore;
+use crate::store::{BucketGrant, Grant};
 
 pub(super) struct Engine<S, C> {
     pub(super) store: S,
@@ -28,7 +28,7 @@ pub(super) struct Engine<S, C> {
     pub(super) buckets: Buckets,
     pub(super) names: Names,
     /// Those that hold tokens or have something to settle.
-    pub(super) watched: Mutex<Vec<Arc<Bucket>>>,
+    pub(super) watched: Mutex<Vec<Arc<LeasedBucket>>>,
     /// Whoever looks has it, with how often the clock had been set back at the last look: a task
     /// that ends with its runtime gives it back.
     pub(super) looking: Arc<tokio::sync::Mutex<u32>>,
@@ -38,13 +38,13 @@ pub(super) struct Engine<S, C> {
     is_shut: AtomicBool,
     /// How long a write takes, in milliseconds.
     write_ms: AtomicI64,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenImage>,
     pub(super) meter: Meter,
 }
 
 /// What was seen of the clock.
 #[derive(Debug)]
-struct Seen {
+struct SeenImage {
     /// What it said last.
     ms: i64,
     /// How often that was less than before.
@@ -61,7 +61,7 @@ pub(super) struct Spent {
 }
 
 /// Somebody is about to lease more, until this is dropped: at the latest with its runtime.
-struct Renewing(Arc<Bucket>);
+struct Renewing(Arc<LeasedBucket>);
 
 impl Drop for Renewing {
     fn drop(&mut self) {
@@ -71,13 +71,13 @@ impl Drop for Renewing {
 
 /// How much of what is held a write settles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Extent {
+pub(super) enum FlushScope {
     /// What can no longer be handed out; and it leases.
-    Lease,
+    Permit,
     SettleAll,
 }
 
-impl<S: Lessor, C: Clock> Engine<S, C> {
+impl<S: LeasingStore, C: Clock> Engine<S, C> {
     pub(super) fn new(store: S, clock: C, settings: LeaseSettings) -> Self {
         Self {
             store,
@@ -91,7 +91,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             evicting: Arc::default(),
             is_shut: AtomicBool::new(false),
             write_ms: AtomicI64::new(0),
-            seen: Mutex::new(Seen { ms: i64::MIN, set_backs: 0 }),
+            seen: Mutex::new(SeenImage { ms: i64::MIN, set_backs: 0 }),
             meter: Meter::default(),
         }
     }
@@ -100,10 +100,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         self.clock.now().get()
     }
 
-    /// The time as a take needs it: [`ROUGH`](crate::clock::ROUGH) late at most.
+    /// The time as a take needs it: [`COARSE_RESOLUTION`](crate::clock::COARSE_RESOLUTION) late at most.
     #[inline]
     pub(super) fn rough_ms(&self) -> i64 {
-        self.clock.now_roughly().get()
+        self.clock.now_coarse().get()
     }
 
     pub(super) fn times(&self) -> Times {
@@ -122,15 +122,15 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     }
 
     /// Of a request that comes now and waits `until` then.
-    fn stay(&self, until: Instant) -> Stay {
+    fn stay(&self, until: Instant) -> WaitWindow {
         let left = until.saturating_duration_since(Instant::now()).as_millis();
         let set_backs = self.seen.lock().unwrap_or_else(PoisonError::into_inner).set_backs;
         let came_ms = self.now_ms();
         let until_ms = came_ms.saturating_add(i64::try_from(left).unwrap_or(i64::MAX));
-        Stay { came_ms, until_ms, set_backs }
+        WaitWindow { came_ms, until_ms, set_backs }
     }
 
-    pub(super) fn watched(&self) -> MutexGuard<'_, Vec<Arc<Bucket>>> {
+    pub(super) fn watched(&self) -> MutexGuard<'_, Vec<Arc<LeasedBucket>>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -139,18 +139,18 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     #[inline]
     pub(super) fn take(
         self: &Arc<Self>,
-        bucket: &Arc<Bucket>,
-        asks: &[Ask],
+        bucket: &Arc<LeasedBucket>,
+        asks: &[Demand],
         configuration: Option<&Arc<Configuration>>,
         now_ms: i64,
     ) -> bool {
         match bucket.cell.take(asks, now_ms) {
-            Took::All => true,
-            Took::AndRenew => {
+            TakeResult::All => true,
+            TakeResult::AndRenew => {
                 self.renew_soon(bucket, configuration);
                 true
             }
-            Took::Nothing => false,
+            TakeResult::Nothing => false,
         }
     }
 
@@ -158,7 +158,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     #[cold]
     pub(super) fn renew_soon(
         self: &Arc<Self>,
-        bucket: &Arc<Bucket>,
+        bucket: &Arc<LeasedBucket>,
         configuration: Option<&Arc<Configuration>>,
     ) {
         let is_renewing = &bucket.cell.is_renewing;
@@ -178,7 +178,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
             let Renewing(bucket) = &renewing;
             if let Some(_turn) = bucket.try_turn().filter(|_| !engine.is_shut()) {
                 let deadline = engine.settings.deadline;
-                if let Err(error) = engine.write(bucket, &[], Extent::Lease, deadline).await {
+                if let Err(error) = engine.write(bucket, &[], FlushScope::Permit, deadline).await {
                     tracing::debug!(bucket = %bucket.id(), %error, "no tokens were leased ahead");
                 }
             }
@@ -191,14 +191,14 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// to who asks.
     pub(super) async fn need(
         self: &Arc<Self>,
-        bucket: &Arc<Bucket>,
-        asks: &[Ask],
+        bucket: &Arc<LeasedBucket>,
+        asks: &[Demand],
         configuration: &Arc<Configuration>,
         until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
         let start = Instant::now();
         let stay = self.stay(until);
-        let enter = |books: &mut Books| {
+        let enter = |books: &mut BucketLedger| {
             books.follow(configuration, &self.names);
             (books.turn(), books.unfinished().waiters.enter(asks, stay))
         };
@@ -207,7 +207,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let Some(answer) = answer else { return Some(Err(contended())) };
         self.meter.waited();
         let half = start + until.saturating_duration_since(start) / 2;
-        let place = |answer| Place { engine: self, bucket, asks, configuration, answer };
+        let place = |answer| PendingWaiter { engine: self, bucket, asks, configuration, answer };
         let mut turn = std::pin::pin!(place(answer).turn(turn));
         let (turn, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
             Ok(turn) => (Ok(turn), false),
@@ -237,7 +237,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let configuration = configuration.clone();
         tokio::spawn(async move {
             let left = until.saturating_duration_since(Instant::now());
-            let result = engine.write(&bucket, &asks, Extent::Lease, left).await;
+            let result = engine.write(&bucket, &asks, FlushScope::Permit, left).await;
             drop(turn);
             if let Err(Ok(_)) = answer.send(result) {
                 engine.put_back(&bucket, &asks, &configuration);
@@ -255,9 +255,9 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Starts looking after a bucket, and does this with its books. `None`: there are too many.
     fn watch<R>(
         self: &Arc<Self>,
-        bucket: &Arc<Bucket>,
+        bucket: &Arc<LeasedBucket>,
         configuration: &Arc<Configuration>,
-        then: impl FnOnce(&mut Books) -> R,
+        then: impl FnOnce(&mut BucketLedger) -> R,
     ) -> Option<R> {
         let mut books = bucket.books();
         if self.is_shut() {
@@ -285,7 +285,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         watched.push(bucket.clone());
         drop(watched);
         let limits = bucket.kind.limits.len();
-        let new = Books::new(limits, self.names.same(configuration), self.now_ms());
+        let new = BucketLedger::new(limits, self.names.same(configuration), self.now_ms());
         let done = then(books.insert(new));
         drop(books);
         self.look_soon();
@@ -295,7 +295,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Whether somebody looks after what is given back to the pools of a bucket.
     pub(super) fn looks_after(
         self: &Arc<Self>,
-        bucket: &Arc<Bucket>,
+        bucket: &Arc<LeasedBucket>,
         configuration: &Arc<Configuration>,
     ) -> bool {
         let is_kept = bucket.cell.is_watched() && !self.is_shut();
@@ -305,8 +305,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Gives back to the pools what was taken from them.
     pub(super) fn put_back(
         self: &Arc<Self>,
-        bucket: &Arc<Bucket>,
-        asks: &[Ask],
+        bucket: &Arc<LeasedBucket>,
+        asks: &[Demand],
         configuration: &Arc<Configuration>,
     ) {
         for ask in asks {
@@ -321,15 +321,15 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// caller's.
     pub(super) async fn write(
         &self,
-        bucket: &Bucket,
-        need: &[Ask],
-        extent: Extent,
+        bucket: &LeasedBucket,
+        need: &[Demand],
+        extent: FlushScope,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
         let until = Instant::now() + deadline;
         let known = match extent {
-            Extent::Lease => self.look_up_limits(bucket, deadline).await,
-            Extent::SettleAll => Ok(()),
+            FlushScope::Permit => self.look_up_limits(bucket, deadline).await,
+            FlushScope::SettleAll => Ok(()),
         };
         let left = until.saturating_duration_since(Instant::now());
         let result = match (known, self.settings.mode) {
@@ -353,10 +353,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Takes over what the limits of a bucket are now.
     async fn look_up_limits(
         &self,
-        bucket: &Bucket,
+        bucket: &LeasedBucket,
         deadline: Duration,
     ) -> Result<(), AcquireError> {
-        let configuration = |books: &Books| books.configuration.clone();
+        let configuration = |books: &BucketLedger| books.configuration.clone();
         let Some(before) = bucket.books().as_ref().map(configuration) else { return Ok(()) };
         let now = self.store.limits_now(&bucket.id(), &before, deadline, &self.clock).await?;
         if let Some(books) = bucket.books().as_mut()
@@ -387,7 +387,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
 
 impl Spent {
     /// A grant of these parts.
-    pub(super) fn granted(self, parts: impl IntoIterator<Item = Part>) -> Grant {
+    pub(super) fn granted(self, parts: impl IntoIterator<Item = BucketGrant>) -> Grant {
         let Self { path, attempts, write_units, read_units } = self;
         let parts = parts.into_iter().collect();
         Grant { parts, path, attempts, write_units, read_units }

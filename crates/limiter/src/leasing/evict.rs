@@ -9,19 +9,19 @@ use std::sync::atomic::Ordering;
 
 use futures_util::StreamExt as _;
 
-use super::bucket::Bucket;
-use super::engine::{Engine, Extent};
+use super::engine::{Engine, FlushScope};
+use super::leased_bucket::LeasedBucket;
 use super::watch::SETTLING_MAX;
 use crate::clock::Clock;
-use crate::lessor::Lessor;
+use crate::leasing_store::LeasingStore;
 
 /// Of the keys that may be held, at most one in so many is settled at once.
 const PART: usize = 4;
 
-impl<S: Lessor, C: Clock> Engine<S, C> {
+impl<S: LeasingStore, C: Clock> Engine<S, C> {
     /// Settles as many buckets as there were requests that found no room, of those that nobody asked
     /// since `since_ms`, the longest idle first.
-    pub(super) fn make_room(self: &Arc<Self>, watched: &[Arc<Bucket>], since_ms: i64) {
+    pub(super) fn make_room(self: &Arc<Self>, watched: &[Arc<LeasedBucket>], since_ms: i64) {
         let wanted = self.turned_away.swap(0, Ordering::Relaxed);
         // One key may have asked often.
         let wanted = wanted.min(self.settings.max_keys / PART + 1);
@@ -30,7 +30,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         }
         let Ok(evicting) = self.evicting.clone().try_lock_owned() else { return };
         let now_ms = self.now_ms();
-        let idle_for = |bucket: &Arc<Bucket>| {
+        let idle_for = |bucket: &Arc<LeasedBucket>| {
             let idle_ms = bucket.books().as_ref()?.used_at.age_ms(now_ms);
             (idle_ms > now_ms - since_ms).then(|| (idle_ms, bucket.clone()))
         };
@@ -50,16 +50,16 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
 
     /// Settles a bucket, so that whoever looks next finds nothing there. Asked meanwhile, it leases
     /// again and stays.
-    async fn evict(self: &Arc<Self>, bucket: Arc<Bucket>) {
+    async fn evict(self: &Arc<Self>, bucket: Arc<LeasedBucket>) {
         let Some(_turn) = bucket.try_turn() else { return };
         let deadline = self.settings.deadline;
-        if let Err(error) = self.write(&bucket, &[], Extent::SettleAll, deadline).await {
+        if let Err(error) = self.write(&bucket, &[], FlushScope::SettleAll, deadline).await {
             tracing::debug!(bucket = %bucket.id(), %error, "no room was made for others yet");
             return;
         }
         if let Some(books) = bucket.books().as_mut() {
             bucket.catch_up(books, self.times());
-            books.accounts.iter_mut().for_each(super::account::Account::forget_spent);
+            books.accounts.iter_mut().for_each(super::limit_ledger::LimitLedger::forget_spent);
         }
     }
 }

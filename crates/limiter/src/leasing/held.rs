@@ -9,8 +9,8 @@ use scc::hash_map::Entry;
 use scc::{Equivalent, HashMap};
 use sluicegate_core::BucketId;
 
-use super::bucket::Bucket;
 use super::keys::KeyRef;
+use super::leased_bucket::LeasedBucket;
 
 /// There is room for one more in so many, and for a few.
 const SPARE: usize = 8;
@@ -21,7 +21,7 @@ const SWEEP_MIN: usize = 1_024;
 pub(super) const OWN_REFERENCES: usize = 1;
 
 /// A bucket is its own name: the table then has nothing but pointers, and stays small.
-pub(super) struct Named(Arc<Bucket>);
+pub(super) struct Named(Arc<LeasedBucket>);
 
 impl Hash for Named {
     fn hash<H: Hasher>(&self, state: &mut H) {
@@ -72,14 +72,18 @@ impl Buckets {
     /// What is found under this name. Its place in the table is locked meanwhile: nothing that needs
     /// the table may be done.
     #[inline]
-    pub(super) fn with<Q, R>(&self, id: &Q, found: impl FnOnce(&Arc<Bucket>) -> R) -> Option<R>
+    pub(super) fn with<Q, R>(
+        &self,
+        id: &Q,
+        found: impl FnOnce(&Arc<LeasedBucket>) -> R,
+    ) -> Option<R>
     where
         Q: Hash + Equivalent<Named> + ?Sized,
     {
         self.by_name.read_sync(id, |Named(bucket), ()| found(bucket))
     }
 
-    pub(super) fn get<Q>(&self, id: &Q) -> Option<Arc<Bucket>>
+    pub(super) fn get<Q>(&self, id: &Q) -> Option<Arc<LeasedBucket>>
     where
         Q: Hash + Equivalent<Named> + ?Sized,
     {
@@ -87,7 +91,11 @@ impl Buckets {
     }
 
     /// The bucket of that name; a new one that nobody else finds, if there is no room.
-    pub(super) fn get_or_insert(&self, id: &BucketId, new: impl FnOnce() -> Bucket) -> Arc<Bucket> {
+    pub(super) fn get_or_insert(
+        &self,
+        id: &BucketId,
+        new: impl FnOnce() -> LeasedBucket,
+    ) -> Arc<LeasedBucket> {
         if let Some(found) = self.get(id) {
             return found;
         }
@@ -107,7 +115,7 @@ impl Buckets {
     }
 
     /// Whether this one is found under its name from now on: another that tokens are held of keeps it.
-    pub(super) fn take_name(&self, bucket: &Arc<Bucket>) -> bool {
+    pub(super) fn take_name(&self, bucket: &Arc<LeasedBucket>) -> bool {
         loop {
             match self.by_name.entry_sync(Named(bucket.clone())) {
                 Entry::Occupied(found) if Arc::ptr_eq(&found.key().0, bucket) => return true,
@@ -126,7 +134,7 @@ impl Buckets {
     }
 
     /// Forgets one that nobody looks after, if it is found at all.
-    pub(super) fn forget(&self, bucket: &Arc<Bucket>) {
+    pub(super) fn forget(&self, bucket: &Arc<LeasedBucket>) {
         let Some(found) = self.by_name.get_sync(&bucket.key()) else { return };
         if Arc::ptr_eq(&found.key().0, bucket) && !bucket.cell.is_watched() {
             drop(found.remove_entry());
@@ -164,10 +172,10 @@ mod tests {
         BucketId { entity, resource: Resource::new("r").unwrap() }
     }
 
-    fn new(n: usize) -> Bucket {
+    fn new(n: usize) -> LeasedBucket {
         let BucketId { entity, resource } = id(n);
         let limits = vec![LimitName::new("rpm").unwrap()];
-        Bucket::new(entity, Arc::new(Kind { resource, limits }))
+        LeasedBucket::new(entity, Arc::new(Kind { resource, limits }))
     }
 
     #[test]

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use metrics::{counter, gauge, histogram};
 use sluicegate_core::Amounts;
 
-use super::account::unsigned;
-use super::books::Books;
-use super::bucket::Bucket;
+use super::bucket_ledger::BucketLedger;
+use super::leased_bucket::LeasedBucket;
+use super::limit_ledger::unsigned;
 use super::moment::Moment;
 
 /// Since the limiter was made.
@@ -22,7 +22,7 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Reports what was decided on a bucket since the last time.
-    pub(super) fn decided(&self, books: &mut Books, bucket: &Bucket, now_ms: i64) {
+    pub(super) fn decided(&self, books: &mut BucketLedger, bucket: &LeasedBucket, now_ms: i64) {
         let slots = bucket.cell.slots.iter();
         let takes = books.accounts.iter_mut().zip(slots).map(|(a, slot)| a.takes(&slot.pool));
         let decisions = takes.map(u64::from).sum();

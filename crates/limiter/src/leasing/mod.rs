@@ -3,16 +3,16 @@
 //!
 //! [`LeasedLimiter`] says what users need to know; the parts are in files of their own.
 
-mod account;
+mod atomic_bucket;
 mod behind;
-mod books;
-mod bucket;
-mod cell;
-mod draft;
+mod bucket_ledger;
 mod engine;
 mod evict;
 mod held;
 mod keys;
+mod lease_plan;
+mod leased_bucket;
+mod limit_ledger;
 mod metrics;
 mod moment;
 mod names;
@@ -33,16 +33,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use self::engine::Engine;
-pub use self::prepared::{Prepared, Ticket};
+pub use self::prepared::{Prepared, PreparedPermit};
 pub use self::settings::{Accounting, LeaseMode, LeaseSettings};
 pub use self::watch::SettleReport;
 use crate::DynamoStore;
 use crate::clock::{Clock, SystemClock};
-use crate::lessor::Lessor;
+use crate::leasing_store::LeasingStore;
 use crate::limiter::{Limiter, as_deadline};
 
 /// Larger amounts are given back to the store, in millitokens.
-const REFUND_MAX: u64 = cell::POOL_MAX / 4;
+const REFUND_MAX: u64 = atomic_bucket::POOL_MAX / 4;
 
 /// A limiter that decides in the process: by tokens leased from the store ahead of need, in a few
 /// atomic operations each, and with a handful of writes.
@@ -53,7 +53,7 @@ const REFUND_MAX: u64 = cell::POOL_MAX / 4;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// // Instead of Limiter::new(store): everything else stays as it is.
-/// let limiter = LeasedLimiter::leased(CompositeStore::on(MemoryTable::new()));
+/// let limiter = LeasedLimiter::leased(CompositeStore::with_table(MemoryTable::new()));
 /// let limits = [Limit::per_minute("rpm", 6_000)];
 /// for _ in 0..1_000 {
 ///     limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits.clone()).await?;
@@ -78,15 +78,15 @@ const REFUND_MAX: u64 = cell::POOL_MAX / 4;
 /// them, within a minute where another did, and as the newest request says where it brings them. What
 /// was leased before is handed out until it is `max_age` old.
 ///
-/// Giving back ([`Lease::release`](crate::Lease::release)) and correcting downwards costs no call;
+/// Giving back ([`Permit::release`](crate::Permit::release)) and correcting downwards costs no call;
 /// correcting upwards takes from what is held, or goes to the store when that is not enough.
 ///
 /// While the store is away, what is held is handed out as before: for `max_age` at most, or up to the
 /// threshold. Of a bucket of which nothing is held, [`OnUnavailable`](crate::OnUnavailable) decides,
-/// and a lease says so ([`Lease::degraded`](crate::Lease::degraded)). Corrections need the store then,
+/// and a lease says so ([`Permit::degraded`](crate::Permit::degraded)). Corrections need the store then,
 /// those downwards too: they are [`Unavailable`](crate::AdjustError::Unavailable) and can be repeated.
 ///
-/// Of a bucket whose tokens are held, [`Lease::remaining`](crate::Lease::remaining) is what the table
+/// Of a bucket whose tokens are held, [`Permit::remaining`](crate::Permit::remaining) is what the table
 /// had left when it answered last: neither what this process holds nor what it has not written yet.
 pub type LeasedLimiter<S, C = SystemClock> = Limiter<Leased<S, C>, C>;
 
@@ -95,7 +95,7 @@ pub struct Leased<S, C> {
     engine: Arc<Engine<S, C>>,
 }
 
-impl<S: Lessor, C: Clock> Leased<S, C> {
+impl<S: LeasingStore, C: Clock> Leased<S, C> {
     /// The store behind it.
     #[must_use]
     pub fn store(&self) -> &S {
@@ -134,7 +134,7 @@ impl<S, C> std::fmt::Debug for Leased<S, C> {
     }
 }
 
-impl<S: Lessor> Limiter<Leased<S, SystemClock>> {
+impl<S: LeasingStore> Limiter<Leased<S, SystemClock>> {
     /// A limiter that leases from this store.
     #[must_use]
     pub fn leased(store: S) -> Self {
@@ -142,7 +142,7 @@ impl<S: Lessor> Limiter<Leased<S, SystemClock>> {
     }
 }
 
-impl<S: Lessor, C: Clock + Clone> Limiter<Leased<S, C>, C> {
+impl<S: LeasingStore, C: Clock + Clone> Limiter<Leased<S, C>, C> {
     /// A limiter that leases from this store by another clock or otherwise.
     #[must_use]
     pub fn leased_with(store: S, clock: C, mut settings: LeaseSettings) -> Self {
@@ -152,7 +152,7 @@ impl<S: Lessor, C: Clock + Clone> Limiter<Leased<S, C>, C> {
     }
 }
 
-impl<S: Lessor, C: Clock> Limiter<Leased<S, C>, C> {
+impl<S: LeasingStore, C: Clock> Limiter<Leased<S, C>, C> {
     /// Gives back what is held and counts what was used; afterwards everything is as it would be
     /// without leasing, and it may lease again. For the end of an invocation of a function that may be
     /// frozen after it.

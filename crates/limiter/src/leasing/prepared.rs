@@ -9,17 +9,17 @@ use sluicegate_core::EntityId;
 use tokio::time::Instant;
 
 use super::Leased;
-use super::bucket::Bucket;
 use super::engine::{Engine, Spent};
 use super::keys::KeyRef;
+use super::leased_bucket::LeasedBucket;
 use super::store::Wants;
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::lease::Lease;
-use crate::lessor::Lessor;
+use crate::leasing_store::LeasingStore;
 use crate::limiter::Limiter;
+use crate::permit::Permit;
 use crate::request::AcquireRequest;
-use crate::store::{Cascade, Grant, Part, Request, Store as _};
+use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 use crate::unavailable::{Degraded, Granted};
 
 /// A request to a [`LeasedLimiter`](crate::LeasedLimiter) that was checked once: as long as the
@@ -30,7 +30,7 @@ use crate::unavailable::{Degraded, Granted};
 /// ```
 /// # use sluicegate::{CompositeStore, Limit, LeasedLimiter, MemoryTable};
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let limiter = LeasedLimiter::leased(CompositeStore::on(MemoryTable::new()));
+/// let limiter = LeasedLimiter::leased(CompositeStore::with_table(MemoryTable::new()));
 /// let limits = [Limit::per_minute("rpm", 6_000)];
 /// let call = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();
 /// let call = call.prepare().await?;
@@ -74,7 +74,7 @@ const CHANGES_MAX: u32 = 64;
 
 /// Tokens that were taken. Dropping it keeps them consumed.
 #[must_use = "dropping a ticket keeps the tokens consumed"]
-pub struct Ticket<'a, S: Lessor, C: Clock> {
+pub struct PreparedPermit<'a, S: LeasingStore, C: Clock> {
     prepared: &'a Prepared<S, C>,
     from: Source<'a>,
 }
@@ -87,7 +87,7 @@ enum Source<'a> {
     /// Whatever was found when it was not held.
     Asked(Box<Grant>),
     /// Nothing of the store, which is away.
-    Degraded(Box<(Degraded, Vec<Part>)>),
+    Degraded(Box<(Degraded, Vec<BucketGrant>)>),
 }
 
 /// Somebody looks up what is not known any more, until this is dropped: at the latest with its
@@ -100,7 +100,7 @@ impl Drop for LookingUp {
     }
 }
 
-impl<S: Lessor, C: Clock> AcquireRequest<&Limiter<Leased<S, C>, C>> {
+impl<S: LeasingStore, C: Clock> AcquireRequest<&Limiter<Leased<S, C>, C>> {
     /// Checks the request and looks up what it needs to know, so that it can be made over and over.
     ///
     /// # Errors
@@ -143,19 +143,19 @@ impl Found {
     }
 
     /// What is taken of another entity's own bucket.
-    fn first_part(&self, entity: EntityId) -> Part {
+    fn first_part(&self, entity: EntityId) -> BucketGrant {
         let mut part = self.wants[0].part.clone();
         part.bucket.entity = entity;
         part
     }
 }
 
-impl<S: Lessor, C: Clock> Prepared<S, C> {
+impl<S: LeasingStore, C: Clock> Prepared<S, C> {
     /// Takes what is asked, if this process holds it; nothing is waited for. If it does not, more is
     /// leased in the background, as long as there were requests lately: a first one, and one after a
     /// while, must be awaited ([`acquire`](Self::acquire)).
     #[inline]
-    pub fn try_acquire(&self) -> Option<Ticket<'_, S, C>> {
+    pub fn try_acquire(&self) -> Option<PreparedPermit<'_, S, C>> {
         let now_ms = self.engine().rough_ms();
         let Some(found) = self.found(now_ms) else { return self.held_by_name(&self.request) };
         let ticket = self.held(found, now_ms);
@@ -166,7 +166,7 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     }
 
     #[cold]
-    fn lease_soon(&self, bucket: &Arc<Bucket>, want: &Wants) {
+    fn lease_soon(&self, bucket: &Arc<LeasedBucket>, want: &Wants) {
         self.engine().renew_soon(bucket, want.limits());
     }
 
@@ -224,26 +224,26 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     }
 
     #[inline]
-    fn held<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<Ticket<'a, S, C>> {
+    fn held<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a, S, C>> {
         let is_taken = match found.wants.as_slice() {
             [want] => self.engine().take(&want.bucket, &want.asks, want.limits(), now_ms),
             [] => false,
             wants => self.limiter.store().take_held(wants, None),
         };
-        is_taken.then_some(Ticket { prepared: self, from: Source::Prepared(found) })
+        is_taken.then_some(PreparedPermit { prepared: self, from: Source::Prepared(found) })
     }
 
     /// Takes as a request does that was not prepared.
     #[cold]
-    fn held_by_name(&self, request: &Request) -> Option<Ticket<'_, S, C>> {
+    fn held_by_name(&self, request: &Request) -> Option<PreparedPermit<'_, S, C>> {
         let grant = self.limiter.store().acquire_held(request)?;
-        Some(Ticket { prepared: self, from: Source::Asked(Box::new(grant)) })
+        Some(PreparedPermit { prepared: self, from: Source::Asked(Box::new(grant)) })
     }
 
     /// The same on behalf of another entity, of which this process has seen a request before. The
     /// parent, if there is one, is the same: with [`Cascade::Stored`], nothing is taken here.
     #[inline]
-    pub fn try_acquire_for(&self, entity: &str) -> Option<Ticket<'_, S, C>> {
+    pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_, S, C>> {
         if self.request.cascade == Cascade::Stored || self.is_parent(entity) {
             return None;
         }
@@ -263,14 +263,14 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     }
 
     #[inline]
-    fn held_for<'a>(&'a self, found: &'a Found, entity: &str) -> Option<Ticket<'a, S, C>> {
+    fn held_for<'a>(&'a self, found: &'a Found, entity: &str) -> Option<PreparedPermit<'a, S, C>> {
         let (first, others) = found.wants.split_first()?;
         let engine = self.engine();
         let key = KeyRef { entity, resource: &self.request.resource };
         // The slots are those that the request was prepared for.
-        let is_as_prepared = |bucket: &Arc<Bucket>| bucket.kind == first.bucket.kind;
+        let is_as_prepared = |bucket: &Arc<LeasedBucket>| bucket.kind == first.bucket.kind;
         let entity = if others.is_empty() {
-            let take = |bucket: &Arc<Bucket>| {
+            let take = |bucket: &Arc<LeasedBucket>| {
                 let now_ms = engine.rough_ms();
                 let is_taken = is_as_prepared(bucket)
                     && engine.take(bucket, &first.asks, first.limits(), now_ms);
@@ -282,7 +282,7 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
             let is_taken = self.limiter.store().take_held(&found.wants, Some(&bucket));
             is_taken.then(|| bucket.entity.clone())
         };
-        entity.map(|entity| Ticket { prepared: self, from: Source::Other(entity, found) })
+        entity.map(|entity| PreparedPermit { prepared: self, from: Source::Other(entity, found) })
     }
 
     /// Takes what is asked, or nothing; without a call if it is held.
@@ -290,7 +290,7 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     /// # Errors
     /// As for awaiting the request.
     #[inline]
-    pub async fn acquire(&self) -> Result<Ticket<'_, S, C>, AcquireError> {
+    pub async fn acquire(&self) -> Result<PreparedPermit<'_, S, C>, AcquireError> {
         let now_ms = self.engine().rough_ms();
         match self.found(now_ms).and_then(|found| self.held(found, now_ms)) {
             Some(ticket) => Ok(ticket),
@@ -308,7 +308,10 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     /// # Errors
     /// As for awaiting the request.
     #[inline]
-    pub async fn acquire_for(&self, entity: &str) -> Result<Ticket<'_, S, C>, AcquireError> {
+    pub async fn acquire_for(
+        &self,
+        entity: &str,
+    ) -> Result<PreparedPermit<'_, S, C>, AcquireError> {
         if self.is_parent(entity) {
             let parent = EntityId::new(entity).map_err(crate::error::InvalidRequest::from)?;
             return Err(crate::error::InvalidRequest::OwnParent(parent).into());
@@ -344,18 +347,18 @@ impl<S: Lessor, C: Clock> Prepared<S, C> {
     }
 
     #[cold]
-    async fn ask(&self, mut request: Request) -> Result<Ticket<'_, S, C>, AcquireError> {
+    async fn ask(&self, mut request: Request) -> Result<PreparedPermit<'_, S, C>, AcquireError> {
         request.deadline = self.limiter.call_time(self.deadline);
         let from = match self.limiter.take_by(&request, || self.acquired(&request).boxed()).await? {
             Granted::Store(grant) => Source::Asked(Box::new(grant)),
             Granted::Degraded(degraded, parts) => Source::Degraded(Box::new((degraded, parts))),
         };
-        Ok(Ticket { prepared: self, from })
+        Ok(PreparedPermit { prepared: self, from })
     }
 }
 
-impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
-    /// Why it was granted without the store, where it was: see [`Lease::degraded`].
+impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
+    /// Why it was granted without the store, where it was: see [`Permit::degraded`].
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
         match &self.from {
@@ -399,7 +402,7 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
 
     /// The tokens as a lease, to be adjusted.
     #[must_use]
-    pub fn into_lease(self) -> Lease<Leased<S, C>, C> {
+    pub fn into_lease(self) -> Permit<Leased<S, C>, C> {
         let Prepared { limiter, deadline, .. } = self.prepared;
         let deadline = limiter.correction_time(*deadline);
         let grant = match self.from {
@@ -414,10 +417,10 @@ impl<S: Lessor, C: Clock> Ticket<'_, S, C> {
             Source::Asked(grant) => *grant,
             Source::Degraded(granted) => {
                 let (degraded, parts) = *granted;
-                return Lease::degraded_by(limiter, deadline, degraded, parts);
+                return Permit::degraded_by(limiter, deadline, degraded, parts);
             }
         };
-        Lease::granted(limiter, deadline, grant)
+        Permit::granted(limiter, deadline, grant)
     }
 }
 
@@ -427,8 +430,8 @@ impl<S, C> std::fmt::Debug for Prepared<S, C> {
     }
 }
 
-impl<S: Lessor, C: Clock> std::fmt::Debug for Ticket<'_, S, C> {
+impl<S: LeasingStore, C: Clock> std::fmt::Debug for PreparedPermit<'_, S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ticket").field("of", &self.prepared.request).finish_non_exhaustive()
+        f.debug_struct("PreparedPermit").field("of", &self.prepared.request).finish_non_exhaustive()
     }
 }

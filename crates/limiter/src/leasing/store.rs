@@ -8,25 +8,25 @@ use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, 
 use tokio::time::Instant;
 
 use super::Leased;
+use super::atomic_bucket::{Demand, TakeResult};
 use super::behind;
-use super::bucket::Bucket;
-use super::cell::{Ask, Took};
 use super::engine::Spent;
 use super::keys::KeyRef;
+use super::leased_bucket::LeasedBucket;
 use super::names::Kind;
 use super::settings::LeaseMode;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::lessor::{Counting, Lessor, Order};
-use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
+use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
+use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request, Store};
 
 /// One bucket of a request.
 #[derive(Clone)]
 pub(super) struct Wants {
-    pub(super) part: Part,
-    pub(super) bucket: Arc<Bucket>,
-    pub(super) asks: Vec<Ask>,
+    pub(super) part: BucketGrant,
+    pub(super) bucket: Arc<LeasedBucket>,
+    pub(super) asks: Vec<Demand>,
 }
 
 impl Wants {
@@ -37,36 +37,36 @@ impl Wants {
 
 /// What was taken of a request that is not granted yet: given back where it never is, also because
 /// nobody waits for it any more.
-struct Taken<'a, S: Lessor, C: Clock> {
+struct Taken<'a, S: LeasingStore, C: Clock> {
     from: &'a Leased<S, C>,
     wants: &'a [Wants],
 }
 
-impl<S: Lessor, C: Clock> Drop for Taken<'_, S, C> {
+impl<S: LeasingStore, C: Clock> Drop for Taken<'_, S, C> {
     fn drop(&mut self) {
         self.wants.iter().for_each(|taken| self.from.give_back(taken, None));
     }
 }
 
-impl<S: Lessor, C: Clock> Leased<S, C> {
+impl<S: LeasingStore, C: Clock> Leased<S, C> {
     /// The bucket with a slot for each of its limits and of what is asked.
     fn bucket(
         &self,
         id: &BucketId,
         configuration: &Configuration,
         amounts: &Amounts,
-    ) -> Arc<Bucket> {
+    ) -> Arc<LeasedBucket> {
         self.engine.buckets.get_or_insert(id, || {
             let mut limits: Vec<LimitName> = configuration.rules().into_keys().collect();
             limits.extend(amounts.keys().cloned());
             limits.sort();
             limits.dedup();
             let kind = Kind { resource: id.resource.clone(), limits };
-            Bucket::new(id.entity.clone(), self.engine.names.shared(kind))
+            LeasedBucket::new(id.entity.clone(), self.engine.names.shared(kind))
         })
     }
 
-    pub(super) fn wants(&self, part: Part) -> Option<Wants> {
+    pub(super) fn wants(&self, part: BucketGrant) -> Option<Wants> {
         let bucket = self.bucket(&part.bucket, &part.configuration, &part.amounts);
         let asks = bucket.asks(&part.amounts)?;
         Some(Wants { part, bucket, asks })
@@ -90,20 +90,20 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
     }
 
     /// Gives back what was wanted, to this bucket instead if there is one.
-    pub(super) fn give_back(&self, wants: &Wants, instead: Option<&Arc<Bucket>>) {
+    pub(super) fn give_back(&self, wants: &Wants, instead: Option<&Arc<LeasedBucket>>) {
         let bucket = instead.unwrap_or(&wants.bucket);
         self.engine.put_back(bucket, &wants.asks, &wants.part.configuration);
     }
 
     /// Gives back what was taken of a part.
-    pub(super) fn give_back_part(&self, part: Part) {
+    pub(super) fn give_back_part(&self, part: BucketGrant) {
         if let Some(want) = self.wants(part) {
             self.give_back(&want, None);
         }
     }
 
     /// Takes from every bucket, or from none, what is held; from this one instead of the first.
-    pub(super) fn take_held(&self, wants: &[Wants], first: Option<&Arc<Bucket>>) -> bool {
+    pub(super) fn take_held(&self, wants: &[Wants], first: Option<&Arc<LeasedBucket>>) -> bool {
         let now_ms = self.engine.rough_ms();
         let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&wants[n].bucket);
         for (n, want) in wants.iter().enumerate() {
@@ -214,7 +214,7 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
     /// How a bucket stands, as the store says; `None`: it does not.
     async fn look(&self, want: &Wants, until: Instant) -> Option<Vec<LimitStatus>> {
         let wanted = behind::wanted(&want.bucket, &want.asks);
-        let order = Order {
+        let order = LeaseRequest {
             bucket: &want.part.bucket,
             configuration: &want.part.configuration,
             wanted: &wanted,
@@ -225,7 +225,7 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         };
         let mut limits = match self.engine.store.look(&order, &self.engine.clock).boxed().await {
             Ok((image, _)) => {
-                let part = Part { image, ..want.part.clone() };
+                let part = BucketGrant { image, ..want.part.clone() };
                 return Some(self.standings(&Wants { part, ..want.clone() }));
             }
             Err(AcquireError::LimitExceeded(exceeded)) => exceeded.limits,
@@ -238,7 +238,7 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
 
     /// A limit as this process sees it: it also has what it holds, and what it handed out before it
     /// was debited is gone.
-    fn see(&self, bucket: &Bucket, limit: &mut LimitStatus) {
+    fn see(&self, bucket: &LeasedBucket, limit: &mut LimitStatus) {
         let Some(slot) = bucket.slot(&limit.limit) else { return };
         let own = match self.engine.settings.mode {
             LeaseMode::Strict(_) => bucket.cell.slots[usize::from(slot)].pool.tokens().into(),
@@ -257,7 +257,7 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
     }
 
     /// The bucket of a correction, and its limits.
-    fn corrected(&self, correction: &Correction<'_>) -> (Arc<Bucket>, Arc<Configuration>) {
+    fn corrected(&self, correction: &Correction<'_>) -> (Arc<LeasedBucket>, Arc<Configuration>) {
         let configuration = Arc::new(correction.configuration.clone());
         (self.bucket(correction.bucket, &configuration, &Amounts::new()), configuration)
     }
@@ -265,7 +265,7 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
     /// What of a correction goes back to the pools, and what does not.
     fn split(
         &self,
-        bucket: &Arc<Bucket>,
+        bucket: &Arc<LeasedBucket>,
         configuration: &Arc<Configuration>,
         amounts: &Amounts,
     ) -> (Amounts, Amounts) {
@@ -281,13 +281,18 @@ impl<S: Lessor, C: Clock> Leased<S, C> {
         (Amounts::new(), amounts.clone())
     }
 
-    fn take_back(&self, bucket: &Arc<Bucket>, configuration: &Arc<Configuration>, back: &Amounts) {
+    fn take_back(
+        &self,
+        bucket: &Arc<LeasedBucket>,
+        configuration: &Arc<Configuration>,
+        back: &Amounts,
+    ) {
         let asks = bucket.asks(&crate::composite::negated(back)).unwrap_or_default();
         self.engine.put_back(bucket, &asks, configuration);
     }
 }
 
-impl<S: Lessor, C: Clock> Store for Leased<S, C> {
+impl<S: LeasingStore, C: Clock> Store for Leased<S, C> {
     async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
         let until = Instant::now() + request.deadline;
         let wants = self.wanted_by(request).await?;
@@ -363,7 +368,7 @@ impl<S: Lessor, C: Clock> Store for Leased<S, C> {
         let mut taken = Taken { from: self, wants: &[] };
         for (n, want) in wants.iter().enumerate() {
             taken.wants = &wants[..n];
-            if want.bucket.cell.take(&want.asks, now_ms) == Took::Nothing {
+            if want.bucket.cell.take(&want.asks, now_ms) == TakeResult::Nothing {
                 return None;
             }
         }

@@ -6,22 +6,22 @@ use std::time::Duration;
 use sluicegate_core::Millitokens;
 use tokio::time::Instant;
 
-use super::bucket::Bucket;
-use super::cell::Ask;
-use super::draft::Draft;
-use super::engine::{Engine, Extent, Spent};
+use super::atomic_bucket::Demand;
+use super::engine::{Engine, FlushScope, Spent};
+use super::lease_plan::LeasePlan;
+use super::leased_bucket::LeasedBucket;
 use super::settings::Accounting;
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::lessor::{Counting, Done, Doubt, Lessor, Order};
+use crate::leasing_store::{Counting, LeaseOutcome, LeaseRequest, LeasingStore, UnackedWrite};
 
-impl<S: Lessor, C: Clock> Engine<S, C> {
+impl<S: LeasingStore, C: Clock> Engine<S, C> {
     /// Leases what is needed and can be used, and settles.
     pub(super) async fn lease(
         &self,
-        bucket: &Bucket,
-        need: &[Ask],
-        extent: Extent,
+        bucket: &LeasedBucket,
+        need: &[Demand],
+        extent: FlushScope,
         accounting: Accounting,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
@@ -31,8 +31,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let drafted = bucket.books().as_mut().map(|books| {
             let open_for = books.open_for_ms(times.now);
             let draft = match extent {
-                Extent::Lease => bucket.draft(books, need, &self.settings, times),
-                Extent::SettleAll => bucket.closing_draft(books, times),
+                FlushScope::Permit => bucket.draft(books, need, &self.settings, times),
+                FlushScope::SettleAll => bucket.closing_draft(books, times),
             };
             self.meter.decided(books, bucket, times.now);
             (draft, books.configuration.clone(), books.answered(), open_for)
@@ -51,7 +51,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         if accounting == Accounting::AtSettle {
             self.meter.commit_age(open_for);
         }
-        let order = Order {
+        let order = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
             wanted: &draft.wanted,
@@ -98,8 +98,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     /// Finds out what became of a write whose answer was lost.
     async fn settle_unanswered(
         &self,
-        bucket: &Bucket,
-        extent: Extent,
+        bucket: &LeasedBucket,
+        extent: FlushScope,
         accounting: Accounting,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
@@ -111,10 +111,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let (doubt, draft) = *unanswered;
         let returned = returned_with(&draft, &doubt);
         let nothing = BTreeMap::new();
-        let order = Order {
+        let order = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
-            wanted: if extent == Extent::Lease { &draft.wanted } else { &nothing },
+            wanted: if extent == FlushScope::Permit { &draft.wanted } else { &nothing },
             returned: &returned,
             counting: counting(accounting, &draft),
             // The doubt knows.
@@ -151,14 +151,14 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         }
     }
 
-    pub(super) fn spent(&self, done: Done) -> Spent {
+    pub(super) fn spent(&self, done: LeaseOutcome) -> Spent {
         self.meter.wrote(done.attempts);
-        let Done { path, attempts, write_units, read_units, .. } = done;
+        let LeaseOutcome { path, attempts, write_units, read_units, .. } = done;
         Spent { path, attempts, write_units, read_units }
     }
 }
 
-fn counting(accounting: Accounting, draft: &Draft) -> Counting<'_> {
+fn counting(accounting: Accounting, draft: &LeasePlan) -> Counting<'_> {
     match accounting {
         Accounting::AtLease => Counting::Leased,
         Accounting::AtSettle => Counting::Used(&draft.used),
@@ -167,7 +167,7 @@ fn counting(accounting: Accounting, draft: &Draft) -> Counting<'_> {
 
 /// What comes back, and the limits of a lease that must not land any more: the item is to remember
 /// its id, even when there is nothing else to say.
-fn returned_with(draft: &Draft, doubt: &Doubt) -> sluicegate_core::Amounts {
+fn returned_with(draft: &LeasePlan, doubt: &UnackedWrite) -> sluicegate_core::Amounts {
     let mut returned = draft.returned.clone();
     for limit in doubt.limits() {
         returned.entry(limit.clone()).or_insert(Millitokens::ZERO);

@@ -8,32 +8,32 @@ use std::sync::Arc;
 use sluicegate_core::Configuration;
 use tokio::sync::oneshot;
 
-use super::bucket::{Bucket, Turn};
-use super::cell::{Ask, Cell, Took};
+use super::atomic_bucket::{AtomicBucket, Demand, TakeResult};
 use super::engine::{Engine, Spent};
+use super::leased_bucket::{LeasedBucket, Turn};
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::lessor::Lessor;
+use crate::leasing_store::LeasingStore;
 
 /// Requests that wait for one bucket; a kilobyte each.
 pub(super) const WAITERS_MAX: usize = 131_072;
 
-type Answer = Result<Spent, AcquireError>;
+type WaiterResult = Result<Spent, AcquireError>;
 
 /// Those who wait, in the order in which they came.
 #[derive(Debug, Default)]
-pub(super) struct Waiters(Vec<Waiter>);
+pub(super) struct Waiters(Vec<LeaseWaiter>);
 
 #[derive(Debug)]
-struct Waiter {
-    asks: Vec<Ask>,
-    stay: Stay,
-    answer: oneshot::Sender<Answer>,
+struct LeaseWaiter {
+    asks: Vec<Demand>,
+    stay: WaitWindow,
+    answer: oneshot::Sender<WaiterResult>,
 }
 
 /// By the wall clock, which sees a process that was frozen; epoch milliseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stay {
+pub(super) struct WaitWindow {
     pub(super) came_ms: i64,
     pub(super) until_ms: i64,
     /// How often the clock had been set back when it came.
@@ -41,18 +41,22 @@ pub(super) struct Stay {
 }
 
 /// A request that waits for its answer. What it is granted and nobody takes is given back.
-pub(super) struct Place<'a, S: Lessor, C: Clock> {
+pub(super) struct PendingWaiter<'a, S: LeasingStore, C: Clock> {
     pub(super) engine: &'a Arc<Engine<S, C>>,
-    pub(super) bucket: &'a Arc<Bucket>,
-    pub(super) asks: &'a [Ask],
+    pub(super) bucket: &'a Arc<LeasedBucket>,
+    pub(super) asks: &'a [Demand],
     pub(super) configuration: &'a Arc<Configuration>,
-    pub(super) answer: oneshot::Receiver<Answer>,
+    pub(super) answer: oneshot::Receiver<WaiterResult>,
 }
 
 impl Waiters {
     /// Enters a request, and says where it is answered when a write of another serves it; `None`:
     /// too many wait.
-    pub(super) fn enter(&mut self, asks: &[Ask], stay: Stay) -> Option<oneshot::Receiver<Answer>> {
+    pub(super) fn enter(
+        &mut self,
+        asks: &[Demand],
+        stay: WaitWindow,
+    ) -> Option<oneshot::Receiver<WaiterResult>> {
         if self.0.len() == self.0.capacity() || self.0.len() >= WAITERS_MAX {
             // As many may have gone as have come while a store did not answer.
             self.0.retain(|waiter| !waiter.answer.is_closed());
@@ -62,7 +66,7 @@ impl Waiters {
             return None;
         }
         let (answer, receiver) = oneshot::channel();
-        self.0.push(Waiter { asks: asks.to_vec(), stay, answer });
+        self.0.push(LeaseWaiter { asks: asks.to_vec(), stay, answer });
         Some(receiver)
     }
 
@@ -76,14 +80,14 @@ impl Waiters {
 
     /// Hands out what is there to those for whom it was not too old when they came. Somebody must
     /// look after the cell.
-    pub(super) fn serve(&mut self, cell: &Cell, now: Stay) {
+    pub(super) fn serve(&mut self, cell: &AtomicBucket, now: WaitWindow) {
         for waiter in std::mem::take(&mut self.0) {
             if waiter.answer.is_closed() {
                 continue;
             }
-            let Stay { came_ms, until_ms, set_backs } = waiter.stay;
+            let WaitWindow { came_ms, until_ms, set_backs } = waiter.stay;
             let still_waits = now.came_ms <= until_ms && now.set_backs == set_backs;
-            if !still_waits || cell.take(&waiter.asks, came_ms) == Took::Nothing {
+            if !still_waits || cell.take(&waiter.asks, came_ms) == TakeResult::Nothing {
                 self.0.push(waiter);
             } else if waiter.answer.send(Ok(Spent::default())).is_err() {
                 waiter.asks.iter().for_each(|ask| _ = cell.put(ask.slot, ask.milli));
@@ -92,7 +96,7 @@ impl Waiters {
     }
 }
 
-impl<S: Lessor, C: Clock> Place<'_, S, C> {
+impl<S: LeasingStore, C: Clock> PendingWaiter<'_, S, C> {
     /// The right to write; `None`: the write of another has served it.
     pub(super) async fn turn(mut self, turn: Arc<tokio::sync::Mutex<()>>) -> Option<Turn> {
         let turn = tokio::select! {
@@ -104,7 +108,7 @@ impl<S: Lessor, C: Clock> Place<'_, S, C> {
     }
 }
 
-impl<S: Lessor, C: Clock> Drop for Place<'_, S, C> {
+impl<S: LeasingStore, C: Clock> Drop for PendingWaiter<'_, S, C> {
     fn drop(&mut self) {
         self.answer.close();
         if let Ok(Ok(_)) = self.answer.try_recv() {
@@ -120,15 +124,15 @@ impl<S: Lessor, C: Clock> Drop for Place<'_, S, C> {
 mod tests {
     use super::*;
 
-    const ASKS: [Ask; 1] = [Ask { slot: 0, milli: 4 }];
+    const ASKS: [Demand; 1] = [Demand { slot: 0, milli: 4 }];
 
-    fn came(came_ms: i64) -> Stay {
-        Stay { came_ms, until_ms: 5_000, set_backs: 0 }
+    fn came(came_ms: i64) -> WaitWindow {
+        WaitWindow { came_ms, until_ms: 5_000, set_backs: 0 }
     }
 
     /// Tokens until 1,000.
-    fn cell(milli: u64) -> Cell {
-        let cell = Cell::new(1);
+    fn cell(milli: u64) -> AtomicBucket {
+        let cell = AtomicBucket::new(1);
         cell.put(0, milli).unwrap();
         cell.set_times(1_000, 0);
         cell
@@ -151,7 +155,7 @@ mod tests {
     fn nobody_is_served_after_their_time_or_by_another_clock() {
         let (mut waiters, cell) = (Waiters::default(), cell(10));
         let mut answer = waiters.enter(&ASKS, came(500)).unwrap();
-        for now in [came(5_001), Stay { set_backs: 1, ..came(600) }] {
+        for now in [came(5_001), WaitWindow { set_backs: 1, ..came(600) }] {
             waiters.serve(&cell, now);
             assert!(answer.try_recv().is_err(), "{now:?}");
         }

@@ -8,13 +8,13 @@ use sluicegate_core::BucketId;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::books::Books;
-use super::bucket::Bucket;
-use super::engine::{Engine, Extent};
+use super::bucket_ledger::BucketLedger;
+use super::engine::{Engine, FlushScope};
 use super::held;
+use super::leased_bucket::LeasedBucket;
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::lessor::Lessor;
+use crate::leasing_store::LeasingStore;
 
 /// Between looks at what is held, this part of the age that tokens may have.
 const LOOKS: u64 = 4;
@@ -39,7 +39,7 @@ pub struct SettleReport {
     pub unsettled: Vec<(BucketId, AcquireError)>,
 }
 
-impl<S: Lessor, C: Clock> Engine<S, C> {
+impl<S: LeasingStore, C: Clock> Engine<S, C> {
     /// Looks at what is held every now and then, as long as anything is.
     pub(super) fn look_soon(self: &Arc<Self>) {
         let Ok(looking) = self.looking.clone().try_lock_owned() else { return };
@@ -82,7 +82,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
     }
 
     /// Looks at one bucket; true when there is nothing left to look after.
-    fn look_at(self: &Arc<Self>, bucket: &Arc<Bucket>, was_set_back: bool) -> bool {
+    fn look_at(self: &Arc<Self>, bucket: &Arc<LeasedBucket>, was_set_back: bool) -> bool {
         let mut times = self.times();
         times.is_set_back |= was_set_back;
         let mut guard = bucket.books();
@@ -90,7 +90,8 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         bucket.catch_up(books, times);
         self.meter.decided(books, bucket, times.now);
         if bucket.is_to_be_settled(books, &self.settings, times.now) {
-            let extent = if books.is_empty(times.now) { Extent::SettleAll } else { Extent::Lease };
+            let extent =
+                if books.is_empty(times.now) { FlushScope::SettleAll } else { FlushScope::Permit };
             drop(guard);
             if let Some(turn) = bucket.try_turn() {
                 let (engine, bucket) = (self.clone(), bucket.clone());
@@ -122,10 +123,10 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
 
     async fn settle(
         self: Arc<Self>,
-        bucket: Arc<Bucket>,
+        bucket: Arc<LeasedBucket>,
         until: Instant,
     ) -> Result<(), AcquireError> {
-        let turn = bucket.books().as_mut().map(Books::turn);
+        let turn = bucket.books().as_mut().map(BucketLedger::turn);
         let Some(turn) = turn else { return Ok(()) };
         let Ok(_turn) = tokio::time::timeout_at(until, bucket.clone().turn(turn)).await else {
             return Err(AcquireError::Contended { attempts: 0 });
@@ -133,7 +134,7 @@ impl<S: Lessor, C: Clock> Engine<S, C> {
         let mut pause = PAUSE_MIN;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let settled = self.write(&bucket, &[], Extent::SettleAll, left).await;
+            let settled = self.write(&bucket, &[], FlushScope::SettleAll, left).await;
             // What became of an earlier write is known, or never will be: the rest is settled now.
             let may_repeat = matches!(
                 settled,

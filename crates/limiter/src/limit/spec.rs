@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::{Amount, BadLimit, Limit, Refills};
+use super::{Amount, InvalidLimit, Limit, Refills};
 
 /// The period of a limit that never refills.
 const NEVER: &str = "never";
@@ -38,11 +38,13 @@ impl Display for Limit {
 /// with a number before it for several (`30s`), or `never` for a quota. Amounts are tokens, with up
 /// to three decimals.
 impl FromStr for Limit {
-    type Err = BadLimit;
+    type Err = InvalidLimit;
 
-    fn from_str(spec: &str) -> Result<Self, BadLimit> {
-        let limit = parse(spec)
-            .map_err(|problem| BadLimit::Spec { spec: spec.chars().take(80).collect(), problem })?;
+    fn from_str(spec: &str) -> Result<Self, InvalidLimit> {
+        let limit = parse(spec).map_err(|problem| InvalidLimit::Spec {
+            spec: spec.chars().take(80).collect(),
+            problem,
+        })?;
         limit.check()?;
         Ok(limit)
     }

@@ -12,13 +12,13 @@ use super::RedisStore;
 use super::range::check_amounts;
 use super::reply::{Reply, Status};
 use super::script::{Call, PEEK};
-use super::sides::{Side, amount};
+use super::sides::{ScriptBucket, amount};
 use super::value::{id_text, kept_s, push};
 use crate::clock::{Clock, SystemClock};
-use crate::composite::{Run, no};
+use crate::composite::{CallContext, no};
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::{Grant, Request};
-use crate::table::Trouble;
+use crate::table::TableError;
 
 /// A bucket after a call; `None`: there is none.
 pub(super) type Image = Option<Arc<CompositeBucket>>;
@@ -33,12 +33,12 @@ pub(super) enum Decision {
 /// An answer that says that nothing was done, and why.
 pub(super) enum Failure {
     Error(AcquireError),
-    Trouble(Trouble),
+    TableError(TableError),
 }
 
-impl From<Trouble> for Failure {
-    fn from(trouble: Trouble) -> Self {
-        Self::Trouble(trouble)
+impl From<TableError> for Failure {
+    fn from(table_error: TableError) -> Self {
+        Self::TableError(table_error)
     }
 }
 
@@ -62,7 +62,7 @@ impl RedisStore {
     /// A call that takes these amounts of every bucket, or corrects by them.
     pub(super) fn taking(
         &self,
-        sides: &[Side],
+        sides: &[ScriptBucket],
         amounts: &Amounts,
         id: &RequestId,
         at: (i64, u32),
@@ -78,7 +78,11 @@ impl RedisStore {
     }
 
     /// Reads the result of an acquire.
-    pub(super) fn decision(&self, mut reply: Reply, sides: &[Side]) -> Result<Decision, Failure> {
+    pub(super) fn decision(
+        &self,
+        mut reply: Reply,
+        sides: &[ScriptBucket],
+    ) -> Result<Decision, Failure> {
         let (mut status, mut now) = (Status::Granted, None);
         if !reply.is_usual() {
             status = reply.status()?;
@@ -108,8 +112,8 @@ impl RedisStore {
         bucket: &BucketId,
         deadline: Duration,
     ) -> Result<Option<CompositeBucket>, AcquireError> {
-        let sides = [Side { bucket: bucket.clone(), configuration: Arc::default() }];
-        let mut run = Run::new(&SystemClock, deadline);
+        let sides = [ScriptBucket { bucket: bucket.clone(), configuration: Arc::default() }];
+        let mut run = CallContext::new(&SystemClock, deadline);
         let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&sides, &SystemClock));
         let mut reply = reply.await.map_err(|lost| lost.error)?;
         let mut read = || {
@@ -117,10 +121,10 @@ impl RedisStore {
             reply.header()?;
             reply.bucket(bucket)
         };
-        read().map_err(|trouble| run.end(trouble))
+        read().map_err(|table_error| run.end(table_error))
     }
 
-    fn peek_call(&self, sides: &[Side], clock: &dyn Clock) -> Call {
+    fn peek_call(&self, sides: &[ScriptBucket], clock: &dyn Clock) -> Call {
         let (mut call, mut now) = (self.call(sides), Vec::new());
         push(&mut now, self.told(clock));
         call.arg(now);
@@ -135,7 +139,7 @@ impl RedisStore {
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         check_amounts(&request.amounts)?;
         let sides = self.sides(request)?;
-        let mut run = Run::new(clock, request.deadline);
+        let mut run = CallContext::new(clock, request.deadline);
         let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&sides, clock));
         let mut reply = reply.await.map_err(|lost| lost.error)?;
         let all = |reply: &mut Reply| {
@@ -148,11 +152,11 @@ impl RedisStore {
             }
             Ok(limits)
         };
-        all(&mut reply).map_err(|trouble| run.end(trouble))
+        all(&mut reply).map_err(|table_error| run.end(table_error))
     }
 }
 
-impl Side {
+impl ScriptBucket {
     fn standings(
         &self,
         image: Option<&CompositeBucket>,
@@ -172,18 +176,18 @@ pub(super) fn path_of(image: &CompositeBucket) -> WritePath {
     }
 }
 
-fn images(reply: &mut Reply, sides: &[Side]) -> Result<Vec<Image>, Trouble> {
+fn images(reply: &mut Reply, sides: &[ScriptBucket]) -> Result<Vec<Image>, TableError> {
     sides.iter().map(|side| Ok(reply.bucket(&side.bucket)?.map(Arc::new))).collect()
 }
 
 /// How the limits that are asked for stand, with the exact wait of each.
 pub(super) fn stand(
-    sides: &[Side],
+    sides: &[ScriptBucket],
     images: &[Image],
     amounts: &Amounts,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
-    let of_side = |(side, image): (&Side, &Image)| {
+    let of_side = |(side, image): (&ScriptBucket, &Image)| {
         let limits = side.standings(image.as_deref(), amounts, now);
         limits.filter(|status| amounts.contains_key(&status.limit)).collect::<Vec<_>>()
     };
@@ -193,11 +197,11 @@ pub(super) fn stand(
 /// "No", from the bucket that it was said of and what would have come back.
 pub(super) fn short(
     reply: &mut Reply,
-    sides: &[Side],
+    sides: &[ScriptBucket],
     amounts: &Amounts,
     returned: &Amounts,
     now: EpochMillis,
-) -> Result<AcquireError, Trouble> {
+) -> Result<AcquireError, TableError> {
     let mut images = images(reply, sides)?;
     for image in images.iter_mut().flatten() {
         for (limit, bucket) in &mut Arc::make_mut(image).limits {
@@ -212,8 +216,8 @@ pub(super) fn short(
 pub(super) fn unknown(
     status: Status,
     reply: &mut Reply,
-    sides: &[Side],
-) -> Result<InvalidRequest, Trouble> {
+    sides: &[ScriptBucket],
+) -> Result<InvalidRequest, TableError> {
     let (side, limit) = (reply.int()?, reply.limit()?);
     Ok(match status {
         Status::Full => {

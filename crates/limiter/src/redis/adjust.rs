@@ -8,11 +8,11 @@ use super::RedisStore;
 use super::range::{check_amounts, check_rules};
 use super::reply::Status;
 use super::script::ADJUST;
-use super::sides::Side;
+use super::sides::ScriptBucket;
 use crate::clock::Clock;
-use crate::composite::Run;
+use crate::composite::CallContext;
 use crate::error::{AcquireError, AdjustError};
-use crate::lessor::Corrected;
+use crate::leasing_store::Corrected;
 use crate::store::{Adjusted, Correction};
 
 impl RedisStore {
@@ -25,9 +25,10 @@ impl RedisStore {
         check_amounts(amounts)?;
         check_rules(&configuration.explicit)?;
         let gives_back = amounts.values().any(|amount| *amount < Millitokens::ZERO);
-        let side = Side { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
+        let side =
+            ScriptBucket { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
         let sides = [side];
-        let mut run = Run::under(id.clone(), clock, deadline);
+        let mut run = CallContext::under(id.clone(), clock, deadline);
         let reply = self.repeat(&mut run, &ADJUST, |run, unanswered| {
             self.taking(&sides, amounts, &run.id, (self.told(clock), unanswered))
         });
@@ -53,7 +54,7 @@ impl RedisStore {
             let image = reply.bucket(bucket)?;
             Ok((Some((status, header)), image, reply.limits()?))
         };
-        let (unusual, image, dropped) = read().map_err(|trouble| of(run.end(trouble)))?;
+        let (unusual, image, dropped) = read().map_err(|table_error| of(run.end(table_error)))?;
         if let Some((status, header)) = unusual {
             self.note(header);
             if status == Status::Ambiguous {

@@ -15,7 +15,7 @@ use sluicegate_core::{Amounts, LimitName, RequestId};
 use tokio::sync::oneshot;
 
 use super::range::MILLI_MAX;
-use super::sides::Side;
+use super::sides::ScriptBucket;
 use crate::composite::add;
 use crate::error::AcquireError;
 use crate::store::Grant;
@@ -24,12 +24,12 @@ use crate::store::Grant;
 /// limits that are asked for. Only the amounts differ.
 #[derive(PartialEq, Eq)]
 pub(super) struct Shape {
-    pub(super) sides: Vec<Side>,
+    pub(super) sides: Vec<ScriptBucket>,
     limits: Vec<LimitName>,
 }
 
 impl Shape {
-    pub(super) fn new(sides: Vec<Side>, amounts: &Amounts) -> Arc<Self> {
+    pub(super) fn new(sides: Vec<ScriptBucket>, amounts: &Amounts) -> Arc<Self> {
         Arc::new(Self { sides, limits: amounts.keys().cloned().collect() })
     }
 }
@@ -43,29 +43,29 @@ impl Hash for Shape {
 
 /// A lane is there while somebody leads it.
 #[derive(Default)]
-pub(super) struct Lanes(Mutex<State>);
+pub(super) struct Lanes(Mutex<LanesState>);
 
 #[derive(Default)]
-struct State {
-    lanes: HashMap<Arc<Shape>, VecDeque<Waiter>>,
+struct LanesState {
+    lanes: HashMap<Arc<Shape>, VecDeque<BatchWaiter>>,
     tickets: u64,
 }
 
 /// A request that waits, or that is part of a call in flight.
-pub(super) struct Waiter {
+pub(super) struct BatchWaiter {
     ticket: u64,
     pub(super) amounts: Amounts,
-    pub(super) sender: oneshot::Sender<Turn>,
+    pub(super) sender: oneshot::Sender<BatchTurn>,
 }
 
 /// The place of a request in its lane.
-pub(super) struct Place {
+pub(super) struct BatchPlace {
     ticket: u64,
-    pub(super) receiver: oneshot::Receiver<Turn>,
+    pub(super) receiver: oneshot::Receiver<BatchTurn>,
 }
 
 /// The end of a request's wait.
-pub(super) enum Turn {
+pub(super) enum BatchTurn {
     /// A leader had it decided.
     Done(Result<Grant, AcquireError>),
     /// It leads the lane now: those who wait, or a call that its last leader left in doubt.
@@ -78,7 +78,7 @@ pub(super) struct Batch {
     /// `None`: it was not sent yet.
     pub(super) id: Option<RequestId>,
     /// In order of arrival.
-    pub(super) members: Vec<Waiter>,
+    pub(super) members: Vec<BatchWaiter>,
     /// The shares of callers that are gone.
     pub(super) gone: Amounts,
     /// An earlier leader sent it and did not learn the answer. It must be sent again under its id and
@@ -100,13 +100,13 @@ impl Batch {
 }
 
 impl Lanes {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LanesState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a place in the lane of this shape; `None`: the request leads, as nobody does.
-    pub(super) fn enter(&self, shape: &Arc<Shape>, amounts: &Amounts) -> Option<Place> {
-        let State { lanes, tickets } = &mut *self.lock();
+    pub(super) fn enter(&self, shape: &Arc<Shape>, amounts: &Amounts) -> Option<BatchPlace> {
+        let LanesState { lanes, tickets } = &mut *self.lock();
         let queue = match lanes.entry(shape.clone()) {
             Entry::Occupied(lane) => lane.into_mut(),
             Entry::Vacant(lane) => {
@@ -116,12 +116,12 @@ impl Lanes {
         };
         *tickets += 1;
         let (sender, receiver) = oneshot::channel();
-        queue.push_back(Waiter { ticket: *tickets, amounts: amounts.clone(), sender });
-        Some(Place { ticket: *tickets, receiver })
+        queue.push_back(BatchWaiter { ticket: *tickets, amounts: amounts.clone(), sender });
+        Some(BatchPlace { ticket: *tickets, receiver })
     }
 
     /// Gives up a place; false when the request is part of a call already, or was told its turn.
-    pub(super) fn leave(&self, shape: &Shape, place: &Place) -> bool {
+    pub(super) fn leave(&self, shape: &Shape, place: &BatchPlace) -> bool {
         let mut state = self.lock();
         let Some(queue) = state.lanes.get_mut(shape) else { return false };
         let at = queue.iter().position(|waiter| waiter.ticket == place.ticket);
@@ -134,7 +134,7 @@ impl Lanes {
         let Some(queue) = state.lanes.get_mut(shape) else { return Batch::default() };
         queue.retain(|waiter| !waiter.sender.is_closed());
         let mut sum = own.clone();
-        let is_counted = |waiter: &&Waiter| {
+        let is_counted = |waiter: &&BatchWaiter| {
             add(&mut sum, &waiter.amounts);
             sum.values().all(|amount| amount.get() <= MILLI_MAX)
         };
@@ -143,7 +143,7 @@ impl Lanes {
     }
 
     /// Has these wait again, before all others.
-    pub(super) fn put_back(&self, shape: &Shape, waiters: Vec<Waiter>) {
+    pub(super) fn put_back(&self, shape: &Shape, waiters: Vec<BatchWaiter>) {
         if let Some(queue) = self.lock().lanes.get_mut(shape) {
             to_front(queue, waiters);
         }
@@ -163,7 +163,7 @@ impl Lanes {
             to_front(queue, std::mem::take(&mut batch.members));
         }
         let is_led = std::iter::from_fn(|| queue.pop_front())
-            .any(|waiter| waiter.sender.send(Turn::Lead(Batch::default())).is_ok());
+            .any(|waiter| waiter.sender.send(BatchTurn::Lead(Batch::default())).is_ok());
         if !is_led {
             lane.remove();
         }
@@ -171,16 +171,16 @@ impl Lanes {
     }
 }
 
-fn to_front(queue: &mut VecDeque<Waiter>, waiters: Vec<Waiter>) {
+fn to_front(queue: &mut VecDeque<BatchWaiter>, waiters: Vec<BatchWaiter>) {
     waiters.into_iter().rev().for_each(|waiter| queue.push_front(waiter));
 }
 
 /// Has the first member that still waits lead the batch; returns a batch of callers that are all gone.
 fn hand_over(mut batch: Batch) -> Option<Batch> {
     while !batch.members.is_empty() {
-        let Waiter { amounts, sender, .. } = batch.members.remove(0);
-        match sender.send(Turn::Lead(batch)) {
-            Err(Turn::Lead(back)) => batch = back,
+        let BatchWaiter { amounts, sender, .. } = batch.members.remove(0);
+        match sender.send(BatchTurn::Lead(batch)) {
+            Err(BatchTurn::Lead(back)) => batch = back,
             _ => return None,
         }
         add(&mut batch.gone, &amounts);

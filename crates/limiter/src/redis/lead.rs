@@ -16,11 +16,11 @@ use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
 use super::acquire::{Decision, Failure, Image, stand};
-use super::lanes::{Batch, Place, Shape, Turn, Waiter};
+use super::lanes::{Batch, BatchPlace, BatchTurn, BatchWaiter, Shape};
 use super::script::ACQUIRE;
-use super::sides::Side;
+use super::sides::ScriptBucket;
 use crate::clock::Clock;
-use crate::composite::{Run, add, negated, no};
+use crate::composite::{CallContext, add, negated, no};
 use crate::error::{AcquireError, LimitStatus};
 use crate::store::{Correction, Grant, Request, new_id};
 
@@ -42,11 +42,11 @@ struct Asking<'a> {
 /// A request that waits. Dropped, it gives back what it was granted and passes the lead on.
 struct Waiting<'a> {
     asking: &'a Asking<'a>,
-    place: Place,
+    place: BatchPlace,
 }
 
 /// A request that leads. Dropped, it passes the lead on, and a call in flight too.
-struct Leading<'a> {
+struct BatchLeader<'a> {
     asking: &'a Asking<'a>,
     batch: Batch,
     is_in_flight: bool,
@@ -54,7 +54,7 @@ struct Leading<'a> {
     has_given_up: bool,
 }
 
-impl<'a> Leading<'a> {
+impl<'a> BatchLeader<'a> {
     fn new(asking: &'a Asking<'a>, batch: Batch) -> Self {
         Self { asking, batch, is_in_flight: false, has_given_up: false }
     }
@@ -64,11 +64,11 @@ impl RedisStore {
     pub(super) async fn take_together(
         &self,
         request: &Request,
-        sides: Vec<Side>,
+        sides: Vec<ScriptBucket>,
         clock: &dyn Clock,
     ) -> Result<Grant, AcquireError> {
         let (amounts, time) = (&request.amounts, request.deadline);
-        let mut run = Run::new(clock, time);
+        let mut run = CallContext::new(clock, time);
         let shape = Shape::new(sides, amounts);
         let place = self.lanes.enter(&shape, amounts);
         let mut asking =
@@ -76,8 +76,8 @@ impl RedisStore {
         let Some(place) = place else { return asking.lead(Batch::default(), &mut run).await };
         let turn = Waiting { asking: &asking, place }.turn(run.deadline).await;
         match turn {
-            Some(Turn::Done(result)) => result,
-            Some(Turn::Lead(batch)) => {
+            Some(BatchTurn::Done(result)) => result,
+            Some(BatchTurn::Lead(batch)) => {
                 let is_new = !batch.is_in_doubt;
                 let batch = if is_new { self.lanes.gather(&asking.shape, amounts) } else { batch };
                 asking.lead(batch, &mut run).await
@@ -92,8 +92,8 @@ impl RedisStore {
 
 impl Asking<'_> {
     /// Sends batches until its own request is decided.
-    async fn lead(&self, batch: Batch, run: &mut Run<'_>) -> Result<Grant, AcquireError> {
-        let mut leading = Leading::new(self, batch);
+    async fn lead(&self, batch: Batch, run: &mut CallContext<'_>) -> Result<Grant, AcquireError> {
+        let mut leading = BatchLeader::new(self, batch);
         loop {
             match leading.decided(run).await? {
                 Decision::Granted(images, path) => {
@@ -129,7 +129,7 @@ impl Asking<'_> {
         runtime.spawn(async move {
             let sides = &shape.sides;
             if let Some(id) = in_doubt {
-                let mut run = Run::under(id, &clock, deadline);
+                let mut run = CallContext::under(id, &clock, deadline);
                 let reply = store.repeat(&mut run, &ACQUIRE, |run, unanswered| {
                     store.taking(sides, &amounts, &run.id, (store.told(&clock), 1 + unanswered))
                 });
@@ -139,7 +139,7 @@ impl Asking<'_> {
                 }
             }
             let amounts = &negated(&amounts);
-            for Side { bucket, configuration } in sides {
+            for ScriptBucket { bucket, configuration } in sides {
                 let id = &new_id();
                 let correction = Correction { id, bucket, amounts, configuration, deadline };
                 let _ = store.correct(&correction, &clock).await;
@@ -150,7 +150,7 @@ impl Asking<'_> {
 
 impl Waiting<'_> {
     /// Waits; `None`: it goes alone.
-    async fn turn(mut self, deadline: Instant) -> Option<Turn> {
+    async fn turn(mut self, deadline: Instant) -> Option<BatchTurn> {
         let left = deadline.saturating_duration_since(Instant::now());
         let patient = Instant::now() + PATIENCE.min(left / 4);
         if let Ok(turn) = timeout_at(patient, &mut self.place.receiver).await {
@@ -161,7 +161,7 @@ impl Waiting<'_> {
         }
         match timeout_at(deadline, &mut self.place.receiver).await {
             Ok(turn) => turn.ok(),
-            Err(elapsed) => Some(Turn::Done(Err(AcquireError::Unavailable(elapsed.into())))),
+            Err(elapsed) => Some(BatchTurn::Done(Err(AcquireError::Unavailable(elapsed.into())))),
         }
     }
 }
@@ -170,20 +170,20 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.place.receiver.close();
         match self.place.receiver.try_recv() {
-            Ok(Turn::Done(Ok(_))) => {
+            Ok(BatchTurn::Done(Ok(_))) => {
                 self.asking.return_later(None, self.asking.amounts.clone());
             }
-            Ok(Turn::Lead(batch)) => {
-                drop(Leading::new(self.asking, batch));
+            Ok(BatchTurn::Lead(batch)) => {
+                drop(BatchLeader::new(self.asking, batch));
             }
             _ => {}
         }
     }
 }
 
-impl Leading<'_> {
+impl BatchLeader<'_> {
     /// Sends the batch until it is answered.
-    async fn decided(&mut self, run: &mut Run<'_>) -> Result<Decision, AcquireError> {
+    async fn decided(&mut self, run: &mut CallContext<'_>) -> Result<Decision, AcquireError> {
         let Asking { store, shape, amounts, .. } = self.asking;
         let sum = self.batch.sum(amounts);
         match &self.batch.id {
@@ -205,7 +205,7 @@ impl Leading<'_> {
         self.batch.is_in_doubt = false;
         store.decision(reply, &shape.sides).map_err(|failure| match failure {
             Failure::Error(error) => error,
-            Failure::Trouble(trouble) => run.end(trouble),
+            Failure::TableError(table_error) => run.end(table_error),
         })
     }
 
@@ -213,9 +213,9 @@ impl Leading<'_> {
     fn granted(&mut self, images: &[Image], path: WritePath, attempts: u32) -> Grant {
         let asking = self.asking;
         let mut gone = std::mem::take(&mut self.batch.gone);
-        for Waiter { amounts, sender, .. } in self.batch.members.drain(..) {
+        for BatchWaiter { amounts, sender, .. } in self.batch.members.drain(..) {
             let grant = asking.grant(&amounts, images, WritePath::Normal, attempts);
-            if sender.send(Turn::Done(Ok(grant))).is_err() {
+            if sender.send(BatchTurn::Done(Ok(grant))).is_err() {
                 add(&mut gone, &amounts);
             }
         }
@@ -239,7 +239,7 @@ impl Leading<'_> {
             if is_short(&limits) {
                 has_refused = true;
                 // One that is gone is refused nothing.
-                let _ = member.sender.send(Turn::Done(Err(no(limits))));
+                let _ = member.sender.send(BatchTurn::Done(Err(no(limits))));
             } else {
                 fitting.push(member);
             }
@@ -268,7 +268,7 @@ impl Leading<'_> {
     }
 }
 
-impl Drop for Leading<'_> {
+impl Drop for BatchLeader<'_> {
     fn drop(&mut self) {
         let asking = self.asking;
         let mut batch = std::mem::take(&mut self.batch);

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, LimitName, Millitokens, Wanted, WritePath,
+    Amounts, BucketId, CompositeBucket, Configuration, LeaseRange, LimitName, Millitokens,
+    WritePath,
 };
 
 use super::RedisStore;
@@ -15,13 +16,15 @@ use super::acquire::{Failure, path_of, short, unknown};
 use super::range::{check_amounts, check_rules};
 use super::reply::{Reply, Status};
 use super::script::LEASE;
-use super::sides::{Side, amount};
+use super::sides::{ScriptBucket, amount};
 use super::value::id_text;
 use crate::clock::Clock;
-use crate::composite::Run;
+use crate::composite::CallContext;
 use crate::error::{AcquireError, AdjustError};
-use crate::lessor::{Corrected, Counting, Done, Doubt, Failed, Lends, Order};
-use crate::store::{Correction, Part, Request};
+use crate::leasing_store::{
+    Corrected, Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
+};
+use crate::store::{BucketGrant, Correction, Request};
 
 /// What a script is told of answers that were lost.
 const SENT: &str = "sent";
@@ -29,12 +32,12 @@ const GIVEN_UP: &str = "given up";
 /// The script then counts the tokens that were used.
 const USED: &str = "used";
 
-impl Lends for RedisStore {
+impl LeaseCalls for RedisStore {
     async fn parts(
         &self,
         request: &Request,
         _clock: &dyn Clock,
-    ) -> Result<Option<Vec<Part>>, AcquireError> {
+    ) -> Result<Option<Vec<BucketGrant>>, AcquireError> {
         check_amounts(&request.amounts)?;
         let mut parts = Vec::new();
         for side in self.sides(request)? {
@@ -60,16 +63,16 @@ impl Lends for RedisStore {
 
     async fn carry_out(
         &self,
-        order: &Order<'_>,
-        doubt: Option<Doubt>,
+        order: &LeaseRequest<'_>,
+        doubt: Option<UnackedWrite>,
         clock: &dyn Clock,
-    ) -> Result<Done, Failed> {
+    ) -> Result<LeaseOutcome, LeaseError> {
         self.send(order, doubt, clock).await
     }
 
     async fn look(
         &self,
-        order: &Order<'_>,
+        order: &LeaseRequest<'_>,
         _clock: &dyn Clock,
     ) -> Result<(Option<Arc<CompositeBucket>>, f64), AcquireError> {
         let image = self.bucket(order.bucket, order.deadline).await?;
@@ -89,16 +92,16 @@ impl RedisStore {
     /// Sends an order; of one that was given up, to find out what became of it.
     async fn send(
         &self,
-        order: &Order<'_>,
-        given_up: Option<Doubt>,
+        order: &LeaseRequest<'_>,
+        given_up: Option<UnackedWrite>,
         clock: &dyn Clock,
-    ) -> Result<Done, Failed> {
+    ) -> Result<LeaseOutcome, LeaseError> {
         let named = order.named();
         if let Err(error) = order.check(&named) {
-            return Err(Failed { error, doubt: given_up, attempts: 0 });
+            return Err(LeaseError { error, doubt: given_up, attempts: 0 });
         }
         let configuration = Arc::new(order.configuration.clone());
-        let sides = [Side { bucket: order.bucket.clone(), configuration }];
+        let sides = [ScriptBucket { bucket: order.bucket.clone(), configuration }];
         let remembered = match &given_up {
             Some(doubt) => doubt.remembered.clone(),
             None => order.last.cloned().into_iter().collect(),
@@ -125,40 +128,54 @@ impl RedisStore {
             Ok(reply) => (self.leased(order, reply, &sides, &named), run.attempts > 1),
             Err(lost) => (Err(Failure::Error(lost.error)), lost.in_doubt),
         };
-        let Run { attempts, ref id, .. } = run;
+        let CallContext { attempts, ref id, .. } = run;
         let failure = match result {
-            Ok(Answer::Done { leased, image, path }) => {
+            Ok(LeaseReply::Granted { leased, image, path }) => {
                 let id = id.clone();
                 let (write_units, read_units) = (0.0, 0.0);
-                return Ok(Done { id, leased, image, path, attempts, write_units, read_units });
+                return Ok(LeaseOutcome {
+                    id,
+                    leased,
+                    image,
+                    path,
+                    attempts,
+                    write_units,
+                    read_units,
+                });
             }
-            Ok(Answer::Forgotten) => None,
+            Ok(LeaseReply::Forgotten) => None,
             Err(failure) => Some(failure),
         };
         let is_lost = failure.is_none();
         // Whatever an odd answer says, it is no refusal.
-        let is_open = in_doubt || is_lost || matches!(failure, Some(Failure::Trouble(_)));
+        let is_open = in_doubt || is_lost || matches!(failure, Some(Failure::TableError(_)));
         let doubt = given_up.or_else(|| {
-            let most = |(limit, want): (&LimitName, &Wanted)| (limit.clone(), want.most);
+            let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
             let leased = order.wanted.iter().map(most).collect();
-            is_open.then(|| Doubt { id: id.clone(), leased, remembered, is_lost, lane: None })
+            is_open.then(|| UnackedWrite {
+                id: id.clone(),
+                leased,
+                remembered,
+                is_lost,
+                lane: None,
+            })
         });
-        let doubt = doubt.map(|doubt| Doubt { is_lost, ..doubt });
+        let doubt = doubt.map(|doubt| UnackedWrite { is_lost, ..doubt });
         let error = match failure {
             None => AcquireError::Unavailable("the answer to a call was lost".into()),
             Some(Failure::Error(error)) => error,
-            Some(Failure::Trouble(trouble)) => run.end(trouble),
+            Some(Failure::TableError(table_error)) => run.end(table_error),
         };
-        Err(Failed { error, doubt, attempts })
+        Err(LeaseError { error, doubt, attempts })
     }
 
     fn leased(
         &self,
-        order: &Order<'_>,
+        order: &LeaseRequest<'_>,
         mut reply: Reply,
-        sides: &[Side],
+        sides: &[ScriptBucket],
         named: &Amounts,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<LeaseReply, Failure> {
         let status = reply.status()?;
         if matches!(status, Status::Unknown | Status::Full) {
             return Err(unknown(status, &mut reply, sides)?.into());
@@ -171,7 +188,7 @@ impl RedisStore {
                 asked.retain(|_, least| *least > Millitokens::ZERO);
                 return Err(short(&mut reply, sides, &asked, order.returned, header.now)?.into());
             }
-            Status::Ambiguous => return Ok(Answer::Forgotten),
+            Status::Ambiguous => return Ok(LeaseReply::Forgotten),
             _ => {}
         }
         let image = reply.bucket(order.bucket)?;
@@ -183,13 +200,13 @@ impl RedisStore {
             }
         }
         let path = image.as_ref().filter(|_| status == Status::Granted).map(path_of);
-        Ok(Answer::Done { leased, image: image.map(Arc::new), path })
+        Ok(LeaseReply::Granted { leased, image: image.map(Arc::new), path })
     }
 }
 
 /// What an order came to.
-enum Answer {
-    Done {
+enum LeaseReply {
+    Granted {
         leased: Amounts,
         image: Option<Arc<CompositeBucket>>,
         path: Option<WritePath>,
@@ -198,7 +215,7 @@ enum Answer {
     Forgotten,
 }
 
-impl Order<'_> {
+impl LeaseRequest<'_> {
     /// Every limit that it names, and the least that is wanted of it.
     fn named(&self) -> Amounts {
         let used = match self.counting {
@@ -224,7 +241,7 @@ impl Order<'_> {
     }
 
     /// The amounts that the order asks of its bucket.
-    fn ask(&self, side: &Side, at: (i64, u32), named: &Amounts) -> Vec<u8> {
+    fn ask(&self, side: &ScriptBucket, at: (i64, u32), named: &Amounts) -> Vec<u8> {
         side.ask(at, named, |limit| {
             let want = self.wanted.get(limit);
             let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));

@@ -4,7 +4,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate_core::{
-    Acquire, Adjust, Adjustment, ClaimInterval, Decision, Force, Presume, Settle, Settlement,
+    Acquire, Adjust, Adjustment, ClaimInterval, Decision, Force, RefillHint, Settle, Settlement,
     Standing, adjust, lease, lease_size, settle,
 };
 
@@ -39,7 +39,7 @@ struct Shares {
 #[derive(Debug, Clone)]
 enum Step {
     /// Of every limit that is named, and whether what was used is counted.
-    Lease(Vec<Option<Shares>>, bool),
+    Permit(Vec<Option<Shares>>, bool),
     Correct(usize, i64),
     Advance(i64),
 }
@@ -53,7 +53,7 @@ fn shares() -> impl Strategy<Value = Shares> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         5 => (vec(proptest::option::of(shares()), 3), any::<bool>())
-            .prop_map(|(shares, counts)| Step::Lease(shares, counts)),
+            .prop_map(|(shares, counts)| Step::Permit(shares, counts)),
         2 => (0..3_usize, -400..=900_i64).prop_map(|(n, share)| Step::Correct(n, share)),
         3 => up_to(10_000_000_000).prop_map(Step::Advance),
     ]
@@ -85,7 +85,7 @@ impl Compared<'_> {
         for (limit, shares) in limits.zip(shares) {
             let Some(shares) = shares else { continue };
             let (least, most) = (self.share(limit, shares.least), self.share(limit, shares.most));
-            said.wanted.insert(limit.clone(), Wanted { least, most });
+            said.wanted.insert(limit.clone(), LeaseRange { least, most });
             said.returned.insert(limit.clone(), self.share(limit, shares.returned));
             let used = self.share(limit, shares.most - 300);
             said.used.iter_mut().for_each(|all| _ = all.insert(limit.clone(), used));
@@ -120,7 +120,7 @@ impl Compared<'_> {
                 configuration,
                 id,
                 interval: ClaimInterval(0),
-                presume: Presume::Unchanged,
+                hint: RefillHint::TrustImage,
             };
             match lease(image, acquire, &settlement, now) {
                 Decision::Write(plan) => Some(plan),
@@ -140,7 +140,7 @@ impl Compared<'_> {
                 self.leasing.clock.advance(Duration::from_millis(millis.unsigned_abs()));
             }
             Step::Correct(n, share) => self.correct(n, share).await,
-            Step::Lease(shares, counts) => {
+            Step::Permit(shares, counts) => {
                 let said = self.said(&shares, counts);
                 let decided = self.decide(&said);
                 match (self.leasing.lease(&said).await, decided) {
@@ -152,7 +152,7 @@ impl Compared<'_> {
                             prop_assert_eq!(&again.unwrap().leased, &leased);
                         }
                     }
-                    (Err(Failed { error, doubt: None, .. }), Err(standings)) => {
+                    (Err(LeaseError { error, doubt: None, .. }), Err(standings)) => {
                         let told = match error {
                             AcquireError::LimitExceeded(exceeded) => exceeded.limits,
                             AcquireError::NeverAdmissible(never) => never.limits,
@@ -186,7 +186,7 @@ impl Compared<'_> {
             configuration,
             id,
             interval: ClaimInterval(0),
-            presume: Presume::Unchanged,
+            hint: RefillHint::TrustImage,
             force: Force::No,
         };
         if let Adjustment::Write { plan, .. } = adjust(self.image.as_ref(), asked, self.now()) {

@@ -36,14 +36,14 @@ struct Leasing {
 /// What an order says.
 #[derive(Debug, Clone, Default)]
 struct Said {
-    wanted: BTreeMap<LimitName, Wanted>,
+    wanted: BTreeMap<LimitName, LeaseRange>,
     returned: Amounts,
     used: Option<Amounts>,
 }
 
 impl Said {
     fn wants(least: i64, most: i64) -> Self {
-        let wanted = Wanted { least: milli(least), most: milli(most) };
+        let wanted = LeaseRange { least: milli(least), most: milli(most) };
         Self { wanted: [(name(0), wanted)].into(), ..Self::default() }
     }
 
@@ -74,8 +74,8 @@ impl Leasing {
         Self::on(server, "u", &[Rule::new(milli(100_000), refill).unwrap()])
     }
 
-    fn order<'a>(&'a self, said: &'a Said) -> Order<'a> {
-        Order {
+    fn order<'a>(&'a self, said: &'a Said) -> LeaseRequest<'a> {
+        LeaseRequest {
             bucket: &self.bucket,
             configuration: &self.configuration,
             wanted: &said.wanted,
@@ -86,25 +86,25 @@ impl Leasing {
         }
     }
 
-    async fn lease(&self, said: &Said) -> Result<Done, Failed> {
+    async fn lease(&self, said: &Said) -> Result<LeaseOutcome, LeaseError> {
         self.store.lease(&self.order(said), &self.clock).await
     }
 
-    async fn resolve(&self, said: &Said, doubt: Doubt) -> Result<Done, Failed> {
+    async fn resolve(&self, said: &Said, doubt: UnackedWrite) -> Result<LeaseOutcome, LeaseError> {
         self.store.resolve(&self.order(said), doubt, &self.clock).await
     }
 }
 
 /// What was leased, what is left and what counts as consumed.
-fn stand(done: &Done) -> (i64, i64, i64) {
+fn stand(done: &LeaseOutcome) -> (i64, i64, i64) {
     let limit = done.image.as_ref().unwrap().limits[&name(0)];
     let leased = done.leased.get(&name(0)).copied().unwrap_or(Millitokens::ZERO);
     (leased.get(), limit.tokens.get(), i64::try_from(limit.consumed.get()).unwrap())
 }
 
-fn doubt(id: &RequestId, remembered: &[&Done]) -> Doubt {
+fn doubt(id: &RequestId, remembered: &[&LeaseOutcome]) -> UnackedWrite {
     let remembered = remembered.iter().map(|done| done.id.clone()).collect();
-    Doubt { id: id.clone(), leased: Amounts::new(), remembered, is_lost: false, lane: None }
+    UnackedWrite { id: id.clone(), leased: Amounts::new(), remembered, is_lost: false, lane: None }
 }
 
 #[tokio::test]
@@ -141,7 +141,7 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     assert!(is_unknown, "{failed:?}");
     drop(server);
     let said = Said::wants(1, 1);
-    let order = Order { deadline: Duration::from_secs(1), ..unknown.order(&said) };
+    let order = LeaseRequest { deadline: Duration::from_secs(1), ..unknown.order(&said) };
     let away = unknown.store.lease(&order, &unknown.clock).await.unwrap_err();
     assert!(matches!(away.error, AcquireError::Unavailable(_)), "{away:?}");
 }
@@ -196,7 +196,7 @@ async fn what_three_other_leases_took_is_remembered_to_the_millitoken() {
     let most = 999_999_999_999_999;
     let rule = Rule::new(milli(most), Refill::new(milli(0), 1).unwrap()).unwrap();
     let leasing = Leasing::on(&server, "u", &[rule, rule]);
-    let want = |milli| Wanted { least: milli, most: milli };
+    let want = |milli| LeaseRange { least: milli, most: milli };
     let both = [(name(0), want(milli(most - 3))), (name(1), want(milli(7)))];
     let said = Said { wanted: both.into(), ..Said::default() };
     let first = leasing.lease(&said).await.unwrap();
@@ -215,7 +215,7 @@ async fn a_lease_is_forgotten_with_its_id() {
     let leasing = Leasing::a_hundred(&server);
     leasing.lease(&Said::wants(1, 10_000)).await.unwrap();
     let configuration = Arc::new(leasing.configuration.clone());
-    let sides = [Side { bucket: leasing.bucket.clone(), configuration }];
+    let sides = [ScriptBucket { bucket: leasing.bucket.clone(), configuration }];
     let mut usual = Vec::new();
     for _ in 0..6 {
         let amounts = Amounts::from([(name(0), milli(1))]);

@@ -62,7 +62,7 @@
 //! With the feature `redis-cluster`, [`RedisStore::cluster`]. A script sees the keys of one node, so
 //! the keys of an entity and its parent carry the same tag, which is why the store must know the
 //! parents by itself: say them with [`RedisStore::parents`]. A request that names another parent is
-//! refused with [`InvalidRequest::Apart`]. On one server, any parent
+//! refused with [`InvalidRequest::CrossSlot`]. On one server, any parent
 //! can be named.
 //!
 //! # TLS
@@ -102,7 +102,7 @@ mod script;
 #[cfg(test)]
 mod script_properties;
 mod sides;
-mod trouble;
+mod table_error;
 mod value;
 
 use std::sync::Arc;
@@ -117,7 +117,7 @@ use self::connection::Connection;
 use self::keys::Keys;
 use self::lanes::Lanes;
 use crate::clock::Clock;
-use crate::composite::Run;
+use crate::composite::CallContext;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
@@ -257,12 +257,12 @@ impl Store for RedisStore {
     /// Asks a server for its time: in a cluster any of them, one that is gone takes only its own
     /// buckets along.
     async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
-        let mut run = Run::new(clock, deadline);
+        let mut run = CallContext::new(clock, deadline);
         let time = redis::cmd("TIME");
-        let asked = async { self.connection.send(&time).await.map_err(trouble::of) };
+        let asked = async { self.connection.send(&time).await.map_err(table_error::of) };
         match run.in_time(asked).await {
             Ok(_) => Ok(()),
-            Err(trouble) => Err(run.end(trouble)),
+            Err(table_error) => Err(run.end(table_error)),
         }
     }
 

@@ -3,8 +3,8 @@
 use super::RedisStore;
 use super::reply::{Header, Reply};
 use super::script::{Call, Script};
-use super::trouble::leaves_in_doubt;
-use crate::composite::Run;
+use super::table_error::leaves_in_doubt;
+use crate::composite::CallContext;
 use crate::error::AcquireError;
 
 /// A call that was not answered.
@@ -19,20 +19,20 @@ impl RedisStore {
     /// makes it, told how many earlier attempts may have been done.
     pub(super) async fn repeat(
         &self,
-        run: &mut Run<'_>,
+        run: &mut CallContext<'_>,
         script: &Script,
-        call: impl Fn(&Run<'_>, u32) -> Call,
+        call: impl Fn(&CallContext<'_>, u32) -> Call,
     ) -> Result<Reply, Lost> {
         let mut unanswered = 0;
         loop {
             run.attempts += 1;
             let call = call(run, unanswered);
-            let trouble = match run.in_time(script.run(&self.connection, &call)).await {
+            let table_error = match run.in_time(script.run(&self.connection, &call)).await {
                 Ok(values) => return Ok(Reply::new(values)),
-                Err(trouble) => trouble,
+                Err(table_error) => table_error,
             };
-            unanswered += u32::from(leaves_in_doubt(&trouble));
-            let may_go_on = run.wait_out(trouble).await;
+            unanswered += u32::from(leaves_in_doubt(&table_error));
+            let may_go_on = run.wait_out(table_error).await;
             if !may_go_on {
                 let in_doubt = unanswered > 0;
                 let error = match run.given_up() {

@@ -3,9 +3,9 @@
 use redis::Value;
 use sluicegate_core::{BucketId, CompositeBucket, EpochMillis, LimitName, Millitokens};
 
-use super::trouble::{broken, odd};
+use super::table_error::{broken, odd};
 use super::value;
-use crate::table::Trouble;
+use crate::table::TableError;
 
 /// What a call came to, as `bucket.lua` numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Reply {
         matches!(self.0.as_slice().first(), Some(Value::BulkString(_)))
     }
 
-    pub(super) fn status(&mut self) -> Result<Status, Trouble> {
+    pub(super) fn status(&mut self) -> Result<Status, TableError> {
         use Status::{Ambiguous, Full, Granted, Landed, Nothing, Short, Unknown};
         match self.int()? {
             0 => Ok(Granted),
@@ -61,7 +61,7 @@ impl Reply {
         }
     }
 
-    pub(super) fn header(&mut self) -> Result<Header, Trouble> {
+    pub(super) fn header(&mut self) -> Result<Header, TableError> {
         let now = self.instant()?;
         Ok(Header { now, was_ahead: self.int()? == 1, is_overrun: self.int()? == 1 })
     }
@@ -70,19 +70,19 @@ impl Reply {
         self.0.next().unwrap_or(Value::Nil)
     }
 
-    pub(super) fn int(&mut self) -> Result<i64, Trouble> {
+    pub(super) fn int(&mut self) -> Result<i64, TableError> {
         match self.next() {
             Value::Int(number) => Ok(number),
             other => Err(unexpected("a number", &other)),
         }
     }
 
-    pub(super) fn instant(&mut self) -> Result<EpochMillis, Trouble> {
+    pub(super) fn instant(&mut self) -> Result<EpochMillis, TableError> {
         EpochMillis::new(self.int()?).map_err(|error| odd(error.into()))
     }
 
     /// Millitokens, if the limit is there.
-    pub(super) fn milli(&mut self) -> Result<Option<Millitokens>, Trouble> {
+    pub(super) fn milli(&mut self) -> Result<Option<Millitokens>, TableError> {
         match self.next() {
             Value::Nil => Ok(None),
             Value::Int(number) => Ok(Some(Millitokens::saturating(number.into()))),
@@ -91,7 +91,7 @@ impl Reply {
     }
 
     /// The next text, if there is one.
-    pub(super) fn text(&mut self) -> Result<Option<String>, Trouble> {
+    pub(super) fn text(&mut self) -> Result<Option<String>, TableError> {
         match self.next() {
             Value::Nil => Ok(None),
             Value::BulkString(bytes) => {
@@ -101,18 +101,18 @@ impl Reply {
         }
     }
 
-    pub(super) fn limit(&mut self) -> Result<LimitName, Trouble> {
+    pub(super) fn limit(&mut self) -> Result<LimitName, TableError> {
         let name = self.text()?.unwrap_or_default();
         LimitName::new(name).map_err(|error| odd(error.into()))
     }
 
     /// The limits that follow.
-    pub(super) fn limits(&mut self) -> Result<Vec<LimitName>, Trouble> {
+    pub(super) fn limits(&mut self) -> Result<Vec<LimitName>, TableError> {
         (0..self.0.len()).map(|_| self.limit()).collect()
     }
 
     /// A bucket as it is stored; `None`: there is none.
-    pub(super) fn bucket(&mut self, id: &BucketId) -> Result<Option<CompositeBucket>, Trouble> {
+    pub(super) fn bucket(&mut self, id: &BucketId) -> Result<Option<CompositeBucket>, TableError> {
         match self.next() {
             Value::Nil => Ok(None),
             Value::BulkString(bytes) => match value::bucket(id, &bytes) {
@@ -124,6 +124,6 @@ impl Reply {
     }
 }
 
-fn unexpected(what: &str, value: &Value) -> Trouble {
+fn unexpected(what: &str, value: &Value) -> TableError {
     odd(format!("{value:?} where {what} should be").into())
 }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value};
 
 use super::connection::Connection;
-use crate::table::Trouble;
+use crate::table::TableError;
 
 /// A script and its digest.
 pub(super) struct Script {
@@ -65,7 +65,7 @@ impl Script {
         &self,
         connection: &Connection,
         call: &Call,
-    ) -> Result<Vec<Value>, Trouble> {
+    ) -> Result<Vec<Value>, TableError> {
         let answer = match connection.send(&call.command("EVALSHA", &self.digest)).await {
             Err(error) if is_unknown(&error) => {
                 connection.send(&call.command("EVAL", self.text)).await
@@ -76,8 +76,8 @@ impl Script {
             Ok(Value::Array(reply)) => Ok(reply),
             // The one bucket of a usual call.
             Ok(bucket @ Value::BulkString(_)) => Ok(vec![bucket]),
-            Ok(other) => Err(super::trouble::odd(format!("{other:?}").into())),
-            Err(error) => Err(super::trouble::of(error)),
+            Ok(other) => Err(super::table_error::odd(format!("{other:?}").into())),
+            Err(error) => Err(super::table_error::of(error)),
         }
     }
 }

@@ -10,15 +10,15 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Value, cmd};
 use sluicegate_core::{
-    Amounts, BucketId, Configuration, EntityId, EpochMillis, LimitName, Millitokens, Refill,
-    RequestId, Resource, Rule, Rules, Wanted,
+    Amounts, BucketId, Configuration, EntityId, EpochMillis, LeaseRange, LimitName, Millitokens,
+    Refill, RequestId, Resource, Rule, Rules,
 };
 use sluicegate_testkit::RedisServer;
 
 use super::RedisStore;
 use super::script::{ACQUIRE, ADJUST, Script, WHOLE_ACQUIRE, WHOLE_ADJUST};
 use crate::clock::{Clock as _, TestClock};
-use crate::lessor::{Counting, Doubt, Lends as _, Order};
+use crate::leasing_store::{Counting, LeaseCalls as _, LeaseRequest, UnackedWrite};
 use crate::store::{Cascade, Request};
 
 const CASES: u32 = 160;
@@ -64,7 +64,7 @@ enum Step {
         again: Option<usize>,
         lost: u32,
     },
-    Lease {
+    Permit {
         n: usize,
         share: i64,
         again: Option<usize>,
@@ -87,7 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0..3_usize, by, again(), lost())
             .prop_map(|(n, share, again, lost)| Step::Correct { n, share, again, lost }),
         1 => (0..3_usize, 0..=400_i64, again())
-            .prop_map(|(n, share, again)| Step::Lease { n, share, again }),
+            .prop_map(|(n, share, again)| Step::Permit { n, share, again }),
         4 => up_to(10_000_000_000).prop_map(Step::Move),
         1 => (-150_000..=0_i64).prop_map(Step::Move),
         1 => (0..3_usize, rule()).prop_map(|(n, rule)| Step::Change(n, rule)),
@@ -166,7 +166,7 @@ impl<'a> Compared<'a> {
                 let amounts = Amounts::from([(name(n), self.share(n, share))]);
                 self.send(1, amounts, &id, (lost, false)).await?;
             }
-            Step::Lease { n, share, again } => self.lease(n % self.named, share, again).await,
+            Step::Permit { n, share, again } => self.lease(n % self.named, share, again).await,
             Step::Move(millis) => {
                 let now = EpochMillis::new(self.clock.now().get() + millis).unwrap();
                 self.clock.set(now);
@@ -216,11 +216,11 @@ impl<'a> Compared<'a> {
     }
 
     async fn lease(&mut self, n: usize, share: i64, again: Option<usize>) {
-        let want = Wanted { least: milli(0), most: self.share(n, share) };
+        let want = LeaseRange { least: milli(0), most: self.share(n, share) };
         let (wanted, returned) = ([(name(n), want)].into(), Amounts::new());
         let id = self.id(again);
         for (store, _) in &self.stores {
-            let order = Order {
+            let order = LeaseRequest {
                 bucket: &self.bucket,
                 configuration: &Configuration::explicit(self.rules()),
                 wanted: &wanted,
@@ -231,7 +231,7 @@ impl<'a> Compared<'a> {
             };
             // A lease in doubt has an id of the caller's. Whatever becomes of it becomes of both.
             let (leased, remembered, is_lost) = (Amounts::new(), Vec::new(), false);
-            let doubt = Doubt { id: id.clone(), leased, remembered, is_lost, lane: None };
+            let doubt = UnackedWrite { id: id.clone(), leased, remembered, is_lost, lane: None };
             let _ = store.resolve(&order, doubt, &self.clock).await;
         }
     }

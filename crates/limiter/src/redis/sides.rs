@@ -10,22 +10,22 @@ use super::value::{push, push_rules};
 use super::{RedisStore, Time};
 use crate::clock::Clock;
 use crate::error::InvalidRequest;
-use crate::store::{Cascade, Part, Request};
+use crate::store::{BucketGrant, Cascade, Request};
 
 /// One bucket of a request.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct Side {
+pub(super) struct ScriptBucket {
     pub(super) bucket: BucketId,
     pub(super) configuration: Arc<Configuration>,
 }
 
 impl RedisStore {
     /// The buckets of a request: the entity's own, and its parent's if it cascades.
-    pub(super) fn sides(&self, request: &Request) -> Result<Vec<Side>, InvalidRequest> {
+    pub(super) fn sides(&self, request: &Request) -> Result<Vec<ScriptBucket>, InvalidRequest> {
         let side = |entity: &EntityId, rules| {
             let bucket = BucketId { entity: entity.clone(), resource: request.resource.clone() };
             let configuration = Arc::new(self.configured.of(&bucket, rules)?);
-            Ok::<_, InvalidRequest>(Side { bucket, configuration })
+            Ok::<_, InvalidRequest>(ScriptBucket { bucket, configuration })
         };
         let parent = match &request.cascade {
             Cascade::No => None,
@@ -35,7 +35,7 @@ impl RedisStore {
         let mut sides = vec![side(&request.entity, &request.limits)?];
         if let Some(parent) = parent {
             if self.connection.is_cluster() && !self.keys.are_together(&request.entity, &parent) {
-                return Err(InvalidRequest::Apart { entity: request.entity.clone(), parent });
+                return Err(InvalidRequest::CrossSlot { entity: request.entity.clone(), parent });
             }
             sides.push(side(&parent, request.parent_limits.as_ref().unwrap_or(&request.limits))?);
         }
@@ -43,7 +43,7 @@ impl RedisStore {
     }
 
     /// A call on these buckets, without arguments.
-    pub(super) fn call(&self, sides: &[Side]) -> Call {
+    pub(super) fn call(&self, sides: &[ScriptBucket]) -> Call {
         let keys = sides.iter().map(|side| self.keys.key(&side.bucket)).collect();
         Call { keys, args: Vec::with_capacity(6) }
     }
@@ -57,7 +57,7 @@ impl RedisStore {
     }
 }
 
-impl Side {
+impl ScriptBucket {
     /// The limits that a call names: those that have a rule, and others that are asked for.
     pub(super) fn named<'a>(
         &'a self,
@@ -92,19 +92,19 @@ impl Side {
     }
 
     /// What is asked of it, before anything was read.
-    pub(super) fn unread(self, amounts: &Amounts) -> Part {
+    pub(super) fn unread(self, amounts: &Amounts) -> BucketGrant {
         let (bucket, configuration) = (self.bucket, self.configuration);
-        Part { bucket, amounts: amounts.clone(), image: None, configuration }
+        BucketGrant { bucket, amounts: amounts.clone(), image: None, configuration }
     }
 
     /// What was taken of it; nothing of a limit that it does not have.
-    pub(super) fn part(&self, amounts: &Amounts, image: &Image) -> Part {
+    pub(super) fn part(&self, amounts: &Amounts, image: &Image) -> BucketGrant {
         let mut amounts = amounts.clone();
         amounts.retain(|limit, _| {
             image.as_ref().is_some_and(|image| image.limits.contains_key(limit))
         });
         let (bucket, configuration) = (self.bucket.clone(), self.configuration.clone());
-        Part { bucket, amounts, image: image.clone(), configuration }
+        BucketGrant { bucket, amounts, image: image.clone(), configuration }
     }
 }
 

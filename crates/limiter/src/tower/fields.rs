@@ -10,7 +10,7 @@ use http::header::{HeaderName, HeaderValue};
 use sluicegate_core::{EntityId, EpochMillis, LimitName, Millitokens, Rule, Wait};
 
 use crate::error::LimitStatus;
-use crate::lease::Remaining;
+use crate::permit::Remaining;
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");

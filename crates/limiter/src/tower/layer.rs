@@ -6,7 +6,7 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use super::service::RateLimit;
-use super::{Rejection, Wanted};
+use super::{LimitRequest, Rejection};
 use crate::clock::{Clock, SystemClock};
 use crate::limiter::Limiter;
 use crate::store::Store;
@@ -19,7 +19,7 @@ pub struct RateLimitLayer<F, S, C = SystemClock> {
 
 impl<F, S: Store, C: Clock> RateLimitLayer<F, S, C>
 where
-    F: Fn(&Parts) -> Result<Option<Wanted>, Rejection>,
+    F: Fn(&Parts) -> Result<Option<LimitRequest>, Rejection>,
 {
     /// A layer that asks `limiter` for what `extract` says. `Ok(None)`: the request is not limited.
     /// `Err`: this is the answer to it, and the limiter is not asked.

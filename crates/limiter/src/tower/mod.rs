@@ -1,23 +1,23 @@
 //! Rate limiting for HTTP services: a tower layer.
 //!
 //! A [`RateLimitLayer`] has a limiter and an extractor. The extractor says who asks and what the
-//! request costs ([`Wanted`]), `None` for a request that is not limited, or the answer to one that
+//! request costs ([`LimitRequest`]), `None` for a request that is not limited, or the answer to one that
 //! goes no further ([`Rejection`]). What is granted goes on to the inner service with a
-//! [`LeaseHandle`] in its extensions; what is refused never reaches it.
+//! [`PermitHandle`] in its extensions; what is refused never reaches it.
 //!
 //! ```
 //! use http::StatusCode;
-//! use sluicegate::tower::{RateLimitLayer, Wanted};
+//! use sluicegate::tower::{RateLimitLayer, LimitRequest};
 //! use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
 //!
-//! let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+//! let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
 //! let layer = RateLimitLayer::new(limiter, |parts| {
 //!     if parts.uri.path() == "/health" {
 //!         return Ok(None);
 //!     }
 //!     let user = parts.headers.get("x-user").ok_or(StatusCode::BAD_REQUEST)?.to_str()?;
 //!     let limits = [Limit::per_minute("rpm", 100)];
-//!     Ok(Some(Wanted::new(user, "api").consume("rpm", 1).limits(limits)))
+//!     Ok(Some(LimitRequest::new(user, "api").consume("rpm", 1).limits(limits)))
 //! });
 //! # drop(layer);
 //! ```
@@ -27,7 +27,7 @@
 //! An entity's id is no secret: it is a key of the table and of its stream, it is in usage windows,
 //! and the limiter's spans and some of its errors name it (field `entity`). A credential, such as
 //! an API key, must not become one. Look up whose it is, or name its hash:
-//! `Wanted::new(hex(sha256(key)), ...)`, which also turns every text into a legal id. The layer's own
+//! `LimitRequest::new(hex(sha256(key)), ...)`, which also turns every text into a legal id. The layer's own
 //! lines in the log name nobody, except where a broken item must be found to be repaired.
 //!
 //! # What the client sees
@@ -65,7 +65,7 @@
 //! A request that is granted while the store is away ([`OnUnavailable`](crate::OnUnavailable)) is
 //! answered as any other, without the fields under `Allow`, where nothing is known, and with those of
 //! the process's own buckets under `Local`. No field tells the client, who can do nothing about it;
-//! a handler asks [`LeaseHandle::degraded`].
+//! a handler asks [`PermitHandle::degraded`].
 //!
 //! The body of a refusal is a problem ([RFC 9457], `application/problem+json`) that names limits
 //! (`violated-policies`), never entities, resources or causes.
@@ -75,14 +75,14 @@
 
 mod fields;
 mod layer;
-mod lease;
+mod permit;
 mod problem;
 mod refusal;
 mod rejection;
 mod service;
 
 pub use layer::RateLimitLayer;
-pub use lease::LeaseHandle;
+pub use permit::PermitHandle;
 pub use rejection::Rejection;
 pub use service::{RateLimit, ResponseFuture};
 
@@ -92,11 +92,11 @@ pub use service::{RateLimit, ResponseFuture};
 /// ```
 /// use std::time::Duration;
 /// use sluicegate::Limit;
-/// use sluicegate::tower::Wanted;
+/// use sluicegate::tower::LimitRequest;
 ///
 /// let limits = [Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 10_000)];
-/// let wanted = Wanted::new("user-123", "gpt-4").consume("rpm", 1).consume("tpm", 500).limits(limits);
+/// let wanted = LimitRequest::new("user-123", "gpt-4").consume("rpm", 1).consume("tpm", 500).limits(limits);
 /// let wanted = wanted.cascade_to("team-7").wait_up_to(Duration::from_secs(2));
 /// assert_eq!((wanted.entity(), wanted.resource()), ("user-123", "gpt-4"));
 /// ```
-pub type Wanted = crate::AcquireRequest<()>;
+pub type LimitRequest = crate::AcquireRequest<()>;

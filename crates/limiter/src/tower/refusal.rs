@@ -8,7 +8,7 @@ use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
 use sluicegate_core::{EpochMillis, Wait};
 
-use super::Wanted;
+use super::LimitRequest;
 use super::fields::{Fields, policy, whole_seconds};
 use super::problem::problem;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
@@ -28,7 +28,11 @@ struct Refusal<'a> {
 }
 
 /// The answer to `wanted`, and a line in the log.
-pub(super) fn refusal(error: &AcquireError, wanted: &Wanted, now: EpochMillis) -> Response<String> {
+pub(super) fn refusal(
+    error: &AcquireError,
+    wanted: &LimitRequest,
+    now: EpochMillis,
+) -> Response<String> {
     let entity = wanted.entity();
     let Refusal { status, detail, limits, is_violated, retry_after_s } = Refusal::of(error);
     let violated: Vec<_> = limits
@@ -105,12 +109,12 @@ const fn is_of_client(invalid: &InvalidRequest) -> bool {
         }
         InvalidRequest::LimitName(_)
         | InvalidRequest::Limit(_)
-        | InvalidRequest::Nothing
-        | InvalidRequest::Twice(_)
+        | InvalidRequest::Empty
+        | InvalidRequest::DuplicateLimit(_)
         | InvalidRequest::TooManyLimits { .. }
         | InvalidRequest::BucketFull { .. }
         | InvalidRequest::BeyondStore { .. }
-        | InvalidRequest::Apart { .. }
+        | InvalidRequest::CrossSlot { .. }
         | InvalidRequest::UnknownLimit(_) => false,
     }
 }

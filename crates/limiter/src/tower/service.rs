@@ -10,9 +10,9 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::fields::Fields;
-use super::lease::LeaseHandle;
+use super::permit::PermitHandle;
 use super::refusal::refusal;
-use super::{Rejection, Wanted};
+use super::{LimitRequest, Rejection};
 use crate::clock::{Clock, SystemClock};
 use crate::limiter::{Limiter, Mode};
 use crate::store::Store;
@@ -55,7 +55,7 @@ impl<I, F, S, C, A, B> Service<Request<A>> for RateLimit<I, F, S, C>
 where
     I: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
     I::Future: Send + 'static,
-    F: Fn(&Parts) -> Result<Option<Wanted>, Rejection>,
+    F: Fn(&Parts) -> Result<Option<LimitRequest>, Rejection>,
     S: Store,
     C: Clock,
     A: Send + 'static,
@@ -84,7 +84,7 @@ where
         let limiter = self.limiter.clone();
         Box::pin(async move {
             let lease = match wanted.clone().of(&limiter).await {
-                Ok(lease) => LeaseHandle::new(lease),
+                Ok(lease) => PermitHandle::new(lease),
                 Err(error) => {
                     return Ok(refusal(&error, &wanted, limiter.clock().now()).map(B::from));
                 }

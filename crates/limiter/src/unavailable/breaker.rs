@@ -14,7 +14,7 @@ use tokio::time::Instant;
 /// Calls that the store does not answer by their deadline, or answers with a failure of its own (HTTP
 /// 5xx), are failures; any other answer, "no" included, is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Breaker {
+pub struct BreakerConfig {
     /// Failures in a row after which it counts as away; 5 by default, and with 0 or 1 the first.
     pub failures: u32,
     /// It does so, too, after two failures so far apart with no answer in between; 1 s by default.
@@ -25,7 +25,7 @@ pub struct Breaker {
     pub probe_every: Duration,
 }
 
-impl Default for Breaker {
+impl Default for BreakerConfig {
     fn default() -> Self {
         Self {
             failures: 5,
@@ -35,7 +35,7 @@ impl Default for Breaker {
     }
 }
 
-impl Breaker {
+impl BreakerConfig {
     /// Every call asks the store and waits for its own deadline, however long nobody was answered.
     #[must_use]
     pub fn never() -> Self {
@@ -63,8 +63,8 @@ const COUNT_BITS: u32 = 20;
 
 /// The breaker of one store.
 #[derive(Debug)]
-pub(super) struct Circuit {
-    settings: Breaker,
+pub(super) struct CircuitBreaker {
+    settings: BreakerConfig,
     word: AtomicU64,
     failures: AtomicU32,
     started: Instant,
@@ -76,15 +76,15 @@ pub(super) struct Circuit {
 
 /// The right to ask the store once. Dropped without a word, it says nothing of the store.
 #[derive(Debug)]
-pub(super) struct Permit<'a> {
-    circuit: &'a Circuit,
+pub(super) struct TrialPermit<'a> {
+    circuit: &'a CircuitBreaker,
     word: u64,
 }
 
-impl Circuit {
-    pub(super) fn new(settings: Breaker) -> Self {
+impl CircuitBreaker {
+    pub(super) fn new(settings: BreakerConfig) -> Self {
         Self {
-            settings: Breaker {
+            settings: BreakerConfig {
                 probe_every: settings.probe_every.clamp(PROBE_EVERY_MIN, PROBE_EVERY_MAX),
                 ..settings
             },
@@ -96,7 +96,7 @@ impl Circuit {
         }
     }
 
-    pub(super) const fn settings(&self) -> Breaker {
+    pub(super) const fn settings(&self) -> BreakerConfig {
         self.settings
     }
 
@@ -106,11 +106,11 @@ impl Circuit {
     }
 
     /// `None`: the store is away and is not asked.
-    pub(super) fn permit(&self) -> Option<Permit<'_>> {
+    pub(super) fn permit(&self) -> Option<TrialPermit<'_>> {
         let word = self.word.load(Ordering::Acquire);
         match state(word) {
-            CLOSED => Some(Permit { circuit: self, word }),
-            HALF_OPEN => self.change(word, TRIAL).map(|word| Permit { circuit: self, word }),
+            CLOSED => Some(TrialPermit { circuit: self, word }),
+            HALF_OPEN => self.change(word, TRIAL).map(|word| TrialPermit { circuit: self, word }),
             _ => None,
         }
     }
@@ -163,7 +163,7 @@ impl Circuit {
     }
 }
 
-impl Permit<'_> {
+impl TrialPermit<'_> {
     /// Whether everybody else waits for what becomes of this call.
     pub(super) const fn is_trial(&self) -> bool {
         state(self.word) == TRIAL
@@ -197,7 +197,7 @@ impl Permit<'_> {
     }
 }
 
-impl Drop for Permit<'_> {
+impl Drop for TrialPermit<'_> {
     fn drop(&mut self) {
         if self.is_trial() {
             // Nothing where it was answered or not: the word has moved on.
@@ -220,19 +220,21 @@ mod tests {
 
     const NOW: i64 = 1_769_608_800_000;
 
-    fn fail(permit: Permit<'_>) -> bool {
+    fn fail(permit: TrialPermit<'_>) -> bool {
         permit.unanswered(EpochMillis::new(NOW).unwrap())
     }
 
-    fn opened() -> Circuit {
-        let circuit = Circuit::new(Breaker { failures: 1, ..Breaker::default() });
+    fn opened() -> CircuitBreaker {
+        let circuit =
+            CircuitBreaker::new(BreakerConfig { failures: 1, ..BreakerConfig::default() });
         assert!(fail(circuit.permit().unwrap()));
         circuit
     }
 
     #[tokio::test(start_paused = true)]
     async fn so_many_failures_in_a_row_open_it_once() {
-        let circuit = Circuit::new(Breaker { failures: 3, ..Breaker::default() });
+        let circuit =
+            CircuitBreaker::new(BreakerConfig { failures: 3, ..BreakerConfig::default() });
         for _ in 0..2 {
             assert!(!fail(circuit.permit().unwrap()));
         }
@@ -248,7 +250,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn failures_for_a_time_open_it_too() {
-        let circuit = Circuit::new(Breaker { failures: 100, ..Breaker::default() });
+        let circuit =
+            CircuitBreaker::new(BreakerConfig { failures: 100, ..BreakerConfig::default() });
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(!fail(circuit.permit().unwrap()), "one failure may be an accident");
         tokio::time::advance(Duration::from_millis(999)).await;
@@ -293,7 +296,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_from_before_an_outage_says_nothing_after_it() {
-        let circuit = Circuit::new(Breaker { failures: 1, ..Breaker::default() });
+        let circuit =
+            CircuitBreaker::new(BreakerConfig { failures: 1, ..BreakerConfig::default() });
         let early = circuit.permit().unwrap();
         assert!(fail(circuit.permit().unwrap()));
         circuit.probed();
@@ -304,7 +308,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_can_be_turned_off() {
-        let circuit = Circuit::new(Breaker::never());
+        let circuit = CircuitBreaker::new(BreakerConfig::never());
         for _ in 0..1_000 {
             tokio::time::advance(Duration::from_secs(1)).await;
             assert!(!fail(circuit.permit().unwrap()));
@@ -315,7 +319,10 @@ mod tests {
     #[test]
     fn failures_at_once_did_not_last() {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
-        let circuit = || Circuit { started: long_ago, ..Circuit::new(Breaker::default()) };
+        let circuit = || CircuitBreaker {
+            started: long_ago,
+            ..CircuitBreaker::new(BreakerConfig::default())
+        };
         let circuits: Vec<_> = (0..2_000).map(|_| (AtomicU32::new(0), circuit())).collect();
         let fail_together = || {
             let opened = circuits.iter().filter(|(here, circuit)| {
@@ -341,7 +348,7 @@ mod tests {
     fn a_trial_is_never_overtaken_before_its_time() {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
         for _ in 0..5_000 {
-            let circuit = Circuit { started: long_ago, ..opened() };
+            let circuit = CircuitBreaker { started: long_ago, ..opened() };
             circuit.probed();
             std::thread::scope(|scope| {
                 let probing = scope.spawn(|| {

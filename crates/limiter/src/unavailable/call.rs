@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
-use super::breaker::Permit;
+use super::breaker::TrialPermit;
 use super::{Cause, Degraded, OnUnavailable};
 use crate::BoxError;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limiter::Limiter;
-use crate::store::{Adjusted, Correction, Grant, Part, Request, Store};
+use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request, Store};
 
 /// How an acquire was granted.
 #[derive(Debug)]
@@ -20,18 +20,18 @@ pub(crate) enum Granted {
     /// By the store.
     Store(Grant),
     /// Without it; from buckets of this process, if from any.
-    Degraded(Degraded, Vec<Part>),
+    Degraded(Degraded, Vec<BucketGrant>),
 }
 
 /// An error that may mean that the store is away.
-pub(super) trait MayBeAway {
+pub(super) trait StoreError {
     /// What was met instead of an answer.
     fn away(&self) -> Option<&BoxError>;
     /// The request that was found to make no sense.
     fn invalid(&self) -> Option<&InvalidRequest>;
 }
 
-impl MayBeAway for AcquireError {
+impl StoreError for AcquireError {
     fn away(&self) -> Option<&BoxError> {
         let Self::Unavailable(source) = self else { return None };
         // The deadline cut a write off, and the store's last word was not silence.
@@ -46,7 +46,7 @@ impl MayBeAway for AcquireError {
     }
 }
 
-impl MayBeAway for AdjustError {
+impl StoreError for AdjustError {
     fn away(&self) -> Option<&BoxError> {
         let source = match self {
             Self::Unavailable(source) | Self::Ambiguous(source) => source,
@@ -71,8 +71,8 @@ const fn is_told(invalid: &InvalidRequest) -> bool {
 }
 
 /// Whether the store had a say in it.
-pub(super) fn is_answer<T, E: MayBeAway>(result: &Result<T, E>) -> bool {
-    result.as_ref().err().and_then(MayBeAway::away).is_none()
+pub(super) fn is_answer<T, E: StoreError>(result: &Result<T, E>) -> bool {
+    result.as_ref().err().and_then(StoreError::away).is_none()
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
@@ -168,22 +168,22 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         result
     }
 
-    fn permit(&self) -> Option<Permit<'_>> {
+    fn permit(&self) -> Option<TrialPermit<'_>> {
         let permit = self.outage().circuit.permit();
         // Somebody must look for a store that is away, and overtake a call on trial that hangs.
-        if permit.as_ref().is_none_or(Permit::is_trial) {
+        if permit.as_ref().is_none_or(TrialPermit::is_trial) {
             self.keep();
         }
         permit
     }
 
     /// What the end of a call says of the store.
-    fn note<T, E: MayBeAway>(&self, permit: Permit<'_>, result: &Result<T, E>) {
-        let invalid = result.as_ref().err().and_then(MayBeAway::invalid);
+    fn note<T, E: StoreError>(&self, permit: TrialPermit<'_>, result: &Result<T, E>) {
+        let invalid = result.as_ref().err().and_then(StoreError::invalid);
         if invalid.is_some_and(|invalid| !is_told(invalid)) {
             return;
         }
-        let Some(source) = result.as_ref().err().and_then(MayBeAway::away) else {
+        let Some(source) = result.as_ref().err().and_then(StoreError::away) else {
             self.outage().note_connection();
             if permit.answered() {
                 tracing::info!("the store answers again");

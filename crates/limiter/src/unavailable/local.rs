@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quick_cache::sync;
 use sluicegate_core::{
     Acquire, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, Decision, EntityId,
-    EpochMillis, LIMITS_MAX, Millitokens, Presume, RequestId, Rules, decide, reconfigure,
+    EpochMillis, LIMITS_MAX, Millitokens, RefillHint, RequestId, Rules, decide, reconfigure,
     standings,
 };
 
-use super::debts::Debts;
+use super::pending_debits::PendingDebits;
 use crate::composite::no;
 use crate::counters::Counters;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
-use crate::store::{Cascade, Grant, Part, Request, new_id};
+use crate::store::{BucketGrant, Cascade, Grant, Request, new_id};
 
 /// Buckets that are remembered, each of about a kilobyte. One that is forgotten starts full.
 const BUCKETS_MAX: usize = 100_000;
@@ -30,20 +30,20 @@ const ROUNDS_MAX: u32 = 4;
 /// What is known of the buckets of this process.
 #[derive(Debug)]
 pub(super) struct Local {
-    seen: sync::Cache<BucketId, Arc<Seen>>,
+    seen: sync::Cache<BucketId, Arc<LastSeen>>,
     /// How often the store said something: as long as it does not, nobody looks at what it said.
     noted: AtomicU64,
-    buckets: sync::Cache<BucketId, Arc<Slot>>,
-    pub(super) debts: Debts,
+    buckets: sync::Cache<BucketId, Arc<LocalSlot>>,
+    pub(super) debts: PendingDebits,
 }
 
 /// The place of one bucket, empty until something was taken from it. Requests for other buckets have
 /// other locks.
-type Slot = Mutex<Option<Bucket>>;
+type LocalSlot = Mutex<Option<LocalBucket>>;
 
 /// What the store said of a bucket when it granted from it last.
 #[derive(Debug)]
-struct Seen {
+struct LastSeen {
     image: Option<Arc<CompositeBucket>>,
     configuration: Arc<Configuration>,
     parent: Option<EntityId>,
@@ -51,12 +51,12 @@ struct Seen {
 
 /// A bucket of this process.
 #[derive(Debug)]
-struct Bucket {
+struct LocalBucket {
     image: Arc<CompositeBucket>,
     /// What the image follows.
     configuration: Arc<Configuration>,
     /// What it began with: what the store says since then is newer.
-    began: Option<Arc<Seen>>,
+    began: Option<Arc<LastSeen>>,
     /// What the count of [`Local::noted`] was when the store had said nothing else of it.
     looked_at: Option<u64>,
     /// Whether the store knows a parent, as of then.
@@ -64,11 +64,11 @@ struct Bucket {
 }
 
 /// One bucket of a request.
-struct Side {
+struct LocalRequest {
     bucket: BucketId,
     amounts: Amounts,
     configuration: Arc<Configuration>,
-    seen: Option<Arc<Seen>>,
+    seen: Option<Arc<LastSeen>>,
 }
 
 /// Nobody in this process knows a limit that is asked for.
@@ -84,7 +84,7 @@ impl Default for Local {
             seen: sync::Cache::new(BUCKETS_MAX),
             noted: AtomicU64::new(0),
             buckets: sync::Cache::new(BUCKETS_MAX),
-            debts: Debts::default(),
+            debts: PendingDebits::default(),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Local {
                 self.seen.get(&part.bucket).and_then(|seen| seen.parent.clone())
             };
             let (image, configuration) = (part.image.clone(), part.configuration.clone());
-            let seen = Arc::new(Seen { image, configuration, parent });
+            let seen = Arc::new(LastSeen { image, configuration, parent });
             self.seen.insert(part.bucket.clone(), seen);
         }
         self.noted.fetch_add(1, Ordering::Release);
@@ -121,7 +121,7 @@ impl Local {
             }
         }
         let (configuration, parent) = (seen.configuration.clone(), seen.parent.clone());
-        let seen = Seen { image: Some(Arc::new(image)), configuration, parent };
+        let seen = LastSeen { image: Some(Arc::new(image)), configuration, parent };
         self.seen.insert(bucket.clone(), Arc::new(seen));
         self.noted.fetch_add(1, Ordering::Release);
     }
@@ -132,7 +132,7 @@ impl Local {
         request: &Request,
         now: EpochMillis,
         counters: &Counters,
-    ) -> Result<Vec<Part>, AcquireError> {
+    ) -> Result<Vec<BucketGrant>, AcquireError> {
         if let Some(part) = self.take_again(request, now, counters) {
             return Ok(vec![part]);
         }
@@ -156,7 +156,7 @@ impl Local {
                             **slot = Some(side.own(image));
                         }
                     }
-                    let of_side = |(side, image): (&Side, &Option<_>)| {
+                    let of_side = |(side, image): (&LocalRequest, &Option<_>)| {
                         side.standings(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
                     };
                     return Err(no(sides.iter().zip(&images).flat_map(of_side).collect()));
@@ -166,16 +166,21 @@ impl Local {
         let mut parts = Vec::with_capacity(sides.len());
         for ((side, image), slot) in sides.into_iter().zip(taken).zip(&mut buckets) {
             **slot = Some(side.own(image.clone()));
-            let Side { bucket, amounts, configuration, .. } = side;
+            let LocalRequest { bucket, amounts, configuration, .. } = side;
             self.debts.owe(&bucket, &amounts, &configuration, counters);
-            parts.push(Part { bucket, amounts, image: Some(image), configuration });
+            parts.push(BucketGrant { bucket, amounts, image: Some(image), configuration });
         }
         Ok(parts)
     }
 
     /// Takes from one bucket that was taken from before by the same limits, in place: most of an
     /// outage. `None`, and nothing is taken, where there is more to decide.
-    fn take_again(&self, request: &Request, now: EpochMillis, counters: &Counters) -> Option<Part> {
+    fn take_again(
+        &self,
+        request: &Request,
+        now: EpochMillis,
+        counters: &Counters,
+    ) -> Option<BucketGrant> {
         let (entity, resource) = (request.entity.clone(), request.resource.clone());
         let id = BucketId { entity, resource };
         let noted = self.noted.load(Ordering::Acquire);
@@ -220,11 +225,11 @@ impl Local {
             let (image, configuration) = (bucket.image.clone(), bucket.configuration.clone());
             self.debts.owe(&id, &request.amounts, &configuration, counters);
             let amounts = request.amounts.clone();
-            return Some(Part { bucket: id, amounts, image: Some(image), configuration });
+            return Some(BucketGrant { bucket: id, amounts, image: Some(image), configuration });
         }
     }
 
-    fn slot(&self, bucket: &BucketId) -> Arc<Slot> {
+    fn slot(&self, bucket: &BucketId) -> Arc<LocalSlot> {
         let made = self
             .buckets
             .get_or_insert_with(bucket, || Ok::<_, std::convert::Infallible>(Arc::default()));
@@ -234,7 +239,7 @@ impl Local {
         }
     }
 
-    fn sides(&self, request: &Request) -> Vec<Side> {
+    fn sides(&self, request: &Request) -> Vec<LocalRequest> {
         let bucket = |entity: &EntityId| BucketId {
             entity: entity.clone(),
             resource: request.resource.clone(),
@@ -259,7 +264,7 @@ impl Local {
     }
 
     /// What the request says of limits wins over what the store said.
-    fn side(&self, bucket: BucketId, explicit: &Rules, amounts: &Amounts) -> Side {
+    fn side(&self, bucket: BucketId, explicit: &Rules, amounts: &Amounts) -> LocalRequest {
         let seen = self.seen.get(&bucket);
         let configuration = match &seen {
             None => Arc::new(Configuration::explicit(explicit.clone())),
@@ -274,11 +279,15 @@ impl Local {
                 }
             }
         };
-        Side { bucket, amounts: amounts.clone(), configuration, seen }
+        LocalRequest { bucket, amounts: amounts.clone(), configuration, seen }
     }
 
     /// The newest image: this process's own, or what the store said since less what is owed.
-    fn image(&self, own: Option<&Bucket>, side: &Side) -> Option<Arc<CompositeBucket>> {
+    fn image(
+        &self,
+        own: Option<&LocalBucket>,
+        side: &LocalRequest,
+    ) -> Option<Arc<CompositeBucket>> {
         if let Some(own) = own.filter(|own| own.is_newest(side.seen.as_ref())) {
             return Some(own.image.clone());
         }
@@ -298,12 +307,12 @@ impl Local {
     }
 }
 
-fn lock(slot: &Slot) -> MutexGuard<'_, Option<Bucket>> {
+fn lock(slot: &LocalSlot) -> MutexGuard<'_, Option<LocalBucket>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks the slots in one order, whoever asks: two requests never wait for each other.
-fn lock_all(slots: &[Arc<Slot>]) -> Vec<MutexGuard<'_, Option<Bucket>>> {
+fn lock_all(slots: &[Arc<LocalSlot>]) -> Vec<MutexGuard<'_, Option<LocalBucket>>> {
     let mut locked: Vec<_> = slots.iter().enumerate().collect();
     locked.sort_by_key(|(_, slot)| Arc::as_ptr(slot));
     let mut locked: Vec<_> = locked.into_iter().map(|(n, slot)| (n, lock(slot))).collect();
@@ -316,9 +325,9 @@ fn names(configuration: &Configuration, limits: &Rules) -> bool {
     limits.iter().all(|(limit, rule)| configuration.rule(limit) == Some(*rule))
 }
 
-impl Bucket {
+impl LocalBucket {
     /// Whether the store has said nothing of it since it began.
-    fn is_newest(&self, seen: Option<&Arc<Seen>>) -> bool {
+    fn is_newest(&self, seen: Option<&Arc<LastSeen>>) -> bool {
         match (&self.began, seen) {
             (Some(began), Some(seen)) => Arc::ptr_eq(began, seen),
             (_, None) => true,
@@ -327,10 +336,10 @@ impl Bucket {
     }
 }
 
-impl Side {
+impl LocalRequest {
     /// The bucket of this process with this image.
-    fn own(&self, image: Arc<CompositeBucket>) -> Bucket {
-        Bucket {
+    fn own(&self, image: Arc<CompositeBucket>) -> LocalBucket {
+        LocalBucket {
             image,
             configuration: self.configuration.clone(),
             began: self.seen.clone(),
@@ -346,7 +355,7 @@ impl Side {
             configuration: &self.configuration,
             id,
             interval: INTERVAL,
-            presume: Presume::Unchanged,
+            hint: RefillHint::TrustImage,
         }
     }
 
@@ -372,7 +381,7 @@ impl Side {
             let (plan, is_taken) = match decide(image.as_deref(), acquire, now) {
                 Decision::Write(plan) => (plan, true),
                 Decision::Repair(plan) => (plan, false),
-                Decision::Landed => return Ok(image),
+                Decision::AlreadyApplied => return Ok(image),
                 Decision::Short(_) => return Ok(None),
                 Decision::Unknown(limit) => {
                     let unknown = UnknownHere(limit, self.bucket.clone());
@@ -428,7 +437,7 @@ mod tests {
         }
     }
 
-    fn take(local: &Local, request: &Request) -> Result<Vec<Part>, AcquireError> {
+    fn take(local: &Local, request: &Request) -> Result<Vec<BucketGrant>, AcquireError> {
         local.take(request, EpochMillis::new(NOW).unwrap(), &Counters::default())
     }
 
@@ -454,13 +463,13 @@ mod tests {
             request("b", parent("a")),
             request("b", Cascade::No),
         ];
-        let granted: Vec<Vec<Part>> = std::thread::scope(|scope| {
+        let granted: Vec<Vec<BucketGrant>> = std::thread::scope(|scope| {
             let local = &local;
             let asking = asked.each_ref().map(|request| {
                 scope.spawn(move || (0..1_000).filter_map(|_| take(local, request).ok()).collect())
             });
             let granted = asking.map(|asking| asking.join().unwrap());
-            granted.into_iter().flat_map(|granted: Vec<Vec<Part>>| granted).collect()
+            granted.into_iter().flat_map(|granted: Vec<Vec<BucketGrant>>| granted).collect()
         });
         for entity in ["a", "b"] {
             let parts = granted.iter().flatten();

@@ -2,24 +2,24 @@
 //!
 //! Everything that a limiter asks of its store goes through here. The store's answer is the answer;
 //! only where there is none, the limiter's [`OnUnavailable`] decides. Every call has a deadline, and
-//! a [`Breaker`] spares the calls of an outage even that.
+//! a [`BreakerConfig`] spares the calls of an outage even that.
 
 mod breaker;
 mod call;
-mod debts;
-mod keeper;
 mod local;
+mod pending_debits;
+mod recovery;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use sluicegate_core::EpochMillis;
 
-use self::breaker::Circuit;
-use self::keeper::Keeper;
+use self::breaker::CircuitBreaker;
 use self::local::Local;
+use self::recovery::RecoveryTask;
 
-pub use self::breaker::Breaker;
+pub use self::breaker::BreakerConfig;
 pub(crate) use self::call::Granted;
 
 /// What an acquire comes to while the store is away: it does not answer by the deadline, it answers
@@ -93,19 +93,19 @@ pub(crate) struct NotAsked {
 
 /// What the limiters of one store know of its absence.
 #[derive(Debug)]
-pub(crate) struct Outage {
-    circuit: Circuit,
+pub(crate) struct StoreHealth {
+    circuit: CircuitBreaker,
     /// The store has answered somebody: there is a connection.
     is_connected: AtomicBool,
-    keeper: Keeper,
+    keeper: RecoveryTask,
     /// Made where somebody is told to use it.
     local: OnceLock<Local>,
 }
 
-impl Outage {
-    pub(crate) fn new(breaker: Breaker) -> Self {
-        let (circuit, is_connected) = (Circuit::new(breaker), AtomicBool::new(false));
-        Self { circuit, is_connected, keeper: Keeper::default(), local: OnceLock::new() }
+impl StoreHealth {
+    pub(crate) fn new(breaker: BreakerConfig) -> Self {
+        let (circuit, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
+        Self { circuit, is_connected, keeper: RecoveryTask::default(), local: OnceLock::new() }
     }
 
     /// Whether the store has ever answered.

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures_util::TryStreamExt;
 use sluicegate::dynamo::{
-    ConfigError, ConfigStore, ReadError, Reader, RequestError, Segment, TableError, stream_arn,
+    ConfigError, ConfigStore, ReadError, Reader, RequestError, Segment, TableSetupError, stream_arn,
 };
 use sluicegate::{
     EntityId, EntityRecord, EpochMillis, Limit, LimitName, LimitsScope, Resource, StoredLimits,
@@ -267,7 +267,7 @@ async fn an_empty_answer_is_no_answer() {
             assert!(no_answer, "{read:?}");
         }
         let arn = stream_arn(&client, &table).await;
-        let no_answer = matches!(arn, Err(TableError::Request(RequestError::NoAnswer { .. })));
+        let no_answer = matches!(arn, Err(TableSetupError::Request(RequestError::NoAnswer { .. })));
         assert!(no_answer, "{arn:?}");
     })
     .await;

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{KeySchemaElement, TableDescription, TimeToLiveStatus};
 use saphyr::{LoadableYamlNode, Scalar, Yaml};
 use serde_json::{Value, json};
-use sluicegate::dynamo::{RequestError, TableError, create_table, stream_arn};
+use sluicegate::dynamo::{RequestError, TableSetupError, create_table, stream_arn};
 
 use crate::on_every_engine;
 
@@ -41,10 +41,10 @@ async fn a_name_that_is_taken_and_one_that_is_missing_are_told_apart() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let again = create_table(engine.client(), &table).await;
-        assert!(matches!(again, Err(TableError::Exists { table: name }) if name == table));
+        assert!(matches!(again, Err(TableSetupError::Exists { table: name }) if name == table));
         let missing = stream_arn(engine.client(), "sluicegate-missing").await;
         assert!(
-            matches!(&missing, Err(TableError::Request(RequestError::MissingTable { .. }))),
+            matches!(&missing, Err(TableSetupError::Request(RequestError::MissingTable { .. }))),
             "{missing:?}"
         );
     })

@@ -178,7 +178,7 @@ impl Compared<'_> {
                 self.model = after;
                 return Ok(());
             }
-            Err(AcquireError::InvalidRequest(InvalidRequest::Nothing)) if waits.is_empty() => {
+            Err(AcquireError::InvalidRequest(InvalidRequest::Empty)) if waits.is_empty() => {
                 return Ok(());
             }
             Err(AcquireError::InvalidRequest(InvalidRequest::BeyondStore { .. })) => {

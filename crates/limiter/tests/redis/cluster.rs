@@ -42,7 +42,7 @@ async fn a_child_and_its_parent_are_taken_from_together() {
     }
     let strange = limiter.acquire("team-1/user", "r").consume("rpm", 1).limits(limits());
     let error = strange.cascade_to("team-2").await.unwrap_err();
-    assert!(matches!(error, AcquireError::InvalidRequest(InvalidRequest::Apart { .. })));
+    assert!(matches!(error, AcquireError::InvalidRequest(InvalidRequest::CrossSlot { .. })));
     let mut keys = Vec::new();
     for node in cluster.nodes() {
         let count: i64 = node.send(&cmd("DBSIZE")).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use redis::cmd;
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    Accounting, AcquireError, Breaker, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
+    Accounting, AcquireError, BreakerConfig, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
     OnUnavailable, TestClock,
 };
 use sluicegate_testkit::{Cut, RedisCluster, RedisServer, Wire};
@@ -21,7 +21,7 @@ fn leased(store: RedisStore, accounting: Accounting) -> (Leased, TestClock) {
     let (mode, clock) = (LeaseMode::Strict(accounting), TestClock::at(at(T0)));
     let settings = LeaseSettings { mode, deadline: DEADLINE, ..LeaseSettings::default() };
     let limiter = LeasedLimiter::leased_with(store, clock.clone(), settings).deadline(DEADLINE);
-    (limiter.on_unavailable(OnUnavailable::Deny).breaker(Breaker::never()), clock)
+    (limiter.on_unavailable(OnUnavailable::Deny).breaker(BreakerConfig::never()), clock)
 }
 
 async fn ask(limiter: &Leased) -> Result<(), AcquireError> {

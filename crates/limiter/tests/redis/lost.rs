@@ -34,7 +34,7 @@ impl Disturbed {
         field::<i64>(&self.server, KEY, "tokens:l").await / 1_000
     }
 
-    async fn acquire(&self) -> sluicegate::Lease<RedisStore, TestClock> {
+    async fn acquire(&self) -> sluicegate::Permit<RedisStore, TestClock> {
         self.limiter.acquire("u", "r").consume("l", 10).limits(limits()).await.unwrap()
     }
 }

@@ -17,7 +17,7 @@ use std::str::FromStr;
 use redis::cmd;
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    Breaker, EntityId, EpochMillis, LimitName, Limiter, Millitokens, OnUnavailable, TestClock,
+    BreakerConfig, EntityId, EpochMillis, LimitName, Limiter, Millitokens, OnUnavailable, TestClock,
 };
 use sluicegate_testkit::RedisServer;
 
@@ -47,7 +47,7 @@ fn on(store: RedisStore, clock: &TestClock) -> Limiter<RedisStore, TestClock> {
     Limiter::with_clock(store, clock.clone())
         .deadline(std::time::Duration::from_secs(20))
         .on_unavailable(OnUnavailable::Deny)
-        .breaker(Breaker::never())
+        .breaker(BreakerConfig::never())
 }
 
 /// What `show.lua` prints of a bucket.

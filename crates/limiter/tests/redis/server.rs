@@ -5,8 +5,8 @@ use std::time::Duration;
 use redis::cmd;
 use sluicegate::redis::{RedisStore, Time};
 use sluicegate::{
-    AcquireError, AdjustError, Breaker, Clock as _, InvalidRequest, Limit, Limiter, OnUnavailable,
-    SetupError, SystemClock, TestClock,
+    AcquireError, AdjustError, BreakerConfig, Clock as _, InvalidRequest, Limit, Limiter,
+    OnUnavailable, SetupError, SystemClock, TestClock,
 };
 use sluicegate_testkit::RedisServer;
 
@@ -180,7 +180,7 @@ async fn a_request_that_no_script_can_count_says_nothing_of_the_server() {
         .connect_deadline(deadline)
         .deadline(deadline)
         .on_unavailable(OnUnavailable::Deny)
-        .breaker(Breaker { failures: 3, ..Breaker::default() });
+        .breaker(BreakerConfig { failures: 3, ..BreakerConfig::default() });
     for _ in 0..3 {
         let error = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
         assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");

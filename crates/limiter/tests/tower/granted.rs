@@ -8,7 +8,7 @@ use axum::extract::Request;
 use axum::routing::get;
 use futures_util::StreamExt;
 use serde_json::json;
-use sluicegate::tower::{LeaseHandle, RateLimitLayer, Wanted};
+use sluicegate::tower::{LimitRequest, PermitHandle, RateLimitLayer};
 use sluicegate::{Limit, Limiter};
 use tower::ServiceExt;
 
@@ -120,7 +120,7 @@ async fn a_trial_tells_nobody() {
 
 /// Sends three parts and takes 40 tokens before each.
 async fn stream(request: Request) -> Body {
-    let lease = request.extensions().get::<LeaseHandle>().unwrap().clone();
+    let lease = request.extensions().get::<PermitHandle>().unwrap().clone();
     Body::from_stream(futures_util::stream::iter(0..3).then(move |n| {
         let lease = lease.clone();
         async move { lease.adjust("tpm", 40).await.map(|_| Bytes::from(format!("part {n};"))) }
@@ -155,7 +155,7 @@ async fn what_is_wanted_is_asked_in_every_way_that_a_request_can_be() {
     let limiter =
         limiter.cascade(sluicegate::Cascade::To(sluicegate::EntityId::new("all").unwrap()));
     let layer = RateLimitLayer::new(limiter.clone(), |parts| {
-        let wanted = Wanted::new("u", "api").limits([Limit::per_minute("rpm", 2)]);
+        let wanted = LimitRequest::new("u", "api").limits([Limit::per_minute("rpm", 2)]);
         Ok(Some(match parts.uri.path() {
             "/alone" => wanted.consume("rpm", 1).no_cascade(),
             "/team" => wanted

@@ -16,7 +16,7 @@ use axum::routing::get;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
-use sluicegate::tower::{LeaseHandle, RateLimitLayer, Rejection, Wanted};
+use sluicegate::tower::{LimitRequest, PermitHandle, RateLimitLayer, Rejection};
 use sluicegate::{
     BucketId, CompositeStore, EntityId, EpochMillis, Limit, LimitName, Limiter, MemoryTable,
     Resource, Store, TestClock,
@@ -29,7 +29,7 @@ type Tested = Limiter<CompositeStore<MemoryTable>, TestClock>;
 
 fn limiter() -> (Tested, TestClock) {
     let clock = TestClock::at(EpochMillis::new(T0).unwrap());
-    (Limiter::with_clock(CompositeStore::on(MemoryTable::new()), clock.clone()), clock)
+    (Limiter::with_clock(CompositeStore::with_table(MemoryTable::new()), clock.clone()), clock)
 }
 
 /// Limits whoever says who it is: one `rpm` a request, and as many `tpm` as it says.
@@ -38,7 +38,7 @@ fn wanted(limits: &[Limit]) -> impl Fn(&Parts) -> Extracted + Send + Sync + 'sta
     move |parts| {
         let said = |name: &str| parts.headers.get(name).map(|value| value.to_str()).transpose();
         let Some(user) = said("x-user")? else { return Ok(None) };
-        let mut wanted = Wanted::new(user, "api").limits(limits.clone());
+        let mut wanted = LimitRequest::new(user, "api").limits(limits.clone());
         if let Some(parent) = said("x-project")? {
             wanted = wanted.cascade_to(parent);
         }
@@ -49,18 +49,18 @@ fn wanted(limits: &[Limit]) -> impl Fn(&Parts) -> Extracted + Send + Sync + 'sta
     }
 }
 
-type Extracted = Result<Option<Wanted>, Rejection>;
+type Extracted = Result<Option<LimitRequest>, Rejection>;
 
 /// A router behind the layer. `/` answers at once, `/adjust` first takes `tpm` by its `x-by`,
 /// `/fail` gives the lease back.
 fn app<S: Store>(limiter: &Limiter<S, TestClock>, limits: &[Limit]) -> Router {
     let adjust = |request: Request| async move {
-        let lease = request.extensions().get::<LeaseHandle>().unwrap();
+        let lease = request.extensions().get::<PermitHandle>().unwrap();
         let by = request.headers()["x-by"].to_str().unwrap().parse().unwrap();
         lease.adjust("tpm", by).await.unwrap();
     };
     let fail = |request: Request| async move {
-        let lease = request.extensions().get::<LeaseHandle>().unwrap().clone();
+        let lease = request.extensions().get::<PermitHandle>().unwrap().clone();
         lease.give_back().await.unwrap();
         lease.give_back().await.unwrap();
         StatusCode::BAD_GATEWAY

@@ -132,7 +132,7 @@ async fn what_cannot_be_decided_says_nothing_of_the_inside() {
     let failures: [(Failure, u16, &str, (&str, &str)); 4] = [
         (|| AcquireError::Contended { attempts: 5 }, 503, "1", away),
         (|| AcquireError::Unavailable("secret".into()), 503, "5", away),
-        (|| InvalidRequest::Nothing.into(), 500, "", broken),
+        (|| InvalidRequest::Empty.into(), 500, "", broken),
         (|| SetupError::NoTable("secret".into()).into(), 500, "", broken),
     ];
     for (failure, status, retry_after, (title, detail)) in failures {

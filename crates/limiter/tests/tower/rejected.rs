@@ -6,7 +6,7 @@ use http::header::{HeaderValue, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use serde_json::json;
-use sluicegate::tower::{RateLimitLayer, Rejection, Wanted};
+use sluicegate::tower::{LimitRequest, RateLimitLayer, Rejection};
 use sluicegate::{EntityId, Limit};
 
 use crate::{Answer, Extracted, app, ask, consumed, limiter, untyped};
@@ -45,7 +45,7 @@ async fn names_and_rules_of_limits_are_the_programs_mistakes() {
     ] {
         let (limiter, _) = limiter();
         let layer = RateLimitLayer::new(limiter, move |_| {
-            Ok(Some(Wanted::new("u", "api").consume(consume, 1).limits(limits.clone())))
+            Ok(Some(LimitRequest::new("u", "api").consume(consume, 1).limits(limits.clone())))
         });
         let app = Router::new().route("/", get(|| async {})).layer(layer);
         assert_eq!(ask(&app, "/", &[]).await.status, 500, "{consume}");
@@ -88,11 +88,11 @@ async fn an_extractor_answers_as_it_likes() {
 async fn what_is_no_name_is_a_bad_request_by_itself() {
     let illegal = answer(|_| {
         let key = EntityId::new("secret#1")?;
-        Ok(Some(Wanted::new(key.as_str(), "api")))
+        Ok(Some(LimitRequest::new(key.as_str(), "api")))
     });
     let no_text = answer(|_| {
         let key = HeaderValue::from_bytes(b"\xff").unwrap();
-        Ok(Some(Wanted::new(key.to_str()?, "api")))
+        Ok(Some(LimitRequest::new(key.to_str()?, "api")))
     });
     for (answer, detail) in [
         (illegal.await, "a name is empty, too long or has '#' or control characters"),

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::routing::get;
 use http::{Request, Response};
 use sluicegate::Limit;
-use sluicegate::tower::{RateLimitLayer, Wanted};
+use sluicegate::tower::{LimitRequest, RateLimitLayer};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::{ask, limiter};
@@ -49,7 +49,7 @@ impl Service<Request<()>> for Strict {
 async fn the_service_that_was_ready_is_the_one_that_is_called() {
     let (limiter, _) = limiter();
     let layer = RateLimitLayer::new(limiter, |parts| {
-        let wanted = Wanted::new("u", "api").consume("rpm", 1);
+        let wanted = LimitRequest::new("u", "api").consume("rpm", 1);
         let is_limited = parts.uri.path() != "/health";
         Ok(is_limited.then(|| wanted.limits([Limit::per_minute("rpm", 2)])))
     });
@@ -72,7 +72,7 @@ async fn two_layers_add_up_to_one_list() {
     let layer = |limit: &'static str, tokens| {
         RateLimitLayer::new(limiter.clone(), move |_| {
             let limits = [Limit::per_minute(limit, tokens)];
-            Ok(Some(Wanted::new("u", limit).consume(limit, 1).limits(limits)))
+            Ok(Some(LimitRequest::new("u", limit).consume(limit, 1).limits(limits)))
         })
     };
     let app = Router::new()

@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response, StatusCode};
-use sluicegate::tower::{RateLimitLayer, Wanted};
+use sluicegate::tower::{LimitRequest, RateLimitLayer};
 use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
 use tower::{Layer, ServiceExt, service_fn};
 use tracing_subscriber::fmt::MakeWriter;
@@ -42,11 +42,11 @@ async fn lines_say_what_was_answered_and_not_to_whom() {
         .with_writer(log.clone())
         .init();
 
-    let limiter = Limiter::new(CompositeStore::on(MemoryTable::new()));
+    let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
     let layer = RateLimitLayer::new(limiter, |parts| {
         let said = |name: &str| parts.headers.get(name).ok_or(StatusCode::BAD_REQUEST);
         let tokens = said("x-tokens")?.to_str()?.parse().map_err(|_| StatusCode::BAD_REQUEST)?;
-        let wanted = Wanted::new(said("x-user")?.to_str()?, "api").consume("tpd", tokens);
+        let wanted = LimitRequest::new(said("x-user")?.to_str()?, "api").consume("tpd", tokens);
         let wanted = wanted.limits([Limit::per_day("tpd", 5)]);
         Ok(Some(match said("x-project") {
             Ok(project) => wanted.cascade_to(project.to_str()?),

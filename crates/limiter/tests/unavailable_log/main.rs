@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sluicegate::{
     BucketId, CompositeStore, Consistency, Limit, Limiter, MemoryTable, ReadItems, Table,
-    TogetherError, Trouble, WriteError, Written,
+    TableError, TransactError, WriteError, Written,
 };
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
@@ -24,9 +24,9 @@ impl Switched {
         self.0.1.store(is_away, Ordering::Relaxed);
     }
 
-    fn check(&self) -> Result<&MemoryTable, Trouble> {
+    fn check(&self) -> Result<&MemoryTable, TableError> {
         match self.0.1.load(Ordering::Relaxed) {
-            true => Err(Trouble::Away("the cable is cut".into())),
+            true => Err(TableError::Unreachable("the cable is cut".into())),
             false => Ok(&self.0.0),
         }
     }
@@ -34,18 +34,22 @@ impl Switched {
 
 impl Table for Switched {
     async fn write(&self, bucket: &BucketId, plan: &WritePlan) -> Result<Written, WriteError> {
-        self.check().map_err(WriteError::Trouble)?.write(bucket, plan).await
+        self.check().map_err(WriteError::Table)?.write(bucket, plan).await
     }
 
-    async fn write_together(
+    async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, TogetherError> {
-        self.check().map_err(TogetherError::Trouble)?.write_together(writes, token).await
+    ) -> Result<f64, TransactError> {
+        self.check().map_err(TransactError::Table)?.transact_write(writes, token).await
     }
 
-    async fn read(&self, keys: &[ItemKey], consistency: Consistency) -> Result<ReadItems, Trouble> {
+    async fn read(
+        &self,
+        keys: &[ItemKey],
+        consistency: Consistency,
+    ) -> Result<ReadItems, TableError> {
         self.check()?.read(keys, consistency).await
     }
 }
@@ -59,7 +63,7 @@ async fn an_outage_is_said_when_it_is_found_and_when_it_is_over() {
         .with_writer(Arc::new(writer))
         .set_default();
     let table = Switched::default();
-    let limiter = Limiter::new(CompositeStore::on(table.clone()));
+    let limiter = Limiter::new(CompositeStore::with_table(table.clone()));
     let ask = || {
         let limits = [Limit::per_minute("rpm", 1_000_000)];
         limiter.acquire("secret", "r").consume("rpm", 1).limits(limits).no_cascade().into_future()

@@ -11,7 +11,7 @@ use sluicegate_processor::{HandleError, Metrics, Processor, Settings, StreamEven
 use tokio::time::Instant;
 use tracing_subscriber::filter::LevelFilter;
 
-/// Kept back from the invocation's time to answer in: a tenth of it, at most this.
+/// PutOutcome back from the invocation's time to answer in: a tenth of it, at most this.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
 #[tokio::main(flavor = "current_thread")]

@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update}
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowFold};
 
-use super::{Relies, Replayed, STILL_IN_REACH, now_s};
+use super::{ReplayGuard, Replayed, STILL_IN_REACH, now_s};
 use crate::expressions;
 use crate::processor::Processor;
 use crate::refusal::{Refusal, is_failed_condition};
@@ -36,7 +36,7 @@ impl Processor {
         &self,
         entry: &QuarantineEntry,
         windows: &[WindowFold<'_>],
-        relies: Relies,
+        relies: ReplayGuard,
     ) -> Replayed {
         let limits = windows.first().and_then(|window| window.after(None));
         let limits = limits.map(|update| update.consumed_milli).unwrap_or_default();
@@ -65,7 +65,7 @@ impl Processor {
         windows: &[WindowFold<'_>],
         limits: &[(LimitName, i128)],
         step: Step,
-        relies: Relies,
+        relies: ReplayGuard,
     ) -> Result<Vec<TransactWriteItem>, Refusal> {
         let now_s = now_s();
         let closing = match step.is_last() {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate::dynamo::{TableError, stream_arn};
+use sluicegate::dynamo::{TableSetupError, stream_arn};
 use sluicegate::{
     CompositeBucket, Consistency, DynamoTable, EntityId, EpochMillis, ItemError, Resource, Table,
     WindowKind, WindowSpan,
@@ -32,7 +32,7 @@ pub(super) async fn check(
 ) -> Result<(), CliError> {
     let arn = match stream_arn(&connection.client(), connection.table()).await {
         Ok(arn) => arn,
-        Err(TableError::NoStream { .. }) => {
+        Err(TableSetupError::NoStream { .. }) => {
             findings.unchecked(OF, "the table has no stream");
             return Ok(());
         }

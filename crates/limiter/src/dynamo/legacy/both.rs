@@ -10,13 +10,16 @@ use super::{Converted, too_many};
 use crate::clock::{Clock, SystemClock};
 use crate::dynamo::execute::DynamoTable;
 use crate::table::{
-    Cancelled, Consistency, ReadItems, Table, TogetherError, Trouble, WriteError, Written,
+    Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
 
 impl DynamoTable {
     /// The bucket as it is after a conversion, its own or another's; `None`: there was none to
     /// convert.
-    async fn converted(&self, bucket: &BucketId) -> Result<Option<Arc<CompositeBucket>>, Trouble> {
+    async fn converted(
+        &self,
+        bucket: &BucketId,
+    ) -> Result<Option<Arc<CompositeBucket>>, TableError> {
         Ok(match self.convert(bucket).await? {
             Converted::Nothing => None,
             Converted::Done { composite, .. } | Converted::Exists { composite } => Some(composite),
@@ -27,7 +30,7 @@ impl DynamoTable {
     async fn found_after_all(
         &self,
         bucket: &BucketId,
-    ) -> Result<Option<Arc<CompositeBucket>>, Trouble> {
+    ) -> Result<Option<Arc<CompositeBucket>>, TableError> {
         if let Some(composite) = self.converted(bucket).await? {
             return Ok(Some(composite));
         }
@@ -69,7 +72,7 @@ impl DynamoTable {
         &'a self,
         writes: &'a [(BucketId, WritePlan)],
         token: &'a str,
-    ) -> BoxFuture<'a, Result<f64, TogetherError>> {
+    ) -> BoxFuture<'a, Result<f64, TransactError>> {
         Box::pin(async move {
             let mut reasons = Vec::with_capacity(writes.len());
             for (bucket, plan) in writes {
@@ -81,16 +84,16 @@ impl DynamoTable {
                 });
             }
             if reasons.iter().any(|reason| matches!(reason, Cancelled::Refused(_))) {
-                return Err(TogetherError::Cancelled(reasons));
+                return Err(TransactError::Cancelled(reasons));
             }
             match self.transact(writes, token).await {
-                Err(TogetherError::Cancelled(mut reasons)) => {
+                Err(TransactError::Cancelled(mut reasons)) => {
                     for ((bucket, _), reason) in writes.iter().zip(&mut reasons) {
                         if matches!(reason, Cancelled::Refused(None)) {
                             *reason = Cancelled::Refused(self.found_after_all(bucket).await?);
                         }
                     }
-                    Err(TogetherError::Cancelled(reasons))
+                    Err(TransactError::Cancelled(reasons))
                 }
                 written => written,
             }
@@ -102,7 +105,7 @@ impl DynamoTable {
         &'a self,
         keys: &'a [ItemKey],
         consistency: Consistency,
-    ) -> BoxFuture<'a, Result<ReadItems, Trouble>> {
+    ) -> BoxFuture<'a, Result<ReadItems, TableError>> {
         Box::pin(async move {
             let mut found = self.plain().read(keys, consistency).await?;
             for (key, item) in keys.iter().zip(&mut found.items) {

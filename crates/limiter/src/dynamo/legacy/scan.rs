@@ -34,7 +34,7 @@ pub struct LegacyPage {
 }
 
 /// Where a scan stands.
-struct Position {
+struct ScanPosition {
     reader: Reader,
     segment: Segment,
     start: Option<Attributes>,
@@ -49,7 +49,7 @@ impl Reader {
         &self,
         segment: Segment,
     ) -> impl Stream<Item = Result<LegacyPage, ReadError>> + Send + use<> {
-        let start = Position { reader: self.clone(), segment, start: None, last: None };
+        let start = ScanPosition { reader: self.clone(), segment, start: None, last: None };
         stream::try_unfold(Some(start), async |position| {
             let Some(mut position) = position else { return Ok(None) };
             let output = position.read().await?;
@@ -61,7 +61,7 @@ impl Reader {
     }
 }
 
-impl Position {
+impl ScanPosition {
     async fn read(&self) -> Result<ScanOutput, RequestError> {
         let Self { reader, segment, start, .. } = self;
         let filter = expressions::legacy_items();

@@ -11,8 +11,8 @@ use sluicegate_core::{BucketId, CompositeBucket, Conversion, Removal, keys};
 use crate::dynamo::execute::{ALL_OLD, DynamoTable, refused, spent_on_all};
 use crate::dynamo::item::Attributes;
 use crate::dynamo::stored_expressions as expressions;
-use crate::dynamo::trouble;
-use crate::table::{SetupError, Trouble, WriteError};
+use crate::dynamo::table_error;
+use crate::table::{SetupError, TableError, WriteError};
 
 /// What one transaction came to.
 pub(super) enum Attempt {
@@ -23,7 +23,10 @@ pub(super) enum Attempt {
 
 impl DynamoTable {
     /// Sends the transaction.
-    pub(super) async fn convert_seen(&self, conversion: &Conversion) -> Result<Attempt, Trouble> {
+    pub(super) async fn convert_seen(
+        &self,
+        conversion: &Conversion,
+    ) -> Result<Attempt, TableError> {
         let bucket = conversion.composite.id();
         let mut parts = vec![self.put_part(conversion)?];
         for removal in &conversion.removals {
@@ -42,7 +45,7 @@ impl DynamoTable {
             Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
                 self.cancelled_conversion(&bucket, cancelled.cancellation_reasons())
             }
-            _ => Err(trouble::of(&self.name, error)),
+            _ => Err(table_error::of(&self.name, error)),
         }
     }
 
@@ -50,14 +53,14 @@ impl DynamoTable {
         &self,
         bucket: &BucketId,
         reasons: &[CancellationReason],
-    ) -> Result<Attempt, Trouble> {
+    ) -> Result<Attempt, TableError> {
         const REFUSED: &str = "ConditionalCheckFailed";
         let is_refused = |reason: &CancellationReason| reason.code() == Some(REFUSED);
         if let Some(put) = reasons.first().filter(|put| is_refused(put)) {
             match refused(bucket, put.item()) {
                 WriteError::Refused(Some(composite)) => return Ok(Attempt::Exists(composite)),
                 WriteError::Refused(None) => {}
-                WriteError::Trouble(trouble) => return Err(trouble),
+                WriteError::Table(table_error) => return Err(table_error),
             }
         }
         if reasons.iter().any(is_refused) {
@@ -66,10 +69,10 @@ impl DynamoTable {
         let reason = reasons.iter().find(|reason| !matches!(reason.code(), None | Some("None")));
         let code = reason.and_then(CancellationReason::code).unwrap_or("TransactionConflict");
         let message = reason.and_then(CancellationReason::message).unwrap_or(code);
-        Err(trouble::of_reason(&self.name, code, message.into()))
+        Err(table_error::of_reason(&self.name, code, message.into()))
     }
 
-    fn put_part(&self, conversion: &Conversion) -> Result<TransactWriteItem, Trouble> {
+    fn put_part(&self, conversion: &Conversion) -> Result<TransactWriteItem, TableError> {
         Put::builder()
             .table_name(&*self.name)
             .set_item(Some(Attributes::from(conversion.to_item())))
@@ -81,7 +84,7 @@ impl DynamoTable {
             .map_err(|error| SetupError::Rejected(error.into()).into())
     }
 
-    fn delete_part(&self, removal: &Removal) -> Result<TransactWriteItem, Trouble> {
+    fn delete_part(&self, removal: &Removal) -> Result<TransactWriteItem, TableError> {
         let unchanged = expressions::unchanged(&removal.conditions);
         Delete::builder()
             .table_name(&*self.name)

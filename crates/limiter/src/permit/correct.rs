@@ -3,13 +3,13 @@
 use sluicegate_core::EntityId;
 use tokio::time::Instant;
 
-use super::Lease;
-use super::account::{Change, UnderWay, Write};
+use super::Permit;
+use super::correction_log::{Change, UnderWay, Write};
 use crate::clock::Clock;
 use crate::error::AdjustError;
 use crate::store::{Adjusted, Correction, Store};
 
-impl<S: Store, C: Clock> Lease<S, C> {
+impl<S: Store, C: Clock> Permit<S, C> {
     /// Makes a change in some buckets, side by side.
     pub(super) async fn correct(
         &self,

@@ -23,7 +23,7 @@ pub(super) enum Change<'a> {
 
 /// The account of one bucket.
 #[derive(Debug)]
-pub(super) struct Account {
+pub(super) struct CorrectionLog {
     /// What is taken: acquired, and adjusted since. What is on its way back is off already, and
     /// what is being taken is not on yet: whenever a caller stops waiting in between, less can be
     /// given back than was taken, never more.
@@ -47,7 +47,7 @@ pub(super) struct Write {
     is_open: bool,
 }
 
-impl Account {
+impl CorrectionLog {
     pub(super) const fn new(taken: Amounts) -> Self {
         Self { taken, ahead: Amounts::new(), open: Vec::new() }
     }
@@ -135,7 +135,7 @@ impl Account {
 /// A write of a call, until the call is over or nobody waits for it any more.
 #[derive(Debug)]
 pub(super) struct UnderWay<'a> {
-    accounts: &'a Mutex<Vec<Account>>,
+    accounts: &'a Mutex<Vec<CorrectionLog>>,
     index: usize,
     /// The write while it is under way.
     write: Option<Write>,
@@ -144,7 +144,11 @@ pub(super) struct UnderWay<'a> {
 }
 
 impl<'a> UnderWay<'a> {
-    pub(super) const fn new(accounts: &'a Mutex<Vec<Account>>, index: usize, write: Write) -> Self {
+    pub(super) const fn new(
+        accounts: &'a Mutex<Vec<CorrectionLog>>,
+        index: usize,
+        write: Write,
+    ) -> Self {
         Self { accounts, index, write: Some(write), ahead: Amounts::new() }
     }
 
@@ -176,7 +180,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-pub(super) fn lock(accounts: &Mutex<Vec<Account>>) -> MutexGuard<'_, Vec<Account>> {
+pub(super) fn lock(accounts: &Mutex<Vec<CorrectionLog>>) -> MutexGuard<'_, Vec<CorrectionLog>> {
     accounts.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 
-use super::cell::{Pool, TAKES};
+use super::atomic_bucket::{TAKES, TokenPool};
 use super::moment::Moment;
 
 /// A rate is observed for at least so small a part of the time for which it is to hold.
@@ -17,7 +17,7 @@ pub(super) const ENDED_MS: i64 = i64::MIN / 4;
 
 /// Tokens of one lease that are still in the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Held {
+struct HeldTokens {
     milli: u64,
     until_ms: i64,
 }
@@ -25,10 +25,10 @@ struct Held {
 /// The account of one limit of one bucket, amounts in millitokens. There may be one for every user:
 /// what only sizes a lease is as coarse as that allows.
 #[derive(Debug, Default)]
-pub(super) struct Account {
+pub(super) struct LimitLedger {
     /// The oldest first; most of the time there is one. The newest stays when it is too old: it says
     /// when the last lease ended.
-    held: SmallVec<[Held; 1]>,
+    held: SmallVec<[HeldTokens; 1]>,
     /// Out of the pool and on their way back.
     pub(super) retired: u64,
     /// Handed out less taken back, and not counted at the store yet.
@@ -45,7 +45,7 @@ pub(super) struct Account {
     takes: u32,
 }
 
-impl Account {
+impl LimitLedger {
     pub(super) fn new(now_ms: i64) -> Self {
         Self { observed_at: Moment::of(now_ms), ..Self::default() }
     }
@@ -60,7 +60,7 @@ impl Account {
     }
 
     /// Notes what was handed out of a pool, and takes out what is too old.
-    pub(super) fn catch_up(&mut self, pool: &Pool, now_ms: i64) {
+    pub(super) fn catch_up(&mut self, pool: &TokenPool, now_ms: i64) {
         let (before, after) = (signed(self.total()), signed(pool.tokens()));
         self.use_up(before - after);
         if after > before {
@@ -84,7 +84,7 @@ impl Account {
 
     /// Fills the pool to `target`, or empties it that far, with tokens of this age. Nothing is on its
     /// way back: they are of a balance that is known, not of one that was debited.
-    pub(super) fn fill(&mut self, pool: &Pool, target: u64, until_ms: i64) {
+    pub(super) fn fill(&mut self, pool: &TokenPool, target: u64, until_ms: i64) {
         self.retired = 0;
         let before = self.total();
         if target < before {
@@ -94,7 +94,7 @@ impl Account {
         let added = if missing > 0 && pool.put(missing) { missing } else { 0 };
         let milli = self.total() + added;
         self.held.clear();
-        self.held.push(Held { milli, until_ms });
+        self.held.push(HeldTokens { milli, until_ms });
     }
 
     fn note(&mut self, used: i64) {
@@ -116,7 +116,7 @@ impl Account {
     fn take_back(&mut self, milli: u64, now_ms: i64) {
         match self.held.last_mut() {
             Some(newest) => newest.milli += milli,
-            None => self.held.push(Held { milli, until_ms: now_ms - 1 }),
+            None => self.held.push(HeldTokens { milli, until_ms: now_ms - 1 }),
         }
     }
 
@@ -125,7 +125,7 @@ impl Account {
     pub(super) fn lease(&mut self, milli: u64, until_ms: i64) {
         self.held.retain(|held| held.milli > 0 || held.until_ms > until_ms);
         let place = self.held.partition_point(|held| held.until_ms <= until_ms);
-        self.held.insert(place, Held { milli, until_ms });
+        self.held.insert(place, HeldTokens { milli, until_ms });
     }
 
     /// Notes tokens that were handed out without a pool.
@@ -134,7 +134,7 @@ impl Account {
     }
 
     /// Takes all but `keep` out of the pool, the oldest first. When the oldest of them is too old.
-    pub(super) fn withdraw(&mut self, pool: &Pool, keep: u64) -> (u64, Option<i64>) {
+    pub(super) fn withdraw(&mut self, pool: &TokenPool, keep: u64) -> (u64, Option<i64>) {
         let until_ms = self.oldest().or(self.held.last()).map(|held| held.until_ms);
         let mut left = pool.drain(pool.tokens().saturating_sub(keep));
         let withdrawn = left;
@@ -153,7 +153,7 @@ impl Account {
         self.held.retain(|held| held.milli > 0);
     }
 
-    fn oldest(&self) -> Option<&Held> {
+    fn oldest(&self) -> Option<&HeldTokens> {
         self.held.iter().find(|held| held.milli > 0)
     }
 
@@ -211,7 +211,7 @@ impl Account {
     }
 
     /// Takes since the last call.
-    pub(super) fn takes(&mut self, pool: &Pool) -> u32 {
+    pub(super) fn takes(&mut self, pool: &TokenPool) -> u32 {
         let before = std::mem::replace(&mut self.takes, pool.takes());
         self.takes.wrapping_sub(before) % TAKES
     }
@@ -242,10 +242,10 @@ fn whole(number: f32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::leasing::cell::{Ask, Cell, Took};
+    use crate::leasing::atomic_bucket::{AtomicBucket, Demand, TakeResult};
 
-    fn cell(account: &mut Account, leases: &[(u64, i64)]) -> Cell {
-        let cell = Cell::new(1);
+    fn cell(account: &mut LimitLedger, leases: &[(u64, i64)]) -> AtomicBucket {
+        let cell = AtomicBucket::new(1);
         cell.set_times(i64::MAX, 0);
         for (milli, until_ms) in leases {
             cell.put(0, *milli).unwrap();
@@ -254,13 +254,13 @@ mod tests {
         cell
     }
 
-    fn take(cell: &Cell, milli: u64) {
-        assert_ne!(cell.take(&[Ask { slot: 0, milli }], 0), Took::Nothing);
+    fn take(cell: &AtomicBucket, milli: u64) {
+        assert_ne!(cell.take(&[Demand { slot: 0, milli }], 0), TakeResult::Nothing);
     }
 
     #[test]
     fn the_oldest_tokens_are_handed_out_first() {
-        let mut account = Account::default();
+        let mut account = LimitLedger::default();
         let cell = cell(&mut account, &[(10, 100), (10, 200)]);
         take(&cell, 12);
         account.catch_up(&cell.slots[0].pool, 150);
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn tokens_that_are_too_old_leave_the_pool_and_the_others_stay() {
-        let mut account = Account::default();
+        let mut account = LimitLedger::default();
         let cell = cell(&mut account, &[(10, 100), (10, 200)]);
         take(&cell, 4);
         account.catch_up(&cell.slots[0].pool, 101);
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn the_last_lease_is_remembered_and_gives_nothing_an_age() {
-        let mut account = Account::default();
+        let mut account = LimitLedger::default();
         let cell = cell(&mut account, &[(10, 100), (10, 200)]);
         account.catch_up(&cell.slots[0].pool, 201);
         assert_eq!(
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_cancels_what_was_handed_out() {
-        let mut account = Account::default();
+        let mut account = LimitLedger::default();
         let cell = cell(&mut account, &[(10, 100)]);
         take(&cell, 10);
         cell.put(0, 10).unwrap();
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn without_a_lease_what_is_given_back_goes_back() {
-        let mut account = Account::default();
+        let mut account = LimitLedger::default();
         let cell = cell(&mut account, &[]);
         cell.put(0, 7).unwrap();
         account.catch_up(&cell.slots[0].pool, 50);
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn leases_that_are_ended_last_no_longer() {
-        let mut account = Account::default();
+        let mut account = LimitLedger::default();
         let cell = cell(&mut account, &[(10, 100), (10, 200)]);
         account.end();
         account.catch_up(&cell.slots[0].pool, 50);
@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn a_rate_rises_at_once_and_falls_by_and_by() {
-        let mut account = Account::new(0);
+        let mut account = LimitLedger::new(0);
         account.hand_out(500);
         assert_eq!(account.expect(10, 1_000), 10_000);
         assert_eq!(account.expect(100, 1_000), 5_000 + 4_500);
@@ -343,7 +343,7 @@ mod tests {
     fn a_rate_is_observed_by_a_clock_that_was_set() {
         const HOUR_MS: i64 = 3_600_000;
         for set_ms in [-HOUR_MS, 30 * 24 * HOUR_MS] {
-            let mut account = Account::new(0);
+            let mut account = LimitLedger::new(0);
             for ms in 1..1_000 {
                 account.hand_out(1);
                 assert!(account.expect(set_ms + ms, 1_000) <= 1_000, "set by {set_ms} ms, {ms}");

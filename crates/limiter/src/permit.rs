@@ -1,30 +1,30 @@
 //! What an acquire returns: tokens that are taken already, to be corrected or given back.
 
-mod account;
 mod correct;
+mod correction_log;
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use sluicegate_core::{EntityId, LimitName, Millitokens, Rule, WritePath};
 
-use self::account::{Account, Change, clamped};
+use self::correction_log::{Change, CorrectionLog, clamped};
 use crate::clock::Clock;
 use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
 use crate::request::amount;
-use crate::store::{Adjusted, Grant, Part, Store};
+use crate::store::{Adjusted, BucketGrant, Grant, Store};
 use crate::unavailable::Degraded;
 
 /// Tokens that were taken before the guarded work starts.
 ///
 /// Dropping it keeps the consumption as it is, at once and without a call.
-pub struct Lease<S, C> {
+pub struct Permit<S, C> {
     limiter: Limiter<S, C>,
     deadline: Duration,
-    parts: Vec<Part>,
+    parts: Vec<BucketGrant>,
     /// What became of each part since; none where the store took nothing, and nothing can.
-    accounts: Mutex<Vec<Account>>,
+    accounts: Mutex<Vec<CorrectionLog>>,
     shadowed: Option<LimitExceeded>,
     degraded: Option<Degraded>,
     cost: Cost,
@@ -59,10 +59,10 @@ pub struct Remaining {
     pub share: f64,
 }
 
-impl<S: Store, C: Clock> Lease<S, C> {
+impl<S: Store, C: Clock> Permit<S, C> {
     pub(crate) fn granted(limiter: &Limiter<S, C>, deadline: Duration, grant: Grant) -> Self {
         let Grant { parts, path, attempts, write_units, read_units } = grant;
-        let accounts = parts.iter().map(|part| Account::new(part.amounts.clone()));
+        let accounts = parts.iter().map(|part| CorrectionLog::new(part.amounts.clone()));
         let accounts = Mutex::new(accounts.collect());
         let cost = Cost { path, attempts, write_units, read_units };
         let (shadowed, degraded) = (None, None);
@@ -70,7 +70,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
     }
 
     /// Of nothing, or of parts that the store knows nothing of.
-    fn unwritten(limiter: &Limiter<S, C>, deadline: Duration, parts: Vec<Part>) -> Self {
+    fn unwritten(limiter: &Limiter<S, C>, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
         let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
         let (accounts, shadowed, degraded) = (Mutex::default(), None, None);
         Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed, degraded, cost }
@@ -88,7 +88,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
         limiter: &Limiter<S, C>,
         deadline: Duration,
         degraded: Degraded,
-        parts: Vec<Part>,
+        parts: Vec<BucketGrant>,
     ) -> Self {
         Self { degraded: Some(degraded), ..Self::unwritten(limiter, deadline, parts) }
     }
@@ -134,7 +134,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
         if let Some(nothing) = self.nothing_to_correct() {
             return Ok(nothing);
         }
-        let knows = |part: &Part| {
+        let knows = |part: &BucketGrant| {
             let image = part.image.as_ref();
             part.configuration.rule(&limit).is_some()
                 || image.is_some_and(|image| image.limits.contains_key(&limit))
@@ -179,8 +179,8 @@ impl<S: Store, C: Clock> Lease<S, C> {
         }
     }
 
-    fn accounts(&self) -> MutexGuard<'_, Vec<Account>> {
-        account::lock(&self.accounts)
+    fn accounts(&self) -> MutexGuard<'_, Vec<CorrectionLog>> {
+        correction_log::lock(&self.accounts)
     }
 
     /// What the limits of the request have left, as of the grant and what was adjusted since;
@@ -189,7 +189,7 @@ impl<S: Store, C: Clock> Lease<S, C> {
     pub fn remaining(&self) -> Vec<Remaining> {
         let now = self.limiter.clock().now();
         let accounts = self.accounts();
-        let of_part = |(n, part): (usize, &Part)| -> Vec<Remaining> {
+        let of_part = |(n, part): (usize, &BucketGrant)| -> Vec<Remaining> {
             let remaining = |(limit, granted): (&LimitName, &Millitokens)| {
                 let image = part.image.as_ref()?;
                 let bucket = image.limits.get(limit)?;
@@ -237,11 +237,11 @@ impl<S: Store, C: Clock> Lease<S, C> {
     }
 }
 
-impl<S, C> std::fmt::Debug for Lease<S, C> {
+impl<S, C> std::fmt::Debug for Permit<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { parts, accounts, shadowed, degraded, .. } = self;
         let buckets: Vec<_> = parts.iter().map(|part| &part.bucket).collect();
-        f.debug_struct("Lease")
+        f.debug_struct("Permit")
             .field("buckets", &buckets)
             .field("accounts", accounts)
             .field("shadowed", shadowed)
@@ -259,6 +259,6 @@ fn share(available: Millitokens, burst: Millitokens) -> f64 {
 }
 
 #[cfg(test)]
-mod fated;
+mod scripted_store;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::Outage;
+use super::StoreHealth;
 use crate::clock::Clock;
 use crate::limiter::Limiter;
 use crate::store::Store;
@@ -19,14 +19,14 @@ const ROUNDS_UNHEARD: u32 = 20;
 
 /// Whether there is such a task.
 #[derive(Debug, Default)]
-pub(super) struct Keeper {
+pub(super) struct RecoveryTask {
     /// Until when the last one is believed to live, in the circuit's milliseconds; 0: there is none.
     until_ms: AtomicU64,
     /// Counts them: one that was taken for dead ends where another looks.
     term: AtomicU64,
 }
 
-impl Outage {
+impl StoreHealth {
     /// Whether there is something to do.
     fn needs_keeper(&self) -> bool {
         self.circuit.needs_probes() || self.owes()

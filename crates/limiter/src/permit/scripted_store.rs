@@ -33,14 +33,14 @@ pub(super) enum Fate {
 }
 
 /// A store that corrects one bucket as a test says.
-pub(super) struct Fated {
+pub(super) struct ScriptedStore {
     store: CompositeStore<MemoryTable>,
     entity: &'static str,
     fates: Mutex<VecDeque<Fate>>,
     corrections: Mutex<Vec<String>>,
 }
 
-impl Store for Fated {
+impl Store for ScriptedStore {
     async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
         self.store.acquire(request, clock).await
     }
@@ -87,7 +87,7 @@ impl Store for Fated {
 }
 
 pub(super) struct Story {
-    pub(super) lease: Lease<Fated, TestClock>,
+    pub(super) lease: Permit<ScriptedStore, TestClock>,
 }
 
 impl Story {
@@ -102,9 +102,9 @@ impl Story {
     }
 
     async fn new(entity: &'static str, parent: &str) -> Self {
-        let store = CompositeStore::on(MemoryTable::new());
+        let store = CompositeStore::with_table(MemoryTable::new());
         let (fates, corrections) = Default::default();
-        let store = Fated { store, entity, fates, corrections };
+        let store = ScriptedStore { store, entity, fates, corrections };
         let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
         let limiter = Limiter::with_clock(store, clock);
         let limits = [Limit::quota("tpm", 100), Limit::quota("rpm", 100)];
@@ -122,7 +122,7 @@ impl Story {
     pub(super) fn consumed(&self, limit: &str) -> (i64, i64) {
         let table = self.lease.limiter.store().store.table();
         let limit = LimitName::new(limit).unwrap();
-        let of = |part: &Part| {
+        let of = |part: &BucketGrant| {
             let consumed = table.bucket(&part.bucket).unwrap().limits[&limit].consumed.get();
             i64::try_from(consumed / 1_000).unwrap()
         };

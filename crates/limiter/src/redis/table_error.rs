@@ -4,18 +4,18 @@ use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 use sluicegate_core::ItemError;
 
 use crate::BoxError;
-use crate::table::{SetupError, StoreFailure, Trouble};
+use crate::table::{SetupError, StoreFailure, TableError};
 
 /// Begins the error of a script that met a value which is no bucket.
 const BROKEN: &str = "BROKEN";
 
-pub(super) fn of(error: RedisError) -> Trouble {
+pub(super) fn of(error: RedisError) -> TableError {
     use ServerErrorKind::{
         Ask, BusyLoading, ClusterDown, MasterDown, Moved, NoPerm, ReadOnly, TryAgain,
     };
     let error = of_command(error);
     match error.kind() {
-        ErrorKind::Server(Moved | Ask | TryAgain) => Trouble::Conflict,
+        ErrorKind::Server(Moved | Ask | TryAgain) => TableError::Conflict,
         // A server that starts, or a failover under way.
         ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly) => failed(error),
         ErrorKind::Server(NoPerm) | ErrorKind::AuthenticationFailed => {
@@ -23,7 +23,7 @@ pub(super) fn of(error: RedisError) -> Trouble {
         }
         ErrorKind::Server(_) | ErrorKind::Extension => of_code(error),
         ErrorKind::Io | ErrorKind::Parse | ErrorKind::ClusterConnectionNotFound => {
-            Trouble::Away(error.into())
+            TableError::Unreachable(error.into())
         }
         _ => SetupError::Rejected(error.into()).into(),
     }
@@ -50,7 +50,7 @@ fn of_command(error: RedisError) -> RedisError {
     }
 }
 
-fn of_code(error: RedisError) -> Trouble {
+fn of_code(error: RedisError) -> TableError {
     let detail = error.detail().unwrap_or_default();
     match error.code() {
         Some("NOAUTH" | "WRONGPASS") => SetupError::Denied(error.into()).into(),
@@ -58,7 +58,7 @@ fn of_code(error: RedisError) -> Trouble {
         // replica: it serves nobody.
         Some("MISCONF" | "OOM" | "NOREPLICAS" | "READONLY") => failed(error),
         // A script of somebody else takes its time.
-        Some("BUSY") => Trouble::Throttled(error.into()),
+        Some("BUSY") => TableError::Throttled(error.into()),
         Some("WRONGTYPE") => broken("this name", "the value", "a string"),
         Some(BROKEN) => {
             // The server adds where in the script that was.
@@ -71,23 +71,23 @@ fn of_code(error: RedisError) -> Trouble {
 }
 
 /// A value that is no bucket.
-pub(super) fn broken(bucket: &str, attribute: &str, expected: &'static str) -> Trouble {
+pub(super) fn broken(bucket: &str, attribute: &str, expected: &'static str) -> TableError {
     let source = ItemError::WrongType { attribute: attribute.to_owned(), expected };
     SetupError::BrokenItem { bucket: bucket.to_owned(), source: source.into() }.into()
 }
 
-fn failed(error: RedisError) -> Trouble {
-    Trouble::Away(StoreFailure(error.into()).into())
+fn failed(error: RedisError) -> TableError {
+    TableError::Unreachable(StoreFailure(error.into()).into())
 }
 
 /// An answer that none of the scripts gives.
-pub(super) fn odd(answer: BoxError) -> Trouble {
+pub(super) fn odd(answer: BoxError) -> TableError {
     SetupError::Rejected(answer).into()
 }
 
 /// Whether a call that ended so may have been done all the same.
-pub(super) fn leaves_in_doubt(trouble: &Trouble) -> bool {
-    let Trouble::Away(source) = trouble else { return false };
+pub(super) fn leaves_in_doubt(table_error: &TableError) -> bool {
+    let TableError::Unreachable(source) = table_error else { return false };
     // A script that answers with an error has written nothing.
     !source.is::<StoreFailure>()
         && source.downcast_ref::<RedisError>().is_none_or(|error| !error.is_connection_refusal())
@@ -100,16 +100,18 @@ mod tests {
     #[test]
     fn a_server_that_serves_nobody_has_failed_and_done_nothing() {
         for code in ["MISCONF", "NOREPLICAS", "OOM", "READONLY"] {
-            let trouble = of(make_extension_error(code.to_owned(), Some("why".to_owned())));
-            assert!(!leaves_in_doubt(&trouble), "{trouble:?}");
-            let Trouble::Away(source) = trouble else { panic!("{code}: {trouble:?}") };
+            let table_error = of(make_extension_error(code.to_owned(), Some("why".to_owned())));
+            assert!(!leaves_in_doubt(&table_error), "{table_error:?}");
+            let TableError::Unreachable(source) = table_error else {
+                panic!("{code}: {table_error:?}")
+            };
             assert!(source.is::<StoreFailure>(), "{source:?}");
         }
         let other = of(make_extension_error("ELSE".to_owned(), None));
-        assert!(matches!(other, Trouble::Setup(SetupError::Rejected(_))), "{other:?}");
+        assert!(matches!(other, TableError::Setup(SetupError::Rejected(_))), "{other:?}");
     }
 
-    fn said(detail: &str) -> Trouble {
+    fn said(detail: &str) -> TableError {
         of(make_extension_error("ERR".to_owned(), Some(detail.to_owned())))
     }
 
@@ -117,11 +119,14 @@ mod tests {
     fn the_error_of_a_command_counts_where_the_server_wraps_it() {
         let wrapped = "Error running script (call to f_30c1): @user_script:226: ";
         for error in ["@user_script: 226: -READONLY You can't write", "NOREPLICAS Not enough"] {
-            assert!(matches!(said(&format!("{wrapped}{error}")), Trouble::Away(_)), "{error}");
+            assert!(
+                matches!(said(&format!("{wrapped}{error}")), TableError::Unreachable(_)),
+                "{error}"
+            );
         }
         let wrong = said(&format!("{wrapped}WRONGTYPE Operation against a key"));
-        assert!(matches!(wrong, Trouble::Setup(SetupError::BrokenItem { .. })), "{wrong:?}");
+        assert!(matches!(wrong, TableError::Setup(SetupError::BrokenItem { .. })), "{wrong:?}");
         let lua = said(&format!("{wrapped}attempt to compare nil with number"));
-        assert!(matches!(lua, Trouble::Setup(SetupError::Rejected(_))), "{lua:?}");
+        assert!(matches!(lua, TableError::Setup(SetupError::Rejected(_))), "{lua:?}");
     }
 }

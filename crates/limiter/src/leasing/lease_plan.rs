@@ -2,23 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate_core::{Amounts, LimitName, Millitokens, Wanted};
+use sluicegate_core::{Amounts, LeaseRange, LimitName, Millitokens};
 
-use super::account::{Account, signed, unsigned};
-use super::books::{Books, Times};
-use super::bucket::{Bucket, ROUGH_MS};
-use super::cell::{Ask, POOL_MAX};
+use super::atomic_bucket::{Demand, POOL_MAX};
+use super::bucket_ledger::{BucketLedger, Times};
+use super::leased_bucket::{LeasedBucket, ROUGH_MS};
+use super::limit_ledger::{LimitLedger, signed, unsigned};
 use super::moment::Moment;
 use super::settings::LeaseSettings;
-use crate::lessor::{Counting, Done};
+use crate::leasing_store::{Counting, LeaseOutcome};
 
 /// A lease is at most so many times the one before, or so many requests: one observation is none.
 const GROWTH: u64 = 8;
 
 /// What a write is to lease and to settle.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Draft {
-    pub(super) wanted: BTreeMap<LimitName, Wanted>,
+pub(super) struct LeasePlan {
+    pub(super) wanted: BTreeMap<LimitName, LeaseRange>,
     pub(super) returned: Amounts,
     pub(super) used: Amounts,
     /// What of `returned` may still be handed out, and until when, if the write is not done.
@@ -26,25 +26,25 @@ pub(super) struct Draft {
     asked: Times,
 }
 
-impl Draft {
+impl LeasePlan {
     pub(super) fn is_worth_a_write(&self, counting: Counting<'_>) -> bool {
         let counts = matches!(counting, Counting::Used(used) if !used.is_empty());
         !self.wanted.is_empty() || !self.returned.is_empty() || counts
     }
 }
 
-impl Bucket {
+impl LeasedBucket {
     /// What to lease for these requests, and ahead of the next.
     pub(super) fn draft(
         &self,
-        books: &mut Books,
-        need: &[Ask],
+        books: &mut BucketLedger,
+        need: &[Demand],
         settings: &LeaseSettings,
         times: Times,
-    ) -> Draft {
+    ) -> LeasePlan {
         let is_due = self.cell.is_due(times.now);
         self.catch_up(books, times);
-        let mut draft = Draft { asked: times, ..Draft::default() };
+        let mut draft = LeasePlan { asked: times, ..LeasePlan::default() };
         let horizon = settings.max_age_ms() / 2 * 3;
         let (accounts, waiters) = books.accounts_and_waiters();
         for (index, account) in accounts.iter_mut().enumerate() {
@@ -71,7 +71,7 @@ impl Bucket {
             let ahead = target.saturating_sub(pool.tokens());
             if asked + ahead > 0 {
                 let (least, most) = (amount(asked), amount(asked + ahead));
-                draft.wanted.insert(limit.clone(), Wanted { least, most });
+                draft.wanted.insert(limit.clone(), LeaseRange { least, most });
             }
             self.settle_into(&mut draft, index, account);
         }
@@ -80,9 +80,9 @@ impl Bucket {
     }
 
     /// Everything that is held, to be settled.
-    pub(super) fn closing_draft(&self, books: &mut Books, times: Times) -> Draft {
+    pub(super) fn closing_draft(&self, books: &mut BucketLedger, times: Times) -> LeasePlan {
         self.catch_up(books, times);
-        let mut draft = Draft { asked: times, ..Draft::default() };
+        let mut draft = LeasePlan { asked: times, ..LeasePlan::default() };
         for (index, account) in books.accounts.iter_mut().enumerate() {
             let (milli, until_ms) = account.withdraw(&self.cell.slots[index].pool, 0);
             draft.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
@@ -92,7 +92,7 @@ impl Bucket {
         draft
     }
 
-    fn settle_into(&self, draft: &mut Draft, index: usize, account: &mut Account) {
+    fn settle_into(&self, draft: &mut LeasePlan, index: usize, account: &mut LimitLedger) {
         let limit = &self.kind.limits[index];
         let retired = std::mem::take(&mut account.retired);
         if retired > 0 {
@@ -107,10 +107,10 @@ impl Bucket {
     /// Takes a lease in: what was needed is handed out, the rest goes into the pools.
     pub(super) fn conclude(
         &self,
-        books: &mut Books,
-        draft: &Draft,
-        need: &[Ask],
-        done: &Done,
+        books: &mut BucketLedger,
+        draft: &LeasePlan,
+        need: &[Demand],
+        done: &LeaseOutcome,
         max_age_ms: i64,
         times: Times,
     ) {
@@ -134,7 +134,7 @@ impl Bucket {
         self.tell(books, times);
     }
 
-    fn put(&self, account: &mut Account, index: usize, milli: u64, until_ms: i64) {
+    fn put(&self, account: &mut LimitLedger, index: usize, milli: u64, until_ms: i64) {
         self.cell.end_by(until_ms.saturating_sub(ROUGH_MS));
         if self.cell.slots[index].pool.put(milli) {
             account.lease(milli, until_ms);
@@ -144,7 +144,13 @@ impl Bucket {
     }
 
     /// Takes back what a write that was not done would have settled.
-    pub(super) fn undo(&self, books: &mut Books, draft: &Draft, max_age_ms: i64, times: Times) {
+    pub(super) fn undo(
+        &self,
+        books: &mut BucketLedger,
+        draft: &LeasePlan,
+        max_age_ms: i64,
+        times: Times,
+    ) {
         books.begin_open(times.now);
         for (index, account) in books.accounts.iter_mut().enumerate() {
             let of =
@@ -163,7 +169,7 @@ impl Bucket {
 }
 
 /// The size that a pool should have.
-fn size(account: &Account, expected: u64, settings: &LeaseSettings) -> u64 {
+fn size(account: &LimitLedger, expected: u64, settings: &LeaseSettings) -> u64 {
     if expected == 0 {
         return 0;
     }
@@ -173,7 +179,7 @@ fn size(account: &Account, expected: u64, settings: &LeaseSettings) -> u64 {
     grown.max(least).min(largest(account, settings))
 }
 
-fn largest(account: &Account, settings: &LeaseSettings) -> u64 {
+fn largest(account: &LimitLedger, settings: &LeaseSettings) -> u64 {
     account.unit().saturating_mul(settings.max.into()).min(POOL_MAX / 4)
 }
 
@@ -198,10 +204,11 @@ mod tests {
     fn left_after_undo(drafted: Times, undone: Times) -> u64 {
         let (resource, limits) =
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
-        let bucket = Bucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
-        let mut books = Books::new(1, Arc::default(), 0);
+        let bucket =
+            LeasedBucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
+        let mut books = BucketLedger::new(1, Arc::default(), 0);
         bucket.put(&mut books.accounts[0], 0, 5_000, MAX_AGE_MS);
-        let need = [Ask { slot: 0, milli: 7_000 }];
+        let need = [Demand { slot: 0, milli: 7_000 }];
         let draft = bucket.draft(&mut books, &need, &LeaseSettings::default(), drafted);
         assert_eq!(bucket.cell.slots[0].pool.tokens(), 0);
         bucket.undo(&mut books, &draft, MAX_AGE_MS, undone);

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration};
 
 use super::images::Entry;
-use crate::store::Part;
+use crate::store::BucketGrant;
 
 /// One bucket of a request.
-pub(super) struct Side {
+pub(super) struct BucketRequest {
     pub(super) bucket: BucketId,
     pub(super) amounts: Amounts,
     pub(super) configuration: Arc<Configuration>,
     pub(super) entry: Arc<Entry>,
 }
 
-impl Side {
+impl BucketRequest {
     /// The newest image of the item.
     pub(super) fn image(&self) -> Option<Arc<CompositeBucket>> {
         self.entry.known()?.image
     }
 
     /// The part of a grant that was taken from the bucket, which left this image.
-    pub(super) fn part(&self, image: Option<Arc<CompositeBucket>>) -> Part {
-        Part {
+    pub(super) fn part(&self, image: Option<Arc<CompositeBucket>>) -> BucketGrant {
+        BucketGrant {
             bucket: self.bucket.clone(),
             amounts: self.amounts.clone(),
             image,

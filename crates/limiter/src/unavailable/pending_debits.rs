@@ -27,14 +27,14 @@ const AT_ONCE: usize = 16;
 
 /// What is owed.
 #[derive(Debug, Default)]
-pub(super) struct Debts {
+pub(super) struct PendingDebits {
     /// What is being taken. An id stands for one amount: what comes later is another debt. Locked
     /// before any shard.
     sent: Mutex<VecDeque<Debt>>,
     /// What is owed beside it, each bucket in the shard of its hash.
     owed: [Mutex<Shard>; SHARDS],
     hasher: DefaultHashBuilder,
-    /// Debts, sent or not.
+    /// PendingDebits, sent or not.
     count: AtomicUsize,
     /// Whether a warning was logged that there is no room.
     has_said_full: AtomicBool,
@@ -57,7 +57,7 @@ struct Debt {
     owed: Owed,
 }
 
-impl Debts {
+impl PendingDebits {
     fn sent(&self) -> MutexGuard<'_, VecDeque<Debt>> {
         lock(&self.sent)
     }
@@ -167,7 +167,7 @@ impl Owed {
 
 impl<S: Store, C: Clock> Limiter<S, C> {
     /// Takes from the store what is owed, as far as it answers.
-    pub(super) async fn settle(&self, debts: &Debts) {
+    pub(super) async fn settle(&self, debts: &PendingDebits) {
         while debts.are_some() {
             let next = debts.next();
             // Boxed, or the type would exceed the default `recursion_limit` of other crates.
@@ -181,7 +181,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// False where it is to be tried again.
-    async fn take_owed(&self, debts: &Debts, debt: &Debt) -> bool {
+    async fn take_owed(&self, debts: &PendingDebits, debt: &Debt) -> bool {
         let Debt { id, bucket, owed } = debt;
         let correction = Correction {
             id,
@@ -228,7 +228,7 @@ mod tests {
         BucketId { entity, resource }
     }
 
-    fn owe(debts: &Debts, entity: &str, limit: &str, milli: i64) {
+    fn owe(debts: &PendingDebits, entity: &str, limit: &str, milli: i64) {
         let configuration =
             Configuration::explicit(rules(&[Limit::per_minute(limit, 60)]).unwrap());
         let amounts = Amounts::from([amount(limit, milli)]);
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn debts_that_cannot_be_taken_hold_up_no_other() {
-        let debts = Debts::default();
+        let debts = PendingDebits::default();
         for n in 0..2 * AT_ONCE {
             owe(&debts, &format!("broken-{n}"), "rpm", 1);
         }
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn what_is_on_its_way_is_owed_until_it_is_known_to_be_taken() {
-        let debts = Debts::default();
+        let debts = PendingDebits::default();
         owe(&debts, "u", "rpm", 5);
         let sent = debts.next();
         owe(&debts, "u", "rpm", 7);
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_bucket_may_have_to_be_made_of_every_limit_that_is_owed() {
-        let debts = Debts::default();
+        let debts = PendingDebits::default();
         owe(&debts, "u", "rpm", 5);
         owe(&debts, "u", "tpm", 7);
         let owed = &debts.next()[0].owed;

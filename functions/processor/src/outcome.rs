@@ -8,20 +8,20 @@ use serde_json::value::RawValue;
 use sluicegate_core::{RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
 
 use crate::entry::Entry;
-use crate::quarantine::Kept;
+use crate::quarantine::PutOutcome;
 use crate::refusal::Refusal;
 use crate::report::{Failure, HandleError, Outcome, Quarantined, Report};
 use crate::usage::Settled;
 
 /// The outcome of an event while its parts come in.
-pub(crate) struct Tally {
+pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
     /// Records that some window had counted before, by where they are in memory: a record is in the
     /// windows of every kind and is told once.
     dropped: HashSet<usize>,
 }
 
-impl Tally {
+impl OutcomeBuilder {
     pub(crate) fn new(report: Report) -> Self {
         let outcome = Outcome {
             response: Ok(DynamoDbEventResponse::default()),
@@ -33,9 +33,9 @@ impl Tally {
         Self { outcome, dropped: HashSet::new() }
     }
 
-    pub(crate) fn entry(&mut self, entry: &Entry, result: Result<Kept, Refusal>) {
+    pub(crate) fn entry(&mut self, entry: &Entry, result: Result<PutOutcome, Refusal>) {
         match result {
-            Ok(Kept { is_new, write_units }) => {
+            Ok(PutOutcome { is_new, write_units }) => {
                 self.outcome.report.write_units += write_units;
                 let (key, reason) = (entry.key.clone(), entry.reason.clone());
                 self.quarantined([Quarantined { key, reason, is_new }]);

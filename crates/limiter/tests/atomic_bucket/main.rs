@@ -8,15 +8,15 @@ mod sync {
     };
 }
 
-#[path = "../../src/leasing/cell.rs"]
-mod cell;
+#[path = "../../src/leasing/atomic_bucket.rs"]
+mod atomic_bucket;
 
-use cell::{Ask, Cell, POOL_MAX, Took};
+use atomic_bucket::{AtomicBucket, Demand, POOL_MAX, TakeResult};
 use loom::sync::Arc;
 use loom::thread;
 
-fn cell(tokens: &[u64]) -> Arc<Cell> {
-    let cell = Cell::new(tokens.len());
+fn cell(tokens: &[u64]) -> Arc<AtomicBucket> {
+    let cell = AtomicBucket::new(tokens.len());
     cell.set_times(100, 100);
     for (slot, tokens) in tokens.iter().enumerate() {
         cell.put(slot.try_into().unwrap(), *tokens).unwrap();
@@ -24,23 +24,23 @@ fn cell(tokens: &[u64]) -> Arc<Cell> {
     Arc::new(cell)
 }
 
-fn left(cell: &Cell) -> Vec<u64> {
+fn left(cell: &AtomicBucket) -> Vec<u64> {
     cell.slots.iter().map(|slot| slot.pool.tokens()).collect()
 }
 
-fn both(first: u64, second: u64) -> [Ask; 2] {
-    [Ask { slot: 0, milli: first }, Ask { slot: 1, milli: second }]
+fn both(first: u64, second: u64) -> [Demand; 2] {
+    [Demand { slot: 0, milli: first }, Demand { slot: 1, milli: second }]
 }
 
-fn took(cell: &Cell, asks: &[Ask]) -> bool {
-    cell.take(asks, 50) != Took::Nothing
+fn took(cell: &AtomicBucket, asks: &[Demand]) -> bool {
+    cell.take(asks, 50) != TakeResult::Nothing
 }
 
 #[test]
 fn the_last_token_is_taken_once() {
     loom::model(|| {
         let cell = cell(&[1]);
-        let ask = [Ask { slot: 0, milli: 1 }];
+        let ask = [Demand { slot: 0, milli: 1 }];
         let other = {
             let cell = cell.clone();
             thread::spawn(move || took(&cell, &ask))
@@ -131,7 +131,7 @@ fn a_new_lease_is_not_handed_out_by_the_old_ones_deadline() {
                 cell.set_times(60, 60);
             })
         };
-        let mine = took(&cell, &[Ask { slot: 0, milli: 1 }]);
+        let mine = took(&cell, &[Demand { slot: 0, milli: 1 }]);
         renewal.join().unwrap();
         assert_eq!(left(&cell), [1 - u64::from(mine)]);
     });
@@ -151,7 +151,7 @@ fn tokens_that_came_back_are_not_handed_out_by_the_deadline_of_others() {
             })
         };
         // At 50.
-        assert!(!took(&cell, &[Ask { slot: 0, milli: 1 }]));
+        assert!(!took(&cell, &[Demand { slot: 0, milli: 1 }]));
         undoing.join().unwrap();
         assert_eq!(left(&cell), [1]);
     });

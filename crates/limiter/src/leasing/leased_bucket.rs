@@ -8,32 +8,32 @@ use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, LimitName, Mil
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::account::Account;
-use super::books::{Books, Times};
-use super::cell::{Ask, Cell, POOL_MAX};
+use super::atomic_bucket::{AtomicBucket, Demand, POOL_MAX};
+use super::bucket_ledger::{BucketLedger, Times};
 use super::keys::KeyRef;
+use super::limit_ledger::LimitLedger;
 use super::names::{Kind, Names};
 use super::settings::{LeaseMode, LeaseSettings};
-use crate::clock::ROUGH;
+use crate::clock::COARSE_RESOLUTION;
 
 /// Takes look at a clock that may be so late.
 pub(super) const ROUGH_MS: i64 = 10;
-const _: () = assert!(ROUGH.as_millis() == ROUGH_MS as u128);
+const _: () = assert!(COARSE_RESOLUTION.as_millis() == ROUGH_MS as u128);
 
 #[derive(Debug)]
 #[repr(C)]
-pub(super) struct Bucket {
+pub(super) struct LeasedBucket {
     /// First what every take looks at: it then touches as few lines of memory as there can be.
-    pub(super) cell: Cell,
+    pub(super) cell: AtomicBucket,
     pub(super) kind: Arc<Kind>,
     pub(super) entity: EntityId,
     /// `None`: nothing is held and nothing is to be settled.
-    books: Mutex<Option<Books>>,
+    books: Mutex<Option<BucketLedger>>,
 }
 
 /// The right to write a bucket. The last one to have it clears up.
 pub(super) struct Turn {
-    bucket: Arc<Bucket>,
+    bucket: Arc<LeasedBucket>,
     alone: Option<OwnedMutexGuard<()>>,
 }
 
@@ -46,9 +46,9 @@ impl Drop for Turn {
     }
 }
 
-impl Bucket {
+impl LeasedBucket {
     pub(super) fn new(entity: EntityId, kind: Arc<Kind>) -> Self {
-        Self { cell: Cell::new(kind.limits.len()), kind, entity, books: Mutex::default() }
+        Self { cell: AtomicBucket::new(kind.limits.len()), kind, entity, books: Mutex::default() }
     }
 
     pub(super) fn id(&self) -> BucketId {
@@ -59,7 +59,7 @@ impl Bucket {
         KeyRef { entity: self.entity.as_str(), resource: &self.kind.resource }
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, Option<Books>> {
+    pub(super) fn books(&self) -> MutexGuard<'_, Option<BucketLedger>> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -88,14 +88,14 @@ impl Bucket {
 
     /// Whether the store has said something to a write of it.
     pub(super) fn was_answered_since(&self, start: Instant) -> bool {
-        self.books().as_ref().and_then(Books::answered_at).is_some_and(|at| at >= start)
+        self.books().as_ref().and_then(BucketLedger::answered_at).is_some_and(|at| at >= start)
     }
 
     /// What is asked, by slot; `None`: some of it cannot be leased.
-    pub(super) fn asks(&self, amounts: &Amounts) -> Option<Vec<Ask>> {
+    pub(super) fn asks(&self, amounts: &Amounts) -> Option<Vec<Demand>> {
         let ask = |(limit, amount): (&LimitName, &Millitokens)| {
             let milli = u64::try_from(amount.get()).ok().filter(|milli| *milli < POOL_MAX / 4)?;
-            Some(Ask { slot: self.slot(limit)?, milli })
+            Some(Demand { slot: self.slot(limit)?, milli })
         };
         amounts.iter().map(ask).collect()
     }
@@ -106,7 +106,7 @@ impl Bucket {
     }
 
     /// Takes over what happened to the pools, and says until when they may be taken from.
-    pub(super) fn catch_up(&self, books: &mut Books, times: Times) {
+    pub(super) fn catch_up(&self, books: &mut BucketLedger, times: Times) {
         books.begin_open(times.now);
         for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
             if times.is_set_back {
@@ -118,12 +118,12 @@ impl Bucket {
     }
 
     /// Tells the cell how long its tokens last.
-    pub(super) fn tell(&self, books: &Books, times: Times) {
+    pub(super) fn tell(&self, books: &BucketLedger, times: Times) {
         let ends = books.accounts.iter().filter_map(|account| account.until_ms(times.now));
         // Those who take look at a clock that may be late.
         let deadline = ends.min().unwrap_or(i64::MIN).saturating_sub(ROUGH_MS);
         // Who asks once in a while does not need tokens in store.
-        let is_busy = |account: &Account| account.expected(times.lead) >= account.unit().max(1);
+        let is_busy = |account: &LimitLedger| account.expected(times.lead) >= account.unit().max(1);
         let lead = if books.accounts.iter().any(is_busy) { times.lead } else { 0 };
         self.cell.set_times(deadline, u32::try_from(lead).unwrap_or(u32::MAX));
         for (account, slot) in books.accounts.iter().zip(self.cell.slots.iter()) {
@@ -135,7 +135,7 @@ impl Bucket {
     /// Whether it is time to tell the store what is open, although nobody asks for more.
     pub(super) fn is_to_be_settled(
         &self,
-        books: &Books,
+        books: &BucketLedger,
         settings: &LeaseSettings,
         now_ms: i64,
     ) -> bool {
@@ -162,7 +162,7 @@ impl Bucket {
             account.catch_up(&slot.pool, i64::MAX);
         }
         let unused = books.accounts.iter().map(|account| account.retired).sum();
-        let uncounted = |(limit, account): (&LimitName, &Account)| {
+        let uncounted = |(limit, account): (&LimitName, &LimitLedger)| {
             (account.used + books.committing(limit)).unsigned_abs()
         };
         let uncounted = self.kind.limits.iter().zip(&books.accounts).map(uncounted).sum();
@@ -182,6 +182,6 @@ mod tests {
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     fn a_bucket_is_small() {
         // With the counts of an `Arc` and what an allocator adds, 208: see ADR 10.
-        assert_eq!(size_of::<Bucket>(), 184);
+        assert_eq!(size_of::<LeasedBucket>(), 184);
     }
 }

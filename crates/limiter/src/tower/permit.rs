@@ -6,11 +6,11 @@ use futures_util::future::BoxFuture;
 
 use crate::clock::Clock;
 use crate::error::{AdjustError, LimitExceeded};
-use crate::lease::{Cost, Lease, Remaining};
+use crate::permit::{Cost, Permit, Remaining};
 use crate::store::{Adjusted, Store};
 use crate::unavailable::Degraded;
 
-/// The [`Lease`] of a request, in its extensions: for a handler that learns what the work really
+/// The [`Permit`] of a request, in its extensions: for a handler that learns what the work really
 /// took. Cheap to clone; clones are one lease, and none knows of which store, so that a handler can
 /// be tested over another one.
 ///
@@ -22,11 +22,11 @@ use crate::unavailable::Degraded;
 ///
 /// ```
 /// use sluicegate::AdjustError;
-/// use sluicegate::tower::LeaseHandle;
+/// use sluicegate::tower::PermitHandle;
 ///
 /// async fn handler(request: http::Request<String>) -> Result<String, AdjustError> {
 ///     let answer = request.body().to_uppercase();
-///     if let Some(lease) = request.extensions().get::<LeaseHandle>() {
+///     if let Some(lease) = request.extensions().get::<PermitHandle>() {
 ///         match answer.len() {
 ///             0 => lease.give_back().await?,
 ///             more => lease.adjust("tpm", i64::try_from(more).unwrap_or(i64::MAX)).await?,
@@ -37,12 +37,12 @@ use crate::unavailable::Degraded;
 /// # drop(handler(http::Request::default()));
 /// ```
 #[derive(Clone)]
-pub struct LeaseHandle {
-    lease: Arc<dyn Held>,
+pub struct PermitHandle {
+    lease: Arc<dyn AnyPermit>,
 }
 
 /// A lease of any store.
-trait Held: std::fmt::Debug + Send + Sync {
+trait AnyPermit: std::fmt::Debug + Send + Sync {
     fn adjust<'a>(&'a self, limit: &'a str, by: i64) -> Adjusting<'a>;
     fn adjust_milli<'a>(&'a self, limit: &'a str, by_milli: i64) -> Adjusting<'a>;
     fn give_back(&self) -> Adjusting<'_>;
@@ -55,12 +55,12 @@ trait Held: std::fmt::Debug + Send + Sync {
 
 type Adjusting<'a> = BoxFuture<'a, Result<Adjusted, AdjustError>>;
 
-impl LeaseHandle {
-    pub(super) fn new<S: Store, C: Clock>(lease: Lease<S, C>) -> Self {
+impl PermitHandle {
+    pub(super) fn new<S: Store, C: Clock>(lease: Permit<S, C>) -> Self {
         Self { lease: Arc::new(lease) }
     }
 
-    /// Adds `by` tokens to what was consumed: see [`Lease::adjust`].
+    /// Adds `by` tokens to what was consumed: see [`Permit::adjust`].
     ///
     /// # Errors
     /// [`AdjustError`].
@@ -80,7 +80,7 @@ impl LeaseHandle {
         self.lease.adjust_milli(limit.as_ref(), by_milli).await
     }
 
-    /// Gives back everything that was taken, once: see [`Lease::give_back`].
+    /// Gives back everything that was taken, once: see [`Permit::give_back`].
     ///
     /// # Errors
     /// [`AdjustError`].
@@ -88,7 +88,7 @@ impl LeaseHandle {
         self.lease.give_back().await
     }
 
-    /// What the limits of the request have left: see [`Lease::remaining`].
+    /// What the limits of the request have left: see [`Permit::remaining`].
     #[must_use]
     pub fn remaining(&self) -> Vec<Remaining> {
         self.lease.remaining()
@@ -106,7 +106,7 @@ impl LeaseHandle {
         self.lease.shadowed()
     }
 
-    /// Why it was granted without the store, where it was: see [`Lease::degraded`].
+    /// Why it was granted without the store, where it was: see [`Permit::degraded`].
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
         self.lease.degraded()
@@ -119,13 +119,13 @@ impl LeaseHandle {
     }
 }
 
-impl std::fmt::Debug for LeaseHandle {
+impl std::fmt::Debug for PermitHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.lease.fmt(f)
     }
 }
 
-impl<S: Store, C: Clock> Held for Lease<S, C> {
+impl<S: Store, C: Clock> AnyPermit for Permit<S, C> {
     fn adjust<'a>(&'a self, limit: &'a str, by: i64) -> Adjusting<'a> {
         Box::pin(self.adjust(limit, by))
     }

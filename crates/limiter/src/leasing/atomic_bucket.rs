@@ -22,7 +22,7 @@ pub(super) const POOL_MAX: u64 = TOKENS;
 
 /// Tokens of one limit, in millitokens, and how often some were taken.
 #[derive(Debug, Default)]
-pub(super) struct Pool(AtomicU64);
+pub(super) struct TokenPool(AtomicU64);
 
 /// Whether a take is a decision of its own, or one of several that make one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) enum Counts {
     No,
 }
 
-impl Pool {
+impl TokenPool {
     /// Takes, if all of it is there; what is left.
     fn take(&self, milli: u64, counts: Counts) -> Option<u64> {
         let step = if counts == Counts::Yes { ONE_TAKE } else { 0 };
@@ -86,19 +86,19 @@ impl Pool {
 
 /// One limit.
 #[derive(Debug, Default)]
-pub(super) struct Slot {
-    pub(super) pool: Pool,
+pub(super) struct LimitCounter {
+    pub(super) pool: TokenPool,
     /// With less than this left it is time to lease more.
     pub(super) low: AtomicU64,
 }
 
 /// All limits of one bucket.
 #[derive(Debug)]
-pub(super) struct Cell {
+pub(super) struct AtomicBucket {
     /// Until when its tokens may be handed out, epoch milliseconds.
     deadline: AtomicI64,
     /// In place for most buckets: a take then touches one line of memory and the next.
-    pub(super) slots: SmallVec<[Slot; 1]>,
+    pub(super) slots: SmallVec<[LimitCounter; 1]>,
     /// So many milliseconds before the deadline it is time to lease more, however many are left.
     lead: AtomicU32,
     /// Whether somebody looks after what is put here.
@@ -109,14 +109,14 @@ pub(super) struct Cell {
 
 /// An amount of the limit at an index, in millitokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ask {
+pub(super) struct Demand {
     pub(super) slot: u16,
     pub(super) milli: u64,
 }
 
 /// What became of a take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Took {
+pub(super) enum TakeResult {
     All,
     /// All of it, and it is time to lease more.
     AndRenew,
@@ -124,11 +124,11 @@ pub(super) enum Took {
     Nothing,
 }
 
-impl Cell {
+impl AtomicBucket {
     pub(super) fn new(limits: usize) -> Self {
         Self {
             deadline: AtomicI64::new(i64::MIN),
-            slots: (0..limits).map(|_| Slot::default()).collect(),
+            slots: (0..limits).map(|_| LimitCounter::default()).collect(),
             lead: AtomicU32::new(0),
             watched: AtomicBool::new(false),
             is_renewing: AtomicBool::new(false),
@@ -137,36 +137,36 @@ impl Cell {
 
     /// Takes everything that is asked, or nothing.
     #[inline]
-    pub(super) fn take(&self, asks: &[Ask], now_ms: i64) -> Took {
+    pub(super) fn take(&self, asks: &[Demand], now_ms: i64) -> TakeResult {
         let deadline = self.deadline.load(Ordering::Acquire);
         if now_ms > deadline {
-            return Took::Nothing;
+            return TakeResult::Nothing;
         }
         let mut renew = self.is_due_before(deadline, now_ms);
         for (n, ask) in asks.iter().enumerate() {
             let slot = &self.slots[usize::from(ask.slot)];
             let Some(left) = slot.pool.take(ask.milli, counts(n)) else {
                 self.untake(&asks[..n]);
-                return Took::Nothing;
+                return TakeResult::Nothing;
             };
             renew |= left < slot.low.load(Ordering::Relaxed);
         }
         // Tokens that do not last as long may have come meanwhile: their deadline came before them.
         if now_ms > self.deadline.load(Ordering::Relaxed) {
             self.untake(asks);
-            return Took::Nothing;
+            return TakeResult::Nothing;
         }
-        if renew { Took::AndRenew } else { Took::All }
+        if renew { TakeResult::AndRenew } else { TakeResult::All }
     }
 
     /// Whether everything that is asked is there, however old it is.
-    pub(super) fn holds(&self, asks: &[Ask]) -> bool {
-        let holds = |ask: &Ask| self.slots[usize::from(ask.slot)].pool.tokens() >= ask.milli;
+    pub(super) fn holds(&self, asks: &[Demand]) -> bool {
+        let holds = |ask: &Demand| self.slots[usize::from(ask.slot)].pool.tokens() >= ask.milli;
         asks.iter().all(holds)
     }
 
     #[cold]
-    fn untake(&self, asks: &[Ask]) {
+    fn untake(&self, asks: &[Demand]) {
         for (n, ask) in asks.iter().enumerate() {
             self.slots[usize::from(ask.slot)].pool.untake(ask.milli, counts(n));
         }

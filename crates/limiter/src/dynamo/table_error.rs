@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate_core::ErrorClass;
 
 use crate::BoxError;
-use crate::table::{SetupError, StoreFailure, Trouble, WriteError};
+use crate::table::{SetupError, StoreFailure, TableError, WriteError};
 
 /// An answer of 200 that says nothing of what was asked for: it may come from something else than
 /// DynamoDB, so the call counts as not answered.
@@ -13,20 +13,20 @@ use crate::table::{SetupError, StoreFailure, Trouble, WriteError};
 #[error("the answer is empty: it does not say what was done")]
 pub(crate) struct EmptyAnswer;
 
-impl From<EmptyAnswer> for Trouble {
+impl From<EmptyAnswer> for TableError {
     fn from(empty: EmptyAnswer) -> Self {
-        Self::Away(empty.into())
+        Self::Unreachable(empty.into())
     }
 }
 
 impl From<EmptyAnswer> for WriteError {
     fn from(empty: EmptyAnswer) -> Self {
-        Self::Trouble(empty.into())
+        Self::Table(empty.into())
     }
 }
 
 /// Sorts an error of a call on a table.
-pub(crate) fn of<E>(table: &str, error: SdkError<E, HttpResponse>) -> Trouble
+pub(crate) fn of<E>(table: &str, error: SdkError<E, HttpResponse>) -> TableError
 where
     E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
 {
@@ -34,7 +34,7 @@ where
         Some(class) => of_class(table, class, error.into()),
         // No credentials, no region: the same in a moment.
         None if is_of_caller(&error) => SetupError::Rejected(error.into()).into(),
-        None => Trouble::Away(error.into()),
+        None => TableError::Unreachable(error.into()),
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) fn is_of_caller<E>(error: &SdkError<E, HttpResponse>) -> bool {
 }
 
 /// Sorts the code of one item of a cancelled transaction.
-pub(crate) fn of_reason(table: &str, code: &str, source: BoxError) -> Trouble {
+pub(crate) fn of_reason(table: &str, code: &str, source: BoxError) -> TableError {
     of_class(table, ErrorClass::of_reason(code), source)
 }
 
@@ -62,13 +62,13 @@ pub(super) fn class<E: ProvideErrorMetadata>(
     ErrorClass::of_answer(error.code(), status)
 }
 
-fn of_class(table: &str, class: ErrorClass, source: BoxError) -> Trouble {
+fn of_class(table: &str, class: ErrorClass, source: BoxError) -> TableError {
     match class {
-        ErrorClass::Conflict => Trouble::Conflict,
-        ErrorClass::Throttled => Trouble::Throttled(source),
+        ErrorClass::Conflict => TableError::Conflict,
+        ErrorClass::Throttled => TableError::Throttled(source),
         ErrorClass::NoTable => SetupError::NoTable(table.to_owned()).into(),
         ErrorClass::Denied => SetupError::Denied(source).into(),
         ErrorClass::Invalid | ErrorClass::Refused => SetupError::Rejected(source).into(),
-        ErrorClass::Failed => Trouble::Away(StoreFailure(source).into()),
+        ErrorClass::Failed => TableError::Unreachable(StoreFailure(source).into()),
     }
 }

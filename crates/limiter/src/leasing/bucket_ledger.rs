@@ -7,13 +7,13 @@ use sluicegate_core::{Amounts, Configuration, LimitName, RequestId};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::account::{Account, ENDED_MS};
-use super::draft::Draft;
+use super::lease_plan::LeasePlan;
+use super::limit_ledger::{ENDED_MS, LimitLedger};
 use super::moment::Moment;
 use super::names::Names;
 use super::settings::{Accounting, LeaseMode, LeaseSettings};
 use super::waiters::Waiters;
-use crate::lessor::Doubt;
+use crate::leasing_store::UnackedWrite;
 
 /// Corrections that the store may have made are remembered, at most so many of a bucket.
 const DOUBTFUL_MAX: usize = 64;
@@ -22,9 +22,9 @@ const SOME: u64 = 1 << 63;
 
 /// Small, as there may be one for every user.
 #[derive(Debug)]
-pub(super) struct Books {
+pub(super) struct BucketLedger {
     /// One for each limit; in place for most buckets.
-    pub(super) accounts: SmallVec<[Account; 1]>,
+    pub(super) accounts: SmallVec<[LimitLedger; 1]>,
     pub(super) configuration: Arc<Configuration>,
     /// When somebody looked and found that it was asked.
     pub(super) used_at: Moment,
@@ -45,7 +45,7 @@ pub(super) struct Unfinished {
     /// When a write was answered last, whatever it was told.
     pub(super) answered_at: Option<Instant>,
     /// A write whose answer was lost, and what it was to settle.
-    pub(super) unanswered: Option<Box<(Doubt, Draft)>>,
+    pub(super) unanswered: Option<Box<(UnackedWrite, LeasePlan)>>,
     /// A commit that is under way or was not answered.
     pub(super) commit: Option<Commit>,
     /// Corrections that the store may have made: if they come again, it is asked again.
@@ -81,10 +81,10 @@ impl Times {
     }
 }
 
-impl Books {
+impl BucketLedger {
     pub(super) fn new(limits: usize, configuration: Arc<Configuration>, now_ms: i64) -> Self {
         Self {
-            accounts: (0..limits).map(|_| Account::new(now_ms)).collect(),
+            accounts: (0..limits).map(|_| LimitLedger::new(now_ms)).collect(),
             configuration,
             used_at: Moment::of(now_ms),
             open_since: Moment::of(now_ms),
@@ -123,7 +123,7 @@ impl Books {
     }
 
     /// The accounts, and who waits for tokens of them.
-    pub(super) fn accounts_and_waiters(&mut self) -> (&mut [Account], Option<&Waiters>) {
+    pub(super) fn accounts_and_waiters(&mut self) -> (&mut [LimitLedger], Option<&Waiters>) {
         let waiters = self.unfinished.as_deref().map(|unfinished| &unfinished.waiters);
         (&mut self.accounts, waiters)
     }
@@ -174,7 +174,7 @@ impl Books {
 
     /// When the last lease ends or ended.
     pub(super) fn ends_ms(&self) -> Option<i64> {
-        self.accounts.iter().filter_map(Account::ends_ms).max()
+        self.accounts.iter().filter_map(LimitLedger::ends_ms).max()
     }
 
     /// Whether there is something that the store must be told.
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn what_a_write_needs_is_gone_after_the_last_one() {
-        let mut books = Books::new(1, Arc::default(), 0);
+        let mut books = BucketLedger::new(1, Arc::default(), 0);
         let turn = books.turn();
         assert!(Arc::ptr_eq(&turn, &books.turn()));
         books.tidy();
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_is_open_has_the_age_of_the_oldest() {
-        let mut books = Books::new(1, Arc::default(), 0);
+        let mut books = BucketLedger::new(1, Arc::default(), 0);
         assert_eq!(books.open_for_ms(5), None);
         books.begin_open(10);
         books.accounts[0].hand_out(1);
@@ -271,7 +271,7 @@ mod tests {
 
     #[test]
     fn the_last_write_is_remembered() {
-        let mut books = Books::new(1, Arc::default(), 0);
+        let mut books = BucketLedger::new(1, Arc::default(), 0);
         assert_eq!(books.answered(), None);
         for bits in [0, 1 << 59] {
             books.note_answered(&RequestId::from_bits(bits));

@@ -2,7 +2,7 @@
 
 use futures_util::FutureExt;
 
-use super::fated::{Fate, Story};
+use super::scripted_store::{Fate, Story};
 use crate::error::AdjustError;
 use crate::store::Adjusted;
 

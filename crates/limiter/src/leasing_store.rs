@@ -2,7 +2,7 @@
 //! that was not answered, to correct and to look.
 //!
 //! An answer that was lost says neither that a write was done nor that it was not. Until that is
-//! known, nothing of what it returned or counted may be used again; [`Lends::resolve`] finds it out,
+//! known, nothing of what it returned or counted may be used again; [`LeaseCalls::resolve`] finds it out,
 //! and afterwards the write cannot land until four others have written.
 
 use std::collections::BTreeMap;
@@ -11,23 +11,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, LimitName, RequestId, Wanted, WritePath,
+    Amounts, BucketId, CompositeBucket, Configuration, LeaseRange, LimitName, RequestId, WritePath,
 };
 
 use crate::clock::Clock;
-use crate::composite::{Lane, Run};
+use crate::composite::{CallContext, Lane};
 use crate::error::{AcquireError, AdjustError};
-use crate::store::{Adjusted, Correction, Part, Request, Store};
+use crate::store::{Adjusted, BucketGrant, Correction, Request, Store};
 
 /// A store that tokens can be leased from: [`CompositeStore`](crate::CompositeStore) and, with the
 /// feature `redis`, `RedisStore`. Others cannot be: what a lost answer leaves open is told in types
 /// that only these know.
-pub trait Lessor: Lends {}
+pub trait LeasingStore: LeaseCalls {}
 
-impl<S: Lends> Lessor for S {}
+impl<S: LeaseCalls> LeasingStore for S {}
 
-/// The part of a [`Lessor`] that nobody else implements.
-pub trait Lends: Store {
+/// The part of a [`LeasingStore`] that nobody else implements.
+pub trait LeaseCalls: Store {
     /// The buckets of a request, without taking anything; `None`: some of it cannot be leased. A
     /// request without a deadline that is still to come asks nobody: it is an error where something
     /// has to be looked up.
@@ -35,7 +35,7 @@ pub trait Lends: Store {
         &self,
         request: &Request,
         clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Option<Vec<Part>>, AcquireError>> + Send;
+    ) -> impl Future<Output = Result<Option<Vec<BucketGrant>>, AcquireError>> + Send;
 
     /// The limits of a bucket as they are now: those that came with a request stay as they are, and
     /// stored ones, where there were some, are looked up. Nothing is read that is remembered.
@@ -50,9 +50,9 @@ pub trait Lends: Store {
     /// Leases and settles.
     fn lease(
         &self,
-        order: &Order<'_>,
+        order: &LeaseRequest<'_>,
         clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Done, Failed>> + Send {
+    ) -> impl Future<Output = Result<LeaseOutcome, LeaseError>> + Send {
         self.carry_out(order, None, clock)
     }
 
@@ -61,26 +61,26 @@ pub trait Lends: Store {
     /// remember its id, so that it cannot land as long as fewer than four others write.
     fn resolve(
         &self,
-        order: &Order<'_>,
-        doubt: Doubt,
+        order: &LeaseRequest<'_>,
+        doubt: UnackedWrite,
         clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Done, Failed>> + Send {
+    ) -> impl Future<Output = Result<LeaseOutcome, LeaseError>> + Send {
         self.carry_out(order, Some(doubt), clock)
     }
 
     /// Leases and settles or, in doubt, finds out.
     fn carry_out(
         &self,
-        order: &Order<'_>,
-        doubt: Option<Doubt>,
+        order: &LeaseRequest<'_>,
+        doubt: Option<UnackedWrite>,
         clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Done, Failed>> + Send;
+    ) -> impl Future<Output = Result<LeaseOutcome, LeaseError>> + Send;
 
     /// The bucket as it is, by a read that sees every write; a refusal, without one, when the store
     /// said a moment ago that it is short. And the read units spent.
     fn look(
         &self,
-        order: &Order<'_>,
+        order: &LeaseRequest<'_>,
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> + Send;
 
@@ -94,13 +94,13 @@ pub trait Lends: Store {
 
 /// What to lease and what to settle with it.
 #[derive(Debug, Clone, Copy)]
-pub struct Order<'a> {
+pub struct LeaseRequest<'a> {
     /// Which bucket.
     pub bucket: &'a BucketId,
     /// Its limits.
     pub configuration: &'a Configuration,
     /// How much of which limit; empty: only settle.
-    pub wanted: &'a BTreeMap<LimitName, Wanted>,
+    pub wanted: &'a BTreeMap<LimitName, LeaseRange>,
     /// What comes back; no amount is negative.
     pub returned: &'a Amounts,
     /// What moves the counters of consumption.
@@ -122,7 +122,7 @@ pub enum Counting<'a> {
 
 /// A write that was done, or that there was no reason for.
 #[derive(Debug)]
-pub struct Done {
+pub struct LeaseOutcome {
     /// Its id.
     pub id: RequestId,
     /// What was leased.
@@ -141,19 +141,19 @@ pub struct Done {
 
 /// A lease that was not granted.
 #[derive(Debug)]
-pub struct Failed {
+pub struct LeaseError {
     /// Why not.
     pub error: AcquireError,
     /// What is left open: until it is settled, nothing that the order returned or counted may be
     /// used again.
-    pub doubt: Option<Doubt>,
+    pub doubt: Option<UnackedWrite>,
     /// Writes attempted.
     pub attempts: u32,
 }
 
 /// A write that may have been done, or may still be.
 #[derive(Debug, Clone)]
-pub struct Doubt {
+pub struct UnackedWrite {
     /// Its id.
     pub id: RequestId,
     /// What it leases, at most.
@@ -166,17 +166,21 @@ pub struct Doubt {
     pub(crate) lane: Option<Arc<Lane>>,
 }
 
-impl Order<'_> {
+impl LeaseRequest<'_> {
     /// A call for it, under the id of the write that was not answered, if there is one.
-    pub(crate) fn run<'c>(&self, doubt: Option<&Doubt>, clock: &'c dyn Clock) -> Run<'c> {
+    pub(crate) fn run<'c>(
+        &self,
+        doubt: Option<&UnackedWrite>,
+        clock: &'c dyn Clock,
+    ) -> CallContext<'c> {
         match doubt {
-            Some(doubt) => Run::under(doubt.id.clone(), clock, self.deadline),
-            None => Run::new(clock, self.deadline),
+            Some(doubt) => CallContext::under(doubt.id.clone(), clock, self.deadline),
+            None => CallContext::new(clock, self.deadline),
         }
     }
 }
 
-impl Doubt {
+impl UnackedWrite {
     /// The limits of its lease.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &LimitName> {
         self.leased.keys()
