@@ -55,7 +55,7 @@ enum Task {
     Lambda,
     /// Runs the README's example against the packages as they would be published.
     Package,
-    /// Runs the README's console blocks and compares what they print.
+    /// Runs the console blocks of the README and of docs/tour.md, and compares what they print.
     Readme,
     Scale(scale::Args),
     Soak(soak::Args),

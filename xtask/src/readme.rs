@@ -1,4 +1,4 @@
-//! `cargo xtask readme`: the README's console blocks, typed as they stand.
+//! `cargo xtask readme`: the console blocks of the README and of docs/tour.md, typed as they stand.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::page::Page;
 use crate::session;
 
-/// The ports that the README names; each becomes one that is free.
+/// The ports that the tour names; each becomes one that is free.
 const PORTS: [&str; 2] = ["8000", "9101"];
 /// Between two commands: what the first caused is counted when the second looks.
 const PAUSE: Duration = Duration::from_millis(1_500);
@@ -18,9 +18,12 @@ pub(crate) fn run() -> Result<()> {
         replaced.push((port, session::free_port()?.to_string()));
     }
     replaced.push(("target/debug/", format!("{}/", session::bin_dir().display())));
-    Page::read("README.md", &replaced)?.type_all(
-        &[],
-        PAUSE,
-        session::wait_for_an_hour_with_time_left,
-    )
+    for (page, replaced) in [("README.md", [].as_slice()), ("docs/tour.md", &replaced)] {
+        Page::read(page, replaced)?.type_all(
+            &[],
+            PAUSE,
+            session::wait_for_an_hour_with_time_left,
+        )?;
+    }
+    Ok(())
 }
