@@ -57,7 +57,7 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::Unknown(_) | Outcome::Full(..) if may_look_again => {
                     may_look_again = false;
                     for side in &mut *sides {
-                        self.look_up_again(side, run).await?;
+                        self.look_up_again(side, run).boxed().await?;
                     }
                 }
                 Outcome::Unknown(limit) => return Err(InvalidRequest::UnknownLimit(limit).into()),
