@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use sluicegate::{Cascade, DynamoStore, EpochMillis, Limiter, OnUnavailable, TestClock};
 use sluicegate_local::client;
 
-use self::sender::{Bare, Sender, TABLE};
+use self::sender::{Bare, Sender, TABLE, limits};
 
 mod sender;
 
@@ -65,6 +65,7 @@ async fn main() {
     let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
     let limiter = Limiter::with_clock(DynamoStore::new(sdk.clone(), TABLE), clock.clone())
         .cascade(Cascade::No)
+        .default_limits(limits())
         .deadline(Duration::from_secs(30))
         .on_unavailable(OnUnavailable::Deny);
     let ours = Sender::Ours(limiter);

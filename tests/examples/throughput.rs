@@ -114,6 +114,7 @@ async fn main() -> ExitCode {
     create_table(&sdk, TABLE).await;
     let limiter = Limiter::new(DynamoStore::new(sdk.clone(), TABLE))
         .cascade(Cascade::No)
+        .default_limits(limits())
         .deadline(Duration::from_secs(30))
         .on_unavailable(OnUnavailable::Deny);
     let most: Vec<String> = (0..10_000).map(|n| format!("user-{n}")).collect();
@@ -123,7 +124,7 @@ async fn main() -> ExitCode {
         ours.send(entity).await;
         // The bare SDK has buckets of its own: its times are none.
         let request = limiter.acquire(entity, "bare").consume("rpm", 1).consume("tpm", 1);
-        request.limits(limits()).await.unwrap();
+        request.await.unwrap();
     }
     let item = sdk.get_item().table_name(TABLE);
     let item = item.key("PK", AttributeValue::S("ENTITY#user-0".into()));

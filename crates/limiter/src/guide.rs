@@ -53,7 +53,9 @@
 //!
 //! # Where limits come from
 //!
-//! A request names its [limits](crate::AcquireRequest::limits), or the table stores them
+//! A request names its [limits](crate::AcquireRequest::limits), the limiter has
+//! [default limits](crate::Limiter::default_limits) for requests that name none, or the table stores
+//! them
 //! ([`Limiter::set_limits`](crate::Limiter::set_limits)) at one of four levels: an entity and a
 //! resource, an entity, a resource, or everything. Each limit comes from the narrowest level that
 //! names it. A limiter remembers stored limits for a minute. A bucket follows a change with its next

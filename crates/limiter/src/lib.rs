@@ -46,6 +46,7 @@ pub mod guide;
 mod leasing;
 mod leasing_store;
 mod limit;
+mod limit_set;
 mod limiter;
 mod memory;
 mod permit;
@@ -73,6 +74,7 @@ pub use leasing::{
 };
 pub use leasing_store::LeasingStore;
 pub use limit::{InvalidLimit, Limit};
+pub use limit_set::{IntoLimits, LimitSet};
 pub use limiter::{Limiter, Mode};
 pub use memory::MemoryTable;
 pub use permit::{Cost, Permit, Remaining};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::adjust::AdjustRequest;
 use crate::clock::{Clock, SystemClock};
 use crate::counters::Counters;
+use crate::limit_set::LimitSet;
 use crate::queue::Queues;
 use crate::request::{AcquireRequest, PeekRequest};
 use crate::store::{Cascade, Store};
@@ -76,6 +77,8 @@ pub(crate) struct Options {
     pub(crate) on_unavailable: OnUnavailable,
     pub(crate) near_share: f64,
     pub(crate) cascade: Cascade,
+    /// The limits of requests that name none.
+    pub(crate) limits: LimitSet,
 }
 
 impl<S, C> Clone for Limiter<S, C> {
@@ -112,6 +115,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             on_unavailable: OnUnavailable::default(),
             near_share: 0.1,
             cascade: Cascade::Stored,
+            limits: LimitSet::default(),
         };
         let (store, queues, mode) = (Arc::new(store), Arc::default(), Mode::Enforce);
         let outage = Arc::new(StoreHealth::new(BreakerConfig::default()));
@@ -207,6 +211,15 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         C: Clone,
     {
         self.change(|inner| inner.options.cascade = cascade)
+    }
+
+    /// The limits of requests that name none; none unless set.
+    #[must_use]
+    pub fn default_limits(self, limits: LimitSet) -> Self
+    where
+        C: Clone,
+    {
+        self.change(|inner| inner.options.limits = limits)
     }
 
     /// A request for tokens: name the amounts, then await it.

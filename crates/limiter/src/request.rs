@@ -11,6 +11,7 @@ use self::send::{attempt, wait_for};
 use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
 use crate::limit::Limit;
+use crate::limit_set::{IntoLimits, LimitSet, NamedLimits};
 use crate::limiter::{Limiter, Mode, as_deadline};
 use crate::permit::Permit;
 use crate::store::{Cascade, Request, Store};
@@ -32,8 +33,8 @@ pub struct AcquireRequest<L> {
     entity: SmolStr,
     resource: SmolStr,
     amounts: Vec<(SmolStr, i128)>,
-    limits: Vec<Limit>,
-    parent_limits: Option<Vec<Limit>>,
+    limits: NamedLimits,
+    parent_limits: Option<NamedLimits>,
     cascade: Option<CascadeTo>,
     wait: Option<Duration>,
     deadline: Option<Duration>,
@@ -54,7 +55,7 @@ impl AcquireRequest<()> {
             entity: SmolStr::new(entity),
             resource: SmolStr::new(resource),
             amounts: Vec::new(),
-            limits: Vec::new(),
+            limits: NamedLimits::default(),
             parent_limits: None,
             cascade: None,
             wait: None,
@@ -105,14 +106,15 @@ impl<L> AcquireRequest<L> {
         self
     }
 
-    /// Limits of the bucket, at most 40. They win over stored ones in what they name, and nothing
-    /// is read from the table when they name all that is asked.
+    /// Limits of the bucket, at most 40: a list, or a [`LimitSet`](crate::LimitSet) that was checked
+    /// once. They win over stored ones in what they name, and nothing is read from the table when
+    /// they name all that is asked.
     ///
     /// Use names of a fixed set: the bucket keeps every limit that it ever had, 40 at most, and
     /// each of them is claimed with every refill. One that is asked for and does not fit is refused
     /// with [`InvalidRequest::BucketFull`]; one that is not asked for is left out.
-    pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Self {
-        self.limits.extend(limits);
+    pub fn limits(mut self, limits: impl IntoLimits) -> Self {
+        limits.add_to(&mut self.limits);
         self
     }
 
@@ -130,8 +132,8 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Limits of the parent's bucket, where they differ from the entity's own.
-    pub fn parent_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Self {
-        self.parent_limits.get_or_insert_default().extend(limits);
+    pub fn parent_limits(mut self, limits: impl IntoLimits) -> Self {
+        limits.add_to(self.parent_limits.get_or_insert_default());
         self
     }
 
@@ -173,8 +175,10 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
     fn check(self) -> Result<Request, InvalidRequest> {
         let entity = EntityId::try_from(self.entity)?;
         let resource = Resource::try_from(self.resource)?;
-        let limits = rules(&self.limits)?;
-        let parent_limits = self.parent_limits.as_deref().map(rules).transpose()?;
+        let limits = self.limits.check(&self.limiter.options().limits)?;
+        let none = LimitSet::default();
+        let parent_limits =
+            self.parent_limits.as_ref().map(|named| named.check(&none)).transpose()?;
         let cascade = match self.cascade {
             None => self.limiter.options().cascade.clone(),
             Some(CascadeTo::No) => Cascade::No,

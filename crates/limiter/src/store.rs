@@ -56,7 +56,7 @@ pub trait Store: Send + Sync + 'static {
                 entity: EntityId::new("sluicegate").map_err(InvalidRequest::from)?,
                 resource: Resource::new("check").map_err(InvalidRequest::from)?,
                 amounts: Amounts::new(),
-                limits: Rules::new(),
+                limits: Arc::default(),
                 parent_limits: None,
                 cascade: Cascade::No,
                 deadline,
@@ -92,9 +92,9 @@ pub struct Request {
     /// How much of which limit.
     pub amounts: Amounts,
     /// Limits that come with the request.
-    pub limits: Rules,
+    pub limits: Arc<Rules>,
     /// Limits of the parent that come with the request; `None`: the same.
-    pub parent_limits: Option<Rules>,
+    pub parent_limits: Option<Arc<Rules>>,
     /// Whether to take from a parent too.
     pub cascade: Cascade,
     /// How long the whole call may take.

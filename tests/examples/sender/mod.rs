@@ -7,7 +7,7 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{
     AttributeValue, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
 };
-use sluicegate::{Clock, DynamoStore, Limit, Limiter, SystemClock};
+use sluicegate::{Clock, DynamoStore, Limit, LimitSet, Limiter, SystemClock};
 
 pub(crate) const TABLE: &str = "sluicegate-bench";
 
@@ -40,8 +40,9 @@ const NORMAL_UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exi
 const NORMAL_CONDITION: &str = "NOT #n3 = :v4 AND NOT #n2 = :v4 AND NOT #n0 = :v4 AND NOT #n1 = :v4 \
     AND #n6 <= :v9 AND #n7 = :v6 AND #n4 >= :v8 AND #n4 <= :v7 AND #n8 >= :v8 AND #n8 <= :v7";
 
-pub(crate) fn limits() -> [Limit; 2] {
-    ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000_000))
+/// The limits of every bucket, checked once.
+pub(crate) fn limits() -> LimitSet {
+    LimitSet::new(["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000_000))).unwrap()
 }
 
 impl Bare {
@@ -116,7 +117,7 @@ impl<C: Clock> Sender<C> {
         match self {
             Self::Ours(limiter) => {
                 let request = limiter.acquire(entity, "gpt-4").consume("rpm", 1).consume("tpm", 1);
-                request.limits(limits()).await.unwrap().cost().write_units
+                request.await.unwrap().cost().write_units
             }
             Self::Bare(bare) => {
                 bare.send(entity).await;

@@ -69,7 +69,7 @@ impl<T: Table> CompositeStore<T> {
     pub(super) async fn limits(
         &self,
         bucket: &BucketId,
-        explicit: &Rules,
+        explicit: &Arc<Rules>,
         run: &mut CallContext<'_>,
     ) -> Result<Arc<Configuration>, AcquireError> {
         let wanted = ConfigQuery { bucket: bucket.clone(), explicit, lookup: Lookup::Always };
@@ -130,7 +130,7 @@ impl<T: Table> CompositeStore<T> {
         needs_stored: bool,
         now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
-        let Resolved { configuration, made_from } = entry.resolved()?;
+        let Resolved { configuration, explicit, made_from } = entry.resolved()?;
         let is_current = match &made_from {
             None => !needs_stored,
             Some(levels) => {
@@ -139,7 +139,8 @@ impl<T: Table> CompositeStore<T> {
                     && levels.believed.contains(&now)
             }
         };
-        (is_current && configuration.explicit == *wanted.explicit).then_some(configuration)
+        let is_same = || Arc::ptr_eq(&explicit, wanted.explicit) || explicit == *wanted.explicit;
+        (is_current && is_same()).then_some(configuration)
     }
 
     /// Asks the table for records and limits, and for the bucket when nobody knows it.
@@ -198,7 +199,8 @@ impl<T: Table> CompositeStore<T> {
         let _turn = self.directory.refreshes.try_acquire().ok()?;
         let levels = self.directory.levels(bucket, run.now());
         if levels.are_known() {
-            let known = put_together(entry, &configuration.explicit, Some(levels));
+            let known =
+                put_together(entry, &Arc::new(configuration.explicit.clone()), Some(levels));
             if !known.is_behind(image) {
                 return Some(known);
             }
@@ -217,7 +219,7 @@ impl<T: Table> CompositeStore<T> {
         self.learn_levels(&keys, &found, &mut levels, run.now())
             .inspect_err(|error| tracing::warn!(%bucket, %error, "stored limits cannot be used"))
             .ok()?;
-        let known = put_together(entry, &configuration.explicit, Some(levels));
+        let known = put_together(entry, &Arc::new(configuration.explicit.clone()), Some(levels));
         if !known.is_behind(image) {
             return Some(known);
         }
@@ -261,24 +263,30 @@ impl<T: Table> CompositeStore<T> {
                 levels.take(&scope, said);
             }
         }
-        side.configuration = put_together(&side.entry, &side.configuration.explicit, Some(levels));
+        let explicit = Arc::new(side.configuration.explicit.clone());
+        side.configuration = put_together(&side.entry, &explicit, Some(levels));
         Ok(())
     }
 }
 
-fn put_together(entry: &Entry, explicit: &Rules, levels: Option<Levels>) -> Arc<Configuration> {
+fn put_together(
+    entry: &Entry,
+    explicit: &Arc<Rules>,
+    levels: Option<Levels>,
+) -> Arc<Configuration> {
     let stored = levels.as_ref().map(Levels::rules);
-    let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
+    let configuration = Arc::new(Configuration { explicit: explicit.as_ref().clone(), stored });
     let made_from =
         levels.map(|levels| MadeFrom { believed: levels.believed(), changes: levels.changes });
-    entry.resolve(Resolved { configuration: configuration.clone(), made_from });
+    let explicit = explicit.clone();
+    entry.resolve(Resolved { configuration: configuration.clone(), explicit, made_from });
     configuration
 }
 
 /// A bucket and what the request says of its limits.
 struct ConfigQuery<'a> {
     bucket: BucketId,
-    explicit: &'a Rules,
+    explicit: &'a Arc<Rules>,
     lookup: Lookup,
 }
 

@@ -80,7 +80,7 @@ fn request(entity: &str) -> Request {
         entity: EntityId::new(entity).unwrap(),
         resource: Resource::new("r").unwrap(),
         amounts: [(LimitName::new("rpm").unwrap(), Millitokens::from_tokens(1).unwrap())].into(),
-        limits: Rules::new(),
+        limits: Arc::default(),
         parent_limits: None,
         cascade: Cascade::Stored,
         deadline: Duration::from_secs(20),

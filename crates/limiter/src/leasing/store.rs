@@ -384,7 +384,7 @@ impl<S: LeasingStore, C: Clock> Store for Leased<S, C> {
 
 #[cfg(test)]
 mod tests {
-    use sluicegate_core::{EntityId, Resource, Rules};
+    use sluicegate_core::{EntityId, Resource};
 
     use super::*;
     use crate::{Cascade, DynamoStore, LeasedLimiter, SystemClock};
@@ -399,7 +399,7 @@ mod tests {
             entity: EntityId::new("u").unwrap(),
             resource: Resource::new("r").unwrap(),
             amounts: Amounts::new(),
-            limits: Rules::new(),
+            limits: Arc::default(),
             parent_limits: None,
             cascade: Cascade::No,
             deadline: Duration::from_secs(1),

@@ -18,7 +18,7 @@ fn request(limits: &[Limit], cascade: Cascade) -> Request {
         entity: EntityId::new("u").unwrap(),
         resource: Resource::new("r").unwrap(),
         amounts: limits.keys().map(|limit| (limit.clone(), amount)).collect(),
-        limits,
+        limits: limits.into(),
         parent_limits: None,
         cascade,
         deadline: Duration::from_secs(20),

@@ -190,7 +190,7 @@ impl<'a> Compared<'a> {
             entity: self.bucket.entity.clone(),
             resource: self.bucket.resource.clone(),
             amounts,
-            limits: self.rules(),
+            limits: self.rules().into(),
             parent_limits: None,
             cascade: if cascades { parent() } else { Cascade::No },
             deadline: DEADLINE,

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use super::AcquireRequest;
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitStatus};
-use crate::limit::Limit;
+use crate::limit_set::IntoLimits;
 use crate::limiter::Limiter;
 use crate::store::Store;
 
@@ -24,7 +24,7 @@ impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
     }
 
     /// Limits of the bucket, where the table does not know them.
-    pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
+    pub fn limits(self, limits: impl IntoLimits) -> Self {
         Self { request: self.request.limits(limits) }
     }
 

@@ -430,7 +430,7 @@ mod tests {
             entity: EntityId::new(entity).unwrap(),
             resource: Resource::new("r").unwrap(),
             amounts: Amounts::from([amount]),
-            limits: rules(&[Limit::quota("rpm", 1_000)]).unwrap(),
+            limits: rules(&[Limit::quota("rpm", 1_000)]).unwrap().into(),
             parent_limits: None,
             cascade,
             deadline: Duration::from_secs(1),

@@ -1,0 +1,144 @@
+//! Limits that are checked once and shared by the requests that name them.
+
+use std::sync::Arc;
+
+use sluicegate_core::{LIMITS_MAX, Rules};
+
+use crate::error::InvalidRequest;
+use crate::limit::Limit;
+use crate::request::rules;
+
+/// Limits of a bucket, at most 40, that were checked once. A clone shares them, so a request that
+/// names a set builds no map of its limits.
+///
+/// ```
+/// use sluicegate::{CompositeStore, Limit, LimitSet, Limiter, MemoryTable};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// let limits = LimitSet::new([Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 10_000)])?;
+/// let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
+/// limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(&limits).await?;
+///
+/// // Or as the limits of every request that names none:
+/// let limiter = limiter.default_limits(limits);
+/// limiter.acquire("user-456", "gpt-4").consume("rpm", 1).await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LimitSet {
+    rules: Arc<Rules>,
+}
+
+impl LimitSet {
+    /// Checks limits, each named once.
+    ///
+    /// # Errors
+    /// [`InvalidRequest`] when a limit is invalid ([`Limit::check`]) or named twice, or when there
+    /// are more than 40.
+    pub fn new(limits: impl IntoIterator<Item = Limit>) -> Result<Self, InvalidRequest> {
+        let limits: Vec<_> = limits.into_iter().collect();
+        Ok(Self { rules: Arc::new(rules(&limits)?) })
+    }
+
+    /// The limits, ordered by name.
+    pub fn iter(&self) -> impl Iterator<Item = Limit> {
+        self.rules.iter().map(|(name, rule)| Limit::from_rule(name, *rule))
+    }
+}
+
+/// Limits that a request can name: a [`LimitSet`] or any list of [`Limit`]s. Only this crate
+/// implements it.
+pub trait IntoLimits {
+    #[doc(hidden)]
+    fn add_to(self, named: &mut NamedLimits);
+}
+
+/// The limits that a request names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NamedLimits {
+    set: Option<LimitSet>,
+    list: Vec<Limit>,
+}
+
+impl<I: IntoIterator<Item = Limit>> IntoLimits for I {
+    fn add_to(self, named: &mut NamedLimits) {
+        named.list.extend(self);
+    }
+}
+
+impl IntoLimits for LimitSet {
+    fn add_to(self, named: &mut NamedLimits) {
+        match named.set {
+            None => named.set = Some(self),
+            Some(_) => named.list.extend(self.iter()),
+        }
+    }
+}
+
+impl IntoLimits for &LimitSet {
+    fn add_to(self, named: &mut NamedLimits) {
+        self.clone().add_to(named);
+    }
+}
+
+impl NamedLimits {
+    /// The limits as rules, each named once; `default`, if the request names none.
+    pub(crate) fn check(&self, default: &LimitSet) -> Result<Arc<Rules>, InvalidRequest> {
+        let set = match &self.set {
+            Some(set) => set,
+            None if self.list.is_empty() => return Ok(default.rules.clone()),
+            None => return Ok(Arc::new(rules(&self.list)?)),
+        };
+        if self.list.is_empty() {
+            return Ok(set.rules.clone());
+        }
+        let mut both = rules(&self.list)?;
+        for (name, rule) in set.rules.iter() {
+            if both.insert(name.clone(), *rule).is_some() {
+                return Err(InvalidRequest::DuplicateLimit(name.clone()));
+            }
+        }
+        if both.len() > LIMITS_MAX {
+            return Err(InvalidRequest::TooManyLimits { count: both.len(), max: LIMITS_MAX });
+        }
+        Ok(Arc::new(both))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(set: &LimitSet, list: &[Limit]) -> NamedLimits {
+        let mut named = NamedLimits::default();
+        set.add_to(&mut named);
+        list.iter().cloned().add_to(&mut named);
+        named
+    }
+
+    #[test]
+    fn a_set_alone_is_shared_and_not_copied() {
+        let set = LimitSet::new([Limit::per_minute("rpm", 5)]).unwrap();
+        let rules = named(&set, &[]).check(&LimitSet::default()).unwrap();
+        assert!(Arc::ptr_eq(&rules, &set.rules));
+        let none = NamedLimits::default();
+        assert!(Arc::ptr_eq(&none.check(&set).unwrap(), &set.rules), "the default");
+    }
+
+    #[test]
+    fn a_set_and_a_list_go_together_each_limit_named_once() {
+        let set = LimitSet::new([Limit::per_minute("rpm", 5)]).unwrap();
+        let tpm = Limit::per_minute("tpm", 7);
+        let both = named(&set, std::slice::from_ref(&tpm)).check(&set).unwrap();
+        assert_eq!(both.keys().map(|name| name.as_str()).collect::<Vec<_>>(), ["rpm", "tpm"]);
+        let twice = named(&set, &[Limit::per_minute("rpm", 9)]).check(&set);
+        assert!(matches!(twice, Err(InvalidRequest::DuplicateLimit(_))), "{twice:?}");
+        let many = (0..LIMITS_MAX).map(|n| Limit::per_minute(format!("l{n}"), 1));
+        let many = named(&set, &many.collect::<Vec<_>>()).check(&set);
+        assert!(matches!(many, Err(InvalidRequest::TooManyLimits { count: 41, .. })), "{many:?}");
+        let twice = [tpm.clone(), tpm];
+        assert!(matches!(LimitSet::new(twice), Err(InvalidRequest::DuplicateLimit(_))));
+    }
+}
