@@ -13,7 +13,7 @@ use super::moment::Moment;
 use super::settings::LeaseSettings;
 use crate::leasing_store::{Counting, LeaseOutcome};
 
-/// A lease is at most so many times as large as the one before, or as one request: one observation
+/// A lease is at most so many times as large as the one before, or as two requests: one observation
 /// proves little.
 const GROWTH: u64 = 8;
 
