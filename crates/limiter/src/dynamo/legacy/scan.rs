@@ -23,7 +23,7 @@ pub struct Segment {
 /// The result of one request of a scan.
 #[derive(Debug, Clone, Default)]
 pub struct LegacyPage {
-    /// Items that were looked at, of all kinds.
+    /// Items that were read, of all kinds.
     pub scanned: u64,
     /// Buckets that have items in the older layout. One that fills more than a page is named once.
     pub buckets: Vec<BucketId>,
