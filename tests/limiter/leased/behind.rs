@@ -1,4 +1,4 @@
-//! Write-behind: how much more than the bucket held is admitted, measured against the bound.
+//! Write-behind: measures how much more than the bucket's balance is admitted, against the bound.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn never_more_than_the_threshold_of_each_process_is_admitted_too_much() {
         let admitted = admitted(&crowd.processes);
         println!("{processes} processes, threshold {threshold}: {worst} over, bound {bound}");
         assert!(worst <= bound, "{worst} of {bound}");
-        // Nothing is stranded, and everything is debited in the end.
+        // No tokens are lost, and everything is debited in the end.
         assert!(admitted * 100 >= at_most(start) * 98, "{admitted} of {}", at_most(start));
         assert_eq!(consumed(&table, "u0").await, i64::try_from(admitted).unwrap());
     }
@@ -94,7 +94,7 @@ async fn write_behind_peek_knows_what_is_not_debited_yet() {
     };
     for asked in 1..=200 {
         ask(1).await.unwrap();
-        // While a commit is in flight nobody knows whether it is debited. The second look is after it.
+        // While a commit is in flight its result is unknown. The second read is after it.
         let mut more = i64::MAX;
         for _ in 0..2 {
             tokio::time::sleep(SECOND / 50).await;
