@@ -17,7 +17,7 @@ const UNITS_MOST: f64 = 1.4;
 /// between them all images are old. The same bound holds in simulated time (`simulated.rs`).
 const WRITE_MOST: Duration = Duration::from_millis(12);
 const TRIES: u32 = 6;
-/// What an admission may cost on a machine that is that busy.
+/// The most that an admission may cost on a machine that is that busy.
 const UNITS_MOST_BUSY: f64 = 5.0;
 
 #[derive(Debug, Default, Clone, Copy)]

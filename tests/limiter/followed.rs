@@ -245,7 +245,7 @@ async fn history(seed: u64) {
     let start = Instant::now();
     let table = Configured::default();
     let clock = |process: usize| Simulated { start, off_ms: CLOCKS[process] };
-    // Whatever else is deleted, one level names the requested limit.
+    // One level always names the requested limit.
     table.change(&LimitsScope::System, &name("rpm"), Some(a_minute(600)), clock(1));
     let tables: Vec<_> = CLOCKS.iter().map(|_| table.of_another_process()).collect();
     let mut processes = JoinSet::new();

@@ -74,7 +74,7 @@ async fn what_was_leased_by_a_clock_that_was_ahead_is_not_handed_out() {
     assert_eq!(held(), [true; 3]);
     is_away.store(true, Ordering::Relaxed);
     clock.off_ms.store(-HOUR_MS, Ordering::Relaxed);
-    assert_eq!(held(), [true; 3], "nobody has looked");
+    assert_eq!(held(), [true; 3], "no reading noticed it");
     tokio::time::sleep(SECOND * 3 / 10).await;
     assert_eq!(held(), [false; 3]);
 }

@@ -29,7 +29,7 @@ fn wanted(parts: &Parts) -> Result<Option<LimitRequest>, Rejection> {
         return Ok(None);
     }
     let unknown = || {
-        Rejection::new(StatusCode::UNAUTHORIZED, "say who you are in x-user")
+        Rejection::new(StatusCode::UNAUTHORIZED, "name yourself in the header x-user")
             .header(WWW_AUTHENTICATE, HeaderValue::from_static("X-User"))
     };
     let user = parts.headers.get("x-user").ok_or_else(unknown)?.to_str()?;

@@ -35,7 +35,7 @@ use tokio::net::TcpListener;
 fn wanted(parts: &Parts, limit: Limit) -> Result<Option<LimitRequest>, Rejection> {
     let query = Query::<HashMap<String, String>>::try_from_uri(&parts.uri);
     let Query(query) = query.map_err(|_| StatusCode::BAD_REQUEST)?;
-    let no_key = || Rejection::new(StatusCode::BAD_REQUEST, "say who you are: /check?api_key=...");
+    let no_key = || Rejection::new(StatusCode::BAD_REQUEST, "name your key: /check?api_key=...");
     let key = query.get("api_key").filter(|key| !key.is_empty()).ok_or_else(no_key)?;
     let wanted = LimitRequest::new(entity(key), "gateway").consume(limit.name(), 1);
     Ok(Some(wanted.limits([limit])))

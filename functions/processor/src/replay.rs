@@ -14,9 +14,9 @@
 //! |---|---|---|---|
 //! | of one window | at or past the record | | counts: the watermark was moved past it without counting, in the transaction that wrote the entry, and no delivery counts behind it |
 //! | of a whole record | at the record | | closes the entry: only a delivery that counted the record put it there |
-//! | of a whole record | past the record | | cannot tell: later records moved it, before or after another delivery counted this one. A person who knows says so ([`Assume::Uncounted`]) |
+//! | of a whole record | past the record | | cannot tell: later records moved it, before or after another delivery counted this one. A person who knows can say so ([`Assume::Uncounted`]) |
 //! | any | before the record, or none | yes | leaves it: that delivery would count it again |
-//! | any | before the record, or none | no | counts: nobody did, and nobody will |
+//! | any | before the record, or none | no | counts: no delivery did, and none will |
 //!
 //! The condition that the table gives is part of the transaction, so that it holds when it counts.
 

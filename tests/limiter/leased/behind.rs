@@ -108,6 +108,6 @@ async fn write_behind_peek_knows_what_is_not_debited_yet() {
     assert!(consumed(&table, "u0").await < 200, "some of it is not debited");
     assert_eq!(available(800).await.1, Wait::None);
     // One token in 3.6 s.
-    let Wait::Millis(wait) = available(805).await.1 else { panic!("it is not there") };
+    let Wait::Millis(wait) = available(805).await.1 else { panic!("it is not available") };
     assert!((3_600 * 2..=3_600 * 5).contains(&wait), "{wait} ms");
 }

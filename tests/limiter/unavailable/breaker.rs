@@ -67,7 +67,7 @@ async fn the_store_decides_again_as_soon_as_a_probe_was_answered() {
         assert!(ask!(limiter, 1).await.unwrap().degraded().is_none());
         table.calls();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(table.calls(), 0, "nobody looks for a store that is there");
+        assert_eq!(table.calls(), 0, "an available store is not probed");
     }
 }
 
@@ -179,7 +179,7 @@ async fn a_limiter_made_for_one_request_finds_the_outage_and_others_its_end() {
     assert_eq!(limiter.counters().outages.get(), 1);
     table.always(Act::Answer);
     tokio::time::sleep(PROBED).await;
-    assert!(!once().await, "somebody looks for the store");
+    assert!(!once().await, "a task probes the store");
 }
 
 #[tokio::test(start_paused = true)]

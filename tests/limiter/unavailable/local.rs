@@ -35,7 +35,7 @@ async fn the_same_limits_hold_and_refill_by_the_same_clock() {
     let (limiter, _, clock) = hung(OnUnavailable::Local).await;
     assert_eq!(granted(&limiter, 100).await, 60);
     let Err(AcquireError::LimitExceeded(exceeded)) = ask!(limiter, 3).await else {
-        panic!("three are not there");
+        panic!("three are not available");
     };
     assert_eq!(exceeded.retry_after, Some(Duration::from_secs(3)));
     clock.advance(Duration::from_millis(2_999));

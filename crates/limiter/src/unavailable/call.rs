@@ -16,7 +16,7 @@ use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request, Store};
 /// How an acquire was granted.
 #[derive(Debug)]
 pub(crate) enum Granted {
-    /// By the store.
+    /// The store granted it.
     Store(Grant),
     /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),
