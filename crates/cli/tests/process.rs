@@ -84,7 +84,7 @@ async fn once_counts_what_is_there_and_a_checkpoint_only_saves_time() {
         assert!(line.contains("0 window updates, 5 counted before"), "{line}");
         std::fs::write(&checkpoint, "broken").unwrap();
         let line = once(&["--checkpoint", path]).await;
-        assert!(line.contains("is not a checkpoint") && line.contains("5 counted before"), "{line}");
+        assert!(line.contains("is no checkpoint") && line.contains("5 counted before"), "{line}");
         assert_eq!(counted(engine, table).await, 50);
     })
     .await;

@@ -45,7 +45,7 @@ impl CheckpointFile {
                 None
             }
             Err(error) => {
-                say(&format!("{path} is not a checkpoint ({error}); starting at the oldest record"));
+                say(&format!("{path} is no checkpoint ({error}); starting at the oldest record"));
                 None
             }
         }

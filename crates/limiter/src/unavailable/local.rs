@@ -75,9 +75,7 @@ struct LocalRequest {
 
 /// No component of this process knows a limit of the request.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the store is unavailable, and limit {0} of {1} is not known here: pass it with `limits`"
-)]
+#[error("the store is unavailable, and limit {0} of {1} is not known here: pass it with `limits`")]
 struct UnknownHere(sluicegate_core::LimitName, BucketId);
 
 impl Default for Local {
