@@ -1,4 +1,5 @@
-//! Correcting a bucket without a lease: by whoever did not acquire, or no longer holds the lease.
+//! Corrects a bucket without a permit: for a caller that did not acquire, or no longer holds the
+//! permit.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -14,12 +15,12 @@ use crate::limiter::Limiter;
 use crate::request::{PeekRequest, amounts};
 use crate::store::{Adjusted, Correction, Store, new_id};
 
-/// A correction of a bucket. Awaiting it adds every amount to what was consumed; it is never
-/// refused, and a balance may go below zero.
+/// A correction of a bucket. Awaiting it adds every amount to the consumption. It is never refused,
+/// and a balance may go below zero.
 ///
-/// With a parent that the entity cascades to, its bucket is corrected by the same amounts, in a write
-/// of its own: a limit that the parent does not have is not asked of it. After
-/// [`AdjustError::Partial`] correct the bucket that was not, by itself ([`no_cascade`]).
+/// If the entity cascades to a parent, the parent's bucket is corrected by the same amounts, in a
+/// write of its own; a limit that the parent does not have is left out there. After
+/// [`AdjustError::Partial`], correct the other bucket by itself ([`no_cascade`]).
 ///
 /// [`no_cascade`]: AdjustRequest::no_cascade
 ///
@@ -60,7 +61,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
         }
     }
 
-    /// Adds `tokens` to what was consumed of a limit; negative tokens are given back.
+    /// Adds `tokens` to the consumption of a limit; negative tokens are given back.
     pub fn by(self, limit: impl AsRef<str>, tokens: i64) -> Self {
         self.wide(limit, i128::from(tokens) * 1_000)
     }
@@ -75,7 +76,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
         self
     }
 
-    /// Limits of the bucket, where neither it nor the table knows them.
+    /// Limits of the bucket, if neither it nor the table knows them.
     pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
         Self { peek: self.peek.limits(limits), ..self }
     }
@@ -141,7 +142,7 @@ impl<'a, S: Store, C: Clock> IntoFuture for AdjustRequest<'a, S, C> {
     }
 }
 
-/// The limits of every bucket that was looked at, that of `entity` first.
+/// The limits of every bucket that was read, that of `entity` first.
 fn rules_by_entity(entity: EntityId, limits: Vec<LimitStatus>) -> Vec<(EntityId, Rules)> {
     let mut buckets = vec![(entity, Rules::new())];
     for LimitStatus { entity, limit, rule, .. } in limits {
@@ -153,7 +154,7 @@ fn rules_by_entity(entity: EntityId, limits: Vec<LimitStatus>) -> Vec<(EntityId,
     buckets
 }
 
-/// Why looking failed. Nothing was asked for, so nothing can be short.
+/// The reason why the read failed. It asked for no tokens, so no limit can be short.
 fn of_peek(error: AcquireError) -> AdjustError {
     match error {
         AcquireError::InvalidRequest(invalid) => invalid.into(),

@@ -1,4 +1,4 @@
-//! The limiter: a store, a clock, and how requests are made of them.
+//! The limiter: a store, a clock, and constructors of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::request::{AcquireRequest, PeekRequest};
 use crate::store::{Cascade, Store};
 use crate::unavailable::{BreakerConfig, OnUnavailable, StoreHealth};
 
-/// Acquires tokens from a store. Cheap to clone; clones share everything. A setter on a clone makes a
-/// limiter that differs in this and shares the store and the queue of those who wait.
+/// Acquires tokens from a store. Cheap to clone; clones share everything. A setter on a clone makes
+/// a limiter that differs in this setting and shares the store and the queue of waiting tasks.
 ///
 /// ```
 /// use sluicegate::{AcquireError, CompositeStore, Limit, Limiter, MemoryTable};
@@ -22,8 +22,8 @@ use crate::unavailable::{BreakerConfig, OnUnavailable, StoreHealth};
 /// let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
 /// let limits = [Limit::per_minute("rpm", 2), Limit::per_minute("tpm", 1_000)];
 /// let ask = || limiter.acquire("user-123", "gpt-4").limits(limits.clone());
-/// let lease = ask().consume("rpm", 1).consume("tpm", 600).await?;
-/// lease.adjust("tpm", 150).await?; // the answer was longer than estimated
+/// let permit = ask().consume("rpm", 1).consume("tpm", 600).await?;
+/// permit.adjust("tpm", 150).await?; // the answer was longer than estimated
 ///
 /// let refused = ask().consume("tpm", 600).await;
 /// assert!(matches!(refused, Err(AcquireError::LimitExceeded(_))));
@@ -44,28 +44,28 @@ pub(crate) struct Inner<S, C> {
     outage: Arc<StoreHealth>,
 }
 
-/// Longer than any call: an instant that far ahead still is one.
+/// Longer than any call, and short enough for an `Instant`.
 const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// A gateway that waits longer for its limiter than for most of what it does is slow by its limiter.
+/// The limiter must not dominate a gateway's latency budget.
 const DEADLINE: Duration = Duration::from_millis(250);
-/// Nobody waits for a correction as for a decision, and one that fails is lost.
+/// Callers rarely wait for a correction, and one that fails is lost.
 const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
-/// Resolving a name, a handshake of TLS, credentials.
+/// Time for name resolution, a TLS handshake and credentials.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// A deadline as far as there are instants, which `Duration::MAX` has none for.
+/// Clamped so that `Instant + deadline` cannot overflow.
 pub(crate) fn as_deadline(time: Duration) -> Duration {
     time.min(DEADLINE_MAX)
 }
 
-/// Whether a refusal is meant.
+/// Says if refusals are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// It is.
+    /// Refusals are returned to the caller.
     #[default]
     Enforce,
-    /// It is only counted: see [`Limiter::shadow`].
+    /// Refusals are only counted: see [`Limiter::shadow`].
     Shadow,
 }
 
@@ -106,7 +106,7 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// A limiter by another clock: a [`TestClock`](crate::TestClock), for one.
+    /// A limiter with another clock, such as a [`TestClock`](crate::TestClock).
     #[must_use]
     pub fn with_clock(store: S, clock: C) -> Self {
         let options = Options {
@@ -139,10 +139,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Self { inner: Arc::new(inner) }
     }
 
-    /// How long one call may take, all attempts together; unless said otherwise, an acquire or a
-    /// peek 250 ms and a correction one second. Waiting for tokens
-    /// ([`AcquireRequest::wait_up_to`]) is not counted. Until the store has answered once, calls
-    /// have the [`connect_deadline`](Self::connect_deadline) where that is longer.
+    /// The most time that one call may take, all attempts together. Default: 250 ms for an acquire
+    /// or a peek, one second for a correction. Waiting for tokens ([`AcquireRequest::wait_up_to`])
+    /// is not counted. Until the store has answered once, calls have the
+    /// [`connect_deadline`](Self::connect_deadline) if that is longer.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self
     where
@@ -151,8 +151,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.options.deadline = Some(as_deadline(deadline)))
     }
 
-    /// How long calls may take, and probes of a store that is away, while a connection has to be
-    /// made; 2 s unless said otherwise. [`warm_up`](Self::warm_up) makes it ahead.
+    /// The most time that a call, or a probe of an unavailable store, may take while a connection
+    /// has to be made; default 2 s. [`warm_up`](Self::warm_up) makes the connection ahead.
     #[must_use]
     pub fn connect_deadline(self, deadline: Duration) -> Self
     where
@@ -161,8 +161,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.options.connect_deadline = as_deadline(deadline))
     }
 
-    /// What an acquire comes to while the store is away; [`OnUnavailable::Allow`] unless said
-    /// otherwise.
+    /// The result of an acquire while the store is unavailable; default [`OnUnavailable::Allow`].
     #[must_use]
     pub fn on_unavailable(self, policy: OnUnavailable) -> Self
     where
@@ -171,7 +170,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.options.on_unavailable = policy)
     }
 
-    /// When the store counts as away, and how often it is looked for then.
+    /// When the store counts as unavailable, and how often it is probed then.
     #[must_use]
     pub fn breaker(self, breaker: BreakerConfig) -> Self
     where
@@ -182,11 +181,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Decides and counts, and never refuses: for trying limits out on real traffic.
     ///
-    /// A request that a limit would have refused gets a lease that took nothing (see
-    /// [`Permit::shadowed`](crate::Permit::shadowed)), so that the next ones are decided as they
-    /// would be in earnest; so does one that asks for more than a full bucket holds. An invalid
-    /// request is an error all the same, and what comes of one while the store is away is up to
-    /// [`on_unavailable`](Self::on_unavailable).
+    /// A request that a limit would have refused gets a permit that took nothing (see
+    /// [`Permit::shadowed`](crate::Permit::shadowed)), so later requests are decided as if limits
+    /// were enforced. The same holds for a request for more than a full bucket holds. An invalid
+    /// request is still an error. While the store is unavailable,
+    /// [`on_unavailable`](Self::on_unavailable) decides.
     #[must_use]
     pub fn shadow(self) -> Self
     where
@@ -195,7 +194,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.mode = Mode::Shadow)
     }
 
-    /// The share of its burst at which a limit counts as nearly used up; 0.1 unless said otherwise.
+    /// The share of its burst at which a limit counts as nearly used up; default 0.1.
     #[must_use]
     pub fn near_share(self, share: f64) -> Self
     where
@@ -204,7 +203,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.options.near_share = share)
     }
 
-    /// Whether requests that do not say so themselves take from a parent's bucket too.
+    /// The cascade of requests that set none: if they take from a parent's bucket too.
     #[must_use]
     pub fn cascade(self, cascade: Cascade) -> Self
     where
@@ -231,7 +230,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         AcquireRequest::new(entity, resource).of(self)
     }
 
-    /// A correction of a bucket without a lease: name the amounts, then await it.
+    /// A correction of a bucket without a permit: name the amounts, then await it.
     pub fn adjust(
         &self,
         entity: impl AsRef<str>,
@@ -240,7 +239,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         AdjustRequest::new(self, entity.as_ref(), resource.as_ref())
     }
 
-    /// How all limits of a bucket stand: one read that sees every write, nothing taken.
+    /// The status of all limits of a bucket: one read that sees every write; takes nothing.
     pub fn peek(
         &self,
         entity: impl AsRef<str>,
@@ -255,7 +254,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self.inner.store
     }
 
-    /// What the store counted so far.
+    /// The counters of the store.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         self.inner.store.counters()
@@ -273,17 +272,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self.inner.options
     }
 
-    /// How long an acquire or a peek may take, of which this was said.
+    /// The deadline of an acquire or a peek; `said` is the deadline that the request set.
     pub(crate) fn call_time(&self, said: Option<Duration>) -> Duration {
         self.with_connection(said, DEADLINE)
     }
 
-    /// How long a correction may take, of which this was said.
+    /// The deadline of a correction; `said` is the deadline that the request set.
     pub(crate) fn correction_time(&self, said: Option<Duration>) -> Duration {
         self.with_connection(said, CORRECTION_DEADLINE)
     }
 
-    /// What is said of a very call holds.
+    /// A deadline that the request set holds as it is.
     fn with_connection(&self, said: Option<Duration>, usual: Duration) -> Duration {
         let Options { deadline, connect_deadline, .. } = &self.inner.options;
         said.unwrap_or_else(|| {
@@ -296,7 +295,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self.inner.outage
     }
 
-    /// Clones of this limiter, and others that know the same of the store's absence.
+    /// The number of clones of this limiter, and of other limiters that share its store's health.
     pub(crate) fn holders(&self) -> usize {
         let others = Arc::strong_count(&self.inner.outage) - 1;
         Arc::strong_count(&self.inner) + others

@@ -1,24 +1,25 @@
-//! Counting what quarantine kept, once.
+//! Counts records from quarantine, each once.
 //!
-//! The stored record is read and folded by the very code that reads and folds a delivery, but it
-//! cannot be counted as one: watermarks only move forward, and have passed it. So one transaction
-//! adds it to its windows and turns its entry from open to done; the entry, not the watermark, is
-//! what keeps it from being counted twice by a replay. It never moves a watermark: records before it
-//! that still wait for another delivery would be taken for counted.
+//! The code that reads and folds a delivery also reads and folds the stored record, but the record
+//! cannot be counted as a delivery: watermarks only move forward, and have passed it. So one
+//! transaction adds it to its windows and turns its entry from open to done. The entry, not the
+//! watermark, prevents a second replay from counting it. A replay never moves a watermark: earlier
+//! records that still wait for another delivery would then be taken for counted.
 //!
-//! What remains is the stream, which can deliver the record again for 24 hours, perhaps to a version
-//! that can read what the one before could not. The watermark of each window says what is known of
-//! that:
+//! The stream remains: it can deliver the record again for 24 hours, perhaps to a version that can
+//! read a record that the version before could not. The watermark of each window tells if it was
+//! counted:
 //!
 //! | entry | watermark | stream may deliver it again | the replay |
 //! |---|---|---|---|
 //! | of one window | at or past the record | | counts: the watermark was moved past it without counting, in the transaction that wrote the entry, and no delivery counts behind it |
 //! | of a whole record | at the record | | closes the entry: only a delivery that counted the record put it there |
-//! | of a whole record | past the record | | cannot tell: later records moved it, before or after another delivery counted this one. A person who knows says so ([`Assume::Uncounted`]) |
+//! | of a whole record | past the record | | cannot tell: later records moved it, before or after another delivery counted this one. A person who knows can say so ([`Assume::Uncounted`]) |
 //! | any | before the record, or none | yes | leaves it: that delivery would count it again |
-//! | any | before the record, or none | no | counts: nobody did, and nobody will |
+//! | any | before the record, or none | no | counts: no delivery did, and none will |
 //!
-//! The condition that the table gives is part of the transaction, so that it holds when it counts.
+//! The condition in this table is part of the transaction, so that it holds when the transaction
+//! counts.
 
 mod transactions;
 
@@ -37,20 +38,20 @@ use crate::processor::Processor;
 use crate::refusal::Refusal;
 use crate::usage;
 
-/// A stream holds records for 24 hours; twice that leaves room for a delivery under way.
+/// A stream holds records for 24 hours; twice that leaves room for a delivery in flight.
 const IN_REACH: Duration = Duration::from_secs(48 * 3_600);
 
-/// What to take for granted of a record that watermarks cannot tell about.
+/// The assumption about a record whose watermarks do not tell if it was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Assume {
-    /// Nothing: leave it.
+    /// No assumption: leave the record.
     #[default]
     Nothing,
-    /// That no delivery counted it since it was quarantined.
+    /// No delivery counted it since it was quarantined.
     Uncounted,
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replayed {
     /// It was counted in these windows, and its entry is closed.
@@ -63,15 +64,15 @@ pub enum Replayed {
     GivenUp,
     /// The entry was closed already, perhaps in this moment.
     Closed,
-    /// It is still odd, for this reason; its entry stays.
+    /// It still cannot be counted, for this reason; its entry stays.
     Odd(String),
-    /// Whether it was counted cannot be told now, for this reason; its entry stays.
+    /// It cannot be decided now if it was counted, for this reason; its entry stays.
     Undecided(String),
-    /// The table did not take it, for this reason; its entry stays.
+    /// The table refused the transaction, for this reason; its entry stays.
     Refused(String),
 }
 
-/// What one window says of a record.
+/// The position of one window's watermark relative to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
     /// The watermark is before the record, or there is none.
@@ -82,19 +83,19 @@ enum Evidence {
     Past,
 }
 
-/// What the transaction relies on.
+/// The guard that the transaction relies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplayGuard {
-    /// On a watermark at or past the record: no delivery counts behind it.
+    /// A watermark at or past the record: no delivery counts behind it.
     OnWatermark,
-    /// On the record's age: no stream delivers it.
+    /// The record's age: no stream delivers it.
     OnAge,
 }
 
 impl Processor {
-    /// Counts a quarantined record in the windows that it is missing from and closes its entry, in
-    /// one transaction (several where it names more than 200 limits, each noted in the entry). Costs
-    /// a read of each window and two write units for every item.
+    /// Counts a quarantined record in the windows that lack it and closes its entry, in one
+    /// transaction (several if it names more than 200 limits, each noted in the entry). Costs a
+    /// read of each window and two write units for every item.
     ///
     /// The windows are those of the processor's settings, or the one kind that the entry is of.
     pub async fn replay(&self, entry: &QuarantineEntry, assume: Assume) -> Replayed {
@@ -131,7 +132,8 @@ impl Processor {
         }
     }
 
-    /// Gives a quarantined record up: its entry stays closed as a tombstone, and nothing counts it.
+    /// Gives a quarantined record up: its entry stays closed as a tombstone, and no window counts
+    /// it.
     pub async fn give_up(&self, entry: &QuarantineEntry) -> Replayed {
         self.close(entry, QuarantineState::Dropped, Replayed::GivenUp).await
     }
@@ -160,17 +162,18 @@ impl Processor {
     }
 }
 
-/// What is to become of a record.
+/// The decision about a record.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Count(ReplayGuard),
     /// A delivery counted it.
     Counted,
-    /// It cannot be told now, for this reason.
+    /// It cannot be decided now, for this reason.
     Undecided(&'static str),
 }
 
-/// The table at the top of this file. `of` is the kind of the one window that the entry is of.
+/// Decides by the table at the top of this file. `of` is the window kind of an entry for one
+/// window.
 fn judge(evidence: &[Evidence], of: Option<WindowKind>, reach: Reach, assume: Assume) -> Verdict {
     if reach == Reach::Within && evidence.contains(&Evidence::Before) {
         return Verdict::Undecided(STILL_IN_REACH);
@@ -187,7 +190,7 @@ fn judge(evidence: &[Evidence], of: Option<WindowKind>, reach: Reach, assume: As
     })
 }
 
-/// Whether the stream may deliver a record again.
+/// Says if the stream may deliver a record again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Within,
@@ -195,7 +198,7 @@ enum Reach {
 }
 
 impl Reach {
-    /// Of a record that was created then.
+    /// The reach of a record that was created then.
     fn of(created: EpochMillis) -> Self {
         let limit_s = i64::try_from(IN_REACH.as_secs()).unwrap_or(i64::MAX);
         match now_s().saturating_sub(created.get() / 1_000) < limit_s {

@@ -1,7 +1,7 @@
-//! A store of composite buckets on any [`Table`]: what is known, what to do, and the table to do it.
+//! A store of composite buckets on any [`Table`]: known images and limits, decisions, and calls.
 //!
-//! The decisions are `sluicegate-core`'s and the writes the table's; here is the loop between them,
-//! and the memory that makes a warm acquire one write and no read.
+//! `sluicegate-core` decides and the table writes. This module holds the loop between them, and the
+//! memory that makes a warm acquire one write and no read.
 
 mod acquire;
 mod adjust;
@@ -55,8 +55,8 @@ pub struct CompositeStore<T> {
 }
 
 impl CompositeStore<DynamoTable> {
-    /// The table `table` on DynamoDB. The client's own retries are turned off, whatever it says: a
-    /// write that may have been applied must not be repeated blindly.
+    /// The table `table` on DynamoDB. The client's own retries are turned off, whatever its
+    /// settings: a write that may have been applied must not be repeated blindly.
     #[must_use]
     pub fn new(client: aws_sdk_dynamodb::Client, table: impl AsRef<str>) -> Self {
         Self::with_table(DynamoTable::new(&client, table))
@@ -64,7 +64,7 @@ impl CompositeStore<DynamoTable> {
 }
 
 impl<T: Table> CompositeStore<T> {
-    /// A bucket as the table has it now.
+    /// Reads a bucket's current image.
     async fn read_bucket(
         &self,
         bucket: &BucketId,
@@ -77,7 +77,7 @@ impl<T: Table> CompositeStore<T> {
         Ok(image(bucket, found.items.first().and_then(Option::as_ref))?)
     }
 
-    /// How all limits of these buckets stand, by a read that sees every write.
+    /// Reads the status of all limits of these buckets; sees every write.
     async fn look_at(
         &self,
         sides: &[BucketRequest],
@@ -130,7 +130,7 @@ impl<T: Table> CompositeStore<T> {
         Self::with_settings(table, Settings::default())
     }
 
-    /// A store on this table that works differently.
+    /// A store on this table, with these settings.
     #[must_use]
     pub fn with_settings(table: T, settings: Settings) -> Self {
         let images = Images::new(settings.buckets_max);
@@ -145,13 +145,13 @@ impl<T: Table> CompositeStore<T> {
         &self.table
     }
 
-    /// Forgets what it believes of an entity's record, because somebody changed it.
+    /// Forgets an entity's record, because it was changed.
     pub(crate) fn forget_entity(&self, entity: &EntityId) {
         self.directory.forget_entity(entity);
     }
 
-    /// Takes over stored limits that this process changed just now; `None`: nobody knows what is
-    /// stored.
+    /// Takes over stored limits that this process changed just now; `None`: the stored limits are
+    /// unknown.
     pub(crate) fn note_limits(
         &self,
         scope: &LimitsScope,
@@ -226,7 +226,7 @@ pub(crate) fn add(sums: &mut Amounts, amounts: &Amounts) {
 pub(crate) fn negated(amounts: &Amounts) -> Amounts {
     amounts
         .iter()
-        // The range is symmetric: what can be taken can be given back.
+        // The range is symmetric: any amount that can be taken can be given back.
         .filter_map(|(limit, amount)| {
             let back = Millitokens::new(-amount.get()).ok()?;
             Some((limit.clone(), back))

@@ -1,10 +1,10 @@
-//! How a refusal is said.
+//! Builds the error of a refusal.
 
 use sluicegate_core::Wait;
 
 use crate::error::{AcquireError, LimitExceeded, LimitStatus, NeverAdmissible};
 
-/// "No", or "never".
+/// `LimitExceeded`, or `NeverAdmissible` if waiting does not help.
 pub(crate) fn no(limits: Vec<LimitStatus>) -> AcquireError {
     if limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst) {
         return NeverAdmissible { limits }.into();

@@ -25,11 +25,11 @@ use crate::table::{
 pub(super) const ALL_OLD: ReturnValuesOnConditionCheckFailure =
     ReturnValuesOnConditionCheckFailure::AllOld;
 
-/// A table on DynamoDB, or on anything that speaks its protocol.
+/// A table on DynamoDB, or on any engine that speaks its protocol.
 #[derive(Debug, Clone)]
 pub struct DynamoTable {
     pub(super) client: Client,
-    /// As it was given: what can be repeated may be.
+    /// The client as it was given: for calls that can be repeated.
     patient: Client,
     pub(super) name: Arc<str>,
     /// See [`converting_legacy`](Self::converting_legacy).
@@ -37,7 +37,7 @@ pub struct DynamoTable {
 }
 
 impl DynamoTable {
-    /// The table `name`, by way of `client` with the SDK's own retries turned off: an ADD that may
+    /// The table `name`, through `client` with the SDK's own retries turned off: an ADD that may
     /// have been applied must not be repeated blindly.
     #[must_use]
     pub fn new(client: &Client, name: impl AsRef<str>) -> Self {
@@ -88,7 +88,7 @@ impl DynamoTable {
             .return_values_on_condition_check_failure(ALL_OLD)
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         match request.send().await {
-            // PutItem cannot return what it wrote; the caller knows.
+            // PutItem cannot return the item that it wrote; the caller knows it.
             Ok(output) => {
                 Ok(Written { image: None, write_units: spent(output.consumed_capacity)? })
             }
@@ -121,8 +121,7 @@ impl DynamoTable {
         match request.send().await {
             Ok(output) => {
                 let write_units = spent(output.consumed_capacity)?;
-                // The write is done; an answer that cannot be read only means that its image is
-                // not known.
+                // The write is done; if the answer cannot be read, only the image is not known.
                 let image = output.attributes.and_then(|item| image(bucket, &item).ok()).flatten();
                 Ok(Written { image, write_units })
             }
@@ -214,7 +213,7 @@ impl Table for DynamoTable {
             }
             let rest = output.unprocessed_keys.and_then(|mut rest| rest.remove(&*self.name));
             wanted = rest.map(|rest| rest.keys).unwrap_or_default();
-            // Asked at once again, it would leave them out at once again.
+            // If it were asked again at once, it would leave them out again.
             if !wanted.is_empty() && found.len() == before {
                 return Err(TableError::Throttled("BatchGetItem leaves all items out".into()));
             }
@@ -232,13 +231,13 @@ pub(super) fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> S
     item.get(attribute).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
 }
 
-/// The units of a call that asked for them. An answer that does not name them was lost on its way:
-/// DynamoDB always does.
+/// The units of a call that asked for them. DynamoDB always names them, so an answer without them
+/// was damaged on its way.
 pub(super) fn spent(capacity: Option<ConsumedCapacity>) -> Result<f64, EmptyAnswer> {
     capacity.map(|capacity| units(Some(&capacity))).ok_or(EmptyAnswer)
 }
 
-/// As [`spent`], of a transaction; an engine may name none.
+/// As [`spent`], for a transaction; an engine may name no units.
 pub(super) fn spent_on_all(capacity: Option<Vec<ConsumedCapacity>>) -> Result<f64, EmptyAnswer> {
     Ok(capacity.ok_or(EmptyAnswer)?.iter().map(|each| units(Some(each))).sum())
 }
@@ -251,7 +250,7 @@ pub(super) fn refused(
     bucket: &BucketId,
     item: Option<&HashMap<String, AttributeValue>>,
 ) -> WriteError {
-    // Some answer with an empty item where there is none.
+    // Some engines return an empty item if there is none.
     let Some(item) = item.filter(|item| !item.is_empty()) else { return WriteError::Refused(None) };
     match image(bucket, item) {
         Ok(image) => WriteError::Refused(image),

@@ -1,6 +1,6 @@
-//! The table of Sluicegate, created on any DynamoDB endpoint as the deployment template would.
+//! Creates the table of Sluicegate on any DynamoDB endpoint, as the deployment template would.
 //!
-//! Both indexes project keys only: with more, every write to a bucket would pay for an index write
+//! Both indexes project keys only. With more, every write to a bucket would pay for an index write,
 //! and every entity of a resource would share one hot index key.
 
 use std::time::Duration;
@@ -23,11 +23,11 @@ const ACTIVE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// DynamoDB takes 10 to 20 s for a table with two indexes, local engines none.
 const ACTIVE_WITHIN: Duration = Duration::from_secs(120);
 
-/// Why the table cannot be set up or described.
+/// The reason why the table cannot be set up or described.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableSetupError {
-    /// The name is taken: use the table that is there, or another name.
+    /// The name is taken: use the existing table, or another name.
     #[error("table {table} exists already; use it as it is or choose another name")]
     Exists {
         /// Name of the table.
@@ -41,7 +41,7 @@ pub enum TableSetupError {
     NotActive {
         /// Name of the table.
         table: String,
-        /// How long it was waited for.
+        /// The time that was waited.
         waited_seconds: u64,
     },
 
@@ -52,7 +52,7 @@ pub enum TableSetupError {
         table: String,
     },
 
-    /// DynamoDB did not do what it was asked.
+    /// DynamoDB did not execute the request.
     #[error(transparent)]
     Request(#[from] RequestError),
 }
@@ -60,9 +60,9 @@ pub enum TableSetupError {
 /// Creates table `name`: PK/SK, GSI1 and GSI2 with keys only, on-demand billing, a stream with both
 /// images, TTL on `ttl`. Returns when it is usable.
 ///
-/// # Errors
-/// [`TableSetupError::Exists`] when the name is taken, [`TableSetupError::NotActive`] when it stays unusable
-/// for two minutes, [`TableSetupError::Request`] for anything else that DynamoDB refuses.
+/// # Errors [`TableSetupError::Exists`] if the name is taken, [`TableSetupError::NotActive`] if it
+/// stays unusable for two minutes, [`TableSetupError::Request`] for anything else that DynamoDB
+/// refuses.
 pub async fn create_table(client: &Client, name: &str) -> Result<(), TableSetupError> {
     let created = request(client, name)
         .map_err(|error| RequestError::failed("CreateTable", name, error))?
@@ -76,9 +76,8 @@ pub async fn create_table(client: &Client, name: &str) -> Result<(), TableSetupE
 
 /// ARN of the table's current stream.
 ///
-/// # Errors
-/// [`TableSetupError::NoStream`] when the table has none, [`TableSetupError::Request`] when it cannot be
-/// described.
+/// # Errors [`TableSetupError::NoStream`] if the table has none, [`TableSetupError::Request`] if it
+/// cannot be described.
 pub async fn stream_arn(client: &Client, name: &str) -> Result<String, TableSetupError> {
     let described = describe(client, name).await?;
     described.latest_stream_arn.ok_or_else(|| TableSetupError::NoStream { table: name.to_owned() })

@@ -1,4 +1,5 @@
-//! What one write is to lease and to settle, and what becomes of the books when it is done or not.
+//! The plan of one write: the amounts to lease and to settle, and how the ledger changes when the
+//! write succeeds or fails.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +13,17 @@ use super::moment::Moment;
 use super::settings::LeaseSettings;
 use crate::leasing_store::{Counting, LeaseOutcome};
 
-/// A lease is at most so many times the one before, or so many requests: one observation is none.
+/// A lease is at most so many times as large as the one before, or as two requests: one observation
+/// proves little.
 const GROWTH: u64 = 8;
 
-/// What a write is to lease and to settle.
+/// The amounts that a write leases and settles.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeasePlan {
     pub(super) wanted: BTreeMap<LimitName, LeaseRange>,
     pub(super) returned: Amounts,
     pub(super) used: Amounts,
-    /// What of `returned` may still be handed out, and until when, if the write is not done.
+    /// The part of `returned` that may still be handed out if the write fails, and until when.
     withdrawn: Vec<(usize, u64, i64)>,
     asked: Times,
 }
@@ -34,7 +36,7 @@ impl LeasePlan {
 }
 
 impl LeasedBucket {
-    /// What to lease for these requests, and ahead of the next.
+    /// Plans a lease for these requests, and ahead of the next ones.
     pub(super) fn draft(
         &self,
         books: &mut BucketLedger,
@@ -79,7 +81,7 @@ impl LeasedBucket {
         draft
     }
 
-    /// Everything that is held, to be settled.
+    /// Plans to settle everything that is held.
     pub(super) fn closing_draft(&self, books: &mut BucketLedger, times: Times) -> LeasePlan {
         self.catch_up(books, times);
         let mut draft = LeasePlan { asked: times, ..LeasePlan::default() };
@@ -104,7 +106,7 @@ impl LeasedBucket {
         }
     }
 
-    /// Takes a lease in: what was needed is handed out, the rest goes into the pools.
+    /// Takes in a lease: hands out the needed tokens and puts the rest into the pools.
     pub(super) fn conclude(
         &self,
         books: &mut BucketLedger,
@@ -143,7 +145,7 @@ impl LeasedBucket {
         }
     }
 
-    /// Takes back what a write that was not done would have settled.
+    /// Restores the ledger after a write that failed.
     pub(super) fn undo(
         &self,
         books: &mut BucketLedger,
@@ -168,7 +170,7 @@ impl LeasedBucket {
     }
 }
 
-/// The size that a pool should have.
+/// The target size of a pool.
 fn size(account: &LimitLedger, expected: u64, settings: &LeaseSettings) -> u64 {
     if expected == 0 {
         return 0;
@@ -199,8 +201,8 @@ mod tests {
     const MAX_AGE_MS: i64 = 1_000;
     const HOUR_MS: i64 = 3_600_000;
 
-    /// What is left in the pool of five tokens, leased at 0 and taken out at a time by a write that is
-    /// undone at another.
+    /// Tokens left in a pool of five. They are leased at 0 and taken out at `drafted`, by a write
+    /// that is undone at `undone`.
     fn left_after_undo(drafted: Times, undone: Times) -> u64 {
         let (resource, limits) =
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
@@ -219,8 +221,8 @@ mod tests {
     fn what_a_write_did_not_settle_is_no_younger_for_a_clock_that_was_set_back() {
         let at = |now, set_backs| Times { now, set_backs, ..Times::default() };
         assert_eq!(left_after_undo(at(100, 0), at(200, 0)), 5_000);
-        assert_eq!(left_after_undo(at(100, 0), at(200 - HOUR_MS, 1)), 0, "while it was under way");
+        assert_eq!(left_after_undo(at(100, 0), at(200 - HOUR_MS, 1)), 0, "while it was in flight");
         let unseen = [100, 200].map(|ms| at(ms - HOUR_MS, 1));
-        assert_eq!(left_after_undo(unseen[0], unseen[1]), 0, "nobody has looked");
+        assert_eq!(left_after_undo(unseen[0], unseen[1]), 0, "no reading noticed it");
     }
 }

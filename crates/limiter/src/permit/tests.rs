@@ -61,7 +61,7 @@ async fn a_repeated_adjust_corrects_each_bucket_once() {
     for fate in REPEATABLE {
         for by in [5, -5] {
             if by < 0 && fate == Fate::Lost {
-                // A store says "ambiguous" of those.
+                // The store answers "ambiguous" to those.
                 continue;
             }
             let story = Story::of_two().await;
@@ -120,7 +120,7 @@ async fn a_repeated_release_gives_each_bucket_its_own_back() {
         story.lease.give_back().await.unwrap();
         assert_eq!(story.consumed("tpm"), (0, 0), "{fate:?}");
         story.lease.adjust("tpm", 3).await.unwrap();
-        assert_eq!(story.consumed("tpm"), (3, 3), "{fate:?}: nobody is ahead any more");
+        assert_eq!(story.consumed("tpm"), (3, 3), "{fate:?}: no bucket is ahead any more");
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::InvalidRequest;
 use crate::limit::Limit;
 use crate::request::rules;
 
-/// Limits by what they apply to.
+/// Limits by their scope.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Configured(HashMap<LimitsScope, Rules>);
 

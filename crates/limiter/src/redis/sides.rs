@@ -1,4 +1,4 @@
-//! The buckets of a request, what is said of each to a script, and what it answers.
+//! The buckets of a request: their arguments for a script, and the grants from its reply.
 
 use std::sync::Arc;
 
@@ -48,7 +48,8 @@ impl RedisStore {
         Call { keys, args: Vec::with_capacity(6) }
     }
 
-    /// The time that a script is told: the clock's, or a negative one where it asks its server.
+    /// The time that a script gets: the clock's, or a negative one if the script must ask its
+    /// server.
     pub(super) fn told(&self, clock: &dyn Clock) -> i64 {
         match self.time {
             Time::Caller => clock.now().get(),
@@ -58,7 +59,7 @@ impl RedisStore {
 }
 
 impl ScriptBucket {
-    /// The limits that a call names: those that have a rule, and others that are asked for.
+    /// The limits that a call names: those that have a rule, and other requested ones.
     pub(super) fn named<'a>(
         &'a self,
         asked: &'a Amounts,
@@ -86,18 +87,18 @@ impl ScriptBucket {
         ask
     }
 
-    /// Whether every limit that is asked has a rule here.
+    /// True if every requested limit has a rule here.
     pub(super) fn knows(&self, asked: &Amounts) -> bool {
         asked.keys().all(|limit| self.configuration.rule(limit).is_some())
     }
 
-    /// What is asked of it, before anything was read.
+    /// The grant of these amounts, before anything was read.
     pub(super) fn unread(self, amounts: &Amounts) -> BucketGrant {
         let (bucket, configuration) = (self.bucket, self.configuration);
         BucketGrant { bucket, amounts: amounts.clone(), image: None, configuration }
     }
 
-    /// What was taken of it; nothing of a limit that it does not have.
+    /// The grant of the amounts taken from it, without limits that it does not have.
     pub(super) fn part(&self, amounts: &Amounts, image: &Image) -> BucketGrant {
         let mut amounts = amounts.clone();
         amounts.retain(|limit, _| {
@@ -108,7 +109,7 @@ impl ScriptBucket {
     }
 }
 
-/// The amount of a limit, zero where it is not named.
+/// The amount of a limit, zero if it is not named.
 pub(super) fn amount(amounts: &Amounts, limit: &LimitName) -> i64 {
     amounts.get(limit).copied().map_or(0, Millitokens::get)
 }

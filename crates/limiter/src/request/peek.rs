@@ -1,4 +1,4 @@
-//! Looking at a bucket without taking anything.
+//! Reads the state of a bucket and takes nothing.
 
 use std::future::IntoFuture;
 
@@ -11,7 +11,7 @@ use crate::limit_set::IntoLimits;
 use crate::limiter::Limiter;
 use crate::store::Store;
 
-/// A look at a bucket.
+/// A request for the state of a bucket.
 #[must_use = "a request does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct PeekRequest<'a, S, C> {
@@ -23,17 +23,17 @@ impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
         Self { request }
     }
 
-    /// Limits of the bucket, where the table does not know them.
+    /// Limits of the bucket, if the table does not know them.
     pub fn limits(self, limits: impl IntoLimits) -> Self {
         Self { request: self.request.limits(limits) }
     }
 
-    /// Looks at this parent's bucket too.
+    /// Reads this parent's bucket too.
     pub fn cascade_to(self, parent: impl AsRef<str>) -> Self {
         Self { request: self.request.cascade_to(parent) }
     }
 
-    /// Looks at no parent's bucket.
+    /// Reads no parent's bucket.
     pub fn no_cascade(self) -> Self {
         Self { request: self.request.no_cascade() }
     }

@@ -1,5 +1,4 @@
-//! A call on the store: whether it is made, what its end says of the store, and what is done
-//! without one.
+//! Wraps store calls: breaker check, classification of the result, fallback policy.
 
 use std::time::Duration;
 
@@ -17,24 +16,24 @@ use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request, Store};
 /// How an acquire was granted.
 #[derive(Debug)]
 pub(crate) enum Granted {
-    /// By the store.
+    /// The store granted it.
     Store(Grant),
-    /// Without it; from buckets of this process, if from any.
+    /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),
 }
 
-/// An error that may mean that the store is away.
+/// An error that may mean that the store is unavailable.
 pub(super) trait StoreError {
-    /// What was met instead of an answer.
+    /// The error met instead of an answer.
     fn away(&self) -> Option<&BoxError>;
-    /// The request that was found to make no sense.
+    /// The reason why the request is invalid.
     fn invalid(&self) -> Option<&InvalidRequest>;
 }
 
 impl StoreError for AcquireError {
     fn away(&self) -> Option<&BoxError> {
         let Self::Unavailable(source) = self else { return None };
-        // The deadline cut a write off, and the store's last word was not silence.
+        // The deadline ended a write, and the last result of the store was not silence.
         let is_answer = |error: &Self| matches!(error, Self::Contended { .. } | Self::Setup(_));
         let has_answered = source.downcast_ref().is_some_and(is_answer);
         (!has_answered).then_some(source)
@@ -65,19 +64,20 @@ impl StoreError for AdjustError {
     }
 }
 
-/// Whether it took the store to find out.
+/// True if it took a call of the store to find out.
 const fn is_told(invalid: &InvalidRequest) -> bool {
     matches!(invalid, InvalidRequest::UnknownLimit(_) | InvalidRequest::BucketFull { .. })
 }
 
-/// Whether the store had a say in it.
+/// True if the result came from the store.
 pub(super) fn is_answer<T, E: StoreError>(result: &Result<T, E>) -> bool {
     result.as_ref().err().and_then(StoreError::away).is_none()
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Looks whether the store is there, which makes the first connection: call it before the first
-    /// request, which then need not wait for that. A read of half a unit on DynamoDB.
+    /// Checks that the store answers, which makes the first connection. If it is called before the
+    /// first request, that request need not wait for the connection. A read of half a unit on
+    /// DynamoDB.
     ///
     /// # Errors
     /// As an acquire, except that no limit is short. `Unavailable` after the
@@ -91,12 +91,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         checked
     }
 
-    /// Acquires from the store or, where it is away, as the limiter is told to.
+    /// Acquires from the store. If the store is unavailable, the limiter's policy decides.
     pub(crate) async fn take(&self, request: &Request) -> Result<Granted, AcquireError> {
         self.take_by(request, || self.store().acquire(request, self.clock()).boxed()).await
     }
 
-    /// The same, from the store in this way.
+    /// As [`take`](Self::take), with `acquire` as the call on the store.
     pub(crate) async fn take_by<'a>(
         &self,
         request: &Request,
@@ -110,17 +110,17 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             let cause = Cause::NotAsked { since: not_asked.since };
             return self.degrade(request, cause, || not_asked.into());
         };
-        // The store's part is boxed: a decision without it need not carry its size, and its type,
-        // nested in this one, would exceed the default `recursion_limit` of crates that await it.
+        // Boxed, for two reasons: a decision without the store need not carry the size of the call,
+        // and the nested type would exceed the default `recursion_limit` of crates that await it.
         let result = acquire().await;
         match &result {
-            // Nobody was asked: it was held.
+            // The tokens were held: the store was not asked.
             Ok(grant) if grant.path.is_none() => drop(permit),
             result => self.note(permit, result),
         }
         match result {
             Ok(grant) => {
-                // What was held says nothing new.
+                // A grant of held tokens says nothing new.
                 let is_news = grant.path.is_some();
                 if is_news && self.options().on_unavailable == OnUnavailable::Local {
                     self.outage().local().note(request, &grant);
@@ -141,7 +141,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         }
     }
 
-    /// Corrects a bucket, if the store is there.
+    /// Corrects a bucket, if the store is available.
     pub(crate) async fn correct(
         &self,
         correction: &Correction<'_>,
@@ -149,7 +149,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         let Some(permit) = self.permit() else {
             return Err(AdjustError::Unavailable(self.outage().not_asked().into()));
         };
-        // It says nothing of the store.
+        // A correction of held tokens says nothing of the store.
         if let Some(adjusted) = self.store().adjust_held(correction) {
             return Ok(adjusted);
         }
@@ -158,7 +158,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         result
     }
 
-    /// Looks at buckets, if the store is there.
+    /// Reads buckets, if the store is available.
     pub(crate) async fn look(&self, request: &Request) -> Result<Vec<LimitStatus>, AcquireError> {
         let Some(permit) = self.permit() else {
             return Err(AcquireError::Unavailable(self.outage().not_asked().into()));
@@ -170,14 +170,15 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     fn permit(&self) -> Option<TrialPermit<'_>> {
         let permit = self.outage().circuit.permit();
-        // Somebody must look for a store that is away, and overtake a call on trial that hangs.
+        // A task must probe an unavailable store, and must be able to overtake a trial call that
+        // hangs.
         if permit.as_ref().is_none_or(TrialPermit::is_trial) {
             self.keep();
         }
         permit
     }
 
-    /// What the end of a call says of the store.
+    /// Notes what the result of a call says of the store.
     fn note<T, E: StoreError>(&self, permit: TrialPermit<'_>, result: &Result<T, E>) {
         let invalid = result.as_ref().err().and_then(StoreError::invalid);
         if invalid.is_some_and(|invalid| !is_told(invalid)) {
@@ -196,7 +197,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             tracing::warn!(
                 error = described(source),
                 ?policy,
-                "the store is away: nobody waits for it until it answers a probe"
+                "the store is unavailable: no call waits for it until it answers a probe"
             );
             self.keep();
         }
@@ -216,7 +217,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
             OnUnavailable::Local => {
                 let now = self.clock().now();
                 let parts = self.outage().local().take(request, now, self.counters())?;
-                // Where the store was not asked, somebody looked for it a moment ago.
+                // If the store was not asked, a task probed it a moment ago.
                 if matches!(cause, Cause::Unanswered(_)) || !self.outage().has_keeper() {
                     self.keep();
                 }
@@ -227,13 +228,13 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         Ok(Granted::Degraded(Degraded { policy, cause }, parts))
     }
 
-    /// How long it may take to reach the store.
+    /// The most time that reaching the store may take.
     pub(super) fn connect_time(&self) -> Duration {
         self.options().connect_deadline
     }
 }
 
-/// An error with what is behind it.
+/// An error with its sources.
 fn described(error: &BoxError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

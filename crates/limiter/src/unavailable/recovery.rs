@@ -1,5 +1,5 @@
-//! The task that looks for a store that is away, and tells it afterwards what it missed. It lives as
-//! long as there is something to do.
+//! The task that probes an unavailable store, and debits there what was granted meanwhile. It lives
+//! as long as there is something to do.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,23 +11,24 @@ use crate::clock::Clock;
 use crate::limiter::Limiter;
 use crate::store::Store;
 
-/// Probes under way at most, evenly apart where they hang until their deadline. One that does must
-/// not keep the next from finding the store back.
+/// The most probes in flight, evenly spaced if they hang until their deadline. A probe that hangs
+/// must not keep the next one from finding the store available.
 const PROBES_MAX: u32 = 8;
-/// A task that was not heard of for so many of its rounds ended with its runtime.
+/// A task that gave no sign of life for this many rounds ended with its runtime.
 const ROUNDS_UNHEARD: u32 = 20;
 
-/// Whether there is such a task.
+/// Says if there is a recovery task.
 #[derive(Debug, Default)]
 pub(super) struct RecoveryTask {
-    /// Until when the last one is believed to live, in the circuit's milliseconds; 0: there is none.
+    /// The time until which the last task is believed to live, in the breaker's milliseconds; 0:
+    /// there is none.
     until_ms: AtomicU64,
-    /// Counts them: one that was taken for dead ends where another looks.
+    /// Counts the tasks: one that was taken for dead ends if it has a successor.
     term: AtomicU64,
 }
 
 impl StoreHealth {
-    /// Whether there is something to do.
+    /// True if there is something to do.
     fn needs_keeper(&self) -> bool {
         self.circuit.needs_probes() || self.owes()
     }
@@ -38,17 +39,17 @@ impl StoreHealth {
         self.circuit.now_ms().saturating_add(time_ms).max(1)
     }
 
-    /// The task says that it lives.
+    /// Notes that the task lives.
     pub(super) fn keeper_is_alive(&self) {
         self.keeper.until_ms.store(self.keeper_until_ms(), Ordering::SeqCst);
     }
 
-    /// Whether somebody looks for the store, as far as is known without a look at the time.
+    /// True if there is a task, as far as is known without reading the clock.
     pub(super) fn has_keeper(&self) -> bool {
         self.keeper.until_ms.load(Ordering::SeqCst) > 0
     }
 
-    /// True for the one who is to start the task.
+    /// True for the caller that must start the task.
     fn claim_keeper(&self) -> bool {
         let until_ms = self.keeper.until_ms.load(Ordering::SeqCst);
         let is_alive = until_ms > 0 && until_ms >= self.circuit.now_ms();
@@ -65,7 +66,8 @@ impl StoreHealth {
                 .is_ok()
     }
 
-    /// Whether the task may end; what came up meanwhile keeps it, or finds it gone.
+    /// True if the task may end. If work came up meanwhile, either this task stays or its successor
+    /// finds the place free.
     fn release_keeper(&self) -> bool {
         if self.needs_keeper() {
             return false;
@@ -76,7 +78,7 @@ impl StoreHealth {
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Sees to it that somebody looks for the store.
+    /// Starts the task, unless there is one.
     pub(super) fn keep(&self) {
         if self.outage().claim_keeper() {
             let term = self.outage().keeper.term.fetch_add(1, Ordering::Relaxed) + 1;
@@ -93,7 +95,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 }
 
-/// Ends with the last limiter, too: not with the one that started it, which may have been made for a
+/// Ends with the last limiter. Not with the one that started it, which may have been made for a
 /// single request.
 async fn keep<S: Store, C: Clock>(limiter: Limiter<S, C>, term: u64) {
     let outage = limiter.outage();
@@ -106,12 +108,12 @@ async fn keep<S: Store, C: Clock>(limiter: Limiter<S, C>, term: u64) {
         rounds.tick().await;
         while probes.try_join_next().is_some() {}
         let has_successor = outage.keeper.term.load(Ordering::Relaxed) != term;
-        // This task and its probes are no users.
+        // This task and its probes hold limiters too.
         if has_successor || limiter.holders() == 1 + probes.len() {
             return;
         }
         outage.keeper_is_alive();
-        // On a round that is a little early, too.
+        // A round may come a little early.
         let is_time = sent_at.elapsed() + every / 2 >= limiter.connect_time() / PROBES_MAX;
         if outage.circuit.needs_probes() && (is_time || probes.is_empty()) {
             sent_at = Instant::now();

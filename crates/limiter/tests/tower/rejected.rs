@@ -1,4 +1,4 @@
-//! Requests that say not, or not properly, who asks.
+//! Requests without a valid entity.
 
 use axum::Router;
 use axum::routing::get;
@@ -29,7 +29,7 @@ async fn names_and_amounts_of_clients_are_clients_mistakes() {
         let refused = ask(&app, "/", &headers).await;
         assert_eq!(refused.figures(), (400, "", ""), "{headers:?}");
         assert_eq!(refused.field("retry-after"), "");
-        let detail = "a name or an amount in the request cannot be: check who asks, for what and for how much";
+        let detail = "a name or an amount in the request is invalid: check the entity, the resource and the amounts";
         assert_eq!(refused.problem(), untyped(400, "Bad Request", detail));
     }
     assert_eq!(consumed(&limiter, "u", "rpm"), None);
@@ -52,7 +52,7 @@ async fn names_and_rules_of_limits_are_the_programs_mistakes() {
     }
 }
 
-/// What somebody gets of a service behind this extractor.
+/// The response of a service behind this extractor.
 async fn answer(extract: fn(&Parts) -> Extracted) -> Answer {
     let (limiter, _) = limiter();
     let layer = RateLimitLayer::new(limiter, extract);
