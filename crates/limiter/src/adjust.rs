@@ -7,12 +7,14 @@ use futures_util::future::BoxFuture;
 use sluicegate_core::{BucketId, Configuration, EntityId, LimitName, Millitokens, Resource, Rules};
 use smol_str::SmolStr;
 
+use crate::call::new_id;
+use crate::check::amounts;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::request::{PeekRequest, amounts};
-use crate::store::{Adjusted, Correction, Store, new_id};
+use crate::request::PeekRequest;
+use crate::store::{Adjusted, Correction, Store};
 
 /// A correction of a bucket. Awaiting it adds every amount to what was consumed; it is never
 /// refused, and a balance may go below zero.
@@ -56,7 +58,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
             entity: entity.into(),
             resource: resource.into(),
             amounts: Vec::new(),
-            deadline: limiter.correction_time(None),
+            deadline: limiter.guard().correction_time(None),
         }
     }
 
@@ -117,7 +119,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
                 configuration: &Configuration::explicit(rules),
                 deadline: self.deadline,
             };
-            let adjusted = self.limiter.correct(&correction).await;
+            let adjusted = self.limiter.guard().correct(&correction).await;
             match (adjusted, &corrected) {
                 (Ok(adjusted), _) => total.add(adjusted),
                 (Err(error), None) => return Err(error),

@@ -4,12 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adjust::AdjustRequest;
+use crate::call::as_deadline;
 use crate::clock::{Clock, SystemClock};
 use crate::counters::Counters;
+use crate::degraded::OnUnavailable;
+use crate::error::AcquireError;
+use crate::guard::{self, BreakerConfig, Guard};
 use crate::queue::Queues;
 use crate::request::{AcquireRequest, PeekRequest};
 use crate::store::{Cascade, Store};
-use crate::unavailable::{BreakerConfig, OnUnavailable, StoreHealth};
 
 /// Acquires tokens from a store. Cheap to clone; clones share everything. A setter on a clone makes a
 /// limiter that differs in this and shares the store and the queue of those who wait.
@@ -35,27 +38,10 @@ pub struct Limiter<S, C = SystemClock> {
 }
 
 pub(crate) struct Inner<S, C> {
-    store: Arc<S>,
-    clock: C,
+    guard: Arc<Guard<S, C>>,
     mode: Mode,
     options: Options,
     queues: Arc<Queues>,
-    outage: Arc<StoreHealth>,
-}
-
-/// Longer than any call: an instant that far ahead still is one.
-const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
-
-/// A gateway that waits longer for its limiter than for most of what it does is slow by its limiter.
-const DEADLINE: Duration = Duration::from_millis(250);
-/// Nobody waits for a correction as for a decision, and one that fails is lost.
-const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
-/// Resolving a name, a handshake of TLS, credentials.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-
-/// A deadline as far as there are instants, which `Duration::MAX` has none for.
-pub(crate) fn as_deadline(time: Duration) -> Duration {
-    time.min(DEADLINE_MAX)
 }
 
 /// Whether a refusal is meant.
@@ -70,10 +56,6 @@ pub enum Mode {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// `None`: a default for each kind of call.
-    deadline: Option<Duration>,
-    pub(crate) connect_deadline: Duration,
-    pub(crate) on_unavailable: OnUnavailable,
     pub(crate) near_share: f64,
     pub(crate) cascade: Cascade,
 }
@@ -86,9 +68,10 @@ impl<S, C> Clone for Limiter<S, C> {
 
 impl<S, C> std::fmt::Debug for Limiter<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Inner { mode, options, .. } = self.inner.as_ref();
+        let Inner { guard, mode, options, .. } = self.inner.as_ref();
         f.debug_struct("Limiter")
             .field("mode", mode)
+            .field("calls", guard.settings())
             .field("options", options)
             .finish_non_exhaustive()
     }
@@ -106,33 +89,28 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// A limiter by another clock: a [`TestClock`](crate::TestClock), for one.
     #[must_use]
     pub fn with_clock(store: S, clock: C) -> Self {
-        let options = Options {
-            deadline: None,
-            connect_deadline: CONNECT_DEADLINE,
-            on_unavailable: OnUnavailable::default(),
-            near_share: 0.1,
-            cascade: Cascade::Stored,
-        };
-        let (store, queues, mode) = (Arc::new(store), Arc::default(), Mode::Enforce);
-        let outage = Arc::new(StoreHealth::new(BreakerConfig::default()));
-        Self { inner: Arc::new(Inner { store, clock, mode, options, queues, outage }) }
+        let options = Options { near_share: 0.1, cascade: Cascade::Stored };
+        let (guard, queues) = (Arc::new(Guard::new(store, clock)), Arc::default());
+        Self { inner: Arc::new(Inner { guard, mode: Mode::Enforce, options, queues }) }
     }
 
-    fn change(self, change: impl FnOnce(&mut Inner<S, C>)) -> Self
-    where
-        C: Clone,
-    {
-        let Inner { store, clock, mode, options, queues, outage } = self.inner.as_ref();
+    fn change(self, change: impl FnOnce(&mut Inner<S, C>)) -> Self {
+        let Inner { guard, mode, options, queues } = self.inner.as_ref();
         let mut inner = Inner {
-            store: store.clone(),
-            clock: clock.clone(),
+            guard: guard.clone(),
             mode: *mode,
             options: options.clone(),
             queues: queues.clone(),
-            outage: outage.clone(),
         };
         change(&mut inner);
         Self { inner: Arc::new(inner) }
+    }
+
+    fn change_calls(self, change: impl FnOnce(&mut guard::Settings)) -> Self
+    where
+        C: Clone,
+    {
+        self.change(|inner| inner.guard = Arc::new(inner.guard.with(change)))
     }
 
     /// How long one call may take, all attempts together; unless said otherwise, an acquire or a
@@ -144,7 +122,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|inner| inner.options.deadline = Some(as_deadline(deadline)))
+        self.change_calls(|calls| calls.deadline = Some(as_deadline(deadline)))
     }
 
     /// How long calls may take, and probes of a store that is away, while a connection has to be
@@ -154,7 +132,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|inner| inner.options.connect_deadline = as_deadline(deadline))
+        self.change_calls(|calls| calls.connect_deadline = as_deadline(deadline))
     }
 
     /// What an acquire comes to while the store is away; [`OnUnavailable::Allow`] unless said
@@ -164,7 +142,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|inner| inner.options.on_unavailable = policy)
+        self.change_calls(|calls| calls.on_unavailable = policy)
     }
 
     /// When the store counts as away, and how often it is looked for then.
@@ -173,7 +151,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|inner| inner.outage = Arc::new(StoreHealth::new(breaker)))
+        self.change(|inner| inner.guard = Arc::new(inner.guard.with_breaker(breaker)))
     }
 
     /// Decides and counts, and never refuses: for trying limits out on real traffic.
@@ -209,6 +187,16 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.options.cascade = cascade)
     }
 
+    /// Looks whether the store is there, which makes the first connection: call it before the first
+    /// request, which then need not wait for that. A read of half a unit on DynamoDB.
+    ///
+    /// # Errors
+    /// As an acquire, except that no limit is short. `Unavailable` after the
+    /// [`connect_deadline`](Self::connect_deadline), under every setting.
+    pub async fn warm_up(&self) -> Result<(), AcquireError> {
+        self.inner.guard.warm_up().await
+    }
+
     /// A request for tokens: name the amounts, then await it.
     pub fn acquire(
         &self,
@@ -239,17 +227,22 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// The store.
     #[must_use]
     pub fn store(&self) -> &S {
-        &self.inner.store
+        self.inner.guard.store()
     }
 
     /// What the store counted so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        self.inner.store.counters()
+        self.inner.guard.counters()
     }
 
     pub(crate) fn clock(&self) -> &C {
-        &self.inner.clock
+        self.inner.guard.clock()
+    }
+
+    /// The way to the store.
+    pub(crate) fn guard(&self) -> &Arc<Guard<S, C>> {
+        &self.inner.guard
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -258,35 +251,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     pub(crate) fn options(&self) -> &Options {
         &self.inner.options
-    }
-
-    /// How long an acquire or a peek may take, of which this was said.
-    pub(crate) fn call_time(&self, said: Option<Duration>) -> Duration {
-        self.with_connection(said, DEADLINE)
-    }
-
-    /// How long a correction may take, of which this was said.
-    pub(crate) fn correction_time(&self, said: Option<Duration>) -> Duration {
-        self.with_connection(said, CORRECTION_DEADLINE)
-    }
-
-    /// What is said of a very call holds.
-    fn with_connection(&self, said: Option<Duration>, usual: Duration) -> Duration {
-        let Options { deadline, connect_deadline, .. } = &self.inner.options;
-        said.unwrap_or_else(|| {
-            let usual = deadline.unwrap_or(usual);
-            if self.inner.outage.is_connected() { usual } else { usual.max(*connect_deadline) }
-        })
-    }
-
-    pub(crate) fn outage(&self) -> &StoreHealth {
-        &self.inner.outage
-    }
-
-    /// Clones of this limiter, and others that know the same of the store's absence.
-    pub(crate) fn holders(&self) -> usize {
-        let others = Arc::strong_count(&self.inner.outage) - 1;
-        Arc::strong_count(&self.inner) + others
     }
 
     pub(crate) fn queues(&self) -> &Queues {

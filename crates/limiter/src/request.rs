@@ -4,17 +4,19 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, LimitName, Millitokens, Resource, Rules};
+use sluicegate_core::{EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
 use self::send::{attempt, wait_for};
+use crate::call::as_deadline;
+use crate::check::{amounts, rules};
 use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
+use crate::guard::Granted;
 use crate::limit::Limit;
-use crate::limiter::{Limiter, Mode, as_deadline};
+use crate::limiter::{Limiter, Mode};
 use crate::permit::Permit;
 use crate::store::{Cascade, Request, Store};
-use crate::unavailable::Granted;
 
 mod peek;
 mod send;
@@ -159,7 +161,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
     pub async fn peek(self) -> Result<Vec<LimitStatus>, AcquireError> {
         let limiter = self.limiter;
         let request = self.check()?;
-        limiter.look(&request).await
+        limiter.guard().look(&request).await
     }
 
     /// How long until what is asked can be had; zero: at once, `None`: never.
@@ -187,12 +189,13 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         if amounts.len() > LIMITS_MAX {
             return Err(InvalidRequest::TooManyLimits { count: amounts.len(), max: LIMITS_MAX });
         }
-        let deadline = self.limiter.call_time(self.deadline);
+        let deadline = self.limiter.guard().call_time(self.deadline);
         Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
     }
 
     async fn send(self) -> Result<Permit<S, C>, AcquireError> {
-        let (wait, correction_time) = (self.wait, self.limiter.correction_time(self.deadline));
+        let (wait, correction_time) =
+            (self.wait, self.limiter.guard().correction_time(self.deadline));
         let (limiter, request) = self.checked()?;
         let result = match wait {
             Some(wait) => wait_for(limiter, &request, wait).await,
@@ -242,48 +245,4 @@ impl<'a, S: Store, C: Clock> IntoFuture for AcquireRequest<&'a Limiter<S, C>> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
-}
-
-/// Limits as rules, each named once.
-pub(crate) fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
-    if limits.len() > LIMITS_MAX {
-        return Err(InvalidRequest::TooManyLimits { count: limits.len(), max: LIMITS_MAX });
-    }
-    let mut rules = Rules::new();
-    for limit in limits {
-        let (name, rule) = limit.check()?;
-        if rules.insert(name.clone(), rule).is_some() {
-            return Err(InvalidRequest::DuplicateLimit(name));
-        }
-    }
-    Ok(rules)
-}
-
-/// What is asked of each limit, named once; `is_allowed` says which amounts can be.
-pub(crate) fn amounts(
-    asked: &[(SmolStr, i128)],
-    is_allowed: fn(Millitokens) -> bool,
-) -> Result<Amounts, InvalidRequest> {
-    let mut amounts = Amounts::new();
-    for (limit, milli) in asked {
-        let (limit, amount) = amount(limit.clone(), *milli)?;
-        if !is_allowed(amount) {
-            return Err(InvalidRequest::Amount { limit, milli: *milli });
-        }
-        if amounts.insert(limit.clone(), amount).is_some() {
-            return Err(InvalidRequest::DuplicateLimit(limit));
-        }
-    }
-    Ok(amounts)
-}
-
-/// A limit's name and an amount of it, each within its range.
-pub(crate) fn amount(
-    limit: SmolStr,
-    milli: i128,
-) -> Result<(LimitName, Millitokens), InvalidRequest> {
-    let limit = LimitName::try_from(limit).map_err(InvalidRequest::LimitName)?;
-    let amount = i64::try_from(milli).ok().and_then(|milli| Millitokens::new(milli).ok());
-    let Some(amount) = amount else { return Err(InvalidRequest::Amount { limit, milli }) };
-    Ok((limit, amount))
 }

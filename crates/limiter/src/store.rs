@@ -13,8 +13,8 @@ use sluicegate_core::{
 
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::degraded::Degraded;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
-use crate::unavailable::Degraded;
 
 /// Where balances live.
 pub trait Store: Send + Sync + 'static {
@@ -170,35 +170,11 @@ pub struct Adjusted {
     pub degraded: Option<Degraded>,
 }
 
-/// An id that no request had: a bucket that remembers it takes a request for granted already.
-///
-/// Every id comes from the operating system. A generator in the process would go on alike in each
-/// clone of it (`fork`, Lambda's `SnapStart`, any snapshot of a virtual machine); the kernel's is
-/// shared by forks and reseeded when a machine is resumed.
-pub(crate) fn new_id() -> RequestId {
-    // It fails only where the system has no such source.
-    RequestId::from_bits(getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)))
-}
-
 impl Adjusted {
     /// Adds what another bucket's correction came to.
     pub(crate) fn add(&mut self, other: Self) {
         self.dropped.extend(other.dropped);
         self.is_forced |= other.is_forced;
         self.write_units += other.write_units;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_differ_in_processes_that_were_cloned() {
-        let clone = || {
-            fastrand::seed(7);
-            [new_id(), new_id()]
-        };
-        assert_ne!(clone(), clone());
     }
 }

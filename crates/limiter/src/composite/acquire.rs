@@ -9,8 +9,7 @@ use sluicegate_core::{
 use super::CompositeStore;
 use super::bucket_request::BucketRequest;
 use super::lane::{Cost, Expired, Settled, setup_error, source};
-use super::refusal::no;
-use super::run::CallContext;
+use crate::call::CallContext;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::BucketGrant;
 use crate::table::{Table, TableError};
@@ -138,7 +137,7 @@ fn refusal(sides: &[BucketRequest], standings: Vec<Vec<Standing>>) -> AcquireErr
         let entity = side.bucket.entity.clone();
         standings.into_iter().map(move |standing| LimitStatus::new(&entity, standing))
     };
-    no(sides.iter().zip(standings).flat_map(of_side).collect())
+    AcquireError::refused(sides.iter().zip(standings).flat_map(of_side).collect())
 }
 
 impl CallContext<'_> {

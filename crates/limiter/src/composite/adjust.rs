@@ -13,7 +13,7 @@ use sluicegate_core::{
 use super::CompositeStore;
 use super::acquire::given_up;
 use super::lane::{Expired, Settled, setup_error};
-use super::run::CallContext;
+use crate::call::CallContext;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::Corrected;
 use crate::store::{Adjusted, Correction};

@@ -8,10 +8,9 @@ use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePla
 use super::lane::Calls;
 use super::settings::Certainty;
 use super::{CompositeStore, image};
-use crate::store::new_id;
-use crate::table::{
-    Cancelled, Consistency, SetupError, Table, TableError, TransactError, WriteError, Written,
-};
+use crate::call::new_id;
+use crate::store_error::SetupError;
+use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
 
 /// A call of a lane.
 pub(super) enum Asked {

@@ -19,10 +19,10 @@ use tokio::time::{Instant, Sleep};
 
 use super::calls::{Asked, Told};
 use super::images::Shared;
-use crate::BoxError;
+use crate::call::new_id;
 use crate::clock::Clock;
-use crate::store::new_id;
-use crate::table::{SetupError, StoreFailure, TableError};
+use crate::store_error::{BoxError, SetupError, StoreFailure};
+use crate::table::TableError;
 
 /// How long the table may take to answer before it is asked again, because everybody waits for the
 /// answer; twice as long each time that it does not, and as its last answer took.

@@ -16,9 +16,8 @@ use sluicegate_core::{
 use super::CompositeStore;
 use super::acquire::given_up;
 use super::lane::{Expired, Lane, Settled, setup_error};
-use super::refusal::no;
 use super::resolve::Lookup;
-use super::run::CallContext;
+use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::leasing_store::{
@@ -224,5 +223,5 @@ fn terms(order: &LeaseRequest<'_>) -> LeaseTerms {
 
 fn refusal(bucket: &BucketId, standings: Vec<Standing>) -> AcquireError {
     let status = |standing| LimitStatus::new(&bucket.entity, standing);
-    no(standings.into_iter().map(status).collect())
+    AcquireError::refused(standings.into_iter().map(status).collect())
 }

@@ -12,9 +12,7 @@ mod directory;
 mod images;
 mod lane;
 mod lease;
-mod refusal;
 mod resolve;
-mod run;
 mod settings;
 
 use std::sync::Arc;
@@ -23,24 +21,23 @@ use std::time::Duration;
 use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, EntityId, EpochMillis, Known, Millitokens, Policy,
-    StoredLimits, standings,
+    BucketId, CompositeBucket, EntityId, EpochMillis, Known, Policy, StoredLimits, standings,
 };
 
 use self::bucket_request::BucketRequest;
 use self::directory::Directory;
 use self::images::Images;
 pub(crate) use self::lane::Lane;
-pub(crate) use self::refusal::no;
 use self::resolve::Lookup;
-pub(crate) use self::run::CallContext;
+use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::dynamo::DynamoTable;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::leasing_store::LeaseCalls as _;
 use crate::store::{Adjusted, Correction, Grant, Request, Store};
-use crate::table::{Consistency, SetupError, Table, TableError};
+use crate::store_error::SetupError;
+use crate::table::{Consistency, Table, TableError};
 
 pub use self::settings::{CascadeMode, Certainty, Settings};
 
@@ -209,29 +206,6 @@ impl<T: Table> Store for CompositeStore<T> {
     fn counters(&self) -> &Counters {
         &self.counters
     }
-}
-
-/// Adds amounts to sums, each within the range of [`Millitokens`].
-pub(crate) fn add(sums: &mut Amounts, amounts: &Amounts) {
-    for (limit, more) in amounts {
-        match sums.get_mut(limit) {
-            Some(sum) => {
-                *sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(more.get()));
-            }
-            None => _ = sums.insert(limit.clone(), *more),
-        }
-    }
-}
-
-pub(crate) fn negated(amounts: &Amounts) -> Amounts {
-    amounts
-        .iter()
-        // The range is symmetric: what can be taken can be given back.
-        .filter_map(|(limit, amount)| {
-            let back = Millitokens::new(-amount.get()).ok()?;
-            Some((limit.clone(), back))
-        })
-        .collect()
 }
 
 fn image(

@@ -16,10 +16,11 @@ use super::CompositeStore;
 use super::bucket_request::BucketRequest;
 use super::directory::{Learned, Levels};
 use super::images::{Entry, MadeFrom, Resolved};
-use super::run::CallContext;
+use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
-use crate::table::{Consistency, ReadItems, SetupError, Table};
+use crate::store_error::SetupError;
+use crate::table::{Consistency, ReadItems, Table};
 
 /// Whether the table is asked for the limits of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

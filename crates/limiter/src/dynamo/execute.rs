@@ -18,9 +18,8 @@ use sluicegate_core::{BucketId, CompositeBucket, Scalar, WritePlan};
 use super::expressions::{self, Expression};
 use super::table_error::{self, EmptyAnswer};
 use super::{ConfigStore, Reader};
-use crate::table::{
-    Consistency, ReadItems, SetupError, Table, TableError, TransactError, WriteError, Written,
-};
+use crate::store_error::SetupError;
+use crate::table::{Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written};
 
 pub(super) const ALL_OLD: ReturnValuesOnConditionCheckFailure =
     ReturnValuesOnConditionCheckFailure::AllOld;

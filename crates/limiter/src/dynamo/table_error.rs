@@ -4,8 +4,8 @@ use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate_core::ErrorClass;
 
-use crate::BoxError;
-use crate::table::{SetupError, StoreFailure, TableError, WriteError};
+use crate::store_error::{BoxError, SetupError, StoreFailure};
+use crate::table::{TableError, WriteError};
 
 /// An answer of 200 that says nothing of what was asked for: it may come from something else than
 /// DynamoDB, so the call counts as not answered.

@@ -16,10 +16,11 @@ use super::bucket_ledger::{BucketLedger, Commit, Times};
 use super::engine::{Engine, FlushScope, Spent};
 use super::leased_bucket::{LeasedBucket, ROUGH_MS};
 use super::limit_ledger::{LimitLedger, signed, unsigned};
+use crate::call::new_id;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
-use crate::store::{Correction, new_id};
+use crate::store::Correction;
 
 /// So small a part of the threshold is left when a commit starts: a larger one would make for more
 /// commits, and the part is what others may take while it is under way.

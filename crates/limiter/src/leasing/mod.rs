@@ -37,9 +37,10 @@ pub use self::prepared::{Prepared, PreparedPermit};
 pub use self::settings::{Accounting, LeaseMode, LeaseSettings};
 pub use self::watch::SettleReport;
 use crate::DynamoStore;
+use crate::call::as_deadline;
 use crate::clock::{Clock, SystemClock};
 use crate::leasing_store::LeasingStore;
-use crate::limiter::{Limiter, as_deadline};
+use crate::limiter::Limiter;
 
 /// Larger amounts are given back to the store, in millitokens.
 const REFUND_MAX: u64 = atomic_bucket::POOL_MAX / 4;

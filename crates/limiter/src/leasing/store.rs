@@ -7,14 +7,13 @@ use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait};
 use tokio::time::Instant;
 
-use super::Leased;
 use super::atomic_bucket::{Demand, TakeResult};
-use super::behind;
 use super::engine::Spent;
 use super::keys::KeyRef;
 use super::leased_bucket::LeasedBucket;
 use super::names::Kind;
 use super::settings::LeaseMode;
+use super::{Leased, behind};
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
@@ -196,7 +195,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
             }
             limits.append(&mut others);
         }
-        crate::composite::no(limits)
+        AcquireError::refused(limits)
     }
 
     /// How a bucket stands, as far as that is known.
@@ -287,7 +286,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         configuration: &Arc<Configuration>,
         back: &Amounts,
     ) {
-        let asks = bucket.asks(&crate::composite::negated(back)).unwrap_or_default();
+        let asks = bucket.asks(&crate::amounts::negated(back)).unwrap_or_default();
         self.engine.put_back(bucket, &asks, configuration);
     }
 }

@@ -8,9 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluicegate_core::{Amounts, LimitName, Millitokens, RequestId};
 
-use crate::composite::negated;
+use crate::amounts::negated;
+use crate::call::new_id;
 use crate::error::AdjustError;
-use crate::store::{Adjusted, new_id};
+use crate::store::Adjusted;
 
 /// What a call asks of every bucket of a lease.
 #[derive(Debug, Clone, Copy)]

@@ -14,8 +14,8 @@ use super::reply::{Reply, Status};
 use super::script::{Call, PEEK};
 use super::sides::{ScriptBucket, amount};
 use super::value::{id_text, kept_s, push};
+use crate::call::CallContext;
 use crate::clock::{Clock, SystemClock};
-use crate::composite::{CallContext, no};
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::{Grant, Request};
 use crate::table::TableError;
@@ -209,7 +209,7 @@ pub(super) fn short(
             bucket.tokens = Millitokens::saturating(tokens);
         }
     }
-    Ok(no(stand(sides, &images, amounts, now)))
+    Ok(AcquireError::refused(stand(sides, &images, amounts, now)))
 }
 
 /// A limit that nobody knows, or that there is no room for.

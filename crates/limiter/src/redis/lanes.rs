@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 
 use super::range::MILLI_MAX;
 use super::sides::ScriptBucket;
-use crate::composite::add;
+use crate::amounts::add;
 use crate::error::AcquireError;
 use crate::store::Grant;
 

@@ -18,8 +18,8 @@ use super::reply::{Reply, Status};
 use super::script::LEASE;
 use super::sides::{ScriptBucket, amount};
 use super::value::id_text;
+use crate::call::CallContext;
 use crate::clock::Clock;
-use crate::composite::CallContext;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{
     Corrected, Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,

@@ -3,8 +3,8 @@
 use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 use sluicegate_core::ItemError;
 
-use crate::BoxError;
-use crate::table::{SetupError, StoreFailure, TableError};
+use crate::store_error::{BoxError, SetupError, StoreFailure};
+use crate::table::TableError;
 
 /// Begins the error of a script that met a value which is no bucket.
 const BROKEN: &str = "BROKEN";

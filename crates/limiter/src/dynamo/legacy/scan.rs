@@ -8,8 +8,9 @@ use sluicegate_core::keys::{LegacyKey, PK, SK};
 
 use crate::dynamo::execute::{text, units};
 use crate::dynamo::item::Attributes;
-use crate::dynamo::stored_expressions as expressions;
-use crate::dynamo::{BrokenItem, ReadError, Reader, RequestError};
+use crate::dynamo::{
+    BrokenItem, ReadError, Reader, RequestError, stored_expressions as expressions,
+};
 
 /// A part of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 //!
 //! They start from what the store said last and follow the same arithmetic, so one process admits
 //! no more than the store would have admitted to it alone. What is taken from them is owed to the
-//! store: see [`super::debts`].
+//! store: see [`super::pending_debits`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use sluicegate_core::{
 };
 
 use super::pending_debits::PendingDebits;
-use crate::composite::no;
+use crate::call::new_id;
 use crate::counters::Counters;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
-use crate::store::{BucketGrant, Cascade, Grant, Request, new_id};
+use crate::store::{BucketGrant, Cascade, Grant, Request};
 
 /// Buckets that are remembered, each of about a kilobyte. One that is forgotten starts full.
 const BUCKETS_MAX: usize = 100_000;
@@ -159,7 +159,9 @@ impl Local {
                     let of_side = |(side, image): (&LocalRequest, &Option<_>)| {
                         side.standings(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
                     };
-                    return Err(no(sides.iter().zip(&images).flat_map(of_side).collect()));
+                    return Err(AcquireError::refused(
+                        sides.iter().zip(&images).flat_map(of_side).collect(),
+                    ));
                 }
             }
         }
@@ -419,8 +421,8 @@ mod tests {
     use sluicegate_core::{LimitName, Resource};
 
     use super::*;
+    use crate::check::rules;
     use crate::limit::Limit;
-    use crate::request::rules;
 
     const NOW: i64 = 1_769_608_800_000;
 

@@ -7,16 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::future::{FutureExt as _, join_all};
 use quick_cache::DefaultHashBuilder;
 use sluicegate_core::{Amounts, BucketId, Configuration, RequestId};
 
-use crate::clock::Clock;
-use crate::composite::add;
+use crate::amounts::add;
+use crate::call::new_id;
 use crate::counters::Counters;
-use crate::error::AdjustError;
-use crate::limiter::Limiter;
-use crate::store::{Correction, Store, new_id};
 
 /// Buckets that can owe something; what is granted of others is not taken from the store later.
 const DEBTS_MAX: usize = 10_000;
@@ -44,17 +40,17 @@ type Shard = HashMap<BucketId, Owed, DefaultHashBuilder>;
 
 /// What one bucket owes.
 #[derive(Debug, Clone)]
-struct Owed {
-    amounts: Amounts,
-    configuration: Arc<Configuration>,
+pub(super) struct Owed {
+    pub(super) amounts: Amounts,
+    pub(super) configuration: Arc<Configuration>,
 }
 
 /// A correction that is to be made once.
 #[derive(Debug, Clone)]
-struct Debt {
-    id: RequestId,
-    bucket: BucketId,
-    owed: Owed,
+pub(super) struct Debt {
+    pub(super) id: RequestId,
+    pub(super) bucket: BucketId,
+    pub(super) owed: Owed,
 }
 
 impl PendingDebits {
@@ -114,7 +110,7 @@ impl PendingDebits {
     }
 
     /// Some that are to be taken next, the same until they are.
-    fn next(&self) -> Vec<Debt> {
+    pub(super) fn next(&self) -> Vec<Debt> {
         let mut sent = self.sent();
         if sent.len() < AT_ONCE {
             let debt = |(bucket, owed)| Debt { id: new_id(), bucket, owed };
@@ -127,7 +123,7 @@ impl PendingDebits {
     }
 
     /// One that was taken, or never can be. False: somebody has said so before.
-    fn settle(&self, id: &RequestId) -> bool {
+    pub(super) fn settle(&self, id: &RequestId) -> bool {
         let settled = remove(&mut self.sent(), id);
         if settled.is_some() {
             self.count.fetch_sub(1, Ordering::SeqCst);
@@ -136,7 +132,7 @@ impl PendingDebits {
     }
 
     /// One that could not be taken: the others come first, so that it holds up none of them.
-    fn postpone(&self, id: &RequestId) {
+    pub(super) fn postpone(&self, id: &RequestId) {
         let mut sent = self.sent();
         let debt = remove(&mut sent, id);
         sent.extend(debt);
@@ -165,63 +161,13 @@ impl Owed {
     }
 }
 
-impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Takes from the store what is owed, as far as it answers.
-    pub(super) async fn settle(&self, debts: &PendingDebits) {
-        while debts.are_some() {
-            let next = debts.next();
-            // Boxed, or the type would exceed the default `recursion_limit` of other crates.
-            let corrections = next.iter().map(|debt| self.take_owed(debts, debt).boxed());
-            let corrected = join_all(corrections).await;
-            if corrected.contains(&false) {
-                return;
-            }
-            self.outage().keeper_is_alive();
-        }
-    }
-
-    /// False where it is to be tried again.
-    async fn take_owed(&self, debts: &PendingDebits, debt: &Debt) -> bool {
-        let Debt { id, bucket, owed } = debt;
-        let correction = Correction {
-            id,
-            bucket,
-            amounts: &owed.amounts,
-            configuration: &owed.configuration,
-            deadline: self.correction_time(None),
-        };
-        let result = self.correct(&correction).await;
-        if matches!(
-            result,
-            Err(AdjustError::Unavailable(_) | AdjustError::Contended | AdjustError::Setup(_))
-        ) {
-            debts.postpone(id);
-            return false;
-        }
-        if !debts.settle(id) {
-            return true;
-        }
-        match result {
-            Ok(adjusted) if adjusted.dropped.is_empty() => {
-                self.outage().local().note_settled(bucket, id, &owed.amounts);
-                self.counters().committed.increment();
-            }
-            lost => {
-                self.counters().uncommitted.increment();
-                tracing::warn!(%bucket, ?lost, "consumption could not be taken from the store");
-            }
-        }
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use sluicegate_core::{EntityId, LimitName, Millitokens, Resource};
 
     use super::*;
+    use crate::check::rules;
     use crate::limit::Limit;
-    use crate::request::rules;
 
     fn bucket(entity: &str) -> BucketId {
         let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new("r").unwrap());

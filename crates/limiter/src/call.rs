@@ -7,17 +7,17 @@ use sluicegate_core::{EpochMillis, RequestId};
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
-use crate::BoxError;
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::limiter::as_deadline;
-use crate::store::new_id;
+use crate::store_error::BoxError;
 use crate::table::TableError;
 
 /// Writes that one call attempts at most. Every attempt that loses saw somebody else win.
 const ATTEMPTS_MAX: u32 = 40;
 /// Longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Longer than any call: an instant that far ahead still is one.
+const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 pub(crate) struct CallContext<'a> {
     pub(crate) clock: &'a dyn Clock,
@@ -130,14 +130,31 @@ impl<'a> CallContext<'a> {
     }
 }
 
-impl From<TableError> for crate::table::WriteError {
-    fn from(table_error: TableError) -> Self {
-        Self::Table(table_error)
-    }
+/// A deadline as far as there are instants, which `Duration::MAX` has none for.
+pub(crate) fn as_deadline(time: Duration) -> Duration {
+    time.min(DEADLINE_MAX)
 }
 
-impl From<TableError> for crate::table::TransactError {
-    fn from(table_error: TableError) -> Self {
-        Self::Table(table_error)
+/// An id that no request had: a bucket that remembers it takes a request for granted already.
+///
+/// Every id comes from the operating system. A generator in the process would go on alike in each
+/// clone of it (`fork`, Lambda's `SnapStart`, any snapshot of a virtual machine); the kernel's is
+/// shared by forks and reseeded when a machine is resumed.
+pub(crate) fn new_id() -> RequestId {
+    // It fails only where the system has no such source.
+    RequestId::from_bits(getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_in_processes_that_were_cloned() {
+        let clone = || {
+            fastrand::seed(7);
+            [new_id(), new_id()]
+        };
+        assert_ne!(clone(), clone());
     }
 }

@@ -1,0 +1,42 @@
+//! Errors that come from behind a store, below every type that carries them.
+
+use sluicegate_core::ItemError;
+
+/// An error of somebody else.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What a person must repair before the table can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The credentials do not allow it.
+    #[error("access denied: allow this action to the credentials in use")]
+    Denied(#[source] BoxError),
+    /// There is no such table.
+    #[error("there is no table {0}: create it with the template or `create_table`")]
+    NoTable(String),
+    /// An item stands where a bucket should and cannot be read as one.
+    #[error("the item of {bucket} is broken: {source}; repair or delete it")]
+    BrokenItem {
+        /// Which bucket.
+        bucket: String,
+        /// What is wrong with it.
+        #[source]
+        source: Box<ItemError>,
+    },
+    /// The items of a bucket in the older layout cannot be converted.
+    #[error("a bucket of one item per limit cannot be used")]
+    Inconvertible(#[source] BoxError),
+    /// The request was not acceptable or could not be made (no region, no credentials).
+    #[error("the request was not accepted")]
+    Rejected(#[source] BoxError),
+}
+
+/// The store answered that it failed: an HTTP status of 5xx (but for 501) of DynamoDB, an error of
+/// Redis that says it cannot serve anybody, such as `LOADING` or `MISCONF`. The request may have been
+/// done. The source is what the store said.
+///
+/// It is the source of [`AcquireError::Unavailable`](crate::AcquireError::Unavailable) and
+/// [`AdjustError::Unavailable`](crate::AdjustError::Unavailable) then.
+#[derive(Debug, thiserror::Error)]
+#[error("the store answered that it failed")]
+pub struct StoreFailure(#[source] pub(crate) BoxError);
