@@ -200,7 +200,6 @@
 //! module `redis` says what a bucket looks like there, which limits it counts exactly, and what a
 //! cluster needs to know.
 
-mod adjust;
 mod admin;
 mod amounts;
 mod call;
@@ -228,7 +227,6 @@ mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
 
-pub use adjust::AdjustRequest;
 pub use clock::{COARSE_RESOLUTION, Clock, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};
@@ -247,7 +245,7 @@ pub use limit::{InvalidLimit, Limit};
 pub use limiter::{Limiter, Mode};
 pub use memory::MemoryTable;
 pub use permit::{Cost, Permit, Remaining};
-pub use request::{AcquireRequest, PeekRequest};
+pub use request::{AcquireRequest, AdjustRequest, PeekRequest};
 pub use store::{Adjusted, BucketGrant, Cascade, Correction, Grant, Request, Store};
 pub use store_error::{BoxError, SetupError, StoreFailure};
 pub use table::{

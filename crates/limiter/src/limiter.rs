@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adjust::AdjustRequest;
 use crate::call::as_deadline;
 use crate::clock::{Clock, SystemClock};
 use crate::counters::Counters;
@@ -11,7 +10,6 @@ use crate::degraded::OnUnavailable;
 use crate::error::AcquireError;
 use crate::guard::{self, BreakerConfig, Guard};
 use crate::queue::Queues;
-use crate::request::{AcquireRequest, PeekRequest};
 use crate::store::{Cascade, Store};
 
 /// Acquires tokens from a store. Cheap to clone; clones share everything. A setter on a clone makes a
@@ -195,33 +193,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// [`connect_deadline`](Self::connect_deadline), under every setting.
     pub async fn warm_up(&self) -> Result<(), AcquireError> {
         self.inner.guard.warm_up().await
-    }
-
-    /// A request for tokens: name the amounts, then await it.
-    pub fn acquire(
-        &self,
-        entity: impl AsRef<str>,
-        resource: impl AsRef<str>,
-    ) -> AcquireRequest<&Self> {
-        AcquireRequest::new(entity, resource).of(self)
-    }
-
-    /// A correction of a bucket without a lease: name the amounts, then await it.
-    pub fn adjust(
-        &self,
-        entity: impl AsRef<str>,
-        resource: impl AsRef<str>,
-    ) -> AdjustRequest<'_, S, C> {
-        AdjustRequest::new(self, entity.as_ref(), resource.as_ref())
-    }
-
-    /// How all limits of a bucket stand: one read that sees every write, nothing taken.
-    pub fn peek(
-        &self,
-        entity: impl AsRef<str>,
-        resource: impl AsRef<str>,
-    ) -> PeekRequest<'_, S, C> {
-        PeekRequest::new(self.acquire(entity, resource))
     }
 
     /// The store.

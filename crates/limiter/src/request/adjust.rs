@@ -7,13 +7,13 @@ use futures_util::future::BoxFuture;
 use sluicegate_core::{BucketId, Configuration, EntityId, LimitName, Millitokens, Resource, Rules};
 use smol_str::SmolStr;
 
+use super::peek::PeekRequest;
 use crate::call::new_id;
 use crate::check::amounts;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::request::PeekRequest;
 use crate::store::{Adjusted, Correction, Store};
 
 /// A correction of a bucket. Awaiting it adds every amount to what was consumed; it is never
@@ -48,6 +48,17 @@ pub struct AdjustRequest<'a, S, C> {
     resource: SmolStr,
     amounts: Vec<(SmolStr, i128)>,
     deadline: Duration,
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// A correction of a bucket without a lease: name the amounts, then await it.
+    pub fn adjust(
+        &self,
+        entity: impl AsRef<str>,
+        resource: impl AsRef<str>,
+    ) -> AdjustRequest<'_, S, C> {
+        AdjustRequest::new(self, entity.as_ref(), resource.as_ref())
+    }
 }
 
 impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use sluicegate_core::{EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
-use self::send::{attempt, wait_for};
+use super::send::{attempt, wait_for};
 use crate::call::as_deadline;
 use crate::check::{amounts, rules};
 use crate::clock::Clock;
@@ -17,11 +17,6 @@ use crate::limit::Limit;
 use crate::limiter::{Limiter, Mode};
 use crate::permit::Permit;
 use crate::store::{Cascade, Request, Store};
-
-mod peek;
-mod send;
-
-pub use peek::PeekRequest;
 
 /// A request for tokens. Awaiting it takes everything that is asked, or nothing.
 ///
@@ -150,6 +145,17 @@ impl<L> AcquireRequest<L> {
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(as_deadline(deadline));
         self
+    }
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// A request for tokens: name the amounts, then await it.
+    pub fn acquire(
+        &self,
+        entity: impl AsRef<str>,
+        resource: impl AsRef<str>,
+    ) -> AcquireRequest<&Self> {
+        AcquireRequest::new(entity, resource).of(self)
     }
 }
 
