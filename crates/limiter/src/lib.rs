@@ -231,7 +231,7 @@ pub use clock::{COARSE_RESOLUTION, Clock, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};
 pub use degraded::{Cause, Degraded, OnUnavailable};
-pub use dynamo::DynamoTable;
+pub use dynamo::{DynamoStore, DynamoTable};
 pub use error::{
     AcquireError, AdjustError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible,
 };
@@ -251,9 +251,6 @@ pub use store_error::{BoxError, SetupError, StoreFailure};
 pub use table::{
     Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
-
-/// Balances on DynamoDB.
-pub type DynamoStore = CompositeStore<DynamoTable>;
 
 pub use sluicegate_core::keys::LimitsScope;
 pub use sluicegate_core::{

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use sluicegate_core::{Wait, WritePath, standings};
 
-use super::CompositeStore;
 use super::bucket_request::BucketRequest;
+use super::composite_store::CompositeStore;
 use crate::amounts::negated;
 use crate::call::{CallContext, new_id};
 use crate::clock::Clock;

@@ -11,6 +11,7 @@ use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, Policy};
 
 use super::directory::Changes;
 use super::lane::Lane;
+use super::newest_image::Shared;
 
 /// All buckets that this process knows.
 #[derive(Debug)]
@@ -45,10 +46,6 @@ pub(super) struct Entry {
     lane: OnceLock<Arc<Lane>>,
 }
 
-/// The newest knowledge of a bucket, for all of its lanes.
-#[derive(Debug, Default)]
-pub(super) struct Shared(Mutex<Option<Known>>);
-
 #[derive(Debug, Default)]
 struct ImageTable {
     resolved: Option<Resolved>,
@@ -70,20 +67,6 @@ pub(super) struct MadeFrom {
     pub(super) changes: Changes,
     /// From when on, and until when, all of them are believed.
     pub(super) believed: Range<EpochMillis>,
-}
-
-impl Shared {
-    pub(super) fn known(&self) -> Option<Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Keeps what an answer said, unless something newer is known: answers overtake each other.
-    pub(super) fn learn(&self, new: Known) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {
-            *known = Some(new);
-        }
-    }
 }
 
 impl Entry {

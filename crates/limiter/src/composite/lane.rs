@@ -4,24 +4,22 @@
 //! of them. What the leader awaits is kept in the lane when its own request is resolved, runs out of
 //! time or is dropped, and the next caller goes on with it.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sluicegate_core::{
-    Action, Amounts, Answer, BucketId, Counts, EpochMillis, Left, Outcome, Policy, QueuedRequest,
-    RequestId, Write, WriteQueue,
+    Action, Amounts, Answer, BucketId, Counts, EpochMillis, Left, Policy, QueuedRequest, RequestId,
+    Write, WriteQueue,
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep};
 
-use super::calls::{Asked, Told};
-use super::images::Shared;
+use super::newest_image::Shared;
+use super::table_call::{Asked, Calls, Cost, Expired, Flight, Settled, Told};
 use crate::call::new_id;
 use crate::clock::Clock;
-use crate::store_error::{BoxError, SetupError, StoreFailure};
 use crate::table::TableError;
 
 /// How long the table may take to answer before it is asked again, because everybody waits for the
@@ -34,8 +32,6 @@ const LATE_MAX: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The same where nobody waits for tokens.
 const PATIENT_MAX: Duration = Duration::from_millis(500);
-
-pub(super) type Flight = Pin<Box<dyn Future<Output = Told> + Send>>;
 
 /// The requests on one bucket, or on a child's and its parent's.
 pub(crate) struct Lane {
@@ -74,38 +70,6 @@ struct LaneState {
 struct LaneWaiter {
     sender: oneshot::Sender<Settled>,
     cost: Cost,
-}
-
-/// The cost of a request. Requests that share a call divide its cost.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cost {
-    pub(super) attempts: u32,
-    pub(super) write_units: f64,
-    pub(super) read_units: f64,
-}
-
-/// The outcome of a request.
-pub(super) struct Settled {
-    pub(super) outcome: Outcome,
-    pub(super) cost: Cost,
-    pub(super) table_error: Option<Arc<TableError>>,
-}
-
-/// Why a request was not settled in time.
-pub(super) struct Expired {
-    pub(super) left: Left,
-    pub(super) cost: Cost,
-    pub(super) table_error: Option<Arc<TableError>>,
-    /// The table said nothing while the request waited.
-    pub(super) is_silent: bool,
-}
-
-/// The sender of the requests of a lane.
-pub(super) trait Calls: Send + Sync {
-    /// Asks the table.
-    fn call(&self, asked: Asked) -> Flight;
-    /// Takes over what a queue counted.
-    fn count(&self, counts: Counts, buckets: &[BucketId]);
 }
 
 impl std::fmt::Debug for Lane {
@@ -475,31 +439,4 @@ fn pause(in_a_row: u32, is_patient: bool, quickest: Duration) -> Duration {
         false => Duration::from_millis(1 << (in_a_row - 1)).min(PAUSE_MAX),
     };
     longest.mul_f64(fastrand::f64())
-}
-
-/// The error of a table that cannot be used, for each of the requests of one write.
-pub(super) fn setup_error(table_error: Option<&TableError>) -> SetupError {
-    let Some(TableError::Setup(error)) = table_error else {
-        return SetupError::Rejected("the table does not say why".into());
-    };
-    match error {
-        SetupError::NoTable(table) => SetupError::NoTable(table.clone()),
-        SetupError::Denied(why) => SetupError::Denied(source(why)),
-        SetupError::BrokenItem { bucket, source } => {
-            SetupError::BrokenItem { bucket: bucket.clone(), source: source.clone() }
-        }
-        SetupError::Rejected(why) => SetupError::Rejected(source(why)),
-        SetupError::Inconvertible(why) => SetupError::Rejected(why.to_string().into()),
-    }
-}
-
-/// The same source of an error for each of the requests of one write.
-pub(super) fn source(of: &BoxError) -> BoxError {
-    let mut text = of.to_string();
-    let mut source = of.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    if of.is::<StoreFailure>() { StoreFailure(text.into()).into() } else { text.into() }
 }

@@ -13,10 +13,11 @@ use sluicegate_core::{
     standings,
 };
 
-use super::CompositeStore;
-use super::acquire::given_up;
-use super::lane::{Expired, Lane, Settled, setup_error};
+use super::composite_store::CompositeStore;
+use super::lane::Lane;
 use super::resolve::Lookup;
+use super::shared_error::{given_up, setup_error};
+use super::table_call::{Expired, Settled};
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};

@@ -12,8 +12,8 @@ use sluicegate_core::{
     Rules,
 };
 
-use super::CompositeStore;
 use super::bucket_request::BucketRequest;
+use super::composite_store::{CompositeStore, image};
 use super::directory::{Learned, Levels};
 use super::images::{Entry, MadeFrom, Resolved};
 use crate::call::CallContext;
@@ -173,7 +173,7 @@ impl<T: Table> CompositeStore<T> {
         let mut learned = Vec::with_capacity(keys.len());
         for (key, item) in keys.iter().zip(&found.items) {
             if matches!(key, ItemKey::Bucket(..)) {
-                let image = super::image(bucket, item.as_ref())?;
+                let image = image(bucket, item.as_ref())?;
                 let is_authoritative = consistency == Consistency::Strong;
                 entry.learn(Known { image, as_of: now, is_authoritative });
             } else {

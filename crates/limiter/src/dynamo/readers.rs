@@ -15,34 +15,13 @@ use sluicegate_core::{
     CompositeBucket, EntityId, ItemError, QuarantineEntry, Resource, UsageWindow, WindowSpan,
 };
 
+use super::RequestError;
 use super::fetch::{self, KEYS_PER_READ};
 use super::item::{Attributes, decode};
 use super::legacy::listing::{merged, row, with_composites};
+use super::read_error::ReadError;
 use super::stored_expressions::{self as expressions, Query};
-use super::{BrokenItem, RequestError};
 use crate::table::Consistency;
-
-/// Why something could not be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// An item is broken. The stream goes on behind it.
-    #[error(transparent)]
-    Item(#[from] Box<BrokenItem>),
-
-    /// DynamoDB left items out of its answers again and again. The stream ends.
-    #[error("table {table} leaves {items} items out of BatchGetItem; try again, more slowly")]
-    LeftOut {
-        /// Name of the table.
-        table: String,
-        /// How many.
-        items: usize,
-    },
-
-    /// DynamoDB did not do what it was asked. The stream ends.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-}
 
 /// Reads ranges of items of one table.
 ///

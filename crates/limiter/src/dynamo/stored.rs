@@ -3,8 +3,6 @@
 //! Every change of a level's limits moves its version ahead in the table, whatever the clocks of
 //! those who change it say: that is how a bucket knows which of two copies is the newer.
 
-mod version;
-
 use std::collections::HashSet;
 
 use aws_sdk_dynamodb::Client;
@@ -18,8 +16,6 @@ use super::item::{Attributes, decode};
 use super::stored_expressions::{self as expressions, Level, StoredUpdate};
 use super::{BrokenItem, RequestError};
 use crate::{InvalidLimit, Limit};
-
-pub use version::SchemaVersion;
 
 /// Most limits that one write can name: an expression has at most 4,096 bytes.
 pub(super) const LIMITS_PER_WRITE: usize = 50;
@@ -90,7 +86,11 @@ impl ConfigStore {
     }
 
     /// Sends an update that holds whatever the item is.
-    async fn update(&self, key: &ItemKey, update: StoredUpdate) -> Result<(), RequestError> {
+    pub(super) async fn update(
+        &self,
+        key: &ItemKey,
+        update: StoredUpdate,
+    ) -> Result<(), RequestError> {
         let output = self
             .client
             .update_item()
@@ -267,7 +267,7 @@ impl ConfigStore {
     }
 
     /// An item as it is stored. A consistent read.
-    async fn item(&self, key: &ItemKey) -> Result<Option<Attributes>, RequestError> {
+    pub(super) async fn item(&self, key: &ItemKey) -> Result<Option<Attributes>, RequestError> {
         let output = self
             .client
             .get_item()

@@ -6,7 +6,8 @@ use aws_sdk_dynamodb::types::{
 };
 use sluicegate_core::{BucketId, WritePlan};
 
-use super::execute::{ALL_OLD, DynamoTable, key, refused, spent_on_all};
+use super::answers::{ALL_OLD, key, refused, spent_on_all};
+use super::execute::DynamoTable;
 use super::expressions::{self, Expression};
 use super::table_error;
 use crate::store_error::SetupError;

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use super::lease_plan::LeasePlan;
-use super::limit_ledger::{ENDED_MS, LimitLedger};
+use super::limit_ledger::LimitLedger;
 use super::moment::Moment;
 use super::names::Names;
 use super::settings::{Accounting, LeaseMode, LeaseSettings};
@@ -57,28 +57,6 @@ pub(super) struct Unfinished {
 pub(super) struct Commit {
     pub(super) id: RequestId,
     pub(super) amounts: Amounts,
-}
-
-/// The times that a draft is made by, in milliseconds.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Times {
-    pub(super) now: i64,
-    /// How long a renewal takes.
-    pub(super) lead: i64,
-    /// The clock is behind what it said before: tokens would seem younger than they are.
-    pub(super) is_set_back: bool,
-    /// How often it was, so far.
-    pub(super) set_backs: u32,
-}
-
-impl Times {
-    /// The end of tokens that were asked for, or taken out of a pool, at `asked`: it is past when the
-    /// clock was set back since, or had been and nobody had looked.
-    pub(super) fn until_ms(&self, asked: &Self, until_ms: i64, max_age_ms: i64) -> i64 {
-        let is_of_another_clock =
-            asked.set_backs != self.set_backs || until_ms > asked.now.saturating_add(max_age_ms);
-        if is_of_another_clock { ENDED_MS } else { until_ms }
-    }
 }
 
 impl BucketLedger {

@@ -8,10 +8,11 @@ use futures_util::FutureExt as _;
 use sluicegate_core::EntityId;
 use tokio::time::Instant;
 
-use super::Leased;
-use super::engine::{Engine, Spent};
+use super::engine::Engine;
 use super::keys::KeyRef;
+use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
+use super::spent::Spent;
 use super::store::Wants;
 use crate::clock::Clock;
 use crate::degraded::Degraded;

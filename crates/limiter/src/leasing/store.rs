@@ -7,18 +7,22 @@ use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait};
 use tokio::time::Instant;
 
-use super::atomic_bucket::{Demand, TakeResult};
-use super::engine::Spent;
+use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
+use super::behind;
 use super::keys::KeyRef;
+use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::names::Kind;
 use super::settings::LeaseMode;
-use super::{Leased, behind};
+use super::spent::Spent;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
 use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request, Store};
+
+/// Larger amounts are given back to the store, in millitokens.
+const REFUND_MAX: u64 = POOL_MAX / 4;
 
 /// One bucket of a request.
 #[derive(Clone)]
@@ -270,7 +274,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
     ) -> (Amounts, Amounts) {
         let fits = |(limit, by): &(LimitName, Millitokens)| {
             *by < Millitokens::ZERO
-                && by.get().unsigned_abs() < super::REFUND_MAX
+                && by.get().unsigned_abs() < REFUND_MAX
                 && bucket.slot(limit).is_some()
         };
         let (back, rest): (Amounts, Amounts) = amounts.clone().into_iter().partition(fits);

@@ -8,7 +8,7 @@ use super::RedisStore;
 use super::range::{check_amounts, check_rules};
 use super::reply::Status;
 use super::script::ADJUST;
-use super::sides::ScriptBucket;
+use super::script_bucket::ScriptBucket;
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};

@@ -15,10 +15,10 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
-use super::acquire::{Decision, Failure, Image, stand};
+use super::acquire::{Decision, Failure, stand};
 use super::lanes::{Batch, BatchPlace, BatchTurn, BatchWaiter, Shape};
 use super::script::ACQUIRE;
-use super::sides::ScriptBucket;
+use super::script_bucket::{Image, ScriptBucket};
 use crate::amounts::{add, negated};
 use crate::call::{CallContext, new_id};
 use crate::clock::Clock;

@@ -99,6 +99,7 @@ mod range;
 mod repeat;
 mod reply;
 mod script;
+mod script_bucket;
 #[cfg(test)]
 mod script_properties;
 mod sides;

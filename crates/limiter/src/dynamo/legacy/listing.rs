@@ -10,7 +10,7 @@ use sluicegate_core::keys::{ItemKey, LegacyKey, PK, SK};
 use sluicegate_core::{BucketId, CompositeBucket, ItemError, LegacyBucket, LegacyBuckets};
 
 use crate::clock::{Clock, SystemClock};
-use crate::dynamo::execute::text;
+use crate::dynamo::answers::text;
 use crate::dynamo::item::Attributes;
 use crate::dynamo::{ReadError, fetch, stored_expressions as expressions};
 use crate::table::Consistency;
