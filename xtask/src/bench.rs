@@ -1,8 +1,8 @@
-//! `cargo xtask bench`: from the bytes of an event to the folded updates, in time and instructions;
-//! and decisions made in the process, beside other limiters.
+//! `cargo xtask bench`: measures the way from the bytes of an event to the folded updates, in time
+//! and instructions, and decisions made in the process, beside other limiters.
 //!
-//! Times depend on what else the machine does, so they are only good as ratios within one run;
-//! instruction counts are the same on a busy machine. The latter need valgrind.
+//! Times depend on other load on the machine, so only ratios within one run are useful; instruction
+//! counts are the same on a busy machine. Instruction counts need valgrind.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,7 +1,8 @@
-//! `cargo xtask capture`: the sample event that comes from an engine's real stream.
+//! `cargo xtask capture`: records the sample event from an engine's real stream.
 //!
-//! Only by hand: the records carry the time of the capture, and so do some of the windows that they
-//! add up to. The work is done by an example of the tests, so that this package stays quick to build.
+//! Run by hand only: the records carry the time of the capture, and so do some of the windows that
+//! they belong to. An example of the tests does the work, so that this package stays quick to
+//! build.
 
 use std::path::PathBuf;
 
@@ -12,13 +13,13 @@ use crate::{process, workspace};
 /// Captures a stream of the embedded engine as a sample event.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where to; by default the sample event of the tests is replaced.
+    /// The file to write; by default the sample event of the tests is replaced.
     file: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let file = match &args.file {
-        // Programs run in the workspace's root, a path is meant from where it was typed.
+        // Programs run in the workspace's root; a relative path belongs to the caller's folder.
         Some(file) => std::path::absolute(file)?,
         None => workspace::root().join("tests/events/12-captured-from-the-embedded-engine.json"),
     };

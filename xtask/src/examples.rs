@@ -1,9 +1,9 @@
-//! `cargo xtask examples`: the examples in every command's `--help`, run as they stand.
+//! `cargo xtask examples`: runs the examples in every command's `--help`, without changes.
 //!
 //! They run one after the other in an empty folder beside a copy of the sample events, on a
-//! `sluicegate local` of their own. A command may find nothing (1) or be refused tokens (3); it must
-//! not say that it was typed wrongly or cannot reach its table. A command that runs until it is
-//! interrupted is, after it had time to begin.
+//! `sluicegate local` of their own. A command may find nothing (1) or be refused tokens (3); it
+//! must not report bad input or an unusable table. A command that runs until it is interrupted is
+//! interrupted after it had time to begin.
 
 use std::fs;
 use std::path::Path;
@@ -50,7 +50,7 @@ fn all(folder: &Path) -> Result<()> {
     examples.sort();
     examples.dedup();
     ensure!(examples.len() > 40, "only {} examples", examples.len());
-    // What takes things away comes last, and the tables after what is in them.
+    // Commands that delete come last, and tables after their contents.
     examples.sort_by_key(|line| (line.contains(" table delete"), line.contains(" delete ")));
     for line in &examples {
         let line = line.replace("http://127.0.0.1:8000", &url);
@@ -87,7 +87,7 @@ fn one(line: &str, folder: &Path, variables: &[(String, String)]) -> Result<()> 
     }
 }
 
-/// The commands below these words, each with theirs.
+/// The commands below these words, each with its subcommands.
 fn commands(
     words: &[String],
     folder: &Path,

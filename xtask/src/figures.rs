@@ -1,4 +1,4 @@
-//! `cargo xtask figures`: the function beside a bare one that only builds the same client.
+//! `cargo xtask figures`: compares the function with a bare one that only builds the same client.
 //!
 //! Both are built as they are deployed; an example of the tests, which has the Runtime API to drive
 //! them, measures and prints.

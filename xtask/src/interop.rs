@@ -1,7 +1,7 @@
-//! `cargo xtask interop`: this library and zae-limiter on one bucket of the embedded engine.
+//! `cargo xtask interop`: runs this library and zae-limiter on one bucket of the embedded engine.
 //!
-//! zae-limiter writes the reference schema. Whether its buckets are what this library takes them
-//! for, and the other way round, shows when both acquire from one at once.
+//! zae-limiter writes the reference schema. The test shows that each reads the other's buckets
+//! correctly: both acquire from one bucket at once.
 
 use std::ffi::OsString;
 

@@ -1,8 +1,8 @@
 //! `cargo xtask lambda`: builds the function as Lambda runs it, for this machine's architecture.
 //!
-//! With cargo's own linker instead of zig: a native build needs no cross compiler, and on Debian 12
-//! it asked for nothing newer than glibc 2.34, which is what Amazon Linux 2023 has. A newer build
-//! machine may link newer symbols. `sam build` makes the arm64 build, with zig.
+//! It uses cargo's own linker instead of zig, as a native build needs no cross compiler. On Debian
+//! 12 the binary needed nothing newer than glibc 2.34, the version of Amazon Linux 2023. A newer
+//! build machine may link newer symbols. `sam build` makes the arm64 build, with zig.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ use anyhow::{Context, Result};
 use crate::engines::{self, Engine};
 use crate::{process, workspace};
 
-/// What to build: a binary of the function's package.
+/// The binary to build, from the function's package.
 #[derive(Clone, Copy)]
 pub(crate) enum Function {
     /// The function that is deployed.
     Bootstrap,
-    /// The one that it is measured beside.
+    /// The bare function for comparison.
     Bare,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Builds one and returns the path of its binary.
+/// Builds a function and returns the path of its binary.
 pub(crate) fn build(function: Function) -> Result<PathBuf> {
     engines::ensure(&[Engine::CargoLambda])?;
     // Called by its path: `cargo lambda` would prefer one that the user installed.

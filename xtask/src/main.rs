@@ -1,7 +1,7 @@
 //! Development tasks, run as `cargo xtask TASK`.
 //!
-//! Rust instead of shell scripts: the tasks are linted, tested and documented like the code
-//! they serve. Each task is one file; a task that fails ends with a line that says what to do.
+//! Rust instead of shell scripts: the tasks are linted, tested and documented like the code that
+//! they serve. Each task is one file; a task that fails ends with a line of advice.
 #![allow(clippy::print_stdout, clippy::print_stderr)] // A terminal is all that a task talks to.
 
 use std::process::ExitCode;
@@ -50,7 +50,7 @@ enum Task {
     Examples,
     /// Measures the function beside a bare one: size, memory, time to the first response.
     Figures,
-    /// Lets zae-limiter and this library acquire from one bucket, and compares what was counted.
+    /// Lets zae-limiter and this library acquire from one bucket, and compares the counts.
     Interop,
     /// Builds the function for this machine's architecture.
     Lambda,
@@ -63,7 +63,7 @@ enum Task {
     Soak(soak::Args),
     /// Types the commands of docs/deploy.md against an emulation of AWS.
     Stack,
-    /// Lints template.yaml and asserts what correct counting depends on.
+    /// Lints template.yaml and asserts the properties that correct counting depends on.
     Template,
     Test(test::Args),
 }

@@ -1,4 +1,4 @@
-//! MiniStack as a server of a task: an AWS account on this machine.
+//! Runs MiniStack as a server of a task: an AWS account on this machine.
 
 use anyhow::{Context, Result};
 
@@ -6,10 +6,10 @@ use crate::engines::Engine;
 use crate::session::{self, Server};
 use crate::workspace;
 
-/// MiniStack answers once it says so.
+/// The log line after which MiniStack answers.
 const READY: &str = "services available on port";
 
-/// Whether it asks what its callers may do.
+/// Says if the server checks its callers' permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permissions {
     Ignored,
@@ -21,7 +21,7 @@ pub(crate) enum Permissions {
 pub(crate) struct MiniStack {
     pub(crate) server: Server,
     pub(crate) url: String,
-    /// What the server leaves behind.
+    /// The folder of the server's files.
     _left: tempfile::TempDir,
 }
 

@@ -1,8 +1,9 @@
-//! `cargo xtask package`: the README's example against what would be published.
+//! `cargo xtask package`: runs the README's example against the packages as they would be
+//! published.
 //!
-//! The workspace sees every file and every feature of its members; a user gets what `cargo package`
-//! puts into an archive. A crate outside the workspace is built from the unpacked archives and
-//! runs the example.
+//! The workspace sees every file and every feature of its members; a user gets only the archive of
+//! `cargo package`. A crate outside the workspace is built from the unpacked archives and runs the
+//! example.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +28,7 @@ pub(crate) fn run() -> Result<()> {
     package.arg("--target-dir").arg(workspace::target_dir());
     process::run(&mut package)?;
 
-    // Below no Cargo.toml of the workspace, or it would be a member.
+    // Outside the workspace's folder, or it would become a member.
     let scratch = std::env::temp_dir().join(format!("sluicegate-package-{}", std::process::id()));
     let result = build(&scratch, &program);
     fs::remove_dir_all(&scratch).ok();
@@ -39,8 +40,8 @@ fn build(scratch: &Path, program: &str) -> Result<()> {
     for package in PACKAGES {
         let archive = workspace::target_dir().join(format!("package/{package}-{VERSION}.crate"));
         let mut tar = Command::new("tar");
-        // As of now: an archive has the same times whatever is in it, and cargo would take what an
-        // earlier run built for fresh.
+        // With current times: all archives have the same file times, and cargo would take the build
+        // of an earlier run as fresh.
         process::run(tar.arg("-xmzf").arg(archive).arg("-C").arg(scratch))?;
     }
     fs::write(scratch.join("Cargo.toml"), manifest()).context("cannot write a manifest")?;
@@ -75,7 +76,7 @@ debug = false
     )
 }
 
-/// The example as a program: the lines that rustdoc hides are shown, and `main` stands around it.
+/// The example as a program: hidden lines are included, and `main` is added around it.
 fn program(readme: &str) -> Result<String> {
     let mut blocks = readme.split("```rust\n").skip(1).filter_map(|rest| rest.split("```").next());
     let Some(example) = blocks.find(|block| block.contains("Limiter")) else {

@@ -1,11 +1,10 @@
-//! The console blocks of a page, typed as they stand.
+//! Runs the console blocks of a page, without changes.
 //!
-//! Every line that starts with `$ ` is run, all of a block in one shell. It must exit with 0, or with
-//! N where it ends in `# exit code N`, and print the lines that follow it on the page, in their
-//! order; numbers, and the lengths of gaps and rules, may differ, and `...` stands for the rest of a line, or for
-//! any lines. A
-//! block that is marked `server` runs in the background from there on; one that is marked `elsewhere`
-//! is not run (it needs an AWS account, or is a stage of its own).
+//! Every line that starts with `$ ` is run, all of a block in one shell. It must exit with 0, or
+//! with N if it ends in `# exit code N`, and print the lines that follow it on the page, in their
+//! order. Numbers, and the lengths of gaps and rules, may differ; `...` stands for the rest of a
+//! line, or for any lines. A block that is marked `server` runs in the background from there on.
+//! One that is marked `elsewhere` is not run (it needs an AWS account, or is a stage of its own).
 
 use std::fs;
 use std::path::Path;
@@ -23,8 +22,8 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Reads the page at `path`, below the root of the workspace, with words of it replaced by
-    /// others: what the page cannot know, such as a port that is free.
+    /// Reads the page at `path`, below the root of the workspace, and replaces words that depend on
+    /// the run, such as a free port.
     pub(crate) fn read(path: &str, replaced: &[(&str, String)]) -> Result<Self> {
         let file = workspace::root().join(Path::new(path));
         let mut text = fs::read_to_string(&file).with_context(|| path.to_owned())?;
@@ -36,8 +35,8 @@ impl Page {
         Ok(Self { blocks })
     }
 
-    /// Types all blocks in the root of the workspace, `before` each what it says, with a pause after
-    /// each command.
+    /// Runs all blocks in the root of the workspace. Calls `before` before each block, and pauses
+    /// after each command.
     pub(crate) fn type_all(
         &self,
         variables: &[(String, String)],
@@ -83,7 +82,7 @@ enum Kind {
     Elsewhere,
 }
 
-/// A command and what the README says that it prints.
+/// A command and its output on the page.
 #[derive(Debug, PartialEq, Eq)]
 struct Step {
     command: String,
@@ -114,7 +113,7 @@ fn check(step: &Step, said: &Said) -> Result<()> {
     Ok(())
 }
 
-/// The first expected line that does not come in its turn.
+/// The first expected line that is missing or out of order.
 fn missing<'a>(expected: &'a [String], output: &str) -> Option<&'a str> {
     let mut lines = output.lines().map(essence);
     let is_missing = |line: &&String| {
@@ -129,7 +128,8 @@ fn missing<'a>(expected: &'a [String], output: &str) -> Option<&'a str> {
     expected.iter().find(is_missing).map(String::as_str)
 }
 
-/// A line without what differs from run to run: numbers, and the lengths of gaps, rules and bars.
+/// A line without the parts that differ between runs: numbers, and the lengths of gaps, rules and
+/// bars.
 fn essence(line: &str) -> String {
     let mut essence = String::new();
     for character in line.trim().chars() {
@@ -139,7 +139,7 @@ fn essence(line: &str) -> String {
             essence.push(character);
         }
     }
-    // The tip of a bar, and a fraction that happens to be none.
+    // The tip of a bar may be a fraction of zero.
     essence.retain(|character| !('▉'..='▏').contains(&character));
     essence.replace("0.0", "0").trim_end().to_owned()
 }

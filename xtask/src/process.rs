@@ -1,5 +1,5 @@
-//! Running other programs: from the workspace root, with their output on this terminal, and an
-//! error that repeats the command line.
+//! Runs other programs: from the workspace root, with their output on this terminal, and an error
+//! that repeats the command line.
 
 use std::env;
 use std::process::{Command, Stdio};
@@ -21,8 +21,8 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The same without any output, for package managers, which report one failure in many lines: the
-/// error ends with the reason.
+/// As [`run`], without any output: package managers report one failure in many lines, and the error
+/// here ends with the reason.
 pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
     let line = line(command);
     let output = command
@@ -37,7 +37,7 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// The first line that calls itself an error, or else the last one.
+/// The first line that contains an error, or else the last line.
 fn reason(errors: &str) -> &str {
     let mut lines = errors.trim().lines();
     let is_error = |line: &&str| {
@@ -59,7 +59,7 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Removes from `command` what cargo says about the package xtask.
+/// Removes from `command` the variables in which cargo describes the package xtask.
 pub(crate) fn forget_package(command: &mut Command) {
     for (name, _) in env::vars_os() {
         let describes_package = name.to_str().is_some_and(|name| {

@@ -1,4 +1,4 @@
-//! `cargo xtask readme`: the README's console blocks, typed as they stand.
+//! `cargo xtask readme`: runs the README's console blocks, without changes.
 
 use std::time::Duration;
 
@@ -7,9 +7,10 @@ use anyhow::Result;
 use crate::page::Page;
 use crate::session;
 
-/// The ports that the README names; each becomes one that is free.
+/// The ports that the README names; each is replaced by a free one.
 const PORTS: [&str; 2] = ["8000", "9101"];
-/// Between two commands: what the first caused is counted when the second looks.
+/// The pause between two commands: the records of the first must be counted before the second
+/// reads.
 const PAUSE: Duration = Duration::from_millis(1_500);
 
 pub(crate) fn run() -> Result<()> {

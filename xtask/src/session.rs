@@ -1,5 +1,5 @@
-//! Command lines as a person types them: one after the other in a shell, or a server in a terminal
-//! of its own that runs until it is interrupted.
+//! Runs command lines as a person types them: one after the other in a shell, or a server in a
+//! terminal of its own that runs until it is interrupted.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -12,11 +12,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::{process, workspace};
 
-/// How long a server may take to say what it is expected to: it may be compiled first.
+/// The time for a server's expected output: it may be compiled first.
 const START: Duration = Duration::from_secs(900);
-/// How long it may take to stop.
+/// The time for a server to stop.
 const STOP: Duration = Duration::from_secs(60);
-/// What one command printed, on both outputs, and its exit code.
+/// The output of one command, on both streams, and its exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) output: String,
@@ -25,7 +25,7 @@ pub(crate) struct Said {
 
 /// A shell in `folder` with these variables.
 pub(crate) fn shell(script: &str, folder: &Path, variables: &[(String, String)]) -> Command {
-    // A task in the background may have been told to ignore Ctrl-C; what it starts here is not.
+    // A task in the background may ignore Ctrl-C; the programs that it starts here must not.
     let mut shell = Command::new("env");
     process::forget_package(&mut shell);
     shell
@@ -43,7 +43,7 @@ pub(crate) fn run(
     variables: &[(String, String)],
     pause: Duration,
 ) -> Result<Vec<Said>> {
-    // A line that no program prints by accident parts the outputs.
+    // A line that no program prints by accident; it separates the outputs.
     const MARK: &str = "@@@ exit code";
     let mut script = "exec 2>&1\n".to_owned();
     let pause = pause.as_secs_f64();
@@ -85,21 +85,21 @@ impl Server {
         folder: &Path,
         variables: &[(String, String)],
     ) -> Result<Self> {
-        // A group of its own, so that what it starts is interrupted with it.
+        // In a process group of its own, so that its children are interrupted with it.
         let mut shell = shell(&format!("exec 2>&1\n{command}"), folder, variables);
         let mut child = shell.process_group(0).stdout(Stdio::piped()).spawn().context("bash")?;
         let output = child.stdout.take().context("no output")?;
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
             for line in BufReader::new(output).lines().map_while(Result::ok) {
-                // Nobody listens any more when the server is dropped.
+                // The receiver is gone once the server is dropped.
                 let _ = sender.send(line);
             }
         });
         Ok(Self { child, lines, seen: Vec::new() })
     }
 
-    /// Waits until `is_ready` says so of the lines printed so far.
+    /// Waits until `is_ready` is true for the lines printed so far.
     pub(crate) fn wait_until(&mut self, is_ready: impl Fn(&[String]) -> bool) -> Result<&[String]> {
         let end = Instant::now() + START;
         while !is_ready(&self.seen) {
@@ -147,7 +147,8 @@ impl Drop for Server {
     }
 }
 
-/// What is acquired in one hour and looked at in the next is another picture.
+/// Waits if the hour is about to end: an acquire in one hour and a read in the next would not
+/// match.
 pub(crate) fn wait_for_an_hour_with_time_left() {
     let into_hour =
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() % 3_600);
@@ -163,7 +164,7 @@ pub(crate) fn free_port() -> Result<u16> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Where the built `sluicegate` is.
+/// The folder of the built `sluicegate`.
 pub(crate) fn bin_dir() -> std::path::PathBuf {
     workspace::target_dir().join("debug")
 }

@@ -1,9 +1,9 @@
-//! `cargo xtask soak`: what takes longer than a change can wait for.
+//! `cargo xtask soak`: the tests that take too long for every change.
 //!
-//! The exactness suite and the limiter's schedules over many more seeds than `cargo test` has time
-//! for, `sluicegate local` killed more often and written to for longer, a larger table converted,
-//! optimised. Run before an issue is resolved; a failure names its seed, and `--seeds` or
-//! `--schedules` runs that one alone.
+//! It runs the exactness suite and the limiter's schedules over many more seeds than `cargo test`
+//! can, kills `sluicegate local` more often and writes to it for longer, and converts a larger
+//! table; all with optimisation. Run it before an issue is resolved. A failure names its seed, and
+//! `--seeds` or `--schedules` runs that seed alone.
 
 use std::process::Command;
 
@@ -13,7 +13,7 @@ use crate::engines::{self, Engine};
 use crate::process;
 use crate::stages::Stages;
 
-/// Modules of the limiter's tests that ask for nothing but DynamoDB's functions.
+/// Modules of the limiter's tests that need only DynamoDB's functions.
 const ON_MOTO: [&str; 8] =
     ["basics", "cascade", "configuration", "costs::", "crowded", "doubt", "faults", "legacy"];
 
@@ -35,10 +35,10 @@ pub(crate) struct Args {
     /// Random acquires, corrections and releases whose usage is metered from the table's stream.
     #[arg(long, default_value_t = 10_000)]
     operations: usize,
-    /// Records that a chaotic delivery hands to the function's process.
+    /// Records that a chaotic delivery passes to the function's process.
     #[arg(long, default_value_t = 100_000)]
     chaos_records: usize,
-    /// How often `sluicegate local` is killed while producers write.
+    /// The number of times that `sluicegate local` is killed while producers write.
     #[arg(long, default_value_t = 50)]
     kills: u32,
     /// Seconds for which processes lease from one bucket of 10,000 a minute.
@@ -47,10 +47,10 @@ pub(crate) struct Args {
     /// Seconds of 50,000 leased acquires each, for which the writes are counted at the engine.
     #[arg(long, default_value_t = 10)]
     write_seconds: u64,
-    /// Of how many buckets, where they are more than one. A thousand want 880 writes a second.
+    /// The number of buckets, if more than one. A thousand need 880 writes a second.
     #[arg(long, default_value_t = 1_000)]
     write_keys: u32,
-    /// Acquires in one run of `sluicegate local`: the last 10,000 are to cost no more than the first.
+    /// Acquires in one run of `sluicegate local`: the last 10,000 must cost no more than the first.
     #[arg(long, default_value_t = 200_000)]
     acquires: u64,
     /// Records of one replay.
@@ -59,7 +59,7 @@ pub(crate) struct Args {
     /// Buckets of two limits that are converted while producers use them.
     #[arg(long, default_value_t = 5_000)]
     buckets: u32,
-    /// How often processes rush for the tokens of one bucket on Redis.
+    /// The number of times that processes rush for the tokens of one bucket on Redis.
     #[arg(long, default_value_t = 100)]
     runs: u32,
 }
@@ -147,7 +147,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.env("SLUICEGATE_TEST_LEASE_SECONDS", args.lease_seconds.to_string());
         process::run(&mut cargo)
     })?;
-    // On a machine of their own: they are to keep a pace.
+    // Run alone on the machine: they must keep a pace.
     stages.run("writes", || {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "leased::served"]);
@@ -160,7 +160,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// `cargo test`, in a build of its own: hours of SQLite and JSON are worth that, but not fat LTO.
+/// `cargo test` in a build of its own: hours of SQLite and JSON justify that, but not fat LTO.
 fn optimised() -> Command {
     let mut cargo = process::cargo();
     cargo.args(["test", "--locked"]);

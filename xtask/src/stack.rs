@@ -1,7 +1,8 @@
-//! `cargo xtask stack`: docs/deploy.md, typed as it stands against MiniStack, which enforces IAM.
+//! `cargo xtask stack`: runs docs/deploy.md, without changes, against MiniStack, which enforces
+//! IAM.
 //!
-//! What MiniStack ignores (expiry, recovery, retries of the mapping) is asserted on the template by
-//! `cargo xtask template`. The function is built for the processor of this machine.
+//! `cargo xtask template` checks the features that MiniStack ignores (expiry, recovery, retries of
+//! the mapping). The function is built for the processor of this machine.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ pub(crate) fn run() -> Result<()> {
 /// An AWS account on this machine.
 struct Cloud {
     ministack: MiniStack,
-    /// What a shell needs to use it.
+    /// The variables with which a shell uses it.
     variables: Vec<(String, String)>,
 }
 
@@ -55,7 +56,7 @@ impl Cloud {
             ("AWS_DEFAULT_REGION", "us-east-1"),
             ("AWS_PAGER", ""),
             ("SAM_CLI_TELEMETRY", "0"),
-            // What is deployed is the same program; how small it is, `cargo xtask lambda` tells.
+            // The deployed program is the same without LTO; `cargo xtask lambda` measures its size.
             ("CARGO_PROFILE_RELEASE_LTO", "off"),
             ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),
             ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),

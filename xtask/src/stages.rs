@@ -15,7 +15,8 @@ impl Stages {
         Self { task, done: Vec::new() }
     }
 
-    /// Runs one stage. When it fails, the times so far are printed and the rest should not run.
+    /// Runs one stage. If it fails, the times so far are printed and the caller should not run the
+    /// rest.
     pub(crate) fn run(
         &mut self,
         name: &'static str,

@@ -1,6 +1,6 @@
-//! `cargo xtask test`: everything that can be tested on this machine, on every engine.
+//! `cargo xtask test`: runs every test that this machine can run, on every engine.
 //!
-//! What is missing is installed or named; nothing is skipped. `cargo test --workspace` alone runs
+//! Missing tools are installed or named; nothing is skipped. `cargo test --workspace` alone runs
 //! the part that needs only Rust.
 
 use std::ffi::OsString;
@@ -19,12 +19,12 @@ const ENGINES: [Engine; 5] =
 /// Runs the tests of the workspace on every engine, then checks the template.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Handed on to `cargo test`; what the test binaries should get goes behind another `--`.
+    /// Arguments for `cargo test`; arguments for the test binaries follow another `--`.
     #[arg(last = true)]
     cargo_test: Vec<OsString>,
 }
 
-/// What `SLUICEGATE_TEST_ENGINES` names: the suites run over each of these.
+/// The value of `SLUICEGATE_TEST_ENGINES`: the suites run over each of these.
 const TEST_ENGINES: &str = "embedded,ministack,redis";
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -32,12 +32,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     engines::check(&ENGINES)?;
     stages.run("engines", || engines::ensure(&ENGINES))?;
     stages.run("cargo test", || {
-        // One for all tests: each of them would spend a second of a processor on its own.
+        // One for all tests: each of its own would cost a second of processor time.
         let ministack = MiniStack::start(Permissions::Ignored)?;
         let mut cargo = process::cargo();
         let (of_cargo, of_tests) = split(&args.cargo_test);
         cargo.args(["test", "--workspace", "--locked"]).args(of_cargo);
-        // Those that `cargo test` alone ignores need an engine.
+        // Tests that `cargo test` alone ignores need an engine.
         cargo.args(["--", "--include-ignored"]).args(of_tests);
         cargo.env("SLUICEGATE_TEST_ENGINES", TEST_ENGINES);
         cargo.env("SLUICEGATE_TEST_MINISTACK", &ministack.url);
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What goes before `--`, and what goes behind it.
+/// The arguments before `--`, and those after it.
 fn split(args: &[OsString]) -> (&[OsString], &[OsString]) {
     match args.iter().position(|arg| arg == "--") {
         Some(at) => (&args[..at], &args[at + 1..]),

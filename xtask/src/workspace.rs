@@ -1,4 +1,5 @@
-//! Where things are: every path that a task uses is derived here, from the place of this package.
+//! The paths of the workspace: every path that a task uses is derived here, from the place of this
+//! package.
 
 use std::path::{Path, PathBuf};
 
@@ -8,14 +9,14 @@ pub(crate) fn root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// Where the engines and tools of `cargo xtask engines` are installed.
+/// The folder in which `cargo xtask engines` installs engines and tools.
 ///
 /// Always below `target/`, even when cargo builds elsewhere: an install outlives a build folder.
 pub(crate) fn engines_dir() -> PathBuf {
     root().join("target").join("engines")
 }
 
-/// Where cargo builds.
+/// The folder in which cargo builds.
 pub(crate) fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),

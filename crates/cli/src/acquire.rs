@@ -1,4 +1,5 @@
-//! `sluicegate acquire`: take tokens of several limits at once, or be told when they are there.
+//! `sluicegate acquire`: takes tokens of several limits at once, or reports when they are
+//! available.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,7 +32,7 @@ bucket holds), 5 contended, or the table could not be used.")]
 pub(crate) struct Args {
     #[command(flatten)]
     bucket: Bucket,
-    /// How much of which limit, like rpm=1 or tpm=0.5; repeat for several limits.
+    /// Tokens to take of each limit, like rpm=1 or tpm=0.5; repeat for several limits.
     #[arg(long, required = true, value_name = "LIMIT=TOKENS")]
     consume: Vec<Amount>,
     /// Wait up to this many seconds for tokens that come in this time.
@@ -46,8 +47,7 @@ struct Answer {
     limits: Vec<Standing>,
 }
 
-/// How one limit stands: before the tokens were taken where they were refused, after it where they
-/// were granted.
+/// The status of one limit: after the grant, or at the refusal.
 #[derive(Serialize)]
 struct Standing {
     entity: String,
@@ -58,7 +58,7 @@ struct Standing {
     violated: bool,
 }
 
-/// What was said to the request.
+/// The result of the request.
 #[derive(Clone, Copy)]
 enum Verdict {
     Granted,

@@ -1,4 +1,4 @@
-//! `sluicegate adjust`: correct a bucket by hand.
+//! `sluicegate adjust`: corrects a bucket by hand.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output;
 
-/// Add to what was consumed of some limits, or give tokens back.
+/// Add to the consumption of some limits, or give tokens back.
 ///
 /// An adjustment is never refused: a balance may go below zero, and the next acquires wait until it
 /// is earned back.
@@ -25,7 +25,7 @@ input, 5 contended, or the table could not be used.")]
 pub(crate) struct Args {
     #[command(flatten)]
     bucket: Bucket,
-    /// What to add to the consumption of a limit: tpm=+120 takes, tpm=-120 gives back.
+    /// Tokens to add to the consumption of a limit: tpm=+120 takes, tpm=-120 gives back.
     #[arg(required = true, value_name = "LIMIT=TOKENS")]
     amounts: Vec<Amount>,
 }
@@ -35,7 +35,7 @@ struct Answer {
     adjusted: bool,
     /// Limits that the bucket does not have.
     dropped: Vec<String>,
-    /// The guards had to be given up: some of what was taken may be forgiven by the refill.
+    /// The guards had to be dropped: the refill may forgive part of the consumption.
     forced: bool,
     write_units: f64,
 }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use sluicegate::{LimitName, Millitokens};
 
-/// So much of one limit.
+/// An amount of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Amount {
     pub(crate) limit: LimitName,

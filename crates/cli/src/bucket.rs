@@ -1,28 +1,28 @@
-//! The bucket that a command takes from or corrects, and whether its parent's comes along.
+//! The bucket that a command takes from or corrects, and if its parent's bucket is included.
 
 use sluicegate::{DynamoStore, EntityId, Limit, Limiter};
 
 use crate::error::CliError;
 
-/// The words that say so.
+/// The arguments that name it.
 #[derive(clap::Args)]
 pub(crate) struct Bucket {
-    /// Whose bucket.
+    /// The entity of the bucket.
     pub(crate) entity: String,
-    /// Of what.
+    /// The resource of the bucket.
     pub(crate) resource: String,
     /// A limit of the bucket, like rpm=100/min,burst=200; repeat for several [default: as stored].
     #[arg(long, value_name = "SPEC")]
     pub(crate) limit: Vec<Limit>,
-    /// The bucket of the entity's parent too, whatever the entity's record says.
+    /// Include the bucket of the entity's parent, regardless of the entity's record.
     #[arg(long, conflicts_with = "no_cascade")]
     cascade: bool,
-    /// No parent's bucket, whatever the entity's record says.
+    /// Leave out the parent's bucket, regardless of the entity's record.
     #[arg(long)]
     no_cascade: bool,
 }
 
-/// Whether the parent's bucket comes along.
+/// Says if the parent's bucket is included.
 pub(crate) enum Parent {
     /// As the entity's record says.
     AsStored,
@@ -31,10 +31,10 @@ pub(crate) enum Parent {
 }
 
 impl Bucket {
-    /// The parent that the words mean; with --cascade the one that the entity's record names.
+    /// The parent that the arguments name; with --cascade the one in the entity's record.
     ///
     /// # Errors
-    /// [`CliError::BadInput`] when it names none.
+    /// [`CliError::BadInput`] if the record names none.
     pub(crate) async fn parent(&self, limiter: &Limiter<DynamoStore>) -> Result<Parent, CliError> {
         if self.no_cascade {
             return Ok(Parent::No);

@@ -1,11 +1,11 @@
-//! Asking before something is destroyed.
+//! Asks for confirmation before data is destroyed.
 
 use std::io::{BufRead, IsTerminal, Write};
 
 use crate::error::CliError;
 use crate::output::visible;
 
-/// The option of every command that destroys something.
+/// The option of every command that destroys data.
 #[derive(clap::Args)]
 pub(crate) struct Confirm {
     /// Do not ask.
@@ -14,17 +14,17 @@ pub(crate) struct Confirm {
 }
 
 impl Confirm {
-    /// Returns when `--yes` was given or whoever sits at the terminal says so.
+    /// Returns if `--yes` was given or the user confirms at the terminal.
     ///
     /// # Errors
-    /// [`CliError::BadInput`] when nobody can be asked or the answer is no: nothing is done.
+    /// [`CliError::BadInput`] if there is no terminal or the answer is no: nothing is done.
     pub(crate) fn ask(&self, what: &str) -> Result<(), CliError> {
         if self.yes {
             return Ok(());
         }
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
             return Err(CliError::BadInput(format!(
-                "this would {what}; nobody can be asked here, so add --yes if it is meant"
+                "this would {what}; there is no terminal to confirm it, so add --yes"
             )));
         }
         let what = visible(what);

@@ -1,4 +1,4 @@
-//! Reaching the table as the command line and the AWS environment say.
+//! Connects to the table that the command line and the AWS environment name.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use sluicegate_processor::{chain, https_client};
 use crate::error::CliError;
 use crate::options::Options;
 
-/// A person waits: the first request of a process opens the connection too.
+/// Long, because a person waits, and the first request of a process also opens the connection.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// Signed for by whoever names an engine on loopback and no region.
+/// The region for signatures if the endpoint is on loopback and no region is set.
 const LOOPBACK_REGION: &str = "us-east-1";
 
-/// The way to one table.
+/// A connection to one table.
 pub(crate) struct Connection {
     config: SdkConfig,
     table: String,
@@ -37,13 +37,13 @@ impl Connection {
         let table = options.table();
         if !is_table_name(&table) {
             return Err(CliError::BadInput(format!(
-                "{table:?} is no table: a name has 3 to 255 letters, digits, '_', '-' and '.'"
+                "{table:?} is not a table name: a name has 3 to 255 letters, digits, '_', '-' and '.'"
             )));
         }
         options.check_endpoint()?;
         let region = tokio::time::timeout(options.timeout, region(options)).await;
         let region = region.ok().flatten().ok_or_else(CliError::no_region)?;
-        // Of a whole operation: the SDK's repetitions and the answer's body are in it.
+        // Of a whole operation, including the SDK's repetitions and the answer's body.
         let timeouts = TimeoutConfig::builder().operation_timeout(options.timeout).build();
         let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
             .http_client(https_client())
@@ -57,7 +57,8 @@ impl Connection {
         }
         let config = loader.load().await;
         let checked = tokio::time::timeout(options.timeout, check_credentials(&config)).await;
-        checked.map_err(|_| CliError::no_credentials("their provider did not answer"))??;
+        checked
+            .map_err(|_| CliError::no_credentials("the credentials provider did not answer"))??;
         Ok(Self { config, table, timeout: options.timeout })
     }
 
@@ -66,12 +67,12 @@ impl Connection {
         &self.config
     }
 
-    /// Name of the table.
+    /// The name of the table.
     pub(crate) fn table(&self) -> &str {
         &self.table
     }
 
-    /// A client with the SDK's own retries, for what may be repeated.
+    /// A client with the SDK's own retries, for calls that may be repeated.
     pub(crate) fn client(&self) -> Client {
         Client::new(&self.config)
     }
@@ -81,7 +82,7 @@ impl Connection {
         aws_sdk_dynamodbstreams::Client::new(&self.config)
     }
 
-    /// A limiter on the table. Where another producer keeps the table, and not everything in it was
+    /// A limiter on the table. If another producer also writes to the table, and not all of it was
     /// converted, there may be buckets of one item per limit.
     pub(crate) async fn limiter(&self) -> Result<Limiter<DynamoStore>, CliError> {
         let version = self.configured().schema_version().await?;
@@ -95,18 +96,18 @@ impl Connection {
         Ok(limiter.on_unavailable(OnUnavailable::Deny))
     }
 
-    /// Entities and limits that are stored in the table.
+    /// The entities and limits that are stored in the table.
     pub(crate) fn configured(&self) -> ConfigStore {
         ConfigStore::new(self.client(), &self.table)
     }
 
-    /// Ranges of the table's items.
+    /// A reader of the table's items.
     pub(crate) fn reader(&self) -> Reader {
         Reader::new(self.client(), &self.table)
     }
 }
 
-/// Whether DynamoDB could have a table of this name; it takes an ARN for one, too.
+/// True if DynamoDB could have a table of this name; it accepts an ARN as a name, too.
 fn is_table_name(name: &str) -> bool {
     if name.starts_with("arn:") {
         return true;
@@ -134,13 +135,14 @@ async fn region(options: &Options) -> Option<Region> {
     }
 }
 
-/// Whether the endpoint that the command line or the environment names is on this machine.
+/// True if the endpoint that the command line or the environment names is on this machine.
 fn is_loopback(options: &Options) -> bool {
     let uri: Option<http::Uri> = options.endpoint().and_then(|url| url.parse().ok());
     uri.as_ref().and_then(http::Uri::host).is_some_and(is_loopback_host)
 }
 
-/// Asks for credentials once, so that their absence is told as what it is and not as a failed call.
+/// Asks for credentials once, so that their absence gets an error of its own and not that of a
+/// failed call.
 async fn check_credentials(config: &SdkConfig) -> Result<(), CliError> {
     let Some(provider) = config.credentials_provider() else {
         return Err(CliError::no_credentials("none are configured"));

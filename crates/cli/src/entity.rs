@@ -1,4 +1,4 @@
-//! `sluicegate entity`: who belongs to whom.
+//! `sluicegate entity`: the parents of entities.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use crate::error::CliError;
 use crate::options::Options;
 use crate::output;
 
-/// Say who belongs to whom.
+/// Store, show or delete the parents of entities.
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -23,26 +23,26 @@ Examples:
 Exit codes: 0 done, 1 nothing is said of this entity, 2 bad input or not confirmed, 5 the table
 could not be used.")]
 pub(crate) enum Args {
-    /// Say whose child an entity is; replaces what was said before.
+    /// Store the parent of an entity; replaces the earlier record.
     #[command(after_help = "\
 Examples:
   sluicegate entity create user-123 --parent team-berlin --cascade")]
     Create {
-        /// Who.
+        /// The entity.
         entity: EntityId,
-        /// Whose child; without, it has no parent.
+        /// Its parent; without this option it has none.
         #[arg(long)]
         parent: Option<EntityId>,
         /// Every acquire takes from the parent's bucket too.
         #[arg(long, requires = "parent")]
         cascade: bool,
     },
-    /// Show what is said of an entity.
+    /// Show the stored record of an entity.
     #[command(after_help = "\
 Examples:
   sluicegate entity show user-123 --output json")]
     Show {
-        /// Who.
+        /// The entity.
         entity: EntityId,
     },
     /// List the children of an entity.
@@ -50,15 +50,15 @@ Examples:
 Examples:
   sluicegate entity children team-berlin")]
     Children {
-        /// Whose children.
+        /// The parent.
         entity: EntityId,
     },
-    /// Forget what is said of an entity; its buckets, limits and usage stay.
+    /// Delete the stored record of an entity; its buckets, limits and usage stay.
     #[command(after_help = "\
 Examples:
   sluicegate entity delete user-123 --yes")]
     Delete {
-        /// Who.
+        /// The entity.
         entity: EntityId,
         #[command(flatten)]
         confirm: Confirm,
@@ -106,7 +106,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
         Args::Delete { entity, confirm } => {
             recorded(&connection, &entity).await?;
-            confirm.ask(&format!("forget whose child {entity} is"))?;
+            confirm.ask(&format!("delete the stored record of {entity}"))?;
             configured.delete_entity(&entity).await?;
             output::line(&format!("{entity} is forgotten"))?;
         }
@@ -117,7 +117,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
 async fn recorded(connection: &Connection, entity: &EntityId) -> Result<EntityRecord, CliError> {
     connection.configured().get_entity(entity).await?.ok_or_else(|| {
         CliError::Attention(format!(
-            "nothing is said of {entity}; say whose child it is with `sluicegate entity create {entity} --parent NAME`"
+            "there is no record of {entity}; store its parent with `sluicegate entity create {entity} --parent NAME`"
         ))
     })
 }

@@ -1,6 +1,6 @@
-//! Why a command could not do its work, and the exit code that tells a script.
+//! The reasons why a command failed, and the exit code that tells a script.
 //!
-//! Every message is one line and ends with what to do or to type next.
+//! Every message is one line and ends with the next thing to do or to type.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -11,35 +11,36 @@ use sluicegate::{AcquireError, AdjustError, BoxError, SetupError, StoreFailure, 
 use sluicegate_core::ErrorClass;
 use sluicegate_processor::{chain, explain};
 
-/// What the exit codes mean, for every command.
+/// The exit codes, for every command.
 pub(crate) mod exit {
-    /// Done, but something needs a person: what was named is not there, records in quarantine, figures that differ.
+    /// Done, but a person must look: something named does not exist, records are in quarantine, or
+    /// figures differ.
     pub(crate) const ATTENTION: u8 = 1;
-    /// A limit is short at this moment.
+    /// A limit is short now.
     pub(crate) const LIMIT_EXCEEDED: u8 = 3;
-    /// More was asked than the limit can ever give.
+    /// The request asks for more than the limit can ever give.
     pub(crate) const NEVER_ADMISSIBLE: u8 = 4;
 }
 
 /// Each variant has an exit code of its own, the same for every command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CliError {
-    /// What was asked for is not there, or was not done because it must not be.
+    /// The named thing does not exist, or the command refused for safety.
     #[error("{0}")]
     Attention(String),
-    /// The input cannot be used; nothing was done.
+    /// The input is invalid; nothing was done.
     #[error("{0}")]
     BadInput(String),
-    /// The store did not do what it was asked.
+    /// The store did not execute the request.
     #[error("{0}")]
     Store(String),
     /// The endpoint did not answer, or not in time.
     #[error("{0}")]
     NoAnswer(String),
-    /// The endpoint answered, and not as a DynamoDB that works does.
+    /// The endpoint answered, but not as a working DynamoDB does.
     #[error("{0}")]
     Failed(String),
-    /// The result could not be written out.
+    /// The result could not be written.
     #[error("cannot write the result: {0}")]
     Output(#[from] std::io::Error),
 }
@@ -54,7 +55,7 @@ impl CliError {
         }
     }
 
-    /// What to tell a person of it, with the endpoint that the command was to use.
+    /// The message for a person, with the endpoint of the command.
     pub(crate) fn line(&self, endpoint: Option<&str>) -> String {
         let endpoint = endpoint.unwrap_or("DynamoDB");
         match self {
@@ -68,7 +69,7 @@ impl CliError {
         }
     }
 
-    /// Input that cannot be used, in the words of what refused it.
+    /// Invalid input, with the message of the check that refused it.
     pub(crate) fn bad(why: impl std::fmt::Display) -> Self {
         Self::BadInput(why.to_string())
     }
@@ -86,20 +87,20 @@ impl CliError {
         ))
     }
 
-    /// An answer of 200 that does not say what was asked for.
+    /// An answer of 200 without the requested data.
     pub(crate) fn empty(operation: &str, table: &str) -> Self {
         Self::NoAnswer(format!("the answer to {operation} of table {table} is empty"))
     }
 
     fn no_table(table: &str) -> Self {
         Self::Store(format!(
-            "table {table} is not there (ResourceNotFound); create it with `sluicegate table create --table {table}`, or name another one with --table, --region or --endpoint-url"
+            "table {table} does not exist (ResourceNotFound); create it with `sluicegate table create --table {table}`, or name another one with --table, --region or --endpoint-url"
         ))
     }
 
     fn denied(operation: &str, table: &str, why: &str) -> Self {
         Self::Store(format!(
-            "access denied: allow {operation} on {table} and its indexes to these credentials; `aws sts get-caller-identity` says whose they are ({why})"
+            "access denied: allow {operation} on {table} and its indexes to these credentials; `aws sts get-caller-identity` names their owner ({why})"
         ))
     }
 
@@ -109,7 +110,7 @@ impl CliError {
         if source.is::<StoreFailure>() { Self::Failed(why) } else { Self::NoAnswer(why) }
     }
 
-    /// An answer of the SDK to a call on a table.
+    /// The error of a call on a table through the SDK.
     pub(crate) fn of_sdk<E, R>(operation: &str, table: &str, error: &SdkError<E, R>) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -225,11 +226,11 @@ impl From<TableSetupError> for CliError {
     }
 }
 
-/// Longer than any line that is worth reading.
+/// Longer than any useful line.
 const LINE_CHARS: usize = 4_000;
 
-/// Tells a person something on standard error, in one line. Nobody may be reading, and what is
-/// quoted may come from anywhere: control characters are spelled out.
+/// Writes a message for a person to standard error, in one line. It does not fail if standard error
+/// is closed. Quoted text may come from anywhere, so control characters are escaped.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", sluicegate_processor::one_line(line, LINE_CHARS));
 }

@@ -1,4 +1,4 @@
-//! What the commands that feed a processor say of it: on standard error, as it happens.
+//! Reports of the commands that feed a processor: on standard error, as they happen.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,10 +11,10 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::error::{CliError, say};
 
-/// Reasons for deliveries to come that are told in a row; a table that is away gives thousands.
+/// The most reasons of one kind that are shown in a row; an unavailable table gives thousands.
 const FAILURES_TOLD: u32 = 3;
 
-/// Figures of all batches so far, and what of it was told. Clones are the same.
+/// The figures of all batches so far, and the reports made. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Feed {
     inner: Arc<Mutex<Inner>>,
@@ -27,13 +27,13 @@ struct Inner {
 }
 
 impl Feed {
-    /// Adds up, and tells, what became of each batch.
+    /// An observer that adds up, and reports, the result of each batch.
     pub(crate) fn observer(&self) -> Observer {
         let feed = self.clone();
         Arc::new(move |outcome| feed.lock().add(outcome))
     }
 
-    /// Figures so far; the age is that of the oldest record of the newest batch.
+    /// The figures so far; the age is that of the oldest record of the newest batch.
     pub(crate) fn totals(&self) -> Report {
         self.lock().totals
     }
@@ -80,7 +80,7 @@ impl From<sluicegate_local::Error> for CliError {
 /// Resolves when the process is asked to end: Ctrl-C, or SIGTERM.
 ///
 /// # Errors
-/// [`CliError::Store`] when signals cannot be waited for.
+/// [`CliError::Store`] if the process cannot wait for signals.
 pub(crate) fn interrupted() -> Result<impl Future<Output = ()> + Send, CliError> {
     let failed = |error| CliError::Store(format!("cannot wait for signals: {error}"));
     let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
@@ -93,8 +93,8 @@ pub(crate) fn interrupted() -> Result<impl Future<Output = ()> + Send, CliError>
     })
 }
 
-/// Shows what the poller warns of, which is how a follower that cannot read says so. The engine
-/// warns of every refused condition, which is none.
+/// Shows the poller's warnings, which is how a follower reports that it cannot read. The engine
+/// warns of every refused condition; those are left out.
 pub(crate) fn show_warnings() {
     let poller = Targets::new().with_target("sluicegate_local", LevelFilter::WARN);
     let lines = tracing_subscriber::fmt::layer()

@@ -1,4 +1,4 @@
-//! `sluicegate limits`: the limits that are stored in the table.
+//! `sluicegate limits`: the stored limits of the table.
 
 use std::process::ExitCode;
 
@@ -28,7 +28,7 @@ Examples:
 Exit codes: 0 done, 1 no limit is stored there, 2 bad input or not confirmed, 5 contended, or the
 table could not be used.")]
 pub(crate) enum Args {
-    /// Store limits; others of the same level stay as they are.
+    /// Store limits; other limits of the same level stay as they are.
     #[command(after_help = "\
 Examples:
   sluicegate limits set --resource gpt-4 rpm=100/min tpm=100000/min,burst=200000")]
@@ -47,7 +47,7 @@ Examples:
         #[command(flatten)]
         level: Level,
     },
-    /// Delete limits of a level by name; buckets that have them from there drop them.
+    /// Delete limits of a level by name; buckets that got them from there drop them.
     #[command(after_help = "\
 Examples:
   sluicegate limits delete --resource gpt-4 rpm --yes
@@ -66,7 +66,7 @@ Examples:
     },
 }
 
-/// What the limits apply to.
+/// The level that the limits apply to.
 #[derive(clap::Args)]
 pub(crate) struct Level {
     /// Every entity on every resource.

@@ -1,4 +1,4 @@
-//! The `sluicegate` command: what a user does around the library, on a laptop or against a table.
+//! The `sluicegate` command: the tasks around the library, on a laptop or against a table.
 //!
 //! Results go to standard output; everything else (progress, quarantined records, errors) to
 //! standard error, so that a script reads one and a person the other.
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     let result = runtime.block_on(dispatch(cli.command, &cli.options));
     result.unwrap_or_else(|error| {
         match error {
-            // Whoever read the output has seen enough.
+            // The reader of the output has closed it.
             CliError::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {
                 ExitCode::SUCCESS
             }

@@ -1,9 +1,10 @@
-//! What the commands that count a stream are told: which windows, and how long to keep them.
+//! The settings of the commands that count a stream: the kinds of windows, and how long to keep
+//! them.
 
 use sluicegate_core::WindowKinds;
 use sluicegate_processor::{Retention, Settings};
 
-/// The options that say so.
+/// The options for them.
 #[derive(clap::Args)]
 pub(crate) struct Metering {
     /// Usage windows to count: any of minute, hour, day, month.

@@ -1,4 +1,4 @@
-//! Options that every command takes, before its name or behind it.
+//! Options of every command, before its name or after it.
 
 use std::time::Duration;
 
@@ -7,27 +7,28 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use crate::connection::Connection;
 use crate::error::CliError;
 
-/// The table of whoever names none.
+/// The table if none is named.
 const DEFAULT_TABLE: &str = "sluicegate-limits";
-/// Names the table where `--table` does not.
+/// The environment variable that names the table if `--table` does not.
 const TABLE_VARIABLE: &str = "SLUICEGATE_TABLE";
-/// Name the endpoint where `--endpoint-url` does not; the first that is set is DynamoDB's.
+/// The environment variables that name the endpoint if `--endpoint-url` does not; the first that is
+/// set is DynamoDB's.
 const ENDPOINT_VARIABLES: [&str; 3] =
     ["AWS_ENDPOINT_URL_DYNAMODB", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_DYNAMODB_STREAMS"];
-/// `--timeout` where nothing is said.
+/// The default of `--timeout`.
 const TIMEOUT_S: &str = "30";
-/// Longest `--timeout`.
+/// The longest `--timeout`.
 const TIMEOUT_MAX_S: f64 = 86_400.0;
 
-/// Which table, where it is, and how to print.
+/// The table, its endpoint, and the output format.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Table and output")]
 pub(crate) struct Options {
     /// The DynamoDB table [env: SLUICEGATE_TABLE] [default: sluicegate-limits].
-    // Read by hand: `replay` writes to a table only when its command line names one.
+    // Read by hand: `replay` writes to a table only if its command line names one.
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) table: Option<String>,
-    /// Where the table is, like http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL].
+    /// The endpoint of the table, like http://127.0.0.1:8000 [env: AWS_ENDPOINT_URL].
     #[arg(long, global = true, value_name = "URL", value_parser = endpoint)]
     pub(crate) endpoint_url: Option<String>,
     /// The AWS region [env: AWS_REGION]; us-east-1 for an endpoint on loopback.
@@ -37,16 +38,16 @@ pub(crate) struct Options {
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) profile: Option<String>,
     /// How long a request to the table may take, repetitions included; then the command ends with
-    /// exit code 5. A command that makes many requests, as migrate does, may take any time.
+    /// exit code 5. A command that makes many requests, such as migrate, has no limit of its own.
     #[arg(long, global = true, value_name = "SECONDS", env = "SLUICEGATE_TIMEOUT",
         hide_env_values = true, default_value = TIMEOUT_S, value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// How to print the result [default: table].
+    /// The output format [default: table].
     #[arg(long, global = true, value_name = "FORMAT", value_parser = table_or_json())]
     pub(crate) output: Option<Output>,
 }
 
-/// How a result is printed.
+/// The output format of a result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Output {
     /// For people.
@@ -66,12 +67,12 @@ impl Options {
         self.table.clone().or_else(from_environment).unwrap_or_else(|| DEFAULT_TABLE.to_owned())
     }
 
-    /// How to print.
+    /// The output format.
     pub(crate) fn output(&self) -> Output {
         self.output.unwrap_or_default()
     }
 
-    /// Whether to print for scripts.
+    /// True if the output is for scripts.
     pub(crate) fn is_json(&self) -> bool {
         self.output() == Output::Json
     }
@@ -82,8 +83,8 @@ impl Options {
         self.endpoint_url.clone().or_else(|| variable(dynamodb)).or_else(|| variable(any))
     }
 
-    /// Refuses an endpoint of the environment that is no URL, as the parser does one of the command
-    /// line. The SDK would fail with its first request.
+    /// Refuses an endpoint from the environment that is not a URL, as the parser does for the
+    /// command line. The SDK would fail only with its first request.
     ///
     /// # Errors
     /// [`CliError::BadInput`] with the variable's name.
@@ -103,14 +104,14 @@ impl Options {
     /// Connects to the table as the options and the AWS environment say. Nothing is sent yet.
     ///
     /// # Errors
-    /// [`CliError::BadInput`] when the endpoint of the environment is no URL;
-    /// [`CliError::Store`] when there is no region or are no credentials, with what to do.
+    /// [`CliError::BadInput`] if the endpoint from the environment is not a URL;
+    /// [`CliError::Store`] if there is no region or there are no credentials, with advice.
     pub(crate) async fn connect(&self) -> Result<Connection, CliError> {
         Connection::open(self).await
     }
 }
 
-/// Only usage windows make sense as CSV; that command accepts it too.
+/// Only usage windows can be printed as CSV; their command accepts it too.
 fn table_or_json() -> impl TypedValueParser<Value = Output> {
     PossibleValuesParser::new(["table", "json"]).map(|format| match format.as_str() {
         "json" => Output::Json,
@@ -118,7 +119,7 @@ fn table_or_json() -> impl TypedValueParser<Value = Output> {
     })
 }
 
-/// A variable of the environment that is set to something.
+/// A non-empty variable of the environment.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }

@@ -1,5 +1,5 @@
-//! Reading many items, of which some may be broken: one that somebody tampered with must not hide
-//! the others, nor be left out in silence.
+//! Reads many items, some of which may be broken: a broken item must not hide the others, and must
+//! not be left out silently.
 
 use std::pin::pin;
 
@@ -9,14 +9,14 @@ use sluicegate_processor::chain;
 
 use crate::error::{CliError, say};
 
-/// What could be read.
+/// The items that could be read.
 pub(crate) struct Readable<T> {
     pub(crate) items: Vec<T>,
-    /// How many items were left out. Each was told on standard error.
+    /// The number of items that were left out. Each was reported on standard error.
     pub(crate) broken: usize,
 }
 
-/// Collects what can be read, and tells what cannot.
+/// Collects the items that can be read, and reports the others.
 pub(crate) async fn readable<T>(
     stream: impl Stream<Item = Result<T, ReadError>>,
 ) -> Result<Readable<T>, CliError> {

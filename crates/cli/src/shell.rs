@@ -1,4 +1,4 @@
-//! `sluicegate completions` and `sluicegate man`: what a shell and a manual want to know.
+//! `sluicegate completions` and `sluicegate man`: completions for a shell, and the manual.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ Examples:
 
 Exit codes: 0 printed, 2 bad input.")]
 pub(crate) struct Completions {
-    /// Of which shell.
+    /// The shell.
     shell: Shell,
 }
 

@@ -14,7 +14,7 @@ use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output;
 
-/// Create, look at or delete the table.
+/// Create, check or delete the table.
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -30,7 +30,7 @@ pub(crate) enum Args {
 Examples:
   sluicegate table create --table my-limits --endpoint-url http://127.0.0.1:8000")]
     Create,
-    /// Say what is there and whether it is set up as it should be.
+    /// Show the table and report deviations from its required settings.
     #[command(after_help = "\
 Examples:
   sluicegate table status --output json")]
@@ -42,7 +42,7 @@ Examples:
     Delete(Confirm),
 }
 
-/// What is known of a table.
+/// The state of a table.
 #[derive(Serialize)]
 struct Status {
     table: String,
@@ -50,7 +50,7 @@ struct Status {
     items: i64,
     bytes: i64,
     stream: Option<String>,
-    /// What should be otherwise.
+    /// Settings that should be different.
     problems: Vec<String>,
 }
 
@@ -168,7 +168,7 @@ async fn delete(connection: &Connection, confirm: &Confirm) -> Result<ExitCode, 
         .send()
         .await
         .map_err(|error| match error.message() {
-            // It has no code of its own.
+            // This error has no code of its own.
             Some(message) if message.contains("protected") => CliError::Attention(format!(
                 "table {table} is protected against deletion; take that off with `aws dynamodb update-table --table-name {table} --no-deletion-protection-enabled`"
             )),

@@ -1,24 +1,24 @@
-//! What a question is about: one bucket, an entity with all its resources, or a resource.
+//! The subject of a query: one bucket, an entity with all its resources, or a resource.
 
 use sluicegate::{EntityId, Resource};
 
 use crate::error::CliError;
 
-/// The words that say so.
+/// The arguments that name it.
 #[derive(clap::Args)]
 pub(crate) struct Words {
-    /// Whose figures.
+    /// The entity.
     #[arg(required_unless_present = "of_resource")]
     entity: Option<EntityId>,
-    /// On this resource only.
+    /// Only this resource.
     #[arg(requires = "entity")]
     resource: Option<Resource>,
-    /// Of every entity on this resource.
+    /// All entities on this resource.
     #[arg(long = "resource", value_name = "RESOURCE", conflicts_with_all = ["entity", "resource"])]
     of_resource: Option<Resource>,
 }
 
-/// What the words mean.
+/// The subject that the arguments name.
 #[derive(Debug, Clone)]
 pub(crate) enum Whose {
     Bucket(EntityId, Resource),

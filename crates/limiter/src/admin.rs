@@ -1,6 +1,6 @@
-//! Stored limits, entities and usage, by way of the limiter: what this process changes, its own
-//! requests follow at once; others follow within a minute. Tokens that a process has leased are handed
-//! out as before, for as long as they may be held.
+//! Stored limits, entities and usage, through the limiter. The requests of this process follow its
+//! own changes at once; other processes follow within a minute. Tokens that a process has leased
+//! are handed out as before, for as long as they may be held.
 
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{EntityId, EntityRecord, LimitName, StoredLimits};
@@ -13,13 +13,14 @@ use crate::limiter::Limiter;
 use crate::store::Store;
 
 impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
-    /// Stores limits, from 1 to 50, all or none of them; others of the scope stay as they are.
+    /// Stores limits, from 1 to 50, all or none of them; other limits of the scope stay as they
+    /// are.
     ///
     /// A request takes each limit that it does not name itself from the narrowest scope that has
     /// it: entity and resource, entity, resource, system.
     ///
     /// # Errors
-    /// [`ConfigError`]; limits that cannot be are refused before any call.
+    /// [`ConfigError`]; invalid limits are refused before any call.
     pub async fn set_limits(
         &self,
         scope: &LimitsScope,
@@ -69,7 +70,7 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
         self.store().as_ref().table().config().get_limits(scope).await
     }
 
-    /// Says whose child an entity is, and whether its requests take from its parent's bucket too.
+    /// Stores the parent of an entity, and if its requests take from the parent's bucket too.
     ///
     /// # Errors
     /// [`ConfigError`]; an entity cannot be its own parent.
@@ -79,7 +80,7 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
         put
     }
 
-    /// What was said of an entity; `None` if nothing was.
+    /// The stored record of an entity; `None` if there is none.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -87,7 +88,7 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
         self.store().as_ref().table().config().get_entity(entity).await
     }
 
-    /// Forgets what was said of an entity; its buckets and usage stay.
+    /// Deletes the stored record of an entity; its buckets and usage stay.
     ///
     /// # Errors
     /// [`ConfigError`].

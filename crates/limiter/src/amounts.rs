@@ -18,7 +18,7 @@ pub(crate) fn add(sums: &mut Amounts, amounts: &Amounts) {
 pub(crate) fn negated(amounts: &Amounts) -> Amounts {
     amounts
         .iter()
-        // The range is symmetric: what can be taken can be given back.
+        // The range is symmetric: any amount that can be taken can be given back.
         .filter_map(|(limit, amount)| {
             let back = Millitokens::new(-amount.get()).ok()?;
             Some((limit.clone(), back))

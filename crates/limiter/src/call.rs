@@ -1,4 +1,4 @@
-//! One call: its id, its time, and what it has spent.
+//! The context of one call: its id, its deadline, and its cost.
 
 use std::future::Future;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::error::AcquireError;
 use crate::store_error::BoxError;
 use crate::table::TableError;
 
-/// Writes that one call attempts at most. Every attempt that loses saw somebody else win.
+/// The most writes that one call attempts. Another writer won each attempt that lost.
 const ATTEMPTS_MAX: u32 = 40;
-/// Longest pause.
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// Longer than any call: an instant that far ahead still is one.
+/// Longer than any call, and short enough for an `Instant`.
 const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 pub(crate) struct CallContext<'a> {
@@ -29,9 +29,9 @@ pub(crate) struct CallContext<'a> {
     pub(crate) write_units: f64,
     pub(crate) read_units: f64,
     pause: Duration,
-    /// What the quickest answer of the table took, [`PAUSE_MAX`] at most.
+    /// The duration of the table's quickest answer, [`PAUSE_MAX`] at most.
     quickest: Duration,
-    /// What kept the last attempt from being answered; `None`: it was.
+    /// The reason why the last attempt was not answered; `None`: it was.
     table_error: Option<TableError>,
 }
 
@@ -40,7 +40,7 @@ impl<'a> CallContext<'a> {
         Self::under(new_id(), clock, time)
     }
 
-    /// A call under an id that may have been used for the very same before.
+    /// A call under an id that may have been used for the same call before.
     pub(crate) fn under(id: RequestId, clock: &'a dyn Clock, time: Duration) -> Self {
         Self {
             clock,
@@ -64,14 +64,14 @@ impl<'a> CallContext<'a> {
         self.attempts >= ATTEMPTS_MAX || !self.has_time_after(Duration::ZERO)
     }
 
-    /// Whether another attempt after this pause can be answered before the deadline: one that is
-    /// cut off leaves in doubt what it did.
+    /// True if another attempt after this pause can be answered before the deadline: the result of
+    /// an attempt that is ended by the deadline is unknown.
     fn has_time_after(&self, pause: Duration) -> bool {
         let answer = if self.attempts == 0 { Duration::ZERO } else { self.quickest };
         Instant::now() + pause + answer < self.deadline
     }
 
-    /// Waits a random while that grows; false when there is no time left for it.
+    /// Waits for a random time that grows; false if there is no time left for it.
     pub(crate) async fn pause(&mut self) -> bool {
         let pause = self.pause.mul_f64(fastrand::f64());
         self.pause = (self.pause * 2).min(PAUSE_MAX);
@@ -86,19 +86,20 @@ impl<'a> CallContext<'a> {
         true
     }
 
-    /// Pauses where a repetition can help; false when it cannot or there is no time left for one.
+    /// Pauses if a repetition can help; false if it cannot, or there is no time left for one.
     pub(crate) async fn wait_out(&mut self, table_error: TableError) -> bool {
         let was_held_up =
             matches!(self.table_error, Some(TableError::Throttled(_) | TableError::Conflict));
         match table_error {
-            // The deadline ended it after the table had answered "in a moment": that is no outage.
+            // The deadline ended it after the table had answered that it was throttled: that is no
+            // outage.
             TableError::Unreachable(source) if was_held_up && source.is::<Elapsed>() => {}
             table_error => self.table_error = Some(table_error),
         }
         !matches!(self.table_error, Some(TableError::Setup(_))) && self.pause().await
     }
 
-    /// What a call ends with that has no more time or attempts.
+    /// The error of a call that has no more time or attempts.
     pub(crate) fn given_up(&mut self) -> AcquireError {
         match self.table_error.take() {
             Some(TableError::Unreachable(source)) => AcquireError::Unavailable(source),
@@ -109,13 +110,13 @@ impl<'a> CallContext<'a> {
         }
     }
 
-    /// What a call ends with that an answer brought an error of the table to.
+    /// The error of a call that ends with this error of the table.
     pub(crate) fn end(&mut self, table_error: TableError) -> AcquireError {
         self.table_error = Some(table_error);
         self.given_up()
     }
 
-    /// Ends a call on the table with the time that is left.
+    /// Runs a call on the table for at most the time that is left.
     pub(crate) async fn in_time<T, E: From<TableError>>(
         &mut self,
         call: impl Future<Output = Result<T, E>>,
@@ -130,18 +131,18 @@ impl<'a> CallContext<'a> {
     }
 }
 
-/// A deadline as far as there are instants, which `Duration::MAX` has none for.
+/// Clamped so that `Instant + deadline` cannot overflow.
 pub(crate) fn as_deadline(time: Duration) -> Duration {
     time.min(DEADLINE_MAX)
 }
 
-/// An id that no request had: a bucket that remembers it takes a request for granted already.
+/// A new id that no request had: a bucket that remembers an id treats its request as granted.
 ///
-/// Every id comes from the operating system. A generator in the process would go on alike in each
-/// clone of it (`fork`, Lambda's `SnapStart`, any snapshot of a virtual machine); the kernel's is
-/// shared by forks and reseeded when a machine is resumed.
+/// Every id comes from the operating system. A generator in the process would repeat its sequence
+/// in each clone of the process (`fork`, Lambda's `SnapStart`, any snapshot of a virtual machine);
+/// the kernel's generator is shared by forks and reseeded when a machine is resumed.
 pub(crate) fn new_id() -> RequestId {
-    // It fails only where the system has no such source.
+    // The call fails only on a system that has no such source.
     RequestId::from_bits(getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)))
 }
 

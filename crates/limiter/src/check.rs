@@ -21,7 +21,7 @@ pub(crate) fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
     Ok(rules)
 }
 
-/// What is asked of each limit, named once; `is_allowed` says which amounts can be.
+/// The amount requested of each limit, each named once; `is_allowed` says which amounts are valid.
 pub(crate) fn amounts(
     asked: &[(SmolStr, i128)],
     is_allowed: fn(Millitokens) -> bool,

@@ -1,7 +1,7 @@
-//! Where the time comes from: the system, or a test that moves it by hand.
+//! The source of time: the system, or a test that moves it by hand.
 //!
-//! Whatever counts tokens asks a [`Clock`] for the time, so a test that holds a [`TestClock`] decides
-//! when everything happens.
+//! All code that counts tokens reads a [`Clock`], so a test that holds a [`TestClock`] decides when
+//! everything happens.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,15 +10,16 @@ use futures_util::future::BoxFuture;
 use sluicegate_core::EpochMillis;
 use tokio::sync::watch;
 
-/// How late [`Clock::now_coarse`] may be: a tick of a kernel that ticks a hundred times a second.
+/// The most that [`Clock::now_coarse`] may be late: one tick of a kernel with a hundred ticks a
+/// second.
 pub const COARSE_RESOLUTION: Duration = Duration::from_millis(10);
 
 /// Tells the time and waits.
 pub trait Clock: Send + Sync + 'static {
-    /// The instant, in milliseconds since 1970. It may be set back between two calls.
+    /// The current time, in milliseconds since 1970. It may be set back between two calls.
     fn now(&self) -> EpochMillis;
 
-    /// The instant, or one up to [`COARSE_RESOLUTION`] before it, where that is cheaper to have.
+    /// The current time, or up to [`COARSE_RESOLUTION`] before it if that is cheaper to read.
     fn now_coarse(&self) -> EpochMillis {
         self.now()
     }
@@ -41,7 +42,7 @@ impl Clock for SystemClock {
     }
 
     fn now(&self) -> EpochMillis {
-        // A clock before 1970 is not set: zero is as good as anything it could say.
+        // A clock before 1970 is not set: zero is as good as any value.
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         after(EpochMillis::MIN, since_epoch)
     }
@@ -51,7 +52,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until it is told to move. Clones are the same clock.
+/// A clock that stands still until a test moves it. Clones are the same clock.
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,18 +76,19 @@ impl TestClock {
     }
 
     /// Moves the clock ahead, by whole milliseconds and at most to the end of the year 9999, and
-    /// wakes whoever sleeps no longer than that.
+    /// wakes the sleepers whose time has come.
     pub fn advance(&self, by: Duration) {
         self.now.send_modify(|now| *now = after(*now, by));
     }
 
-    /// Sets the clock, back if that is what `now` means. Sleepers look at it when they are next
-    /// polled: an instant that it passed and left again before wakes nobody.
+    /// Sets the clock, also back. Sleepers read it when they are next polled: a time that it passed
+    /// and left again before wakes no sleeper.
     pub fn set(&self, now: EpochMillis) {
         self.now.send_replace(now);
     }
 
-    /// How many sleepers wait for the clock to move, so that a test can wait for them first.
+    /// The number of sleepers that wait for the clock to move, so that a test can wait for them
+    /// first.
     #[must_use]
     pub fn sleepers(&self) -> usize {
         self.now.receiver_count()
@@ -99,10 +101,10 @@ impl Clock for TestClock {
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        // A part of a millisecond counts as one: nobody wakes early.
+        // A part of a millisecond counts as one, so that no sleeper wakes early.
         let until = after(self.now(), duration.saturating_add(Duration::from_nanos(999_999)));
         let mut seen = self.now.subscribe();
-        // A sleeper keeps the clock: one that nobody can move any more wakes nobody.
+        // A sleeper holds the clock: if all its owners were dropped, the sleeper would wake early.
         let clock = self.clone();
         Box::pin(async move {
             let _ = seen.wait_for(|now| *now >= until).await;
@@ -111,7 +113,7 @@ impl Clock for TestClock {
     }
 }
 
-/// The instant `duration` after another, in whole milliseconds, at most the last there is.
+/// The time `duration` after another, in whole milliseconds, at most the latest possible.
 fn after(instant: EpochMillis, duration: Duration) -> EpochMillis {
     i64::try_from(duration.as_millis())
         .ok()
@@ -141,7 +143,7 @@ mod tests {
             let (before, rough) = (SystemClock.now(), SystemClock.now_coarse());
             let after = SystemClock.now();
             assert!(rough <= after, "{rough} after {after}");
-            // A tick, and however long nobody let it run between the two calls.
+            // A tick, and the time for which the thread did not run between the two calls.
             assert!(rough.get() + 1_000 >= before.get(), "{rough} long before {before}");
         }
     }

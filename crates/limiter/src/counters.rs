@@ -1,4 +1,4 @@
-//! What a store counts besides its answers.
+//! The counters of a store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,24 +25,24 @@ impl Counter {
 /// Counts since the store was made.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Corrections that had to give up their guards.
+    /// Corrections whose guards had to be dropped.
     pub forced_adjusts: Counter,
-    /// Writes of which nobody knows whether they happened twice or not at all. Includes refunds
-    /// that were repeated after a lost answer: the first attempt may still land after four other writes.
+    /// Writes that may have been done twice or not at all. Includes refunds that were repeated
+    /// after a lost answer: the first attempt may still take effect after four other writes.
     pub ambiguous: Counter,
     /// Items whose refill time was more than a minute ahead of this clock.
     pub clocks_ahead: Counter,
-    /// Requests that shadow mode let pass although a limit was short.
+    /// Requests that shadow mode granted although a limit was short.
     pub shadowed: Counter,
     /// Acquires that the store did not decide: it did not answer in time, or was not asked.
     pub unanswered: Counter,
-    /// Those of them that were granted all the same.
+    /// Those of them that were granted nevertheless.
     pub degraded: Counter,
-    /// How often the store was found to be away.
+    /// The number of times that the store became unavailable.
     pub outages: Counter,
-    /// Under `OnUnavailable::Local`: corrections by which the store was told of an outage's grants,
+    /// Under `OnUnavailable::Local`: corrections that debited the grants of an outage at the store,
     /// one for each bucket.
     pub committed: Counter,
-    /// Grants of an outage, or sums of them, that the store could not be told of.
+    /// Grants of an outage, or sums of them, that could not be debited at the store.
     pub uncommitted: Counter,
 }

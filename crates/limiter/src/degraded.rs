@@ -4,53 +4,53 @@ use std::sync::Arc;
 
 use sluicegate_core::EpochMillis;
 
-/// What an acquire comes to while the store is away: it does not answer by the deadline, it answers
-/// that it failed (HTTP 5xx), or has done so for a while and is not asked.
+/// The result of an acquire while the store is unavailable: it does not answer by the deadline, it
+/// answers that it failed (HTTP 5xx), or it has done so for a while and is not asked.
 ///
-/// A [`LeasedLimiter`](crate::LeasedLimiter) first hands out what it holds.
+/// A [`LeasedLimiter`](crate::LeasedLimiter) first hands out the tokens that it holds.
 ///
 /// Any other answer is an error under every setting: a limit that is short, contention and
 /// throttling, a missing permission or table, a refusal for an unknown reason. Otherwise a missing
 /// permission would fail open permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnUnavailable {
-    /// It is granted, and nothing is counted: traffic matters more than its limits.
+    /// The request is granted, and nothing is counted: traffic matters more than its limits.
     #[default]
     Allow,
-    /// It is [`AcquireError::Unavailable`](crate::AcquireError::Unavailable).
+    /// The request fails with [`AcquireError::Unavailable`](crate::AcquireError::Unavailable).
     Deny,
-    /// Buckets of this process decide, by the same limits: those that came with the request, else
-    /// those by which the store granted last. Where nobody in the process knows them, it is
+    /// Buckets of this process decide, by the same limits: those that came with the request, or
+    /// else those of the store's last grant. If the process knows neither, the request fails with
     /// `Unavailable`.
     ///
-    /// A bucket starts with what the store said of it last, or full. Several processes have one
-    /// each, so together they may admit as many times what is there. What was consumed is taken
-    /// from the store when it answers again, summed up for each bucket: of 10,000 buckets at most,
-    /// and from the rest not ([`Counters::uncommitted`](crate::Counters)). A process that ends
-    /// before, or drops its last limiter, takes it along. A request that is not answered may have
-    /// taken its tokens in the store all the same; then they are taken twice, the restrictive
-    /// direction.
+    /// A bucket starts with the store's last answer, or full. Each process has its own copy, so N
+    /// processes may admit up to N times the balance. When the store answers again, the consumption
+    /// is debited there, one sum for each bucket. This holds for 10,000 buckets at most; the
+    /// consumption of further ones is not debited ([`Counters::uncommitted`](crate::Counters)). It
+    /// is lost if the process ends, or drops its last limiter, before that. A request without an
+    /// answer may have taken its tokens in the store all the same; they are then taken twice, the
+    /// restrictive direction.
     Local,
 }
 
-/// That a lease was granted without the store, and why.
+/// States that a permit was granted without the store, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Degraded {
-    /// By which setting.
+    /// The setting that granted it.
     pub policy: OnUnavailable,
-    /// Why the store did not decide.
+    /// The reason why the store did not decide.
     pub cause: Cause,
 }
 
-/// Why the store did not decide.
+/// The reason why the store did not decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// It did not answer by the deadline of this very call, or answered that it failed; what was met
-    /// instead.
+    /// The store did not answer this call by its deadline, or answered that it failed. The text is
+    /// the error.
     Unanswered(Arc<str>),
-    /// It was not asked, because others were not answered.
+    /// The store was not asked, because other calls were not answered.
     NotAsked {
-        /// Since when it has not been, by the limiter's clock.
+        /// When it became unavailable, by the limiter's clock.
         since: EpochMillis,
     },
 }
@@ -60,7 +60,7 @@ impl std::fmt::Display for Degraded {
         match &self.cause {
             Cause::Unanswered(error) => write!(f, "granted without the store: {error}"),
             Cause::NotAsked { since } => {
-                write!(f, "granted without the store, which has been away since {since}")
+                write!(f, "granted without the store, which has been unavailable since {since}")
             }
         }
     }

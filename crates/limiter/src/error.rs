@@ -1,4 +1,4 @@
-//! Why tokens were not granted, sorted by what the caller can do about it.
+//! The reasons why tokens were not granted, sorted by what the caller can do about them.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use sluicegate_core::{
 use crate::limit::{Amount, InvalidLimit};
 use crate::store_error::{BoxError, SetupError, StoreFailure};
 
-/// Why an acquire granted nothing. Whatever it says, no balance changed, except where
+/// The reason why an acquire granted nothing. No balance changed, except where
 /// [`Unavailable`](Self::Unavailable) and [`Contended`](Self::Contended) say otherwise.
 #[derive(Debug, thiserror::Error)]
 pub enum AcquireError {
-    /// A limit is short at this moment: a gateway answers 429 with `Retry-After`.
+    /// A limit is short now: a gateway answers 429 with `Retry-After`.
     #[error(transparent)]
     LimitExceeded(#[from] LimitExceeded),
-    /// More was asked than the bucket can ever hold: 400, because waiting does not help.
+    /// The request asks for more than the bucket can ever hold: 400, because waiting does not help.
     #[error(transparent)]
     NeverAdmissible(#[from] NeverAdmissible),
-    /// Other writers, or a throttled store, were in the way until attempts or time ran out: 503,
-    /// the same request may pass in a moment. A write that the deadline cut off may stand; then the
-    /// tokens are taken, never given twice.
+    /// Other writers, or a throttled store, prevented the write until attempts or time ran out:
+    /// 503, the same request may pass in a moment. A write that the deadline ended may take effect;
+    /// then the tokens are taken, never granted twice.
     #[error(
         "the bucket was contended or the store throttled for {attempts} attempts: ask again in a moment"
     )]
@@ -30,13 +30,13 @@ pub enum AcquireError {
         attempts: u32,
     },
     /// The store did not answer in time, or answered that it failed (the source is a
-    /// [`StoreFailure`](crate::StoreFailure) then): 503. A write whose answer was lost may stand; then
-    /// the tokens are taken, never given twice.
+    /// [`StoreFailure`](crate::StoreFailure) then): 503. A write whose answer was lost may take
+    /// effect; then the tokens are taken, never granted twice.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
-    /// The request makes no sense: 500, because the program that made it is wrong; 400 where what
-    /// is wrong came from a client, as names of entities and amounts may. No call was made, unless a
-    /// limit is unknown to the table too or the bucket is full of others; nothing was taken.
+    /// The request is invalid: 500, because the program that made it is wrong; 400 if the invalid
+    /// part came from a client, as names of entities and amounts may. No call was made, unless the
+    /// table does not know a limit either or the bucket is full of other limits; nothing was taken.
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
     /// Permissions, the table or an item must be repaired first: 500.
@@ -45,7 +45,7 @@ pub enum AcquireError {
 }
 
 impl AcquireError {
-    /// "No", or "never".
+    /// `LimitExceeded`, or `NeverAdmissible` if waiting does not help.
     pub(crate) fn refused(limits: Vec<LimitStatus>) -> Self {
         if limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst) {
             return NeverAdmissible { limits }.into();
@@ -56,7 +56,7 @@ impl AcquireError {
 
 fn unavailable(source: &BoxError) -> &'static str {
     if source.is::<StoreFailure>() {
-        "the store answered that it failed: look at what it said, and at its health"
+        "the store answered that it failed: look at its error below, and at the store's health"
     } else {
         "the store did not answer: check the network, the endpoint and the store's health"
     }
@@ -67,9 +67,9 @@ fn unavailable(source: &BoxError) -> &'static str {
 pub struct LimitExceeded {
     /// Every limit of the request; [`LimitStatus::is_violated`] marks those that are short.
     pub limits: Vec<LimitStatus>,
-    /// When to ask again: at this instant every limit has what is asked, one millisecond before
-    /// some limit has not, unless others take or give meanwhile. `None`: a quota without refill, or,
-    /// in shadow mode, more than a full bucket holds.
+    /// The time after which to ask again: then every limit has enough, and one millisecond earlier
+    /// some limit has not, unless other requests take or give meanwhile. `None`: a quota without
+    /// refill, or, in shadow mode, more than a full bucket holds.
     pub retry_after: Option<Duration>,
 }
 
@@ -112,7 +112,7 @@ impl std::fmt::Display for LimitExceeded {
     }
 }
 
-/// More was asked of some limit than its bucket can ever hold.
+/// The request asks for more of a limit than its bucket can ever hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NeverAdmissible {
     /// Every limit of the request; those asked for more than their burst are violated.
@@ -138,22 +138,22 @@ impl std::fmt::Display for NeverAdmissible {
     }
 }
 
-/// How one limit of one entity stands to what is asked of it.
+/// The status of one limit of one entity with regard to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitStatus {
-    /// Whose limit: with cascade the child's or the parent's.
+    /// The entity whose limit it is: with cascade, the child or the parent.
     pub entity: EntityId,
     /// Its name.
     pub limit: LimitName,
     /// Its rule.
     pub rule: Rule,
-    /// What was asked, in millitokens.
+    /// The amount requested, in millitokens.
     pub asked: Millitokens,
-    /// What was there, in millitokens; negative while a debt stands.
+    /// The balance, in millitokens; negative while there is a debt.
     pub available: Millitokens,
-    /// How long until what was asked is there.
+    /// The time until the requested amount is there.
     pub wait: Wait,
-    /// What was consumed of it since the bucket was made, less what was given back, in millitokens.
+    /// The consumption since the bucket was made, less the amounts given back, in millitokens.
     pub consumed: MillitokenSum,
 }
 
@@ -163,7 +163,7 @@ impl LimitStatus {
         Self { entity: entity.clone(), limit, rule, asked, available, wait, consumed }
     }
 
-    /// Whether it cannot give what was asked now.
+    /// True if it cannot give the requested amount now.
     #[must_use]
     pub fn is_violated(&self) -> bool {
         self.wait != Wait::None
@@ -187,52 +187,52 @@ impl std::fmt::Display for InTokens {
     }
 }
 
-/// A request that makes no sense.
+/// The reason why a request is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
-    /// An entity or resource has a name that keys cannot carry.
+    /// The name of an entity or resource cannot be part of a key.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A limit has a name that attributes cannot carry.
+    /// The name of a limit cannot be part of an attribute name.
     #[error(transparent)]
     LimitName(NameError),
-    /// A limit that came with the request cannot be.
+    /// A limit that came with the request is invalid.
     #[error(transparent)]
     Limit(#[from] InvalidLimit),
-    /// Nothing is asked.
-    #[error("nothing is asked: consume at least one limit")]
+    /// The request names no amount.
+    #[error("the request asks for no tokens: consume at least one limit")]
     Empty,
     /// An amount is zero, negative or too large.
-    #[error("{limit}: {milli} millitokens cannot be asked: give from 1 to {}", Millitokens::MAX)]
+    #[error("{limit}: {milli} millitokens are out of range: give 1 to {}", Millitokens::MAX)]
     Amount {
-        /// Of which limit.
+        /// The limit.
         limit: LimitName,
-        /// How much was asked, in millitokens.
+        /// The requested amount, in millitokens.
         milli: i128,
     },
     /// A limit is named twice in one request.
     #[error("limit {0} is named twice")]
     DuplicateLimit(LimitName),
-    /// More limits than one item can be asked about in one expression.
+    /// More limits than one expression can name of an item.
     #[error("{count} limits: a bucket can have at most {max}")]
     TooManyLimits {
-        /// How many.
+        /// The number of limits.
         count: usize,
-        /// How many are allowed.
+        /// The most that are allowed.
         max: usize,
     },
-    /// The bucket has as many limits as it can have, and this one is not among them. A gateway
-    /// answers 500, or 400 where a client names limits. Stored limits that are deleted leave the
+    /// The bucket has the most limits that it can have, and this one is not among them. A gateway
+    /// answers 500, or 400 if a client names limits. Stored limits that are deleted leave the
     /// bucket.
     #[error(
-        "the bucket of {entity} has {max} limits, which is the most, and {limit} is not among them: name limits from a fixed set; those that nobody uses leave when they are stored and deleted"
+        "the bucket of {entity} has the maximum of {max} limits, and {limit} is not among them: name limits from a fixed set; to remove an unused limit, store it and delete it"
     )]
     BucketFull {
-        /// Whose bucket.
+        /// The entity whose bucket it is.
         entity: EntityId,
         /// The limit that it has no room for.
         limit: LimitName,
-        /// How many it has at most.
+        /// The most limits that it can have.
         max: usize,
     },
     /// Neither the request nor the table nor the bucket knows the limit.
@@ -241,19 +241,19 @@ pub enum InvalidRequest {
     /// A limit or an amount that the store cannot count exactly.
     #[error("{limit}: {what} is {value}: this store counts exactly up to {max}")]
     BeyondStore {
-        /// Of which limit.
+        /// The limit.
         limit: LimitName,
-        /// Which quantity, with its unit.
+        /// The quantity, with its unit.
         what: &'static str,
-        /// How much it is.
+        /// Its value.
         value: i128,
-        /// The most that it can be.
+        /// The largest value that is allowed.
         max: i128,
     },
     /// A cluster keeps the buckets of these two on different nodes, and no script sees both.
-    #[error("{parent} is not the parent of {entity} that the store knows: say who is whose parent")]
+    #[error("{parent} is not the stored parent of {entity}: store the parent of each entity")]
     CrossSlot {
-        /// Who asked.
+        /// The entity that asked.
         entity: EntityId,
         /// The parent that the request named.
         parent: EntityId,
@@ -263,45 +263,45 @@ pub enum InvalidRequest {
     OwnParent(EntityId),
 }
 
-/// Why a correction did not happen, or may not have.
+/// The reason why a correction was not made, or may not have been made.
 ///
-/// Where it [may be repeated](Self::may_be_repeated) it counts as not made: the same call completes
-/// it in each bucket.
+/// If it [may be repeated](Self::may_be_repeated), the correction counts as not made: the same call
+/// completes it in each bucket.
 #[derive(Debug, thiserror::Error)]
 pub enum AdjustError {
-    /// The answer was lost. Either the item no longer shows whether the tokens were given back, or the
-    /// time ran out first. Do not repeat it: the attempt may have landed or may still land.
+    /// The answer was lost. Either the item no longer shows if the tokens were given back, or the
+    /// time ran out first. Do not repeat it: the attempt may have taken effect or may still do so.
     #[error("the answer was lost: the tokens may or may not have been given back")]
     Ambiguous(#[source] BoxError),
-    /// Others were in the way until time ran out; nothing was done.
+    /// Other writers prevented the write until time ran out; nothing was done.
     #[error("the bucket was contended or the store throttled: adjust again in a moment")]
     Contended,
     /// The store did not answer in time, or answered that it failed (the source is a
-    /// [`StoreFailure`](crate::StoreFailure) then). What was to be taken may have been; the lease
-    /// sends it again as the same write, which is done once.
+    /// [`StoreFailure`](crate::StoreFailure) then). A debit may have been made; the permit sends it
+    /// again as the same write, which takes effect once.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
-    /// The correction makes no sense.
+    /// The correction is invalid.
     #[error(transparent)]
     InvalidRequest(#[from] InvalidRequest),
     /// Permissions, the table or an item must be repaired first; nothing was done.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// Of a child's and its parent's bucket one was corrected and the other was not.
+    /// Of a child's and its parent's bucket, one was corrected and the other was not.
     #[error("the bucket of {corrected} was corrected, that of {failed} was not: {source}")]
     Partial {
-        /// Whose bucket was corrected; or may have been, and is not corrected again.
+        /// The entity whose bucket was corrected, or may have been; it is not corrected again.
         corrected: EntityId,
-        /// Whose bucket was not, or may not have been.
+        /// The entity whose bucket was not corrected, or may not have been.
         failed: EntityId,
-        /// Why not.
+        /// The reason.
         source: Box<AdjustError>,
     },
 }
 
 impl AdjustError {
-    /// Whether the same call on the same lease completes what is missing. Otherwise the correction
-    /// counts as made ([`Ambiguous`](Self::Ambiguous)) or never can be.
+    /// True if the same call on the same permit completes the correction. Otherwise the correction
+    /// counts as made ([`Ambiguous`](Self::Ambiguous)) or can never be made.
     #[must_use]
     pub fn may_be_repeated(&self) -> bool {
         match self {

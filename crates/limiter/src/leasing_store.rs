@@ -1,9 +1,9 @@
-//! What leasing needs of a store: to lease and settle in one write, to find out what became of one
-//! that was not answered, to correct and to look.
+//! The operations that leasing needs of a store: to lease and settle in one write, to find out the
+//! result of a write that was not answered, to correct and to read.
 //!
-//! An answer that was lost says neither that a write was done nor that it was not. Until that is
-//! known, nothing of what it returned or counted may be used again; [`LeaseCalls::resolve`] finds it out,
-//! and afterwards the write cannot land until four others have written.
+//! A lost answer leaves open if the write was done. Until that is known, no token that the write
+//! returned or counted may be used again. [`LeaseCalls::resolve`] finds it out; afterwards the
+//! write cannot take effect until four others have written.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -21,25 +21,25 @@ use crate::error::{AcquireError, AdjustError};
 use crate::store::{Adjusted, BucketGrant, Correction, Request, Store};
 
 /// A store that tokens can be leased from: [`CompositeStore`](crate::CompositeStore) and, with the
-/// feature `redis`, `RedisStore`. Others cannot be: what a lost answer leaves open is told in types
-/// that only these know.
+/// feature `redis`, `RedisStore`. The trait is sealed: a lost answer is described in types that
+/// only these two know.
 pub trait LeasingStore: LeaseCalls {}
 
 impl<S: LeaseCalls> LeasingStore for S {}
 
-/// The part of a [`LeasingStore`] that nobody else implements.
+/// The part of a [`LeasingStore`] that other crates cannot implement.
 pub trait LeaseCalls: Store {
-    /// The buckets of a request, without taking anything; `None`: some of it cannot be leased. A
-    /// request without a deadline that is still to come asks nobody: it is an error where something
-    /// has to be looked up.
+    /// The buckets of a request, without taking anything; `None`: some of it cannot be leased.
+    /// Makes no call if the request's deadline has passed: it is then an error if something has to
+    /// be looked up.
     fn parts(
         &self,
         request: &Request,
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<Option<Vec<BucketGrant>>, AcquireError>> + Send;
 
-    /// The limits of a bucket as they are now: those that came with a request stay as they are, and
-    /// stored ones, where there were some, are looked up. Nothing is read that is remembered.
+    /// The current limits of a bucket. Limits that came with a request stay as they are; stored
+    /// limits, if there were some, are looked up. Remembered data is not read again.
     fn limits_now(
         &self,
         bucket: &BucketId,
@@ -57,9 +57,11 @@ pub trait LeaseCalls: Store {
         self.carry_out(order, None, clock)
     }
 
-    /// Finds out what became of a write that was not answered. The order is what it settled; what it
-    /// leased is leased again where that is wanted and there. Otherwise the bucket is made to
-    /// remember its id, so that it cannot land as long as fewer than four others write.
+    /// Finds out the result of a write that was not answered, by sending it again under its id. The
+    /// request names what the write was to settle. If it was not done before, it is done now: it
+    /// leases if the tokens are wanted and there. Otherwise it only settles, and makes the bucket
+    /// remember the id, so that the lost attempt cannot take effect as long as fewer than four
+    /// others write.
     fn resolve(
         &self,
         order: &LeaseRequest<'_>,
@@ -69,7 +71,7 @@ pub trait LeaseCalls: Store {
         self.carry_out(order, Some(doubt), clock)
     }
 
-    /// Leases and settles or, in doubt, finds out.
+    /// Leases and settles, or finds out the result of an unanswered write.
     fn carry_out(
         &self,
         order: &LeaseRequest<'_>,
@@ -77,15 +79,15 @@ pub trait LeaseCalls: Store {
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<LeaseOutcome, LeaseError>> + Send;
 
-    /// The bucket as it is, by a read that sees every write; a refusal, without one, when the store
-    /// said a moment ago that it is short. And the read units spent.
+    /// The bucket, by a read that sees every write, and the read units spent. If the store said a
+    /// moment ago that the bucket is short, a refusal without a read.
     fn look(
         &self,
         order: &LeaseRequest<'_>,
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> + Send;
 
-    /// Makes a correction, and says what the bucket came to.
+    /// Makes a correction, and returns the bucket after it.
     fn correct(
         &self,
         correction: &Correction<'_>,
@@ -93,40 +95,40 @@ pub trait LeaseCalls: Store {
     ) -> impl Future<Output = Result<Corrected, AdjustError>> + Send;
 }
 
-/// What to lease and what to settle with it.
+/// The tokens to lease, and the amounts to settle with them.
 #[derive(Debug, Clone, Copy)]
 pub struct LeaseRequest<'a> {
-    /// Which bucket.
+    /// The bucket.
     pub bucket: &'a BucketId,
     /// Its limits.
     pub configuration: &'a Configuration,
-    /// How much of which limit; empty: only settle.
+    /// The range to lease of each limit; empty: only settle.
     pub wanted: &'a BTreeMap<LimitName, LeaseRange>,
-    /// What comes back; no amount is negative.
+    /// The amounts to give back; none is negative.
     pub returned: &'a Amounts,
-    /// What moves the counters of consumption.
+    /// The amounts that move the counters of consumption.
     pub counting: Counting<'a>,
     /// The caller's last write on the bucket that was answered, if it knows.
     pub last: Option<&'a RequestId>,
-    /// How long the whole call may take.
+    /// The most time that the whole call may take.
     pub deadline: Duration,
 }
 
-/// What moves the counters of consumption.
+/// The amounts that move the counters of consumption.
 #[derive(Debug, Clone, Copy)]
 pub enum Counting<'a> {
-    /// What is leased less what comes back.
+    /// The leased amounts less those given back.
     Leased,
-    /// So much.
+    /// These amounts.
     Used(&'a Amounts),
 }
 
-/// A write that was done, or that there was no reason for.
+/// A write that was done, or that was not needed.
 #[derive(Debug)]
 pub struct LeaseOutcome {
     /// Its id.
     pub id: RequestId,
-    /// What was leased.
+    /// The amounts leased.
     pub leased: Amounts,
     /// The bucket after it, as far as it is known.
     pub image: Option<Arc<CompositeBucket>>,
@@ -143,32 +145,32 @@ pub struct LeaseOutcome {
 /// A lease that was not granted.
 #[derive(Debug)]
 pub struct LeaseError {
-    /// Why not.
+    /// The reason.
     pub error: AcquireError,
-    /// What is left open: until it is settled, nothing that the order returned or counted may be
-    /// used again.
+    /// A write whose result is unknown. Until it is settled, no token that the request returned or
+    /// counted may be used again.
     pub doubt: Option<UnackedWrite>,
     /// Writes attempted.
     pub attempts: u32,
 }
 
-/// A write that may have been done, or may still be.
+/// A write that may have been done, or may still be done.
 #[derive(Debug, Clone)]
 pub struct UnackedWrite {
     /// Its id.
     pub id: RequestId,
-    /// What it leases, at most.
+    /// The most that it leases.
     pub leased: Amounts,
-    /// What the bucket remembered before it.
+    /// The ids that the bucket remembered before it.
     pub remembered: Vec<RequestId>,
-    /// The bucket may have forgotten it: nobody will ever know.
+    /// True if the bucket may have forgotten it: the result will never be known.
     pub is_lost: bool,
     /// The lane that knows of it, on DynamoDB.
     pub(crate) lane: Option<Arc<Lane>>,
 }
 
 impl LeaseRequest<'_> {
-    /// A call for it, under the id of the write that was not answered, if there is one.
+    /// The context of a call for it, under the id of the unanswered write, if there is one.
     pub(crate) fn run<'c>(
         &self,
         doubt: Option<&UnackedWrite>,
@@ -191,7 +193,7 @@ impl UnackedWrite {
 /// A correction that was made.
 #[derive(Debug)]
 pub struct Corrected {
-    /// What it came to.
+    /// Its result.
     pub adjusted: Adjusted,
     /// The bucket after it, as far as it is known.
     pub image: Option<Arc<CompositeBucket>>,

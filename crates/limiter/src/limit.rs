@@ -1,7 +1,7 @@
-//! A limit as its user says it: a name, an amount, how often, and how much at once.
+//! A limit as its user writes it: a name, an amount, a period and a burst.
 //!
-//! Saying it cannot fail, so that a list of limits reads like one; [`Limit::check`] is the one place
-//! where what was said becomes a [`LimitName`] and a [`Rule`], or an error that names the limit.
+//! Constructors cannot fail, so that a list of limits is easy to read. [`Limit::check`] is the one
+//! place that turns it into a [`LimitName`] and a [`Rule`], or into an error that names the limit.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
-/// The refill period of a quota. It earns nothing in any period; one and the same keeps the rules
-/// of two quotas equal.
+/// The refill period of a quota. A quota earns nothing in any period; one fixed period keeps the
+/// rules of two quotas equal.
 const QUOTA_PERIOD_MS: i64 = 1_000;
 
-/// One limit: so many tokens every period, and how many a full bucket holds.
+/// One limit: the tokens per period, and the tokens that a full bucket holds.
 ///
 /// A bucket refills steadily, not all at once when a period ends: 60 a minute is one a second.
 ///
@@ -47,13 +47,13 @@ enum Refills {
     Never,
 }
 
-/// Millitokens, as many as anybody may ask for.
+/// Millitokens; wide enough for any amount that a caller can pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Amount {
     milli: u128,
 }
 
-/// What is wrong with a limit.
+/// The reason why a limit is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidLimit {
     /// The name is not allowed.
@@ -118,8 +118,8 @@ impl Limit {
         Self::every(name, tokens, DAY)
     }
 
-    /// `tokens` every `period`: whole milliseconds, from one to 10^12 (31 years). A full bucket holds
-    /// as many, unless [`Limit::burst`] says otherwise.
+    /// `tokens` every `period`: whole milliseconds, from one to 10^12 (31 years). A full bucket
+    /// holds as many, unless [`Limit::burst`] sets another number.
     #[must_use]
     pub fn every(name: impl AsRef<str>, tokens: u64, period: Duration) -> Self {
         let amount = Amount::tokens(tokens);
@@ -127,15 +127,14 @@ impl Limit {
         Self { name: SmolStr::new(name), capacity: amount, burst: amount, refill }
     }
 
-    /// `tokens` once and for all: a bucket that never refills.
+    /// `tokens` once: a bucket that never refills.
     #[must_use]
     pub fn quota(name: impl AsRef<str>, tokens: u64) -> Self {
         let amount = Amount::tokens(tokens);
         Self { name: SmolStr::new(name), capacity: amount, burst: amount, refill: Refills::Never }
     }
 
-    /// A rule under a name, to the millitoken. The period of a rule that refills by nothing is not
-    /// kept.
+    /// A named rule, to the millitoken. The period of a rule that never refills is not kept.
     #[must_use]
     pub fn from_rule(name: &LimitName, rule: Rule) -> Self {
         let refill = rule.refill();
@@ -149,7 +148,7 @@ impl Limit {
         Self { name: SmolStr::new(name.as_str()), capacity, burst, refill }
     }
 
-    /// Lets a full bucket hold `tokens`, more or less than what it earns in a period. Nobody can
+    /// The tokens that a full bucket holds, more or less than it earns in a period. No request can
     /// ever take more than this at once.
     #[must_use]
     pub const fn burst(mut self, tokens: u64) -> Self {
@@ -163,7 +162,7 @@ impl Limit {
         &self.name
     }
 
-    /// What was said, as a name and a rule.
+    /// The checked name and rule.
     ///
     /// # Errors
     /// [`InvalidLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, or the
@@ -217,14 +216,14 @@ impl Amount {
         Self { milli: tokens as u128 * 1_000 }
     }
 
-    /// The amount if a rule can have it.
+    /// The amount, if a rule can have it.
     fn in_range(self) -> Option<Millitokens> {
         let milli = i64::try_from(self.milli).ok().filter(|milli| *milli > 0)?;
         Millitokens::new(milli).ok()
     }
 }
 
-/// Its size, whatever its sign.
+/// The absolute value.
 impl From<Millitokens> for Amount {
     fn from(milli: Millitokens) -> Self {
         Self { milli: milli.get().unsigned_abs().into() }

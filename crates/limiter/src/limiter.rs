@@ -1,4 +1,4 @@
-//! The limiter: a store, a clock, and how requests are made of them.
+//! The limiter: a store, a clock, and constructors of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::guard::{self, BreakerConfig, Guard};
 use crate::queue::Queues;
 use crate::store::{Cascade, Store};
 
-/// Acquires tokens from a store. Cheap to clone; clones share everything. A setter on a clone makes a
-/// limiter that differs in this and shares the store and the queue of those who wait.
+/// Acquires tokens from a store. Cheap to clone; clones share everything. A setter on a clone makes
+/// a limiter that differs in this setting and shares the store and the queue of waiting tasks.
 ///
 /// ```
 /// use sluicegate::{AcquireError, CompositeStore, Limit, Limiter, MemoryTable};
@@ -42,13 +42,13 @@ pub(crate) struct Inner<S, C> {
     queues: Arc<Queues>,
 }
 
-/// Whether a refusal is meant.
+/// Says if refusals are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// It is.
+    /// Refusals are returned to the caller.
     #[default]
     Enforce,
-    /// It is only counted: see [`Limiter::shadow`].
+    /// Refusals are only counted: see [`Limiter::shadow`].
     Shadow,
 }
 
@@ -84,7 +84,7 @@ impl<S: Store> Limiter<S> {
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// A limiter by another clock: a [`TestClock`](crate::TestClock), for one.
+    /// A limiter with another clock, such as a [`TestClock`](crate::TestClock).
     #[must_use]
     pub fn with_clock(store: S, clock: C) -> Self {
         let options = Options { near_share: 0.1, cascade: Cascade::Stored };
@@ -111,10 +111,10 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.guard = Arc::new(inner.guard.with(change)))
     }
 
-    /// How long one call may take, all attempts together; unless said otherwise, an acquire or a
-    /// peek 250 ms and a correction one second. Waiting for tokens
-    /// ([`AcquireRequest::wait_up_to`]) is not counted. Until the store has answered once, calls
-    /// have the [`connect_deadline`](Self::connect_deadline) where that is longer.
+    /// The most time that one call may take, all attempts together. Default: 250 ms for an acquire
+    /// or a peek, one second for a correction. Waiting for tokens ([`AcquireRequest::wait_up_to`])
+    /// is not counted. Until the store has answered once, calls have the
+    /// [`connect_deadline`](Self::connect_deadline) if that is longer.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self
     where
@@ -123,8 +123,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change_calls(|calls| calls.deadline = Some(as_deadline(deadline)))
     }
 
-    /// How long calls may take, and probes of a store that is away, while a connection has to be
-    /// made; 2 s unless said otherwise. [`warm_up`](Self::warm_up) makes it ahead.
+    /// The most time that a call, or a probe of an unavailable store, may take while a connection
+    /// has to be made; default 2 s. [`warm_up`](Self::warm_up) makes the connection ahead.
     #[must_use]
     pub fn connect_deadline(self, deadline: Duration) -> Self
     where
@@ -133,8 +133,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change_calls(|calls| calls.connect_deadline = as_deadline(deadline))
     }
 
-    /// What an acquire comes to while the store is away; [`OnUnavailable::Allow`] unless said
-    /// otherwise.
+    /// The result of an acquire while the store is unavailable; default [`OnUnavailable::Allow`].
     #[must_use]
     pub fn on_unavailable(self, policy: OnUnavailable) -> Self
     where
@@ -143,7 +142,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change_calls(|calls| calls.on_unavailable = policy)
     }
 
-    /// When the store counts as away, and how often it is looked for then.
+    /// When the store counts as unavailable, and how often it is probed then.
     #[must_use]
     pub fn breaker(self, breaker: BreakerConfig) -> Self
     where
@@ -154,11 +153,11 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// Decides and counts, and never refuses: for trying limits out on real traffic.
     ///
-    /// A request that a limit would have refused gets a lease that took nothing (see
-    /// [`Permit::shadowed`](crate::Permit::shadowed)), so that the next ones are decided as they
-    /// would be in earnest; so does one that asks for more than a full bucket holds. An invalid
-    /// request is an error all the same, and what comes of one while the store is away is up to
-    /// [`on_unavailable`](Self::on_unavailable).
+    /// A request that a limit would have refused gets a permit that took nothing (see
+    /// [`Permit::shadowed`](crate::Permit::shadowed)), so later requests are decided as if limits
+    /// were enforced. The same holds for a request for more than a full bucket holds. An invalid
+    /// request is still an error. While the store is unavailable,
+    /// [`on_unavailable`](Self::on_unavailable) decides.
     #[must_use]
     pub fn shadow(self) -> Self
     where
@@ -167,7 +166,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.mode = Mode::Shadow)
     }
 
-    /// The share of its burst at which a limit counts as nearly used up; 0.1 unless said otherwise.
+    /// The share of its burst at which a limit counts as nearly used up; default 0.1.
     #[must_use]
     pub fn near_share(self, share: f64) -> Self
     where
@@ -176,7 +175,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.options.near_share = share)
     }
 
-    /// Whether requests that do not say so themselves take from a parent's bucket too.
+    /// The cascade of requests that set none: if they take from a parent's bucket too.
     #[must_use]
     pub fn cascade(self, cascade: Cascade) -> Self
     where
@@ -185,8 +184,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.options.cascade = cascade)
     }
 
-    /// Looks whether the store is there, which makes the first connection: call it before the first
-    /// request, which then need not wait for that. A read of half a unit on DynamoDB.
+    /// Checks that the store answers, which makes the first connection. If it is called before the
+    /// first request, that request need not wait for the connection. A read of half a unit on
+    /// DynamoDB.
     ///
     /// # Errors
     /// As an acquire, except that no limit is short. `Unavailable` after the
@@ -201,7 +201,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.inner.guard.store()
     }
 
-    /// What the store counted so far.
+    /// The counters of the store.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         self.inner.guard.counters()

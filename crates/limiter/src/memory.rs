@@ -1,4 +1,4 @@
-//! A table in memory: plans applied to a map, by the same words that a model checker uses.
+//! A table in memory: applies plans to a map, by the same functions that the model checker uses.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,14 +10,14 @@ use crate::table::{
     Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
 
-/// TransactionTokens of transactions that are remembered. DynamoDB does so for ten minutes, and there is no
-/// clock here; a caller repeats its token at once, long before so many others came.
+/// The number of transaction tokens that are remembered. DynamoDB remembers them for ten minutes,
+/// and there is no clock here. A caller repeats its token at once, long before so many others come.
 const TOKENS_MAX: usize = 100_000;
 
-/// Buckets in memory, gone with the process: for tests of programs that use a limiter.
+/// Buckets in memory that end with the process: for tests of programs that use a limiter.
 ///
-/// It holds buckets only: no stored limits and no entities. A transaction is done once as long as
-/// fewer than 100,000 others come before it is repeated.
+/// It holds buckets only: no stored limits and no entities. A repeated transaction is done once, as
+/// long as fewer than 100,000 others come in between.
 #[derive(Debug, Default)]
 pub struct MemoryTable {
     buckets: Mutex<HashMap<BucketId, Arc<CompositeBucket>>>,
@@ -57,7 +57,7 @@ impl MemoryTable {
         self.lock().get(bucket).cloned()
     }
 
-    /// Puts a bucket, or takes it away.
+    /// Puts a bucket, or removes it.
     pub fn set(&self, bucket: &BucketId, image: Option<CompositeBucket>) {
         match image {
             Some(image) => _ = self.lock().insert(bucket.clone(), Arc::new(image)),
@@ -144,7 +144,7 @@ mod tests {
     use crate::check::rules;
     use crate::limit::Limit;
 
-    /// One token of a bucket that is not there.
+    /// One token of a bucket that does not exist.
     fn write() -> (BucketId, WritePlan) {
         let (entity, resource) = (EntityId::new("u").unwrap(), Resource::new("r").unwrap());
         let bucket = BucketId { entity, resource };

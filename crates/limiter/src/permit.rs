@@ -1,4 +1,4 @@
-//! What an acquire returns: tokens that are taken already, to be corrected or given back.
+//! The result of an acquire: tokens that are already taken, to be corrected or given back.
 
 mod correct;
 mod correction_log;
@@ -23,18 +23,18 @@ pub struct Permit<S, C> {
     limiter: Limiter<S, C>,
     deadline: Duration,
     parts: Vec<BucketGrant>,
-    /// What became of each part since; none where the store took nothing, and nothing can.
+    /// The later corrections of each part; empty if the store took nothing, and none can be made.
     accounts: Mutex<Vec<CorrectionLog>>,
     shadowed: Option<LimitExceeded>,
     degraded: Option<Degraded>,
     cost: Cost,
 }
 
-/// What an acquire took to be granted.
+/// The cost of an acquire.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// The path of the last write; `None` when nothing was written (shadow mode, leased tokens, a
-    /// store that is away).
+    /// The path of the last write; `None` if nothing was written (shadow mode, leased tokens, an
+    /// unavailable store).
     pub path: Option<WritePath>,
     /// Writes attempted.
     pub attempts: u32,
@@ -44,16 +44,16 @@ pub struct Cost {
     pub read_units: f64,
 }
 
-/// What one limit has left.
+/// The balance of one limit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Remaining {
-    /// Whose limit.
+    /// The entity whose limit it is.
     pub entity: EntityId,
     /// Its name.
     pub limit: LimitName,
     /// Its rule.
     pub rule: Rule,
-    /// What is left, in millitokens; negative while a debt stands.
+    /// The tokens that are left, in millitokens; negative while there is a debt.
     pub available: Millitokens,
     /// The share of the burst that is left, from 0 to 1.
     pub share: f64,
@@ -69,7 +69,7 @@ impl<S: Store, C: Clock> Permit<S, C> {
         Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed, degraded, cost }
     }
 
-    /// Of nothing, or of parts that the store knows nothing of.
+    /// A permit for nothing, or for parts that the store does not know of.
     fn unwritten(limiter: &Limiter<S, C>, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
         let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
         let (accounts, shadowed, degraded) = (Mutex::default(), None, None);
@@ -93,25 +93,25 @@ impl<S: Store, C: Clock> Permit<S, C> {
         Self { degraded: Some(degraded), ..Self::unwritten(limiter, deadline, parts) }
     }
 
-    /// Adds `by` tokens to what was consumed of a limit, or takes off where it is negative. Any
-    /// limit of the bucket can be named, and never is this refused: a balance may go below zero,
-    /// which the next acquires wait out. It goes no further than 10^15 tokens either way (10^12 on
-    /// Redis); what is beyond is counted and moves no balance. One write unit, and one more for a
+    /// Adds `by` tokens to the consumption of a limit; a negative amount subtracts. The limit may
+    /// be any limit of the bucket. This is never refused: a balance may go below zero, and the next
+    /// acquires wait it out. A balance goes no further than 10^15 tokens either way (10^12 on
+    /// Redis); the excess is counted and moves no balance. One write unit, and one more for a
     /// parent's bucket.
     ///
-    /// A lease that was granted while the store was away ([`degraded`](Self::degraded)) has taken
-    /// nothing there: this corrects nothing, and [`Adjusted::degraded`] says so.
+    /// A permit that was granted while the store was unavailable ([`degraded`](Self::degraded)) has
+    /// taken nothing there: this corrects nothing, and [`Adjusted::degraded`] says so.
     ///
     /// # Errors
-    /// [`AdjustError`]. Where it [may be repeated](AdjustError::may_be_repeated) the correction
+    /// [`AdjustError`]. If it [may be repeated](AdjustError::may_be_repeated), the correction
     /// counts as not made, although it may have reached one of two buckets. Calling again sends
-    /// each bucket what it lacks: with the same amount that completes the correction, with another
-    /// it takes its place, with zero it calls it off. A debit whose answer was lost is first sent
-    /// again under its own id, so it is done once, unless four others wrote to the bucket in
-    /// between: then it may be done twice, the restrictive direction. All this holds for a future
-    /// that is dropped, too, except that tokens on their way back then count as given back.
+    /// each bucket the rest: the same amount completes the correction, another amount replaces it,
+    /// and zero cancels it. A debit whose answer was lost is first sent again under its own id, so
+    /// it is done once, unless four other writes came to the bucket in between: then it may be done
+    /// twice, the restrictive direction. The same holds for a future that is dropped, except that
+    /// tokens on their way back then count as given back.
     ///
-    /// After [`Ambiguous`](AdjustError::Ambiguous), which comes only where tokens were to be given
+    /// After [`Ambiguous`](AdjustError::Ambiguous), which occurs only if tokens were to be given
     /// back, the correction counts as made: another call is another correction.
     pub async fn adjust(&self, limit: impl AsRef<str>, by: i64) -> Result<Adjusted, AdjustError> {
         self.adjust_wide(limit.as_ref(), i128::from(by) * 1_000).await
@@ -149,29 +149,30 @@ impl<S: Store, C: Clock> Permit<S, C> {
         Ok(adjusted)
     }
 
-    /// What a correction comes to where the store took nothing.
+    /// The result of a correction if the store took nothing.
     fn nothing_to_correct(&self) -> Option<Adjusted> {
         let degraded = self.degraded.clone()?;
         Some(Adjusted { degraded: Some(degraded), ..Adjusted::default() })
     }
 
-    /// Gives back everything that was acquired and adjusted: the work did not happen. Nothing where
-    /// the lease was granted while the store was away, as for [`adjust`](Self::adjust).
+    /// Gives back everything that was acquired and adjusted: the work did not happen. Does nothing
+    /// if the permit was granted while the store was unavailable, as for [`adjust`](Self::adjust).
     ///
     /// # Errors
-    /// [`AdjustError`]. What was not given back stays consumed, the restrictive direction; a caller
-    /// who wants to try again uses [`give_back`](Self::give_back).
+    /// [`AdjustError`]. Tokens that were not given back stay consumed, the restrictive direction; a
+    /// caller that wants to try again uses [`give_back`](Self::give_back).
     pub async fn release(self) -> Result<Adjusted, AdjustError> {
         self.give_back().await
     }
 
-    /// As [`release`](Self::release), for a lease that is shared or may have to try again. What is
-    /// given back is so once, however many give it back and whoever stops waiting for it; what is
-    /// adjusted afterwards is consumed again. A debit whose answer was lost is settled first.
+    /// As [`release`](Self::release), for a permit that is shared or may have to try again. Tokens
+    /// are given back once, however many callers give them back and whether or not they keep
+    /// waiting. Amounts adjusted afterwards are consumed again. A debit whose answer was lost is
+    /// settled first.
     ///
     /// # Errors
-    /// [`AdjustError`]. Calling again gives back what is left, bucket by bucket; where one is
-    /// [`Ambiguous`](AdjustError::Ambiguous) nothing is left in it.
+    /// [`AdjustError`]. Calling again gives back the rest, bucket by bucket. After
+    /// [`Ambiguous`](AdjustError::Ambiguous), nothing is left to give back in that bucket.
     pub async fn give_back(&self) -> Result<Adjusted, AdjustError> {
         match self.nothing_to_correct() {
             Some(nothing) => Ok(nothing),
@@ -183,8 +184,8 @@ impl<S: Store, C: Clock> Permit<S, C> {
         correction_log::lock(&self.accounts)
     }
 
-    /// What the limits of the request have left, as of the grant and what was adjusted since;
-    /// nothing where it is not known.
+    /// The balances of the request's limits, as of the grant and the adjustments since. Empty if
+    /// they are not known.
     #[must_use]
     pub fn remaining(&self) -> Vec<Remaining> {
         let now = self.limiter.clock().now();
@@ -196,8 +197,8 @@ impl<S: Store, C: Clock> Permit<S, C> {
                 let rule = bucket.rule;
                 let taken = accounts.get(n).map_or(*granted, |account| account.taken(limit));
                 let adjusted = taken.get() - granted.get();
-                // After the cap: what a full bucket would have earned meanwhile is not there to
-                // forgive an adjustment.
+                // The adjustment comes after the cap: tokens that a full bucket would have earned
+                // meanwhile cannot make up for it.
                 let worth = rule.effective(bucket.tokens, image.refilled_at, now);
                 let available = clamped(worth.get().saturating_sub(adjusted)).min(rule.burst());
                 let share = share(available, rule.burst());
@@ -209,28 +210,29 @@ impl<S: Store, C: Clock> Permit<S, C> {
         self.parts.iter().enumerate().flat_map(of_part).collect()
     }
 
-    /// Whether a limit of the request is nearly used up: see [`Limiter::near_share`].
+    /// True if a limit of the request is nearly used up: see [`Limiter::near_share`].
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
         let near = self.limiter.options().near_share;
         self.remaining().iter().any(|remaining| remaining.share <= near)
     }
 
-    /// In shadow mode: why the request would have been refused. Then nothing was taken, and
+    /// In shadow mode: the refusal that the request would have got. Then nothing was taken, and
     /// adjusting or releasing does nothing.
     #[must_use]
     pub const fn shadowed(&self) -> Option<&LimitExceeded> {
         self.shadowed.as_ref()
     }
 
-    /// Why it was granted without the store, where it was: see
-    /// [`OnUnavailable`](crate::OnUnavailable). Then adjusting or releasing does nothing, and says so.
+    /// The reason for a grant without the store, if it was one: see
+    /// [`OnUnavailable`](crate::OnUnavailable). Then adjusting or releasing does nothing, and the
+    /// result says so.
     #[must_use]
     pub const fn degraded(&self) -> Option<&Degraded> {
         self.degraded.as_ref()
     }
 
-    /// What it took to be granted.
+    /// The cost of the acquire.
     #[must_use]
     pub const fn cost(&self) -> Cost {
         self.cost

@@ -7,7 +7,7 @@ use quick_cache::sync::Cache;
 use sluicegate_core::BucketId;
 use tokio::sync::Mutex;
 
-/// Buckets with a queue at most. One that is forgotten while somebody waits costs fairness only.
+/// The most buckets with a queue. If one is forgotten while a task waits, only fairness is lost.
 const QUEUES_MAX: usize = 10_000;
 
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Default for Queues {
     }
 }
 
-/// Who waits for one bucket. The lock is handed on in the order in which it was asked for.
+/// The tasks that wait for one bucket. The lock is handed on in the order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     head: Mutex<()>,
@@ -57,7 +57,7 @@ impl Queue {
 }
 
 impl QueueSlot<'_> {
-    /// Waits until everybody who joined earlier has left.
+    /// Waits until every task that joined earlier has left.
     pub(crate) async fn turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.queue.head.lock().await
     }

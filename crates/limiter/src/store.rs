@@ -1,4 +1,4 @@
-//! What a limiter needs of a store: acquire, correct, look.
+//! The operations that a limiter needs of a store: acquire, correct, read.
 //!
 //! A request here is complete and checked; every name and amount in it is within its range.
 
@@ -16,36 +16,35 @@ use crate::counters::Counters;
 use crate::degraded::Degraded;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 
-/// Where balances live.
+/// A store of balances.
 pub trait Store: Send + Sync + 'static {
-    /// Takes everything that is asked, or nothing.
+    /// Takes all tokens of the request, or none.
     fn acquire(
         &self,
         request: &Request,
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<Grant, AcquireError>> + Send;
 
-    /// Corrects what a grant took. The same correction under the same id is made once, as far as
-    /// the bucket remembers.
+    /// Corrects a grant. A repeated correction under the same id is made once, as long as the
+    /// bucket remembers the id.
     ///
     /// # Errors
-    /// [`AdjustError::Ambiguous`] where tokens may have been given back;
-    /// [`AdjustError::Unavailable`] where tokens may have been taken, or nothing was done; after any
-    /// other, nothing was.
+    /// [`AdjustError::Ambiguous`] if tokens may have been given back; [`AdjustError::Unavailable`]
+    /// if tokens may have been taken, or nothing was done. After any other error, nothing was done.
     fn adjust(
         &self,
         correction: &Correction<'_>,
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<Adjusted, AdjustError>> + Send;
 
-    /// How all limits of a bucket, and of its parent's, stand now.
+    /// The current status of all limits of a bucket, and of its parent's.
     fn peek(
         &self,
         request: &Request,
         clock: &dyn Clock,
     ) -> impl Future<Output = Result<Vec<LimitStatus>, AcquireError>> + Send;
 
-    /// Whether it answers: the cheapest read there is.
+    /// Checks that the store answers, by the cheapest read.
     fn check(
         &self,
         clock: &dyn Clock,
@@ -65,46 +64,45 @@ pub trait Store: Send + Sync + 'static {
         }
     }
 
-    /// Grants what it holds in this process, without asking anybody: it is asked for this, and not
-    /// to [`acquire`](Self::acquire), while nobody answers it. Most stores hold nothing.
+    /// Grants tokens held in this process, without a call. The limiter calls this, and not
+    /// [`acquire`](Self::acquire), while the store does not answer. Most stores hold no tokens.
     fn acquire_held(&self, _request: &Request) -> Option<Grant> {
         None
     }
 
-    /// Makes a correction with what it holds in this process, all of it or nothing, without asking
-    /// anybody: it is asked for this before it is to [`adjust`](Self::adjust). Most stores hold
-    /// nothing.
+    /// Makes a correction with tokens held in this process, all of it or nothing, without a call.
+    /// The limiter calls this before [`adjust`](Self::adjust). Most stores hold no tokens.
     fn adjust_held(&self, _correction: &Correction<'_>) -> Option<Adjusted> {
         None
     }
 
-    /// What it counted so far.
+    /// The counters of this store.
     fn counters(&self) -> &Counters;
 }
 
 /// A checked request for tokens.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// Who asks.
+    /// The entity that asks.
     pub entity: EntityId,
-    /// For what.
+    /// The resource that it asks for.
     pub resource: Resource,
-    /// How much of which limit.
+    /// The amount of each limit.
     pub amounts: Amounts,
     /// Limits that come with the request.
     pub limits: Rules,
-    /// Limits of the parent that come with the request; `None`: the same.
+    /// Limits of the parent that come with the request; `None`: those of the entity.
     pub parent_limits: Option<Rules>,
-    /// Whether to take from a parent too.
+    /// Says if the request takes from a parent too.
     pub cascade: Cascade,
-    /// How long the whole call may take.
+    /// The most time that the whole call may take.
     pub deadline: Duration,
 }
 
-/// Whether a request takes from a parent's bucket too.
+/// Says if a request takes from a parent's bucket too.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Cascade {
-    /// As the entity's record in the table says.
+    /// As the record of the entity in the table says.
     #[default]
     Stored,
     /// No; the record is not read.
@@ -128,14 +126,14 @@ pub struct Grant {
     pub read_units: f64,
 }
 
-/// What was taken from one bucket.
+/// The tokens taken from one bucket.
 #[derive(Debug, Clone)]
 pub struct BucketGrant {
-    /// Which bucket.
+    /// The bucket.
     pub bucket: BucketId,
-    /// What was taken.
+    /// The amounts taken.
     pub amounts: Amounts,
-    /// The bucket after it, as far as it is known.
+    /// The bucket after the take, as far as it is known.
     pub image: Option<Arc<CompositeBucket>>,
     /// Its limits.
     pub configuration: Arc<Configuration>,
@@ -144,15 +142,15 @@ pub struct BucketGrant {
 /// A correction of one bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct Correction<'a> {
-    /// Names the correction in the bucket.
+    /// The id of the correction in the bucket.
     pub id: &'a RequestId,
-    /// Which bucket.
+    /// The bucket.
     pub bucket: &'a BucketId,
-    /// What to add to the consumption of each limit; negative amounts give tokens back.
+    /// The amounts to add to the consumption of each limit; negative amounts give tokens back.
     pub amounts: &'a Amounts,
-    /// The limits of the bucket, for one that expired meanwhile.
+    /// The limits of the bucket, in case it expired meanwhile.
     pub configuration: &'a Configuration,
-    /// How long the whole call may take.
+    /// The most time that the whole call may take.
     pub deadline: Duration,
 }
 
@@ -161,17 +159,16 @@ pub struct Correction<'a> {
 pub struct Adjusted {
     /// Limits that the bucket no longer has: nothing was corrected there.
     pub dropped: Vec<LimitName>,
-    /// True when the guards had to be given up to get it through.
+    /// True if the guards had to be dropped to make the correction.
     pub is_forced: bool,
     /// Write units spent.
     pub write_units: f64,
-    /// Nothing was corrected, because the lease was granted without the store: there is nothing of
-    /// it to correct.
+    /// The reason why nothing was corrected: the permit was granted without the store.
     pub degraded: Option<Degraded>,
 }
 
 impl Adjusted {
-    /// Adds what another bucket's correction came to.
+    /// Adds the result of another bucket's correction.
     pub(crate) fn add(&mut self, other: Self) {
         self.dropped.extend(other.dropped);
         self.is_forced |= other.is_forced;

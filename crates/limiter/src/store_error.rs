@@ -5,21 +5,21 @@ use sluicegate_core::ItemError;
 /// An error of somebody else.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// What a person must repair before the table can be used.
+/// An error that a person must repair before the table can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The credentials do not allow it.
+    /// The credentials do not allow the action.
     #[error("access denied: allow this action to the credentials in use")]
     Denied(#[source] BoxError),
-    /// There is no such table.
+    /// The table does not exist.
     #[error("there is no table {0}: create it with the template or `create_table`")]
     NoTable(String),
-    /// An item stands where a bucket should and cannot be read as one.
+    /// An item has the key of a bucket and cannot be read as one.
     #[error("the item of {bucket} is broken: {source}; repair or delete it")]
     BrokenItem {
-        /// Which bucket.
+        /// The bucket.
         bucket: String,
-        /// What is wrong with it.
+        /// The reason.
         #[source]
         source: Box<ItemError>,
     },
@@ -31,9 +31,9 @@ pub enum SetupError {
     Rejected(#[source] BoxError),
 }
 
-/// The store answered that it failed: an HTTP status of 5xx (but for 501) of DynamoDB, an error of
-/// Redis that says it cannot serve anybody, such as `LOADING` or `MISCONF`. The request may have been
-/// done. The source is what the store said.
+/// The store answered that it failed: an HTTP status of 5xx (except 501) of DynamoDB, or an error
+/// of Redis that says it can serve no request, such as `LOADING` or `MISCONF`. The request may have
+/// been done. The source is the store's error.
 ///
 /// It is the source of [`AcquireError::Unavailable`](crate::AcquireError::Unavailable) and
 /// [`AdjustError::Unavailable`](crate::AdjustError::Unavailable) then.

@@ -1,4 +1,5 @@
-//! What the write paths need of a table: execute a plan, execute some together, read items.
+//! The operations that the write paths need of a table: execute a plan, execute several in a
+//! transaction, read items.
 //!
 //! A table executes and knows no policy. [`DynamoTable`](crate::DynamoTable) sends plans to
 //! DynamoDB; [`MemoryTable`](crate::MemoryTable) applies them to a map, for tests of programs that
@@ -22,7 +23,7 @@ pub trait Table: Send + Sync + 'static {
         plan: &WritePlan,
     ) -> impl Future<Output = Result<Written, WriteError>> + Send;
 
-    /// Executes a plan on each of some buckets, all or none. The same token with the same plans
+    /// Executes a plan on each of several buckets, all or none. The same token with the same plans
     /// never applies them twice.
     fn transact_write(
         &self,
@@ -38,10 +39,10 @@ pub trait Table: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ReadItems, TableError>> + Send;
 }
 
-/// Whether a read sees every write that was acknowledged before it.
+/// Says if a read sees every write that was acknowledged before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consistency {
-    /// It does: one read unit per 4 KB.
+    /// It sees them: one read unit per 4 KB.
     Strong,
     /// It may lag by a moment: half a unit.
     Eventual,
@@ -50,65 +51,65 @@ pub enum Consistency {
 /// A write that was done.
 #[derive(Debug, Clone)]
 pub struct Written {
-    /// The item after it, where the table says so.
+    /// The item after it, if the table returns it.
     pub image: Option<Arc<CompositeBucket>>,
-    /// Write units that it cost, indexes included.
+    /// Write units consumed, indexes included.
     pub write_units: f64,
 }
 
-/// What was read.
+/// The result of a read.
 #[derive(Debug, Clone)]
 pub struct ReadItems {
     /// The items, `None` where there is none.
     pub items: Vec<Option<Item>>,
-    /// Read units that it cost.
+    /// Read units consumed.
     pub read_units: f64,
 }
 
-/// Why a write was not done.
+/// The reason why a write was not done.
 #[derive(Debug)]
 pub enum WriteError {
-    /// A condition does not hold; this is what stands there.
+    /// A condition does not hold; this is the current item.
     Refused(Option<Arc<CompositeBucket>>),
-    /// Something else.
+    /// Any other error.
     Table(TableError),
 }
 
-/// Why some writes were not done together.
+/// The reason why a transaction was not done.
 #[derive(Debug)]
 pub enum TransactError {
-    /// Each by itself, in the order of the writes; at least one says why.
+    /// One reason for each write, in their order; at least one is not `None`.
     Cancelled(Vec<Cancelled>),
-    /// Something that concerns all of them.
+    /// An error that concerns the whole transaction.
     Table(TableError),
 }
 
-/// What one write of a transaction has to do with its end.
+/// The part of one write in the end of its transaction.
 #[derive(Debug)]
 pub enum Cancelled {
-    /// Nothing.
+    /// This write was not the reason.
     None,
-    /// A condition does not hold; this is what stands there.
+    /// A condition does not hold; this is the current item.
     Refused(Option<Arc<CompositeBucket>>),
-    /// Something else.
+    /// Any other error.
     Table(TableError),
 }
 
-/// What keeps a table from doing what it is told.
+/// An error of a table, other than a condition.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// Another write of the same item was under way; nothing was done.
+    /// Another write of the same item was in flight; nothing was done.
     #[error("another transaction was writing the same item")]
     Conflict,
     /// The table has no capacity for this now; nothing was done.
     #[error("the table is throttled")]
     Throttled(#[source] BoxError),
-    /// No answer came, or none that says whether it was done: the source is a [`StoreFailure`]
-    /// where the table answered that it failed.
+    /// There was no answer, or none that says if the write was done. The source is a
+    /// [`StoreFailure`] if the table answered that it failed.
     #[error("the table does not answer, or failed")]
     Unreachable(#[source] BoxError),
-    /// The caller may not, there is no such table, or the request is not acceptable: the same in a
-    /// moment.
+    /// Access is denied, the table does not exist, or the request is invalid: a repetition fails
+    /// too.
     #[error(transparent)]
     Setup(#[from] SetupError),
 }

@@ -1,7 +1,7 @@
 //! SDK clients for an engine on loopback: dummy credentials, plain HTTP, no retries.
 //!
-//! Retries are off so that what a caller sends is what a server counts, and a fault that a test
-//! injects is seen by the code under test rather than by the SDK.
+//! Retries are off for two reasons: a server counts exactly the requests that a caller sends, and
+//! the code under test, not the SDK, sees a fault that a test injects.
 
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::config::{
@@ -9,7 +9,7 @@ use aws_sdk_dynamodb::config::{
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 
-/// Region that loopback clients sign for.
+/// The region that loopback clients sign for.
 pub const REGION: &str = "us-east-1";
 
 /// A DynamoDB client for the engine at `endpoint_url`.
@@ -18,7 +18,7 @@ pub fn dynamodb(endpoint_url: &str) -> aws_sdk_dynamodb::Client {
     aws_sdk_dynamodb::Client::from_conf(dynamodb_config(endpoint_url).build())
 }
 
-/// The configuration behind [`dynamodb`], for a caller who wants to change a part of it.
+/// The configuration behind [`dynamodb`], for a caller that wants to change a part of it.
 #[must_use]
 pub fn dynamodb_config(endpoint_url: &str) -> aws_sdk_dynamodb::config::Builder {
     aws_sdk_dynamodb::Config::builder()
@@ -54,8 +54,8 @@ pub fn https_client() -> SharedHttpClient {
         .build_https()
 }
 
-/// Reading the system's root certificates costs milliseconds per process and warns where there are
-/// none (containers); an engine on loopback speaks plain HTTP, so this client trusts nobody.
+/// A client without TLS roots: an engine on loopback speaks plain HTTP. Reading the system's root
+/// certificates costs milliseconds per process and warns if there are none (containers).
 fn loopback_http_client() -> SharedHttpClient {
     let context = tls::TlsContext::builder().with_trust_store(tls::TrustStore::empty()).build();
     let builder = aws_smithy_http_client::Builder::new()

@@ -1,10 +1,10 @@
-//! DynamoDB's operations by name, on the engine in this process.
+//! Dispatches DynamoDB's operations by name to the engine in this process.
 
 use dynoxide::{Database, DynoxideError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Answers `operation` as JSON; `None` for one that the engine does not have.
+/// Answers `operation` as JSON; `None` for an operation that the engine lacks.
 pub(crate) fn answer(
     database: &Database,
     operation: &str,
@@ -55,8 +55,8 @@ pub(crate) fn answer(
     })
 }
 
-/// Why the table that `body` names cannot be one. The engine keeps each table under its own name in
-/// SQLite, beside its own: to delete one of those would break it.
+/// The reason why the table named in `body` is not allowed. The engine keeps each table under its
+/// own name in SQLite, beside its own tables: deleting one of those would break it.
 fn reserved(body: &[u8]) -> Option<DynoxideError> {
     #[derive(Deserialize)]
     #[serde(rename_all = "PascalCase")]
@@ -68,7 +68,7 @@ fn reserved(body: &[u8]) -> Option<DynoxideError> {
     let is_reserved = lower.starts_with('_') || lower.starts_with("sqlite_");
     is_reserved.then(|| {
         DynoxideError::ValidationException(format!(
-            "the engine keeps the name {table_name} for itself, as all that begin with '_' or 'sqlite_': take another"
+            "the engine reserves the name {table_name}, as all that begin with '_' or 'sqlite_': take another"
         ))
     })
 }
@@ -83,7 +83,8 @@ fn call<Q: DeserializeOwned, A: Serialize>(
         .map_err(|error| DynoxideError::InternalServerError(error.to_string()))
 }
 
-/// The engine's request types mark a value that DynamoDB would read and then refuse.
+/// The error for a value that DynamoDB would read and then refuse; the engine's request types mark
+/// it.
 fn unreadable(why: &str) -> DynoxideError {
     match why.split_once(':') {
         Some((mark, why)) if mark.starts_with("VALIDATION") => {

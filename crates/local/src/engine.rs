@@ -1,7 +1,7 @@
 //! A DynamoDB engine inside this process: dynoxide (DynamoDB on SQLite) behind an ephemeral port.
 //!
-//! It is reached over HTTP like any other, so that the code which runs against it is the code that
-//! is deployed. It listens on 127.0.0.1 only, and ends with the value that holds it.
+//! It is reached over HTTP like any other engine, so that the code that runs against it is the code
+//! that is deployed. It listens on 127.0.0.1 only, and ends with the value that holds it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::lock::Lock;
 use crate::server::{self, Server};
 use crate::sqlite;
 
-/// Where the engine keeps its data.
+/// The place of the engine's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Storage {
-    /// In memory: gone when the engine stops. Every write looks at all stream records so far, so
-    /// it is for short runs.
+    /// In memory: gone when the engine stops. Every write scans all stream records so far, so it is
+    /// for short runs.
     Memory,
-    /// In a file of a temporary folder, which goes with the engine: for runs of any length.
+    /// In a file of a temporary folder, which is deleted with the engine: for runs of any length.
     Temporary,
-    /// In this SQLite file, created when absent.
+    /// In this SQLite file, created if absent.
     File(PathBuf),
 }
 
@@ -33,7 +33,7 @@ pub struct EmbeddedEngine {
     database: Database,
     file: Option<PathBuf>,
     server: Server,
-    /// Held for its `Drop`, after the server's.
+    /// Held for its `Drop`, which must run after the server's.
     folder: Option<TempDir>,
     lock: Option<Lock>,
 }
@@ -42,9 +42,9 @@ impl EmbeddedEngine {
     /// Opens the storage and serves it on an ephemeral loopback port, on the current tokio runtime.
     ///
     /// # Errors
-    /// [`Error::InUse`] when another engine has the file, [`Error::Foreign`] and
-    /// [`Error::HardLinked`] when none may have it, [`Error::Engine`] when the storage cannot be
-    /// opened, [`Error::Port`] when no port can be bound.
+    /// [`Error::InUse`] if another engine has the file, [`Error::Foreign`] and
+    /// [`Error::HardLinked`] if no engine may have it, [`Error::Engine`] if the storage cannot be
+    /// opened, [`Error::Port`] if no port can be bound.
     pub async fn start(storage: Storage) -> Result<Self, Error> {
         match storage {
             Storage::Memory => {
@@ -72,7 +72,7 @@ impl EmbeddedEngine {
         }
     }
 
-    /// An engine in memory whose stream and expiry go by `clock`.
+    /// An engine in memory whose stream and expiry use `clock`.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -97,7 +97,7 @@ impl EmbeddedEngine {
         self.server.endpoint_url()
     }
 
-    /// The engine's own handle, for what DynamoDB's API does not offer.
+    /// The engine's own handle, for operations that DynamoDB's API lacks.
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.database
@@ -109,24 +109,25 @@ impl EmbeddedEngine {
         self.file.as_deref()
     }
 
-    /// Deletes every item whose TTL has passed, now; returns how many. The engine does so only when
-    /// asked, DynamoDB within days.
+    /// Deletes every item whose TTL has passed; returns their number. The engine does so only on
+    /// request, DynamoDB within days.
     ///
     /// # Errors
-    /// [`Error::Engine`] when the storage fails.
+    /// [`Error::Engine`] if the storage fails.
     pub async fn sweep_ttl(&self) -> Result<usize, Error> {
         let database = self.database.clone();
-        // A sweep waits for other users of the storage, some of whom may need this thread.
+        // A sweep waits for other users of the storage, some of which may need this thread.
         tokio::task::spawn_blocking(move || database.sweep_ttl())
             .await
             .map_err(Error::engine("sweep expired items"))?
             .map_err(Error::engine("sweep expired items"))
     }
 
-    /// Stops listening, lets requests under way finish for up to five seconds, closes the storage.
+    /// Stops listening, lets requests in flight finish for up to five seconds, and closes the
+    /// storage.
     ///
     /// # Errors
-    /// [`Error::Engine`] when the server ended with an error.
+    /// [`Error::Engine`] if the server ended with an error.
     pub async fn stop(self) -> Result<(), Error> {
         let Self { database, server, folder, lock, .. } = self;
         drop(database);
@@ -144,7 +145,7 @@ impl std::fmt::Debug for EmbeddedEngine {
     }
 }
 
-/// A clock of the limiter as the engine's.
+/// Makes a clock of the limiter the engine's clock.
 struct EngineClock<C>(C);
 
 impl<C: sluicegate::Clock> StorageClock for EngineClock<C> {
@@ -249,7 +250,7 @@ mod tests {
         EmbeddedEngine::start(storage).await.unwrap().stop().await.unwrap();
     }
 
-    /// Every file of a folder with what is in it, except what readers of a log share as memory.
+    /// Every file of a folder with its content, except memory shared by readers of a log.
     fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
         let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
         let files = files.filter(|file| !file.to_str().unwrap().ends_with("-shm"));
@@ -285,7 +286,7 @@ mod tests {
         assert!(contents(folder.path()) == before, "{:?}", contents(folder.path()).keys());
         drop(busy);
 
-        // An empty file is nobody's, and a folder is no file.
+        // An empty file belongs to no program, and a folder is not a file.
         std::fs::write(file("new.db"), "").unwrap();
         let engine = EmbeddedEngine::start(Storage::File(file("new.db"))).await.unwrap();
         engine.stop().await.unwrap();

@@ -1,23 +1,24 @@
-//! The errors of this crate. A variant is a decision the caller can take: choose another name, fix
-//! a setting, look at the engine, look at the handler. Sources are kept, messages do not repeat them.
+//! The errors of this crate. Each variant stands for a decision of the caller: choose another name,
+//! fix a setting, check the engine, check the handler. Sources are kept; messages do not repeat
+//! them.
 
 /// Any error, as a source.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync + 'static>;
 
-/// What can go wrong between a caller and a local engine or a stream.
+/// An error between a caller and a local engine or a stream.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The embedded engine could not open its storage, listen, or finish.
     #[error("the embedded DynamoDB engine could not {action}")]
     Engine {
-        /// What it was about to do.
+        /// The action that failed.
         action: &'static str,
-        /// Why it could not.
+        /// The reason.
         source: BoxError,
     },
 
-    /// Another engine has the file: two would trim the stream under one another.
+    /// Another engine has the file: two engines would trim each other's stream records.
     #[error("{} is in use by another engine", file.display())]
     InUse {
         /// The file.
@@ -31,7 +32,7 @@ pub enum Error {
         file: std::path::PathBuf,
     },
 
-    /// The file has several names (hard links): SQLite keeps a log beside each name, so engines
+    /// The file has several names (hard links). SQLite keeps a log beside each name, so engines
     /// that were started by different names would not see each other's writes.
     #[error("{} has another name, a hard link", file.display())]
     HardLinked {
@@ -42,16 +43,16 @@ pub enum Error {
     /// The loop was asked to stop, and no batch was counted for some time.
     #[error("stopped before everything was counted: no batch was written for {} s", waited.as_secs())]
     Stalled {
-        /// How long nothing was written.
+        /// The time in which nothing was written.
         waited: std::time::Duration,
     },
 
-    /// The port cannot be listened on: most often something else does.
+    /// The port cannot be bound: most often another program has it.
     #[error("port {port} of 127.0.0.1 cannot be listened on")]
     Port {
         /// The port asked for.
         port: u16,
-        /// Why not.
+        /// The reason.
         source: std::io::Error,
     },
 
@@ -66,7 +67,7 @@ pub enum Error {
         operation: &'static str,
         /// The stream or shard concerned.
         subject: String,
-        /// What the SDK said.
+        /// The SDK's error.
         source: BoxError,
     },
 
@@ -87,9 +88,9 @@ pub enum Error {
          the checkpoint is before that record, so nothing is lost by starting again"
     )]
     Exhausted {
-        /// The shard that cannot go on.
+        /// The shard that cannot continue.
         shard: String,
-        /// Sequence number of the first record that was not handled, or its position.
+        /// The sequence number of the first record that was not handled, or its position.
         first_record: String,
         /// Deliveries made without progress.
         attempts: u32,
@@ -99,7 +100,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the engine could not do, for `map_err`.
+    /// Makes the error for an action of the engine, for `map_err`.
     pub(crate) fn engine<E: Into<BoxError>>(action: &'static str) -> impl FnOnce(E) -> Self {
         move |source| Self::Engine { action, source: source.into() }
     }

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use crate::poller::Handler;
 
-/// Sees what became of every batch, between two batches of its shard: it should not take long.
+/// Receives the outcome of every batch, between two batches of its shard: it should be quick.
 pub type Observer = Arc<dyn Fn(&Outcome) + Send + Sync>;
 
-/// Runs the very handler that the Lambda runs, with the time that an invocation would have.
+/// Runs the same handler as the Lambda, with the time that an invocation would have.
 #[derive(Clone)]
 pub struct InProcess {
     processor: Processor,
@@ -22,13 +22,13 @@ pub struct InProcess {
 }
 
 impl InProcess {
-    /// Gives every batch `timeout` to be written in.
+    /// A handler with `timeout` for the writes of each batch.
     #[must_use]
     pub const fn new(processor: Processor, timeout: Duration) -> Self {
         Self { processor, timeout, observer: None }
     }
 
-    /// Shows every outcome to `observer` too.
+    /// Also shows every outcome to `observer`.
     #[must_use]
     pub fn observed_by(mut self, observer: Observer) -> Self {
         self.observer = Some(observer);

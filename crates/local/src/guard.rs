@@ -1,14 +1,15 @@
-//! Which HTTP requests the engine answers: those of programs on this machine, none of web pages.
+//! Decides which HTTP requests the engine answers: those of programs on this machine, none of web
+//! pages.
 //!
-//! A port on loopback is reachable from every page that a browser on this machine shows. Such a
-//! request names the page in `Origin`, or, where the page's own name resolves to 127.0.0.1 (DNS
-//! rebinding), that name in `Host`. Programs send no `Origin` and name a loopback address.
+//! Every page that a browser on this machine shows can reach a port on loopback. Such a request
+//! names the page in `Origin`. Or, if the page's own name resolves to 127.0.0.1 (DNS rebinding), it
+//! has that name in `Host`. Programs send no `Origin` and name a loopback address.
 
 use hyper::Uri;
 use hyper::header::{HOST, HeaderMap, HeaderName, ORIGIN};
 use hyper::http::uri::Authority;
 
-/// Why this request is not answered, in one line for its sender.
+/// The reason why this request is not answered, in one line for its sender.
 pub(crate) fn refusal(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     if let Some(origin) = text(headers, &ORIGIN) {
         return Some(format!(
@@ -22,11 +23,11 @@ pub(crate) fn refusal(uri: &Uri, headers: &HeaderMap) -> Option<String> {
         !authority.is_ok_and(|authority| is_loopback_host(authority.host()))
     })?;
     Some(format!(
-        "the host {foreign:?} is not of this machine: name 127.0.0.1, [::1] or localhost in the endpoint's URL"
+        "the host {foreign:?} is not this machine: name 127.0.0.1, [::1] or localhost in the endpoint's URL"
     ))
 }
 
-/// Whether a URL's host names this machine without a resolver: `localhost`, or a loopback address,
+/// True if a URL's host names this machine without a resolver: `localhost`, or a loopback address,
 /// an IPv6 one in brackets.
 #[must_use]
 pub fn is_loopback_host(host: &str) -> bool {
@@ -35,7 +36,8 @@ pub fn is_loopback_host(host: &str) -> bool {
         || address.parse().is_ok_and(|address: std::net::IpAddr| address.is_loopback())
 }
 
-/// The header as text; several of one name, or other bytes, are text that names nothing.
+/// The header as text; several headers of one name, or invalid bytes, become a text that names no
+/// host.
 fn text(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
     let values: Vec<_> = headers.get_all(name).iter().map(|value| value.as_bytes()).collect();
     (!values.is_empty()).then(|| String::from_utf8_lossy(&values.join(&b"\n"[..])).into_owned())

@@ -1,9 +1,8 @@
-//! What a Sluicegate needs to run without AWS: a DynamoDB engine in this process, the table on it,
-//! and a poller that feeds stream records to a handler as Lambda's event source mapping does.
+//! Runs Sluicegate without AWS: a DynamoDB engine in this process, the table on it, and a poller
+//! that feeds stream records to a handler as Lambda's event source mapping does.
 //!
-//! Nothing in here decides about tokens or usage. Differences between the embedded engine and
-//! DynamoDB are evened out in this crate, so that the crates which are deployed never know that
-//! they were run locally.
+//! This crate decides nothing about tokens or usage. It hides the differences between the embedded
+//! engine and DynamoDB, so that the deployed crates need not know that they run locally.
 
 pub mod client;
 mod dispatch;

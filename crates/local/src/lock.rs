@@ -1,9 +1,10 @@
-//! One engine for a file at a time, and none for the file of another program.
+//! Allows one engine for a file at a time, and none for the file of another program.
 //!
-//! Two on one file would each trim stream records that the other has yet to count, and hold what
-//! they know of the stream for the whole. The lock is on a file beside it, which stays: to open and
-//! close the file itself would release the locks that SQLite holds on it. Symbolic links lead to
-//! the same lock; a file with hard links is refused. However a process ends, its lock ends with it.
+//! Two engines on one file would each trim stream records that the other has yet to count, and each
+//! would take its own part of the stream for the whole. The lock is on a separate file beside it,
+//! which stays: opening and closing the file itself would release the locks that SQLite holds on
+//! it. Symbolic links lead to the same lock; a file with hard links is refused. However a process
+//! ends, its lock ends with it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
@@ -19,16 +20,16 @@ use crate::Error;
 pub(crate) struct Lock {
     file: File,
     path: PathBuf,
-    /// Whether the lock's own file was there before.
+    /// True if the lock's own file is new.
     is_new: bool,
 }
 
 impl Lock {
-    /// Locks `file`, which need not be there yet; also returns its name without symbolic links.
+    /// Locks `file`, which need not exist yet; also returns its name without symbolic links.
     ///
     /// # Errors
-    /// [`Error::InUse`], [`Error::Foreign`] and [`Error::HardLinked`] without a trace on the disk;
-    /// [`Error::Engine`] when the file or its folder cannot be used.
+    /// [`Error::InUse`], [`Error::Foreign`] and [`Error::HardLinked`] leave no trace on disk;
+    /// [`Error::Engine`] if the file or its folder cannot be used.
     pub(crate) fn of(file: &Path) -> Result<(Self, PathBuf), Error> {
         let file = resolved(file).map_err(Error::engine("open its storage"))?;
         if file.metadata().is_ok_and(|about| about.is_file() && has_other_names(&about)) {
@@ -57,7 +58,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock's file away again, of a database that could not be opened.
+    /// Removes the lock's file again, for a database that could not be opened.
     pub(crate) fn undo(self) {
         if self.is_new {
             let _ = fs::remove_file(&self.path);
@@ -71,7 +72,7 @@ fn path_of(file: &Path) -> PathBuf {
     path.into()
 }
 
-/// The file's name without symbolic links. Of a new file, those of its folder.
+/// The file's name without symbolic links. For a new file, its folder's are resolved.
 fn resolved(file: &Path) -> io::Result<PathBuf> {
     if file.symlink_metadata().is_ok() {
         return file.canonicalize();
@@ -111,14 +112,14 @@ const SQLITE: &[u8; 16] = b"SQLite format 3\0";
 const ENGINE_TABLES: &str = "SELECT COUNT(*), COALESCE(SUM(name IN ('_config', '_tables',
     '_stream_records')), 0) FROM sqlite_master WHERE type = 'table'";
 
-/// Whether a database is the engine's, or nobody's yet. Reads its schema and writes nothing: where
-/// there is a log beside it (a process was killed, or another runs), what it says is read too, by
-/// way of files that are there already; where there is none, SQLite is told to make none.
+/// True if a database belongs to the engine, or is still empty. Reads its schema and writes
+/// nothing. If there is a log beside it (a process was killed, or another one runs), the log is
+/// read too, through files that exist already. If there is none, SQLite is told to create none.
 fn is_of_engine(file: &Path) -> Result<bool, crate::BoxError> {
     let mut first = [0; SQLITE.len()];
     File::open(file)?.read_exact(&mut first)?;
     if first != *SQLITE {
-        return Err("it is no SQLite database".into());
+        return Err("it is not an SQLite database".into());
     }
     let log = {
         let mut log = OsString::from(file);
@@ -136,7 +137,7 @@ fn is_of_engine(file: &Path) -> Result<bool, crate::BoxError> {
 
 /// A file's name as SQLite reads it in a URI.
 fn uri(file: &Path, mode: &str) -> Result<String, crate::BoxError> {
-    let name = file.to_str().ok_or("its name is no UTF-8")?;
+    let name = file.to_str().ok_or("its name is not UTF-8")?;
     let name = name.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
     Ok(format!("file:{name}?{mode}"))
 }

@@ -1,17 +1,17 @@
-//! Where the embedded engine differs from DynamoDB in what it reports.
+//! The differences between the reports of the embedded engine and those of DynamoDB.
 //!
-//! One place, so that what a new version of the engine fixes is found and dropped together; a test
-//! of the stream source (`poller::stream_tests`) notices when it does. Known and not worked around here:
-//! a write that changes nothing still emits a MODIFY, the open shard reports an
-//! `EndingSequenceNumber` (nothing reads it), and ARNs carry the region `dynoxide` and a stream
-//! label of epoch seconds instead of an ISO time.
+//! They are in one place, so that workarounds for fixed differences are dropped together; a test of
+//! the stream source (`poller::stream_tests`) detects a new version that fixes one. Known, and
+//! without a workaround here: a write that changes nothing still emits a MODIFY, the open shard
+//! reports an `EndingSequenceNumber` (which is never read), and ARNs carry the region `dynoxide`
+//! and a stream label of epoch seconds instead of an ISO time.
 
 use aws_sdk_dynamodbstreams::types::Identity;
 
-/// What DynamoDB writes as the identity behind a deletion by TTL, the only one that it records.
+/// The identity that DynamoDB writes for a deletion by TTL, the only one that it records.
 const TTL_IDENTITY: (&str, &str) = ("Service", "dynamodb.amazonaws.com");
 
-/// Type and principal of the identity behind a record.
+/// The type and principal of the identity of a record.
 ///
 /// The engine spells the members in lower case where the Streams API has `Type` and `PrincipalId`,
 /// so the SDK finds an identity without members: that can only be the one of TTL.

@@ -1,7 +1,9 @@
-//! The engine behind HTTP on one loopback port, for programs on this machine only (`guard.rs`).
+//! Serves the engine over HTTP on one loopback port, for programs on this machine only
+//! (`guard.rs`).
 //!
-//! An engine can be served on several: a port for its users can close before the one that the
-//! poller reads the rest through. The engine's own server is not used: it allows every web page.
+//! An engine can be served on several ports: the port for its users can close while the poller
+//! reads the rest through another one. The engine's own server is not used: it allows every web
+//! page.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,11 +25,11 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::{Error, dispatch, guard};
 
-/// How long [`Server::stop`] lets requests finish that are in flight.
+/// How long [`Server::stop`] lets requests in flight finish.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// How long the server waits when the machine has no file descriptor for another connection.
+/// How long the server waits if the machine has no file descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// DynamoDB's own bound.
+/// DynamoDB's own limit.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
@@ -44,7 +46,7 @@ pub(crate) struct Server {
     stopping: oneshot::Sender<()>,
 }
 
-/// Binds a loopback port; 0 is one that is free.
+/// Binds a loopback port; 0 chooses a free one.
 pub(crate) async fn listen(port: u16) -> Result<TcpListener, Error> {
     TcpListener::bind(("127.0.0.1", port)).await.map_err(|source| Error::Port { port, source })
 }
@@ -108,9 +110,9 @@ async fn connection(stream: TcpStream, database: Database, mut stopping: watch::
     let serving = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
     let mut serving = pin!(serving);
     tokio::select! {
-        // A client that goes away in the middle is no concern of the others.
+        // A client that disconnects early does not affect the others.
         _ = serving.as_mut() => return,
-        // Only ever closed.
+        // This channel is only ever closed.
         _ = stopping.changed() => {}
     }
     serving.as_mut().graceful_shutdown();
@@ -170,7 +172,7 @@ fn operation(
     }
 }
 
-/// An error of the server itself, as DynamoDB writes its own.
+/// An error of the server itself, in DynamoDB's format.
 fn error(kind: &str, why: &str) -> String {
     let kind = format!("com.amazon.coral.service#{kind}");
     serde_json::json!({ "__type": kind, "message": why }).to_string()
@@ -209,7 +211,7 @@ mod tests {
         answer
     }
 
-    /// The ports of a loop are the same server; each is asked all the same.
+    /// The ports of a loop are the same server; each is tested nevertheless.
     #[tokio::test(flavor = "multi_thread")]
     async fn neither_port_answers_a_web_page() {
         let settings = sluicegate_processor::Settings::new("sluicegate-guard");

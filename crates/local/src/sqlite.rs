@@ -1,10 +1,10 @@
-//! What a file of the engine needs beyond the engine: an index on its stream records, trimming of
-//! those that were processed, and commits that need not wait for the disk.
+//! Adds to a file of the engine: an index on its stream records, trimming of processed records, and
+//! commits that need not wait for the disk.
 //!
-//! With every write the engine looks up the newest sequence number of the table among all stream
+//! With every write, the engine looks up the newest sequence number of the table among all stream
 //! records, without an index and as text: 1,500 writes/s at first, 700/s after 10,000 records. It
-//! offers no way to change that, but another connection to its SQLite file does. All knowledge of
-//! its tables is in this file, and the tests notice when a new version of the engine changes them.
+//! offers no way to change that, but another connection to its SQLite file does. Only this file
+//! knows the engine's tables, and the tests detect a new version of the engine that changes them.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,15 +16,16 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::Error;
 use crate::poller::Position;
 
-/// What the engine looks stream records up by; it asks for the range of a shard too.
+/// An index on the columns by which the engine looks up stream records; it also reads the range of
+/// a shard.
 const INDEX: &str = "CREATE INDEX IF NOT EXISTS sluicegate_stream_order
     ON _stream_records (table_name, CAST(sequence_number AS INTEGER), shard_id)";
 
-/// Newest sequence number that the newest `?2` records of a table leave behind.
+/// The newest sequence number before the newest `?2` records of a table.
 const OLDEST_KEPT: &str = "SELECT CAST(sequence_number AS INTEGER) FROM _stream_records
     WHERE table_name = ?1 ORDER BY CAST(sequence_number AS INTEGER) DESC LIMIT 1 OFFSET ?2";
 
-/// Of the oldest records up to `?2`, those up to `?3` or from before `?4`.
+/// Deletes, of the oldest records up to `?2`, those up to `?3` or from before `?4`.
 const TRIM: &str = "DELETE FROM _stream_records WHERE id IN (
         SELECT id FROM _stream_records
         WHERE table_name = ?1 AND CAST(sequence_number AS INTEGER) <= ?2
@@ -34,24 +35,24 @@ const TRIM: &str = "DELETE FROM _stream_records WHERE id IN (
 const OLDEST_SECONDS: &str = "SELECT created_at FROM _stream_records
     WHERE table_name = ?1 ORDER BY CAST(sequence_number AS INTEGER) LIMIT 1";
 
-/// What the engine adds to the numbers that it stores, to make 21 digits of them.
+/// The offset that the engine adds to its stored numbers, to make 21 digits of them.
 const PUBLIC_OFFSET: u128 = 100_000_000_000_000_000_000;
-/// Records deleted at once: a write of the engine waits no longer than that takes.
+/// The most records deleted at once: a write of the engine waits no longer than that takes.
 const TRIMMED_AT_ONCE: usize = 500;
 /// Longer than any transaction of the engine.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Records that trimming leaves, though they were processed.
+/// Records that trimming keeps, though they were processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Keep {
-    /// The newest, for whoever compares windows with the stream.
+    /// The newest ones, for comparisons of windows with the stream.
     pub(crate) newest: u32,
-    /// None that are older. DynamoDB keeps all of 24 hours.
+    /// Those that are at most this old. DynamoDB keeps all records for 24 hours.
     pub(crate) within: Duration,
 }
 
-/// Makes an open file fit for long runs. Commits are in the log when they are answered, so a
-/// killed process loses none; only a machine that stops at once may lose the last.
+/// Prepares an open file for long runs. A commit is in the log when it is acknowledged, so a killed
+/// process loses none; only a machine that stops at once may lose the last ones.
 pub(crate) fn prepare(database: &Database, file: &Path) -> Result<(), Error> {
     // The engine's name for `PRAGMA synchronous = NORMAL` and SQLite's defaults.
     database.disable_bulk_loading().map_err(Error::engine("set up its storage"))?;
@@ -73,8 +74,8 @@ impl StreamLog {
         Ok(Self { connection: Arc::new(Mutex::new(connection)), table: table.to_owned() })
     }
 
-    /// Deletes what was processed, up to a position, except what is to be kept; returns whether
-    /// what is left is all within the time of `keep`.
+    /// Deletes processed records up to a position, except those to be kept. Returns true if all
+    /// remaining records are within the time of `keep`.
     pub(crate) async fn trim(&self, processed: &Position, keep: Keep) -> Result<bool, Error> {
         let Some(processed) = stored(processed) else { return Ok(false) };
         let (log, since_s) = (self.clone(), seconds_ago(keep.within));
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Lets SQLite believe that our index, as it lies in the file, was the other way round.
+    /// Makes SQLite believe that our index has the opposite order of the stored one.
     fn turn_round(connection: &Connection) {
         let believed = INDEX
             .replace("IF NOT EXISTS ", "")
@@ -199,7 +200,7 @@ mod tests {
         connection.execute_batch(&format!("PRAGMA schema_version = {}", version + 1)).unwrap();
     }
 
-    /// Adds a record like those that are there.
+    /// Adds a record like the existing ones.
     fn insert(connection: &Connection, number: i64) {
         let insert = "INSERT INTO _stream_records
             (table_name, event_name, keys_json, sequence_number, shard_id, created_at)
@@ -208,8 +209,8 @@ mod tests {
         assert_eq!(connection.execute(insert, [number.to_string()]).unwrap(), 1);
     }
 
-    /// Only a query that reads one end of our index, or in its order, is misled by an index that is
-    /// believed to be the other way round. So this sees the engine's own queries, not copies.
+    /// Only a query that reads one end of our index, or reads in its order, is misled by an index
+    /// with the wrong believed order. So this test covers the engine's own queries, not copies.
     #[tokio::test]
     async fn the_engine_finds_its_records_by_the_order_of_our_index() {
         let fixture = Fixture::start().await;
@@ -231,7 +232,7 @@ mod tests {
         fixture.write("second").await;
         assert!(newest() < far, "writing looks at one end of the index");
 
-        // Without the index nothing misleads, or this test would show nothing.
+        // Without the index nothing misleads, or this test would prove nothing.
         fixture.connection().execute("DROP INDEX sluicegate_stream_order", []).unwrap();
         fixture.write("third").await;
         assert_eq!(newest(), far + 11);
@@ -255,7 +256,7 @@ mod tests {
         assert_eq!(left(8, 4).await, 12, "what was not processed is kept");
         assert_eq!(left(20, 4).await, 4);
 
-        // An engine that goes on numbers on.
+        // An engine that continues numbers its records on.
         fixture.write("later").await;
         let newest = fixture.records().await.pop().unwrap();
         assert!(newest.position.as_str() > before[19].position.as_str());

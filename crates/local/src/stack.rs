@@ -1,8 +1,8 @@
 //! The whole loop in one process: engine, table, stream, processor.
 //!
-//! A batch counts as processed when its windows are written, and only what was processed is ever
-//! trimmed. Windows refuse what they have counted, so a loop that was killed starts again at the
-//! oldest record left and counts nothing twice: there is no checkpoint that could be wrong.
+//! A batch counts as processed when its windows are written, and only processed records are ever
+//! trimmed. Windows refuse records that they have counted, so a loop that was killed starts again
+//! at the oldest record left and counts nothing twice: there is no checkpoint that could be wrong.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -20,51 +20,51 @@ use crate::server::{self, Server};
 use crate::sqlite::{Keep, StreamLog};
 use crate::{EmbeddedEngine, Error, Storage, client, table};
 
-/// How long one batch may take to be written, as in the Lambda.
+/// The time for writing one batch, as in the Lambda.
 const BATCH_TIME: Duration = Duration::from_secs(60);
-/// Pause between looks at an idle stream: usage is to be seen well within a second.
+/// The pause between reads of an idle stream: usage should be visible well within a second.
 const IDLE_INTERVAL: Duration = Duration::from_millis(200);
-/// Records in a batch: a window is written once for all of them.
+/// Records in a batch: each window is written once for all of them.
 const BATCH_RECORDS: usize = 1_000;
 const TIDY_INTERVAL: Duration = Duration::from_secs(2);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// How long the end may take without a batch being written: on a full disk none ever is.
+/// How long the shutdown may take without a batch being written: on a full disk none ever is.
 const STALL: Duration = Duration::from_secs(10);
-/// Of processed records, what a comparison of windows with the stream may want to see, and what a
-/// restart delivers again.
+/// The processed records to keep, for comparisons of windows with the stream. A restart delivers
+/// them again.
 const KEEP: Keep = Keep { newest: 10_000, within: Duration::from_secs(24 * 3_600) };
 
-/// What a loop is made of.
+/// The parts of a loop.
 #[derive(Clone)]
 pub struct LoopOptions {
     /// The loopback port to serve; 0 for one that is free.
     pub port: u16,
-    /// Where the data is: [`Storage::Temporary`] or [`Storage::File`] for any length of run.
+    /// The place of the data: [`Storage::Temporary`] or [`Storage::File`] for runs of any length.
     pub storage: Storage,
-    /// The table, created when absent, and the windows to count.
+    /// The table, created if absent, and the windows to count.
     pub settings: Settings,
-    /// Sees what became of every batch.
+    /// Receives the outcome of every batch.
     pub observer: Option<Observer>,
 }
 
 /// A running engine whose stream [`run_until`](Self::run_until) feeds to the processor.
 pub struct LocalLoop {
     engine: EmbeddedEngine,
-    /// For producers and readers; the loop itself goes through the engine's own port, so that it
-    /// can finish after this one is closed.
+    /// For producers and readers. The loop itself uses the engine's own port, so that it can finish
+    /// after this one is closed.
     public: Server,
     poller: Poller<StreamSource, InProcess>,
     log: Option<StreamLog>,
-    /// Batches that were written.
+    /// The number of batches that were written.
     written: Arc<AtomicU64>,
 }
 
 impl LocalLoop {
-    /// Starts the engine and creates the table, or takes it as it is in the file. From here on
+    /// Starts the engine and creates the table, or opens the existing one in the file. From here on
     /// producers can write.
     ///
     /// # Errors
-    /// [`Error::Port`] when the port is in use, before anything else is touched; [`Error::Engine`]
+    /// [`Error::Port`] if the port is in use, before anything else is touched; [`Error::Engine`]
     /// for the storage; [`Error::Table`] for a table that cannot be used.
     pub async fn start(options: LoopOptions) -> Result<Self, Error> {
         let LoopOptions { port, storage, settings, observer } = options;
@@ -108,12 +108,12 @@ impl LocalLoop {
         [self.public.endpoint_url(), self.engine.endpoint_url()]
     }
 
-    /// Feeds the processor until `shutdown` resolves. Then stops answering producers, counts what
-    /// they have written, and closes the storage.
+    /// Feeds the processor until `shutdown` resolves. Then stops answering producers, counts the
+    /// records that they have written, and closes the storage.
     ///
     /// # Errors
-    /// [`Error::Engine`] and [`Error::Stream`] when the storage fails; [`Error::Stalled`] when
-    /// after the shutdown no batch is written for ten seconds: the next start counts the rest.
+    /// [`Error::Engine`] and [`Error::Stream`] if the storage fails; [`Error::Stalled`] if no batch
+    /// is written for ten seconds after the shutdown: the next start counts the rest.
     pub async fn run_until(
         self,
         shutdown: impl Future<Output = ()> + Send,
@@ -125,7 +125,7 @@ impl LocalLoop {
             let _ = asked.send(());
         };
         let stalled = async {
-            // A run that ends by itself has no one to ask.
+            // A run that ends by itself sends no signal.
             if stopping.await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -137,7 +137,7 @@ impl LocalLoop {
                 }
             }
         };
-        // What is dropped half-way is what a killed process leaves: the next start counts it.
+        // A drop halfway leaves the state of a killed process: the next start counts the rest.
         tokio::select! {
             report = self.run(shutdown) => report,
             () = stalled => Err(Error::Stalled { waited: STALL }),
@@ -165,14 +165,14 @@ impl LocalLoop {
     }
 }
 
-/// Whether expired items are to be deleted.
+/// Says if expired items are deleted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sweep {
     Due,
     Later,
 }
 
-/// What DynamoDB does by itself: trims the stream, deletes what has expired.
+/// Does the tasks that DynamoDB does by itself: trims the stream, deletes expired items.
 async fn tidy(
     engine: &EmbeddedEngine,
     checkpoints: &Checkpoints,
@@ -185,8 +185,8 @@ async fn tidy(
             all_recent &= log.trim(position, KEEP).await?;
         }
     }
-    // A record that is delivered again after its window expired would make a new window, so an old
-    // one goes first.
+    // A record that is delivered again after its window expired would make a new window, so old
+    // records are deleted first.
     if sweep == Sweep::Due && all_recent {
         engine.sweep_ttl().await?;
     }
@@ -271,7 +271,7 @@ mod tests {
     async fn a_start_counts_what_a_killed_run_left_and_nothing_twice() {
         let folder = tempfile::tempdir().unwrap();
         let storage = Storage::File(folder.path().join("local.db"));
-        // Never run, only dropped: everything is left.
+        // Never run, only dropped: all records are left.
         let killed = LocalLoop::start(options(storage.clone())).await.unwrap();
         acquire(&killed.endpoint_url(), 7).await;
         drop(killed);

@@ -1,9 +1,12 @@
-//! The DynamoDB engines that the suite runs over, chosen by the environment and alike to a test.
+//! The DynamoDB engines of the suite, chosen by the environment; a test sees no difference between
+//! them.
 //!
 //! `SLUICEGATE_TEST_ENDPOINT=<url>` runs it against that endpoint only;
-//! `SLUICEGATE_TEST_ENGINES=embedded,ministack,moto,redis` chooses among those that are started here, by
-//! default the embedded one, which needs nothing but Rust. `SLUICEGATE_TEST_MINISTACK=<url>` is a
-//! MiniStack that runs already. A test gets a table of its own, so tests may share an endpoint. Redis is no DynamoDB: what does not depend on the store runs over it too.
+//! `SLUICEGATE_TEST_ENGINES=embedded,ministack,moto,redis` chooses among those that are started
+//! here, by default the embedded one, which needs nothing but Rust.
+//! `SLUICEGATE_TEST_MINISTACK=<url>` names a MiniStack that is already running. Each test gets a
+//! table of its own, so tests may share an endpoint. Redis is not a DynamoDB engine: tests that do
+//! not depend on the store run over it too.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -24,29 +27,29 @@ pub enum EngineKind {
     Embedded,
     /// MiniStack, a process of its own, installed by `cargo xtask engines`.
     MiniStack,
-    /// moto, likewise. It reports capacity units by rules of its own.
+    /// moto, likewise. It reports capacity units by its own rules.
     Moto,
-    /// Whatever answers at this URL.
+    /// The engine at this URL.
     Endpoint(String),
 }
 
 /// The DynamoDB engines that the environment asks for.
 ///
 /// # Panics
-/// When it names an engine that there is not.
+/// If it names an unknown engine.
 #[must_use]
 pub fn engines_under_test() -> Vec<EngineKind> {
     let endpoint = std::env::var("SLUICEGATE_TEST_ENDPOINT").ok();
     choose(endpoint.as_deref(), named().as_deref())
 }
 
-/// Whether every engine that the environment asks for reports capacity units as AWS does.
+/// True if every engine that the environment asks for reports capacity units as AWS does.
 #[must_use]
 pub fn are_units_reported() -> bool {
     !engines_under_test().contains(&EngineKind::Moto)
 }
 
-/// Whether the environment asks for Redis.
+/// True if the environment asks for Redis.
 #[must_use]
 pub fn is_redis_under_test() -> bool {
     names_redis(named().as_deref())
@@ -77,10 +80,10 @@ fn choose(endpoint: Option<&str>, names: Option<&str>) -> Vec<EngineKind> {
     names.split(',').filter_map(kind).collect()
 }
 
-/// Runs a test on one engine under test after the other.
+/// Runs a test on each engine under test in turn.
 ///
 /// # Panics
-/// When one cannot be started, with what to do about it.
+/// If one cannot be started; the message says what to do.
 pub async fn on_every_engine(test: impl AsyncFn(&RunningEngine)) {
     for kind in engines_under_test() {
         let engine = RunningEngine::start(kind).await;
@@ -89,7 +92,7 @@ pub async fn on_every_engine(test: impl AsyncFn(&RunningEngine)) {
     }
 }
 
-/// An engine that answers. Dropping it ends what was started for it.
+/// An engine that answers. Dropping it ends the processes started for it.
 #[derive(Debug)]
 pub struct RunningEngine {
     kind: EngineKind,
@@ -112,7 +115,7 @@ impl RunningEngine {
     /// Starts an engine, or connects to it.
     ///
     /// # Panics
-    /// When it cannot be started, with what to do about it.
+    /// If it cannot be started; the message says what to do.
     pub async fn start(kind: EngineKind) -> Self {
         let (endpoint_url, backing) = match &kind {
             EngineKind::Embedded => {
@@ -138,27 +141,27 @@ impl RunningEngine {
         Self { kind, endpoint_url, client, streams_client, backing, tables }
     }
 
-    /// Which engine this is.
+    /// The kind of this engine.
     pub fn kind(&self) -> &EngineKind {
         &self.kind
     }
 
-    /// Where it answers.
+    /// The URL of this engine.
     pub fn endpoint_url(&self) -> &str {
         &self.endpoint_url
     }
 
-    /// A DynamoDB client without retries for it.
+    /// A DynamoDB client for this engine, without retries.
     pub fn client(&self) -> &aws_sdk_dynamodb::Client {
         &self.client
     }
 
-    /// A DynamoDB Streams client for it.
+    /// A DynamoDB Streams client for this engine.
     pub fn streams_client(&self) -> &aws_sdk_dynamodbstreams::Client {
         &self.streams_client
     }
 
-    /// The embedded engine, for what only it can do (sweeping expired items on demand).
+    /// The embedded engine, for operations that only it has (sweeping expired items on demand).
     pub fn embedded(&self) -> Option<&EmbeddedEngine> {
         match &self.backing {
             Backing::Embedded(engine) => Some(engine),
@@ -166,10 +169,10 @@ impl RunningEngine {
         }
     }
 
-    /// Creates the table of Sluicegate under a name that nothing else uses; returns the name.
+    /// Creates the table of Sluicegate under a unique name; returns the name.
     ///
     /// # Panics
-    /// When the engine refuses.
+    /// If the engine refuses.
     pub async fn create_table(&self) -> String {
         let name = unique_table_name();
         table::create_table(&self.client, &name).await.unwrap();
@@ -180,8 +183,8 @@ impl RunningEngine {
         name
     }
 
-    /// MiniStack deletes every minute what has expired by the clock of this machine; tests have clocks
-    /// of their own.
+    /// Turns expiry off on MiniStack, which deletes expired items every minute by the clock of this
+    /// machine; tests have clocks of their own.
     async fn keep_expired(&self, table_name: &str) {
         let off = TimeToLiveSpecification::builder().enabled(false).attribute_name("ttl");
         let request = self.client.update_time_to_live().table_name(table_name);
@@ -191,17 +194,17 @@ impl RunningEngine {
     /// The current stream of a table.
     ///
     /// # Panics
-    /// When the table has none.
+    /// If the table has none.
     pub async fn stream(&self, table_name: &str) -> StreamSource {
         let arn = table::stream_arn(&self.client, table_name).await.unwrap();
         StreamSource::new(self.streams_client.clone(), arn)
     }
 
-    /// Ends the engine; of one that goes on, deletes the tables created here. A test that fails
-    /// before this leaves its tables there, for a look at them.
+    /// Ends the engine; on an endpoint that keeps running, deletes the tables created here. A test
+    /// that fails before this leaves its tables there, for inspection.
     ///
     /// # Panics
-    /// When a table cannot be deleted.
+    /// If a table cannot be deleted.
     pub async fn stop(self) {
         match self.backing {
             Backing::Embedded(engine) => engine.stop().await.unwrap(),
@@ -215,7 +218,7 @@ impl RunningEngine {
     }
 }
 
-/// Engines on plain HTTP take any credentials; anything else gets those of the environment.
+/// Engines on plain HTTP take any credentials; other endpoints get those of the environment.
 async fn clients(url: &str) -> (aws_sdk_dynamodb::Client, aws_sdk_dynamodbstreams::Client) {
     if url.starts_with("http://") {
         return (client::dynamodb(url), client::streams(url));
@@ -265,7 +268,7 @@ mod tests {
         choose(None, Some("embedded,localstack"));
     }
 
-    /// Counts the kinds of events in the batches that it gets.
+    /// Counts the kinds of events in its batches.
     #[derive(Default)]
     struct Names(Mutex<Vec<String>>);
 
@@ -307,7 +310,7 @@ mod tests {
             let stream = engine.stream(&table).await;
             let mut poller = Poller::new(stream, &names, Settings::default());
             poller.drain().await.unwrap();
-            // Nothing is delivered twice to a poller that goes on.
+            // A poller that continues gets no record twice.
             assert_eq!(poller.drain().await.unwrap().records, 3);
             let seen = names.0.into_inner().unwrap();
             assert_eq!(seen, ["INSERT", "MODIFY", "REMOVE"], "{:?}", engine.kind());

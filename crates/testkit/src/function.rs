@@ -1,7 +1,7 @@
 //! The process of a function under test: a `bootstrap` binary in the environment that Lambda gives.
 //!
-//! It inherits nothing from the test's own environment, so that what runs here is configured as it
-//! would be there, and is killed with the value that holds it.
+//! It inherits nothing from the test's own environment, so that it is configured as on Lambda, and
+//! is killed with the value that holds it.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -23,10 +23,10 @@ pub struct FunctionProcess {
     stderr: Captured,
 }
 
-/// What a function left behind.
+/// The output of a function that ended.
 #[derive(Debug)]
 pub struct Exit {
-    /// Its status.
+    /// Its exit status.
     pub status: ExitStatus,
     /// Everything it wrote to standard output.
     pub stdout: String,
@@ -38,7 +38,7 @@ impl FunctionProcess {
     /// Starts `bootstrap` as a function of `api`, with Lambda's variables and then `env`.
     ///
     /// # Panics
-    /// When the binary cannot be started.
+    /// If the binary cannot be started.
     pub fn spawn<K: AsRef<OsStr>, V: AsRef<OsStr>>(
         bootstrap: &Path,
         api: &RuntimeApi,
@@ -76,12 +76,12 @@ impl FunctionProcess {
         self.child.id()
     }
 
-    /// What it wrote to standard output so far.
+    /// The standard output so far.
     pub fn stdout(&self) -> String {
         self.stdout.so_far()
     }
 
-    /// What it wrote to standard error so far.
+    /// The standard error so far.
     pub fn stderr(&self) -> String {
         self.stderr.so_far()
     }
@@ -89,7 +89,7 @@ impl FunctionProcess {
     /// Kills it.
     ///
     /// # Panics
-    /// When it cannot be waited for.
+    /// If the process cannot be waited for.
     pub async fn stop(mut self) -> Exit {
         let _ = self.child.start_kill();
         self.exit().await
@@ -98,7 +98,7 @@ impl FunctionProcess {
     /// Waits until it ends by itself.
     ///
     /// # Panics
-    /// When it cannot be waited for.
+    /// If the process cannot be waited for.
     pub async fn exit(mut self) -> Exit {
         let status = self.child.wait().await.unwrap();
         Exit { status, stdout: self.stdout.all().await, stderr: self.stderr.all().await }

@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use crate::ministack::{EngineProcess, Permissions, Program, engine};
 
-/// MiniStack lets this key do anything.
+/// The access key that MiniStack allows everything.
 const ROOT: &str = "test";
 const USER: &str = "producer";
 
@@ -16,7 +16,7 @@ const USER: &str = "producer";
 pub struct Guarded {
     /// Held for its Drop.
     _process: EngineProcess,
-    /// A client of its owner.
+    /// A client of the owner.
     pub owner: Client,
     /// A client of the user.
     pub user: Client,
@@ -26,7 +26,7 @@ impl Guarded {
     /// Starts MiniStack and creates the table and the user.
     ///
     /// # Panics
-    /// When one of them cannot be, with what to do about it.
+    /// If one of them cannot be created; the message says what to do.
     pub async fn start(table_name: &str) -> Self {
         let process = EngineProcess::start(Program::MiniStack(Permissions::Enforced)).await;
         let url = process.endpoint_url();
@@ -45,7 +45,7 @@ fn client_of(url: &str, id: &str, secret: &str) -> Client {
     Client::from_conf(client::dynamodb_config(url).credentials_provider(credentials).build())
 }
 
-/// A command of IAM by the AWS CLI, which `cargo xtask engines` installs.
+/// Runs a command of IAM by the AWS CLI, which `cargo xtask engines` installs.
 async fn iam(url: &str, command: &[&str]) -> serde_json::Value {
     let output = Command::new(engine("aws/bin/aws"))
         .args(["--endpoint-url", url, "--output", "json", "iam"])

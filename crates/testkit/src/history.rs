@@ -1,8 +1,8 @@
 //! Generated histories: the stream records of buckets that live, refill, change and expire, with
-//! what they add up to.
+//! their sums.
 //!
-//! The sums are kept by the generator as it goes, with arithmetic of its own, so that comparing
-//! them with what the product counts compares two things.
+//! The generator computes the sums as it goes, with arithmetic of its own, so that they are
+//! independent of the product's.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 /// Identifies a usage window: entity, resource, `hour` or `day`, and its start in epoch seconds.
 pub type WindowId = (String, String, &'static str, i64);
 
-/// What a usage window holds.
+/// The content of a usage window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Millitokens by limit.
@@ -25,7 +25,7 @@ pub struct Usage {
 /// Usage windows by identity.
 pub type Usages = BTreeMap<WindowId, Usage>;
 
-/// Records of one stream in order, and what they add up to.
+/// Records of one stream in order, and their sums.
 #[derive(Debug)]
 pub struct History {
     /// The records as Lambda delivers them.
@@ -36,10 +36,10 @@ pub struct History {
     pub growth: BTreeMap<(String, String, String), i128>,
 }
 
-/// What kind of history to make up.
+/// The parameters of a generated history.
 #[derive(Debug, Clone)]
 pub struct Shape {
-    /// Same seed, same history.
+    /// The same seed makes the same history.
     pub seed: u64,
     /// Number of records.
     pub records: usize,
@@ -94,7 +94,7 @@ struct Life {
 }
 
 impl History {
-    /// Makes one up.
+    /// Generates a history.
     pub fn generate(shape: &Shape) -> Self {
         let mut buckets = Vec::new();
         for entity in 0..shape.entities {
@@ -125,7 +125,7 @@ impl History {
 
 impl Generator {
     fn step(&mut self, pause_ms: i64) {
-        // Often the same millisecond, at times a long pause.
+        // Often the same millisecond, sometimes a long pause.
         self.now_ms += if self.rng.u8(..4) == 0 { 0 } else { self.rng.i64(0..=pause_ms) };
         // Grows from 21 to 38 digits, by jumps in a long history.
         let grown = if self.rng.u16(..400) == 0 { self.sequence * 9 } else { self.sequence };
@@ -173,7 +173,8 @@ impl Generator {
             10..=12 => self.consume(&mut new, -2_000..0),
             _ => self.consume(&mut new, 0..5_000),
         };
-        // What leaves the refill alone happened at the record's second, or at the refill.
+        // A change without a refill is dated by the record's second, one with a refill by the
+        // refill.
         let created = self.now_ms - self.now_ms % 1_000;
         let at = if moves_refill && new.refilled_at != old.refilled_at {
             new.refilled_at
@@ -184,7 +185,7 @@ impl Generator {
         self.buckets[which].life = Some(new);
     }
 
-    /// Takes from some limits; returns what changed, never a zero.
+    /// Takes from some limits; returns the changes, never a zero.
     fn consume(
         &mut self,
         life: &mut Life,

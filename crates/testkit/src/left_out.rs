@@ -1,4 +1,4 @@
-//! Reads of several items that a throttled table answers in part.
+//! Simulates reads of several items that a throttled table answers in part.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,25 +16,26 @@ use sluicegate_core::keys::{PK, SK};
 
 type Attributes = HashMap<String, AttributeValue>;
 
-/// Leaves keys out of what BatchGetItem answers: they come back as unprocessed. The last keys asked
-/// for are answered first, as DynamoDB promises no order. For clients that make one call at a time.
+/// Leaves keys out of the answers of BatchGetItem: they come back as unprocessed. The last keys of
+/// a request are answered first, as DynamoDB promises no order. For clients that make one call at a
+/// time.
 #[derive(Debug, Clone)]
 pub struct LeaveOut {
     keys: usize,
     answers: u32,
     answered: Arc<AtomicU32>,
-    /// What the call under way asks for.
+    /// The input of the call in flight.
     asked: Arc<Mutex<Option<BatchGetItemInput>>>,
 }
 
 impl LeaveOut {
-    /// In every answer, all but so many keys.
+    /// In every answer, leaves out all but so many keys.
     #[must_use]
     pub fn beyond(keys: usize) -> Self {
         Self { keys, answers: u32::MAX, answered: Arc::default(), asked: Arc::default() }
     }
 
-    /// In the first so many answers only.
+    /// Leaves keys out only in the first so many answers.
     #[must_use]
     pub fn at_first(self, answers: u32) -> Self {
         Self { answers, ..self }
@@ -47,13 +48,13 @@ impl LeaveOut {
         Client::from_conf(config.build())
     }
 
-    /// Answers so far, whole ones included.
+    /// The number of answers so far, whole ones included.
     #[must_use]
     pub fn answers(&self) -> u32 {
         self.answered.load(Ordering::Relaxed)
     }
 
-    /// Takes from an answer what is left out of it.
+    /// Removes the left-out keys from an answer.
     fn cut(
         &self,
         asked: &BatchGetItemInput,

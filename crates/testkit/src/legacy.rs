@@ -1,4 +1,4 @@
-//! What a producer of the older layout does to a table: one item per limit, under full names.
+//! The writes of a producer of the older layout: one item per limit, under full names.
 
 use std::collections::HashMap;
 
@@ -14,13 +14,13 @@ use crate::usage::scan;
 
 type Attributes = HashMap<String, AttributeValue>;
 
-/// Most items of one BatchWriteItem.
+/// The most items of one BatchWriteItem.
 const BATCH: usize = 25;
 
 /// The key of one limit's item.
 ///
 /// # Panics
-/// When a name is not allowed.
+/// If a name is not allowed.
 #[must_use]
 pub fn key(entity: &str, resource: &str, limit: &str) -> LegacyKey {
     let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new(resource).unwrap());
@@ -30,7 +30,7 @@ pub fn key(entity: &str, resource: &str, limit: &str) -> LegacyKey {
 /// A bucket of so many tokens a minute.
 ///
 /// # Panics
-/// When an amount is out of range.
+/// If an amount is out of range.
 #[must_use]
 pub fn per_minute(tokens: i64, left_milli: i64, refilled_at: EpochMillis) -> LegacyBucket {
     let amount = Millitokens::from_tokens(tokens).unwrap();
@@ -79,7 +79,7 @@ pub fn item(key: &LegacyKey, bucket: &LegacyBucket) -> Attributes {
 /// Writes items as an older producer leaves them.
 ///
 /// # Panics
-/// When the engine refuses.
+/// If the engine refuses.
 pub async fn put(client: &Client, table: &str, items: impl IntoIterator<Item = Attributes>) {
     let put = |item| PutRequest::builder().set_item(Some(item)).build().unwrap();
     let write = |item| WriteRequest::builder().put_request(put(item)).build();
@@ -91,10 +91,10 @@ pub async fn put(client: &Client, table: &str, items: impl IntoIterator<Item = A
     }
 }
 
-/// Takes from one limit where its item is still there; whether it was.
+/// Takes from one limit if its item still exists; returns true if it did.
 ///
 /// # Panics
-/// When the engine fails.
+/// If the engine fails.
 pub async fn consume(client: &Client, table: &str, key: &LegacyKey, milli: i64) -> bool {
     let written = client
         .update_item()
@@ -119,7 +119,7 @@ pub async fn consume(client: &Client, table: &str, key: &LegacyKey, milli: i64) 
 /// The legacy items of a table.
 ///
 /// # Panics
-/// When one is broken.
+/// If one is broken.
 pub async fn items(client: &Client, table: &str) -> Vec<(LegacyKey, LegacyBucket)> {
     let items = scan(client, table).await.into_iter();
     items

@@ -1,8 +1,8 @@
-//! What the tests of this workspace share: DynamoDB engines, Redis, proxies that inject faults, a
-//! Lambda Runtime API, and the processes of functions under test.
+//! Shared parts of the tests of this workspace: DynamoDB engines, Redis, proxies that inject
+//! faults, a Lambda Runtime API, and the processes of functions under test.
 //!
-//! Everything listens on loopback, on an ephemeral port, and ends with the value that holds it.
-// A helper of a test has no caller who could handle an error: it panics with what to do about it.
+//! Every server listens on loopback, on an ephemeral port, and ends with the value that holds it.
+// A test cannot handle the error of a helper, so a helper panics with advice.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod child;

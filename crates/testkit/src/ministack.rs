@@ -1,6 +1,7 @@
-//! MiniStack or moto as a process of a test: started on a free port, killed with the value that holds it.
+//! Runs MiniStack or moto as a process of a test: started on a free port, killed with the value
+//! that holds it.
 //!
-//! One for each test that asks, unless a task that outlives all tests has started one for them.
+//! Each test that asks gets one, unless a task that outlives all tests has started one for them.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -14,11 +15,11 @@ use crate::child::{dying_with_this_thread, free_port};
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(25);
-/// The port is free when it is chosen and may be taken when it is used.
+/// The port is free when it is chosen; another program may take it before it is used.
 const ATTEMPTS: u32 = 3;
 const LOG: &str = "log";
-/// `moto_server` takes several requests at once, and moto locks nothing: two updates of one item lose
-/// one. Here it takes one at a time.
+/// `moto_server` takes several requests at once, and moto has no locks: of two updates of one item,
+/// one is lost. This program takes one request at a time.
 const MOTO: &str = "
 import sys
 from moto.server import DomainDispatcherApplication, create_backend_app
@@ -26,14 +27,14 @@ from werkzeug.serving import run_simple
 run_simple('127.0.0.1', int(sys.argv[1]), DomainDispatcherApplication(create_backend_app))
 ";
 
-/// Whether it asks what its callers may do.
+/// Says if the server checks its callers' permissions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permissions {
     Ignored,
     Enforced,
 }
 
-/// What runs.
+/// The program of the process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Program {
     MiniStack(Permissions),
@@ -44,7 +45,7 @@ pub(crate) enum Program {
 pub(crate) struct EngineProcess {
     child: Child,
     port: u16,
-    /// Its log, and what it leaves behind.
+    /// The folder of its log and its other files.
     folder: tempfile::TempDir,
 }
 
@@ -101,7 +102,7 @@ impl EngineProcess {
         Self { child, port, folder }
     }
 
-    /// Waits until it does; `false` when it ended or takes too long.
+    /// Waits until it answers; `false` if it ended or takes too long.
     async fn answers(&mut self) -> bool {
         let client = client::dynamodb(&self.endpoint_url());
         let deadline = Instant::now() + ANSWERS_WITHIN;
@@ -125,7 +126,7 @@ impl Drop for EngineProcess {
     }
 }
 
-/// Where `cargo xtask engines` puts one.
+/// The folder into which `cargo xtask engines` installs an engine.
 pub(crate) fn engine(path: &str) -> PathBuf {
     let folder = std::env::var_os("SLUICEGATE_ENGINES_DIR").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/engines")),

@@ -1,7 +1,7 @@
 //! A proxy in front of an engine: counts requests by operation and injects faults.
 //!
-//! The counts are those of the server's side: what a client sent, retries included. A fault changes
-//! the one request that its policy chose and nothing else.
+//! The counts are those of the server's side: the requests of a client, retries included. A fault
+//! changes the one request that its policy chose and nothing else.
 
 mod fault;
 mod meter;
@@ -49,7 +49,7 @@ struct Shared {
     client: Client<HttpConnector, Full<Bytes>>,
     policy: Mutex<Policy>,
     counts: Mutex<BTreeMap<String, Count>>,
-    /// Only of a proxy that counts them: it has every request ask for its cost.
+    /// Only in a proxy that counts them: it makes every request ask for its cost.
     units: Option<Mutex<Units>>,
     loses_next_write: AtomicBool,
 }
@@ -64,7 +64,7 @@ impl Proxy {
     /// Starts a proxy in front of `upstream` (`http://host:port`) that injects nothing yet.
     ///
     /// # Panics
-    /// When no port can be bound.
+    /// If no port can be bound.
     pub async fn start(upstream: &str) -> Self {
         Self::start_with(upstream, None).await
     }
@@ -92,20 +92,20 @@ impl Proxy {
         format!("http://{}", self.address)
     }
 
-    /// From now on, asks `policy` about every request.
+    /// From now on, calls `policy` for every request.
     ///
     /// # Panics
-    /// When an earlier policy panicked.
+    /// If an earlier policy panicked.
     pub fn inject(&self, policy: impl Fn(&Call<'_>) -> Fault + Send + Sync + 'static) {
         *self.shared.policy.lock().unwrap() = Box::new(policy);
     }
 
-    /// Requests of an operation that arrived here, faulty ones included.
+    /// The number of requests of an operation that arrived here, faulty ones included.
     pub fn received(&self, operation: &str) -> u64 {
         self.count(operation).received
     }
 
-    /// Requests of an operation that were passed on to the engine.
+    /// The number of requests of an operation that were passed on to the engine.
     pub fn forwarded(&self, operation: &str) -> u64 {
         self.count(operation).forwarded
     }
@@ -145,7 +145,8 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn serve(stream: TcpStream, shared: Arc<Shared>) {
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| answer(request, &shared));
-    // An error is a connection that either side closed: a client's right, and this proxy's purpose.
+    // An error means that either side closed the connection, which clients may do and this proxy
+    // does.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -200,7 +201,7 @@ async fn answer(
         tokio::spawn(async move {
             tokio::time::sleep(duration).await;
             let _ = shared.client.request(forward).await;
-            // Only now: who waits for it waits for its effect.
+            // Noted only now: a test that waits for the count waits for the effect.
             shared.note(&operation, |count| count.forwarded += 1);
         });
         return Err(Close);
@@ -224,7 +225,7 @@ async fn answer(
 }
 
 impl Shared {
-    /// The same request to the engine.
+    /// The same request, addressed to the engine.
     fn forward(&self, head: Parts, body: Bytes) -> Request<Full<Bytes>> {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let uri: Uri = format!("{}{path}", self.upstream).parse().unwrap();

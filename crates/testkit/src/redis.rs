@@ -1,5 +1,5 @@
-//! Redis as processes of a test: one server, or a cluster of three. They end with the value that
-//! holds them and keep nothing.
+//! Runs Redis as processes of a test: one server, or a cluster of three. They end with the value
+//! that holds them and keep no data.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use crate::ministack::engine;
 
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// The port is free when it is chosen and may be taken when it is used.
+/// The port is free when it is chosen; another program may take it before it is used.
 const ATTEMPTS: u32 = 3;
 const NODES: u16 = 3;
 const SLOTS: u16 = 16_384;
-/// Where the nodes of a cluster talk to each other, above the port of each.
+/// The offset of a cluster node's bus port from its port.
 const BUS: u16 = 10_000;
 
 /// One server.
@@ -35,15 +35,15 @@ impl RedisServer {
     /// Starts a server on a port of its own.
     ///
     /// # Panics
-    /// When it cannot be started, with what to do about it.
+    /// If it cannot be started; the message says what to do.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// The same, and every write is in a file before it is answered.
+    /// As [`start`](Self::start); every write is in a file before it is answered.
     ///
     /// # Panics
-    /// When it cannot be started, with what to do about it.
+    /// If it cannot be started; the message says what to do.
     pub async fn start_durable() -> Self {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await
     }
@@ -51,16 +51,16 @@ impl RedisServer {
     /// Kills it.
     ///
     /// # Panics
-    /// When it was killed before.
+    /// If it was killed before.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Starts another one with what the killed one has in its file, on another port.
+    /// Starts another server with the killed one's file, on another port.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub async fn start_again(&mut self) {
         for _ in 0..ATTEMPTS {
             (self.child, self.port) = spawn(self.folder.path(), self.options);
@@ -81,7 +81,7 @@ impl RedisServer {
         server
     }
 
-    /// Waits until it does; `false` when it ended or takes too long.
+    /// Waits until it answers; `false` if it ended or takes too long.
     async fn answers(&mut self) -> bool {
         let deadline = Instant::now() + ANSWERS_WITHIN;
         while Instant::now() < deadline && self.child.try_wait().unwrap().is_none() {
@@ -93,28 +93,28 @@ impl RedisServer {
         false
     }
 
-    /// Where it answers.
+    /// The URL of the server.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}/", self.port)
     }
 
-    /// Where it listens.
+    /// The address of the server.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    /// The port of that.
+    /// The port of the server.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Sends a command, by a connection of its own.
+    /// Sends a command on a connection of its own.
     ///
     /// # Panics
-    /// When it fails.
+    /// If it fails.
     pub async fn send<T: FromRedisValue>(&self, command: &Cmd) -> T {
         self.try_send(command).await.unwrap()
     }
@@ -139,7 +139,7 @@ fn spawn(folder: &Path, options: &[&str]) -> (Child, u16) {
     (child, port)
 }
 
-/// A free port whose bus port is free as well: Redis before 7 has no option for another one.
+/// A free port whose bus port is free as well: Redis before 7 cannot use another bus port.
 fn port_with_bus() -> u16 {
     loop {
         let port = free_port();
@@ -187,10 +187,10 @@ pub struct RedisCluster {
 }
 
 impl RedisCluster {
-    /// Starts three nodes and waits until each knows where every slot is.
+    /// Starts three nodes and waits until each knows the node of every slot.
     ///
     /// # Panics
-    /// When they do not come together.
+    /// If they do not form a cluster.
     pub async fn start() -> Self {
         let mut nodes = Vec::new();
         for n in 0..NODES {
@@ -216,7 +216,7 @@ impl RedisCluster {
         Self { nodes }
     }
 
-    /// Where its nodes answer.
+    /// The URLs of its nodes.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(RedisServer::url).collect()

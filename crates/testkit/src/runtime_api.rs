@@ -1,8 +1,8 @@
 //! A Lambda Runtime API on loopback, to drive the real `bootstrap` binary of a function.
 //!
-//! The four routes that a runtime uses, and nothing of Lambda's own behaviour but the deadline: an
-//! invocation that is not answered in time is over. Nagle's algorithm is off, or every invocation
-//! would wait 40 ms for a delayed acknowledgement.
+//! It serves the four routes that a runtime uses. Of Lambda's own behaviour it has only the
+//! deadline: an invocation that is not answered in time is over. Nagle's algorithm is off, or every
+//! invocation would wait 40 ms for a delayed acknowledgement.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 
-/// Name of the function that runtimes are told they are.
+/// The name that functions get.
 pub const FUNCTION_NAME: &str = "sluicegate-test";
 
-/// How an invocation ended.
+/// The result of an invocation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InvocationResult {
     /// The handler returned this body.
@@ -70,7 +70,7 @@ impl RuntimeApi {
     /// Starts the API; no function runs yet.
     ///
     /// # Panics
-    /// When no port can be bound.
+    /// If no port can be bound.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -101,12 +101,12 @@ impl RuntimeApi {
         Self { address, shared, _server: server }
     }
 
-    /// `127.0.0.1:<port>`, as `AWS_LAMBDA_RUNTIME_API` wants it.
+    /// `127.0.0.1:<port>`, the form of `AWS_LAMBDA_RUNTIME_API`.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// Hands an event to the next runtime that asks, and waits for its answer, at most `deadline`.
+    /// Passes an event to the next runtime that asks, and waits for its answer, at most `deadline`.
     ///
     /// # Panics
     /// Never in a test that has not failed already.
@@ -144,7 +144,7 @@ async fn next(State(shared): State<Arc<Shared>>) -> Response<Body> {
     let mut queued = shared.queued.lock().await;
     let invocation = loop {
         let invocation = queued.recv().await.unwrap();
-        // One that has timed out meanwhile is of no interest to anybody.
+        // An invocation that has timed out meanwhile is skipped.
         if shared.under_way.lock().unwrap().contains_key(&invocation.request_id) {
             break invocation;
         }
@@ -193,7 +193,7 @@ impl Shared {
     fn answer(&self, id: &str, result: InvocationResult) -> StatusCode {
         match self.under_way.lock().unwrap().remove(id) {
             Some(waiting) => {
-                // Whoever invoked may have stopped waiting.
+                // The caller may have stopped waiting.
                 let _ = waiting.send(result);
                 StatusCode::ACCEPTED
             }
@@ -221,7 +221,7 @@ mod tests {
 
     use super::*;
 
-    /// A runtime, by hand.
+    /// A runtime, driven by hand.
     struct Runtime {
         client: Client<HttpConnector, Full<Bytes>>,
         base: String,

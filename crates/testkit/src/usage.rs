@@ -1,4 +1,4 @@
-//! Reading back every usage window and every quarantined record of a test's table.
+//! Reads every usage window and every quarantined record of a test's table.
 
 use std::collections::BTreeMap;
 

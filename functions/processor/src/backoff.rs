@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// First pause before a repetition; doubles with each one.
+/// The first pause before a repetition; doubles with each one.
 const BASE_PAUSE: Duration = Duration::from_millis(25);
-/// Longest pause.
+/// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pauses with full jitter, until the deadline.
@@ -20,7 +20,7 @@ impl Backoff {
         Self { deadline, pause: BASE_PAUSE }
     }
 
-    /// Waits before the next repetition; false when there is no time left for one.
+    /// Waits before the next repetition; false if there is no time left for one.
     pub(crate) async fn pause(&mut self) -> bool {
         let pause = self.pause.mul_f64(fastrand::f64());
         self.pause = (self.pause * 2).min(MAX_PAUSE);
@@ -45,7 +45,7 @@ mod tests {
             pauses += 1;
         }
         assert!(Instant::now() < deadline);
-        // Mean pause is half a second once grown: about 60, and never a busy loop.
+        // The mean pause grows to half a second: about 60 pauses, and never a busy loop.
         assert!((20..400).contains(&pauses), "{pauses}");
         assert!(!Backoff::until(Instant::now()).pause().await);
     }

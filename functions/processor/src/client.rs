@@ -1,4 +1,4 @@
-//! How the processor's DynamoDB client is made: once, before the first event.
+//! Makes the processor's DynamoDB client: once, before the first event.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
 
 /// Long enough for a TLS handshake across a region, short enough to try again.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// DynamoDB answers in milliseconds; a reply that takes this long is lost.
+/// DynamoDB answers in milliseconds; after this time the reply is taken as lost.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// TLS by rustls and Ring, with the system's root certificates.
@@ -28,8 +28,8 @@ pub async fn sdk_config() -> SdkConfig {
     defaults.http_client(https_client()).load().await
 }
 
-/// A client whose every call is one attempt: the processor repeats calls itself, with a view of
-/// the time that the invocation has left.
+/// A client whose every call is one attempt: the processor repeats calls itself, within the time
+/// that the invocation has left.
 #[must_use]
 pub fn client(config: &SdkConfig) -> Client {
     let timeouts = TimeoutConfig::builder()

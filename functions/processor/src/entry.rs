@@ -1,4 +1,4 @@
-//! A record on its way to quarantine, cut to what an item holds.
+//! A record on its way to quarantine, cut to the size of an item.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use crate::refusal::one_line;
 
 /// A DynamoDB item holds 400 KB; a record carries two images of one and is kept whole below this.
 const RECORD_BYTES_MAX: usize = 350_000;
-/// An error may quote what it found, which may be anything.
+/// An error may quote its input, which may be anything.
 const REASON_CHARS_MAX: usize = 1_000;
 /// A transaction takes 100 items; one is the window.
 const ENTRIES_PER_TRANSACTION: usize = 99;
@@ -33,7 +33,8 @@ impl Entry {
     /// An entry for a record that cannot be counted at all.
     pub(crate) fn of_record(odd: &MalformedRecord<'_>) -> Self {
         let (stream, sequence) = StreamRecord::position_of(odd.json);
-        // The item tells records apart only where stream and position do the rest.
+        // The key already holds stream and position; otherwise the whole record tells records
+        // apart.
         let digest = match StreamRecord::from_json(odd.json) {
             Ok(record) if sequence.is_some() && record.stream().is_ok() => {
                 digest_of_item(record.keys())
@@ -87,7 +88,7 @@ impl Entry {
     }
 }
 
-/// The first entries that one transaction holds: at least one, if there is any.
+/// The first entries that fit in one transaction: at least one, if there are any.
 pub(crate) fn first_that_fit(entries: impl Iterator<Item = Entry>) -> Vec<Entry> {
     let mut bytes = 0;
     entries
@@ -110,8 +111,8 @@ fn digest(bytes: &[u8]) -> Digest {
     Digest(first)
 }
 
-/// What is kept of a record that is larger than an item: of its images only what metering reads,
-/// and a key, because an image without attributes is taken for a missing one.
+/// Cuts a record that is larger than an item. Of its images it keeps the attributes that metering
+/// reads, and a key, because an image without attributes is taken for a missing one.
 fn cut_down(json: &str) -> String {
     let beginning = |text: &str| text.chars().take(RECORD_BYTES_MAX / 4).collect();
     let Ok(mut record) = serde_json::from_str::<Value>(json) else {
@@ -146,7 +147,7 @@ mod tests {
         assert_ne!(odd.key, entry("{\"odd\":2}").key);
     }
 
-    /// Nothing but its content tells such a record from another one of the same item.
+    /// Only its content tells such a record from another one of the same item.
     #[test]
     fn records_of_one_item_that_no_position_tells_apart_are_two_entries() {
         let of = |arn: &str, sequence: &str, rf: u32| {

@@ -1,4 +1,4 @@
-//! Every expression that the processor sends, built from what `core` decided.
+//! Every expression that the processor sends, built from the decisions of `core`.
 //!
 //! Names and values are positional placeholders, so no name from outside is ever parsed as part of
 //! an expression.
@@ -44,7 +44,7 @@ impl Update {
         format!("{name}{operator}{value}")
     }
 
-    /// What every write to a window sets: the watermark, on condition that nothing at or above
+    /// The clauses of every write to a window: the watermark, on condition that nothing at or above
     /// `first` was counted, the expiry and the index keys.
     fn settle(
         &mut self,
@@ -74,7 +74,7 @@ impl Update {
         sets
     }
 
-    /// On condition that an entry is open and so many of its limits are counted.
+    /// The condition that an entry is open and that so many of its limits are counted.
     fn still_open(&mut self, counted: usize) {
         let state = self.term(keys::STATE, " = ", text(keys::OPEN));
         let limits = if counted == 0 {
@@ -112,8 +112,8 @@ pub(crate) fn pass_over(
     built
 }
 
-/// Adds limits of a quarantined record to a window and leaves its watermark alone; with the entry's
-/// own update in one transaction.
+/// Adds limits of a quarantined record to a window and leaves its watermark alone; in one
+/// transaction with the entry's own update.
 pub(crate) fn count_again(
     fold: &WindowFold<'_>,
     limits: &[(LimitName, i128)],
@@ -126,7 +126,7 @@ pub(crate) fn count_again(
     for (limit, milli) in limits {
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
-    // Also by nothing: a window with figures has it.
+    // Also if it is zero: a window with figures has the attribute.
     adds.push(built.term(keys::EVENTS, " ", number(events)));
     let sets = built.window(fold, expiry_s);
     built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
@@ -149,7 +149,7 @@ pub(crate) fn close(counted: usize, state: QuarantineState, expiry_s: Option<i64
     built
 }
 
-/// Notes in an open entry how many limits are counted now.
+/// Stores in an open entry how many limits are now counted.
 pub(crate) fn note_counted(before: usize, after: usize) -> Update {
     let mut built = Update::default();
     let set = built.term(keys::COUNTED_LIMITS, " = ", number(after));

@@ -1,12 +1,13 @@
 //! The stream processor of Sluicegate: DynamoDB stream events in, exact usage windows out.
 //!
 //! [`Processor::handle`] is a plain function over the records of one event. The `bootstrap` binary
-//! runs it as a Lambda, `sluicegate replay` runs it locally; both get the same exactness:
-//!
+//! [`Processor::handle`] is a plain function over the records of one event. The `bootstrap` binary
+//! runs it as a Lambda, `sluicegate replay` runs it locally; both are equally exact:
 //! * every record is counted once in every window it belongs to, however often it is delivered,
 //!   because each window's update is guarded by the position of the newest record in it;
 //! * a record that cannot be counted is kept in quarantine and the batch goes on;
-//! * what can be repeated (throttling, timeouts) is reported by its position, never dropped.
+//! * a write that can be repeated (throttling, timeouts) is reported by its position, never
+//!   dropped.
 
 mod backoff;
 mod client;

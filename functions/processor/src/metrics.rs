@@ -12,7 +12,7 @@ pub struct Metrics {
     collector: &'static Collector,
 }
 
-/// The metrics of a process were set up before, or by somebody else.
+/// The process has a metrics recorder already.
 #[derive(Debug, thiserror::Error)]
 #[error("metrics are set up once per process: {0}")]
 pub struct MetricsError(String);
@@ -21,12 +21,12 @@ impl Metrics {
     /// Sets up the metrics of one table for the whole process.
     ///
     /// # Errors
-    /// [`MetricsError`] when the process has a `metrics` recorder already.
+    /// [`MetricsError`] if the process has a `metrics` recorder already.
     pub fn init(table: &str) -> Result<Self, MetricsError> {
         let collector = Builder::new()
             .cloudwatch_namespace("Sluicegate")
             .with_dimension("Table", table.to_owned())
-            // A zero is a figure: without it a quiet table cannot be told from a dead processor.
+            // Zeros are written: without them a quiet table cannot be told from a dead processor.
             .emit_zeros(true)
             .init()
             .map_err(|error| MetricsError(error.to_string()))?;

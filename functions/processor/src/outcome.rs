@@ -1,4 +1,4 @@
-//! Adding up what became of the parts of an event, into the answer that Lambda gets.
+//! Combines the results of the parts of an event into the answer to Lambda.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::refusal::Refusal;
 use crate::report::{Failure, HandleError, Outcome, Quarantined, Report};
 use crate::usage::Settled;
 
-/// The outcome of an event while its parts come in.
+/// The outcome of an event while its parts arrive.
 pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
-    /// Records that some window had counted before, by where they are in memory: a record is in the
-    /// windows of every kind and is told once.
+    /// Records that some window had counted before, by their addresses in memory: a record is in
+    /// the windows of every kind and is reported once.
     dropped: HashSet<usize>,
 }
 
@@ -72,7 +72,7 @@ impl OutcomeBuilder {
 
     fn failure(&mut self, failure: Failure) {
         let first = failure.first.map(|first| first.to_string());
-        tracing::warn!(first, reason = failure.reason, "write to be repeated by a later delivery");
+        tracing::warn!(first, reason = failure.reason, "a later delivery must repeat this write");
         self.outcome.report.retryable_failures += 1;
         self.outcome.failures.push(failure);
     }
@@ -91,8 +91,8 @@ impl OutcomeBuilder {
         self.outcome
     }
 
-    /// Where the next delivery must begin: at the lowest position that failed. In a batch that is
-    /// not in the order of one stream (no mapping makes one) that is the batch's first record.
+    /// The start of the next delivery: the lowest position that failed. In a batch that is not in
+    /// the order of one stream (no mapping makes one) it is the batch's first record.
     fn begin_again_at(&self, records: &[Box<RawValue>]) -> Result<SequenceNumber, HandleError> {
         let unidentified =
             |failure: &Failure| HandleError::Unidentified { reason: failure.reason.clone() };
@@ -116,7 +116,7 @@ impl OutcomeBuilder {
     }
 }
 
-/// A length as a figure.
+/// A length as a metric value.
 pub(crate) fn count(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! One event from records to written windows.
+//! Processes one event: from records to written windows.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -35,7 +35,7 @@ impl Processor {
         Self { client, settings }
     }
 
-    /// The settings it was made with.
+    /// The settings of this processor.
     #[must_use]
     pub const fn settings(&self) -> &Settings {
         &self.settings
@@ -45,8 +45,8 @@ impl Processor {
         &self.client
     }
 
-    /// Counts the records of one event. Writes are repeated until `deadline`; what could not be
-    /// written by then is in the outcome's response.
+    /// Counts the records of one event. Writes are repeated until `deadline`; writes that are not
+    /// done by then are reported in the outcome's response.
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
         let batch = Batch::read(records);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -60,7 +60,7 @@ impl Processor {
             record_age_ms: batch.oldest.map(|created| age_ms(now, created)),
             ..Report::default()
         });
-        // By index: a closure over references would keep this future from being `Send` for callers.
+        // By index: a closure over references would make this future not `Send` for callers.
         let odd = &odd;
         let entries =
             (0..odd.len()).map(|n| async move { (n, self.keep(&odd[n], deadline).await) });
@@ -88,8 +88,8 @@ impl Processor {
     }
 }
 
-/// Runs numbered futures at most [`WRITES_AT_ONCE`] at a time; the results are in their order. One
-/// that has to wait takes one place and holds up nobody behind it.
+/// Runs numbered futures, at most [`WRITES_AT_ONCE`] at a time; the results are in their order. A
+/// future that has to wait takes one slot and does not delay those behind it.
 async fn bounded<T>(futures: impl Iterator<Item = impl Future<Output = (usize, T)>>) -> Vec<T> {
     let mut results: Vec<_> =
         stream::iter(futures).buffer_unordered(WRITES_AT_ONCE).collect().await;

@@ -1,9 +1,9 @@
-//! Keeping what cannot be counted, so that nothing is ever given up silently.
+//! Keeps records that cannot be counted, so that nothing is ever given up silently.
 //!
-//! An entry is put only where none stands: an open one is not duplicated by a redelivery, and one
-//! that was counted since (done) is not opened again. When a window cannot take records that are
-//! fine in themselves, the entries and the window's watermark move in one transaction, so that a
-//! later delivery cannot count what a replay of the quarantine will count.
+//! An entry is put only if there is none: a redelivery does not duplicate an open one, and does not
+//! reopen one that was counted since (done). If a window cannot take records that are valid in
+//! themselves, the entries and the window's watermark move in one transaction. A later delivery
+//! then cannot count the records that a replay of the quarantine will count.
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
@@ -23,15 +23,15 @@ use crate::refusal::{Refusal, is_failed_condition};
 use crate::settings::Settings;
 use crate::usage::{self, Attempt, WindowWriter};
 
-/// An entry that stands.
+/// An entry that is in the quarantine.
 #[derive(Debug)]
 pub(crate) struct PutOutcome {
-    /// False when an earlier delivery put it there.
+    /// False if an earlier delivery put it there.
     pub(crate) is_new: bool,
     pub(crate) write_units: f64,
 }
 
-/// Puts an entry unless one stands there.
+/// Puts an entry unless there is one.
 pub(crate) async fn put(
     client: &Client,
     settings: &Settings,
@@ -76,7 +76,7 @@ pub(crate) async fn put(
 }
 
 /// Keeps entries and moves the watermark of their window past them, both or neither. Entries that
-/// stand already are taken out of the list.
+/// exist already are removed from the list.
 pub(crate) async fn pass_over(
     window: WindowWriter<'_>,
     built: expressions::Update,
@@ -149,7 +149,7 @@ fn transaction(
     Ok(items)
 }
 
-/// What a transaction cost; an engine may name none.
+/// The write units of a transaction; an engine may name none.
 fn units_of(output: &TransactWriteItemsOutput) -> Option<f64> {
     let capacity = output.consumed_capacity.as_ref()?;
     Some(capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum())

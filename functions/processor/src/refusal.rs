@@ -1,4 +1,4 @@
-//! Why DynamoDB did not do what it was asked, sorted by what can be done about it.
+//! The reasons why DynamoDB did not execute a request, sorted by what can be done about them.
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
@@ -11,18 +11,20 @@ pub(crate) enum Refusal {
     /// Throttled, overloaded or out of reach: worth repeating within this invocation.
     Transient {
         reason: String,
-        /// True when the write may have happened all the same: no answer came, or none that says.
+        /// True if the write may have been done nevertheless: there was no answer, or none that
+        /// says so.
         maybe_done: bool,
     },
-    /// Not allowed, no such table, a broken item: a person must act, so a later delivery repeats it.
+    /// Access is denied, the table does not exist, or an item is broken: a person must act, so a
+    /// later delivery repeats it.
     Setup(String),
-    /// The request itself is not acceptable and never will be.
+    /// The request itself is invalid and always will be.
     Invalid(String),
 }
 
 impl Refusal {
     /// Sorts an error. A lost reply is transient: every write of the processor is guarded, so
-    /// repeating one that landed changes nothing.
+    /// repeating one that was done changes nothing.
     pub(crate) fn of<E>(error: &SdkError<E, HttpResponse>) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -33,7 +35,7 @@ impl Refusal {
             return Self::of_class(class, reason);
         }
         match error {
-            // No credentials, no such endpoint: the same in a moment.
+            // There are no credentials or no such endpoint: a repetition fails too.
             SdkError::ConstructionFailure(_) => Self::Setup(reason),
             SdkError::DispatchFailure(failure)
                 if failure.is_user() || (failure.is_other() && failure.as_other().is_none()) =>
@@ -44,7 +46,8 @@ impl Refusal {
         }
     }
 
-    /// An unknown refusal is left to a person and a later delivery: it says nothing of the record.
+    /// An unknown refusal is left to a person and a later delivery: it says nothing about the
+    /// record.
     const fn of_class(class: ErrorClass, reason: String) -> Self {
         match class {
             ErrorClass::Invalid => Self::Invalid(reason),
@@ -56,18 +59,18 @@ impl Refusal {
         }
     }
 
-    /// Sorts why a transaction was cancelled: by the first of its items that was in the way.
+    /// Sorts the cancellation of a transaction: by the first of its items that caused it.
     pub(crate) fn of_reasons(reasons: &[CancellationReason]) -> Self {
         let told = reasons.iter().find(|reason| reason.code() != Some("None"));
-        // Cancelled for no reason: as good as another writer in the way.
+        // Cancelled without a reason: handled as another writer's conflict.
         let code = told.and_then(CancellationReason::code).unwrap_or("TransactionConflict");
         let message = told.and_then(CancellationReason::message).unwrap_or_default();
         let reason = format!("{code}: {}", one_line(message, REASON_CHARS));
         Self::of_class(ErrorClass::of_reason(code), reason)
     }
 
-    /// An answer of 200 that does not say what was asked for, the consumed capacity: it may come from
-    /// something else than DynamoDB.
+    /// An answer of 200 without the requested consumed capacity: it may come from something other
+    /// than DynamoDB.
     pub(crate) fn empty_answer() -> Self {
         let reason = "the answer is empty: it does not say what was done".to_owned();
         Self::Transient { reason, maybe_done: true }
@@ -77,8 +80,8 @@ impl Refusal {
         Self::Transient { reason: "the invocation ran out of time".to_owned(), maybe_done: true }
     }
 
-    /// What is refused although it was made to fit: a person must look at the table, and the
-    /// records stay in the stream until then.
+    /// Changes the refusal of a request that was made to fit: a person must look at the table, and
+    /// the records stay in the stream until then.
     pub(crate) fn repairable(self) -> Self {
         match self {
             Self::Invalid(reason) => Self::Setup(reason),
@@ -93,13 +96,13 @@ impl Refusal {
     }
 }
 
-/// Whether it is this item's condition that cancelled the transaction.
+/// True if this item's condition cancelled the transaction.
 pub(crate) fn is_failed_condition(reason: &CancellationReason) -> bool {
     reason.code() == Some("ConditionalCheckFailed")
 }
 
-/// What went wrong, in one line of at most a few hundred characters: DynamoDB's own words, or the
-/// chain of causes.
+/// The error in one line of at most a few hundred characters: DynamoDB's message, or the chain of
+/// causes.
 pub fn explain<E, R>(error: &SdkError<E, R>) -> String
 where
     E: ProvideErrorMetadata + std::error::Error + 'static,
@@ -113,7 +116,7 @@ where
     }
 }
 
-/// An error and everything that caused it, in one line of at most a few hundred characters.
+/// An error and all its causes, in one line of at most a few hundred characters.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -126,8 +129,8 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 const REASON_CHARS: usize = 400;
 
-/// The first characters of a text, in one line: control characters, and those that are not seen or
-/// that turn the text around them, are spelled out.
+/// The first characters of a text, in one line. Control characters, invisible characters and those
+/// that change the text direction are escaped.
 pub fn one_line(text: &str, most_chars: usize) -> String {
     let mut line = String::new();
     for character in text.chars().take(most_chars) {
@@ -140,8 +143,9 @@ pub fn one_line(text: &str, most_chars: usize) -> String {
     line
 }
 
-/// Whether a character has no width or changes the direction of others: two names may differ in it
-/// alone, or one be shown as another. Unicode's formats, fillers, separators and variations.
+/// True if a character has no width or changes the direction of others: two names may differ in it
+/// alone, or one may be displayed as another. Unicode's formats, fillers, separators and
+/// variations.
 const fn is_unseen(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'

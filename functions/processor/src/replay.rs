@@ -37,20 +37,20 @@ use crate::processor::Processor;
 use crate::refusal::Refusal;
 use crate::usage;
 
-/// A stream holds records for 24 hours; twice that leaves room for a delivery under way.
+/// A stream holds records for 24 hours; twice that leaves room for a delivery in flight.
 const IN_REACH: Duration = Duration::from_secs(48 * 3_600);
 
-/// What to take for granted of a record that watermarks cannot tell about.
+/// The assumption about a record whose watermarks do not tell if it was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Assume {
-    /// Nothing: leave it.
+    /// No assumption: leave the record.
     #[default]
     Nothing,
-    /// That no delivery counted it since it was quarantined.
+    /// No delivery counted it since it was quarantined.
     Uncounted,
 }
 
-/// What a replay came to.
+/// The result of a replay.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replayed {
     /// It was counted in these windows, and its entry is closed.
@@ -63,15 +63,15 @@ pub enum Replayed {
     GivenUp,
     /// The entry was closed already, perhaps in this moment.
     Closed,
-    /// It is still odd, for this reason; its entry stays.
+    /// It still cannot be counted, for this reason; its entry stays.
     Odd(String),
-    /// Whether it was counted cannot be told now, for this reason; its entry stays.
+    /// It cannot be decided now if it was counted, for this reason; its entry stays.
     Undecided(String),
-    /// The table did not take it, for this reason; its entry stays.
+    /// The table refused the transaction, for this reason; its entry stays.
     Refused(String),
 }
 
-/// What one window says of a record.
+/// The position of one window's watermark relative to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
     /// The watermark is before the record, or there is none.
@@ -82,19 +82,19 @@ enum Evidence {
     Past,
 }
 
-/// What the transaction relies on.
+/// The guard that the transaction relies on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplayGuard {
-    /// On a watermark at or past the record: no delivery counts behind it.
+    /// A watermark at or past the record: no delivery counts behind it.
     OnWatermark,
-    /// On the record's age: no stream delivers it.
+    /// The record's age: no stream delivers it.
     OnAge,
 }
 
 impl Processor {
-    /// Counts a quarantined record in the windows that it is missing from and closes its entry, in
-    /// one transaction (several where it names more than 200 limits, each noted in the entry). Costs
-    /// a read of each window and two write units for every item.
+    /// Counts a quarantined record in the windows that lack it and closes its entry, in one
+    /// transaction (several if it names more than 200 limits, each noted in the entry). Costs a
+    /// read of each window and two write units for every item.
     ///
     /// The windows are those of the processor's settings, or the one kind that the entry is of.
     pub async fn replay(&self, entry: &QuarantineEntry, assume: Assume) -> Replayed {
@@ -131,7 +131,8 @@ impl Processor {
         }
     }
 
-    /// Gives a quarantined record up: its entry stays closed as a tombstone, and nothing counts it.
+    /// Gives a quarantined record up: its entry stays closed as a tombstone, and no window counts
+    /// it.
     pub async fn give_up(&self, entry: &QuarantineEntry) -> Replayed {
         self.close(entry, QuarantineState::Dropped, Replayed::GivenUp).await
     }
@@ -160,17 +161,18 @@ impl Processor {
     }
 }
 
-/// What is to become of a record.
+/// The decision about a record.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Count(ReplayGuard),
     /// A delivery counted it.
     Counted,
-    /// It cannot be told now, for this reason.
+    /// It cannot be decided now, for this reason.
     Undecided(&'static str),
 }
 
-/// The table at the top of this file. `of` is the kind of the one window that the entry is of.
+/// Decides by the table at the top of this file. `of` is the window kind of an entry for one
+/// window.
 fn judge(evidence: &[Evidence], of: Option<WindowKind>, reach: Reach, assume: Assume) -> Verdict {
     if reach == Reach::Within && evidence.contains(&Evidence::Before) {
         return Verdict::Undecided(STILL_IN_REACH);
@@ -187,7 +189,7 @@ fn judge(evidence: &[Evidence], of: Option<WindowKind>, reach: Reach, assume: As
     })
 }
 
-/// Whether the stream may deliver a record again.
+/// Says if the stream may deliver a record again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     Within,
@@ -195,7 +197,7 @@ enum Reach {
 }
 
 impl Reach {
-    /// Of a record that was created then.
+    /// The reach of a record that was created then.
     fn of(created: EpochMillis) -> Self {
         let limit_s = i64::try_from(IN_REACH.as_secs()).unwrap_or(i64::MAX);
         match now_s().saturating_sub(created.get() / 1_000) < limit_s {

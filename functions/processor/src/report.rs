@@ -1,10 +1,10 @@
-//! What became of one event.
+//! The results of one event.
 
 use aws_lambda_events::event::streams::DynamoDbEventResponse;
 use sluicegate_core::SequenceNumber;
 use sluicegate_core::keys::ItemKey;
 
-/// A failure that no position can report: the whole event must be delivered again.
+/// A failure without a position to report: the whole event must be delivered again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
     /// A record without a readable position could not be put into quarantine.
@@ -12,22 +12,22 @@ pub enum HandleError {
         "a record without a sequence number is not safe yet, so the whole batch is to be retried: {reason}"
     )]
     Unidentified {
-        /// What DynamoDB answered.
+        /// DynamoDB's error.
         reason: String,
     },
 }
 
-/// The answer to Lambda and everything worth telling beside it.
+/// The answer to Lambda, and everything else worth reporting.
 #[derive(Debug)]
 pub struct Outcome {
-    /// At most one identifier: the lowest position that must be delivered again. An error when a
+    /// At most one identifier: the lowest position that must be delivered again. An error if a
     /// failure concerns a record that has no position to report.
     pub response: Result<DynamoDbEventResponse, HandleError>,
     /// Figures of the event.
     pub report: Report,
     /// Records that went to quarantine now or had gone there before.
     pub quarantined: Vec<Quarantined>,
-    /// Why positions must be delivered again.
+    /// The reasons why positions must be delivered again.
     pub failures: Vec<Failure>,
     /// Keys of the usage windows that the event's records belong to.
     pub windows: Vec<ItemKey>,
@@ -48,8 +48,8 @@ pub struct Report {
     pub quarantined: u64,
     /// Windows and quarantine entries whose write must be repeated by a later delivery.
     pub retryable_failures: u64,
-    /// Write capacity units, a lower bound: as DynamoDB reported them, and one for each refused
-    /// condition, whose answer does not say.
+    /// Write capacity units, a lower bound: as DynamoDB reported them, plus one for each refused
+    /// condition, whose answer does not name them.
     pub write_units: f64,
     /// Age of the oldest record when it was processed, in milliseconds.
     pub record_age_ms: Option<f64>,
@@ -60,17 +60,17 @@ pub struct Report {
 pub struct Quarantined {
     /// Key of its entry.
     pub key: ItemKey,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// False when an earlier delivery put it there.
+    /// False if an earlier delivery put it there.
     pub is_new: bool,
 }
 
-/// A write that did not happen in this invocation and is safe to repeat.
+/// A write that was not done in this invocation and is safe to repeat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// The oldest record concerned; `None` when it has no readable position.
+    /// The oldest record of the write; `None` if it has no readable position.
     pub first: Option<SequenceNumber>,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub reason: String,
 }

@@ -1,4 +1,4 @@
-//! What the environment says, checked once at start.
+//! The settings from the environment, checked once at start.
 
 use sluicegate_core::WindowKinds;
 
@@ -12,15 +12,15 @@ pub enum Retention {
 }
 
 impl Retention {
-    /// Fewest days: a window must outlive the 24 hours that the stream can deliver late, or a
-    /// late record would find no watermark and count again.
+    /// The fewest days. A window must outlive the 24 hours in which the stream can deliver late, or
+    /// a late record would find no watermark and count again.
     pub const MIN_DAYS: u32 = 2;
-    /// Most days, a century.
+    /// The most days, a century.
     pub const MAX_DAYS: u32 = 36_525;
 
-    /// When a window that ends at `end_s` and is written at `now_s` may be deleted, all in epoch
-    /// seconds. A window of the past is kept as long from now on: it must not be gone before the
-    /// stream can no longer deliver one of its records again.
+    /// The time from which a window that ends at `end_s` and is written at `now_s` may be deleted,
+    /// all in epoch seconds. A past window is kept for the same time from now on: it must exist as
+    /// long as the stream can deliver one of its records again.
     #[must_use]
     pub fn expiry_s(self, end_s: i64, now_s: i64) -> Option<i64> {
         match self {
@@ -43,7 +43,7 @@ impl std::str::FromStr for Retention {
     }
 }
 
-/// Text that is no retention.
+/// A text that is not a retention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("give a number of days from 2 to 36525, or 0 to keep windows for ever")]
 pub struct BadRetention;
@@ -53,19 +53,19 @@ pub struct BadRetention;
 pub struct Settings {
     /// The table that windows and quarantined records are written to.
     pub table: String,
-    /// Which windows are counted.
+    /// The kinds of windows that are counted.
     pub windows: WindowKinds,
     /// How long windows are kept.
     pub retention: Retention,
 }
 
-/// A setting that is missing or cannot be used.
+/// A setting that is missing or invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// No table was named.
+    /// The table's name is not set.
     #[error("TABLE_NAME is not set: give the name of the DynamoDB table")]
     NoTable,
-    /// The list of windows is empty or has a word that names none.
+    /// The list of windows is empty or has an unknown word.
     #[error(
         "USAGE_WINDOWS={value:?}: list one or more of minute, hour, day, month, separated by commas"
     )]
@@ -78,7 +78,7 @@ pub enum SettingsError {
     Retention {
         /// The value as given.
         value: String,
-        /// What it should be.
+        /// The expected form.
         source: BadRetention,
     },
 }
@@ -98,7 +98,7 @@ impl Settings {
     /// through `get`; an empty value counts as not set.
     ///
     /// # Errors
-    /// [`SettingsError`] names the variable and what it takes.
+    /// [`SettingsError`] names the variable and its valid values.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, SettingsError> {
         let get = |name| get(name).filter(|value| !value.trim().is_empty());
         let mut settings = Self::new(get("TABLE_NAME").ok_or(SettingsError::NoTable)?);

@@ -1,7 +1,8 @@
-//! WindowWriter one usage window: every record of a fold is counted, found counted, or kept aside.
+//! Writes one usage window: every record of a fold is counted, was counted before, or goes to
+//! quarantine.
 //!
-//! The window's watermark is all that is known of it. A guarded update that is refused hands it
-//! back, and the next one begins behind it, so nothing is ever read.
+//! The watermark is the only knowledge of the window. If the guard refuses an update, the answer
+//! holds the watermark, and the next update begins behind it, so nothing is ever read.
 
 use std::collections::HashMap;
 
@@ -21,10 +22,10 @@ use crate::refusal::Refusal;
 use crate::report::{Failure, Quarantined};
 use crate::settings::Settings;
 
-/// What became of one window.
+/// The result of settling one window.
 #[derive(Debug, Default)]
 pub(crate) struct Settled {
-    /// Records that another delivery had settled, by where they are in the fold.
+    /// Records that another delivery had settled, by their indexes in the fold.
     pub(crate) duplicates: Vec<usize>,
     /// Updates written.
     pub(crate) writes: u64,
@@ -34,7 +35,7 @@ pub(crate) struct Settled {
     pub(crate) failure: Option<Failure>,
 }
 
-/// What it takes to settle one window.
+/// The inputs for settling one window.
 #[derive(Clone, Copy)]
 pub(crate) struct WindowWriter<'a> {
     pub(crate) client: &'a Client,
@@ -44,20 +45,20 @@ pub(crate) struct WindowWriter<'a> {
     pub(crate) deadline: Instant,
 }
 
-/// A refused condition costs what the write would have: at least this, and the answer does not say
-/// how much more.
+/// The cost of a refused condition is that of the write: at least this, and the answer does not
+/// name more.
 pub(crate) const REFUSED_UNITS: f64 = 1.0;
 
-/// What a write does. One whose reply was lost may have done it: then the watermark is at `to`.
+/// An attempted write. If its reply was lost, it may have been done: then the watermark is at `to`.
 struct Tried {
     to: SequenceNumber,
-    /// False when it keeps records in quarantine instead.
+    /// False if it puts records into quarantine instead.
     counts: bool,
     /// Its entries in the quarantine.
     aside: Vec<Quarantined>,
 }
 
-/// How one write ended.
+/// The result of one write.
 pub(crate) enum Attempt {
     /// Done, at this many write units.
     Done(f64),
@@ -67,19 +68,19 @@ pub(crate) enum Attempt {
 }
 
 impl Attempt {
-    /// Of a write that cost so much; `None` where the answer does not say.
+    /// The result of an answer with these units; `None`: the answer does not name them.
     pub(crate) fn of_answer(units: Option<f64>) -> Self {
         units.map_or_else(|| Self::Refused(Refusal::empty_answer()), Self::Done)
     }
 }
 
-/// What a write cost, which every write asks for.
+/// The units of a write; every write asks for them.
 pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
     capacity.map(|capacity| capacity.capacity_units.unwrap_or(0.0))
 }
 
 impl WindowWriter<'_> {
-    /// Settles all records of the fold, or says why not.
+    /// Settles all records of the fold, or returns the failure.
     pub(crate) async fn settle(self) -> Settled {
         let mut settled = Settled::default();
         let mut backoff = Backoff::until(self.deadline);
@@ -97,7 +98,7 @@ impl WindowWriter<'_> {
                     settled.write_units += REFUSED_UNITS;
                     match doubt.take() {
                         Some(tried) if tried.to == position => settled.note(tried),
-                        // What this invocation settled itself lies before the old watermark.
+                        // Records that this invocation settled lie before the old watermark.
                         _ => settled.duplicates.extend(
                             self.settled_by(watermark.as_ref())..self.settled_by(Some(&position)),
                         ),
@@ -123,7 +124,7 @@ impl WindowWriter<'_> {
         settled
     }
 
-    /// Counts an update, or keeps what the window will never take aside.
+    /// Makes an update, or quarantines the records that the window will never take.
     async fn attempt(
         self,
         watermark: Option<&SequenceNumber>,
@@ -137,7 +138,7 @@ impl WindowWriter<'_> {
         }
     }
 
-    /// How many records of the fold a window with this watermark has settled.
+    /// The number of records of the fold that a window with this watermark has settled.
     fn settled_by(self, watermark: Option<&SequenceNumber>) -> usize {
         self.fold.records().len() - self.fold.pending(watermark).len()
     }
@@ -172,8 +173,8 @@ impl WindowWriter<'_> {
         }
     }
 
-    /// Keeps the first records of an update that the window will never take in quarantine, and
-    /// moves the watermark past them; its other windows count them.
+    /// Puts the first records of an update that the window will never take into quarantine, and
+    /// moves the watermark past them; their other windows count them.
     async fn keep_aside(
         self,
         watermark: Option<&SequenceNumber>,
@@ -183,13 +184,14 @@ impl WindowWriter<'_> {
         let records = &self.fold.pending(watermark)[..update.events];
         let entries = records.iter().map(|record| Entry::of_window(self.fold, record, reason));
         let mut entries = entry::first_that_fit(entries);
-        // An entry is a tenth of what a transaction holds, so there always is one.
+        // An entry is at most a tenth of a transaction's size, so there is always one.
         let to = records[..entries.len()].last().map_or(update.first, |record| record.sequence);
         let built = expressions::pass_over(self.fold, &update.first, &to, self.expiry_s());
         let told = |Entry { key, reason, .. }: &Entry| (key.clone(), reason.clone());
         let all: Vec<_> = entries.iter().map(told).collect();
         let attempt = quarantine::pass_over(self, built, &mut entries).await;
-        // One that stood already is told too, like that of an odd record: no window counts it.
+        // An entry that existed already is reported too, like that of an unreadable record: no
+        // window counts it.
         let aside = all.into_iter().map(|(key, reason)| {
             let is_new = entries.iter().any(|entry| entry.key == key);
             Quarantined { key, reason, is_new }
@@ -210,7 +212,7 @@ impl Settled {
     }
 }
 
-/// What a refused guard says: the watermark of the item that it hands back.
+/// Reads a refused guard: the watermark of the item in the answer.
 pub(crate) fn behind(
     item: Option<&HashMap<String, AttributeValue>>,
     fold: &WindowFold<'_>,
@@ -222,7 +224,7 @@ pub(crate) fn behind(
     }
 }
 
-/// The watermark in a window's item; `None` where the window has counted nothing of the stream.
+/// The watermark in a window's item; `None` if the window has counted nothing of the stream.
 pub(crate) fn watermark(
     item: Option<&HashMap<String, AttributeValue>>,
     fold: &WindowFold<'_>,

@@ -1,8 +1,8 @@
 //! The real `bootstrap` binary, driven as Lambda drives it, against every engine under test.
 //!
-//! What only the process shows: its start, its answers through the Runtime API, the lines that it
-//! writes, and that an invocation is answered before its time is up. How records become windows is
-//! tested on the library.
+//! These tests cover the parts that only the process shows: its start, its answers through the
+//! Runtime API, the lines that it writes, and that it answers an invocation in time. The tests of
+//! the library cover how records become windows.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
 use std::collections::BTreeSet;
@@ -28,7 +28,7 @@ const BROKEN: &str = "events-bad/broken-counters.json";
 /// 2026-01-28T00:00:00Z.
 const DAY_S: i64 = 1_769_558_400;
 const ALL_DONE: &str = r#"{"batchItemFailures":[]}"#;
-/// Far more than an invocation takes; how long a broken function is waited for.
+/// Far more time than an invocation takes; the wait for a broken function.
 const LONG: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -51,8 +51,8 @@ async fn an_event_is_counted_once_however_often_it_is_delivered() {
         };
         assert_eq!(counts(first), [4, 8, 4, 0, 0]);
         assert_eq!(counts(second), [4, 8, 0, 4, 0]);
-        // A window is in one index: it takes two units where an engine counts indexes, one where it
-        // does not. A refused guard takes one.
+        // A window is in one index: it takes two units on an engine that counts indexes, and one on
+        // others. A refused guard takes one.
         assert!((4..=8).contains(&first["WriteUnits"].as_u64().unwrap()), "{first}");
         assert_eq!(second["WriteUnits"], 4);
 
@@ -92,7 +92,7 @@ async fn the_dashboard_and_the_alarms_name_metrics_that_the_processor_emits() {
     assert!(watched.len() > 1 && watched.is_subset(&emitted), "{watched:?}");
 }
 
-/// The dashboard's body, as CloudFormation hands it to CloudWatch but for the values.
+/// The dashboard's body, as CloudFormation hands it to CloudWatch except for the values.
 fn dashboard() -> Value {
     let (_, body) = TEMPLATE.split_once("DashboardBody: !Sub |\n").unwrap();
     let body: Vec<&str> = body.lines().take_while(|line| line.starts_with("        ")).collect();
@@ -256,7 +256,7 @@ async fn on_every_engine(suite: impl AsyncFn(&RunningEngine)) {
     }
 }
 
-/// A sample event, as it lies in the folder `tests` of the workspace.
+/// A sample event from the folder `tests` of the workspace.
 fn sample(name: &str) -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -275,7 +275,7 @@ fn tail(event: &[u8], first: usize) -> Vec<u8> {
     serde_json::to_vec(&event).unwrap()
 }
 
-/// What [`MIDNIGHT`] adds up to, read from its counters.
+/// The sums of [`MIDNIGHT`], read from its counters.
 fn midnight_windows() -> Usages {
     let usage = |rpm: i128, tpm: i128| Usage {
         consumed_milli: [("rpm".to_owned(), rpm), ("tpm".to_owned(), tpm)].into(),
@@ -324,7 +324,7 @@ fn metrics(exit: &Exit, table: &str) -> Vec<Value> {
             found.iter().map(|(name, unit)| (name.as_str(), unit.as_str())).collect();
         assert_eq!(found, units, "{line}");
         for (name, _) in &units {
-            // A histogram is a list of what was recorded.
+            // A histogram is a list of the recorded values.
             let value = &line[*name];
             assert!(value.is_number() || value[0].is_number(), "{name} of {line}");
         }

@@ -1,11 +1,11 @@
-//! Delivery at its worst, in front of the real `bootstrap` binary: batches that are split, repeated,
-//! repeated late, out of order and beside newer ones, answers that are lost or ask for more, a table
-//! that throttles and loses replies. The windows are exact at the end.
+//! Adverse deliveries to the real `bootstrap` binary. Batches are split, repeated, repeated late,
+//! out of order and beside newer ones; answers are lost or ask for more; a table throttles and
+//! loses replies. The windows are exact at the end.
 //!
 //! Only the first delivery of a bucket's records is in order, as a stream's is. Two processes run
-//! as one function, so that what comes late is handled at the same time as what is new.
-//! `SLUICEGATE_TEST_RECORDS` sets how many records, for a soak; `SLUICEGATE_TEST_SEED` what a
-//! failure named.
+//! as one function, so that late and new batches are handled at the same time.
+//! `SLUICEGATE_TEST_RECORDS` sets the number of records, for a soak; `SLUICEGATE_TEST_SEED` repeats
+//! the seed that a failure named.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
 use std::path::Path;
@@ -27,14 +27,14 @@ use sluicegate_testkit::{Fault, FunctionProcess, InvocationResult, Proxy, Runtim
 use tokio::task::JoinSet;
 
 const TABLE: &str = "sluicegate-chaos";
-/// Far more than an invocation takes.
+/// Far more time than an invocation takes.
 const LONG: Duration = Duration::from_secs(60);
 /// Batches that may come again.
 const REMEMBERED: usize = 50;
 
 type Records = Vec<Box<RawValue>>;
 
-/// A function behind a delivery that does what it should not.
+/// A function behind a delivery that misbehaves.
 struct Chaos {
     api: Arc<RuntimeApi>,
     state: Mutex<State>,
@@ -42,14 +42,14 @@ struct Chaos {
 
 struct State {
     rng: Rng,
-    /// Delivered before, in part or altogether.
+    /// Batches delivered before, in part or as a whole.
     past: Vec<Records>,
-    /// Deliveries under way beside the poller's own.
+    /// Deliveries in flight beside the poller's own.
     late: JoinSet<()>,
     replays: usize,
 }
 
-/// What the poller is told of a batch that the function has handled.
+/// The answer that the poller gets for a batch that the function has handled.
 enum Told {
     TheTruth,
     ThatItFailed,
@@ -79,7 +79,7 @@ impl Chaos {
         Some(part)
     }
 
-    /// Lets a replay arrive after some time, at the same time as whatever is delivered then.
+    /// Lets a replay arrive after some time, concurrently with the current delivery.
     fn replay_later(&self, records: &[Box<RawValue>]) {
         let (api, event) = (self.api.clone(), event(records));
         let mut state = self.state.lock().unwrap();
@@ -126,7 +126,7 @@ impl Handler for Chaos {
         match self.remember(records) {
             Told::TheTruth => Ok(answer),
             Told::ThatItFailed => Err("told so".into()),
-            // What the function reported itself comes before what is made up.
+            // A failure that the function reported wins over an invented one.
             Told::ThatItFailedFrom(_) if !answer.batch_item_failures.is_empty() => Ok(answer),
             Told::ThatItFailedFrom(position) => {
                 let mut failure = DynamoDbBatchItemFailure::default();

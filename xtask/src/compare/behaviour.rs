@@ -17,7 +17,7 @@ const REFILLED: &str = "a=20/4";
 pub(crate) const REFILLED_TOKENS: u64 = 20;
 const HALF_PERIOD: std::time::Duration = std::time::Duration::from_secs(2);
 const RUSH_TASKS: u32 = 32;
-/// A decision in the process leaves little time to be overtaken: more rounds cost nothing there.
+/// In-process decisions leave little time for a race; more rounds cost nothing there.
 const RUSHES: u32 = 5;
 const RUSHES_IN_PROCESS: u32 = 200;
 /// Twice the tokens, so that every contestant refuses.
@@ -29,11 +29,11 @@ pub(crate) struct Behaviour {
     pub(crate) store: Store,
     pub(crate) name: &'static str,
     pub(crate) rush: Rush,
-    /// What is left of a limit after another one refused.
+    /// The balance of a limit after another one refused.
     pub(crate) several: Several,
-    /// Tokens of 20 that there were after half of the period.
+    /// The tokens, of 20, that were available after half of the period.
     pub(crate) refilled: u64,
-    /// Where answers can be lost.
+    /// For stores whose answers can be lost.
     pub(crate) lost: Option<Lost>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Behaviour {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Rush {
     pub(crate) rounds: u32,
-    /// Rounds in which more was admitted than there was.
+    /// Rounds in which more was admitted than the limit.
     pub(crate) rounds_over: u32,
     pub(crate) admitted_most: u64,
     pub(crate) admitted_least: u64,
@@ -55,14 +55,14 @@ pub(crate) enum Several {
     One,
     /// A refusal takes nothing.
     AllOrNothing,
-    /// Refusals took so many tokens of the first limit.
+    /// Refusals took this many tokens of the first limit.
     Taken(u64),
 }
 
 /// A request whose answer was lost after the store had decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lost {
-    /// How often its tokens were taken.
+    /// The number of times that its tokens were taken.
     pub(crate) counted: u64,
     pub(crate) is_admitted: bool,
 }
@@ -133,7 +133,7 @@ fn rush(rounds: &[Counts]) -> Rush {
     }
 }
 
-/// `both` asked for two limits until the second ran out, `first` for what was left of the first.
+/// `both` asked for two limits until the second ran out, `first` for the rest of the first.
 fn several(both: Counts, first: Counts) -> Several {
     match (TOKENS - SECOND_TOKENS).saturating_sub(first.admitted) {
         0 if both.admitted == SECOND_TOKENS => Several::AllOrNothing,
@@ -141,7 +141,7 @@ fn several(both: Counts, first: Counts) -> Several {
     }
 }
 
-/// A request was answered, one was not, and the rest asked for all that was left.
+/// One request was answered, one was not, and the others asked for the rest.
 fn lost(before: Counts, answer: Counts, rest: Counts) -> Lost {
     let counted = TOKENS.saturating_sub(before.admitted + rest.admitted);
     Lost { counted, is_admitted: answer.admitted == 1 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
-/// No order takes longer, and no process takes longer to start.
+/// Longer than any order, and than the start of any process.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(120);
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -60,7 +60,7 @@ impl Process {
     /// Sends a line and waits for the answer.
     pub(crate) fn ask(&mut self, line: &str) -> Result<Value> {
         let input = self.input.as_mut().context("no input")?;
-        // A process that has ended is found out by its missing answer.
+        // If the process has ended, its missing answer shows it.
         let _ = writeln!(input, "{line}").and_then(|()| input.flush());
         self.answer().with_context(|| format!("no answer to `{line}`"))
     }

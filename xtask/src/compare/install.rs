@@ -1,6 +1,6 @@
 //! Installs the peers in `target/peers`, and builds the Rust programs.
 //!
-//! As with the engines, an install is done when its stamp says so.
+//! As for the engines, a stamp marks an install as complete.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::engines::{self, Engine, venv};
 use crate::{process, workspace};
 
 pub(crate) const ZAE_NEWEST: &str = "0.17.0";
-/// It writes the reference schema.
+/// The version that writes the reference schema.
 pub(crate) const ZAE_0_8: &str = "0.8.1";
 const NODE_PINS: [&str; 3] =
     ["rate-limiter-flexible@11.4.0", "ioredis@6.0.0", "@aws-sdk/client-dynamodb@3.1164.0"];
@@ -89,7 +89,8 @@ pub(crate) fn node_modules() -> PathBuf {
     folder().join("node").join("node_modules")
 }
 
-/// The servers, and this project as a contestant. Cargo keeps what the profile bench builds there.
+/// The folder of the servers, and of this project as a contestant. Cargo keeps the builds of the
+/// profile bench there.
 pub(crate) fn ours() -> PathBuf {
     workspace::target_dir().join("release").join("examples").join("compare")
 }

@@ -23,7 +23,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// This machine; the server of Redis says its version itself.
+    /// Reads this machine's facts; the Redis server reports its own version.
     pub(crate) fn look(redis: &str) -> Self {
         let file = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let memory = field(&file("/proc/meminfo"), "MemTotal:");
@@ -72,7 +72,7 @@ fn field(text: &str, name: &str) -> String {
     rest.trim_start_matches([' ', '\t', ':']).trim().to_owned()
 }
 
-/// The output of a command; nothing when there is no such command.
+/// The output of a command; empty if the command does not exist.
 fn said(command: &mut Command) -> String {
     let output = command.output().map(|output| output.stdout).unwrap_or_default();
     String::from_utf8_lossy(&output).trim().to_owned()

@@ -35,28 +35,28 @@ pub(crate) struct Args {
     /// Compares on these stores only.
     #[arg(long)]
     only: Vec<Store>,
-    /// Slices of each contestant; the medians count.
+    /// The number of slices of each contestant; the medians count.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     slices: u32,
     /// Milliseconds of a slice, after a lead-in that does not count.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..))]
     millis: u32,
-    /// Tasks that ask at once, beside one task alone.
+    /// The number of tasks that ask at once, beside one task alone.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..))]
     tasks: u32,
-    /// Keys that are asked for in turn, beside one key alone.
+    /// The number of keys that are asked for in turn, beside one key alone.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(2..))]
     keys: u32,
 }
 
-/// Where the balances are.
+/// The place of the balances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Store {
     /// The embedded DynamoDB engine, over HTTP.
     Dynamodb,
     /// A Redis server.
     Redis,
-    /// The memory of the process that asks.
+    /// The memory of the contestant's process.
     Process,
 }
 
@@ -79,7 +79,7 @@ struct Results {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    // A page that cannot be rewritten is better found out before the run than after it.
+    // An error of the page is better found before the run than after it.
     let page = if args.write { Some(page::read()?) } else { None };
     install::peers().context(
         "the peers come from PyPI, npm and crates.io, once: run this again with a network",
@@ -131,7 +131,7 @@ fn measure(args: &Args, stores: &[Store]) -> Result<Results> {
 }
 
 impl Store {
-    /// The same, behind the proxy that counts and loses.
+    /// The same, behind the proxy that counts and loses requests.
     fn faulty(self) -> &'static str {
         match self {
             Self::Dynamodb => "dynamodb_metered",
@@ -141,7 +141,7 @@ impl Store {
     }
 }
 
-/// Where the peers are installed and built, and where their logs are.
+/// The folder of the peers' installs, builds and logs.
 fn folder() -> std::path::PathBuf {
     workspace::root().join("target").join("peers")
 }

@@ -1,4 +1,4 @@
-//! The contestants, and how each of them is started.
+//! The contestants, and the commands that start them.
 
 use std::process::Command;
 
@@ -86,7 +86,7 @@ impl Peer {
         if !url.is_empty() {
             command.arg(url);
         }
-        // Engines on loopback take any credentials. No other source of them is asked.
+        // Engines on loopback take any credentials. Other sources of credentials are not used.
         command.env("AWS_ACCESS_KEY_ID", "local").env("AWS_SECRET_ACCESS_KEY", "local");
         command.env("AWS_EC2_METADATA_DISABLED", "true");
         for name in ["AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_SESSION_TOKEN"] {
@@ -105,7 +105,7 @@ impl Peer {
         }
     }
 
-    /// The version that runs: the contestant's own word, or that of the lock file it was built by.
+    /// The version that runs: the one that the contestant reports, or that of its lock file.
     pub(crate) fn version(&self, hello: &Value) -> Result<String> {
         match self.program {
             Program::Ours("script") => Ok(String::new()),

@@ -46,7 +46,7 @@ fn title(store: Store) -> &'static str {
     }
 }
 
-/// One table for a store. Ratios are to this project without leasing, where there is that.
+/// The table of one store. Ratios are to this project without leasing, if it ran.
 fn speed_table(store: Store, speeds: &[&Speed]) -> String {
     let (unit, factor, tasks) = match store {
         Store::Dynamodb | Store::Redis => ("µs", 1.0, "tasks"),
@@ -141,7 +141,7 @@ fn count(number: f64) -> String {
     text
 }
 
-/// Two digits behind the point at most, fewer of large numbers.
+/// At most two decimals, fewer for large numbers.
 fn digits(number: f64) -> String {
     match number {
         n if n >= 100.0 => count(n),

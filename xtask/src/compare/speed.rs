@@ -1,4 +1,5 @@
-//! How fast each contestant admits: slices in turn, each after a lead-in; medians of the slices.
+//! Measures how fast each contestant admits: slices in turn, each after a lead-in; medians of the
+//! slices.
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -6,10 +7,10 @@ use serde_json::Value;
 use super::contestant::Process;
 use super::{Args, Store};
 
-/// A limit that nothing reaches, and that every contestant can count: three billion a minute.
+/// A limit that no contestant reaches, and that each can count: three billion a minute.
 const AMPLE: &str = "a=3000000000/60";
 
-/// A contestant by so many tasks on so many keys.
+/// A contestant with this number of tasks and keys.
 #[derive(Debug, Clone)]
 pub(crate) struct Speed {
     pub(crate) store: Store,
@@ -94,7 +95,7 @@ fn slice(tasks: u32, keys: u32, millis: u32) -> String {
 }
 
 /// The milliseconds before a slice that do not count. A leasing limiter gives tokens back while the
-/// others have their turn, and needs two seconds to lease for a thousand keys again.
+/// others run, and needs two seconds to lease for a thousand keys again.
 fn lead_in(store: Store, args: &Args) -> u32 {
     match store {
         Store::Dynamodb => 2 * args.millis,

@@ -1,8 +1,8 @@
 //! `cargo xtask engines`: the engines and tools that are not Rust, pinned, in `target/engines/`.
 //!
-//! Nothing is installed into the system or the user's home. Each engine has a Python environment
-//! of its own, because the tools disagree about the versions of one another (aws-sam-cli refuses
-//! the pinned cfn-lint). An install is done when its stamp says so; a torn one is repeated.
+//! The system and the user's home stay unchanged. Each engine has a Python environment of its own,
+//! because the tools need conflicting versions (aws-sam-cli refuses the pinned cfn-lint). A stamp
+//! marks an install as complete; an incomplete one is repeated.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -19,11 +19,11 @@ pub(crate) mod venv;
 /// Installs the engines and tools that the tests and the other tasks use.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// What to install; everything if nothing is named.
+    /// The tools to install; everything if none is named.
     engines: Vec<Engine>,
 }
 
-/// Something that is installed with pip.
+/// A tool that is installed with pip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Engine {
     /// DynamoDB, Lambda and CloudFormation for the tests.
@@ -60,7 +60,7 @@ impl Engine {
 
     fn pins(self) -> &'static [&'static str] {
         match self {
-            // The translator is what MiniStack needs to deploy SAM templates.
+            // MiniStack needs the translator to deploy SAM templates.
             Self::Ministack => &["ministack==1.5.33", "aws-sam-translator>=1.90"],
             Self::Moto => &["moto[server]==5.2.5"],
             Self::Redis => redis::PINS,
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 pub(crate) fn ensure(engines: &[Engine]) -> Result<()> {
     let dir = workspace::engines_dir();
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    // Two tasks at once must not build one environment together.
+    // Two tasks must not build one environment at the same time.
     let lock = File::create(dir.join(".lock")).context("cannot create the lock of the engines")?;
     lock.lock().context("cannot lock the engines")?;
     for engine in engines {
@@ -113,7 +113,7 @@ pub(crate) fn ensure(engines: &[Engine]) -> Result<()> {
     Ok(())
 }
 
-/// Fails with the line to type when something is missing that the installation of `engines` needs.
+/// Fails with the command to type if the installation of `engines` lacks something.
 pub(crate) fn check(engines: &[Engine]) -> Result<()> {
     python::check(Path::new(python::SYSTEM))?;
     if engines.contains(&Engine::Redis) { redis::check() } else { Ok(()) }

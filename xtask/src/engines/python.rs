@@ -1,4 +1,4 @@
-//! The Python of the system, asked whether it can make environments before it is used.
+//! Checks that the system's Python can make environments, before it is used.
 //!
 //! Debian ships Python without the part that puts pip into an environment; `venv` then fails
 //! with a page of text. The check says the one line to type instead.
@@ -8,10 +8,10 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Result, bail};
 
-/// The name of it.
+/// The name of the system's Python.
 pub(super) const SYSTEM: &str = "python3";
 
-/// Fails with the line to type when `python` is missing or cannot make environments.
+/// Fails with the line to type if `python` is missing or cannot make environments.
 pub(super) fn check(python: &Path) -> Result<()> {
     let answer = Command::new(python)
         .args(["-c", "import venv, ensurepip"])
@@ -41,7 +41,7 @@ mod tests {
 
     #[test]
     fn a_python_without_venv_tells_the_line_to_type() {
-        // `false` fails whatever it is asked, as a Python without the module does.
+        // `false` always fails, as a Python without the module does.
         let error = check(Path::new("false")).unwrap_err().to_string();
         assert!(error.ends_with("apt-get install -y python3-venv"), "{error}");
     }

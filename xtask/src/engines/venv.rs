@@ -1,4 +1,4 @@
-//! One Python environment with pinned packages, and the stamp that tells whether it is complete.
+//! One Python environment with pinned packages, and the stamp that marks it as complete.
 //!
 //! The stamp is written last and holds everything that makes an install stale: the pins, and the
 //! folder, because the programs of an environment carry its absolute path and do not survive a move.

@@ -1,4 +1,5 @@
-//! `cargo xtask scale`: what a million acquires a second ask for, into docs/scaling.md.
+//! `cargo xtask scale`: computes the resources for a million acquires a second, into
+//! docs/scaling.md.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -31,11 +32,11 @@ const SCENARIOS: [(&str, Producers); 4] = [
     ("leasing, routed, leases of 10 s", Producers::Leasing { processes: 1.0, renewal: 10.0 }),
 ];
 const OUTAGE_S: f64 = 600.0;
-/// Batches of one shard at once.
+/// The number of concurrent batches of one shard.
 const PARALLEL: f64 = 1.0;
-/// Records in a batch; an event has 6 MB at most, which 2,800 records of two limits are.
+/// Records in a batch; an event has 6 MB at most, the size of 2,800 records of two limits.
 const BATCHES: [f64; 3] = [250.0, 1_000.0, 2_800.0];
-/// Two hours after the outage nobody looks any more.
+/// The model ends two hours after the outage.
 const MOST_S: usize = 7_200;
 /// Dollars for a write unit, on demand, us-east-1, November 2026.
 const WRITE_UNIT: f64 = 0.625e-6;
@@ -45,7 +46,7 @@ const END: &str = "<!-- to here -->\n";
 /// Computes the figures of docs/scaling.md.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Fail when the page is not what is computed, instead of writing it.
+    /// Fail if the page differs from the computed one, instead of writing it.
     #[arg(long)]
     check: bool,
 }
@@ -110,7 +111,7 @@ fn gone(need: &Need) -> String {
     minutes.join(", ")
 }
 
-/// A count with its thousands parted.
+/// A count with separators between thousands.
 fn thousands(count: f64) -> String {
     let digits = format!("{count:.0}");
     let mut text = String::new();

@@ -1,15 +1,15 @@
-//! What a load asks of a table and its processor, in closed form.
+//! The demand of a load on a table and its processor, in closed form.
 //!
 //! Rates are per second. An entity of rank i gets a share of the load proportional to i^-s (Zipf).
 //! Writes of a bucket are taken as Poisson, so within t seconds 1 - exp(-w t) of a bucket of rate w
 //! is expected in a batch.
 
-/// What is given.
+/// The load.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Load {
     /// Acquires, over all entities.
     pub(super) acquires: f64,
-    /// How many entities there are.
+    /// The number of entities.
     pub(super) entities: u32,
     /// Exponent of the skew; 0 is none.
     pub(super) skew: f64,
@@ -17,49 +17,49 @@ pub(super) struct Load {
     pub(super) kinds: f64,
 }
 
-/// How producers write.
+/// The way in which producers write.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Producers {
     /// One write for an acquire.
     Plain,
     /// Tokens are leased by `processes` that share each entity, each bucket once in `renewal`
-    /// seconds; a process that acquires less often writes for each acquire.
+    /// seconds; a process that acquires less often makes one write for each acquire.
     Leasing { processes: f64, renewal: f64 },
 }
 
-/// What AWS and the processor can do, per second unless said otherwise.
+/// The capacity of AWS and the processor, per second unless stated otherwise.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Writes of one item, and of one partition.
     pub(super) partition_writes: f64,
-    /// Share of a partition's writes that is used before it splits.
+    /// The share of a partition's writes that is used before it splits.
     pub(super) utilisation: f64,
     /// Records in a batch.
     pub(super) batch: f64,
     /// Seconds that a batch waits to fill.
     pub(super) batch_window: f64,
-    /// Seconds of an invocation beside its writes.
+    /// Seconds of an invocation without its writes.
     pub(super) overhead: f64,
     /// Seconds of one write.
     pub(super) write: f64,
-    /// Writes of one invocation at once.
+    /// Concurrent writes of one invocation.
     pub(super) writes_at_once: f64,
 }
 
-/// What comes of it.
+/// The resulting demand.
 #[derive(Debug, Clone)]
 pub(super) struct Need {
     /// Writes of each bucket.
     writes: Vec<f64>,
     kinds: f64,
-    /// Acquires that one item's ceiling does not let through.
+    /// Acquires beyond the ceiling of one item.
     pub(super) beyond_an_item: f64,
     /// Writes of buckets, which are the records of the stream.
     pub(super) bucket_writes: f64,
     pub(super) window_writes: f64,
     /// Shards of the stream, each of which is a partition of the table.
     pub(super) shards: f64,
-    /// Invocations under way.
+    /// Invocations in flight.
     pub(super) concurrency: f64,
     /// Seconds of one invocation.
     pub(super) duration: f64,
@@ -99,7 +99,7 @@ pub(super) fn need(load: &Load, producers: Producers, limits: &Limits) -> Need {
 
     let mut shards = shards_for(bucket_writes);
     let (mut window_writes, mut span) = (0.0, limits.batch_window);
-    // Each round comes closer; five digits are there long before the last.
+    // Each round comes closer; five digits are exact long before the last.
     for _ in 0..12 {
         span = limits.batch_window.min(limits.batch * shards / bucket_writes);
         window_writes = load.kinds * distinct(&writes, span) / span;
@@ -118,22 +118,21 @@ pub(super) fn need(load: &Load, producers: Producers, limits: &Limits) -> Need {
     }
 }
 
-/// Buckets that are written within so many seconds.
+/// Buckets that are written within this many seconds.
 fn distinct(writes: &[f64], span: f64) -> f64 {
     writes.iter().map(|rate| 1.0 - (-rate * span).exp()).sum()
 }
 
 impl Limits {
-    /// Seconds of an invocation that writes so many windows.
+    /// Seconds of an invocation that writes this many windows.
     fn duration(&self, windows: f64) -> f64 {
         self.overhead + (windows / self.writes_at_once).ceil() * self.write
     }
 }
 
 impl Need {
-    /// Age in seconds of the oldest record, for each second from the end of an outage of so many
-    /// seconds on, until it is gone or for `most` seconds, with so many `parallel` batches of a shard
-    /// at once.
+    /// The age in seconds of the oldest record, for each second from the end of an outage on, until
+    /// it is zero or for `most` seconds. `parallel` is the number of concurrent batches of a shard.
     pub(super) fn ages(
         &self,
         limits: &Limits,
@@ -153,7 +152,7 @@ impl Need {
     }
 
     /// Records of a shard that can be counted in a second: full batches one after the other, whose
-    /// windows the partition must take beside what is coming in.
+    /// windows the partition must take beside the incoming writes.
     fn drained(&self, limits: &Limits, parallel: f64) -> f64 {
         let inflow = self.bucket_writes / self.shards;
         let span = limits.batch / inflow;

@@ -1,4 +1,4 @@
-//! The age of the oldest record after an outage, as a picture.
+//! Draws the age of the oldest record after an outage.
 
 use std::path::Path;
 

@@ -1,7 +1,7 @@
-//! What this project needs the template to say, as data.
+//! The properties that this project needs of the template, as data.
 //!
-//! Whole objects are compared where an addition would be as wrong as a removal: policies, keys,
-//! index projections.
+//! Whole objects are compared if an addition would be as wrong as a removal: policies, keys, index
+//! projections.
 
 mod alarms;
 mod policies;

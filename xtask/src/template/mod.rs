@@ -1,7 +1,8 @@
-//! `cargo xtask template`: the SAM template is valid, and has the properties that exact counting
-//! and least privilege depend on.
+//! `cargo xtask template`: checks that the SAM template is valid, and that it has the properties
+//! that exact counting and least privilege depend on.
 //!
-//! The linters know what CloudFormation accepts; only [`properties`] knows what this project needs.
+//! The linters know the rules of CloudFormation; only [`properties`] knows the needs of this
+//! project.
 
 use std::fs;
 use std::process::Command;
@@ -42,7 +43,7 @@ fn check_properties() -> Result<()> {
     Ok(())
 }
 
-/// A tool of AWS that neither asks for an account nor reports home.
+/// A tool of AWS that neither asks for an account nor sends reports.
 fn offline(engine: Engine) -> Command {
     let mut command = Command::new(engine.program());
     command.env("AWS_DEFAULT_REGION", "us-east-1").env("SAM_CLI_TELEMETRY", "0");

@@ -1,6 +1,6 @@
-//! Compares a template with what [`expectations`] says about it.
+//! Compares a template with [`expectations`].
 //!
-//! A property is a JSON pointer, what is expected there, and the reason. The tests break every
+//! A property is a JSON pointer, the expected value, and the reason. The tests break every
 //! expectation once, so no check can pass by accident.
 //!
 //! [`expectations`]: super::expectations
@@ -21,7 +21,7 @@ enum Expected {
     Is(&'static str),
     /// A string that holds this JSON.
     Holds(&'static str),
-    /// Nothing at all.
+    /// No value.
     Absent,
 }
 
@@ -45,12 +45,12 @@ pub(super) const fn absent(pointer: &'static str, reason: &'static str) -> Prope
     Property { pointer, expected: Expected::Absent, reason }
 }
 
-/// How many properties are asserted.
+/// The number of properties that are asserted.
 pub(super) fn count() -> usize {
     PROPERTIES.iter().map(|group| group.len()).sum()
 }
 
-/// A sentence for every property that `template` does not have.
+/// One sentence for every property that `template` lacks.
 pub(super) fn violations(template: &Value) -> Vec<String> {
     PROPERTIES
         .iter()
@@ -95,7 +95,7 @@ mod tests {
         PROPERTIES.iter().copied().flatten()
     }
 
-    /// The parent of what `pointer` points to, and the last step.
+    /// The parent of the value at `pointer`, and the last step.
     fn parent<'t>(template: &'t mut Value, pointer: &'static str) -> (&'t mut Value, &'static str) {
         let (parent, last) = pointer.rsplit_once('/').unwrap();
         (template.pointer_mut(parent).unwrap_or_else(|| panic!("{parent}")), last)
@@ -123,7 +123,7 @@ mod tests {
             found.iter().any(|text| text.starts_with(&format!("{pointer} must be"))),
             "{pointer}: {found:?}"
         );
-        // What lies within the broken place may complain too, nothing else.
+        // Only checks within the broken place may complain too.
         assert!(found.iter().all(|text| text.starts_with(pointer)), "{pointer}: {found:?}");
     }
 

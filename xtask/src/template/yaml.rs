@@ -1,7 +1,7 @@
 //! A CloudFormation template as JSON: short forms become long ones (`!Ref X` is `{"Ref": "X"}`).
 //!
-//! Everything else is plain JSON afterwards, so that a check is a path and a value. Whatever JSON
-//! cannot say, and a tag that this file does not know, is an error and never dropped.
+//! Everything else is plain JSON afterwards, so that a check is a path and a value. A value that
+//! JSON cannot represent, or an unknown tag, is an error and never dropped.
 
 use anyhow::{Context, Result, bail};
 use saphyr::{LoadableYamlNode, Scalar, Tag, Yaml};

@@ -1,11 +1,11 @@
-//! What the view shows, as plain figures.
+//! The figures that the view shows.
 
 use std::collections::VecDeque;
 
 use super::gateways::Book;
 use super::traffic::TENANTS;
 
-/// Seconds remembered: as many as a very wide terminal has columns.
+/// The seconds that are remembered: as many as a very wide terminal has columns.
 const SECONDS: usize = 400;
 
 /// Everything on the screen.
@@ -13,19 +13,19 @@ const SECONDS: usize = 400;
 pub(crate) struct Board {
     pub(crate) elapsed_s: u64,
     pub(crate) tenants: [TenantFigures; TENANTS],
-    /// The newest first, and that one is not over yet.
+    /// The newest first, which is not over yet.
     pub(crate) seconds: VecDeque<Requests>,
-    /// Since the start.
+    /// The sum since the start.
     pub(crate) requests: Requests,
-    /// Starts of the windows shown, like `14:03`; empty before there are any.
+    /// The start of the windows shown, like `14:03`; empty before there are any.
     pub(crate) minute: String,
     pub(crate) hour: String,
     pub(crate) units: Units,
-    /// Tokens are leased.
+    /// True if tokens are leased.
     pub(crate) is_leased: bool,
 }
 
-/// How one tenant stands.
+/// The figures of one tenant.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TenantFigures {
     pub(crate) requests_left: i64,
@@ -35,7 +35,7 @@ pub(crate) struct TenantFigures {
     pub(crate) hour: Used,
 }
 
-/// What a window holds of one tenant.
+/// The usage of one tenant in a window.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Used {
     pub(crate) requests: i128,
@@ -47,7 +47,7 @@ pub(crate) struct Used {
 pub(crate) struct Requests {
     pub(crate) admitted: u64,
     pub(crate) refused: u64,
-    /// Writes of leases.
+    /// Writes that lease.
     pub(crate) writes: u64,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Units {
 }
 
 impl Board {
-    /// Moves on to `elapsed_s`, with what the books hold now, and with leases their writes.
+    /// Moves on to `elapsed_s`, with the current books and, with leases, their writes.
     pub(crate) fn tick(&mut self, elapsed_s: u64, books: &[Book; TENANTS], writes: Option<u64>) {
         self.is_leased = writes.is_some();
         while self.elapsed_s < elapsed_s || self.seconds.is_empty() {

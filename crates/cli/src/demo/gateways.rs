@@ -1,7 +1,7 @@
 //! The gateways in front of the model: they acquire before a call and correct after it.
 //!
-//! Everything happens in the order of the calls' times, one at a time; who waits for those times,
-//! and by which clock, is the caller's.
+//! All calls happen in the order of their times, one at a time. The caller waits for those times,
+//! by a clock of its choice.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use sluicegate::{AcquireError, Clock, Limiter, Permit, Store};
 use super::traffic::{self, Call, MODEL, REQUESTS, TENANTS, TOKENS, Traffic};
 use crate::error::CliError;
 
-/// Calls to come and calls under way.
+/// Calls to come and calls in flight.
 pub(crate) struct Gateways<S, C> {
     limiter: Limiter<S, C>,
     traffic: Vec<Traffic>,
@@ -20,7 +20,7 @@ pub(crate) struct Gateways<S, C> {
     events: BTreeMap<(i64, u64), Event<S, C>>,
     planned: u64,
     log: Sha256,
-    /// What was consumed and refused so far, by tenant.
+    /// The consumption and refusals so far, by tenant.
     pub(crate) books: [Book; TENANTS],
     /// Write units spent on acquires.
     pub(crate) acquire_units: f64,
@@ -33,7 +33,7 @@ enum Event<S, C> {
     Answer { tenant: usize, lease: Permit<S, C>, by: i64 },
 }
 
-/// What one tenant was granted.
+/// The grants of one tenant.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Book {
     pub(crate) admitted: u64,
@@ -60,12 +60,12 @@ impl<S: Store, C: Clock + Clone> Gateways<S, C> {
         gateways
     }
 
-    /// When the next event is due, in milliseconds since the epoch.
+    /// The time of the next event, in milliseconds since the epoch.
     pub(crate) fn next_ms(&self) -> i64 {
         self.events.first_key_value().map_or(i64::MAX, |((at_ms, _), _)| *at_ms)
     }
 
-    /// Lets the next event happen, now.
+    /// Runs the next event now.
     pub(crate) async fn step(&mut self) -> Result<(), CliError> {
         match self.events.pop_first() {
             Some((_, Event::Call { tenant, call })) => self.call(tenant, call).await,
@@ -74,7 +74,8 @@ impl<S: Store, C: Clock + Clone> Gateways<S, C> {
         }
     }
 
-    /// SHA-256 of all decisions so far, in hexadecimal: who asked for what and when, and the answer.
+    /// SHA-256 of all decisions so far, in hexadecimal: the tenant, the amounts, the time and the
+    /// answer.
     pub(crate) fn decisions_sha256(&self) -> String {
         let mut text = String::new();
         for byte in self.log.clone().finalize() {

@@ -1,8 +1,8 @@
 //! The demo without a terminal and without waiting: a simulated clock, a summary as JSON.
 //!
-//! The same seed makes the same decisions, whatever the machine: the only clock that the limiter
-//! and the engine know is moved from event to event. With leases it is not so: they are renewed
-//! beside the calls, sometimes before the next one and sometimes after it.
+//! The same seed makes the same decisions on every machine: the only clock that the limiter and the
+//! engine know is moved from event to event. With leases this does not hold: they are renewed
+//! concurrently with the calls, sometimes before the next one and sometimes after it.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ const START_MS: i64 = 1_769_608_800_000;
 const BATCH_TIME: Duration = Duration::from_secs(60);
 const SETTLING_TIME: Duration = Duration::from_secs(10);
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Serialize)]
 pub(super) struct Summary {
     seed: u64,
@@ -39,10 +39,10 @@ pub(super) struct Summary {
     refused: u64,
     tenants: Vec<Tenant>,
     write_units: WriteUnits,
-    /// With leases: how many writes a second there were for how many requests admitted.
+    /// With leases: the writes per second and the requests admitted per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     leased: Option<Rates>,
-    /// Whether the usage windows hold exactly what the gateways consumed.
+    /// True if the usage windows equal the consumption of the gateways.
     pub(super) usage_is_exact: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     decisions_sha256: Option<String>,
@@ -135,17 +135,17 @@ pub(super) async fn run(seconds: u32, seed: u64, leased: bool) -> Result<Summary
     Ok(summary)
 }
 
-/// What the gateways did.
+/// The results of the gateways.
 struct Played {
     books: [Book; TENANTS],
     acquire_units: f64,
     adjust_units: f64,
     decisions_sha256: String,
-    /// Of leases.
+    /// Writes that lease.
     writes: Option<u64>,
 }
 
-/// Lets everything happen that is due before `end_ms`. Metering runs beside, once a second.
+/// Runs all events before `end_ms`. Metering runs concurrently, once a second.
 async fn play<S: Store>(
     mut gateways: Gateways<S, TestClock>,
     poller: &mut Poller<StreamSource, InProcess>,
@@ -166,7 +166,7 @@ async fn play<S: Store>(
     Ok(Played { books, acquire_units, adjust_units, decisions_sha256, writes: None })
 }
 
-/// The gateways' books beside what the hour windows hold.
+/// The gateways' books beside the hour windows.
 async fn tenants(reader: &Reader, books: &[Book; TENANTS]) -> Result<Vec<Tenant>, CliError> {
     let resource = Resource::new(MODEL).map_err(CliError::bad)?;
     let starts = EpochMillis::MIN..EpochMillis::MAX;

@@ -28,18 +28,18 @@ use crate::feed::interrupted;
 
 const TABLE: &str = "sluicegate-demo";
 const FRAME: Duration = Duration::from_millis(100);
-/// Between looks at balances and windows.
+/// The time between two reads of balances and windows.
 const LOOK: Duration = Duration::from_millis(250);
-/// How long leases may take to be given back at the end.
+/// The time in which leases must be given back at the end.
 const SETTLING_TIME: Duration = Duration::from_secs(2);
-/// How soon a key is seen when nothing else happens.
+/// The longest delay of a key press when nothing else happens.
 const KEY_POLL: Duration = Duration::from_millis(200);
 
-/// The gateways, and how to look at what they did.
+/// The gateways, and access to their figures.
 struct Scene<S> {
     gateways: Gateways<S, SystemClock>,
     limiter: Limiter<S>,
-    /// Writes of leases so far; `None`: there are no leases.
+    /// The number of lease writes so far; `None`: there are no leases.
     writes: fn(&S) -> Option<u64>,
     reader: Reader,
     metering_units: Arc<Mutex<f64>>,
@@ -86,7 +86,7 @@ pub(super) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a scene needs beside a limiter.
+/// The parts of a scene other than the limiter.
 struct Stage {
     reader: Reader,
     metering_units: Arc<Mutex<f64>>,
@@ -94,7 +94,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// Plays until somebody ends it; what the board showed last.
+    /// Plays until the user ends it; returns the last board.
     async fn show<S: Store>(
         self,
         limiter: Limiter<S>,
@@ -115,7 +115,7 @@ impl Stage {
     }
 }
 
-/// The engine and its metering, which adds up the write units that it spends.
+/// Starts the engine and its metering, which adds up its write units.
 async fn start(units: &Arc<Mutex<f64>>) -> Result<LocalLoop, CliError> {
     let mut settings = Settings::new(TABLE);
     settings.windows = "minute,hour".parse().map_err(CliError::bad)?;
@@ -132,7 +132,7 @@ async fn start(units: &Arc<Mutex<f64>>) -> Result<LocalLoop, CliError> {
 }
 
 impl<S: Store> Scene<S> {
-    /// Until a key, a signal, or the end of the time.
+    /// Plays until a key, a signal, or the end of the time.
     async fn play(
         &mut self,
         terminal: &mut DefaultTerminal,
@@ -165,7 +165,7 @@ impl<S: Store> Scene<S> {
         }
     }
 
-    /// Brings balances, windows and units on the board up to date.
+    /// Updates balances, windows and units on the board.
     async fn look(&mut self) -> Result<(), CliError> {
         for tenant in 0..TENANTS {
             let peek = self.limiter.peek(traffic::name(tenant), MODEL).no_cascade();
@@ -188,7 +188,7 @@ impl<S: Store> Scene<S> {
         Ok(())
     }
 
-    /// Reads the windows of one kind that now is in; returns their start, if there are any.
+    /// Reads the current windows of one kind; returns their start, if there are any.
     async fn windows(&mut self, kind: WindowKind, now: EpochMillis) -> Result<String, CliError> {
         let window = kind.containing(now);
         let at = |s: i64| EpochMillis::new(s * 1_000).map_err(CliError::bad);
@@ -218,7 +218,7 @@ fn used(usage: &UsageWindow) -> Used {
     Used { requests: tokens(REQUESTS), tokens: tokens(TOKENS) }
 }
 
-/// Something arrives when a key is pressed that quits.
+/// Returns a channel that receives a message when a key is pressed that quits.
 fn quit_key() -> mpsc::UnboundedReceiver<()> {
     let (pressed, quit) = mpsc::unbounded_channel();
     std::thread::spawn(move || {

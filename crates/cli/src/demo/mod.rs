@@ -34,25 +34,25 @@ pub(crate) struct Args {
     /// Draw nothing and wait for nothing: simulate, then print a summary as JSON.
     #[arg(long)]
     headless: bool,
-    /// How long, in seconds of the gateways' time; in the terminal until `q` unless given.
+    /// How long to run, in seconds of the gateways' time [default: in the terminal until `q`].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: Option<u32>,
-    /// Decide in the process, by tokens leased from the table: a handful of writes, whose number a
-    /// second is shown beside the requests admitted.
+    /// Decide in the process, with tokens leased from the table: few writes, whose number per
+    /// second is shown beside the admitted requests.
     #[arg(long)]
     leased: bool,
-    /// What the tenants ask for: the same seed, the same calls.
+    /// The seed of the tenants' requests: the same seed makes the same calls.
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
 }
 
-/// Simulated by whoever does not say how long.
+/// The duration of a headless run if none is given.
 const HEADLESS_SECONDS: u32 = 60;
 
-/// The engine is this very process: it answers when the machine has time.
+/// Long, because the engine is this process: it answers when the machine has time.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A limiter that admits nothing by itself.
+/// A limiter that never admits without an answer of the store.
 fn patient<S: Store, C: Clock + Clone>(limiter: Limiter<S, C>) -> Limiter<S, C> {
     limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny)
 }

@@ -1,7 +1,7 @@
-//! What the simulated tenants ask for: a stream of calls that a seed determines.
+//! The requests of the simulated tenants: a stream of calls that a seed determines.
 //!
-//! Each tenant draws from a generator of its own, so what one is answered changes nothing of what
-//! the others ask.
+//! Each tenant draws from a generator of its own, so the answers to one tenant do not change the
+//! requests of the others.
 
 use fastrand::Rng;
 use sluicegate::Limit;
@@ -25,14 +25,14 @@ pub(crate) fn limits() -> [Limit; 2] {
     ]
 }
 
-/// How a tenant behaves.
+/// The behaviour of a tenant.
 struct Habit {
     name: &'static str,
     /// Calls per second when calm.
     calm: f64,
     /// Calls per second in a burst.
     burst: f64,
-    /// Tokens of text in a call at most.
+    /// The most tokens of text in a call.
     tokens: u32,
 }
 
@@ -42,13 +42,13 @@ const HABITS: [Habit; 6] = [
     Habit { name: "cargo-bot", calm: 0.3, burst: 9.0, tokens: 900 },
     Habit { name: "delta-notes", calm: 0.6, burst: 4.0, tokens: 2_500 },
     Habit { name: "echo-mail", calm: 1.2, burst: 5.0, tokens: 400 },
-    // Asks for several times what it may have, all the time.
+    // This tenant always asks for several times its limits.
     Habit { name: "greedy-inc", calm: 9.0, burst: 18.0, tokens: 1_200 },
 ];
 
 /// Number of tenants.
 pub(crate) const TENANTS: usize = HABITS.len();
-/// A burst lasts this long.
+/// The duration of a burst.
 const BURST_MS: i64 = 2_000;
 
 /// Name of a tenant.
@@ -59,17 +59,17 @@ pub(crate) fn name(tenant: usize) -> &'static str {
 /// One call to the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Call {
-    /// When it is made, in milliseconds since the epoch.
+    /// The time of the call, in milliseconds since the epoch.
     pub(crate) at_ms: i64,
-    /// Tokens of text that the gateway expects it to take.
+    /// The tokens of text that the gateway expects.
     pub(crate) estimate: i64,
-    /// Tokens of text that it takes.
+    /// The tokens of text that the call really takes.
     pub(crate) actual: i64,
-    /// How long the model works on it.
+    /// How long the model takes.
     pub(crate) latency_ms: i64,
 }
 
-/// The calls of one tenant, one after the other and without an end.
+/// The calls of one tenant, in order and without an end.
 pub(crate) struct Traffic {
     habit: &'static Habit,
     rng: Rng,
@@ -94,7 +94,7 @@ impl Traffic {
             self.burst_from_ms = self.now_ms + self.rng.i64(5_000..20_000);
         }
         let estimate = i64::from(self.rng.u32(self.habit.tokens / 4..=self.habit.tokens));
-        // Answers turn out between half and one and a half times as long as expected.
+        // Answers are between half and one and a half times as long as expected.
         let actual = estimate * self.rng.i64(50..=150) / 100;
         let latency_ms = 200 + actual * 2;
         Call { at_ms: self.now_ms, estimate, actual, latency_ms }

@@ -1,4 +1,4 @@
-//! Drawing a [`Board`]: a pure function of figures and size.
+//! Draws a [`Board`]: a pure function of figures and size.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,7 +9,7 @@ use ratatui::widgets::{Block, Paragraph, RenderDirection, Sparkline};
 use super::board::{Board, Requests, TenantFigures, Used};
 use super::traffic::{self, REQUESTS_BURST, TENANTS, TOKENS_BURST};
 
-/// What fits nothing smaller.
+/// The smallest width that fits everything.
 const WIDTH_MIN: u16 = 80;
 const HEIGHT_MIN: u16 = 24;
 /// Columns of a tenant's name.
@@ -181,7 +181,7 @@ fn draw_units(frame: &mut Frame<'_>, area: Rect, board: &Board) {
     frame.render_widget(Line::from(text), area);
 }
 
-/// Units are whole but for reads, which are not here.
+/// Units are whole except for reads, which are not shown.
 fn whole(units: f64) -> String {
     thousands(format!("{units:.0}"))
 }
@@ -212,7 +212,7 @@ mod tests {
         terminal.backend().clone()
     }
 
-    /// A board with the widest figures that a long run comes to.
+    /// A board with the widest figures of a long run.
     fn busy() -> Board {
         let mut board = Board::default();
         let mut books = [Book::default(); TENANTS];

@@ -1,7 +1,7 @@
 //! `sluicegate local`: the whole loop in one process, for development.
 //!
-//! What a producer was answered is in the file, and what is in the file is counted once, however
-//! the process ends: see [`LocalLoop`].
+//! A write that was acknowledged to a producer is in the file, and every record in the file is
+//! counted once, however the process ends: see [`LocalLoop`].
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// The port on 127.0.0.1; 0 for one that is free.
     #[arg(long, default_value_t = 8000)]
     port: u16,
-    /// Keep the data in this file, created when absent; by default it goes with the process.
+    /// Keep the data in this file, created if absent; by default it is gone when the process ends.
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
     #[command(flatten)]
@@ -45,7 +45,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let table = &options.table();
     show_warnings();
-    // From here on a signal is not lost.
+    // From here on no signal is lost.
     let shutdown = interrupted()?;
     let feed = Feed::default();
     let parts = LoopOptions {
@@ -66,7 +66,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     Ok(ExitCode::SUCCESS)
 }
 
-/// Until it is asked to stop and has counted what is left, or is asked twice.
+/// Serves until it is asked to stop and has counted the rest, or is asked twice.
 async fn serve(
     local: LocalLoop,
     shutdown: impl Future<Output = ()> + Send,
@@ -74,11 +74,11 @@ async fn serve(
     let (asked, stopping) = oneshot::channel();
     let shutdown = async {
         shutdown.await;
-        say("stopping: counting what is left; Ctrl-C again to stop at once");
+        say("stopping: counting the records that are left; Ctrl-C again to stop at once");
         let _ = asked.send(());
     };
     let at_once = async {
-        // Without the first there is no second.
+        // The second signal matters only after the first.
         let _ = stopping.await;
         match interrupted() {
             Ok(again) => again.await,
@@ -101,7 +101,8 @@ async fn serve(
     }
 }
 
-/// The variables to standard output, ready to paste or to `source`; the rest is for people.
+/// Prints the variables to standard output, ready to paste or to `source`; other messages go to
+/// standard error.
 fn announce(url: &str, table: &str, args: &Args) -> Result<(), CliError> {
     let mut out = std::io::stdout().lock();
     for (name, value) in [
@@ -126,7 +127,7 @@ fn announce(url: &str, table: &str, args: &Args) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Why it cannot start, and what to type next.
+/// The reason why it cannot start, and the next command to type.
 fn refused(args: &Args, error: &Error) -> CliError {
     match error {
         Error::Port { port, source } if source.kind() == std::io::ErrorKind::AddrInUse => {

@@ -1,4 +1,4 @@
-//! The work: segments of the table side by side, in each a few buckets at a time.
+//! The conversion: segments of the table concurrently, in each a few buckets at a time.
 
 use std::cell::RefCell;
 use std::pin::pin;
@@ -17,7 +17,7 @@ use crate::error::CliError;
 
 /// Buckets of one segment that are converted at once.
 const AT_ONCE: usize = 4;
-/// How often a bucket is tried again that others write all the time; each time that is three
+/// How often a bucket is tried again that other producers keep writing; each time is three
 /// transactions.
 const CHANGES_MAX: u32 = 5;
 /// How long a table may throttle, or not answer, before the command gives up.
@@ -58,7 +58,7 @@ impl Conversions {
             .await
     }
 
-    /// What was done.
+    /// The report of the work.
     pub(super) fn finish(self, older: OlderProducers) -> Report {
         let State { mut report, progress } = self.state.into_inner();
         progress.finish();
@@ -85,7 +85,7 @@ impl Conversions {
             };
             self.note(|report| report.skip(skipped), 0);
         }
-        // The slow part is what is converted: progress is made with it, not with the scan ahead.
+        // Conversions are the slow part, so progress is counted with them, not with the scan ahead.
         let share = page.scanned / (page.buckets.len() as u64 + 1);
         let rest = page.scanned - share * page.buckets.len() as u64;
         let mut converted =
@@ -97,7 +97,7 @@ impl Conversions {
         Ok(())
     }
 
-    /// Writes down what was done, and shows it.
+    /// Adds to the report, and shows it.
     fn note(&self, note: impl FnOnce(&mut Report), items: u64) {
         let State { report, progress } = &mut *self.state.borrow_mut();
         note(report);
@@ -105,7 +105,7 @@ impl Conversions {
         progress.show(report);
     }
 
-    /// Converts one bucket; what there is to write down of it.
+    /// Converts one bucket; returns the change of the report.
     async fn bucket(&self, bucket: BucketId) -> Result<impl FnOnce(&mut Report) + use<>, CliError> {
         let outcome = self.outcome(&bucket).await?;
         Ok(move |report: &mut Report| match outcome {

@@ -1,7 +1,8 @@
-//! `sluicegate migrate`: every bucket of the older layout, one item per limit, made a composite one.
+//! `sluicegate migrate`: converts every bucket of the older layout, one item per limit, to a
+//! composite one.
 //!
-//! Each bucket is one transaction, and what is converted is not found again. So there is nothing to
-//! keep between two runs: one that was killed is started again.
+//! Each bucket is one transaction, and a converted bucket is not found again. So no state is kept
+//! between runs: a run that was killed is started again.
 
 mod buckets;
 mod producers;
@@ -23,13 +24,13 @@ use buckets::{Conversions, FIRST_PAUSE, PAUSE_MAX};
 use producers::OlderProducers;
 use progress::Progress;
 
-/// Of each read of the scan: about a minute, in pauses of a second on average.
+/// The attempts for each read of the scan: about a minute, in pauses of a second on average.
 const READ_ATTEMPTS: u32 = 60;
 
 /// Convert buckets of one item per limit to composite ones, in the background.
 ///
-/// Producers of this library may go on meanwhile; producers of the older layout must not. The
-/// command may be killed at any moment and started again: it goes on with what is left.
+/// Producers of this library may run meanwhile; producers of the older layout must not. The command
+/// may be killed at any moment and started again: it continues with the rest.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -40,10 +41,10 @@ Examples:
 Exit codes: 0 every bucket is a composite one (or, with --dry-run, can be made one), 1 some were
 skipped, 2 bad input or not confirmed, 5 the table could not be used: start again to go on.")]
 pub(crate) struct Args {
-    /// Say what would be done, and do nothing.
+    /// Report what would be done, and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Parts of the table that are read side by side.
+    /// The number of parts of the table that are read concurrently.
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     segments: u16,
     #[command(flatten)]
@@ -80,8 +81,8 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     Ok(if is_clean { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
 }
 
-/// The same client, which reads again for as long as it takes a throttled table to recover: a scan
-/// that gives up has to begin anew.
+/// The same client with more attempts, as long as a throttled table takes to recover: a scan that
+/// gives up has to start over.
 fn patient(client: &Client) -> Client {
     let retries = RetryConfig::standard()
         .with_max_attempts(READ_ATTEMPTS)
@@ -92,7 +93,7 @@ fn patient(client: &Client) -> Client {
     Client::from_conf(config.build())
 }
 
-/// How many items the table has, as DynamoDB knew some hours ago.
+/// The approximate number of items, as DynamoDB counted them some hours ago.
 async fn items_about(connection: &Connection) -> Result<u64, CliError> {
     let table = connection.table();
     let described = connection.client().describe_table().table_name(table).send().await;

@@ -1,20 +1,20 @@
-//! Producers of the older layout, told by what the table's schema version item says of them.
+//! Producers of the older layout, as far as the table's schema version item names them.
 
 use serde::Serialize;
 use sluicegate::dynamo::SchemaVersion;
 
-/// The first version of the other producer that writes composite buckets. What it says of its
-/// schema does not tell: the number went from 1.0.0 back to 0.7.0 with it.
+/// The first version of the other producer that writes composite buckets. Its schema number does
+/// not tell: with this version it went from 1.0.0 back to 0.7.0.
 const FIRST_COMPOSITE: [u64; 3] = [0, 7, 0];
 
-/// What is known of another producer of the table.
+/// The record of another producer of the table.
 #[derive(Debug, Serialize)]
 pub(super) struct OlderProducers {
-    /// The layout that it says it writes; `None`: there is no other, or it says nothing.
+    /// The layout that it claims to write; `None`: there is no other producer, or it claims none.
     schema_version: Option<String>,
     /// The oldest version that may start.
     client_min_version: Option<String>,
-    /// Whether one that writes the older layout may start, as far as the table says.
+    /// True if a producer of the older layout may start, as far as the table says.
     may_start: bool,
 }
 
@@ -31,7 +31,7 @@ impl OlderProducers {
         }
     }
 
-    /// What to do about them, if anything.
+    /// Advice about them, if there is any.
     pub(super) fn advice(&self, table: &str) -> Option<String> {
         if !self.may_start {
             return None;
@@ -39,14 +39,14 @@ impl OlderProducers {
         let said = |version: &Option<String>| version.clone().unwrap_or_else(|| "none".to_owned());
         let first = FIRST_COMPOSITE.map(|part| part.to_string()).join(".");
         Some(format!(
-            "another producer keeps this table (schema_version {}, client_min_version {}): stop every one older than {first} and take its credentials away, because what it writes after the conversion limits nobody and is not counted (an upgraded one does not convert: start it when all is done); then note that with `aws dynamodb update-item --table-name {table} --key '{{\"PK\":{{\"S\":\"SYSTEM#\"}},\"SK\":{{\"S\":\"#VERSION\"}}}}' --update-expression 'SET client_min_version = :v' --expression-attribute-values '{{\":v\":{{\"S\":\"{first}\"}}}}'`, which not every version heeds",
+            "another producer keeps this table (schema_version {}, client_min_version {}): stop every one older than {first} and take its credentials away, because its writes after the conversion limit no request and are not counted (an upgraded one does not convert: start it when all is done); then record this with `aws dynamodb update-item --table-name {table} --key '{{\"PK\":{{\"S\":\"SYSTEM#\"}},\"SK\":{{\"S\":\"#VERSION\"}}}}' --update-expression 'SET client_min_version = :v' --expression-attribute-values '{{\":v\":{{\"S\":\"{first}\"}}}}'`, which some versions ignore",
             said(&self.schema_version),
             said(&self.client_min_version),
         ))
     }
 }
 
-/// Major, minor and patch of a version, whatever follows them.
+/// Major, minor and patch of a version, without any suffix.
 fn parsed(version: &str) -> Option<[u64; 3]> {
     let mut parts = version.split(['.', '-', '+']);
     let mut next = || parts.next()?.parse().ok();

@@ -1,4 +1,4 @@
-//! How far it is: a bar for who looks at it, a line now and then for a log.
+//! Shows the progress: a bar on a terminal, a line now and then for a log.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use super::report::Report;
 use crate::error::say;
 use crate::output;
 
-/// Between two lines of a log.
+/// The time between two lines of a log.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) struct Progress {
-    /// `None` where nobody sees it.
+    /// `None` without a terminal.
     bar: Option<ProgressBar>,
     /// Items of the table, roughly.
     items: u64,
@@ -22,7 +22,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of a table with about so many items.
+    /// The progress over a table with about so many items.
     pub(super) fn over(items: u64) -> Self {
         let began = Instant::now();
         let bar = std::io::stderr().is_terminal().then(|| bar(items));

@@ -1,4 +1,4 @@
-//! What was converted, what was not, and why.
+//! The report: converted buckets, skipped buckets and the reasons.
 
 use std::io;
 
@@ -9,51 +9,51 @@ use super::producers::OlderProducers;
 use crate::options::Options;
 use crate::output;
 
-/// Skipped buckets that are named: a table may have a million of them.
+/// The most skipped buckets that are named: a table may have a million of them.
 const NAMED_MAX: usize = 1_000;
-/// Those that are shown to a person.
+/// The most that are shown to a person.
 const SHOWN_MAX: usize = 20;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     table: String,
     dry_run: bool,
-    /// Items of all kinds that were looked at.
+    /// Items that were read, of all kinds.
     pub(super) scanned_items: u64,
     pub(super) converted_buckets: u64,
-    /// Items of one limit that are in them.
+    /// Items of one limit that these buckets had.
     pub(super) converted_limits: u64,
-    /// Buckets that were converted since the scan found them: by a producer of this library, or by a
-    /// transaction of this command that was not answered.
+    /// Buckets that were converted after the scan found them: by a producer of this library, or by
+    /// a transaction of this command that was not answered.
     pub(super) converted_elsewhere: u64,
     pub(super) skipped_buckets: u64,
     /// The first thousand of them.
     skipped: Vec<Skipped>,
-    /// Of the scan.
+    /// Read units of the scan.
     pub(super) read_units: f64,
-    /// Of the conversions.
+    /// Write units of the conversions.
     pub(super) write_units: f64,
     pub(super) older_producers: Option<OlderProducers>,
 }
 
-/// A bucket that stays as it is.
+/// A bucket that was not converted.
 #[derive(Debug, Serialize)]
 pub(super) struct Skipped {
-    /// Where the name cannot be read, the whole partition key.
+    /// The whole partition key if the name cannot be read.
     pub(super) entity: String,
-    /// Where the name cannot be read, the whole sort key.
+    /// The whole sort key if the name cannot be read.
     pub(super) resource: String,
     pub(super) reason: Reason,
     pub(super) detail: String,
 }
 
-/// Why a bucket was skipped.
+/// The reason why a bucket was skipped.
 #[derive(Debug, Clone, Copy, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Reason {
     /// There is a composite bucket beside its items.
     Exists,
-    /// Others wrote its items all the time.
+    /// Other producers kept writing its items.
     Changed,
     /// An item cannot be read.
     Broken,
@@ -67,7 +67,7 @@ impl Reason {
             Self::Exists => {
                 "beside a composite bucket, of a producer that does not convert: stop it, delete them"
             }
-            Self::Changed => "written all the time: stop the older producers, run this again",
+            Self::Changed => "still being written: stop the older producers, run this again",
             Self::Broken => "an item cannot be read: repair or delete it, run this again",
             Self::TooManyLimits => "too many limits: delete some, run this again",
         }
@@ -113,18 +113,18 @@ impl Report {
         }
     }
 
-    /// Whether every bucket of the table is a composite one now.
+    /// True if every bucket of the table is now a composite one.
     pub(super) const fn is_complete(&self) -> bool {
         !self.dry_run && self.skipped_buckets == 0
     }
 
-    /// How many were converted, in a few words.
+    /// The number of converted buckets, in a few words.
     pub(super) fn converted(&self) -> String {
         let did = if self.dry_run { "to convert" } else { "converted" };
         format!("{} {did}", counted(self.converted_buckets, "bucket"))
     }
 
-    /// What was done when it ended early.
+    /// The work done so far, for a run that ended early.
     pub(super) fn so_far(&self) -> String {
         format!("{} of {} items", self.converted(), self.scanned_items)
     }

@@ -1,4 +1,4 @@
-//! Printing results: tables for people, JSON for scripts.
+//! Prints results: tables for people, JSON for scripts.
 
 pub(crate) mod windows;
 
@@ -11,7 +11,7 @@ use sluicegate_processor::one_line;
 /// Longer than any name.
 const CELL_CHARS: usize = 300;
 
-/// A rule under the header and nothing else.
+/// A rule under the header, and no other lines.
 const STYLE: TableStyle =
     TableStyle::new().header_separator(LineStyle::none().fill('─').junction('─'));
 
@@ -20,18 +20,18 @@ pub(crate) fn json(value: &impl Serialize) -> io::Result<()> {
     exact(&serde_json::to_string_pretty(value)?)
 }
 
-/// Prints lines for a person: what a name has in it that is not seen is spelled out.
+/// Prints lines for a person: invisible characters of names are escaped.
 pub(crate) fn line(text: &str) -> io::Result<()> {
     exact(&visible(text))
 }
 
-/// The lines of a text, as a person may see them.
+/// The lines of a text, with invisible characters escaped.
 pub(crate) fn visible(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(|line| one_line(line, usize::MAX)).collect();
     lines.join("\n")
 }
 
-/// Prints a text for a program, unchanged. A closed pipe is no error: the reader has seen enough.
+/// Prints a text for a program, unchanged. A closed pipe is no error: the reader has ended.
 pub(crate) fn exact(text: &str) -> io::Result<()> {
     match writeln!(io::stdout().lock(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
@@ -39,7 +39,7 @@ pub(crate) fn exact(text: &str) -> io::Result<()> {
     }
 }
 
-/// Lays rows out under a header; the columns `right` hold numbers.
+/// Aligns rows under a header; the columns in `right` hold numbers.
 pub(crate) fn table<S: AsRef<str>>(
     header: &[&str],
     rows: impl IntoIterator<Item = Vec<S>>,
@@ -59,7 +59,7 @@ pub(crate) fn table<S: AsRef<str>>(
     table.trim_fmt()
 }
 
-/// Millitokens as tokens, with as many decimals as there are: `1240`, `0.5`, `-3.025`.
+/// Millitokens as tokens, with as many decimals as needed: `1240`, `0.5`, `-3.025`.
 pub(crate) fn tokens(milli: impl Into<i128>) -> String {
     let milli = milli.into();
     let sign = if milli < 0 { "-" } else { "" };
@@ -72,7 +72,7 @@ pub(crate) fn tokens(milli: impl Into<i128>) -> String {
     format!("{sign}{whole}.{}", decimals.trim_end_matches('0'))
 }
 
-/// A duration as a person says it: `at once`, `850 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`.
+/// A duration for people: `at once`, `850 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`.
 pub(crate) fn duration(millis: u64) -> String {
     let (seconds, minutes, hours) = (millis / 1_000, millis / 60_000, millis / 3_600_000);
     match millis {

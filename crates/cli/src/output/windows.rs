@@ -10,7 +10,7 @@ use super::tokens;
 /// Columns before the limits.
 const FIXED: [&str; 4] = ["entity", "resource", "window", "start (UTC)"];
 
-/// One window as scripts read it.
+/// One window in the form for scripts.
 #[derive(Serialize)]
 pub(crate) struct JsonWindow<'a> {
     entity: &'a str,
@@ -42,8 +42,8 @@ pub(crate) fn json(windows: &[UsageWindow]) -> std::io::Result<()> {
 /// Limits that are shown side by side.
 type Columns<'a> = BTreeSet<&'a LimitName>;
 
-/// One table, or several where buckets have different limits: forty columns, most of them empty,
-/// could not be read.
+/// One table, or several if buckets have different limits: a table of forty columns, most of them
+/// empty, would be unreadable.
 pub(crate) fn tables(windows: &[UsageWindow]) -> String {
     let mut of_bucket: BTreeMap<(&EntityId, &Resource), Columns<'_>> = BTreeMap::new();
     for usage in windows {
@@ -62,7 +62,7 @@ pub(crate) fn tables(windows: &[UsageWindow]) -> String {
     tables.join("\n\n")
 }
 
-/// The largest of the sets that have all of `limits`.
+/// The largest of the sets that contain all of `limits`.
 fn widest<'s, 'a>(
     of_bucket: &'s BTreeMap<(&EntityId, &Resource), Columns<'a>>,
     limits: &'s Columns<'a>,

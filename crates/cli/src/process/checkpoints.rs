@@ -1,4 +1,5 @@
-//! How far a stream was read, in a file. A missing, broken or foreign file costs time and no figure.
+//! The position in a stream, kept in a file. A missing, broken or foreign file costs time and
+//! changes no figure.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ impl CheckpointFile {
         Self { path, stream }
     }
 
-    /// What was saved, if it is of this stream.
+    /// The saved positions, if they belong to this stream.
     pub(super) fn load(&self) -> Option<Checkpoints> {
         let path = self.path.display();
         let bytes = match std::fs::read(&self.path) {
@@ -50,7 +51,7 @@ impl CheckpointFile {
         }
     }
 
-    /// Replaces what was saved: whoever reads it finds the old one or the new one, whole.
+    /// Replaces the saved positions: a reader finds the old file or the new one, whole.
     pub(super) fn save(&self, shards: &Checkpoints) -> Result<(), CliError> {
         let contents = Contents { stream: self.stream.clone(), shards: shards.clone() };
         let mut beside = self.path.clone().into_os_string();

@@ -1,4 +1,5 @@
-//! `sluicegate process`: the stream of any table through the Lambda's handler, without a Lambda.
+//! `sluicegate process`: runs the stream of any table through the Lambda's handler, without a
+//! Lambda.
 
 mod checkpoints;
 
@@ -19,14 +20,14 @@ use checkpoints::CheckpointFile;
 
 /// How long one batch may be repeated against a table that throttles.
 const BATCH_TIME: Duration = Duration::from_secs(60);
-/// Between two lines that say what was done, and two notes of how far that is.
+/// The time between two progress lines, and between two saved checkpoints.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Count a table's stream in usage windows, where there is no Lambda to do it.
 ///
-/// Reads every shard of the table's stream, from the oldest record on, and goes on as new ones
-/// come. A window refuses what it has counted: starting again, or beside the Lambda, changes no
-/// figure.
+/// Reads every shard of the table's stream, from the oldest record on, and follows new ones. A
+/// window refuses records that it has counted: starting again, or running beside the Lambda,
+/// changes no figure.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -37,16 +38,16 @@ Examples:
 Exit codes: 0 stopped or, with --once, caught up, 1 some records went to quarantine, 2 bad input,
 5 the table or its stream cannot be used.")]
 pub(crate) struct Args {
-    /// Stop when everything that is in the stream is counted.
+    /// Stop when all records in the stream are counted.
     #[arg(long)]
     once: bool,
-    /// Note in this file how far the stream was read, and go on from there. For speed alone: without
-    /// it up to 24 hours are read again, and not counted again.
+    /// Save the position in the stream to this file, and continue from there. For speed alone:
+    /// without it, up to 24 hours are read again, and not counted again.
     #[arg(long, value_name = "FILE")]
     checkpoint: Option<PathBuf>,
     #[command(flatten)]
     metering: Metering,
-    /// Records handed to the handler at once.
+    /// The number of records handed to the handler at once.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     batch_size: u16,
 }
@@ -57,7 +58,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let connection = options.connect().await?;
     let arn = table::stream_arn(&connection.client(), connection.table()).await?;
     let source = StreamSource::new(connection.streams(), &arn);
-    // A follower asks again for ever; a missing permission is to be told.
+    // A follower repeats its reads for ever, so a missing permission must be reported here.
     source.shards().await.map_err(|error| unreadable(&error))?;
 
     let settings = args.metering.settings(connection.table());
@@ -114,7 +115,7 @@ fn save<S: Source>(
     file.map_or(Ok(()), |file| file.save(&poller.checkpoints()))
 }
 
-/// What was done so far, in one line.
+/// Reports the work so far, in one line.
 fn report(feed: &Feed) {
     let totals = feed.totals();
     let age = totals.record_age_ms.map_or_else(String::new, |ms| {

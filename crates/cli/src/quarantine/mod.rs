@@ -14,7 +14,7 @@ use crate::error::CliError;
 use crate::options::Options;
 use crate::output::counted;
 
-/// Look at records that could not be counted, count them, or give them up.
+/// List records that could not be counted, count them, or give them up.
 #[derive(Subcommand)]
 #[command(after_help = "\
 Examples:
@@ -31,15 +31,15 @@ Examples:
   sluicegate quarantine list --output json
   sluicegate quarantine list --closed")]
     List {
-        /// Those that were counted or dropped lately, too.
+        /// Also list entries that were counted or dropped recently.
         #[arg(long)]
         closed: bool,
     },
-    /// Count entries in the windows that miss them and close them; each is counted once, however
+    /// Count entries in the windows that lack them and close them; each is counted once, however
     /// often it is replayed or delivered.
     ///
-    /// An entry stays open where the record still cannot be read, where the stream can still deliver
-    /// it (for two days), and where its windows cannot tell whether another delivery counted it.
+    /// An entry stays open if the record still cannot be read, if the stream can still deliver it
+    /// (for two days), or if its windows cannot tell whether another delivery counted it.
     #[command(after_help = "\
 Examples:
   sluicegate quarantine replay --all
@@ -47,18 +47,18 @@ Examples:
     Replay {
         #[command(flatten)]
         which: Which,
-        /// The windows that the processor of this table counts.
+        /// The kinds of windows that the processor of this table counts.
         #[arg(long, default_value = "hour,day", value_name = "KINDS")]
         windows: WindowKinds,
         /// Days that the processor keeps windows; 0 for ever.
         #[arg(long, default_value = "90", value_name = "DAYS")]
         ttl_days: Retention,
-        /// Take for granted that no other delivery counted these records since: no failed batch was
-        /// delivered again and no second processor ran.
+        /// Assume that no other delivery counted these records since: no failed batch was delivered
+        /// again and no second processor ran.
         #[arg(long)]
         uncounted: bool,
     },
-    /// Give entries up: nothing counts them, ever.
+    /// Give entries up: no window will ever count them.
     #[command(after_help = "\
 Examples:
   sluicegate quarantine drop --all --yes")]
@@ -81,7 +81,7 @@ pub(crate) struct Which {
 }
 
 impl Which {
-    /// The open entries that are meant.
+    /// The open entries that the arguments name.
     fn of(&self, entries: Vec<QuarantineEntry>) -> Result<Vec<QuarantineEntry>, CliError> {
         let mut open: Vec<_> =
             entries.into_iter().filter(|entry| entry.state == QuarantineState::Open).collect();
@@ -126,7 +126,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let entries = which.of(entries)?;
             let what = counted(entries.len(), "record");
             if !entries.is_empty() {
-                confirm.ask(&format!("give up {what}; nothing will count what they consumed"))?;
+                confirm.ask(&format!("give up {what}; their consumption will never be counted"))?;
             }
             let processor = Processor::new(connection.client(), Settings::new(connection.table()));
             let mut results = Vec::with_capacity(entries.len());

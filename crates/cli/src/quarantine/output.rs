@@ -1,4 +1,4 @@
-//! Printing entries of the quarantine, and what became of them.
+//! Prints entries of the quarantine, and the results of a replay.
 
 use std::io;
 use std::process::ExitCode;
@@ -12,18 +12,18 @@ use crate::error::exit;
 use crate::options::Options;
 use crate::output;
 
-/// Longest reason in a table; JSON has all of it.
+/// The longest reason in a table; JSON has all of it.
 const REASON_CHARS: usize = 100;
 
 #[derive(Serialize)]
 struct Entry<'a> {
     id: String,
     state: &'a str,
-    /// The one kind of window that is missing the record; none: all are.
+    /// The one kind of window that lacks the record; none: all kinds lack it.
     window: Option<&'a str>,
     reason: &'a str,
     truncated: bool,
-    /// The record as it was delivered: JSON, or a text where it is none.
+    /// The record as it was delivered: JSON, or a text if it is not JSON.
     record: Box<RawValue>,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn list(entries: &[&QuarantineEntry], options: &Options) -> io::Resul
     output::line(&output::table(&["id", "state", "item", "reason"], rows, &[]))
 }
 
-/// The key of the item that a record is of, if it says so.
+/// The key of the record's item, if it has one.
 fn item_of(entry: &QuarantineEntry) -> String {
     match StreamRecord::from_json(&entry.record) {
         Ok(record) => {
@@ -108,7 +108,7 @@ pub(super) fn report(
     Ok(if open == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
 }
 
-/// What became of an entry, and why it is still open if it is.
+/// The result for an entry, and the reason if it is still open.
 fn told(replayed: &Replayed) -> (&'static str, Option<&str>) {
     match replayed {
         Replayed::Counted(_) => ("counted", None),

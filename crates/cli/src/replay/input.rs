@@ -1,9 +1,9 @@
-//! Finding, reading and checking event files.
+//! Finds, reads and checks event files.
 //!
-//! Everything is read once, a record at a time, and copied to a temporary file: a pipe can be
+//! All input is read once, a record at a time, and copied to a temporary file. So a pipe can be
 //! replayed, nothing is written before everything is checked, and records can be brought into
-//! stream order. A file holds any number of JSON values: events, records, or both, one a line or
-//! spread over many. In memory are the record at hand and what `order.rs` needs.
+//! stream order. A file holds any number of JSON values: events, records, or both, one per line or
+//! spread over many. Memory holds the current record and the data of `order.rs`.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -85,7 +85,7 @@ fn bad(path: &Path, why: &str) -> CliError {
     CliError::BadInput(format!("{}: {why}", path.display()))
 }
 
-/// Hands every record of a file to `keep`.
+/// Passes every record of a file to `keep`.
 fn read_file(path: &Path, keep: &mut dyn FnMut(&str) -> io::Result<()>) -> Result<(), CliError> {
     let file = File::open(path).map_err(|error| bad(path, &error.to_string()))?;
     records(BufReader::with_capacity(BUFFER_BYTES, file), keep).map_err(|wrong| match wrong {
@@ -104,7 +104,7 @@ fn no_room(error: &io::Error) -> CliError {
     ))
 }
 
-/// What is wrong with a file.
+/// The reason why a file is invalid.
 #[derive(Debug)]
 enum Wrong {
     At(Place, String),
@@ -125,7 +125,7 @@ struct Place {
 const EXPECTED: &str =
     "expected a DynamoDB stream event ({\"Records\": [...]}) or one of its records";
 
-/// Hands every record in `text` to `keep`, in order.
+/// Passes every record in `text` to `keep`, in order.
 fn records(
     mut text: impl BufRead,
     keep: &mut dyn FnMut(&str) -> io::Result<()>,
@@ -157,22 +157,22 @@ fn not_json(error: serde_json::Error, tape: &Tape) -> Wrong {
     }
     let place = Place { line: error.line().max(1), column: error.column().max(1) };
     if error.is_data() {
-        // It is JSON, and no object.
+        // It is JSON, but not an object.
         return Wrong::At(tape.started, format!("not an event: {EXPECTED}"));
     }
-    // The position is given in the usual form.
+    // The position is reported in this program's form.
     let message = error.to_string();
     let message = message.split(" at line ").next().unwrap_or_default();
     Wrong::At(place, format!("not JSON: {message}"))
 }
 
-/// What was read of the value at hand, and where that is.
+/// The bytes read of the current value, and their position.
 #[derive(Default)]
 struct Tape {
     /// The bytes of a value that may be a record; empty once it is known to be none.
     bytes: Vec<u8>,
     is_recording: bool,
-    /// Lines that ended, and bytes since.
+    /// The lines that ended, and the bytes since.
     lines: usize,
     columns: usize,
     started: Place,
@@ -187,7 +187,7 @@ impl Default for Place {
 }
 
 impl Tape {
-    /// The parser has read the first byte of a value.
+    /// Notes that the parser has read the first byte of a value.
     fn start(&mut self) {
         let first = self.bytes.last().copied();
         self.bytes.clear();
@@ -205,7 +205,7 @@ impl Tape {
         if self.is_recording {
             self.bytes.push(byte);
         } else {
-            // The one that a value may begin with.
+            // The byte that a value may begin with.
             self.bytes.clear();
             self.bytes.push(byte);
         }
@@ -215,14 +215,14 @@ impl Tape {
         } else {
             self.columns += 1;
         }
-        // Between two records are white space and a comma.
+        // Between two records there are only white space and a comma.
         if self.record.is_none() && !byte.is_ascii_whitespace() && byte != b',' {
             self.record = Some(Place { line: self.lines + 1, column: self.columns });
         }
     }
 }
 
-/// A reader that keeps a tape of what the parser reads, which is a byte at a time.
+/// A reader that records on a tape the bytes that the parser reads, one at a time.
 struct Taped<R> {
     text: R,
     tape: Rc<RefCell<Tape>>,
@@ -274,7 +274,7 @@ impl<'de> Visitor<'de> for Value<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         self.tape.borrow_mut().stop();
-        // What is no JSON is told as that.
+        // Input that is not JSON is reported as that.
         while list.next_element::<IgnoredAny>()?.is_some() {}
         Err(A::Error::invalid_type(Unexpected::Seq, &self))
     }
@@ -344,7 +344,7 @@ impl<'de> Visitor<'de> for Records<'_, '_> {
 
 const NOT_A_RECORD: &str = "not a DynamoDB stream record: it has no \"dynamodb\" object";
 
-/// A record of another source (S3, SQS, ...) is bad input; a broken DynamoDB record is not, it goes
+/// A record of another source (S3, SQS, ...) is bad input. A broken DynamoDB record is not: it goes
 /// to quarantine as it would in the Lambda.
 fn is_record(record: &str) -> bool {
     #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! `sluicegate replay`: recorded stream events through the very handler that the Lambda runs.
+//! `sluicegate replay`: runs recorded stream events through the same handler as the Lambda.
 //!
 //! All input is checked before the first record is handled, so bad input leaves nothing
 //! half-written. Delivering everything again changes no figure.
@@ -25,7 +25,7 @@ use crate::options::Options;
 use input::Input;
 use target::Target;
 
-/// Input shorter than this is done before a progress bar could be read.
+/// Shorter input is done before a progress bar could be read.
 const LONG_INPUT: u64 = 5_000;
 
 /// Replay stream events and print the usage windows they add up to.
@@ -42,25 +42,26 @@ Examples:
 Exit codes: 0 all counted, 1 some records went to quarantine, 2 bad input (nothing was
 written), 5 the table could not be used, 6 the result could not be printed.")]
 pub(crate) struct Args {
-    /// Files or folders of stream events: what Lambda receives ({"Records": [...]}), or one record
-    /// a line. A folder's .json, .jsonl and .ndjson files are taken by name, its subfolders are not.
+    /// Files or folders of stream events: the events that Lambda receives ({"Records": [...]}), or
+    /// one record per line. Of a folder, the .json, .jsonl and .ndjson files are read in the order
+    /// of their names; subfolders are ignored.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     #[command(flatten)]
     metering: Metering,
-    /// Records handed to the handler at once.
+    /// The number of records handed to the handler at once.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     batch_size: u16,
     /// Deliver everything this many times.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Write to this DynamoDB table instead of the engine inside this process; the environment's is
-    /// not taken.
+    /// Write to this DynamoDB table instead of the engine inside this process; the variable of the
+    /// environment is ignored.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
 }
 
-/// What the batches added up to.
+/// The sums of the batches.
 #[derive(Default)]
 struct Replayed {
     windows: HashSet<ItemKey>,
@@ -105,7 +106,8 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     Ok(if quarantined { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }
 
-/// Hands all records to the processor, as often as asked; why it ended before that, if it did.
+/// Passes all records to the processor, as often as requested; returns the reason if it ended
+/// early.
 async fn deliver(
     args: &Args,
     batch_time: Duration,
@@ -154,7 +156,7 @@ impl Replayed {
     }
 }
 
-/// Visible only where a person looks at it.
+/// Visible only on a terminal.
 fn progress_bar(records: u64) -> ProgressBar {
     if records < LONG_INPUT {
         return ProgressBar::hidden();

@@ -1,9 +1,9 @@
-//! Bringing the records of each item into the order in which its stream had them.
+//! Brings the records of each item into the order of its stream.
 //!
 //! A stream delivers the records of an item in order, and exact counting relies on it: a record
 //! behind a later one cannot be told from a duplicate. Files may be given in any order, though.
-//! In memory are 80 bytes for every item, and 80 more for every record of an item that has one out
-//! of order.
+//! Memory holds 80 bytes for every item, and 80 more for every record of an item that has a record
+//! out of order.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -14,11 +14,11 @@ use sluicegate_core::{SequenceNumber, StreamRecord};
 
 use super::spool::Spool;
 
-/// The hash of an item's stream and key. Two items of one hash are ordered among one another, which
+/// The hash of an item's stream and key. Two items with one hash are ordered together, which
 /// changes nothing for either.
 type Item = u64;
 
-/// In which order the records of a spool are to be replayed.
+/// The order in which the records of a spool are replayed.
 #[derive(Default)]
 pub(super) struct Order {
     hasher: RandomState,
@@ -26,12 +26,12 @@ pub(super) struct Order {
     newest: HashMap<Item, SequenceNumber>,
     /// Items with a record that stands behind a later one, or comes again.
     suspects: HashSet<Item>,
-    /// Places that another record takes: by where the one begins that stands there, the other.
+    /// Positions in the file whose records change places: from the record there to its replacement.
     moves: HashMap<u64, u64>,
     moved: usize,
 }
 
-/// The records of one item: where they stand and their positions.
+/// The records of one item: their places in the file and their positions in the stream.
 #[derive(Default)]
 struct Places {
     at: Vec<(u64, SequenceNumber)>,
@@ -41,7 +41,7 @@ struct Places {
 }
 
 impl Order {
-    /// Looks at a record as it is read.
+    /// Notes a record as it is read.
     pub(super) fn note(&mut self, record: &str) {
         let Some((item, sequence)) = self.item(record) else { return };
         let newest = self.newest.entry(item).or_insert(sequence);
@@ -51,7 +51,7 @@ impl Order {
         *newest = sequence.max(*newest);
     }
 
-    /// Sorts the records of every item that is out of order among the places they stand at.
+    /// Sorts the records of every item that is out of order among their places in the file.
     /// Duplicates are not late; records without item or position stay where they are.
     pub(super) fn restore(&mut self, records: &mut Spool) -> io::Result<()> {
         self.newest = HashMap::new();
@@ -78,7 +78,7 @@ impl Order {
         Ok(())
     }
 
-    /// How many records came late.
+    /// The number of records that came late.
     pub(super) const fn moved(&self) -> usize {
         self.moved
     }
@@ -129,7 +129,7 @@ mod tests {
         }
         records.rewind().unwrap();
         order.restore(&mut records).unwrap();
-        // As often as asked.
+        // As often as requested.
         let shown = |records: &mut Spool| -> Vec<(String, String)> {
             let next = || order.next(records).unwrap();
             let shown = std::iter::from_fn(next).map(|raw| {

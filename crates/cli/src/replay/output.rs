@@ -1,4 +1,4 @@
-//! Printing what was replayed.
+//! Prints the result of a replay.
 
 use std::io::{self, Write};
 

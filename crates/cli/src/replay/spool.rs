@@ -1,4 +1,4 @@
-//! The records of all files in one temporary file, a length before each.
+//! The records of all files in one temporary file, each with its length in front.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -6,14 +6,14 @@ use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use serde_json::value::RawValue;
 
 const BUFFER_BYTES: usize = 1 << 16;
-/// Of the length before a record.
+/// The size of the length before a record.
 const LENGTH_BYTES: u64 = 4;
 
-/// Records on the disk. Written once, then read as often as needed.
+/// Records on disk. Written once, then read as often as needed.
 pub(super) struct Spool {
     writer: BufWriter<File>,
     reader: BufReader<File>,
-    /// Where the record that is read next begins.
+    /// The place of the next record.
     at: u64,
     records: u64,
 }
@@ -26,7 +26,7 @@ impl Spool {
         Ok(Self { writer, reader, at: 0, records: 0 })
     }
 
-    /// How many records there are.
+    /// The number of records.
     pub(super) const fn len(&self) -> u64 {
         self.records
     }
@@ -46,7 +46,7 @@ impl Spool {
         self.reader.seek(SeekFrom::Start(0)).map(drop)
     }
 
-    /// The next record, and where it begins; `None` after the last.
+    /// The next record and its place; `None` after the last.
     pub(super) fn next(&mut self) -> io::Result<Option<(u64, Box<RawValue>)>> {
         let mut length = [0; 4];
         match self.reader.read_exact(&mut length) {
@@ -61,7 +61,7 @@ impl Spool {
         Ok(Some((at, RawValue::from_string(record)?)))
     }
 
-    /// The record that begins at `at`; the next one is then the one it was.
+    /// The record at place `at`; the next record to be read stays the same.
     pub(super) fn record(&mut self, at: u64) -> io::Result<Box<RawValue>> {
         let next = self.at;
         self.seek(at)?;

@@ -1,4 +1,4 @@
-//! Where the windows go: an engine inside this process, or a table.
+//! The target of the windows: an engine inside this process, or a table.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -13,9 +13,9 @@ use sluicegate_processor::{chain, explain};
 use crate::error::CliError;
 use crate::options::Options;
 
-/// Table inside the engine.
+/// The table inside the engine.
 const EMBEDDED_TABLE: &str = "sluicegate-limits";
-/// Most keys of one BatchGetItem.
+/// The most keys of one BatchGetItem.
 const KEYS_PER_READ: usize = 100;
 /// How often keys that a throttled table left out are asked for again; six seconds in all.
 const READ_ROUNDS: u32 = 7;
@@ -27,18 +27,18 @@ pub(super) struct Target {
     /// With the SDK's own retries, unlike the processor's client.
     reader: Client,
     table: String,
-    /// Where the table is, for messages.
+    /// The endpoint of the table, for messages.
     endpoint: String,
     engine: Option<EmbeddedEngine>,
 }
 
 impl Target {
-    /// Opens the table that the command line names, or starts an engine with a fresh one. The
-    /// environment's table is not taken: a replay for a look must not write to it.
+    /// Opens the table that the command line names, or starts an engine with a new one. The table
+    /// of the environment is ignored: a replay for a look must not write to it.
     pub(super) async fn open(table: Option<&str>, options: &Options) -> Result<Self, CliError> {
         if table.is_none() {
             return match options.endpoint_url {
-                Some(_) => Err(CliError::bad("--endpoint-url says nothing without --table")),
+                Some(_) => Err(CliError::bad("--endpoint-url has no effect without --table")),
                 None => Self::embedded().await,
             };
         }
@@ -53,7 +53,7 @@ impl Target {
         let failed = |error: sluicegate_local::Error| {
             CliError::Store(format!("the embedded engine failed: {}", chain(&error)))
         };
-        // On the disk, so that memory does not bound how many windows there may be.
+        // On disk, so that memory does not bound the number of windows.
         let engine = EmbeddedEngine::start(Storage::Temporary).await.map_err(failed)?;
         let client = sluicegate_local::client::dynamodb(&engine.endpoint_url());
         sluicegate_local::table::create_table(&client, EMBEDDED_TABLE).await.map_err(failed)?;
@@ -75,7 +75,7 @@ impl Target {
         &self.client
     }
 
-    /// Why a batch did not get through, and what to do next.
+    /// The reason why a batch failed, and the next thing to do.
     pub(super) fn refused(&self, reason: &str) -> CliError {
         let Self { table, endpoint, .. } = self;
         CliError::Store(match self.engine {
@@ -105,9 +105,9 @@ impl Target {
         }
         if usages.len() < windows.len() {
             let missing = windows.len() - usages.len();
-            return Err(self.unreadable(&format!("{missing} of {} are not there", windows.len())));
+            return Err(self.unreadable(&format!("{missing} of {} do not exist", windows.len())));
         }
-        // A window whose records all went to quarantine holds nothing but its watermark.
+        // A window whose records all went to quarantine holds only its watermark.
         usages.retain(|usage| usage.events > 0);
         usages.sort_unstable_by(|a, b| sort_key(a).cmp(&sort_key(b)));
         Ok(usages)
@@ -151,7 +151,7 @@ impl Target {
     }
 }
 
-/// Nobody reads the stream of a table that goes with the command, and each write would add to it.
+/// The stream of a table that ends with the command has no reader, and each write would enlarge it.
 async fn without_stream(client: &Client) -> Result<(), CliError> {
     let none = StreamSpecification::builder().stream_enabled(false).build();
     let none = none.map_err(|error| CliError::Store(error.to_string()))?;

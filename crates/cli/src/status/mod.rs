@@ -1,4 +1,5 @@
-//! `sluicegate status`: balances now, when they are full, and where their limits come from.
+//! `sluicegate status`: the current balances, the times when they are full, and the sources of
+//! their limits.
 
 mod standing;
 
@@ -18,7 +19,7 @@ use crate::readable::{Readable, readable};
 use crate::whose::{Whose, Words};
 use standing::Standing;
 
-/// Most keys of one read.
+/// The most keys of one read.
 const KEYS_PER_READ: usize = 100;
 
 /// Show balances now, when they are full again, and where their limits come from.
@@ -49,7 +50,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             output::json(&standings)?;
         }
         return Err(CliError::Attention(format!(
-            "nothing is known of {whose}: no bucket and no limit; make one with `sluicegate acquire`"
+            "{whose} has no bucket and no limit; make one with `sluicegate acquire`"
         )));
     }
     if options.is_json() {
@@ -80,7 +81,7 @@ async fn standings(connection: &Connection, whose: &Whose) -> Result<Readable<St
     Ok(Readable { items: buckets.iter().flat_map(of_bucket).collect(), broken })
 }
 
-/// The buckets in question; the one that was named even if nobody used it yet.
+/// The requested buckets; a named one even if it was never used.
 async fn buckets(
     connection: &Connection,
     table: &DynamoTable,

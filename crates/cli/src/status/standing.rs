@@ -1,4 +1,4 @@
-//! How one limit of a bucket stands, as a request of this moment would find it.
+//! The status of one limit of a bucket, as a request would find it now.
 
 use std::collections::HashMap;
 
@@ -21,16 +21,16 @@ pub(super) struct Standing {
     pub(super) full_in_ms: Option<u64>,
     /// Everything consumed less everything returned since the bucket was created.
     pub(super) consumed_milli: i128,
-    /// The limit as `--limit` takes it, with which the next request is decided.
+    /// The limit that decides the next request, in the form of `--limit`.
     pub(super) rule: String,
-    /// The limit that stands in the bucket until then, where it is another one.
+    /// The limit that is in the bucket until then, if it differs.
     pub(super) now: Option<String>,
-    /// Where the limit comes from.
+    /// The source of the limit.
     pub(super) from: &'static str,
 }
 
 impl Standing {
-    /// Every limit of a bucket; of one that nobody used yet, those that are stored for it.
+    /// Every limit of a bucket; for a bucket that was never used, the stored limits.
     pub(super) fn all(
         bucket: &BucketId,
         image: Option<&CompositeBucket>,
@@ -42,8 +42,8 @@ impl Standing {
         let stored = Some(StoredRules::of_levels(of_bucket.iter().copied()));
         let configuration = Configuration { stored, ..Configuration::default() };
         let found = standings(image, &Amounts::new(), &configuration, now);
-        // Those that some level deleted and none names: they go with the next refill, unless the
-        // request names them.
+        // Limits that some level deleted and no level names: the next refill removes them, unless
+        // the request names them.
         let explicit = Configuration::default();
         let mut deleted = standings(image, &Amounts::new(), &explicit, now);
         deleted.retain(|standing| {
@@ -95,7 +95,7 @@ impl Standing {
     }
 }
 
-/// What a level is called on the command line.
+/// The name of a level on the command line.
 const fn level_name(scope: &LimitsScope) -> &'static str {
     match scope {
         LimitsScope::EntityResource(..) => "entity+resource",

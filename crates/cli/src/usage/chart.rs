@@ -3,16 +3,16 @@
 use super::series::{Question, Series};
 use crate::output::tokens;
 
-/// Where a terminal does not say how wide it is.
+/// The width if the terminal does not report one.
 const COLUMNS: usize = 80;
-/// Narrower, and bars would be too short to compare.
+/// With fewer columns, bars would be too short to compare.
 const COLUMNS_MIN: usize = 40;
-/// Longer, and the first line would be out of sight.
+/// With more lines, the first one would be out of sight.
 const LINES_MAX: usize = 48;
 /// Parts of a full block, an eighth each.
 const EIGHTHS: [char; 8] = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'];
 
-/// The width of the terminal, or what `COLUMNS` says.
+/// The width of the terminal, or that of the variable `COLUMNS`.
 pub(super) fn terminal_columns() -> usize {
     let said = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
     let asked = || console::Term::stdout().size_checked().map(|(_, columns)| usize::from(columns));
@@ -50,7 +50,7 @@ fn chart(series: &Series, columns: usize) -> String {
     lines.join("\n")
 }
 
-/// A bar of at most `width` characters, to the eighth; what was consumed is never without one.
+/// A bar of at most `width` characters, to the eighth; any consumption shows at least an eighth.
 fn bar(milli: i128, most: i128, width: usize) -> String {
     if milli <= 0 || most <= 0 {
         return String::new();

@@ -17,8 +17,8 @@ pub(super) fn lines(windows: &[UsageWindow]) -> String {
     lines.join("\r\n")
 }
 
-/// Names have no control characters, but may have commas and quotes. One that a spreadsheet would
-/// take for a formula, from whoever chose it, gets an apostrophe in front, which makes it text there.
+/// Names have no control characters, but may have commas and quotes. A name that a spreadsheet
+/// would take for a formula gets an apostrophe in front, which makes it text there.
 fn field(text: &str) -> String {
     let apostrophe = if text.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
     if text.contains(['"', ',']) || text.starts_with(' ') || text.ends_with(' ') {

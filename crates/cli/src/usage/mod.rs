@@ -1,4 +1,4 @@
-//! `sluicegate usage`: what was consumed, by windows.
+//! `sluicegate usage`: the consumption, by windows.
 
 mod chart;
 mod check;
@@ -23,7 +23,7 @@ use crate::whose::{Whose, Words};
 use series::{Question, Series};
 use time::Instant;
 
-/// Show what was consumed, by windows.
+/// Show the consumption, by windows.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -48,7 +48,7 @@ pub(crate) struct Args {
     /// Write a page with a chart for every limit to this file; it needs no network.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// How to print the windows [default: table].
+    /// The output format of the windows [default: table].
     #[arg(long, global = true, value_enum, value_name = "FORMAT")]
     output: Option<Output>,
 }
@@ -58,26 +58,26 @@ enum Action {
     Check(check::Args),
 }
 
-/// Which windows.
+/// The windows that are requested.
 #[derive(clap::Args)]
 pub(crate) struct Span {
     /// The kind of windows: minute, hour, day or month.
     #[arg(long, default_value = "hour", value_name = "KIND")]
     window: WindowKind,
-    /// Windows that start then or later: an RFC 3339 time or -24h, -7d [default: the last 60
+    /// Include windows from this time on: an RFC 3339 time or -24h, -7d [default: the last 60
     /// minutes, 24 hours, 30 days or 12 months].
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     from: Option<Instant>,
-    /// Windows that start before then.
+    /// Include windows before this time.
     #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
     to: Instant,
 }
 
 impl Span {
-    /// The windows meant.
+    /// The requested windows.
     ///
     /// # Errors
-    /// [`CliError::BadInput`] when it ends before it begins.
+    /// [`CliError::BadInput`] if it ends before it begins.
     pub(crate) fn resolve(&self, now: EpochMillis) -> Result<WindowSpan, CliError> {
         let default = match self.window {
             WindowKind::Minute => Instant::Before(3_600_000),
@@ -126,7 +126,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
 }
 
-/// The windows, sorted as `replay` sorts them. One that only moved its watermark has no figures.
+/// The windows, sorted as `replay` sorts them. A window that holds only a watermark has no figures.
 pub(crate) async fn read(
     connection: &Connection,
     whose: &Whose,

@@ -1,7 +1,7 @@
-//! What a chart shows: one limit over time, empty windows included.
+//! The data of a chart: one limit over time, empty windows included.
 //!
-//! A window that nobody consumed in is not stored, so a chart must know which windows there could
-//! be. Where there are more than it has room for, neighbours are added up.
+//! A window without consumption is not stored, so a chart computes which windows there could be. If
+//! there are more than it has room for, adjacent windows are added up.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use crate::error::CliError;
 use crate::output::counted;
 use crate::whose::Whose;
 
-/// More windows than anybody looks at; a chart adds them up anyway.
+/// More windows than a person looks at; a chart adds them up anyway.
 const WINDOWS_MAX: i64 = 100_000;
 
-/// What was asked.
+/// The requested usage.
 pub(super) struct Question {
     pub(super) whose: Whose,
     pub(super) span: WindowSpan,
@@ -29,12 +29,12 @@ pub(super) struct Series {
     pub(super) slots: Vec<Slot>,
 }
 
-/// One window, or some neighbours added up.
+/// One window, or the sum of several adjacent ones.
 pub(super) struct Slot {
     pub(super) first: Window,
-    /// How many windows it stands for.
+    /// The number of windows in it.
     pub(super) windows: usize,
-    /// Millitokens by who or what consumed them; empty: no data.
+    /// Millitokens by consumer; empty: no data.
     pub(super) parts: BTreeMap<String, i128>,
 }
 
@@ -47,7 +47,7 @@ impl Slot {
         !self.parts.is_empty()
     }
 
-    /// When it begins, in UTC: `2026-01-28 14:00`.
+    /// The start, in UTC: `2026-01-28 14:00`.
     pub(super) fn label(&self) -> String {
         time(
             self.first,
@@ -67,7 +67,7 @@ pub(super) fn time(window: Window, format: &str) -> String {
 }
 
 impl Question {
-    /// Refuses spans with so many windows that a chart would say nothing.
+    /// Refuses spans with so many windows that a chart would be useless.
     pub(super) fn check_length(&self) -> Result<(), CliError> {
         let Some((first, last)) = self.span.ends() else { return Ok(()) };
         let seconds = first.end_s() - first.start_s();
@@ -90,7 +90,7 @@ impl Question {
         format!("{whose}, by {}, {from} to {to} UTC", span.kind)
     }
 
-    /// That there is nothing to show, and what may be the reason.
+    /// The message that there is nothing to show, and the likely reason.
     pub(super) fn nothing(&self) -> String {
         format!("no usage of {}; try another --window or an earlier --from", self.title())
     }
@@ -107,7 +107,7 @@ impl Question {
 }
 
 impl Series {
-    /// One for each limit that was consumed.
+    /// One series for each limit that was consumed.
     pub(super) fn all(question: &Question, usages: &[UsageWindow]) -> Vec<Self> {
         let limits: BTreeSet<&LimitName> =
             usages.iter().flat_map(|usage| usage.consumed_milli.keys()).collect();
@@ -133,7 +133,7 @@ impl Series {
         limits.into_iter().map(of).collect()
     }
 
-    /// The same with at most so many slots.
+    /// The same series with at most so many slots.
     pub(super) fn at_most(self, most: usize) -> Self {
         let together = self.slots.len().div_ceil(most.max(1));
         if together <= 1 {
@@ -154,7 +154,7 @@ impl Series {
         Self { slots, ..self }
     }
 
-    /// What one slot is: `hour`, or `6 hours`.
+    /// The unit of one slot: `hour`, or `6 hours`.
     pub(super) fn unit(&self) -> String {
         let kind = self.slots.first().map_or("window", |slot| slot.first.kind().as_str());
         match self.slots.first().map_or(1, |slot| slot.windows) {
@@ -167,7 +167,7 @@ impl Series {
         self.slots.iter().map(Slot::total).sum()
     }
 
-    /// Who or what consumed, the largest first.
+    /// The consumers, the largest first.
     pub(super) fn parts(&self) -> Vec<String> {
         let mut totals: BTreeMap<&String, i128> = BTreeMap::new();
         for (part, milli) in self.slots.iter().flat_map(|slot| &slot.parts) {

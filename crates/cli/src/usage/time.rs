@@ -1,9 +1,9 @@
-//! Instants on the command line: RFC 3339, or so long before now.
+//! Instants on the command line: RFC 3339, or a duration before now.
 
 use chrono::DateTime;
 use sluicegate::EpochMillis;
 
-/// An instant, as it was said.
+/// An instant, as it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Instant {
     At(EpochMillis),
@@ -32,7 +32,7 @@ impl std::str::FromStr for Instant {
     fn from_str(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(
-                "{text:?} is no time: give one like 2026-01-28T14:00:00Z, or -24h, -90min, -7d, now"
+                "{text:?} is not a time: give one like 2026-01-28T14:00:00Z, or -24h, -90min, -7d, now"
             )
         };
         if text == "now" {

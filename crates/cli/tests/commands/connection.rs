@@ -208,7 +208,7 @@ async fn what_is_missing_is_named_with_the_command_that_helps() {
     assert!(away.error(5).contains("`sluicegate local`"), "{}", away.err);
 
     let name = finish(command().args(ACQUIRE).args(["--table", "no table"]));
-    assert!(name.error(2).contains("is no table"), "{}", name.err);
+    assert!(name.error(2).contains("is not a table name"), "{}", name.err);
 
     let url = finish(command().args(ACQUIRE).args(["--endpoint-url", "not a url"]));
     assert_eq!(url.code, 2, "{}", url.err);

@@ -1,5 +1,5 @@
-//! Acquiring: the buckets of a request, its turn in their lane, and what the outcome means to the
-//! caller.
+//! Acquires tokens: finds the buckets of a request, enters them into their lane, and turns the
+//! outcome into the caller's result.
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{
@@ -53,7 +53,7 @@ impl<T: Table> CompositeStore<T> {
                     may_update = false;
                     self.update(sides, run).await;
                 }
-                // A limit that nobody knows may have been stored a moment ago.
+                // A limit that is unknown here may have been stored a moment ago.
                 Outcome::Unknown(_) | Outcome::Full(..) if may_look_again => {
                     may_look_again = false;
                     for side in &mut *sides {
@@ -67,7 +67,7 @@ impl<T: Table> CompositeStore<T> {
                 }
                 Outcome::Failed { is_in_doubt } => {
                     let error = AcquireError::Setup(setup_error(table_error.as_deref()));
-                    // Any other error promises that nothing was taken.
+                    // After any other error, nothing was taken.
                     return Err(match is_in_doubt {
                         true => AcquireError::Unavailable(error.into()),
                         false => error,
@@ -80,7 +80,7 @@ impl<T: Table> CompositeStore<T> {
         }
     }
 
-    /// Reads levels again of which an item follows a change that is not known here.
+    /// Reads levels again if an item follows a change that is not known here.
     async fn update(&self, sides: &mut [BucketRequest], run: &mut CallContext<'_>) {
         for side in sides {
             let known = side.entry.known();
@@ -110,7 +110,7 @@ impl<T: Table> CompositeStore<T> {
     }
 }
 
-/// "No", with the limits of all buckets.
+/// A refusal, with the limits of all buckets.
 fn refusal(sides: &[BucketRequest], standings: Vec<Vec<Standing>>) -> AcquireError {
     let of_side = |(side, standings): (&BucketRequest, Vec<Standing>)| {
         let entity = side.bucket.entity.clone();
@@ -120,7 +120,7 @@ fn refusal(sides: &[BucketRequest], standings: Vec<Vec<Standing>>) -> AcquireErr
 }
 
 impl CallContext<'_> {
-    /// Adds what a lane spent on the request.
+    /// Adds the cost of the lane for this request.
     pub(super) fn add(&mut self, cost: Cost) {
         self.attempts += cost.attempts;
         self.write_units += cost.write_units;

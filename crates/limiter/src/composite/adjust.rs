@@ -1,8 +1,8 @@
-//! Correcting what was taken: never refused, and guarded as long as there is time.
+//! Corrects grants: a correction is never refused, and guarded as long as there is time.
 //!
-//! An attempt whose answer was lost may come late. The item refuses it while it remembers the id; once
-//! four others have written it can not. What is given back may then be given back twice, and is counted
-//! as ambiguous where that is possible.
+//! An attempt whose answer was lost may arrive late. The item refuses it while it remembers the id,
+//! which ends after four other writes. Tokens may then be given back twice; where that is possible,
+//! the correction is counted as ambiguous.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::store::{Adjusted, Correction};
 use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
-    /// Makes a correction, together with what else waits for its bucket.
+    /// Makes a correction, together with the other requests that wait for its bucket.
     pub(super) async fn make(
         &self,
         correction: &Correction<'_>,
@@ -86,8 +86,8 @@ impl<T: Table> CompositeStore<T> {
         Corrected { adjusted, image, attempts: run.attempts }
     }
 
-    /// The refund may have been made, or may still be: the caller must not try again. Any
-    /// other error but "unavailable" promises that nothing was done.
+    /// True if the refund may have been made, or may still be: the caller must not try again. After
+    /// any other error but "unavailable", nothing was done.
     fn may_have_given_back(
         &self,
         correction: &Correction<'_>,
@@ -110,7 +110,7 @@ impl<T: Table> CompositeStore<T> {
 impl From<AcquireError> for AdjustError {
     fn from(error: AcquireError) -> Self {
         match error {
-            // The doubt is told apart from its reason.
+            // An unknown result is kept apart from its reason.
             AcquireError::Unavailable(source) => match source.downcast::<AcquireError>() {
                 Ok(error) => (*error).into(),
                 Err(source) => Self::Unavailable(source),

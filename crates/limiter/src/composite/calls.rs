@@ -1,4 +1,4 @@
-//! The calls of a lane on the table, which need nobody to wait for them.
+//! The calls of a lane on the table; they run on when no caller waits for them.
 
 use std::sync::Arc;
 
@@ -83,7 +83,8 @@ async fn one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> Told {
         Ok(Written { image, write_units }) => {
             Told::written(Answer::Written(vec![image]), write_units)
         }
-        // It costs what the write would have: at least one unit, and the answer does not say more.
+        // It costs as much as the write would have: at least one unit; the answer does not name
+        // more.
         Err(WriteError::Refused(image)) => Told::written(Answer::Refused(vec![Some(image)]), 1.0),
         Err(WriteError::Table(table_error)) => Told::failed(table_error),
     }
@@ -121,7 +122,7 @@ async fn together<T: Table>(
         }
     }
     if found.iter().all(Option::is_none) {
-        // Cancelled for no reason: as good as another writer in the way.
+        // Cancelled without a reason: handled as another writer's conflict.
         return Told { write_units, ..Told::failed(TableError::Conflict) };
     }
     Told::written(Answer::Refused(found), write_units)

@@ -1,7 +1,7 @@
-//! A child's and its parent's bucket written side by side ([`CascadeMode::Compensating`]).
+//! Writes a child's and its parent's bucket concurrently ([`CascadeMode::Compensating`]).
 //!
-//! Only what is known to have been taken is given back, so a process that dies in between leaves
-//! tokens taken from one bucket: the restrictive direction.
+//! Only tokens that are known to have been taken are given back. So a process that dies in between
+//! leaves tokens taken from one bucket: the restrictive direction.
 //!
 //! [`CascadeMode::Compensating`]: super::CascadeMode::Compensating
 
@@ -19,7 +19,7 @@ use crate::store::{BucketGrant, Correction, Store};
 use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
-    /// Takes from both buckets at once; what one gave is given back when the other refuses.
+    /// Takes from both buckets at once; if one refuses, the tokens of the other are given back.
     pub(super) async fn side_by_side(
         &self,
         mut sides: Vec<BucketRequest>,
@@ -52,7 +52,7 @@ impl<T: Table> CompositeStore<T> {
         }
     }
 
-    /// Gives back what is known to have been taken, and says why.
+    /// Gives back the tokens that are known to have been taken, and returns the reason.
     async fn compensate(
         &self,
         taken: Vec<BucketGrant>,
@@ -78,7 +78,7 @@ impl<T: Table> CompositeStore<T> {
                 .into_iter()
                 .filter(|standing| part.amounts.contains_key(&standing.limit))
                 .map(|mut standing| {
-                    // It had what was asked: that is why it is being given back.
+                    // It had enough: that is why its tokens are given back.
                     standing.wait = Wait::None;
                     LimitStatus::new(&part.bucket.entity, standing)
                 });
@@ -98,7 +98,7 @@ impl<T: Table> CompositeStore<T> {
     }
 }
 
-/// Two refusals in one answer.
+/// Joins two refusals into one error.
 fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
     match (child, parent) {
         (AcquireError::LimitExceeded(child), AcquireError::LimitExceeded(parent)) => {
@@ -107,7 +107,7 @@ fn joined(child: AcquireError, parent: AcquireError) -> AcquireError {
         (AcquireError::NeverAdmissible(child), AcquireError::NeverAdmissible(parent)) => {
             NeverAdmissible { limits: [child.limits, parent.limits].concat() }.into()
         }
-        // What cannot be repaired by waiting comes first.
+        // An error that waiting does not repair comes first.
         (AcquireError::LimitExceeded(_), parent) => parent,
         (child, _) => child,
     }

@@ -31,7 +31,7 @@ pub struct CompositeStore<T> {
 }
 
 impl<T: Table> CompositeStore<T> {
-    /// A bucket as the table has it now.
+    /// Reads a bucket's current image.
     pub(super) async fn read_bucket(
         &self,
         bucket: &BucketId,
@@ -44,7 +44,7 @@ impl<T: Table> CompositeStore<T> {
         Ok(image(bucket, found.items.first().and_then(Option::as_ref))?)
     }
 
-    /// How all limits of these buckets stand, by a read that sees every write.
+    /// Reads the status of all limits of these buckets; sees every write.
     pub(super) async fn look_at(
         &self,
         sides: &[BucketRequest],
@@ -97,7 +97,7 @@ impl<T: Table> CompositeStore<T> {
         Self::with_settings(table, Settings::default())
     }
 
-    /// A store on this table that works differently.
+    /// A store on this table, with these settings.
     #[must_use]
     pub fn with_settings(table: T, settings: Settings) -> Self {
         let images = Images::new(settings.buckets_max);
@@ -112,13 +112,13 @@ impl<T: Table> CompositeStore<T> {
         &self.table
     }
 
-    /// Forgets what it believes of an entity's record, because somebody changed it.
+    /// Forgets an entity's record, because it was changed.
     pub(crate) fn forget_entity(&self, entity: &EntityId) {
         self.directory.forget_entity(entity);
     }
 
-    /// Takes over stored limits that this process changed just now; `None`: nobody knows what is
-    /// stored.
+    /// Takes over stored limits that this process changed just now; `None`: the stored limits are
+    /// unknown.
     pub(crate) fn note_limits(
         &self,
         scope: &LimitsScope,

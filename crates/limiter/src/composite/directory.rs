@@ -1,7 +1,7 @@
-//! What the table says about entities and limits, remembered for a minute: "nothing" too.
+//! Remembers for a minute what the table says about entities and limits, missing records included.
 //!
-//! A bucket follows the newest change of each level that anybody has seen, so being a minute behind
-//! costs nothing but that minute.
+//! A bucket follows the newest change of each level that any process has seen, so this cache may be
+//! a minute behind without other harm.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -19,52 +19,52 @@ use tokio::sync::Semaphore;
 use crate::store_error::SetupError;
 use crate::table::Consistency;
 
-/// How long an answer is believed, in milliseconds.
+/// How long an answer is valid, in milliseconds.
 const BELIEVED_MS: i64 = 60_000;
-/// Entities, and scopes of limits, that are remembered.
+/// The most entities, and the most scopes of limits, that are remembered.
 const REMEMBERED_MAX: usize = 100_000;
 
-/// Counters of changes. Scopes share them by hash: a change of one may make buckets of another put
-/// their limits together again, seldom and for nothing.
+/// Counters of changes. Scopes share them by hash: a change of one may make buckets of another
+/// rebuild their limits, rarely and needlessly.
 const COUNTERS: usize = 1_024;
 
 #[derive(Debug)]
 pub(super) struct Directory {
     entities: Cache<EntityId, Dated<EntityRecord>>,
     limits: Cache<LimitsScope, Dated<StoredLimits>>,
-    /// Each moves with every change of one of its scopes that this process made or noticed.
+    /// Each grows with every change of one of its scopes that this process made or noticed.
     changes: Box<[AtomicU64]>,
     hasher: RandomState,
-    /// Reads of levels that an item knows better: one at a time, however many requests find out.
+    /// Allows one read at a time of levels that an item knows better, for any number of requests.
     pub(super) refreshes: Semaphore,
 }
 
-/// The levels of a bucket as they are looked up: carried, because the cache may forget any of them
-/// at any time.
+/// The levels of a bucket as they were looked up. They are carried along, because the cache may
+/// forget any of them at any time.
 #[derive(Debug)]
 pub(super) struct Levels {
     scopes: [LimitsScope; 4],
-    /// `None`: ask.
+    /// `None`: must be read.
     said: [Option<Dated<StoredLimits>>; 4],
     /// The changes noticed before the levels were looked up.
     pub(super) changes: Changes,
 }
 
-/// How many changes of a bucket's levels were noticed.
+/// The number of changes noticed of a bucket's levels.
 #[derive(Debug, Clone)]
 pub(super) struct Changes {
     counters: [usize; 4],
     sum: u64,
 }
 
-/// What an answer said.
+/// The content of an answer.
 #[derive(Debug)]
 pub(super) enum Learned {
     Entity(Option<Arc<EntityRecord>>),
     Limits(LimitsScope, Dated<StoredLimits>),
 }
 
-/// What the table said, and when.
+/// The content of an answer, and its time.
 #[derive(Debug)]
 pub(super) struct Dated<T> {
     said: Option<Arc<T>>,
@@ -79,7 +79,7 @@ impl<T> Clone for Dated<T> {
 
 impl<T> Dated<T> {
     fn is_believed(&self, now: EpochMillis) -> bool {
-        // A clock that went back believes nothing.
+        // After the clock was set back, no answer is valid.
         (0..BELIEVED_MS).contains(&(now.get() - self.as_of.get()))
     }
 }
@@ -91,7 +91,7 @@ impl Default for Directory {
 }
 
 impl Directory {
-    /// One that remembers this many entities, and as many scopes of limits.
+    /// A directory that remembers this many entities, and as many scopes of limits.
     pub(super) fn remembering(most: usize) -> Self {
         Self {
             entities: Cache::new(most),
@@ -102,7 +102,7 @@ impl Directory {
         }
     }
 
-    /// What is believed of an entity; `None`: ask.
+    /// The valid answer for an entity; `None`: it must be read.
     pub(super) fn entity(
         &self,
         entity: &EntityId,
@@ -112,7 +112,7 @@ impl Directory {
         dated.is_believed(now).then_some(dated.said)
     }
 
-    /// The levels of a bucket, as far as they are believed.
+    /// The levels of a bucket, as far as the answers are valid.
     pub(super) fn levels(&self, bucket: &BucketId, now: EpochMillis) -> Levels {
         let mut levels = self.unread(bucket);
         levels.said = levels
@@ -122,7 +122,7 @@ impl Directory {
         levels
     }
 
-    /// The levels of a bucket, all of them to be asked for.
+    /// The levels of a bucket, all of which must be read.
     pub(super) fn unread(&self, bucket: &BucketId) -> Levels {
         let scopes = LimitsScope::levels(bucket);
         let counters = scopes.each_ref().map(|scope| self.counter(scope));
@@ -130,12 +130,12 @@ impl Directory {
         Levels { scopes, said: [const { None }; 4], changes }
     }
 
-    /// Whether a change was noticed since.
+    /// True if a change was noticed since.
     pub(super) fn has_changed(&self, since: &Changes) -> bool {
         self.sum(&since.counters) != since.sum
     }
 
-    /// Counters only grow: where the sum is the same, each of them is.
+    /// Counters only grow: if the sum is the same, each counter is.
     fn sum(&self, counters: &[usize; 4]) -> u64 {
         let counters = counters.iter().filter_map(|counter| self.changes.get(*counter));
         counters.map(|changes| changes.load(Ordering::Acquire)).sum()
@@ -151,7 +151,7 @@ impl Directory {
         }
     }
 
-    /// Takes an answer in: an item, or that there is none. One that may be late does not replace
+    /// Takes in an answer: an item, or that there is none. An answer that may lag does not replace
     /// limits of a later version.
     pub(super) fn learn(
         &self,
@@ -194,19 +194,19 @@ impl Directory {
         })
     }
 
-    /// Forgets what was believed of an entity.
+    /// Forgets the answer for an entity.
     pub(super) fn forget_entity(&self, entity: &EntityId) {
         self.entities.remove(entity);
     }
 
-    /// Forgets what was believed of a level.
+    /// Forgets the answer for a level.
     pub(super) fn forget_limits(&self, scope: &LimitsScope) {
         self.limits.remove(scope);
         self.note_change(scope);
     }
 
-    /// Takes over what this process has just stored. An answer to a read that began before may come
-    /// after it.
+    /// Takes over limits that this process has just stored. A read that began earlier may be
+    /// answered later.
     pub(super) fn note_limits(&self, stored: &StoredLimits, now: EpochMillis) {
         let dated = Dated { said: Some(Arc::new(stored.clone())), as_of: now };
         self.limits.insert(stored.scope.clone(), dated);
@@ -221,13 +221,13 @@ impl Dated<StoredLimits> {
 }
 
 impl Levels {
-    /// The levels that must be asked for.
+    /// The levels that must be read.
     pub(super) fn missing(&self) -> impl Iterator<Item = ItemKey> {
         let levels = self.scopes.iter().zip(&self.said).filter(|(_, said)| said.is_none());
         levels.map(|(scope, _)| ItemKey::Limits(scope.clone()))
     }
 
-    /// Takes an answer over.
+    /// Takes in an answer.
     pub(super) fn take(&mut self, scope: &LimitsScope, said: Dated<StoredLimits>) {
         let mut levels = self.scopes.iter().zip(&mut self.said);
         if let Some((_, level)) = levels.find(|(known, _)| *known == scope) {
@@ -235,12 +235,12 @@ impl Levels {
         }
     }
 
-    /// Whether none has to be asked for.
+    /// True if no level must be read.
     pub(super) fn are_known(&self) -> bool {
         self.said.iter().all(Option::is_some)
     }
 
-    /// From when on, and until when, all levels are believed.
+    /// The time in which the answers for all levels are valid.
     pub(super) fn believed(&self) -> Range<EpochMillis> {
         let as_of =
             self.said.iter().map(|said| said.as_ref().map_or(EpochMillis::MIN, |d| d.as_of));
@@ -249,7 +249,7 @@ impl Levels {
         newest..EpochMillis::new(oldest.get() + BELIEVED_MS).unwrap_or(EpochMillis::MAX)
     }
 
-    /// All levels taken together: each limit from the narrowest level that names it.
+    /// Merges the levels: each limit comes from the narrowest level that names it.
     pub(super) fn rules(&self) -> StoredRules {
         StoredRules::of_levels(self.said.iter().flatten().filter_map(|dated| dated.said.as_deref()))
     }

@@ -1,7 +1,8 @@
-//! The newest image of each bucket, and the lanes of its requests.
+//! The newest known image of each bucket, and the lanes of its requests.
 //!
 //! An image is a guess: every plan made from it carries the conditions under which it is right. So
-//! it may be old, evicted or derived at any time; only "no" must not be said from one like that.
+//! it may be old, evicted or derived at any time; only a refusal must not be based on such an
+//! image.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -49,11 +50,11 @@ pub(super) struct Entry {
 #[derive(Debug, Default)]
 struct ImageTable {
     resolved: Option<Resolved>,
-    /// The requests that take from this bucket and its parent's together.
+    /// The requests that take from this bucket and its parent's in one transaction.
     cascade: Option<(BucketId, Arc<Lane>)>,
 }
 
-/// A configuration put together, and until when it need not be again.
+/// A resolved configuration, and the time until which it is valid.
 #[derive(Debug, Clone)]
 pub(super) struct Resolved {
     pub(super) configuration: Arc<Configuration>,
@@ -65,7 +66,7 @@ pub(super) struct Resolved {
 #[derive(Debug, Clone)]
 pub(super) struct MadeFrom {
     pub(super) changes: Changes,
-    /// From when on, and until when, all of them are believed.
+    /// The time in which the answers for all of them are valid.
     pub(super) believed: Range<EpochMillis>,
 }
 

@@ -1,8 +1,8 @@
 //! The requests of this process on one bucket, or on a child's and its parent's: one write at a time.
 //!
-//! A [`WriteQueue`] decides what to do next. One of the waiting callers, the leader, does it for all
-//! of them. What the leader awaits is kept in the lane when its own request is resolved, runs out of
-//! time or is dropped, and the next caller goes on with it.
+//! A [`WriteQueue`] decides what to do next. One of the waiting callers, the leader, does it for
+//! all of them. If the leader's own request is resolved, runs out of time or is dropped, the lane
+//! keeps the call that the leader awaited, and the next caller continues with it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,24 +22,26 @@ use crate::call::new_id;
 use crate::clock::Clock;
 use crate::table::TableError;
 
-/// How long the table may take to answer before it is asked again, because everybody waits for the
-/// answer; twice as long each time that it does not, and as its last answer took.
+/// How long the table may take to answer before it is asked again, because all callers wait for the
+/// answer. At least this, and at least twice the time of its last answer; doubled each time that it
+/// does not answer.
 const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
 const PATIENCE_MAX: Duration = Duration::from_secs(8);
-/// How late a leader may be before another caller leads instead: its owner may not poll it.
+/// How late a leader may be before another caller leads instead: the leader's owner may not poll
+/// it.
 const LATE_MAX: Duration = Duration::from_millis(250);
-/// Longest pause.
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
-/// The same where nobody waits for tokens.
+/// The longest pause if no caller waits for tokens.
 const PATIENT_MAX: Duration = Duration::from_millis(500);
 
 /// The requests on one bucket, or on a child's and its parent's.
 pub(crate) struct Lane {
     buckets: Vec<BucketId>,
-    /// The knowledge that all lanes of this process on a bucket share.
+    /// The image that all lanes of this process on a bucket share.
     images: Vec<Arc<Shared>>,
     state: Mutex<LaneState>,
-    /// Told when the leader stops.
+    /// Notified when the leader stops.
     free: Notify,
 }
 
@@ -49,20 +51,20 @@ struct LaneState {
     last: Option<Arc<Write>>,
     /// The call on the table; `None` while the leader awaits it.
     flight: Option<(Flight, Instant)>,
-    /// When the leader does something at the latest; `None`: nobody leads.
+    /// The time by which the leader acts; `None`: there is no leader.
     led_until: Option<Instant>,
     /// Counts the leaders.
     term: u64,
-    /// The reason for which the table did not do what it was last asked.
+    /// The reason why the table did not do the last call.
     table_error: Option<Arc<TableError>>,
-    /// The time of its quickest answer, [`PAUSE_MAX`] at most.
+    /// The duration of its quickest answer, [`PAUSE_MAX`] at most.
     quickest: Duration,
     /// How long the next answer may take.
     patience: Duration,
-    /// When the table last said anything.
+    /// The time of the table's last answer.
     told_at: Instant,
     latest: EpochMillis,
-    /// True if several waited for the last answer.
+    /// True if several callers waited for the last answer.
     is_shared: bool,
 }
 
@@ -100,7 +102,7 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a request settled, together with others on the lane, or gives it up at its deadline.
+    /// Settles a request, together with others on the lane, or gives it up at its deadline.
     pub(super) async fn settle(
         &self,
         calls: &dyn Calls,
@@ -135,7 +137,7 @@ impl Lane {
                     tokio::select! {
                         biased;
                         settled = &mut receiver => break settled.ok(),
-                        // It leads, or passes that on, whatever became of its own request.
+                        // It leads or passes the lead on, whatever the outcome of its own request.
                         () = self.free.notified() => {}
                         () = timer.at(late) => if timer.is_over() {
                             break None;
@@ -149,7 +151,7 @@ impl Lane {
             return Ok(settled);
         }
         let (left, cost) = member.leave();
-        // It may have been settled this very moment.
+        // It may have been settled at this very moment.
         if let Ok(settled) = receiver.try_recv() {
             return Ok(settled);
         }
@@ -158,24 +160,24 @@ impl Lane {
         Err(Expired { left, cost, table_error: state.table_error.clone(), is_silent })
     }
 
-    /// Has a correction that waits give up its guards.
+    /// Lets a correction that waits drop its guards.
     pub(super) fn force(&self, id: &RequestId) {
         self.lock().queue.force(id);
     }
 
-    /// The most that a lease took whose outcome is not known.
+    /// The most that a lease with an unknown outcome took.
     pub(super) fn doubtful_lease(&self, id: &RequestId) -> Option<Amounts> {
         self.lock().queue.doubtful_lease(id)
     }
 
-    /// Becomes the leader, if there is none that does anything.
+    /// Becomes the leader, if there is no active one.
     fn lead(&self) -> Option<Leader<'_>> {
         let (mut state, now) = (self.lock(), Instant::now());
         if let Some(until) = state.led_until {
             if now < until {
                 return None;
             }
-            // The old leader has the call, and may never ask for its answer.
+            // The old leader has the call, and may never poll it.
             if state.queue.is_asking() {
                 let latest = state.latest;
                 state.queue.answered(Answer::Lost, latest);
@@ -188,7 +190,7 @@ impl Lane {
         Some(Leader { lane: self, term: state.term, flight, since })
     }
 
-    /// Takes over what other lanes learned of the buckets.
+    /// Takes over the images that other lanes learned of the buckets.
     fn look(&self, state: &mut LaneState) {
         for (index, image) in self.images.iter().enumerate() {
             if let Some(known) = image.known() {
@@ -197,7 +199,7 @@ impl Lane {
         }
     }
 
-    /// Tells the callers what became of their requests.
+    /// Sends the callers the outcomes of their requests.
     fn dispatch(&self, state: &mut LaneState, calls: &dyn Calls) {
         let counts = state.queue.take_counts();
         if counts != Counts::default() {
@@ -205,12 +207,12 @@ impl Lane {
         }
         for (LaneWaiter { sender, cost }, outcome) in state.queue.take_resolved() {
             let table_error = state.table_error.clone();
-            // One that has just left gets none.
+            // A caller that has just left gets none.
             drop(sender.send(Settled { outcome, cost, table_error }));
         }
     }
 
-    /// Takes over an answer to the leader of this term; whether it leads still.
+    /// Takes over an answer to the leader of this term; returns true if it still leads.
     fn told(
         &self,
         term: u64,
@@ -254,7 +256,7 @@ impl Lane {
         true
     }
 
-    /// Ends what nobody waits for any more.
+    /// Drops state that no caller waits for any more.
     fn tidy(state: &mut LaneState) {
         if state.led_until.is_none() && state.queue.is_idle() && state.flight.take().is_some() {
             state.queue.answered(Answer::Lost, state.latest);
@@ -262,7 +264,7 @@ impl Lane {
     }
 }
 
-/// The one timer of a caller: to register another may cost a call to the kernel.
+/// The one timer of a caller: registering another may cost a system call.
 struct Timer<'a> {
     sleep: Pin<&'a mut Sleep>,
     deadline: Instant,
@@ -308,12 +310,12 @@ impl Drop for Member<'_> {
     }
 }
 
-/// The caller that does what the queue says.
+/// The caller that carries out the actions of the queue.
 struct Leader<'a> {
     lane: &'a Lane,
     term: u64,
     flight: Option<Flight>,
-    /// When it began to await it.
+    /// The time at which it began to await the call.
     since: Instant,
 }
 
@@ -347,7 +349,8 @@ impl Leader<'_> {
                 must_yield = self.lane.lock().is_shared;
                 continue;
             }
-            // Those whose requests were just settled may come again, and share the next write.
+            // Callers whose requests were just settled may send the next ones, and share the next
+            // write.
             if std::mem::take(&mut must_yield) {
                 tokio::task::yield_now().await;
             }
@@ -400,7 +403,7 @@ impl Leader<'_> {
         true
     }
 
-    /// Waits for the answer. Dropped before it comes, it leaves the wait to the next leader.
+    /// Waits for the answer. If it is dropped before that, the next leader waits.
     async fn told(&mut self) -> Told {
         let told = std::future::poll_fn(|context: &mut Context<'_>| match &mut self.flight {
             Some(flight) => flight.as_mut().poll(context),
@@ -429,7 +432,8 @@ impl Drop for Leader<'_> {
     }
 }
 
-/// A random pause that grows: by round trips where other writers came first and nobody waits for tokens.
+/// A random pause that grows: by round trips if other writers came first and no caller waits for
+/// tokens.
 fn pause(in_a_row: u32, is_patient: bool, quickest: Duration) -> Duration {
     let in_a_row = in_a_row.min(12);
     let longest = match is_patient {

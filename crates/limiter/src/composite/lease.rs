@@ -1,7 +1,7 @@
-//! Leasing tokens of one bucket and settling what became of earlier ones, in one write.
+//! Leases tokens of one bucket and settles earlier leases, in one write.
 //!
-//! A lease enters the queue of its bucket as every request does. One whose outcome is not known when
-//! its time is up is handed back as a [`UnackedWrite`], and enters again under the same id.
+//! A lease enters the queue of its bucket as every request does. If its outcome is not known when
+//! its time is up, it is handed back as an [`UnackedWrite`], and enters again under the same id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,7 +40,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             if side.configuration.is_behind(&image) {
                 let (bucket, entry) = (&side.bucket, &side.entry);
                 let newer = self.updated(bucket, entry, &side.configuration, &image, &mut run);
-                // A piece of its own: seldom there, and larger than what else waits.
+                // Boxed: this future is rare, and larger than the rest of what waits.
                 let newer = newer.boxed();
                 side.configuration = newer.await.unwrap_or_else(|| side.configuration.clone());
             }
@@ -68,7 +68,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<LeaseOutcome, LeaseError> {
         let mut run = order.run(doubt.as_ref(), clock);
-        // A lane that the cache has forgotten still knows what became of its writes.
+        // A lane that the cache has forgotten still knows the outcome of its writes.
         let lane = doubt.and_then(|doubt| doubt.lane);
         let lane = lane
             .unwrap_or_else(|| self.images.entry(order.bucket).lane(order.bucket, self.policy()));
@@ -149,7 +149,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
 }
 
 impl<T: Table> CompositeStore<T> {
-    /// Has an order carried out. With an error, whether nobody will ever know what became of it.
+    /// Carries out a request. With an error, true if the outcome will never be known.
     async fn lease_from(
         &self,
         lane: &Lane,

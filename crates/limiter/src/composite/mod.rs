@@ -1,7 +1,7 @@
-//! A store of composite buckets on any [`Table`]: what is known, what to do, and the table to do it.
+//! A store of composite buckets on any [`Table`]: known images and limits, decisions, and calls.
 //!
-//! The decisions are `sluicegate-core`'s and the writes the table's; here is the loop between them,
-//! and the memory that makes a warm acquire one write and no read.
+//! `sluicegate-core` decides and the table writes. This module holds the loop between them, and the
+//! memory that makes a warm acquire one write and no read.
 
 mod acquire;
 mod adjust;

@@ -13,7 +13,8 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Keeps what an answer said, unless something newer is known: answers overtake each other.
+    /// Keeps the content of an answer, unless something newer is known: answers overtake each
+    /// other.
     pub(super) fn learn(&self, new: Known) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {

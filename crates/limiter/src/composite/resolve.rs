@@ -1,7 +1,8 @@
-//! Which buckets a request concerns and what their limits are.
+//! Finds the buckets of a request and their limits.
 //!
-//! What a request says itself is never looked up. The rest is remembered for a minute; what is not
-//! is read together with the bucket, by one read that may lag: half a unit an item.
+//! Data in the request is never looked up. Other data is remembered for a minute. Data that is not
+//! remembered is read together with the bucket, by one eventually consistent read: half a unit an
+//! item.
 
 use std::sync::Arc;
 
@@ -22,12 +23,12 @@ use crate::store::{Cascade, Request};
 use crate::store_error::SetupError;
 use crate::table::{Consistency, ReadItems, Table};
 
-/// Whether the table is asked for the limits of a bucket.
+/// Says if the limits of a bucket are read from the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// Where the request does not name everything that it asks for.
+    /// If the request does not name every limit that it asks for.
     WhereNeeded,
-    /// In any case: the answer is to show all limits.
+    /// Always: the answer shows all limits.
     Always,
 }
 
@@ -78,8 +79,8 @@ impl<T: Table> CompositeStore<T> {
         Ok(side.configuration)
     }
 
-    /// A bucket and, where it is asked for, the record of its entity. What is looked up is used as
-    /// it was found: a second look at the directory may find that it has forgotten.
+    /// A bucket and, if needed, the record of its entity. The results of a look-up are used as they
+    /// were found: the directory may forget them before a second look.
     async fn side(
         &self,
         wanted: &ConfigQuery<'_>,
@@ -107,7 +108,7 @@ impl<T: Table> CompositeStore<T> {
             levels = Some(found);
         }
         if !missing.is_empty() {
-            // A piece of its own: seldom there, and larger than what else a request holds.
+            // Boxed: this future is rare, and larger than the rest of a request.
             let look_up = self.look_up(&bucket, &entry, missing, Consistency::Eventual, run);
             for learned in look_up.boxed().await? {
                 match (learned, &mut levels) {
@@ -123,7 +124,7 @@ impl<T: Table> CompositeStore<T> {
         Ok((side, record))
     }
 
-    /// The configuration as it was put together last, if it still holds.
+    /// The configuration as it was last resolved, if it is still valid.
     fn remembered(
         &self,
         entry: &Entry,
@@ -143,7 +144,7 @@ impl<T: Table> CompositeStore<T> {
         (is_current && configuration.explicit == *wanted.explicit).then_some(configuration)
     }
 
-    /// Asks the table for records and limits, and for the bucket when nobody knows it.
+    /// Reads records and limits from the table, and the bucket if it is not known.
     async fn look_up(
         &self,
         bucket: &BucketId,
@@ -183,9 +184,10 @@ impl<T: Table> CompositeStore<T> {
         Ok(learned)
     }
 
-    /// The configuration of a bucket whose item follows a change that this one does not know: as
-    /// somebody else in this process learned it meanwhile, or by a read that sees every write. What
-    /// is older than in the item after that is the truth: see [`StoredRules::read_after`].
+    /// The configuration of a bucket whose item follows a change that this configuration does not
+    /// know. It comes from another request in this process that learned it meanwhile, or from a
+    /// read that sees every write. A level that is older than in the item after that read is the
+    /// truth: see [`StoredRules::read_after`].
     ///
     /// `None`, and the item stays as it is: another request is reading, or it cannot be read now.
     pub(super) async fn updated(
@@ -229,7 +231,7 @@ impl<T: Table> CompositeStore<T> {
         Some(Arc::new(known))
     }
 
-    /// Takes over what a read said that sees every write.
+    /// Takes over the answer of a read that sees every write.
     fn learn_levels(
         &self,
         keys: &[ItemKey],
@@ -247,7 +249,7 @@ impl<T: Table> CompositeStore<T> {
         Ok(())
     }
 
-    /// Asks again for the limits of a bucket, by a read that sees every write.
+    /// Reads the limits of a bucket again, and sees every write.
     pub(super) async fn look_up_again(
         &self,
         side: &mut BucketRequest,
@@ -276,7 +278,7 @@ fn put_together(entry: &Entry, explicit: &Rules, levels: Option<Levels>) -> Arc<
     configuration
 }
 
-/// A bucket and what the request says of its limits.
+/// A bucket and the limits that the request names.
 struct ConfigQuery<'a> {
     bucket: BucketId,
     explicit: &'a Rules,
@@ -291,7 +293,7 @@ impl ConfigQuery<'_> {
 }
 
 impl BucketRequest {
-    /// A limit that a parent does not have is not asked of it.
+    /// A parent is not asked for a limit that it does not have.
     fn keep_known_amounts(&mut self) {
         let image = self.image();
         let configuration = &self.configuration;

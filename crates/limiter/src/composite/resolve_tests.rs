@@ -18,7 +18,8 @@ use crate::store::{BucketGrant, Store as _};
 use crate::table::{ReadItems, TableError, TransactError, WriteError, Written};
 use sluicegate_core::Known;
 
-/// Buckets in memory. Every entity is a child of its own team, and has limits of its own. Counts reads.
+/// Buckets in memory. Every entity is a child of its own team, and has limits of its own. Counts
+/// reads.
 #[derive(Default)]
 struct OwnLimits(MemoryTable, AtomicU32);
 
@@ -109,7 +110,7 @@ async fn parent_is_charged_however_little_the_directory_remembers() {
     }
 }
 
-/// A clock of which every reading is a minute after the one before.
+/// A clock whose every reading is a minute after the one before.
 struct Leaping(TestClock);
 
 impl crate::clock::Clock for Leaping {
@@ -132,7 +133,7 @@ async fn parent_is_charged_when_its_record_expires_meanwhile() {
     }
 }
 
-/// In an outage every request asks what is known: none may begin a call on the table.
+/// In an outage, every request asks for the known data: none may begin a call on the table.
 #[tokio::test]
 async fn nothing_is_read_for_a_request_without_time() {
     let (store, clock) = (store(1_000), clock());
@@ -146,7 +147,7 @@ async fn nothing_is_read_for_a_request_without_time() {
     let hurried = Request { deadline: Duration::ZERO, ..request("u") };
     assert_eq!(store.parts(&hurried, &clock).await.unwrap().unwrap().len(), 2);
     assert_eq!(store.table.1.load(Ordering::Relaxed), reads);
-    // With time it does look.
+    // With time, it reads.
     store.parts(&request("u"), &clock).await.unwrap();
     assert_eq!(store.table.1.load(Ordering::Relaxed), reads + 1);
 }

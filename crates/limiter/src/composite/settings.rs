@@ -1,23 +1,24 @@
-//! How a store of composite buckets works: what it trades for what.
+//! Settings of a store of composite buckets.
 
 use std::time::Duration;
 
 use sluicegate_core::ClaimInterval;
 
-/// How a store of composite buckets works.
+/// The settings of a store of composite buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// How long a claim of refill serves the writers behind it; 100 ms. For a table that is further
-    /// away than 20 ms there and back, five times that: a claim that is known too late serves
-    /// nobody, and writers queue to make their own.
+    /// How long a claim of refill serves the writers behind it; 100 ms. For a table with a round
+    /// trip above 20 ms, use five times that: a claim that is known too late serves no writer, and
+    /// writers queue to make their own.
     pub claim_interval: ClaimInterval,
-    /// How old an image may be that "no" is said from; 1 s. Zero: every "no" comes from the table.
+    /// The greatest age of an image that a refusal may be based on; 1 s. Zero: every refusal comes
+    /// from the table.
     pub deny_cache: Duration,
-    /// How a child's and its parent's buckets are written together.
+    /// How a child's and its parent's bucket are written.
     pub cascade_mode: CascadeMode,
-    /// How a write whose answer was lost is told from one that did not happen.
+    /// How a write whose answer was lost is told from one that was not done.
     pub certainty: Certainty,
-    /// Buckets that are remembered; 100,000. A bucket takes about a kilobyte.
+    /// The most buckets that are remembered; 100,000. A bucket takes about a kilobyte.
     pub buckets_max: usize,
 }
 
@@ -33,23 +34,23 @@ impl Default for Settings {
     }
 }
 
-/// How a child's and its parent's buckets are written together.
+/// How a child's and its parent's bucket are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CascadeMode {
     /// In one transaction, both or neither: four write units.
     #[default]
     Transaction,
-    /// BucketRequest by side, and what was taken from one is given back when the other refuses: two write
-    /// units. For a moment, and for good when the process dies between the two, tokens are taken
-    /// from one bucket only: it admits less, never more.
+    /// Concurrently: if one bucket refuses, the tokens taken from the other are given back. Two
+    /// write units. For a moment, and for good if the process dies between the two, tokens are
+    /// taken from one bucket only: it admits less, never more.
     Compensating,
 }
 
-/// How a write whose answer was lost is told from one that did not happen.
+/// How a write whose answer was lost is told from one that was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Certainty {
-    /// The item remembers the last four requests. When four others wrote in between it cannot tell:
-    /// see [`Counters::ambiguous`](crate::Counters).
+    /// The item remembers the last four requests. After four other writes it cannot tell: see
+    /// [`Counters::ambiguous`](crate::Counters).
     #[default]
     Remembered,
     /// Every write is a transaction under a token of its own, which DynamoDB remembers for ten

@@ -4,8 +4,8 @@ use crate::error::AcquireError;
 use crate::store_error::{BoxError, SetupError, StoreFailure};
 use crate::table::TableError;
 
-/// The error of a request that has no more time. Any error but "unavailable" promises that nothing
-/// was taken.
+/// The error of a request that has no more time. After any error but "unavailable", nothing was
+/// taken.
 pub(super) fn given_up(
     is_in_doubt: bool,
     table_error: Option<&TableError>,
@@ -26,7 +26,7 @@ pub(super) fn given_up(
     }
 }
 
-/// The error of a table that cannot be used, for each of the requests of one write.
+/// The error of an unusable table, for each of the requests of one write.
 pub(super) fn setup_error(table_error: Option<&TableError>) -> SetupError {
     let Some(TableError::Setup(error)) = table_error else {
         return SetupError::Rejected("the table does not say why".into());
@@ -42,7 +42,7 @@ pub(super) fn setup_error(table_error: Option<&TableError>) -> SetupError {
     }
 }
 
-/// The same source of an error for each of the requests of one write.
+/// A copy of an error's source, for each of the requests of one write.
 fn source(of: &BoxError) -> BoxError {
     let mut text = of.to_string();
     let mut source = of.source();

@@ -10,9 +10,9 @@ use crate::table::TableError;
 
 /// A call of a lane.
 pub(super) enum Asked {
-    /// These buckets, by a read that sees every write.
+    /// Reads these buckets, and sees every write.
     Read(Vec<BucketId>),
-    /// This write of the lane's buckets.
+    /// Makes this write of the lane's buckets.
     Write(Vec<BucketId>, Arc<Write>),
 }
 
@@ -39,11 +39,11 @@ impl Told {
     }
 }
 
-/// The sender of the requests of a lane.
+/// The interface through which a lane sends its calls.
 pub(super) trait Calls: Send + Sync {
-    /// Asks the table.
+    /// Makes a call on the table.
     fn call(&self, asked: Asked) -> Flight;
-    /// Takes over what a queue counted.
+    /// Takes over the counts of a queue.
     fn count(&self, counts: Counts, buckets: &[BucketId]);
 }
 
@@ -64,11 +64,11 @@ pub(super) struct Settled {
     pub(super) table_error: Option<Arc<TableError>>,
 }
 
-/// Why a request was not settled in time.
+/// The reason why a request was not settled in time.
 pub(super) struct Expired {
     pub(super) left: Left,
     pub(super) cost: Cost,
     pub(super) table_error: Option<Arc<TableError>>,
-    /// The table said nothing while the request waited.
+    /// True if the table did not answer while the request waited.
     pub(super) is_silent: bool,
 }

@@ -24,13 +24,13 @@ pub(super) fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> S
     item.get(attribute).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
 }
 
-/// The units of a call that asked for them. An answer that does not name them was lost on its way:
-/// DynamoDB always does.
+/// The units of a call that asked for them. DynamoDB always names them, so an answer without them
+/// was damaged on its way.
 pub(super) fn spent(capacity: Option<ConsumedCapacity>) -> Result<f64, EmptyAnswer> {
     capacity.map(|capacity| units(Some(&capacity))).ok_or(EmptyAnswer)
 }
 
-/// As [`spent`], of a transaction; an engine may name none.
+/// As [`spent`], for a transaction; an engine may name no units.
 pub(super) fn spent_on_all(capacity: Option<Vec<ConsumedCapacity>>) -> Result<f64, EmptyAnswer> {
     Ok(capacity.ok_or(EmptyAnswer)?.iter().map(|each| units(Some(each))).sum())
 }
@@ -43,7 +43,7 @@ pub(super) fn refused(
     bucket: &BucketId,
     item: Option<&HashMap<String, AttributeValue>>,
 ) -> WriteError {
-    // Some answer with an empty item where there is none.
+    // Some engines return an empty item if there is none.
     let Some(item) = item.filter(|item| !item.is_empty()) else { return WriteError::Refused(None) };
     match image(bucket, item) {
         Ok(image) => WriteError::Refused(image),

@@ -21,11 +21,11 @@ use super::{ConfigStore, Reader};
 use crate::store_error::SetupError;
 use crate::table::{Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written};
 
-/// A table on DynamoDB, or on anything that speaks its protocol.
+/// A table on DynamoDB, or on any engine that speaks its protocol.
 #[derive(Debug, Clone)]
 pub struct DynamoTable {
     pub(super) client: Client,
-    /// As it was given: what can be repeated may be.
+    /// The client as it was given: for calls that can be repeated.
     patient: Client,
     pub(super) name: Arc<str>,
     /// See [`converting_legacy`](Self::converting_legacy).
@@ -33,7 +33,7 @@ pub struct DynamoTable {
 }
 
 impl DynamoTable {
-    /// The table `name`, by way of `client` with the SDK's own retries turned off: an ADD that may
+    /// The table `name`, through `client` with the SDK's own retries turned off: an ADD that may
     /// have been applied must not be repeated blindly.
     #[must_use]
     pub fn new(client: &Client, name: impl AsRef<str>) -> Self {
@@ -84,7 +84,7 @@ impl DynamoTable {
             .return_values_on_condition_check_failure(ALL_OLD)
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         match request.send().await {
-            // PutItem cannot return what it wrote; the caller knows.
+            // PutItem cannot return the item that it wrote; the caller knows it.
             Ok(output) => {
                 Ok(Written { image: None, write_units: spent(output.consumed_capacity)? })
             }
@@ -117,8 +117,7 @@ impl DynamoTable {
         match request.send().await {
             Ok(output) => {
                 let write_units = spent(output.consumed_capacity)?;
-                // The write is done; an answer that cannot be read only means that its image is
-                // not known.
+                // The write is done; if the answer cannot be read, only the image is not known.
                 let image = output.attributes.and_then(|item| image(bucket, &item).ok()).flatten();
                 Ok(Written { image, write_units })
             }
@@ -210,7 +209,7 @@ impl Table for DynamoTable {
             }
             let rest = output.unprocessed_keys.and_then(|mut rest| rest.remove(&*self.name));
             wanted = rest.map(|rest| rest.keys).unwrap_or_default();
-            // Asked at once again, it would leave them out at once again.
+            // If it were asked again at once, it would leave them out again.
             if !wanted.is_empty() && found.len() == before {
                 return Err(TableError::Throttled("BatchGetItem leaves all items out".into()));
             }

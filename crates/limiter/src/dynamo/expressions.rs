@@ -15,12 +15,12 @@ use super::terms::{Name, Terms, Value};
 
 type Attributes = HashMap<String, AttributeValue>;
 
-/// A plan as DynamoDB takes it.
+/// A plan in the form that DynamoDB takes.
 #[derive(Debug)]
 pub(crate) enum Expression {
     /// Replaces the item.
     Put { item: Attributes, condition: String, names: HashMap<String, String> },
-    /// Changes parts of it.
+    /// Changes parts of the item.
     Update(Update),
 }
 
@@ -59,7 +59,8 @@ pub(crate) fn of(plan: &WritePlan) -> Expression {
 
 /// The expression as it grows.
 struct Builder<'p> {
-    /// Attributes in the order of their placeholders: one in a change and a condition is named once.
+    /// Attributes in the order of their placeholders: one that stands in a change and a condition
+    /// is named once.
     names: Vec<Attribute<'p>>,
     values: Vec<AttributeValue>,
     sets: Terms,
@@ -122,7 +123,7 @@ impl<'p> Builder<'p> {
     }
 
     fn add(&mut self, limit: &'p LimitName, field: BucketField, number: i64) {
-        // Adding nothing would cost two terms of an expression that holds 300.
+        // Adding zero would cost two terms of an expression that holds 300.
         if number != 0 {
             let (name, value) = (self.field(limit, field), self.value(self::number(number)));
             self.adds.next().name(name).text(" ").value(value);
@@ -168,7 +169,7 @@ impl<'p> Builder<'p> {
                     None => self.remove(name),
                 }
             }
-            // All of them together: each moves the same attributes.
+            // All ids in one clause: each change moves the same attributes.
             Change::Remember(_) => {}
         }
     }
@@ -186,8 +187,8 @@ impl<'p> Builder<'p> {
         self.set_field(limit, BucketField::RefillPeriod, rule.refill().period_ms());
     }
 
-    /// Puts these ids in front of the remembered ones, the last of them first; on the right of a SET
-    /// stands what was there before the write.
+    /// Puts these ids in front of the remembered ones, the last of them first. On the right of a
+    /// SET, an attribute has its value before the write.
     fn remember(&mut self, ids: &[&RequestId]) {
         let shift = ids.len().min(keys::REQUEST_IDS.len());
         if shift == 0 {
@@ -236,7 +237,7 @@ impl<'p> Builder<'p> {
                 self.require_absent(name);
             }
             Condition::Unseen(id) => {
-                // NOT of an equality holds for an attribute that is not there.
+                // NOT of an equality holds for an attribute that does not exist.
                 let value = self.value(text(id.as_str()));
                 for attribute in keys::REQUEST_IDS {
                     let name = self.own(attribute);

@@ -1,4 +1,4 @@
-//! Every expression that a plan can become, made by the decisions that make the plans.
+//! Every expression that a plan can become, from the decisions that make the plans.
 
 use std::collections::BTreeMap;
 
@@ -159,7 +159,7 @@ fn a_clock_that_was_ahead() {
     let mut story = Story::created();
     story.image.as_mut().unwrap().refilled_at = at(T0 + 3_600_000);
     let Decision::Repair(plan) = story.decide(&amounts(&[("rpm.v2", 50)]), at(T0)) else {
-        panic!("short until the clock is put right");
+        panic!("short until the clock is corrected");
     };
     insta::assert_snapshot!("repair", shown(&plan));
 }
@@ -179,8 +179,8 @@ fn every_path_of_a_correction() {
     insta::assert_snapshot!("extend", shown(&extension));
 }
 
-/// The longer of a plan's expressions in bytes, and the most operators and functions in one. Those
-/// of a SET are counted, too, which DynamoDB may not do.
+/// The length in bytes of the longer of a plan's expressions, and the most operators and functions
+/// in one. Those of a SET are counted too, though DynamoDB may not count them.
 fn size(plan: &WritePlan) -> (usize, usize) {
     let Expression::Update(update) = of(plan) else { return (0, 0) };
     let operators = |text: &str| {
@@ -248,7 +248,7 @@ fn the_largest_writes_fit_into_an_expression() {
         check(&format!("{dropped} seeded, {kept} claimed"), &plan);
     }
     for count in [1, 20, LIMITS_MAX - 1] {
-        // Nothing has to go first: changed and dropped in the write that seeds.
+        // No limit has to go first: limits are changed and dropped in the write that seeds.
         let mut story = of_item(count);
         let room = LIMITS_MAX - count;
         story.configuration = Configuration {

@@ -1,4 +1,4 @@
-//! Fetching items by their keys, with patience for what DynamoDB leaves out of an answer.
+//! Fetches items by their keys, and asks again for those that DynamoDB leaves out of an answer.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::item::Attributes;
 use super::{ReadError, RequestError};
 use crate::table::Consistency;
 
-/// Most keys of one BatchGetItem.
+/// The most keys of one BatchGetItem.
 pub(super) const KEYS_PER_READ: u16 = 100;
-/// How often keys that were left out are asked for again without getting any.
+/// How often missing keys are asked for again without any result.
 const FRUITLESS_ROUNDS: u32 = 5;
 /// The pause before the first of them; it doubles. 1.5 s in all.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The items of at most 100 keys, in the order of the keys; those that are gone are left out.
+/// The items of at most 100 keys, in the order of the keys; deleted ones are left out.
 pub(super) async fn in_order(
     client: &Client,
     table: &str,
@@ -40,7 +40,7 @@ pub(super) async fn in_order(
         items.extend(answer.items);
         wanted = answer.left_out;
     }
-    // An answer has its items in any order; a hundred keys are few enough to look through.
+    // An answer has its items in any order; a hundred keys are few enough for a search.
     items.sort_by_cached_key(|item: &Attributes| {
         keys.iter().position(|key| key.get(PK) == item.get(PK) && key.get(SK) == item.get(SK))
     });
@@ -49,7 +49,8 @@ pub(super) async fn in_order(
 
 struct BatchAnswer {
     items: Vec<Attributes>,
-    /// Keys of which the table was throttled, or the answer would have been larger than 16 MB.
+    /// Keys that the answer lacks because the table was throttled, or the answer would have
+    /// exceeded 16 MB.
     left_out: Vec<Attributes>,
 }
 

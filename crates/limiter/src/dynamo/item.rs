@@ -1,4 +1,4 @@
-//! Items of the table as values, and those that cannot be.
+//! Reads items of the table as values, and describes those that cannot be read.
 
 use std::collections::HashMap;
 
@@ -6,10 +6,10 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use serde_dynamo::Item;
 use sluicegate_core::{ItemError, keys};
 
-/// An item as the SDK has it.
+/// An item in the form of the SDK.
 pub(super) type Attributes = HashMap<String, AttributeValue>;
 
-/// An item that stands in the table and cannot be read as what its key says it is.
+/// An item of the table that cannot be read as the kind that its key names.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the item {pk} / {sk} cannot be read; repair or delete it")]
 pub struct BrokenItem {
@@ -17,7 +17,7 @@ pub struct BrokenItem {
     pub pk: String,
     /// Its sort key.
     pub sk: String,
-    /// What is wrong with it.
+    /// The reason.
     pub source: ItemError,
 }
 

@@ -1,8 +1,8 @@
-//! Buckets in the older layout of one item per limit: found where there is no composite bucket, and
-//! converted before the first write.
+//! Buckets in the older layout of one item per limit. They are found if there is no composite
+//! bucket, and converted before the first write.
 //!
-//! A conversion is one transaction: whoever reads sees one layout or the other, and a write of an
-//! older producer in between makes it start over with what that producer wrote.
+//! A conversion is one transaction: a reader sees one layout or the other. A write of an older
+//! producer in between makes the conversion start over with the new items.
 
 mod both;
 pub(super) mod listing;
@@ -29,19 +29,20 @@ use crate::clock::{Clock, SystemClock};
 use crate::store_error::SetupError;
 use crate::table::{Consistency, TableError};
 
-/// Transactions that one conversion attempts: each that fails met another producer's write.
+/// The most transactions that one conversion attempts: each that fails met another producer's
+/// write.
 const ATTEMPTS: u32 = 3;
 
-/// What became of a bucket that was to be converted.
+/// The result of converting a bucket.
 #[derive(Debug, Clone)]
 pub enum Converted {
     /// It has no items in the older layout.
     Nothing,
-    /// It is a composite bucket now.
+    /// It is now a composite bucket.
     Done {
         /// The bucket.
         composite: Arc<CompositeBucket>,
-        /// Write units that the transaction cost, indexes included.
+        /// Write units of the transaction, indexes included.
         write_units: f64,
     },
     /// There is a composite bucket beside its items, which were left as they are: an older producer
@@ -52,7 +53,7 @@ pub enum Converted {
     },
 }
 
-/// Why a bucket was not converted. Nothing was written.
+/// The reason why a bucket was not converted. Nothing was written.
 #[derive(Debug, thiserror::Error)]
 pub enum ConvertError {
     /// An item cannot be read.
@@ -61,15 +62,15 @@ pub enum ConvertError {
     /// It has more limits than fit in a transaction.
     #[error("the bucket of {bucket} cannot be converted")]
     TooManyLimits {
-        /// Which bucket.
+        /// The bucket.
         bucket: BucketId,
-        /// How many it has.
+        /// The number of its limits.
         source: TooManyLimits,
     },
     /// Its items were written between every read and its transaction.
-    #[error("other producers write its items all the time; stop them, or try again")]
+    #[error("other producers keep writing its items; stop them, or try again")]
     Changed,
-    /// The table did not do what it was told.
+    /// The table did not execute the request.
     #[error(transparent)]
     TableError(#[from] TableError),
 }
@@ -87,13 +88,13 @@ impl From<ConvertError> for TableError {
 }
 
 impl DynamoTable {
-    /// Finds buckets in the older layout of one item per limit, too, and converts each before the
+    /// Also finds buckets in the older layout of one item per limit, and converts each before the
     /// first write to it.
     ///
     /// A bucket that has a composite item costs nothing more. One that has none costs a consistent
-    /// query and a second look where it is read, and a query before it is created: switch this off
-    /// again once every bucket is converted. What a conversion costs is not in the cost of the
-    /// request that met it.
+    /// query and a second read when it is read, and a query before it is created. Switch this off
+    /// once every bucket is converted. The cost of a conversion is not part of the cost of the
+    /// request that caused it.
     ///
     /// ```no_run
     /// use sluicegate::{DynamoStore, DynamoTable, Limiter};
@@ -113,7 +114,7 @@ impl DynamoTable {
     /// Converts a bucket, if it has items in the older layout and no composite one.
     ///
     /// # Errors
-    /// [`ConvertError`] when it was not converted; nothing is half done.
+    /// [`ConvertError`] if it was not converted; no bucket is half converted.
     pub async fn convert(&self, bucket: &BucketId) -> Result<Converted, ConvertError> {
         for _ in 0..ATTEMPTS {
             let Some(legacy) = self.legacy(bucket).await?.0 else { return Ok(Converted::Nothing) };
@@ -121,7 +122,7 @@ impl DynamoTable {
             match self.convert_seen(&conversion).await? {
                 Attempt::Changed => {}
                 Attempt::Exists(composite) => {
-                    // Another conversion was first, unless the items are still there.
+                    // Another conversion was first, unless the items still exist.
                     let is_left = self.legacy(bucket).await?.0.is_some();
                     let beside = Converted::Exists { composite };
                     return Ok(if is_left { beside } else { Converted::Nothing });
@@ -137,13 +138,14 @@ impl DynamoTable {
         Err(ConvertError::Changed)
     }
 
-    /// What [`convert`](Self::convert) would come to now. Nothing is written: [`Converted::Done`] is
-    /// what the bucket would be, and costs no write units.
+    /// The result that [`convert`](Self::convert) would have now. Nothing is written:
+    /// [`Converted::Done`] holds the bucket as it would be, and costs no write units.
     ///
     /// # Errors
     /// [`ConvertError`] when it could not be converted.
     pub async fn would_convert(&self, bucket: &BucketId) -> Result<Converted, ConvertError> {
-        // In this order: what is converted in between is not taken for a bucket beside its items.
+        // In this order, a bucket that is converted in between is not taken for one beside its old
+        // items.
         let composite = self.composite(bucket).await?;
         let Some(legacy) = self.legacy(bucket).await?.0 else { return Ok(Converted::Nothing) };
         let conversion = conversion(&legacy)?;
@@ -156,7 +158,7 @@ impl DynamoTable {
         })
     }
 
-    /// The composite bucket as it is now.
+    /// Reads the composite bucket.
     async fn composite(
         &self,
         bucket: &BucketId,
@@ -170,7 +172,7 @@ impl DynamoTable {
         Ok(image.flatten().map(Arc::new))
     }
 
-    /// The items of a bucket, and the read units that they cost.
+    /// Reads the items of a bucket, and returns the read units.
     async fn legacy(
         &self,
         bucket: &BucketId,

@@ -1,6 +1,6 @@
-//! Everything that speaks DynamoDB: the table itself, what is configured in it, what it knows.
+//! The code that speaks DynamoDB: the table, its stored configuration, and its readers.
 //!
-//! What an item means is decided in `sluicegate_core`; here it is asked for and sent.
+//! `sluicegate_core` decides the meaning of an item; this module reads and sends items.
 
 mod answers;
 mod execute;

@@ -3,24 +3,24 @@
 use super::item::BrokenItem;
 use super::request::RequestError;
 
-/// Why something could not be read.
+/// The reason why something could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// An item is broken. The stream goes on behind it.
+    /// An item is broken. The stream continues behind it.
     #[error(transparent)]
     Item(#[from] Box<BrokenItem>),
 
-    /// DynamoDB left items out of its answers again and again. The stream ends.
+    /// DynamoDB repeatedly left items out of its answers. The stream ends.
     #[error("table {table} leaves {items} items out of BatchGetItem; try again, more slowly")]
     LeftOut {
         /// Name of the table.
         table: String,
-        /// How many.
+        /// The number of items.
         items: usize,
     },
 
-    /// DynamoDB did not do what it was asked. The stream ends.
+    /// DynamoDB did not execute the request. The stream ends.
     #[error(transparent)]
     Request(#[from] RequestError),
 }

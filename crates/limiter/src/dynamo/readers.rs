@@ -1,8 +1,8 @@
-//! Reading what lies together: usage windows, the buckets of a resource, the children of a parent.
+//! Reads ranges of items: usage windows, the buckets of a resource, the children of a parent.
 //!
-//! Every answer is a stream that asks for the next page when the last one is used up, and holds no
-//! more than that page. Reads are eventually consistent, which costs half and is all that an index
-//! offers; usage windows lag behind the buckets anyway.
+//! Every answer is a stream that reads the next page when the last one is used up, and holds one
+//! page at most. Reads are eventually consistent: that costs half, and an index offers nothing
+//! else. Usage windows lag behind the buckets anyway.
 
 use std::num::NonZeroU16;
 
@@ -25,7 +25,7 @@ use crate::table::Consistency;
 
 /// Reads ranges of items of one table.
 ///
-/// The streams want to be pinned, and are independent of the reader:
+/// The streams must be pinned, and do not borrow the reader:
 ///
 /// ```no_run
 /// use futures_util::TryStreamExt;
@@ -57,7 +57,7 @@ pub struct Reader {
     includes_legacy: bool,
 }
 
-/// Where a query stands: before its first page, or behind a page that was not the last.
+/// The position of a query: before its first page, or behind a page that was not the last.
 struct Position {
     reader: Reader,
     query: Query,
@@ -71,16 +71,17 @@ impl Reader {
         Self { client, table: table.into(), page_size: None, includes_legacy: false }
     }
 
-    /// Lets a page have at most so many items. Without, a page is what DynamoDB reads at once, 1 MB;
-    /// where items are fetched by their keys it has 100 at most.
+    /// Sets the most items of a page. Without it, a page is one answer of DynamoDB, 1 MB; pages of
+    /// items that are fetched by their keys have 100 at most.
     #[must_use]
     pub const fn page_size(mut self, items: NonZeroU16) -> Self {
         self.page_size = Some(items);
         self
     }
 
-    /// Lists buckets in the older layout of one item per limit, too, as what they would be converted
-    /// to. A bucket that is converted between two pages of a list may be left out, or lack limits.
+    /// Also lists buckets in the older layout of one item per limit, in the form that they would be
+    /// converted to. A bucket that is converted between two pages of a list may be left out, or
+    /// lack limits.
     #[must_use]
     pub const fn including_legacy(mut self) -> Self {
         self.includes_legacy = true;
@@ -89,7 +90,7 @@ impl Reader {
 
     /// Usage windows of an entity and a resource, earliest first.
     ///
-    /// A window whose records all went to quarantine is there without figures.
+    /// A window whose records all went to quarantine is listed without figures.
     pub fn usage(
         &self,
         entity: &EntityId,
@@ -102,8 +103,8 @@ impl Reader {
 
     /// Usage windows of an entity on all resources, by resource and then earliest first.
     ///
-    /// DynamoDB reads, and bills, every usage window of the entity, and leaves out those of other
-    /// kinds and times before it answers: the resource stands before the time in the key.
+    /// DynamoDB reads, and bills, every usage window of the entity, and then drops those of other
+    /// kinds and times: the resource stands before the time in the key.
     pub fn usage_of_entity(
         &self,
         entity: &EntityId,
@@ -115,7 +116,7 @@ impl Reader {
 
     /// Usage windows of a resource over all entities, earliest first and then by entity.
     ///
-    /// The index knows the keys; the windows are fetched by them, a page at a time.
+    /// The index holds the keys; the windows are fetched by them, a page at a time.
     pub fn usage_of_resource(
         &self,
         resource: &Resource,
@@ -157,7 +158,7 @@ impl Reader {
         }
     }
 
-    /// Records that the processor kept aside, by stream and position; closed entries too.
+    /// Records that the processor put into quarantine, by stream and position; closed entries too.
     pub fn quarantine(
         &self,
     ) -> impl Stream<Item = Result<QuarantineEntry, ReadError>> + Send + use<> {
@@ -165,7 +166,7 @@ impl Reader {
         items(self.pages(Some(query)), QuarantineEntry::from_item)
     }
 
-    /// The children of a parent, by their names. The index alone knows them.
+    /// The children of a parent, by their names. They are read from the index alone.
     pub fn children(
         &self,
         parent: &EntityId,
@@ -190,7 +191,7 @@ impl Reader {
         })
     }
 
-    /// The pages of a query of an index, each with the whole items in place of their keys.
+    /// The pages of a query of an index, with the whole items in place of their keys.
     fn fetched_pages(
         &self,
         range: Option<KeyRange>,
@@ -236,7 +237,7 @@ impl Position {
     }
 }
 
-/// The values in pages of items; items of other kinds are passed over.
+/// The values in pages of items; items of other kinds are skipped.
 fn items<T: Send + 'static>(
     pages: impl Stream<Item = Result<Vec<Attributes>, ReadError>> + Send,
     from_item: fn(&Item) -> Result<Option<T>, ItemError>,

@@ -1,4 +1,4 @@
-//! Why DynamoDB did not do what it was asked, sorted by what the caller can do about it.
+//! The reasons why DynamoDB did not execute a request, sorted by what the caller can do about them.
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
@@ -7,18 +7,18 @@ use sluicegate_core::ErrorClass;
 use super::table_error::{self, EmptyAnswer};
 use crate::store_error::BoxError;
 
-/// A request that failed. What DynamoDB said is the source.
+/// A request that failed. The source is DynamoDB's error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// There is no such table in this account and region.
+    /// The table does not exist in this account and region.
     #[error(
-        "table {table} is not there; deploy template.yaml or create it with `sluicegate::dynamo::create_table`"
+        "table {table} does not exist; deploy template.yaml or create it with `sluicegate::dynamo::create_table`"
     )]
     MissingTable {
         /// Name of the table.
         table: String,
-        /// What the SDK said.
+        /// The SDK's error.
         source: BoxError,
     },
 
@@ -31,22 +31,22 @@ pub enum RequestError {
         operation: &'static str,
         /// Name of the table.
         table: String,
-        /// What the SDK said.
+        /// The SDK's error.
         source: BoxError,
     },
 
-    /// The table, or the account, takes no more requests at the moment.
+    /// The table, or the account, takes no more requests now.
     #[error("{operation} on table {table} was throttled; try again, more slowly")]
     Throttled {
         /// The API operation.
         operation: &'static str,
         /// Name of the table.
         table: String,
-        /// What the SDK said.
+        /// The SDK's error.
         source: BoxError,
     },
 
-    /// No answer came: out of reach, too slow, or the credentials are none.
+    /// There was no answer: the endpoint is out of reach or too slow, or there are no credentials.
     #[error(
         "no answer to {operation} on table {table}; check the endpoint, the network and the credentials"
     )]
@@ -55,35 +55,35 @@ pub enum RequestError {
         operation: &'static str,
         /// Name of the table.
         table: String,
-        /// What the SDK said.
+        /// The SDK's error.
         source: BoxError,
     },
 
-    /// DynamoDB answered that it failed inside.
+    /// DynamoDB answered with an internal failure.
     #[error("DynamoDB failed at {operation} on table {table}; try again, or look at its health")]
     Internal {
         /// The API operation.
         operation: &'static str,
         /// Name of the table.
         table: String,
-        /// What the SDK said.
+        /// The SDK's error.
         source: BoxError,
     },
 
-    /// Anything else: a request that is not acceptable, or meets another write of the same item.
+    /// Any other error: the request is invalid, or meets another write of the same item.
     #[error("{operation} failed for table {table}")]
     Failed {
         /// The API operation.
         operation: &'static str,
         /// Name of the table.
         table: String,
-        /// What the SDK said.
+        /// The SDK's error.
         source: BoxError,
     },
 }
 
 impl RequestError {
-    /// Sorts an error as every call on a table does.
+    /// Sorts an error of a call on a table.
     pub(crate) fn of<E>(
         operation: &'static str,
         table: &str,
@@ -108,12 +108,12 @@ impl RequestError {
         }
     }
 
-    /// An answer that says nothing of what was asked for.
+    /// An answer that lacks the requested data.
     pub(crate) fn empty(operation: &'static str, table: &str) -> Self {
         Self::NoAnswer { operation, table: table.to_owned(), source: EmptyAnswer.into() }
     }
 
-    /// A request that could not even be built.
+    /// A request that could not be built.
     pub(crate) fn failed(
         operation: &'static str,
         table: &str,
@@ -142,7 +142,7 @@ mod tests {
         for (code, message) in [
             (
                 "ResourceNotFoundException",
-                "table t is not there; deploy template.yaml or create it with `sluicegate::dynamo::create_table`",
+                "table t does not exist; deploy template.yaml or create it with `sluicegate::dynamo::create_table`",
             ),
             (
                 "AccessDeniedException",

@@ -1,4 +1,4 @@
-//! Which layouts the producers of the table write, as far as they said so.
+//! The layouts that the producers of the table write, as far as the table says.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
@@ -6,19 +6,19 @@ use sluicegate_core::keys::{self, ItemKey};
 use super::stored::{ConfigError, ConfigStore};
 use crate::dynamo::stored_expressions as expressions;
 
-/// What the table says of its layout. Another producer keeps its own words in the same item.
+/// The table's record of its layout. Another producer keeps its own attributes in the same item.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SchemaVersion {
-    /// What this library noted: 1 once every bucket is a composite one.
+    /// The note of this library: 1 once every bucket is a composite one.
     pub schema: Option<i64>,
-    /// The version of the layout that another producer writes, as `0.8.0`.
+    /// The version of the layout that another producer writes, such as `0.8.0`.
     pub other_schema: Option<String>,
     /// The oldest version of another producer that may use the table.
     pub other_client_min: Option<String>,
 }
 
 impl ConfigStore {
-    /// What the table says of its layout. A consistent read.
+    /// Reads the table's record of its layout. A consistent read.
     ///
     /// # Errors
     /// [`ConfigError::Request`].

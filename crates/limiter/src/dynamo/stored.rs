@@ -1,7 +1,7 @@
-//! Writing and reading what is configured in the table: entities and stored limits.
+//! Writes and reads the configuration stored in the table: entities and limits.
 //!
-//! Every change of a level's limits moves its version ahead in the table, whatever the clocks of
-//! those who change it say: that is how a bucket knows which of two copies is the newer.
+//! Every change of a level's limits increases its version in the table, regardless of the writers'
+//! clocks. So a bucket can tell which of two copies is the newer.
 
 use std::collections::HashSet;
 
@@ -17,10 +17,10 @@ use super::stored_expressions::{self as expressions, Level, StoredUpdate};
 use super::{BrokenItem, RequestError};
 use crate::{InvalidLimit, Limit};
 
-/// Most limits that one write can name: an expression has at most 4,096 bytes.
+/// The most limits that one write can name: an expression has at most 4,096 bytes.
 pub(super) const LIMITS_PER_WRITE: usize = 50;
 
-/// Why something was not configured, or cannot be read.
+/// The reason why an entity or limit was not stored, or cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -31,21 +31,21 @@ pub enum ConfigError {
         entity: EntityId,
     },
 
-    /// A limit is not possible.
+    /// A limit is invalid.
     #[error(transparent)]
     Limit(#[from] InvalidLimit),
 
-    /// Two limits of one name.
+    /// Two limits have one name.
     #[error("limit {limit} was given twice; give it once")]
     Repeated {
         /// Their name.
         limit: LimitName,
     },
 
-    /// No limits, or more than a write takes.
+    /// No limits, or more than one write takes.
     #[error("{given} limits were given; give from 1 to {LIMITS_PER_WRITE} at once")]
     Count {
-        /// How many.
+        /// The number of limits.
         given: usize,
     },
 
@@ -53,7 +53,7 @@ pub enum ConfigError {
     #[error(transparent)]
     Item(#[from] Box<BrokenItem>),
 
-    /// DynamoDB did not do what it was asked.
+    /// DynamoDB did not execute the request.
     #[error(transparent)]
     Request(#[from] RequestError),
 }
@@ -66,14 +66,15 @@ pub struct ConfigStore {
 }
 
 impl ConfigStore {
-    /// What is stored in `table`. The SDK's own retries may be on: every write here can be repeated.
+    /// The configuration in `table`. The SDK's own retries may be on: every write here can be
+    /// repeated.
     #[must_use]
     pub fn new(client: Client, table: impl Into<String>) -> Self {
         Self { client, table: table.into() }
     }
 
-    /// Says whose child an entity is and whether it takes from its parent's bucket too; replaces
-    /// what was said before. One write unit, two more when the parent changes.
+    /// Stores the parent of an entity and if it takes from the parent's bucket too; replaces the
+    /// earlier record. One write unit, two more when the parent changes.
     ///
     /// # Errors
     /// [`ConfigError::OwnParent`] for an entity that is its own parent, else
@@ -85,7 +86,7 @@ impl ConfigStore {
         Ok(self.update(&record.key(), expressions::put_entity(record)).await?)
     }
 
-    /// Sends an update that holds whatever the item is.
+    /// Sends an update that does not depend on the item.
     pub(super) async fn update(
         &self,
         key: &ItemKey,
@@ -109,7 +110,7 @@ impl ConfigStore {
         }
     }
 
-    /// What was said of an entity; `None` if nothing was. A consistent read.
+    /// The stored record of an entity; `None` if there is none. A consistent read.
     ///
     /// # Errors
     /// [`ConfigError::Item`] when the item is broken, else [`ConfigError::Request`].
@@ -118,8 +119,8 @@ impl ConfigStore {
         self.get(&key, EntityRecord::from_item).await
     }
 
-    /// Forgets what was said of an entity, and so whose child it is. Its buckets, usage windows and
-    /// stored limits stay, and so do its own children.
+    /// Deletes the stored record of an entity, and with it its parent. Its buckets, usage windows
+    /// and stored limits stay, and so do its own children.
     ///
     /// # Errors
     /// [`ConfigError::Request`].
@@ -140,8 +141,8 @@ impl ConfigStore {
         }
     }
 
-    /// Stores limits, from 1 to 50, all or none of them. Others of the same scope stay as they are.
-    /// Returns what the scope has now; its `updated_at` is `now`. One request.
+    /// Stores limits, from 1 to 50, all or none of them. Other limits of the same scope stay as
+    /// they are. Returns the limits that the scope has now; its `updated_at` is `now`. One request.
     ///
     /// # Errors
     /// [`ConfigError::Limit`], [`ConfigError::Repeated`] or [`ConfigError::Count`] for limits that
@@ -162,7 +163,7 @@ impl ConfigStore {
             return Err(ConfigError::Repeated { limit: limit.clone() });
         }
         let key = ItemKey::Limits(scope.clone());
-        // Another writer may begin the level, or somebody delete it, between the two.
+        // Another writer may create or delete the level between the two attempts.
         for level in [Level::There, Level::New, Level::There] {
             let update = expressions::set_limits(&rules, level, now);
             if let Some(stored) = self.change(&key, update).await? {
@@ -172,9 +173,9 @@ impl ConfigStore {
         Err(RequestError::empty("UpdateItem", &self.table).into())
     }
 
-    /// Deletes limits of a scope by name; names that are not stored there are passed over. Returns
-    /// what the scope has now, `None` if it never had any. A request for the read and one for every
-    /// 50 limits that are stored.
+    /// Deletes limits of a scope by name; names that are not stored there are ignored. Returns the
+    /// limits that the scope has now, `None` if it never had any. One request for the read, and one
+    /// for every 50 stored limits.
     ///
     /// # Errors
     /// [`ConfigError::Item`] when the item is broken, else [`ConfigError::Request`].
@@ -188,7 +189,7 @@ impl ConfigStore {
     }
 
     /// Deletes every limit that a scope has at the moment of the call; the item stays, with
-    /// tombstones. Returns what the scope has now, `None` if it never had any.
+    /// tombstones. Returns the limits that the scope has now, `None` if it never had any.
     ///
     /// # Errors
     /// [`ConfigError::Item`] when the item is broken, else [`ConfigError::Request`].
@@ -266,7 +267,7 @@ impl ConfigStore {
         Ok(decode(item, from_item)?)
     }
 
-    /// An item as it is stored. A consistent read.
+    /// Reads an item. A consistent read.
     pub(super) async fn item(&self, key: &ItemKey) -> Result<Option<Attributes>, RequestError> {
         let output = self
             .client

@@ -1,5 +1,5 @@
-//! Every expression about configuration, about the older layout of buckets, and every one that reads
-//! a range of keys.
+//! Every expression about the configuration, about the older layout of buckets, and every one that
+//! reads a range of keys.
 //!
 //! Names and values are positional placeholders, so no name from outside is ever parsed as part of
 //! an expression.
@@ -12,7 +12,7 @@ use sluicegate_core::{
     EntityRecord, EpochMillis, LimitName, Rule, Unchanged, WindowSpan, rule_attributes,
 };
 
-/// What the placeholders of a request stand for.
+/// The names and values of a request's placeholders.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Placeholders {
     pub(super) names: HashMap<String, String>,
@@ -34,7 +34,7 @@ pub(super) struct Guard {
     pub(super) placeholders: Placeholders,
 }
 
-/// Which items a scan answers with, and what of them.
+/// The items that a scan returns, and their attributes.
 #[derive(Debug)]
 pub(super) struct Filter {
     pub(super) condition: String,
@@ -69,8 +69,8 @@ impl Placeholders {
         format!("{name} = {value}")
     }
 
-    /// What a change of an item of stored limits sets, and the version that it makes: one more than the
-    /// last, or than the time that stood for it, so that it moves ahead whatever this clock says.
+    /// The clauses that a change of stored limits sets, and its version. That is one more than the
+    /// last version, or than the time that stood for it, so it grows regardless of this clock.
     fn changed(&mut self, now: EpochMillis) -> (Vec<String>, String) {
         let (updated_at, version) = (self.name(keys::UPDATED_AT), self.name(keys::LIMITS_VERSION));
         let (now, one) = (self.value(number(now.get())), self.value(number(1)));
@@ -78,8 +78,8 @@ impl Placeholders {
         (vec![format!("{updated_at} = {now}"), format!("{version} = {next}")], next)
     }
 
-    /// What the first change of a level sets. The version starts from the time: limits that were
-    /// deleted by hand and stored again get versions that no item follows yet.
+    /// The clauses that the first change of a level sets. The version starts from the time: limits
+    /// that were deleted by hand and stored again get versions that no item follows yet.
     fn begun(&mut self, now: EpochMillis) -> Vec<String> {
         let first = number(now.get().saturating_add(1));
         vec![
@@ -102,7 +102,7 @@ impl Placeholders {
     }
 }
 
-/// Writes what is known of an entity and leaves attributes of others alone.
+/// Writes the record of an entity and leaves attributes of other programs alone.
 pub(super) fn put_entity(record: &EntityRecord) -> StoredUpdate {
     let mut built = StoredUpdate::default();
     let p = &mut built.placeholders;
@@ -120,14 +120,14 @@ pub(super) fn put_entity(record: &EntityRecord) -> StoredUpdate {
     built
 }
 
-/// Whether there is an item of stored limits.
+/// Says if there is an item of stored limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
     There,
     New,
 }
 
-/// Stores limits and moves the item's version, on condition that there is one, or is none.
+/// Stores limits and increases the item's version, on condition that it exists, or does not.
 pub(super) fn set_limits(
     rules: &[(LimitName, Rule)],
     level: Level,
@@ -151,8 +151,7 @@ pub(super) fn set_limits(
     built
 }
 
-/// Puts tombstones in place of limits and moves the item's version, on condition that there is an
-/// item.
+/// Replaces limits by tombstones and increases the item's version, on condition that it exists.
 pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> StoredUpdate {
     let mut built = StoredUpdate::default();
     let p = &mut built.placeholders;
@@ -168,7 +167,7 @@ pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> StoredUpd
     built
 }
 
-/// An item is as it was seen.
+/// The condition that an item is as it was read.
 pub(super) fn unchanged(conditions: &[Unchanged]) -> Guard {
     let mut placeholders = Placeholders::default();
     let conditions = conditions.iter().map(|Unchanged { attribute, seen }| match seen {
@@ -179,8 +178,8 @@ pub(super) fn unchanged(conditions: &[Unchanged]) -> Guard {
     Guard { condition, placeholders }
 }
 
-/// The keys of items in the older layout, whatever is wrong with them: a composite bucket has the
-/// same prefix and a refill time.
+/// The keys of items in the older layout, broken ones included: a composite bucket has the same
+/// prefix and a refill time.
 pub(super) fn legacy_items() -> Filter {
     let mut placeholders = Placeholders::default();
     let (pk, sk) = (placeholders.name(keys::PK), placeholders.name(keys::SK));
@@ -213,7 +212,7 @@ pub(super) fn query(range: KeyRange) -> Query {
 }
 
 /// Reads the usage windows of a span out of a range that holds others too; `None` for a span
-/// without windows. The key of the table cannot be filtered by, that of an index can.
+/// without windows. A filter cannot use the key of the table; it can use that of an index.
 pub(super) fn query_span(range: KeyRange, span: &WindowSpan) -> Option<Query> {
     let keys = keys::usage_index_keys(span)?;
     let mut query = query(range);

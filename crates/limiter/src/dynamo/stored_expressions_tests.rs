@@ -1,4 +1,4 @@
-//! Every expression as it is sent, and the sizes that DynamoDB takes.
+//! Every expression as it is sent, and the sizes that DynamoDB accepts.
 
 use sluicegate_core::{EntityId, Resource, Unchanged, WindowKind};
 

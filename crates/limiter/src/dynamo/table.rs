@@ -1,6 +1,6 @@
-//! The table of Sluicegate, created on any DynamoDB endpoint as the deployment template would.
+//! Creates the table of Sluicegate on any DynamoDB endpoint, as the deployment template would.
 //!
-//! Both indexes project keys only: with more, every write to a bucket would pay for an index write
+//! Both indexes project keys only. With more, every write to a bucket would pay for an index write,
 //! and every entity of a resource would share one hot index key.
 
 use std::time::Duration;
@@ -23,11 +23,11 @@ const ACTIVE_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// DynamoDB takes 10 to 20 s for a table with two indexes, local engines none.
 const ACTIVE_WITHIN: Duration = Duration::from_secs(120);
 
-/// Why the table cannot be set up or described.
+/// The reason why the table cannot be set up or described.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableSetupError {
-    /// The name is taken: use the table that is there, or another name.
+    /// The name is taken: use the existing table, or another name.
     #[error("table {table} exists already; use it as it is or choose another name")]
     Exists {
         /// Name of the table.
@@ -41,7 +41,7 @@ pub enum TableSetupError {
     NotActive {
         /// Name of the table.
         table: String,
-        /// How long it was waited for.
+        /// The time that was waited.
         waited_seconds: u64,
     },
 
@@ -52,7 +52,7 @@ pub enum TableSetupError {
         table: String,
     },
 
-    /// DynamoDB did not do what it was asked.
+    /// DynamoDB did not execute the request.
     #[error(transparent)]
     Request(#[from] RequestError),
 }

@@ -1,4 +1,4 @@
-//! What an error of DynamoDB means for the write that met it.
+//! Sorts an error of DynamoDB by its meaning for the write that met it.
 
 use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
@@ -7,8 +7,8 @@ use sluicegate_core::ErrorClass;
 use crate::store_error::{BoxError, SetupError, StoreFailure};
 use crate::table::{TableError, WriteError};
 
-/// An answer of 200 that says nothing of what was asked for: it may come from something else than
-/// DynamoDB, so the call counts as not answered.
+/// An answer of 200 without the requested data: it may come from something other than DynamoDB, so
+/// the call counts as not answered.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the answer is empty: it does not say what was done")]
 pub(crate) struct EmptyAnswer;
@@ -32,13 +32,13 @@ where
 {
     match class(&error) {
         Some(class) => of_class(table, class, error.into()),
-        // No credentials, no region: the same in a moment.
+        // There are no credentials or no region: a repetition fails too.
         None if is_of_caller(&error) => SetupError::Rejected(error.into()).into(),
         None => TableError::Unreachable(error.into()),
     }
 }
 
-/// Whether the request could not be sent for a reason that lies with the caller.
+/// True if the request could not be sent for a reason that lies with the caller.
 pub(super) fn is_of_caller<E>(error: &SdkError<E, HttpResponse>) -> bool {
     match error {
         SdkError::ConstructionFailure(_) => true,

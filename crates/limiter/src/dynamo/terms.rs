@@ -1,6 +1,6 @@
-//! The text of an expression, put together term by term.
+//! Builds the text of an expression, term by term.
 //!
-//! It is built for every write. Formatting would cost several times what the text itself does.
+//! It is built for every write. Formatting would cost several times as much as the text itself.
 
 /// `#n0`, the placeholder of a name.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl Terms {
     /// Begins a term.
     pub(super) fn next(&mut self) -> &mut Self {
         if self.text.is_empty() {
-            // Enough for two limits; growing there in small steps costs more than the rest.
+            // Enough for two limits; growing in small steps costs more than the rest.
             self.text.reserve(256);
         } else {
             self.text.push_str(self.separator);

@@ -1,4 +1,4 @@
-//! Executes plans together, in one transaction: all of them or none.
+//! Executes plans in one transaction: all of them or none.
 
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{

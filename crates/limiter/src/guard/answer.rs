@@ -3,18 +3,18 @@
 use crate::error::{AcquireError, AdjustError, InvalidRequest};
 use crate::store_error::BoxError;
 
-/// An error that may mean that the store is away.
+/// An error that may mean that the store is unavailable.
 pub(super) trait StoreError {
-    /// What was met instead of an answer.
+    /// The error met instead of an answer.
     fn away(&self) -> Option<&BoxError>;
-    /// The request that was found to make no sense.
+    /// The reason why the request is invalid.
     fn invalid(&self) -> Option<&InvalidRequest>;
 }
 
 impl StoreError for AcquireError {
     fn away(&self) -> Option<&BoxError> {
         let Self::Unavailable(source) = self else { return None };
-        // The deadline cut a write off, and the store's last word was not silence.
+        // The deadline ended a write, and the last result of the store was not silence.
         let is_answer = |error: &Self| matches!(error, Self::Contended { .. } | Self::Setup(_));
         let has_answered = source.downcast_ref().is_some_and(is_answer);
         (!has_answered).then_some(source)
@@ -45,17 +45,17 @@ impl StoreError for AdjustError {
     }
 }
 
-/// Whether it took the store to find out.
+/// True if it took a call of the store to find out.
 pub(super) const fn is_told(invalid: &InvalidRequest) -> bool {
     matches!(invalid, InvalidRequest::UnknownLimit(_) | InvalidRequest::BucketFull { .. })
 }
 
-/// Whether the store had a say in it.
+/// True if the result came from the store.
 pub(super) fn is_answer<T, E: StoreError>(result: &Result<T, E>) -> bool {
     result.as_ref().err().and_then(StoreError::away).is_none()
 }
 
-/// An error with what is behind it.
+/// An error with its sources.
 pub(super) fn described(error: &BoxError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,7 +1,9 @@
-//! Whether the store is asked at all, so that an outage does not cost every call its deadline.
+//! The circuit breaker of a store: decides if a call asks the store, so that an outage does not
+//! cost every call its deadline.
 //!
-//! One word says how it stands and since when, and every change of it is a compare-and-swap: nobody
-//! waits for anybody. A call that began in an earlier state changes nothing in a later one.
+//! One word holds the state and the time of its last change, and every change is a
+//! compare-and-swap, so no call waits for another. A call that began in an earlier state changes
+//! nothing in a later one.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,19 +11,21 @@ use std::time::Duration;
 use sluicegate_core::EpochMillis;
 use tokio::time::Instant;
 
-/// When a store counts as away, and how often it is looked for then.
+/// When a store counts as unavailable, and how often it is probed then.
 ///
-/// Calls that the store does not answer by their deadline, or answers with a failure of its own (HTTP
-/// 5xx), are failures; any other answer, "no" included, is an answer.
+/// A call fails if the store does not answer by its deadline, or answers with a failure of its own
+/// (HTTP 5xx). Any other answer, a refusal included, is an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BreakerConfig {
-    /// Failures in a row after which it counts as away; 5 by default, and with 0 or 1 the first.
+    /// Failures in a row after which the store counts as unavailable; 5 by default. With 0 or 1,
+    /// the first one suffices.
     pub failures: u32,
-    /// It does so, too, after two failures so far apart with no answer in between; 1 s by default.
+    /// The store also counts as unavailable after two failures this far apart with no answer in
+    /// between; 1 s by default.
     pub failing_for: Duration,
-    /// Between two probes of a store that is away: 250 ms by default, from 1 ms to a minute. A probe is
-    /// the cheapest read that there is. After its answer one call is let through, and after the
-    /// answer to that one all are.
+    /// The time between two probes of an unavailable store: 250 ms by default, from 1 ms to a
+    /// minute. A probe is the cheapest read that the store has. After its answer one call is let
+    /// through, and after the answer to that call all are.
     pub probe_every: Duration,
 }
 
@@ -36,7 +40,8 @@ impl Default for BreakerConfig {
 }
 
 impl BreakerConfig {
-    /// Every call asks the store and waits for its own deadline, however long nobody was answered.
+    /// Every call asks the store and waits for its own deadline, however long the store has not
+    /// answered.
     #[must_use]
     pub fn never() -> Self {
         Self { failures: u32::MAX, failing_for: Duration::MAX, ..Self::default() }
@@ -53,12 +58,12 @@ const CLOSED: u64 = 0;
 const OPEN: u64 = 1;
 /// A probe was answered: the next call asks.
 const HALF_OPEN: u64 = 2;
-/// That call is under way, and no other asks.
+/// That call is in flight, and no other asks.
 const TRIAL: u64 = 3;
-/// Bits of the word that say which of these it is.
+/// Bits of the word that hold the state.
 const STATE_BITS: u32 = 2;
-/// Bits beside them that count the changes, so that no two words of one millisecond are the same. The
-/// rest says when the last change was, in milliseconds since `started`: 139 years fit.
+/// Bits of the word that count the changes, so that no two words of one millisecond are equal. The
+/// other bits hold the time of the last change, in milliseconds since `started`: 139 years fit.
 const COUNT_BITS: u32 = 20;
 
 /// The breaker of one store.
@@ -68,13 +73,13 @@ pub(super) struct CircuitBreaker {
     word: AtomicU64,
     failures: AtomicU32,
     started: Instant,
-    /// When the first of the failures was, in milliseconds since `started`; `u64::MAX`: there is none.
+    /// The time of the first failure, in milliseconds since `started`; `u64::MAX`: there is none.
     failing_since_ms: AtomicU64,
-    /// When it was opened, in epoch milliseconds.
+    /// The time at which it opened, in epoch milliseconds.
     opened_at_ms: AtomicI64,
 }
 
-/// The right to ask the store once. Dropped without a word, it says nothing of the store.
+/// The right to ask the store once. Dropping it says nothing of the store.
 #[derive(Debug)]
 pub(super) struct TrialPermit<'a> {
     circuit: &'a CircuitBreaker,
@@ -100,12 +105,12 @@ impl CircuitBreaker {
         self.settings
     }
 
-    /// Milliseconds since it was made.
+    /// Milliseconds since the breaker was made.
     pub(super) fn now_ms(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// `None`: the store is away and is not asked.
+    /// `None`: the store is unavailable and is not asked.
     pub(super) fn permit(&self) -> Option<TrialPermit<'_>> {
         let word = self.word.load(Ordering::Acquire);
         match state(word) {
@@ -115,23 +120,24 @@ impl CircuitBreaker {
         }
     }
 
-    /// Since when the store is away, by the clock of the one who found out.
+    /// When the store became unavailable, by the clock of the call that found out.
     pub(super) fn opened_at(&self) -> EpochMillis {
         EpochMillis::new(self.opened_at_ms.load(Ordering::Relaxed)).unwrap_or(EpochMillis::MIN)
     }
 
-    /// Whether a probe could tell something new.
+    /// True if a probe could change the state.
     pub(super) fn needs_probes(&self) -> bool {
         matches!(state(self.word.load(Ordering::Acquire)), OPEN | TRIAL)
     }
 
-    /// A probe was answered.
+    /// Notes that a probe was answered.
     pub(super) fn probed(&self) {
         let word = self.word.load(Ordering::Acquire);
         let trial_ms = || self.now_ms().saturating_sub(since_ms(word));
         let is_overtaken = match state(word) {
             OPEN => true,
-            // What a call met that still waits after two rounds is over: it may have a day's time.
+            // After two rounds, a trial call that still waits is disregarded: it may have a
+            // deadline of a day.
             TRIAL => Duration::from_millis(trial_ms()) >= self.settings.probe_every * 2,
             _ => false,
         };
@@ -140,7 +146,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// An answer came: what failed before it counts no more.
+    /// Notes an answer: earlier failures count no more.
     fn forgive(&self) {
         self.failures.store(0, Ordering::Release);
         self.failing_since_ms.store(u64::MAX, Ordering::Release);
@@ -153,7 +159,7 @@ impl CircuitBreaker {
         Some(next)
     }
 
-    /// Counts a failure; true when it was one too many.
+    /// Counts a failure; true if the breaker must open.
     fn fail(&self) -> bool {
         let now_ms = self.now_ms();
         let since_ms = self.failing_since_ms.fetch_min(now_ms, Ordering::AcqRel);
@@ -164,25 +170,26 @@ impl CircuitBreaker {
 }
 
 impl TrialPermit<'_> {
-    /// Whether everybody else waits for what becomes of this call.
+    /// True if all other calls wait for the result of this call.
     pub(super) const fn is_trial(&self) -> bool {
         state(self.word) == TRIAL
     }
 
-    /// The store answered; true when that is news.
+    /// Notes an answer of the store; true if the store was unavailable until now.
     pub(super) fn answered(self) -> bool {
         if self.is_trial() {
             self.circuit.forgive();
             return self.circuit.change(self.word, CLOSED).is_some();
         }
-        // Read first: calls that are answered share this without writing to it.
+        // Read first: answered calls share this cache line without writing to it.
         if self.circuit.failures.load(Ordering::Relaxed) > 0 {
             self.circuit.forgive();
         }
         false
     }
 
-    /// The store did not answer by the deadline; true when it counts as away from now on.
+    /// Notes that the store did not answer by the deadline; true if it counts as unavailable from
+    /// now on.
     pub(super) fn unanswered(self, now: EpochMillis) -> bool {
         let circuit = self.circuit;
         if self.is_trial() {
@@ -200,7 +207,7 @@ impl TrialPermit<'_> {
 impl Drop for TrialPermit<'_> {
     fn drop(&mut self) {
         if self.is_trial() {
-            // Nothing where it was answered or not: the word has moved on.
+            // Does nothing if the call was noted as answered or not: the word has changed since.
             self.circuit.change(self.word, HALF_OPEN);
         }
     }
@@ -273,7 +280,7 @@ mod tests {
 
         circuit.probed();
         drop(circuit.permit().unwrap());
-        let trial = circuit.permit().expect("who stopped waiting has decided nothing");
+        let trial = circuit.permit().expect("a caller that stopped waiting has decided nothing");
         assert!(trial.answered());
         assert!(!circuit.permit().unwrap().is_trial());
     }
@@ -289,7 +296,7 @@ mod tests {
         tokio::time::advance(Duration::from_millis(1)).await;
         circuit.probed();
         let next = circuit.permit().unwrap();
-        assert!(!fail(hung), "it speaks of a time that is over");
+        assert!(!fail(hung), "the call began in an earlier state");
         assert!(next.answered());
         assert!(circuit.permit().is_some());
     }
@@ -315,7 +322,7 @@ mod tests {
         }
     }
 
-    /// The first two failures in an hour, at the same moment, are not two that lie an hour apart.
+    /// Two failures at the same moment, within the first hour, are not two failures an hour apart.
     #[test]
     fn failures_at_once_did_not_last() {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
@@ -343,7 +350,8 @@ mod tests {
         });
     }
 
-    /// A probe that is answered while a call goes on trial takes the trial for as old as it is.
+    /// If a probe is answered while a call goes on trial, the age of the trial counts from its own
+    /// start.
     #[test]
     fn a_trial_is_never_overtaken_before_its_time() {
         let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
@@ -364,7 +372,7 @@ mod tests {
         }
     }
 
-    /// However many ask at once, one is on trial.
+    /// Of any number of calls at once, one is on trial.
     #[test]
     fn many_who_ask_at_once_are_one_trial() {
         for _ in 0..200 {

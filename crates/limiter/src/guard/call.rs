@@ -1,5 +1,4 @@
-//! A call on the store: whether it is made, what its end says of the store, and what is done
-//! without one.
+//! Wraps store calls: breaker check, classification of the result, fallback policy.
 
 use std::sync::Arc;
 
@@ -20,7 +19,7 @@ use crate::store_error::BoxError;
 pub(crate) enum Granted {
     /// By the store.
     Store(Grant),
-    /// Without it; from buckets of this process, if from any.
+    /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),
 }
 
@@ -35,12 +34,12 @@ impl<S: Store, C: Clock> Guard<S, C> {
         checked
     }
 
-    /// Acquires from the store or, where it is away, as the limiter is told to.
+    /// Acquires from the store. If the store is unavailable, the limiter's policy decides.
     pub(crate) async fn take(self: &Arc<Self>, request: &Request) -> Result<Granted, AcquireError> {
         self.take_by(request, || self.store.acquire(request, &self.clock).boxed()).await
     }
 
-    /// The same, from the store in this way.
+    /// As [`take`](Self::take), with `acquire` as the call on the store.
     pub(crate) async fn take_by<'a>(
         self: &Arc<Self>,
         request: &Request,
@@ -54,17 +53,17 @@ impl<S: Store, C: Clock> Guard<S, C> {
             let cause = Cause::NotAsked { since: not_asked.since };
             return self.degrade(request, cause, || not_asked.into());
         };
-        // The store's part is boxed: a decision without it need not carry its size, and its type,
-        // nested in this one, would exceed the default `recursion_limit` of crates that await it.
+        // Boxed, for two reasons: a decision without the store need not carry the size of the call,
+        // and the nested type would exceed the default `recursion_limit` of crates that await it.
         let result = acquire().await;
         match &result {
-            // Nobody was asked: it was held.
+            // The tokens were held: the store was not asked.
             Ok(grant) if grant.path.is_none() => drop(permit),
             result => self.note(permit, result),
         }
         match result {
             Ok(grant) => {
-                // What was held says nothing new.
+                // A grant of held tokens says nothing new.
                 let is_news = grant.path.is_some();
                 if is_news && self.settings.on_unavailable == OnUnavailable::Local {
                     self.health.local().note(request, &grant);
@@ -85,7 +84,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
         }
     }
 
-    /// Corrects a bucket, if the store is there.
+    /// Corrects a bucket, if the store is available.
     pub(crate) async fn correct(
         self: &Arc<Self>,
         correction: &Correction<'_>,
@@ -93,7 +92,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
         let Some(permit) = self.permit() else {
             return Err(AdjustError::Unavailable(self.health.not_asked().into()));
         };
-        // It says nothing of the store.
+        // A correction of held tokens says nothing of the store.
         if let Some(adjusted) = self.store.adjust_held(correction) {
             return Ok(adjusted);
         }
@@ -102,7 +101,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
         result
     }
 
-    /// Looks at buckets, if the store is there.
+    /// Reads buckets, if the store is available.
     pub(crate) async fn look(
         self: &Arc<Self>,
         request: &Request,
@@ -117,14 +116,15 @@ impl<S: Store, C: Clock> Guard<S, C> {
 
     fn permit(self: &Arc<Self>) -> Option<TrialPermit<'_>> {
         let permit = self.health.circuit.permit();
-        // Somebody must look for a store that is away, and overtake a call on trial that hangs.
+        // A task must probe an unavailable store, and must be able to overtake a trial call that
+        // hangs.
         if permit.as_ref().is_none_or(TrialPermit::is_trial) {
             self.keep();
         }
         permit
     }
 
-    /// What the end of a call says of the store.
+    /// Notes what the result of a call says of the store.
     fn note<T, E: StoreError>(self: &Arc<Self>, permit: TrialPermit<'_>, result: &Result<T, E>) {
         let invalid = result.as_ref().err().and_then(StoreError::invalid);
         if invalid.is_some_and(|invalid| !is_told(invalid)) {
@@ -143,7 +143,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
             tracing::warn!(
                 error = described(source),
                 ?policy,
-                "the store is away: nobody waits for it until it answers a probe"
+                "the store is unavailable: no call waits for it until it answers a probe"
             );
             self.keep();
         }
@@ -163,7 +163,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
             OnUnavailable::Local => {
                 let now = self.clock.now();
                 let parts = self.health.local().take(request, now, self.counters())?;
-                // Where the store was not asked, somebody looked for it a moment ago.
+                // If the store was not asked, a task probed it a moment ago.
                 if matches!(cause, Cause::Unanswered(_)) || !self.health.has_keeper() {
                     self.keep();
                 }

@@ -10,13 +10,13 @@ use crate::counters::Counters;
 use crate::degraded::OnUnavailable;
 use crate::store::Store;
 
-/// A gateway that waits longer for its limiter than for most of what it does is slow by its limiter.
+/// The limiter must not dominate a gateway's latency budget.
 const DEADLINE: Duration = Duration::from_millis(250);
 
-/// Nobody waits for a correction as for a decision, and one that fails is lost.
+/// Callers rarely wait for a correction, and one that fails is lost.
 const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Resolving a name, a handshake of TLS, credentials.
+/// Time for name resolution, a TLS handshake and credentials.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The store of a limiter. It knows no limiter: who asks and what becomes of an answer is not its
@@ -85,17 +85,17 @@ impl<S, C> Guard<S, C> {
         self.health.is_open()
     }
 
-    /// How long an acquire or a peek may take, of which this was said.
+    /// The deadline of an acquire or a peek; `said` is the deadline that the request set.
     pub(crate) fn call_time(&self, said: Option<Duration>) -> Duration {
         self.with_connection(said, DEADLINE)
     }
 
-    /// How long a correction may take, of which this was said.
+    /// The deadline of a correction; `said` is the deadline that the request set.
     pub(crate) fn correction_time(&self, said: Option<Duration>) -> Duration {
         self.with_connection(said, CORRECTION_DEADLINE)
     }
 
-    /// What is said of a very call holds.
+    /// A deadline that the request set holds as it is.
     fn with_connection(&self, said: Option<Duration>, usual: Duration) -> Duration {
         let Settings { deadline, connect_deadline, .. } = &self.settings;
         said.unwrap_or_else(|| {

@@ -8,33 +8,34 @@ use sluicegate_core::EpochMillis;
 use super::breaker::{BreakerConfig, CircuitBreaker};
 use super::local::Local;
 
-/// A task that was not heard of for so many of its rounds ended with its runtime.
+/// A task that gave no sign of life for this many rounds ended with its runtime.
 const ROUNDS_UNHEARD: u32 = 20;
 
-/// The store is away and was not asked.
+/// The store is unavailable and was not asked.
 #[derive(Debug, thiserror::Error)]
-#[error("away since {since}: not asked until it answers a probe")]
+#[error("unavailable since {since}: not asked until it answers a probe")]
 pub(crate) struct NotAsked {
     pub(super) since: EpochMillis,
 }
 
-/// What the limiters of one store know of its absence.
+/// The health of one store, shared by its limiters.
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
     pub(super) circuit: CircuitBreaker,
-    /// The store has answered somebody: there is a connection.
+    /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
     pub(super) keeper: RecoveryTask,
-    /// Made where somebody is told to use it.
+    /// Made when a limiter is set to use it.
     pub(super) local: OnceLock<Local>,
 }
 
-/// Whether there is such a task.
+/// Says if there is a recovery task.
 #[derive(Debug, Default)]
 pub(super) struct RecoveryTask {
-    /// Until when the last one is believed to live, in the circuit's milliseconds; 0: there is none.
+    /// The time until which the last task is believed to live, in the breaker's milliseconds; 0:
+    /// there is none.
     until_ms: AtomicU64,
-    /// Counts them: one that was taken for dead ends where another looks.
+    /// Counts the tasks: one that was taken for dead ends if it has a successor.
     pub(super) term: AtomicU64,
 }
 
@@ -44,12 +45,12 @@ impl StoreHealth {
         Self { circuit, is_connected, keeper: RecoveryTask::default(), local: OnceLock::new() }
     }
 
-    /// Whether the store has ever answered.
+    /// True if the store has ever answered.
     pub(crate) fn is_connected(&self) -> bool {
         self.is_connected.load(Ordering::Relaxed)
     }
 
-    /// Whether nobody but a probe asks the store.
+    /// True if only probes ask the store.
     pub(crate) fn is_open(&self) -> bool {
         self.circuit.needs_probes()
     }
@@ -58,7 +59,7 @@ impl StoreHealth {
         self.local.get_or_init(Local::default)
     }
 
-    /// Whether something was granted that the store does not know of.
+    /// True if tokens were granted that the store does not know of.
     pub(super) fn owes(&self) -> bool {
         self.local.get().is_some_and(|local| local.debts.are_some())
     }
@@ -74,7 +75,7 @@ impl StoreHealth {
     }
 }
 impl StoreHealth {
-    /// Whether there is something to do.
+    /// True if there is something to do.
     fn needs_keeper(&self) -> bool {
         self.circuit.needs_probes() || self.owes()
     }
@@ -85,17 +86,17 @@ impl StoreHealth {
         self.circuit.now_ms().saturating_add(time_ms).max(1)
     }
 
-    /// The task says that it lives.
+    /// Notes that the task lives.
     pub(super) fn keeper_is_alive(&self) {
         self.keeper.until_ms.store(self.keeper_until_ms(), Ordering::SeqCst);
     }
 
-    /// Whether somebody looks for the store, as far as is known without a look at the time.
+    /// True if there is a task, as far as is known without reading the clock.
     pub(super) fn has_keeper(&self) -> bool {
         self.keeper.until_ms.load(Ordering::SeqCst) > 0
     }
 
-    /// True for the one who is to start the task.
+    /// True for the caller that must start the task.
     pub(super) fn claim_keeper(&self) -> bool {
         let until_ms = self.keeper.until_ms.load(Ordering::SeqCst);
         let is_alive = until_ms > 0 && until_ms >= self.circuit.now_ms();
@@ -112,7 +113,8 @@ impl StoreHealth {
                 .is_ok()
     }
 
-    /// Whether the task may end; what came up meanwhile keeps it, or finds it gone.
+    /// True if the task may end. If work came up meanwhile, either this task stays or its successor
+    /// finds the place free.
     pub(super) fn release_keeper(&self) -> bool {
         if self.needs_keeper() {
             return false;

@@ -1,8 +1,8 @@
-//! Buckets of this process, for as long as the store is away.
+//! Buckets of this process, used while the store is unavailable.
 //!
-//! They start from what the store said last and follow the same arithmetic, so one process admits
-//! no more than the store would have admitted to it alone. What is taken from them is owed to the
-//! store: see [`super::pending_debits`].
+//! They start from the last answer of the store and follow the same arithmetic, so one process
+//! admits no more than the store would have admitted to it alone. Tokens taken from them are
+//! debited at the store later: see [`super::pending_debits`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,28 +20,30 @@ use crate::counters::Counters;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::{BucketGrant, Cascade, Grant, Request};
 
-/// Buckets that are remembered, each of about a kilobyte. One that is forgotten starts full.
+/// The most buckets that are remembered, each of about a kilobyte. One that is forgotten starts
+/// full.
 const BUCKETS_MAX: usize = 100_000;
-/// Nobody writes behind an image of this process's own.
+/// Images of this process have no writes that the image lacks.
 const INTERVAL: ClaimInterval = ClaimInterval(0);
-/// Rounds until a decision stands: a clock is put right, room is made, tokens are taken.
+/// The most rounds until a decision stands: a clock is corrected, room is made, tokens are taken.
 const ROUNDS_MAX: u32 = 4;
 
-/// What is known of the buckets of this process.
+/// The known buckets of this process.
 #[derive(Debug)]
 pub(super) struct Local {
     seen: sync::Cache<BucketId, Arc<LastSeen>>,
-    /// How often the store said something: as long as it does not, nobody looks at what it said.
+    /// The number of answers that were noted: while it does not change, the noted answers need not
+    /// be read.
     noted: AtomicU64,
     buckets: sync::Cache<BucketId, Arc<LocalSlot>>,
     pub(super) debts: PendingDebits,
 }
 
-/// The place of one bucket, empty until something was taken from it. Requests for other buckets have
+/// The slot of one bucket, empty until something was taken from it. Requests for other buckets use
 /// other locks.
 type LocalSlot = Mutex<Option<LocalBucket>>;
 
-/// What the store said of a bucket when it granted from it last.
+/// The state of a bucket at the last grant of the store.
 #[derive(Debug)]
 struct LastSeen {
     image: Option<Arc<CompositeBucket>>,
@@ -53,13 +55,13 @@ struct LastSeen {
 #[derive(Debug)]
 struct LocalBucket {
     image: Arc<CompositeBucket>,
-    /// What the image follows.
+    /// The configuration that the image follows.
     configuration: Arc<Configuration>,
-    /// What it began with: what the store says since then is newer.
+    /// The answer that it began with: a different one is newer.
     began: Option<Arc<LastSeen>>,
-    /// What the count of [`Local::noted`] was when the store had said nothing else of it.
+    /// The value of [`Local::noted`] at which the store had given no newer answer.
     looked_at: Option<u64>,
-    /// Whether the store knows a parent, as of then.
+    /// True if, at that value, the store's last answer named a parent.
     has_parent: bool,
 }
 
@@ -71,11 +73,9 @@ struct LocalRequest {
     seen: Option<Arc<LastSeen>>,
 }
 
-/// Nobody in this process knows a limit that is asked for.
+/// No component of this process knows a limit of the request.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "the store is away, and this process does not know limit {0} of {1}: pass it with `limits`"
-)]
+#[error("the store is unavailable, and limit {0} of {1} is not known here: pass it with `limits`")]
 struct UnknownHere(sluicegate_core::LimitName, BucketId);
 
 impl Default for Local {
@@ -90,7 +90,7 @@ impl Default for Local {
 }
 
 impl Local {
-    /// Remembers what the store said. Whose parent it knows is told by a request that asked for that.
+    /// Remembers an answer of the store. Only a request that asked for the parent brings one.
     pub(super) fn note(&self, request: &Request, grant: &Grant) {
         for (n, part) in grant.parts.iter().enumerate() {
             let parent = if n == 0 && request.cascade == Cascade::Stored {
@@ -105,8 +105,8 @@ impl Local {
         self.noted.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes what the store has been told of off what it said before that: the next outage begins
-    /// with it.
+    /// Subtracts a settled debit from the remembered answer that came before it: the next outage
+    /// begins with the result.
     pub(super) fn note_settled(&self, bucket: &BucketId, id: &RequestId, amounts: &Amounts) {
         let Some(seen) = self.seen.get(bucket) else { return };
         let Some(image) = seen.image.as_ref().filter(|image| !image.request_ids.contains(id))
@@ -126,7 +126,7 @@ impl Local {
         self.noted.fetch_add(1, Ordering::Release);
     }
 
-    /// Takes what is asked of all buckets, or of none.
+    /// Takes the tokens from all buckets, or from none.
     pub(super) fn take(
         &self,
         request: &Request,
@@ -175,8 +175,8 @@ impl Local {
         Ok(parts)
     }
 
-    /// Takes from one bucket that was taken from before by the same limits, in place: most of an
-    /// outage. `None`, and nothing is taken, where there is more to decide.
+    /// Takes in place from one bucket that was taken from before by the same limits: the usual case
+    /// of an outage. `None`, and nothing is taken, if there is more to decide.
     fn take_again(
         &self,
         request: &Request,
@@ -187,7 +187,7 @@ impl Local {
         let id = BucketId { entity, resource };
         let noted = self.noted.load(Ordering::Acquire);
         let slot = self.buckets.get(&id)?;
-        // An image that a lease still shows, and a copy of it to be changed.
+        // An image that a permit still shows, and a copy of it to be changed.
         let mut copied: Option<(Arc<CompositeBucket>, Arc<CompositeBucket>)> = None;
         loop {
             let mut locked = lock(&slot);
@@ -214,7 +214,8 @@ impl Local {
                 bucket.image = copy;
             }
             let Some(image) = Arc::get_mut(&mut bucket.image) else {
-                // Copied while others may take. One that is overtaken by them copies again.
+                // Copied without the lock; if another request takes meanwhile, the copy is made
+                // again.
                 let shown = bucket.image.clone();
                 drop(locked);
                 let copy = Arc::new(shown.as_ref().clone());
@@ -256,7 +257,7 @@ impl Local {
         if let Some(parent) = parent {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
             let mut side = self.side(bucket(&parent), explicit, &request.amounts);
-            // A limit that a parent does not have is not asked of it.
+            // A parent is not asked for a limit that it does not have.
             side.amounts.retain(|limit, _| side.configuration.rule(limit).is_some());
             if !side.amounts.is_empty() {
                 sides.push(side);
@@ -265,7 +266,7 @@ impl Local {
         sides
     }
 
-    /// What the request says of limits wins over what the store said.
+    /// Limits in the request win over those that the store reported.
     fn side(&self, bucket: BucketId, explicit: &Rules, amounts: &Amounts) -> LocalRequest {
         let seen = self.seen.get(&bucket);
         let configuration = match &seen {
@@ -284,7 +285,8 @@ impl Local {
         LocalRequest { bucket, amounts: amounts.clone(), configuration, seen }
     }
 
-    /// The newest image: this process's own, or what the store said since less what is owed.
+    /// The newest image: the one of this process, or the store's last answer less the pending
+    /// debits.
     fn image(
         &self,
         own: Option<&LocalBucket>,
@@ -313,7 +315,7 @@ fn lock(slot: &LocalSlot) -> MutexGuard<'_, Option<LocalBucket>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the slots in one order, whoever asks: two requests never wait for each other.
+/// Locks the slots in one order for all requests, so that two requests never deadlock.
 fn lock_all(slots: &[Arc<LocalSlot>]) -> Vec<MutexGuard<'_, Option<LocalBucket>>> {
     let mut locked: Vec<_> = slots.iter().enumerate().collect();
     locked.sort_by_key(|(_, slot)| Arc::as_ptr(slot));
@@ -322,13 +324,13 @@ fn lock_all(slots: &[Arc<LocalSlot>]) -> Vec<MutexGuard<'_, Option<LocalBucket>>
     locked.into_iter().map(|(_, guard)| guard).collect()
 }
 
-/// Whether a configuration has these very limits.
+/// True if a configuration has these limits with the same rules.
 fn names(configuration: &Configuration, limits: &Rules) -> bool {
     limits.iter().all(|(limit, rule)| configuration.rule(limit) == Some(*rule))
 }
 
 impl LocalBucket {
-    /// Whether the store has said nothing of it since it began.
+    /// True if the store has given no answer since the bucket began.
     fn is_newest(&self, seen: Option<&Arc<LastSeen>>) -> bool {
         match (&self.began, seen) {
             (Some(began), Some(seen)) => Arc::ptr_eq(began, seen),
@@ -361,7 +363,7 @@ impl LocalRequest {
         }
     }
 
-    /// The bucket brought to the limits of a request that is refused; `None`: it has them.
+    /// The bucket, changed to the limits of a refused request; `None`: it has them.
     fn reconfigured(
         &self,
         image: &CompositeBucket,
@@ -396,7 +398,7 @@ impl LocalRequest {
                     );
                 }
             };
-            // Nobody writes in between, so what was decided on this image holds for it.
+            // No other task writes in between, so the decision on this image holds.
             image = plan.apply(image.as_deref()).map(Arc::new);
             if is_taken {
                 return Ok(image);
@@ -454,7 +456,7 @@ mod tests {
         take(&local, &request("c", Cascade::No)).unwrap();
     }
 
-    /// While leases show what was left, and while child and parent are taken from in both directions.
+    /// Permits show what was left, and child and parent are taken from in both directions.
     #[test]
     fn requests_at_once_take_what_there_is_and_no_more() {
         let local = Local::default();

@@ -1,8 +1,8 @@
-//! What is done while the store does not answer.
+//! Decides requests while the store does not answer.
 //!
-//! Everything that a limiter asks of its store goes through here. The store's answer is the answer;
-//! only where there is none, the limiter's [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a deadline, and
-//! a [`BreakerConfig`] spares the calls of an outage even that.
+//! Every call of a limiter on its store goes through here. An answer of the store stands; only
+//! without one the limiter's [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a
+//! deadline, and a [`BreakerConfig`] spares the calls of an outage that wait.
 
 mod answer;
 mod breaker;

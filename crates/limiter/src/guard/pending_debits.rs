@@ -1,7 +1,8 @@
-//! What this process granted while the store was away, to be taken there once it is back.
+//! Debits of an outage: tokens that this process granted while the store was unavailable, to be
+//! taken there afterwards.
 //!
-//! Summed up for each bucket, so their number is bounded by that of the buckets and not by how long
-//! an outage takes.
+//! They are summed up for each bucket, so their number is bounded by the number of buckets and not
+//! by the length of the outage.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,38 +15,38 @@ use crate::amounts::add;
 use crate::call::new_id;
 use crate::counters::Counters;
 
-/// Buckets that can owe something; what is granted of others is not taken from the store later.
+/// The most buckets with pending debits. Grants of further buckets are not debited at the store.
 const DEBTS_MAX: usize = 10_000;
-/// Locks over what is owed: several times as many as threads that grant at once.
+/// Locks over the sums: several times as many as threads that grant at once.
 const SHARDS: usize = 32;
-/// Corrections under way at once.
+/// Corrections in flight at once.
 const AT_ONCE: usize = 16;
 
-/// What is owed.
+/// The pending debits.
 #[derive(Debug, Default)]
 pub(super) struct PendingDebits {
-    /// What is being taken. An id stands for one amount: what comes later is another debt. Locked
-    /// before any shard.
+    /// Debits that are being sent. An id stands for one amount: later consumption is another debit.
+    /// Locked before any shard.
     sent: Mutex<VecDeque<Debt>>,
-    /// What is owed beside it, each bucket in the shard of its hash.
+    /// The other sums, each bucket in the shard of its hash.
     owed: [Mutex<Shard>; SHARDS],
     hasher: DefaultHashBuilder,
-    /// PendingDebits, sent or not.
+    /// The number of pending debits, sent or not.
     count: AtomicUsize,
-    /// Whether a warning was logged that there is no room.
+    /// True if the warning was logged that there is no room.
     has_said_full: AtomicBool,
 }
 
 type Shard = HashMap<BucketId, Owed, DefaultHashBuilder>;
 
-/// What one bucket owes.
+/// The pending consumption of one bucket.
 #[derive(Debug, Clone)]
 pub(super) struct Owed {
     pub(super) amounts: Amounts,
     pub(super) configuration: Arc<Configuration>,
 }
 
-/// A correction that is to be made once.
+/// A correction that must be made once.
 #[derive(Debug, Clone)]
 pub(super) struct Debt {
     pub(super) id: RequestId,
@@ -63,12 +64,12 @@ impl PendingDebits {
         lock(&self.owed[usize::try_from(self.hasher.hash_one(bucket) % shards).unwrap_or(0)])
     }
 
-    /// Whether there are any: asked on every round, without a lock.
+    /// True if there are any; read on every round, without a lock.
     pub(super) fn are_some(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// What a bucket owes, as far as nobody knows that it was taken.
+    /// The consumption of a bucket that is not known to be debited.
     pub(super) fn of(&self, bucket: &BucketId) -> Amounts {
         let sent = self.sent();
         let shard = self.shard(bucket);
@@ -80,7 +81,7 @@ impl PendingDebits {
         sum
     }
 
-    /// Adds to what a bucket owes.
+    /// Adds to the pending consumption of a bucket.
     pub(super) fn owe(
         &self,
         bucket: &BucketId,
@@ -100,7 +101,7 @@ impl PendingDebits {
             if !self.has_said_full.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
                     buckets = DEBTS_MAX,
-                    "what more buckets consume is not taken from the store when it is back"
+                    "no room: the consumption of further buckets is not debited later"
                 );
             }
             return;
@@ -109,7 +110,7 @@ impl PendingDebits {
         shard.insert(bucket.clone(), owed);
     }
 
-    /// Some that are to be taken next, the same until they are.
+    /// The debits to be sent next; the same ones until they are settled.
     pub(super) fn next(&self) -> Vec<Debt> {
         let mut sent = self.sent();
         if sent.len() < AT_ONCE {
@@ -122,7 +123,7 @@ impl PendingDebits {
         sent.iter().take(AT_ONCE).cloned().collect()
     }
 
-    /// One that was taken, or never can be. False: somebody has said so before.
+    /// Removes a debit that was made, or never can be. False if it was removed before.
     pub(super) fn settle(&self, id: &RequestId) -> bool {
         let settled = remove(&mut self.sent(), id);
         if settled.is_some() {
@@ -131,7 +132,7 @@ impl PendingDebits {
         settled.is_some()
     }
 
-    /// One that could not be taken: the others come first, so that it holds up none of them.
+    /// Moves back a debit that could not be made, so that it does not hold up the others.
     pub(super) fn postpone(&self, id: &RequestId) {
         let mut sent = self.sent();
         let debt = remove(&mut sent, id);
@@ -140,7 +141,7 @@ impl PendingDebits {
 }
 
 fn remove(sent: &mut VecDeque<Debt>, id: &RequestId) -> Option<Debt> {
-    // Near the front, where it was taken from.
+    // It is near the front, where it was taken from.
     let at = sent.iter().position(|debt| debt.id == *id)?;
     sent.remove(at)
 }
@@ -150,7 +151,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Owed {
-    /// Limits that only an earlier request brought stay: a bucket may have to be made of them.
+    /// Limits that only an earlier request brought stay: a bucket may have to be created from them.
     fn follow(&mut self, newest: &Arc<Configuration>) {
         if Arc::ptr_eq(&self.configuration, newest) || self.configuration == *newest {
             return;

@@ -1,5 +1,5 @@
-//! The task that looks for a store that is away, and tells it afterwards what it missed. It lives as
-//! long as there is something to do.
+//! The task that probes an unavailable store, and debits there what was granted meanwhile. It lives
+//! as long as there is something to do.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,12 +12,12 @@ use super::guarded::Guard;
 use crate::clock::Clock;
 use crate::store::Store;
 
-/// Probes under way at most, evenly apart where they hang until their deadline. One that does must
-/// not keep the next from finding the store back.
+/// The most probes in flight, evenly spaced if they hang until their deadline. A probe that hangs
+/// must not keep the next one from finding the store available.
 const PROBES_MAX: u32 = 8;
 
 impl<S: Store, C: Clock> Guard<S, C> {
-    /// Sees to it that somebody looks for the store.
+    /// Starts the task, unless there is one.
     pub(super) fn keep(self: &Arc<Self>) {
         if self.health.claim_keeper() {
             let term = self.health.keeper.term.fetch_add(1, Ordering::Relaxed) + 1;
@@ -34,7 +34,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
     }
 }
 
-/// Ends with the last limiter, too: not with the one that started it, which may have been made for a
+/// Ends with the last limiter. Not with the one that started it, which may have been made for a
 /// single request.
 async fn keep<S: Store, C: Clock>(guard: Arc<Guard<S, C>>, term: u64) {
     let outage = &guard.health;
@@ -47,12 +47,12 @@ async fn keep<S: Store, C: Clock>(guard: Arc<Guard<S, C>>, term: u64) {
         rounds.tick().await;
         while probes.try_join_next().is_some() {}
         let has_successor = outage.keeper.term.load(Ordering::Relaxed) != term;
-        // This task and its probes are no users.
+        // This task and its probes hold limiters too.
         if has_successor || guard.holders() == 1 + probes.len() {
             return;
         }
         outage.keeper_is_alive();
-        // On a round that is a little early, too.
+        // A round may come a little early.
         let is_time = sent_at.elapsed() + every / 2 >= guard.settings.connect_deadline / PROBES_MAX;
         if outage.circuit.needs_probes() && (is_time || probes.is_empty()) {
             sent_at = Instant::now();

@@ -11,7 +11,7 @@ use crate::error::AdjustError;
 use crate::store::{Correction, Store};
 
 impl<S: Store, C: Clock> Guard<S, C> {
-    /// Takes from the store what is owed, as far as it answers.
+    /// Debits the pending sums at the store, as long as it answers.
     pub(super) async fn settle(self: &Arc<Self>, debts: &PendingDebits) {
         while debts.are_some() {
             let next = debts.next();
@@ -25,7 +25,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
         }
     }
 
-    /// False where it is to be tried again.
+    /// False if it must be tried again.
     async fn take_owed(self: &Arc<Self>, debts: &PendingDebits, debt: &Debt) -> bool {
         let Debt { id, bucket, owed } = debt;
         let correction = Correction {

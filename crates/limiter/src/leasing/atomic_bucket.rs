@@ -1,30 +1,30 @@
 //! The tokens that a process holds of one bucket: a few atomics, from which threads take without a
 //! lock.
 //!
-//! A pool never holds less than nothing, so whoever drains it knows that what is drained was handed
-//! to nobody. Every change is an addition to the one number that takes are made of: no token is
-//! there twice, in whatever order threads come.
+//! A pool is never negative, so tokens that are drained from it were not handed out. Every change
+//! is one addition to the one number that takes read: no token is counted twice, in any order of
+//! threads.
 
 use smallvec::SmallVec;
 
 use super::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering, fence};
 
-/// Bits of a pool that are tokens; the rest counts takes.
+/// Bits of a pool that hold tokens; the rest count takes.
 const TOKEN_BITS: u32 = 44;
 const TOKENS: u64 = (1 << TOKEN_BITS) - 1;
 const ONE_TAKE: u64 = 1 << TOKEN_BITS;
 
-/// Takes that a pool can tell apart: it counts modulo this.
+/// Takes are counted modulo this number.
 pub(super) const TAKES: u32 = 1 << (u64::BITS - TOKEN_BITS);
 
 /// The most that a pool can hold: 17 billion tokens.
 pub(super) const POOL_MAX: u64 = TOKENS;
 
-/// Tokens of one limit, in millitokens, and how often some were taken.
+/// Tokens of one limit, in millitokens, and the number of takes.
 #[derive(Debug, Default)]
 pub(super) struct TokenPool(AtomicU64);
 
-/// Whether a take is a decision of its own, or one of several that make one.
+/// Says if a take is counted: only the first of the takes that make one decision is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counts {
     Yes,
@@ -32,7 +32,7 @@ pub(super) enum Counts {
 }
 
 impl TokenPool {
-    /// Takes, if all of it is there; what is left.
+    /// Takes `milli` if the pool holds that much; returns the tokens that are left.
     fn take(&self, milli: u64, counts: Counts) -> Option<u64> {
         let step = if counts == Counts::Yes { ONE_TAKE } else { 0 };
         let mut now = self.0.load(Ordering::Relaxed);
@@ -48,8 +48,8 @@ impl TokenPool {
         }
     }
 
-    /// Takes back a take that was undone. What no longer fits, since others filled the pool meanwhile,
-    /// stays consumed.
+    /// Undoes a take. Tokens that no longer fit, since other threads filled the pool, stay
+    /// consumed.
     fn untake(&self, milli: u64, counts: Counts) {
         let step = if counts == Counts::Yes { ONE_TAKE } else { 0 };
         let more = |now: u64| {
@@ -60,20 +60,20 @@ impl TokenPool {
         _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     }
 
-    /// Adds tokens; false when they do not fit.
+    /// Adds tokens; false if they do not fit.
     pub(super) fn put(&self, milli: u64) -> bool {
         let more = |now: u64| (milli <= POOL_MAX - (now & TOKENS)).then(|| now + milli);
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
     }
 
-    /// Takes out as much as is there, `most` at most.
+    /// Takes out the tokens that are there, at most `most`.
     pub(super) fn drain(&self, most: u64) -> u64 {
         let less = |now: u64| Some(now - (now & TOKENS).min(most));
         let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
         before.map_or(0, |before| (before & TOKENS).min(most))
     }
 
-    /// What is there.
+    /// The tokens in the pool.
     pub(super) fn tokens(&self) -> u64 {
         self.0.load(Ordering::Acquire) & TOKENS
     }
@@ -88,22 +88,23 @@ impl TokenPool {
 #[derive(Debug, Default)]
 pub(super) struct LimitCounter {
     pub(super) pool: TokenPool,
-    /// With less than this left it is time to lease more.
+    /// With fewer tokens left, it is time to lease more.
     pub(super) low: AtomicU64,
 }
 
 /// All limits of one bucket.
 #[derive(Debug)]
 pub(super) struct AtomicBucket {
-    /// Until when its tokens may be handed out, epoch milliseconds.
+    /// The time until which its tokens may be handed out, epoch milliseconds.
     deadline: AtomicI64,
-    /// In place for most buckets: a take then touches one line of memory and the next.
+    /// Inline for most buckets: a take then touches one or two cache lines.
     pub(super) slots: SmallVec<[LimitCounter; 1]>,
-    /// So many milliseconds before the deadline it is time to lease more, however many are left.
+    /// This many milliseconds before the deadline it is time to lease more, with any number of
+    /// tokens left.
     lead: AtomicU32,
-    /// Whether somebody looks after what is put here.
+    /// True while the background task looks after the bucket.
     watched: AtomicBool,
-    /// Somebody is about to lease more.
+    /// True while a task is about to lease more.
     pub(super) is_renewing: AtomicBool,
 }
 
@@ -114,13 +115,13 @@ pub(super) struct Demand {
     pub(super) milli: u64,
 }
 
-/// What became of a take.
+/// The result of a take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakeResult {
     All,
-    /// All of it, and it is time to lease more.
+    /// Everything was taken, and it is time to lease more.
     AndRenew,
-    /// Nothing: what is there is too little or too old.
+    /// Nothing was taken: there are too few tokens, or they are too old.
     Nothing,
 }
 
@@ -135,7 +136,7 @@ impl AtomicBucket {
         }
     }
 
-    /// Takes everything that is asked, or nothing.
+    /// Takes the tokens for all demands, or none.
     #[inline]
     pub(super) fn take(&self, asks: &[Demand], now_ms: i64) -> TakeResult {
         let deadline = self.deadline.load(Ordering::Acquire);
@@ -151,7 +152,8 @@ impl AtomicBucket {
             };
             renew |= left < slot.low.load(Ordering::Relaxed);
         }
-        // Tokens that do not last as long may have come meanwhile: their deadline came before them.
+        // Tokens with an earlier deadline may have come meanwhile: the deadline is set before they
+        // are put.
         if now_ms > self.deadline.load(Ordering::Relaxed) {
             self.untake(asks);
             return TakeResult::Nothing;
@@ -159,7 +161,7 @@ impl AtomicBucket {
         if renew { TakeResult::AndRenew } else { TakeResult::All }
     }
 
-    /// Whether everything that is asked is there, however old it is.
+    /// True if the tokens for all demands are there, of any age.
     pub(super) fn holds(&self, asks: &[Demand]) -> bool {
         let holds = |ask: &Demand| self.slots[usize::from(ask.slot)].pool.tokens() >= ask.milli;
         asks.iter().all(holds)
@@ -172,11 +174,11 @@ impl AtomicBucket {
         }
     }
 
-    /// Puts tokens into the pool of a limit. False when somebody must be found who looks after them,
-    /// or they would lie there for ever; `None` when they do not fit.
+    /// Puts tokens into the pool of a limit. `Some(false)`: the caller must have the bucket looked
+    /// after, or the tokens would stay there forever. `None`: they do not fit.
     ///
-    /// A put and a [`Self::unwatch`] at the same time: each writes first and then looks at what the
-    /// other writes, so at least one of them sees both.
+    /// A put and an [`Self::unwatch`] may run at the same time. Each writes first and then reads
+    /// what the other writes, so at least one of them sees both.
     pub(super) fn put(&self, slot: u16, milli: u64) -> Option<bool> {
         let is_in = self.slots[usize::from(slot)].pool.put(milli);
         is_in.then(|| {
@@ -185,17 +187,18 @@ impl AtomicBucket {
         })
     }
 
-    /// Whether somebody looks after it.
+    /// True while the background task looks after it.
     pub(super) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
     }
 
-    /// From now on somebody looks after it.
+    /// From now on the background task looks after it.
     pub(super) fn watch(&self) {
         self.watched.store(true, Ordering::Release);
     }
 
-    /// Nobody looks after it any more; false, and somebody still does, when there are tokens.
+    /// Ends the watch if there are no tokens; returns false, and keeps the watch, if there are
+    /// some.
     pub(super) fn unwatch(&self) -> bool {
         self.watched.store(false, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -206,8 +209,8 @@ impl AtomicBucket {
         is_empty
     }
 
-    /// Its tokens may be handed out no longer than this from now on: said before some are put here
-    /// that do not last as long as the others.
+    /// Shortens the deadline. The caller does so before it puts tokens that end earlier than the
+    /// others.
     pub(super) fn end_by(&self, deadline_ms: i64) {
         self.deadline.fetch_min(deadline_ms, Ordering::Release);
     }
@@ -217,12 +220,12 @@ impl AtomicBucket {
         self.deadline.store(deadline_ms, Ordering::Release);
     }
 
-    /// Whether it is time to lease more because of what is left.
+    /// True if so few tokens are left that it is time to lease more.
     pub(super) fn is_low(&self) -> bool {
         self.slots.iter().any(|slot| slot.pool.tokens() < slot.low.load(Ordering::Relaxed))
     }
 
-    /// Whether it is time to lease more because of the time.
+    /// True if the deadline is so near that it is time to lease more.
     pub(super) fn is_due(&self, now_ms: i64) -> bool {
         self.is_due_before(self.deadline.load(Ordering::Relaxed), now_ms)
     }

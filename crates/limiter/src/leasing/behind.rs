@@ -1,8 +1,8 @@
-//! Write-behind: tokens of the balance that is known, debited afterwards.
+//! Write-behind: hands out tokens of the known balance and debits them afterwards.
 //!
-//! What is in the pools and what is handed out and not debited never come to more than the threshold,
-//! the part that a commit is debiting included. A commit is a correction, which is never refused; the
-//! balance that it finds says how much may be handed out next.
+//! Tokens in the pools plus tokens handed out and not debited never exceed the threshold. Tokens
+//! that a commit is debiting count as not debited. A commit is a correction, which is never
+//! refused; the balance that it returns limits what may be handed out next.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,12 +24,12 @@ use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
 use crate::store::Correction;
 
-/// So small a part of the threshold is left when a commit starts: a larger one would make for more
-/// commits, and the part is what others may take while it is under way.
+/// A commit starts when one part in so many of the threshold is left. A larger part would cause
+/// more commits; callers take from this part while the commit is in flight.
 const LEFT: u64 = 25;
 
 impl<S: LeasingStore, C: Clock> Engine<S, C> {
-    /// Debits what was handed out, and hands out what is needed.
+    /// Debits the tokens that were handed out, and hands out those that are needed.
     pub(super) async fn commit(
         &self,
         bucket: &LeasedBucket,
@@ -45,7 +45,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         {
             bucket.drop_pools(books, self.now_ms());
         }
-        // One that was not answered, and one of what was handed out since.
+        // First a commit that was not answered, then one of the tokens handed out since.
         for _ in 0..2 {
             let left = until.saturating_duration_since(Instant::now());
             let asked = self.times();
@@ -87,20 +87,20 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         if takes(bucket, need, asked) {
             return Ok(spent);
         }
-        // More than the threshold, or more than is there.
+        // The need exceeds the threshold or the balance.
         order.deadline = until.saturating_duration_since(Instant::now());
         let result = self.store.lease(&order, &self.clock).await;
         match result {
             Ok(done) => {
                 self.meter.count(1);
-                // What is in the pools was granted on the balance before it.
+                // The tokens in the pools were granted on the earlier balance.
                 self.grant(bucket, done.image.as_deref(), threshold, asked);
                 spent.add(self.spent(done));
                 Ok(spent)
             }
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
-                // Whatever it took was handed to nobody.
+                // If it leased any tokens, they were handed to no caller.
                 if failed.doubt.is_some() {
                     self.meter.ambiguous();
                 }
@@ -109,8 +109,8 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         }
     }
 
-    /// What was handed out of a limit and is not debited, as far as is known; less than nothing where
-    /// more was given back. Millitokens.
+    /// Tokens of a limit that were handed out and, as far as is known, not debited, in millitokens.
+    /// Negative if more was given back.
     pub(super) fn undebited(&self, bucket: &LeasedBucket, slot: u16) -> i64 {
         let (mut books, times) = (bucket.books(), self.times());
         let Some(books) = books.as_mut() else { return 0 };
@@ -119,7 +119,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         books.accounts[usize::from(slot)].used.saturating_add(committing)
     }
 
-    /// One commit, if there is anything to commit: what it took and the balance after it.
+    /// Makes one commit, if there is anything to commit; returns its cost and the balance after it.
     async fn commit_once(
         &self,
         bucket: &LeasedBucket,
@@ -159,9 +159,9 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             Err(error) => {
                 self.meter.wrote(1);
                 match &error {
-                    // Sent again under its id it is done once.
+                    // The next attempt sends the same id, so it takes effect once.
                     AdjustError::Unavailable(_) => {}
-                    // What may have been given back is not given back again.
+                    // It may have given tokens back, so it is not sent again.
                     AdjustError::Ambiguous(_) => {
                         self.meter.ambiguous();
                         books.unfinished().commit = None;
@@ -173,8 +173,8 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Brings changed limits to a bucket: a commit is a correction, which leaves them as they are. It
-    /// takes a lease of a thousandth of a token, which comes back in the same write.
+    /// Brings changed limits to a bucket. A commit is a correction, which leaves the limits as they
+    /// are. So this leases a thousandth of a token, which the same write gives back.
     async fn bring_limits(
         &self,
         bucket: &LeasedBucket,
@@ -211,8 +211,9 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 match failed.error {
-                    // In debt: the refusal brought them. Otherwise the next commit tries again: what
-                    // waits for tokens does not fail by it.
+                    // `LimitExceeded`: the bucket is in debt, and the refusal brought the limits.
+                    // The others: the next commit tries again, and requests that wait for tokens do
+                    // not fail.
                     AcquireError::LimitExceeded(_)
                     | AcquireError::Contended { .. }
                     | AcquireError::Unavailable(_) => Ok(image),
@@ -222,7 +223,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Fills the pools by what is known of the balances.
+    /// Fills the pools from the known balances.
     fn grant(
         &self,
         bucket: &LeasedBucket,
@@ -238,7 +239,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         let max_age_ms = self.settings.max_age_ms();
         let until_ms = asked.now.saturating_add(max_age_ms);
         let until_ms = times.until_ms(&asked, until_ms, max_age_ms);
-        // Before any that do not last as long are put there.
+        // The deadline is shortened before tokens that end earlier are put there.
         bucket.cell.end_by(until_ms.saturating_sub(ROUGH_MS));
         let nothing = Amounts::new();
         let standings = standings(image, &nothing, &books.configuration, self.clock.now());
@@ -260,8 +261,8 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
 }
 
 impl LeasedBucket {
-    /// What a commit is to add to each limit's consumption; the same again while the last one is not
-    /// answered. `None`: nothing.
+    /// The amounts that a commit adds to the consumption of each limit. The last commit again,
+    /// while it is not answered. `None`: there is nothing to commit.
     fn open_commit(&self, books: &mut BucketLedger, now_ms: i64) -> Option<Commit> {
         if books.commit().is_none() {
             let amount = |(limit, account): (&LimitName, &mut LimitLedger)| {
@@ -280,7 +281,7 @@ impl LeasedBucket {
         books.commit().cloned()
     }
 
-    /// What was to be committed is to be committed by another.
+    /// Puts the amounts of a commit back, for the next one.
     fn undo_commit(&self, books: &mut BucketLedger, now_ms: i64) {
         let Some(commit) = books.unfinished().commit.take() else { return };
         for (limit, account) in self.kind.limits.iter().zip(&mut books.accounts) {
@@ -290,7 +291,7 @@ impl LeasedBucket {
         books.reopen(now_ms);
     }
 
-    /// Nothing more is handed out of what is known.
+    /// Empties the pools: nothing more is handed out of the known balance.
     fn drop_pools(&self, books: &mut BucketLedger, now_ms: i64) {
         books.begin_open(now_ms);
         for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
@@ -300,7 +301,7 @@ impl LeasedBucket {
     }
 }
 
-/// Just what is needed.
+/// The least amounts that serve the need, and no more.
 pub(super) fn wanted(bucket: &LeasedBucket, need: &[Demand]) -> BTreeMap<LimitName, LeaseRange> {
     let want = |ask: &Demand| {
         let amount = Millitokens::saturating(signed(ask.milli).into());
@@ -321,7 +322,7 @@ fn not_committed(error: AdjustError) -> AcquireError {
     }
 }
 
-/// Takes what the store was asked for, however long that took.
+/// Takes the tokens that the store was asked for, however long its answer took.
 fn takes(bucket: &LeasedBucket, need: &[Demand], asked: Times) -> bool {
     bucket.cell.take(need, asked.now) != TakeResult::Nothing
 }

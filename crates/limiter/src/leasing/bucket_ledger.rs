@@ -1,4 +1,5 @@
-//! What is known of the tokens of a bucket beside their number.
+//! The ledger of a bucket: everything known of its tokens except their number, which is in the
+//! [`AtomicBucket`](super::atomic_bucket::AtomicBucket).
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -15,44 +16,44 @@ use super::settings::{Accounting, LeaseMode, LeaseSettings};
 use super::waiters::Waiters;
 use crate::leasing_store::UnackedWrite;
 
-/// Corrections that the store may have made are remembered, at most so many of a bucket.
+/// The most corrections with an unknown result that are remembered of a bucket.
 const DOUBTFUL_MAX: usize = 64;
-/// No bit of an id.
+/// A bit that no id uses.
 const SOME: u64 = 1 << 63;
 
-/// Small, as there may be one for every user.
+/// Kept small, as there may be one for every user.
 #[derive(Debug)]
 pub(super) struct BucketLedger {
-    /// One for each limit; in place for most buckets.
+    /// One for each limit; inline for most buckets.
     pub(super) accounts: SmallVec<[LimitLedger; 1]>,
     pub(super) configuration: Arc<Configuration>,
-    /// When somebody looked and found that it was asked.
+    /// When the background task last noticed that requests had come.
     pub(super) used_at: Moment,
-    /// When the oldest of what was used, and the store was not told of, was noticed.
+    /// When the oldest use that the store does not know of was noticed.
     open_since: Moment,
-    /// The last write that was answered, as the bits of its id and [`SOME`].
+    /// The bits of the id of the last write that was answered, with [`SOME`].
     answered: Option<NonZeroU64>,
     unfinished: Option<Box<Unfinished>>,
 }
 
-/// What there is while somebody writes, and as long as something was not answered.
+/// Exists while a task writes, and while a write has no answer.
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
-    /// One write at a time.
+    /// Allows one write at a time.
     turn: Option<Arc<tokio::sync::Mutex<()>>>,
-    /// Who waits for a write, and may be served by that of another.
+    /// Requests that wait for a write, and may be served by another request's write.
     pub(super) waiters: Waiters,
-    /// When a write was answered last, whatever it was told.
+    /// When a write was last answered, with any result.
     pub(super) answered_at: Option<Instant>,
-    /// A write whose answer was lost, and what it was to settle.
+    /// A write whose answer was lost, and the plan that it was to settle.
     pub(super) unanswered: Option<Box<(UnackedWrite, LeasePlan)>>,
-    /// A commit that is under way or was not answered.
+    /// A commit that is in flight or was not answered.
     pub(super) commit: Option<Commit>,
-    /// Corrections that the store may have made: if they come again, it is asked again.
+    /// Corrections that the store may have made: if one is sent again, the store is asked again.
     doubtful: Vec<RequestId>,
 }
 
-/// What a commit is telling the store.
+/// The amounts that a commit adds to the consumption at the store.
 #[derive(Debug, Clone)]
 pub(super) struct Commit {
     pub(super) id: RequestId,
@@ -71,13 +72,13 @@ impl BucketLedger {
         }
     }
 
-    /// From now on the bucket has these limits. One that only another request brought stays: that
-    /// request may wait for tokens of it.
+    /// Gives the bucket these limits from now on. A limit that only another request brought stays:
+    /// that request may wait for tokens of it.
     pub(super) fn follow(&mut self, configuration: &Arc<Configuration>, names: &Names) {
         if self.configuration == *configuration {
             return;
         }
-        // Another copy of the same ones would take a kilobyte.
+        // Another copy of the same limits would take a kilobyte.
         match configuration.with_explicit_of(&self.configuration) {
             None => self.configuration = names.same(configuration),
             Some(both) if both == *self.configuration => {}
@@ -85,12 +86,12 @@ impl BucketLedger {
         }
     }
 
-    /// Whose turn it is to write.
+    /// The lock that a task holds while it writes.
     pub(super) fn turn(&mut self) -> Arc<tokio::sync::Mutex<()>> {
         self.unfinished().turn.get_or_insert_default().clone()
     }
 
-    /// Whether somebody writes or waits for it.
+    /// True if a task writes or waits to write.
     pub(super) fn is_in_use(&self) -> bool {
         let turn = self.unfinished.as_ref().and_then(|unfinished| unfinished.turn.as_ref());
         turn.is_some_and(|turn| Arc::strong_count(turn) > 1)
@@ -100,13 +101,13 @@ impl BucketLedger {
         self.unfinished.get_or_insert_default()
     }
 
-    /// The accounts, and who waits for tokens of them.
+    /// The ledgers of the limits, and the requests that wait for their tokens.
     pub(super) fn accounts_and_waiters(&mut self) -> (&mut [LimitLedger], Option<&Waiters>) {
         let waiters = self.unfinished.as_deref().map(|unfinished| &unfinished.waiters);
         (&mut self.accounts, waiters)
     }
 
-    /// Forgets what was there for a write, if that was the last one.
+    /// Drops the state of a write, if no other task writes or waits to write.
     pub(super) fn tidy(&mut self) {
         if !self.is_in_use()
             && let Some(unfinished) = &mut self.unfinished
@@ -136,7 +137,7 @@ impl BucketLedger {
         self.unfinished.as_ref()?.commit.as_ref()
     }
 
-    /// What a commit is telling the store of a limit, in millitokens.
+    /// The amount of a limit that a commit is adding at the store, in millitokens.
     pub(super) fn committing(&self, limit: &LimitName) -> i64 {
         self.commit().and_then(|commit| commit.amounts.get(limit)).map_or(0, |milli| milli.get())
     }
@@ -145,7 +146,7 @@ impl BucketLedger {
         self.unfinished.as_ref().is_some_and(|unfinished| unfinished.unanswered.is_some())
     }
 
-    /// Whether nothing is left to hand out.
+    /// True if nothing is left to hand out.
     pub(super) fn is_empty(&self, now_ms: i64) -> bool {
         self.accounts.iter().all(|account| account.until_ms(now_ms).is_none())
     }
@@ -155,7 +156,7 @@ impl BucketLedger {
         self.accounts.iter().filter_map(LimitLedger::ends_ms).max()
     }
 
-    /// Whether there is something that the store must be told.
+    /// True if there is something that the store must be told.
     pub(super) fn has_open(&self, settings: &LeaseSettings) -> bool {
         let is_retired = || self.accounts.iter().any(|account| account.retired > 0);
         self.has_unanswered()
@@ -174,19 +175,19 @@ impl BucketLedger {
         self.has_used() || self.commit().is_some()
     }
 
-    /// Before something is used: if the store knows everything, what it does not know begins now.
+    /// Called before a use is noted: if the store knows everything, the open time starts now.
     pub(super) fn begin_open(&mut self, now_ms: i64) {
         if !self.is_open() {
             self.reopen(now_ms);
         }
     }
 
-    /// What the store does not know counts from now on.
+    /// Starts the open time now.
     pub(super) fn reopen(&mut self, now_ms: i64) {
         self.open_since = Moment::of(now_ms);
     }
 
-    /// How long ago the oldest unit was handed out, or given back, that the store was not told of.
+    /// The age of the oldest use or return that the store was not told of.
     pub(super) fn open_for_ms(&self, now_ms: i64) -> Option<i64> {
         self.is_open().then(|| self.open_since.age_ms(now_ms))
     }

@@ -1,4 +1,5 @@
-//! Which buckets are held, and how a request gets tokens: from what is held, or from the store.
+//! Holds the buckets of the process, and gets tokens for a request: from the pools, or from the
+//! store.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,31 +28,31 @@ pub(super) struct Engine<S, C> {
     pub(super) settings: LeaseSettings,
     pub(super) buckets: Buckets,
     pub(super) names: Names,
-    /// Those that hold tokens or have something to settle.
+    /// The buckets that hold tokens or have something to settle.
     pub(super) watched: Mutex<Vec<Arc<LeasedBucket>>>,
-    /// Whoever looks has it, with how often the clock had been set back at the last look: a task
-    /// that ends with its runtime gives it back.
+    /// Held by the background task, with the number of set-backs of the clock at its last look. A
+    /// task that ends with its runtime releases it.
     pub(super) looking: Arc<tokio::sync::Mutex<u32>>,
-    /// Requests of keys that there was no room for, since somebody looked.
+    /// Requests since the last look whose keys found no room.
     pub(super) turned_away: AtomicUsize,
     pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
     is_shut: AtomicBool,
-    /// How long a write takes, in milliseconds.
+    /// The average duration of a write, in milliseconds.
     write_ms: AtomicI64,
     seen: Mutex<SeenImage>,
     pub(super) meter: Meter,
 }
 
-/// What was seen of the clock.
+/// The last reading of the clock.
 #[derive(Debug)]
 struct SeenImage {
-    /// What it said last.
+    /// The time that it showed.
     ms: i64,
-    /// How often that was less than before.
+    /// The number of times that it showed less than before.
     set_backs: u32,
 }
 
-/// Somebody is about to lease more, until this is dropped: at the latest with its runtime.
+/// Marks that a task is about to lease more, until this is dropped: at the latest with its runtime.
 struct Renewing(Arc<LeasedBucket>);
 
 impl Drop for Renewing {
@@ -60,10 +61,10 @@ impl Drop for Renewing {
     }
 }
 
-/// How much of what is held a write settles.
+/// How much of the held tokens a write settles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushScope {
-    /// What can no longer be handed out; and it leases.
+    /// Settles the tokens that can no longer be handed out, and leases more.
     Permit,
     SettleAll,
 }
@@ -91,17 +92,19 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         self.clock.now().get()
     }
 
-    /// The time as a take needs it: [`COARSE_RESOLUTION`](crate::clock::COARSE_RESOLUTION) late at most.
+    /// The time by which a take decides: at most
+    /// [`COARSE_RESOLUTION`](crate::clock::COARSE_RESOLUTION) late.
     #[inline]
     pub(super) fn rough_ms(&self) -> i64 {
         self.clock.now_coarse().get()
     }
 
     pub(super) fn times(&self) -> Times {
-        // Twice as long as the last writes took, and a little for those who are woken by it.
+        // Twice as long as the last writes took, and a little for the tasks that they wake.
         let lead = 2 * self.write_ms.load(Ordering::Relaxed) + 2;
         let lead = lead.min(self.settings.max_age_ms() / 4);
-        // Asked under the lock: what another has seen meanwhile is no setting back.
+        // The clock is read under the lock: a later reading by another thread does not look like a
+        // set-back.
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.now_ms();
         let is_set_back = now < seen.ms;
@@ -112,7 +115,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         Times { now, lead, is_set_back, set_backs: seen.set_backs }
     }
 
-    /// Of a request that comes now and waits `until` then.
+    /// The window of a request that comes now and waits until `until`.
     pub(super) fn stay(&self, until: Instant) -> WaitWindow {
         let left = until.saturating_duration_since(Instant::now()).as_millis();
         let set_backs = self.seen.lock().unwrap_or_else(PoisonError::into_inner).set_backs;
@@ -125,8 +128,8 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is asked, if it is held. When it is time, more is leased by the limits that
-    /// `configuration` names.
+    /// Takes the tokens if they are held. When it is time, leases more in the background, by the
+    /// limits of `configuration`.
     #[inline]
     pub(super) fn take(
         self: &Arc<Self>,
@@ -145,7 +148,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Leases more in the background, unless somebody does.
+    /// Leases more in the background, unless a task already does.
     #[cold]
     pub(super) fn renew_soon(
         self: &Arc<Self>,
@@ -156,7 +159,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         if is_renewing.load(Ordering::Relaxed) || self.is_shut() {
             return;
         }
-        // Outside a runtime, whoever finds the pool empty leases.
+        // Outside a runtime, the request that finds the pool empty leases.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if is_renewing.swap(true, Ordering::AcqRel) {
             return;
@@ -176,7 +179,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         });
     }
 
-    /// Starts looking after a bucket, and does this with its books. `None`: there are too many.
+    /// Starts to look after a bucket, and calls `then` with its ledger. `None`: too many are held.
     pub(super) fn watch<R>(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
@@ -192,7 +195,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             return Some(then(books));
         }
         let mut watched = self.watched();
-        // Again, under the lock: what is watched by now is settled at the end.
+        // Checked again under the lock: a bucket that is watched by now is settled at the shutdown.
         if self.is_shut() {
             return None;
         }
@@ -202,7 +205,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             return None;
         }
         bucket.cell.watch();
-        // What another of its name holds, or one that nobody finds, would lie idle.
+        // Tokens of a bucket that no request finds by its name would lie idle.
         if !self.buckets.take_name(bucket) && bucket.cell.unwatch() {
             return None;
         }
@@ -216,7 +219,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         Some(done)
     }
 
-    /// Whether somebody looks after what is given back to the pools of a bucket.
+    /// True if the background task looks after tokens that are given back to the bucket's pools.
     pub(super) fn looks_after(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
@@ -226,7 +229,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         is_kept || self.watch(bucket, configuration, |_| ()).is_some()
     }
 
-    /// Gives back to the pools what was taken from them.
+    /// Gives tokens back to the pools that they were taken from.
     pub(super) fn put_back(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
@@ -234,15 +237,15 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         configuration: &Arc<Configuration>,
     ) {
         for ask in asks {
-            // What does not fit, or nobody can look after, stays consumed.
+            // Tokens that do not fit, or that no task can look after, stay consumed.
             if bucket.cell.put(ask.slot, ask.milli) == Some(false) {
                 _ = self.watch(bucket, configuration, |_| ());
             }
         }
     }
 
-    /// One write, of what the mode has it write; what is needed is handed out by it. The turn is the
-    /// caller's.
+    /// Makes one write, by the mode, and hands out the tokens that are needed. The caller holds the
+    /// turn.
     pub(super) async fn write(
         &self,
         bucket: &LeasedBucket,
@@ -274,7 +277,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         result
     }
 
-    /// Takes over what the limits of a bucket are now.
+    /// Looks up the current limits of a bucket and takes them over.
     async fn look_up_limits(
         &self,
         bucket: &LeasedBucket,
@@ -284,7 +287,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         let Some(before) = bucket.books().as_ref().map(configuration) else { return Ok(()) };
         let now = self.store.limits_now(&bucket.id(), &before, deadline, &self.clock).await?;
         if let Some(books) = bucket.books().as_mut()
-            // A request that came meanwhile knows better.
+            // A request that came meanwhile has newer limits.
             && Arc::ptr_eq(&books.configuration, &before)
         {
             books.follow(&now, &self.names);

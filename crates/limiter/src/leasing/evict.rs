@@ -1,7 +1,8 @@
-//! Making room for keys that are asked for when as many are held as may be.
+//! Makes room for other keys when as many are held as may be.
 //!
-//! No request waits for it: those that asked longest ago are settled in the background, and until
-//! they are, requests of other keys are writes of their own. What cannot be settled stays.
+//! No request waits for it. The buckets that have been idle longest are settled in the background.
+//! Until then, requests for other keys are writes of their own. A bucket that cannot be settled
+//! stays.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -15,15 +16,15 @@ use super::watch::SETTLING_MAX;
 use crate::clock::Clock;
 use crate::leasing_store::LeasingStore;
 
-/// Of the keys that may be held, at most one in so many is settled at once.
+/// At most one in so many of the keys that may be held is settled at once.
 const PART: usize = 4;
 
 impl<S: LeasingStore, C: Clock> Engine<S, C> {
-    /// Settles as many buckets as there were requests that found no room, of those that nobody asked
-    /// since `since_ms`, the longest idle first.
+    /// Settles as many buckets as there were requests that found no room: of those that no request
+    /// used since `since_ms`, the longest idle first.
     pub(super) fn make_room(self: &Arc<Self>, watched: &[Arc<LeasedBucket>], since_ms: i64) {
         let wanted = self.turned_away.swap(0, Ordering::Relaxed);
-        // One key may have asked often.
+        // One key may have sent many of these requests.
         let wanted = wanted.min(self.settings.max_keys / PART + 1);
         if wanted == 0 {
             return;
@@ -48,8 +49,8 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         });
     }
 
-    /// Settles a bucket, so that whoever looks next finds nothing there. Asked meanwhile, it leases
-    /// again and stays.
+    /// Settles a bucket, so that the next look drops it. If a request comes meanwhile, the bucket
+    /// leases again and stays.
     async fn evict(self: &Arc<Self>, bucket: Arc<LeasedBucket>) {
         let Some(_turn) = bucket.try_turn() else { return };
         let deadline = self.settings.deadline;

@@ -12,15 +12,15 @@ use sluicegate_core::BucketId;
 use super::keys::KeyRef;
 use super::leased_bucket::LeasedBucket;
 
-/// There is room for one more in so many, and for a few.
+/// Spare room in the table: one in so many of the buckets that may be held, and a few more.
 const SPARE: usize = 8;
 const SPARE_MIN: usize = 64;
-/// As many that nobody looks after may gather before they are swept out.
+/// The number of unwatched buckets that may gather before they are swept out.
 const SWEEP_MIN: usize = 1_024;
-/// References that the table has to a bucket.
+/// The references that the table has to a bucket.
 pub(super) const OWN_REFERENCES: usize = 1;
 
-/// A bucket is its own name: the table then has nothing but pointers, and stays small.
+/// A bucket is its own key: the table holds nothing but pointers, and stays small.
 pub(super) struct Named(Arc<LeasedBucket>);
 
 impl Hash for Named {
@@ -51,15 +51,15 @@ impl Equivalent<Named> for KeyRef<'_> {
 
 pub(super) struct Buckets {
     by_name: HashMap<Named, (), DefaultHashBuilder>,
-    /// As many as have a name; the table would have to count.
+    /// The number of buckets in the table, which would have to count them.
     named: AtomicUsize,
     max: usize,
-    /// How many were left when those that nobody looks after were swept out.
+    /// The number that was left after the last sweep.
     swept_to: AtomicUsize,
 }
 
 impl Buckets {
-    /// With room for those that are looked after, and those that are about to be.
+    /// Makes room for the watched buckets, and for those that are about to be watched.
     pub(super) fn new(max_keys: usize) -> Self {
         Self {
             by_name: HashMap::default(),
@@ -69,8 +69,8 @@ impl Buckets {
         }
     }
 
-    /// What is found under this name. Its place in the table is locked meanwhile: nothing that needs
-    /// the table may be done.
+    /// Calls `found` with the bucket of this name. Holds the map's lock meanwhile: the closure must
+    /// not touch the map.
     #[inline]
     pub(super) fn with<Q, R>(
         &self,
@@ -90,7 +90,7 @@ impl Buckets {
         self.with(id, Arc::clone)
     }
 
-    /// The bucket of that name; a new one that nobody else finds, if there is no room.
+    /// The bucket of that name. If there is no room, a new one that no other request finds.
     pub(super) fn get_or_insert(
         &self,
         id: &BucketId,
@@ -106,7 +106,7 @@ impl Buckets {
         match self.by_name.entry_sync(Named(new.clone())) {
             Entry::Occupied(found) => found.key().0.clone(),
             Entry::Vacant(place) => {
-                // First: whoever forgets it must find it counted.
+                // Counted first: a task that forgets the bucket must find it counted.
                 self.named.fetch_add(1, Ordering::Relaxed);
                 place.insert_entry(());
                 new
@@ -114,7 +114,8 @@ impl Buckets {
         }
     }
 
-    /// Whether this one is found under its name from now on: another that tokens are held of keeps it.
+    /// Puts this bucket under its name. False if the name belongs to another one that tokens are
+    /// held of.
     pub(super) fn take_name(&self, bucket: &Arc<LeasedBucket>) -> bool {
         loop {
             match self.by_name.entry_sync(Named(bucket.clone())) {
@@ -133,7 +134,7 @@ impl Buckets {
         }
     }
 
-    /// Forgets one that nobody looks after, if it is found at all.
+    /// Forgets an unwatched bucket, if the table has it.
     pub(super) fn forget(&self, bucket: &Arc<LeasedBucket>) {
         let Some(found) = self.by_name.get_sync(&bucket.key()) else { return };
         if Arc::ptr_eq(&found.key().0, bucket) && !bucket.cell.is_watched() {
@@ -142,7 +143,7 @@ impl Buckets {
         }
     }
 
-    /// Forgets all that nobody looks after or has in hand, if there may be many.
+    /// Forgets all buckets that are neither watched nor referenced, if there may be many.
     pub(super) fn sweep(&self, watched: usize) {
         let known = watched.max(self.swept_to.load(Ordering::Relaxed));
         let named = || self.named.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Looking a bucket up by names that nobody copies.
+//! Looks a bucket up by borrowed names, without a copy.
 
 use sluicegate_core::{BucketId, Resource};
 
-/// The parts of a [`BucketId`], borrowed; its hash is that of the id.
+/// The parts of a [`BucketId`], borrowed. Its hash equals that of the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct KeyRef<'a> {
     pub(super) entity: &'a str,

@@ -7,13 +7,13 @@ use sluicegate_core::{Amounts, LeaseRange, LimitName};
 use super::times::Times;
 use crate::leasing_store::Counting;
 
-/// What a write is to lease and to settle.
+/// The amounts that a write leases and settles.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LeasePlan {
     pub(super) wanted: BTreeMap<LimitName, LeaseRange>,
     pub(super) returned: Amounts,
     pub(super) used: Amounts,
-    /// What of `returned` may still be handed out, and until when, if the write is not done.
+    /// The part of `returned` that may still be handed out if the write fails, and until when.
     pub(super) withdrawn: Vec<(usize, u64, i64)>,
     pub(super) asked: Times,
 }

@@ -12,8 +12,8 @@ use crate::dynamo::DynamoStore;
 use crate::leasing_store::LeasingStore;
 use crate::limiter::Limiter;
 
-/// A limiter that decides in the process: by tokens leased from the store ahead of need, in a few
-/// atomic operations each, and with a handful of writes.
+/// A limiter that decides in the process. It leases tokens from the store ahead of need and hands
+/// them out by a few atomic operations each, with few writes.
 ///
 /// ```
 /// use sluicegate::{CompositeStore, Limit, LeasedLimiter, MemoryTable};
@@ -33,32 +33,36 @@ use crate::limiter::Limiter;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What each mode guarantees, and what a crash costs: see [`LeaseMode`]. On Redis
-/// (`LeasedLimiter::leased(RedisStore::new(url)?)`) it is the same, but for the usage windows, which
-/// are made from a table's stream: there, what is counted as consumed can be read by a peek.
+/// For the guarantees of each mode, and the cost of a crash, see [`LeaseMode`]. On Redis
+/// (`LeasedLimiter::leased(RedisStore::new(url)?)`) they are the same, except for usage windows:
+/// these need a table's stream. On Redis, a peek reads the amounts counted as consumed.
 ///
-/// A lease is as large as what the process handed out lately suggests, and never more than a part of
-/// what is there, so that others find something, too. More is leased in the background before it
-/// runs out. When a bucket is short, leases are no larger than what is asked: every request is one
-/// write, as without leasing, and a refusal names the exact wait.
+/// The size of a lease follows the number of tokens that the process handed out lately. It is never
+/// more than a part of the bucket's balance, so that other processes find tokens too. More is
+/// leased in the background before it runs out. When a bucket is short, a lease is no larger than
+/// the request: every request is one write, as without leasing, and a refusal names the exact wait.
 ///
-/// Limits and parents that change are followed as without leasing: at once where this process changed
-/// them, within a minute where another did, and as the newest request says where it brings them. What
-/// was leased before is handed out until it is `max_age` old.
+/// Limits and parents that change are followed as without leasing: at once if this process changed
+/// them, within a minute if another did, and as the newest request says if it brings them. Tokens
+/// leased before are handed out until they are `max_age` old.
 ///
-/// Giving back ([`Permit::release`](crate::Permit::release)) and correcting downwards costs no call;
-/// correcting upwards takes from what is held, or goes to the store when that is not enough.
+/// Giving back ([`Permit::release`](crate::Permit::release)) and correcting downwards costs no
+/// call. Correcting upwards takes from the held tokens, or goes to the store when they are not
+/// enough.
 ///
-/// While the store is away, what is held is handed out as before: for `max_age` at most, or up to the
-/// threshold. Of a bucket of which nothing is held, [`OnUnavailable`](crate::OnUnavailable) decides,
-/// and a lease says so ([`Permit::degraded`](crate::Permit::degraded)). Corrections need the store then,
-/// those downwards too: they are [`Unavailable`](crate::AdjustError::Unavailable) and can be repeated.
+/// While the store is unavailable, held tokens are handed out as before: for `max_age` at most, or
+/// up to the threshold. For a bucket of which nothing is held,
+/// [`OnUnavailable`](crate::OnUnavailable) decides, and the permit says so
+/// ([`Permit::degraded`](crate::Permit::degraded)). Corrections then need the store, those
+/// downwards too: they fail with [`Unavailable`](crate::AdjustError::Unavailable) and can be
+/// repeated.
 ///
-/// Of a bucket whose tokens are held, [`Permit::remaining`](crate::Permit::remaining) is what the table
-/// had left when it answered last: neither what this process holds nor what it has not written yet.
+/// For a bucket whose tokens are held, [`Permit::remaining`](crate::Permit::remaining) is the
+/// balance of the table at its last answer. It includes neither the tokens that this process holds
+/// nor the use that it has not written yet.
 pub type LeasedLimiter<S, C = SystemClock> = Limiter<Leased<S, C>, C>;
 
-/// A store that hands out tokens which it leased from another.
+/// A store that hands out tokens which it leased from another store.
 pub struct Leased<S, C> {
     pub(super) engine: Arc<Engine<S, C>>,
 }
@@ -70,20 +74,20 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         &self.engine.store
     }
 
-    /// Buckets of which tokens are held or something is to be settled.
+    /// The number of buckets that hold tokens or have something to settle.
     #[must_use]
     pub fn held_keys(&self) -> usize {
         self.engine.watched().len()
     }
 
-    /// Requests and corrections decided here so far, as far as they have been looked at: up to a
-    /// quarter of the age that tokens may have ago.
+    /// The number of requests and corrections decided here so far. It lags by up to a quarter of
+    /// `max_age`.
     #[must_use]
     pub fn decisions(&self) -> u64 {
         self.engine.meter.decisions()
     }
 
-    /// Writes attempted to lease and to settle so far.
+    /// The number of writes attempted so far, to lease and to settle.
     #[must_use]
     pub fn writes(&self) -> u64 {
         self.engine.meter.writes()
@@ -111,7 +115,7 @@ impl<S: LeasingStore> Limiter<Leased<S, SystemClock>> {
 }
 
 impl<S: LeasingStore, C: Clock + Clone> Limiter<Leased<S, C>, C> {
-    /// A limiter that leases from this store by another clock or otherwise.
+    /// A limiter that leases from this store, with this clock and these settings.
     #[must_use]
     pub fn leased_with(store: S, clock: C, mut settings: LeaseSettings) -> Self {
         settings.deadline = as_deadline(settings.deadline);
@@ -121,14 +125,14 @@ impl<S: LeasingStore, C: Clock + Clone> Limiter<Leased<S, C>, C> {
 }
 
 impl<S: LeasingStore, C: Clock> Limiter<Leased<S, C>, C> {
-    /// Gives back what is held and counts what was used; afterwards everything is as it would be
-    /// without leasing, and it may lease again. For the end of an invocation of a function that may be
-    /// frozen after it.
+    /// Gives back the held tokens and counts those that were used. Afterwards the store is as
+    /// without leasing; the limiter may lease again. Call it at the end of an invocation of a
+    /// function that may be frozen after it.
     pub async fn flush(&self, deadline: Duration) -> SettleReport {
         self.store().engine.settle_all(as_deadline(deadline)).await
     }
 
-    /// As [`flush`](Self::flush), for good: requests after it are writes of their own.
+    /// As [`flush`](Self::flush), and ends leasing: every later request is a write of its own.
     pub async fn shutdown(&self, deadline: Duration) -> SettleReport {
         self.store().engine.shut();
         self.flush(deadline).await

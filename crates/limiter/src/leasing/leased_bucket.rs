@@ -1,5 +1,5 @@
-//! One bucket of which this process holds tokens: the cell that threads take from, and the books
-//! that say what is in it.
+//! One bucket of which this process holds tokens: the atomics that threads take from, and the
+//! ledger that says how old those tokens are and what the store does not know.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,14 +17,14 @@ use super::settings::{LeaseMode, LeaseSettings};
 use super::times::Times;
 use crate::clock::COARSE_RESOLUTION;
 
-/// Takes look at a clock that may be so late.
+/// A take reads a clock that may be this late.
 pub(super) const ROUGH_MS: i64 = 10;
 const _: () = assert!(COARSE_RESOLUTION.as_millis() == ROUGH_MS as u128);
 
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct LeasedBucket {
-    /// First what every take looks at: it then touches as few lines of memory as there can be.
+    /// First the fields that every take reads: it then touches the fewest cache lines.
     pub(super) cell: AtomicBucket,
     pub(super) kind: Arc<Kind>,
     pub(super) entity: EntityId,
@@ -32,7 +32,7 @@ pub(super) struct LeasedBucket {
     books: Mutex<Option<BucketLedger>>,
 }
 
-/// The right to write a bucket. The last one to have it clears up.
+/// The right to write a bucket. The last holder tidies the ledger.
 pub(super) struct Turn {
     bucket: Arc<LeasedBucket>,
     alone: Option<OwnedMutexGuard<()>>,
@@ -64,8 +64,8 @@ impl LeasedBucket {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limits of the newest request, for the next lease. Nothing is waited for: where somebody is
-    /// at the books, the request after this one says the same.
+    /// Notes the limits of the newest request, for the next lease. It does not wait: if another
+    /// thread holds the ledger, the next request brings the same limits.
     pub(super) fn follow(&self, configuration: &Arc<Configuration>, names: &Names) {
         if let Ok(mut books) = self.books.try_lock()
             && let Some(books) = books.as_mut()
@@ -74,25 +74,25 @@ impl LeasedBucket {
         }
     }
 
-    /// The right to write it, when nobody has it.
+    /// The right to write the bucket, if it is free.
     pub(super) fn try_turn(self: &Arc<Self>) -> Option<Turn> {
         let turn = self.books().as_mut()?.turn();
         let alone = turn.try_lock_owned().ok()?;
         Some(Turn { bucket: self.clone(), alone: Some(alone) })
     }
 
-    /// The right to write it, when all before have written.
+    /// The right to write the bucket, when all tasks before this one have written.
     pub(super) async fn turn(self: Arc<Self>, turn: Arc<tokio::sync::Mutex<()>>) -> Turn {
         let alone = turn.lock_owned().await;
         Turn { bucket: self, alone: Some(alone) }
     }
 
-    /// Whether the store has said something to a write of it.
+    /// True if the store has answered a write of the bucket since `start`.
     pub(super) fn was_answered_since(&self, start: Instant) -> bool {
         self.books().as_ref().and_then(BucketLedger::answered_at).is_some_and(|at| at >= start)
     }
 
-    /// What is asked, by slot; `None`: some of it cannot be leased.
+    /// The demands, by slot. `None`: some limit cannot be leased.
     pub(super) fn asks(&self, amounts: &Amounts) -> Option<Vec<Demand>> {
         let ask = |(limit, amount): (&LimitName, &Millitokens)| {
             let milli = u64::try_from(amount.get()).ok().filter(|milli| *milli < POOL_MAX / 4)?;
@@ -106,7 +106,7 @@ impl LeasedBucket {
         u16::try_from(slot).ok()
     }
 
-    /// Takes over what happened to the pools, and says until when they may be taken from.
+    /// Notes the changes of the pools, and sets the deadline of their tokens.
     pub(super) fn catch_up(&self, books: &mut BucketLedger, times: Times) {
         books.begin_open(times.now);
         for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
@@ -118,12 +118,12 @@ impl LeasedBucket {
         self.tell(books, times);
     }
 
-    /// Tells the cell how long its tokens last.
+    /// Tells the atomics how long the tokens last.
     pub(super) fn tell(&self, books: &BucketLedger, times: Times) {
         let ends = books.accounts.iter().filter_map(|account| account.until_ms(times.now));
-        // Those who take look at a clock that may be late.
+        // Takes read a clock that may be late.
         let deadline = ends.min().unwrap_or(i64::MIN).saturating_sub(ROUGH_MS);
-        // Who asks once in a while does not need tokens in store.
+        // A caller that asks once in a while needs no tokens ahead.
         let is_busy = |account: &LimitLedger| account.expected(times.lead) >= account.unit().max(1);
         let lead = if books.accounts.iter().any(is_busy) { times.lead } else { 0 };
         self.cell.set_times(deadline, u32::try_from(lead).unwrap_or(u32::MAX));
@@ -133,7 +133,8 @@ impl LeasedBucket {
         }
     }
 
-    /// Whether it is time to tell the store what is open, although nobody asks for more.
+    /// True if it is time to tell the store what it does not know, although no request asks for
+    /// more.
     pub(super) fn is_to_be_settled(
         &self,
         books: &BucketLedger,
@@ -146,7 +147,8 @@ impl LeasedBucket {
         }
         let is_empty = books.is_empty(now_ms);
         match settings.mode {
-            // Most buckets are asked again before that, and then it costs no write of its own.
+            // Most buckets get another request before that, and then this costs no write of its
+            // own.
             LeaseMode::Strict(_) => {
                 is_empty && books.ends_ms().is_none_or(|end| now_ms > end.saturating_add(half))
             }
@@ -156,7 +158,8 @@ impl LeasedBucket {
         }
     }
 
-    /// Tokens that were debited and not handed out, and those that were handed out and not counted.
+    /// Tokens that were debited and not handed out, and tokens that were handed out and not
+    /// counted.
     pub(super) fn left(&self, settings: &LeaseSettings) -> (u64, u64) {
         let Some(mut books) = self.books().take() else { return (0, 0) };
         for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {

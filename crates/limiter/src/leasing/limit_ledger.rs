@@ -1,18 +1,19 @@
-//! What a pool's number alone does not say: how old its tokens are, what was handed out and what is
-//! to go back.
+//! The ledger of one limit: what the number in a pool does not say. This is the age of its tokens,
+//! the tokens that were handed out, and those that are to go back.
 //!
-//! Tokens are handed out in the order in which they were leased, so what is missing from a pool was
-//! of its oldest leases. The account follows when somebody looks; takes do not wait for it.
+//! Tokens are handed out in the order in which they were leased, so those missing from a pool
+//! belong to its oldest leases. The ledger catches up when a task looks at the pool; takes do not
+//! wait for it.
 
 use smallvec::SmallVec;
 
 use super::atomic_bucket::{TAKES, TokenPool};
 use super::moment::Moment;
 
-/// A rate is observed for at least so small a part of the time for which it is to hold.
+/// The rate is observed for at least this part of the time for which it is to hold.
 const SHORTEST: i64 = 20;
 
-/// The end of tokens that nobody is to have, whenever they came.
+/// An end that has passed: tokens with it are never handed out.
 pub(super) const ENDED_MS: i64 = i64::MIN / 4;
 
 /// Tokens of one lease that are still in the pool.
@@ -22,18 +23,18 @@ struct HeldTokens {
     until_ms: i64,
 }
 
-/// The account of one limit of one bucket, amounts in millitokens. There may be one for every user:
-/// what only sizes a lease is as coarse as that allows.
+/// The ledger of one limit of one bucket, amounts in millitokens. There may be one for every user,
+/// so the fields that only size a lease are of low precision.
 #[derive(Debug, Default)]
 pub(super) struct LimitLedger {
-    /// The oldest first; most of the time there is one. The newest stays when it is too old: it says
-    /// when the last lease ended.
+    /// The oldest lease first; most of the time there is one. The newest stays when it has ended:
+    /// it says when the last lease ended.
     held: SmallVec<[HeldTokens; 1]>,
-    /// Out of the pool and on their way back.
+    /// Taken out of the pool, to be given back to the store.
     pub(super) retired: u64,
-    /// Handed out less taken back, and not counted at the store yet.
+    /// Handed out less given back, and not yet counted at the store.
     pub(super) used: i64,
-    /// Handed out since the rate was observed last.
+    /// Handed out since the rate was last observed.
     since: f32,
     observed_at: Moment,
     /// Handed out per millisecond.
@@ -54,12 +55,12 @@ impl LimitLedger {
         self.held.iter().map(|held| held.milli).sum()
     }
 
-    /// As if every lease had ended long ago.
+    /// Ends every lease.
     pub(super) fn end(&mut self) {
         self.held.iter_mut().for_each(|held| held.until_ms = ENDED_MS);
     }
 
-    /// Notes what was handed out of a pool, and takes out what is too old.
+    /// Notes the tokens that were taken from a pool, and takes out those that are too old.
     pub(super) fn catch_up(&mut self, pool: &TokenPool, now_ms: i64) {
         let (before, after) = (signed(self.total()), signed(pool.tokens()));
         self.use_up(before - after);
@@ -82,8 +83,8 @@ impl LimitLedger {
         }
     }
 
-    /// Fills the pool to `target`, or empties it that far, with tokens of this age. Nothing is on its
-    /// way back: they are of a balance that is known, not of one that was debited.
+    /// Fills the pool to `target`, or empties it to that, with tokens that end at `until_ms`.
+    /// Nothing goes back to the store: the tokens belong to a known balance and were not debited.
     pub(super) fn fill(&mut self, pool: &TokenPool, target: u64, until_ms: i64) {
         self.retired = 0;
         let before = self.total();
@@ -112,7 +113,8 @@ impl LimitLedger {
         }
     }
 
-    /// Tokens that were given back are as old as the newest lease; without one they go back.
+    /// Tokens that were given back end with the newest lease; without a lease they go back to the
+    /// store.
     fn take_back(&mut self, milli: u64, now_ms: i64) {
         match self.held.last_mut() {
             Some(newest) => newest.milli += milli,
@@ -120,20 +122,21 @@ impl LimitLedger {
         }
     }
 
-    /// Notes tokens that were put into the pool. None is a lease as well: what is given back of it
-    /// has an age.
+    /// Notes tokens that were put into the pool. A lease of zero tokens counts too: tokens given
+    /// back to it have an age.
     pub(super) fn lease(&mut self, milli: u64, until_ms: i64) {
         self.held.retain(|held| held.milli > 0 || held.until_ms > until_ms);
         let place = self.held.partition_point(|held| held.until_ms <= until_ms);
         self.held.insert(place, HeldTokens { milli, until_ms });
     }
 
-    /// Notes tokens that were handed out without a pool.
+    /// Notes tokens that were handed out without the pool.
     pub(super) fn hand_out(&mut self, milli: u64) {
         self.note(signed(milli));
     }
 
-    /// Takes all but `keep` out of the pool, the oldest first. When the oldest of them is too old.
+    /// Takes all but `keep` out of the pool, the oldest first. Returns their number, and the end of
+    /// the oldest lease.
     pub(super) fn withdraw(&mut self, pool: &TokenPool, keep: u64) -> (u64, Option<i64>) {
         let until_ms = self.oldest().or(self.held.last()).map(|held| held.until_ms);
         let mut left = pool.drain(pool.tokens().saturating_sub(keep));
@@ -143,12 +146,12 @@ impl LimitLedger {
             held.milli -= part;
             left -= part;
         }
-        // Given back to the pool a moment ago: of no lease.
+        // They were given back to the pool a moment ago and belong to no lease.
         self.note(-signed(left));
         (withdrawn, until_ms)
     }
 
-    /// Forgets leases of which nothing is left: what is given back of them goes back to the store.
+    /// Forgets leases of which nothing is left: tokens given back to them go back to the store.
     pub(super) fn forget_spent(&mut self) {
         self.held.retain(|held| held.milli > 0);
     }
@@ -157,22 +160,23 @@ impl LimitLedger {
         self.held.iter().find(|held| held.milli > 0)
     }
 
-    /// Until when everything in the pool may be handed out; `None`: there is no lease any more.
+    /// The time until which everything in the pool may be handed out. `None`: there is no lease.
     pub(super) fn until_ms(&self, now_ms: i64) -> Option<i64> {
         let newest = || self.held.last().filter(|held| held.until_ms >= now_ms);
         self.oldest().or_else(newest).map(|held| held.until_ms)
     }
 
-    /// When the last lease ends or ended.
+    /// The end of the last lease, which may have passed.
     pub(super) fn ends_ms(&self) -> Option<i64> {
         self.held.last().map(|held| held.until_ms)
     }
 
-    /// Observes how fast tokens are handed out; what that comes to in `horizon_ms`. A rate that
-    /// rises is believed at once, one that falls as much as the time it was seen for is of `horizon_ms`.
+    /// Observes the rate at which tokens are handed out, and returns the number for `horizon_ms`. A
+    /// higher rate counts at once. A lower one counts by the share that its time of observation has
+    /// in `horizon_ms`.
     pub(super) fn expect(&mut self, now_ms: i64, horizon_ms: i64) -> u64 {
         if self.observed_at.is_to_come(now_ms) {
-            // The clock was set: nobody knows in what time this was handed out.
+            // The clock was set back: the time in which these were handed out is unknown.
             (self.observed_at, self.since) = (Moment::of(now_ms), 0.0);
         }
         let (elapsed, shortest) = (self.observed_at.age_ms(now_ms), horizon_ms / SHORTEST);
@@ -187,7 +191,7 @@ impl LimitLedger {
         self.expected(horizon_ms)
     }
 
-    /// What is handed out in so many milliseconds.
+    /// The tokens handed out in so many milliseconds at the observed rate.
     pub(super) fn expected(&self, horizon_ms: i64) -> u64 {
         whole(self.rate * float(horizon_ms))
     }
@@ -302,7 +306,7 @@ mod tests {
         cell.put(0, 10).unwrap();
         account.catch_up(&cell.slots[0].pool, 50);
         assert_eq!((account.retired, account.used), (0, 0));
-        // Of an earlier lease: more comes back than this one held.
+        // More comes back than this lease held: the rest is of an earlier one.
         cell.put(0, 5).unwrap();
         account.catch_up(&cell.slots[0].pool, 50);
         assert_eq!((account.used, cell.slots[0].pool.tokens()), (-5, 15));

@@ -1,7 +1,7 @@
-//! What leasing counts, for the `metrics` facade: whatever recorder the program installs.
+//! The counters of leasing, for the recorder of the `metrics` facade that the program installs.
 //!
-//! Decisions are counted where they are made, by the number that takes are made of, and reported
-//! when somebody looks at the books.
+//! Takes count decisions, in the number that they change anyway. The counts are reported when the
+//! background task reads the ledger.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +13,7 @@ use super::leased_bucket::LeasedBucket;
 use super::limit_ledger::unsigned;
 use super::moment::Moment;
 
-/// Since the limiter was made.
+/// Counts since the limiter was made.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     decisions: AtomicU64,
@@ -21,7 +21,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Reports what was decided on a bucket since the last time.
+    /// Reports the decisions on a bucket since the last report.
     pub(super) fn decided(&self, books: &mut BucketLedger, bucket: &LeasedBucket, now_ms: i64) {
         let slots = bucket.cell.slots.iter();
         let takes = books.accounts.iter_mut().zip(slots).map(|(a, slot)| a.takes(&slot.pool));
@@ -40,7 +40,7 @@ impl Meter {
         }
     }
 
-    /// A request found too little and waits for a lease.
+    /// Counts a request that found too few tokens and waits for a lease.
     pub(super) fn waited(&self) {
         counter!("sluicegate_lease_waits_total").increment(1);
     }
@@ -50,13 +50,13 @@ impl Meter {
         self.writes.fetch_add(attempts.into(), Ordering::Relaxed);
     }
 
-    /// What was leased, and what went back unused.
+    /// Counts the tokens that were leased, and those that went back unused.
     pub(super) fn leased(&self, leased: &Amounts, returned: &Amounts) {
         counter!("sluicegate_leased_tokens_total").increment(tokens(leased));
         counter!("sluicegate_unused_tokens_total").increment(tokens(returned));
     }
 
-    /// How old the oldest unit is that a write tells the store of.
+    /// Reports the age of the oldest use that a write tells the store of.
     #[expect(clippy::cast_precision_loss, reason = "an age")]
     pub(super) fn commit_age(&self, age_ms: Option<i64>) {
         if let Some(age_ms) = age_ms {
@@ -68,7 +68,7 @@ impl Meter {
         counter!("sluicegate_lease_ambiguous_total").increment(1);
     }
 
-    /// The share of decisions that needed no write.
+    /// Reports the share of decisions that needed no write.
     #[expect(clippy::cast_precision_loss, reason = "a ratio")]
     fn ratio(&self) {
         let (decisions, writes) = (self.decisions(), self.writes());
@@ -85,7 +85,7 @@ impl Meter {
     }
 }
 
-/// Whole tokens of all limits.
+/// The amounts of all limits together, in whole tokens.
 fn tokens(amounts: &Amounts) -> u64 {
     amounts.values().map(|milli| unsigned(milli.get()) / 1_000).sum()
 }

@@ -1,7 +1,7 @@
-//! Deciding in the process: tokens leased ahead of need, handed out by a few atomic operations, and
-//! a handful of writes.
+//! Decides requests in the process: tokens are leased ahead of need and handed out by a few atomic
+//! operations, with few writes to the store.
 //!
-//! [`LeasedLimiter`] says what users need to know; the parts are in files of their own.
+//! [`LeasedLimiter`] holds what users need to know.
 
 mod atomic_bucket;
 mod behind;

@@ -1,6 +1,6 @@
-//! Times of which only the age matters, in half the room.
+//! Times of which only the age matters, in half the memory.
 
-/// When something was noticed: milliseconds modulo 2³². Ages of up to 24 days are told apart.
+/// A time in milliseconds modulo 2³². Ages of up to 24 days can be told apart.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Moment(u32);
 
@@ -10,12 +10,12 @@ impl Moment {
         Self(ms as u32)
     }
 
-    /// How long ago it was; 0 for what is still to come.
+    /// The age in milliseconds; 0 for a time in the future.
     pub(super) fn age_ms(self, now_ms: i64) -> i64 {
         self.since_ms(now_ms).max(0)
     }
 
-    /// Whether it is still to come, as after a clock was set.
+    /// True if it is in the future, as after a clock was set back.
     pub(super) fn is_to_come(self, now_ms: i64) -> bool {
         self.since_ms(now_ms) < 0
     }

@@ -1,18 +1,18 @@
-//! What many buckets share, in one copy: names, and the configuration that was seen last.
+//! Data that many buckets share, in one copy: names, and the configuration that was seen last.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quick_cache::sync::Cache;
 use sluicegate_core::{Configuration, LimitName, Resource};
 
-/// Different kinds that are remembered; one that is forgotten is stored twice.
+/// The most kinds that are remembered; one that was forgotten is stored twice.
 const KINDS_MAX: usize = 1_000;
 
-/// What buckets of one resource with the same limits have in common.
+/// The data common to buckets of one resource with the same limits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Kind {
     pub(super) resource: Resource,
-    /// The limits of the slots of a cell.
+    /// The limit of each slot.
     pub(super) limits: Vec<LimitName>,
 }
 
@@ -39,7 +39,7 @@ impl Names {
         shared
     }
 
-    /// The one that was seen last, if it says the same: a copy takes a kilobyte.
+    /// The configuration that was seen last, if it is equal: a copy takes a kilobyte.
     pub(super) fn same(&self, configuration: &Arc<Configuration>) -> Arc<Configuration> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         match last.as_ref().filter(|last| *last == configuration) {

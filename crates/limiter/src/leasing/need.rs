@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::leasing_store::LeasingStore;
 
-/// A request that waits for its answer. What it is granted and nobody takes is given back.
+/// A request that waits for its answer. A grant that no caller takes is given back.
 struct PendingWaiter<'a, S: LeasingStore, C: Clock> {
     engine: &'a Arc<Engine<S, C>>,
     bucket: &'a Arc<LeasedBucket>,
@@ -27,10 +27,10 @@ struct PendingWaiter<'a, S: LeasingStore, C: Clock> {
 }
 
 impl<S: LeasingStore, C: Clock> Engine<S, C> {
-    /// Gets what is asked from the store, and more if it can be used. `None`: it takes a call of its
-    /// own, since this process holds tokens of as many buckets as it may, or nobody on this one has
-    /// had an answer for half the time: whether that is an outage or a throttled table is only said
-    /// to who asks.
+    /// Gets the tokens from the store, and more if they can be used. `None`: the request needs a
+    /// call of its own, for one of two reasons. This process holds tokens of as many buckets as it
+    /// may. Or no request for this bucket was answered in half the time: only a call of its own
+    /// tells an outage from a throttled table.
     pub(super) async fn need(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
@@ -60,7 +60,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         };
         let Ok(turn) = turn else { return Some(Err(contended())) };
         let Some(turn) = turn else {
-            // Those who were served may have left little.
+            // The requests that were served may have left little.
             if bucket.cell.is_low() {
                 self.renew_soon(bucket, None);
             }
@@ -72,7 +72,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         if self.take(bucket, asks, None, self.rough_ms()) {
             return Some(Ok(Spent::default()));
         }
-        // Whoever stops waiting for it leaves it to others; what was leased is in the books.
+        // If the caller stops waiting, the tokens go to others; the lease is in the ledger.
         let (answer, answered) = oneshot::channel();
         let mut place = place(answered);
         let (engine, bucket, asks) = (self.clone(), bucket.clone(), asks.to_vec());
@@ -88,7 +88,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         let gone = || AcquireError::Unavailable("the runtime was shut down".into());
         let result = (&mut place.answer).await.unwrap_or_else(|_| Err(gone()));
         Some(match result {
-            // The others took the time in which it could have been answered.
+            // Other requests used the time in which it could have been answered.
             Err(AcquireError::Unavailable(_)) if is_late => Err(contended()),
             result => result,
         })
@@ -96,13 +96,13 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
 }
 
 impl<S: LeasingStore, C: Clock> PendingWaiter<'_, S, C> {
-    /// The right to write; `None`: the write of another has served it.
+    /// The right to write; `None`: another request's write has served this one.
     async fn turn(mut self, turn: Arc<tokio::sync::Mutex<()>>) -> Option<Turn> {
         let turn = tokio::select! {
             Ok(_) = &mut self.answer => return None,
             turn = self.bucket.clone().turn(turn) => turn,
         };
-        // Whoever had it before may have said so before leaving it.
+        // The holder before may have answered it before it left the turn.
         self.answer.try_recv().is_err().then_some(turn)
     }
 }

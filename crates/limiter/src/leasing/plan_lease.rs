@@ -1,4 +1,5 @@
-//! What one write is to lease and to settle, and what becomes of the books when it is done or not.
+//! The plan of one write: the amounts to lease and to settle, and how the ledger changes when the
+//! write succeeds or fails.
 
 use sluicegate_core::{Amounts, LeaseRange, Millitokens};
 
@@ -12,11 +13,12 @@ use super::settings::LeaseSettings;
 use super::times::Times;
 use crate::leasing_store::LeaseOutcome;
 
-/// A lease is at most so many times the one before, or so many requests: one observation is none.
+/// A lease is at most so many times as large as the one before, or as two requests: one observation
+/// proves little.
 const GROWTH: u64 = 8;
 
 impl LeasedBucket {
-    /// What to lease for these requests, and ahead of the next.
+    /// Plans a lease for these requests, and ahead of the next ones.
     pub(super) fn draft(
         &self,
         books: &mut BucketLedger,
@@ -61,7 +63,7 @@ impl LeasedBucket {
         draft
     }
 
-    /// Everything that is held, to be settled.
+    /// Plans to settle everything that is held.
     pub(super) fn closing_draft(&self, books: &mut BucketLedger, times: Times) -> LeasePlan {
         self.catch_up(books, times);
         let mut draft = LeasePlan { asked: times, ..LeasePlan::default() };
@@ -86,7 +88,7 @@ impl LeasedBucket {
         }
     }
 
-    /// Takes a lease in: what was needed is handed out, the rest goes into the pools.
+    /// Takes in a lease: hands out the needed tokens and puts the rest into the pools.
     pub(super) fn conclude(
         &self,
         books: &mut BucketLedger,
@@ -125,7 +127,7 @@ impl LeasedBucket {
         }
     }
 
-    /// Takes back what a write that was not done would have settled.
+    /// Restores the ledger after a write that failed.
     pub(super) fn undo(
         &self,
         books: &mut BucketLedger,
@@ -150,7 +152,7 @@ impl LeasedBucket {
     }
 }
 
-/// The size that a pool should have.
+/// The target size of a pool.
 fn size(account: &LimitLedger, expected: u64, settings: &LeaseSettings) -> u64 {
     if expected == 0 {
         return 0;
@@ -181,8 +183,8 @@ mod tests {
     const MAX_AGE_MS: i64 = 1_000;
     const HOUR_MS: i64 = 3_600_000;
 
-    /// What is left in the pool of five tokens, leased at 0 and taken out at a time by a write that is
-    /// undone at another.
+    /// Tokens left in a pool of five. They are leased at 0 and taken out at `drafted`, by a write
+    /// that is undone at `undone`.
     fn left_after_undo(drafted: Times, undone: Times) -> u64 {
         let (resource, limits) =
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);

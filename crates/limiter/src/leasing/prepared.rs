@@ -1,4 +1,4 @@
-//! A request that is made over and over: put together once, then a few atomic operations each time.
+//! A request that is checked once and made many times, each time by a few atomic operations.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -24,10 +24,10 @@ use crate::permit::Permit;
 use crate::request::AcquireRequest;
 use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 
-/// A request to a [`LeasedLimiter`](crate::LeasedLimiter) that was checked once: as long as the
-/// process holds tokens, it is decided without a call, a lock or an allocation. Every half second it is
-/// compared with what is known of the parent and of stored limits, which are looked up once a minute in
-/// the background; `no_cascade` saves that.
+/// A request to a [`LeasedLimiter`](crate::LeasedLimiter) that was checked once. As long as the
+/// process holds tokens, it is decided without a call, a lock or an allocation. Every half second
+/// it is compared with the known parent and stored limits, which are looked up once a minute in the
+/// background; `no_cascade` saves that.
 ///
 /// ```
 /// # use sluicegate::{CompositeStore, Limit, LeasedLimiter, MemoryTable};
@@ -47,53 +47,53 @@ use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 pub struct Prepared<S, C> {
     limiter: Limiter<Leased<S, C>, C>,
     request: Request,
-    /// The deadline that was said with the request.
+    /// The deadline that the request set.
     deadline: Option<Duration>,
-    /// What was found when it was prepared.
+    /// The buckets found by `prepare`.
     first: Found,
-    /// Somebody looks up what is not known any more.
+    /// True while a task looks up data that is no longer known.
     is_looking_up: Arc<AtomicBool>,
 }
 
-/// From which buckets a prepared call takes how much. An entity may get another parent, and a parent
-/// limits that it did not have.
+/// The buckets that a prepared call takes from, with the amounts. An entity may get another parent,
+/// and a parent may get limits that it did not have.
 struct Found {
     wants: Vec<Wants>,
-    /// Until when it is not compared with what is known, epoch milliseconds.
+    /// The next comparison with the known data, epoch milliseconds.
     until_ms: AtomicI64,
-    /// What was found afterwards, where that was something else.
+    /// The buckets found later, if they differed.
     next: OnceLock<Box<Found>>,
-    /// How often something else was found before.
+    /// The number of times that they differed so far.
     changes: u32,
 }
 
-/// How long what was found is not compared with what is known, and how much longer it is used where
-/// it has to be looked up in the store first; milliseconds.
+/// The time between comparisons with the known data, in milliseconds. While the data has to be
+/// looked up in the store, the last result is used for as long again.
 const FOUND_MS: i64 = 500;
-/// What was found before is kept for tickets, so there is an end to it: a call that has seen so many
-/// changes is resolved as other requests are, each time.
+/// Earlier results are kept for permits, so their number is bounded. After so many changes a call
+/// is resolved each time, as other requests are.
 const CHANGES_MAX: u32 = 64;
 
-/// Tokens that were taken. Dropping it keeps them consumed.
+/// The tokens that a prepared call took. Dropping it keeps them consumed.
 #[must_use = "dropping a ticket keeps the tokens consumed"]
 pub struct PreparedPermit<'a, S: LeasingStore, C: Clock> {
     prepared: &'a Prepared<S, C>,
     from: Source<'a>,
 }
 
-/// Which buckets a ticket is of.
+/// The buckets that a permit took from.
 enum Source<'a> {
     Prepared(&'a Found),
-    /// Another entity's bucket, and whatever others are prepared.
+    /// Another entity's bucket, and the other prepared buckets.
     Other(EntityId, &'a Found),
-    /// Whatever was found when it was not held.
+    /// Buckets that were resolved for this one acquire.
     Asked(Box<Grant>),
-    /// Nothing of the store, which is away.
+    /// Granted without the store, which is unavailable.
     Degraded(Box<(Degraded, Vec<BucketGrant>)>),
 }
 
-/// Somebody looks up what is not known any more, until this is dropped: at the latest with its
-/// runtime.
+/// Marks that a task looks up data that is no longer known, until this is dropped: at the latest
+/// with its runtime.
 struct LookingUp(Arc<AtomicBool>);
 
 impl Drop for LookingUp {
@@ -103,11 +103,11 @@ impl Drop for LookingUp {
 }
 
 impl<S: LeasingStore, C: Clock> AcquireRequest<&Limiter<Leased<S, C>, C>> {
-    /// Checks the request and looks up what it needs to know, so that it can be made over and over.
+    /// Checks the request and looks up the data that it needs, so that it can be made many times.
     ///
     /// # Errors
     /// As for awaiting it; a limit that is short is no error here. `Unavailable`, under every
-    /// setting, where limits or a parent have to be looked up and the store is away.
+    /// setting, if limits or a parent have to be looked up and the store is unavailable.
     pub async fn prepare(self) -> Result<Prepared<S, C>, AcquireError> {
         let deadline = self.said_deadline();
         let (limiter, request) = self.checked()?;
@@ -128,13 +128,13 @@ impl Found {
         Self { wants, until_ms, next: OnceLock::new(), changes }
     }
 
-    /// Whether it is so old at most; never by a clock that was set back.
+    /// True if the last comparison is recent enough. False if the clock was set back.
     fn is_used_for(&self, more_ms: i64, now_ms: i64) -> bool {
         let left_ms = self.until_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
         (-more_ms..=FOUND_MS).contains(&left_ms)
     }
 
-    /// Whether the same is wanted of the same buckets.
+    /// True if the buckets and the amounts are the same.
     fn is_same(&self, wants: &[Wants]) -> bool {
         let is_same = |(one, other): (&Wants, &Wants)| {
             one.part.bucket == other.part.bucket
@@ -144,7 +144,7 @@ impl Found {
         self.wants.len() == wants.len() && self.wants.iter().zip(wants).all(is_same)
     }
 
-    /// What is taken of another entity's own bucket.
+    /// The amounts taken of another entity's own bucket.
     fn first_part(&self, entity: EntityId) -> BucketGrant {
         let mut part = self.wants[0].part.clone();
         part.bucket.entity = entity;
@@ -153,9 +153,9 @@ impl Found {
 }
 
 impl<S: LeasingStore, C: Clock> Prepared<S, C> {
-    /// Takes what is asked, if this process holds it; nothing is waited for. If it does not, more is
-    /// leased in the background, as long as there were requests lately: a first one, and one after a
-    /// while, must be awaited ([`acquire`](Self::acquire)).
+    /// Takes the tokens if this process holds them; never waits. Otherwise more is leased in the
+    /// background, as long as there were requests lately. The first request, and one after a pause,
+    /// must be awaited ([`acquire`](Self::acquire)).
     #[inline]
     pub fn try_acquire(&self) -> Option<PreparedPermit<'_, S, C>> {
         let now_ms = self.engine().rough_ms();
@@ -184,7 +184,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
         found
     }
 
-    /// From where to take, as other requests would.
+    /// The buckets to take from, as for other requests.
     #[inline]
     fn found(&self, now_ms: i64) -> Option<&Found> {
         let found = self.newest();
@@ -192,8 +192,8 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
         if is_current { Some(found) } else { self.find_again(found, now_ms) }
     }
 
-    /// Compares what was found with what is known. What is not known any more is looked up in the
-    /// background.
+    /// Compares the last result with the known data. Data that is no longer known is looked up in
+    /// the background.
     #[cold]
     fn find_again<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<&'a Found> {
         let Some(wants) = self.limiter.store().known_wants(&self.request) else {
@@ -209,7 +209,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
             .then(|| &**found.next.get_or_init(|| Box::new(Found::new(wants, now_ms, changes))))
     }
 
-    /// Has the store asked what is not known any more.
+    /// Looks up in the background the data that is no longer known.
     fn look_up_soon(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if self.limiter.guard().is_open() || self.is_looking_up.swap(true, Ordering::AcqRel) {
@@ -235,15 +235,15 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
         is_taken.then_some(PreparedPermit { prepared: self, from: Source::Prepared(found) })
     }
 
-    /// Takes as a request does that was not prepared.
+    /// Takes as a request that was not prepared does.
     #[cold]
     fn held_by_name(&self, request: &Request) -> Option<PreparedPermit<'_, S, C>> {
         let grant = self.limiter.store().acquire_held(request)?;
         Some(PreparedPermit { prepared: self, from: Source::Asked(Box::new(grant)) })
     }
 
-    /// The same on behalf of another entity, of which this process has seen a request before. The
-    /// parent, if there is one, is the same: with [`Cascade::Stored`], nothing is taken here.
+    /// Takes on behalf of another entity, of which this process has seen a request before. The
+    /// parent, if there is one, is the same. With [`Cascade::Stored`], nothing is taken here.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_, S, C>> {
         if self.request.cascade == Cascade::Stored || self.is_parent(entity) {
@@ -287,7 +287,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
         entity.map(|entity| PreparedPermit { prepared: self, from: Source::Other(entity, found) })
     }
 
-    /// Takes what is asked, or nothing; without a call if it is held.
+    /// Takes all tokens of the request, or none; without a call if they are held.
     ///
     /// # Errors
     /// As for awaiting the request.
@@ -300,12 +300,12 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
         }
     }
 
-    /// Whether an entity is the parent from whose bucket the request takes too.
+    /// True if the entity is the parent, from whose bucket the request takes too.
     fn is_parent(&self, entity: &str) -> bool {
         matches!(&self.request.cascade, Cascade::To(parent) if parent.as_str() == entity)
     }
 
-    /// The same on behalf of another entity.
+    /// Takes on behalf of another entity.
     ///
     /// # Errors
     /// As for awaiting the request.
@@ -328,8 +328,8 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
         self.ask(Request { entity, ..self.request.clone() }).await
     }
 
-    /// What is wanted of the buckets that it was prepared for is wanted of those very ones, though
-    /// nobody but this call may know them any more.
+    /// Replaces found buckets by the prepared ones of the same name, which the table may have
+    /// forgotten.
     fn with_own(&self, mut wants: Vec<Wants>) -> Vec<Wants> {
         for (want, own) in wants.iter_mut().zip(&self.newest().wants) {
             let (found, own) = (&want.bucket, &own.bucket);
@@ -362,7 +362,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
 }
 
 impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
-    /// Why it was granted without the store, where it was: see [`Permit::degraded`].
+    /// The reason for a grant without the store, if it was one: see [`Permit::degraded`].
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
         match &self.from {
@@ -371,8 +371,8 @@ impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
         }
     }
 
-    /// Gives the tokens back to the process, which gives them to others or back to the bucket. After
-    /// a shutdown, or where as many keys are held as may be, they stay consumed:
+    /// Gives the tokens back to the process, which gives them to other requests or back to the
+    /// bucket. After a shutdown, or if as many keys are held as may be, they stay consumed:
     /// [`into_lease`](Self::into_lease) gives them back to the store.
     pub fn release(self) {
         let store = self.prepared.limiter.store();
@@ -391,7 +391,7 @@ impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
         }
     }
 
-    /// Gives back what was taken of another entity's own bucket.
+    /// Gives back the tokens of another entity's own bucket.
     fn give_back_of(&self, entity: &EntityId, found: &Found) {
         let Prepared { limiter, request, .. } = self.prepared;
         let (store, first) = (limiter.store(), &found.wants[0]);
@@ -404,7 +404,7 @@ impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
         }
     }
 
-    /// The tokens as a lease, to be adjusted.
+    /// The tokens as a [`Permit`], to be adjusted.
     #[must_use]
     pub fn into_lease(self) -> Permit<Leased<S, C>, C> {
         let Prepared { limiter, deadline, .. } = self.prepared;

@@ -1,28 +1,28 @@
-//! How a process leases.
+//! Settings of leasing.
 
 use std::time::Duration;
 
-/// How tokens are handed out by the process itself.
+/// The settings by which a process leases tokens and hands them out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseSettings {
-    /// Whether tokens are debited before they are handed out.
+    /// Says if tokens are debited before they are handed out.
     pub mode: LeaseMode,
-    /// How long tokens may be handed out after they were leased; 1 s. What is left then goes back
-    /// with the next write, or by itself half as long again later. At least 40 ms.
+    /// How long tokens may be handed out after they were leased; 1 s. The rest then goes back with
+    /// the next write, or in a write of its own after half that time again. At least 40 ms.
     pub max_age: Duration,
-    /// A lease takes at least so many requests like the largest one; 1.
+    /// A lease takes at least this many times the largest request; 1.
     pub min: u32,
-    /// And at most so many; a million.
+    /// A lease takes at most this many times the largest request; 1,000,000.
     pub max: u32,
-    /// Buckets of which tokens are held at once; 100,000. Requests of any beyond that go to the store,
-    /// until those that nobody asked for lately are settled in the background and make room. One that
-    /// cannot be settled stays.
+    /// The most buckets of which tokens are held at once; 100,000. Requests for any other bucket go
+    /// to the store, until buckets that were idle lately are settled in the background and make
+    /// room. One that cannot be settled stays.
     pub max_keys: usize,
-    /// How long one write of the background may take, all attempts together; 1 s.
+    /// The most time that one background write may take, all attempts together; 1 s.
     pub deadline: Duration,
 }
 
-/// What a process may hand out.
+/// What a process may hand out, by mode.
 ///
 /// | | tokens admitted in any time | counted as consumed | a crash costs |
 /// |---|---|---|---|
@@ -36,16 +36,18 @@ pub struct LeaseSettings {
 /// | in memory | the counters of the item | |
 /// | on Redis | the counters of the hash, as long as it lives; no windows, as there is no stream | is found out: the hash remembers the last four writes, and what they leased |
 ///
-/// Where four others wrote before it could be found out, what was on its way is neither handed out
-/// nor given back, and is counted in [`Counters::ambiguous`](crate::Counters::ambiguous).
+/// If four other writes came before the result could be found out, the tokens of the lost write are
+/// neither handed out nor given back. They are counted in
+/// [`Counters::ambiguous`](crate::Counters::ambiguous).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseMode {
-    /// Tokens that are debited from the shared bucket already.
+    /// Tokens are debited from the shared bucket first.
     Strict(Accounting),
-    /// Tokens of the balance that it knows, debited afterwards.
+    /// Tokens of the known balance are handed out and debited afterwards.
     WriteBehind {
-        /// How many tokens of one limit it may have handed out that are not debited yet; those on
-        /// their way count. At least 1; a larger request is debited before it is granted.
+        /// The most tokens of one limit that may be handed out and not yet debited; tokens that a
+        /// write in flight is debiting count. At least 1; a larger request is debited before it is
+        /// granted.
         threshold: u32,
     },
 }
@@ -53,12 +55,12 @@ pub enum LeaseMode {
 /// When leased tokens are counted as consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Accounting {
-    /// When they are leased; what goes back is taken out again. A crash counts too much, by what the
-    /// process held.
+    /// When they are leased; tokens that go back are subtracted again. A crash counts too much, by
+    /// the tokens that the process held.
     #[default]
     AtLease,
-    /// When they were handed out, by the next write. A crash counts too little, by what was handed
-    /// out since the last.
+    /// When they were handed out, by the next write. A crash counts too little, by the tokens
+    /// handed out since the last write.
     AtSettle,
 }
 

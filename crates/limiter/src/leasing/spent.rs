@@ -4,7 +4,7 @@ use sluicegate_core::WritePath;
 
 use crate::store::{BucketGrant, Grant};
 
-/// What a need was met with.
+/// The cost of getting tokens.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Spent {
     pub(super) path: Option<WritePath>,
@@ -14,7 +14,6 @@ pub(super) struct Spent {
 }
 
 impl Spent {
-    /// A grant of these parts.
     pub(super) fn granted(self, parts: impl IntoIterator<Item = BucketGrant>) -> Grant {
         let Self { path, attempts, write_units, read_units } = self;
         let parts = parts.into_iter().collect();

@@ -1,4 +1,4 @@
-//! The store that hands out what it holds and asks another for the rest.
+//! The store that hands out held tokens and asks another store for the rest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
 use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request, Store};
 
-/// Larger amounts are given back to the store, in millitokens.
+/// The largest refund to a pool, in millitokens; larger ones go to the store.
 const REFUND_MAX: u64 = POOL_MAX / 4;
 
 /// One bucket of a request.
@@ -38,8 +38,8 @@ impl Wants {
     }
 }
 
-/// What was taken of a request that is not granted yet: given back where it never is, also because
-/// nobody waits for it any more.
+/// The tokens taken for a request that is not granted yet. They are given back if it never is, also
+/// when the caller stops waiting.
 struct Taken<'a, S: LeasingStore, C: Clock> {
     from: &'a Leased<S, C>,
     wants: &'a [Wants],
@@ -52,7 +52,7 @@ impl<S: LeasingStore, C: Clock> Drop for Taken<'_, S, C> {
 }
 
 impl<S: LeasingStore, C: Clock> Leased<S, C> {
-    /// The bucket with a slot for each of its limits and of what is asked.
+    /// The bucket, with a slot for each of its limits and of the requested limits.
     fn bucket(
         &self,
         id: &BucketId,
@@ -84,28 +84,28 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         Ok(parts.and_then(|parts| parts.into_iter().map(|part| self.wants(part)).collect()))
     }
 
-    /// The buckets of a request, none where some of it cannot be leased; `None`: they are not known
-    /// without asking somebody.
+    /// The buckets of a request; empty if some of it cannot be leased. `None`: they are not known
+    /// without a call.
     pub(super) fn known_wants(&self, request: &Request) -> Option<Vec<Wants>> {
         let request = Request { deadline: Duration::ZERO, ..request.clone() };
         let wants = self.wanted_by(&request).now_or_never()?.ok()?;
         Some(wants.unwrap_or_default())
     }
 
-    /// Gives back what was wanted, to this bucket instead if there is one.
+    /// Gives the tokens back, to the bucket `instead` if there is one.
     pub(super) fn give_back(&self, wants: &Wants, instead: Option<&Arc<LeasedBucket>>) {
         let bucket = instead.unwrap_or(&wants.bucket);
         self.engine.put_back(bucket, &wants.asks, &wants.part.configuration);
     }
 
-    /// Gives back what was taken of a part.
+    /// Gives back the tokens of one bucket.
     pub(super) fn give_back_part(&self, part: BucketGrant) {
         if let Some(want) = self.wants(part) {
             self.give_back(&want, None);
         }
     }
 
-    /// Takes from every bucket, or from none, what is held; from this one instead of the first.
+    /// Takes held tokens from every bucket, or from none. `first` replaces the first bucket.
     pub(super) fn take_held(&self, wants: &[Wants], first: Option<&Arc<LeasedBucket>>) -> bool {
         let now_ms = self.engine.rough_ms();
         let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&wants[n].bucket);
@@ -148,7 +148,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         Some(Ok(total))
     }
 
-    /// Takes from the buckets of a request, or from the store where they cannot be leased from.
+    /// Takes from the buckets of a request, or from the store if they cannot be leased from.
     pub(super) async fn acquire_wanted(
         &self,
         wants: Option<Vec<Wants>>,
@@ -167,11 +167,12 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         }
         let deadline = until.saturating_duration_since(Instant::now());
         let request = Request { deadline, ..request.clone() };
-        // A piece of its own: seldom there, and thirty times as large as what else a request holds.
+        // Boxed: this future is rare, and thirty times as large as the rest of a request.
         self.engine.store.acquire(&request, clock).boxed().await
     }
 
-    /// A refusal names every limit of the request, and those of all buckets that are short.
+    /// Completes a refusal: it names every limit of the request, and those of all buckets that are
+    /// short.
     async fn with_others(
         &self,
         error: AcquireError,
@@ -191,7 +192,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
                 continue;
             }
             let mut others = self.standings(want);
-            // What was taken is about to be given back.
+            // The tokens that were taken are about to be given back.
             if n < refused || want.bucket.cell.holds(&want.asks) {
                 others.iter_mut().for_each(|limit| limit.wait = Wait::None);
             } else if want.part.image.is_none() || others.iter().any(LimitStatus::is_violated) {
@@ -202,7 +203,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         AcquireError::refused(limits)
     }
 
-    /// How a bucket stands, as far as that is known.
+    /// The known status of the limits of a bucket.
     fn standings(&self, want: &Wants) -> Vec<LimitStatus> {
         let (part, now) = (&want.part, self.engine.clock.now());
         let image = part.image.as_deref();
@@ -214,7 +215,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         limits
     }
 
-    /// How a bucket stands, as the store says; `None`: it does not.
+    /// The status of the limits of a bucket, as the store says. `None`: there is no answer.
     async fn look(&self, want: &Wants, until: Instant) -> Option<Vec<LimitStatus>> {
         let wanted = behind::wanted(&want.bucket, &want.asks);
         let order = LeaseRequest {
@@ -239,8 +240,8 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         Some(limits)
     }
 
-    /// A limit as this process sees it: it also has what it holds, and what it handed out before it
-    /// was debited is gone.
+    /// Adjusts a limit's status to the view of this process: adds the tokens that it holds, and
+    /// subtracts those that it handed out before they were debited.
     fn see(&self, bucket: &LeasedBucket, limit: &mut LimitStatus) {
         let Some(slot) = bucket.slot(&limit.limit) else { return };
         let own = match self.engine.settings.mode {
@@ -265,7 +266,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         (self.bucket(correction.bucket, &configuration, &Amounts::new()), configuration)
     }
 
-    /// What of a correction goes back to the pools, and what does not.
+    /// Splits a correction into the part that goes to the pools and the rest.
     fn split(
         &self,
         bucket: &Arc<LeasedBucket>,
@@ -365,7 +366,7 @@ impl<S: LeasingStore, C: Clock> Store for Leased<S, C> {
             .buckets
             .with(&key, |bucket| bucket.cell.is_watched())
             .filter(|is_held| *is_held)?;
-        // A parent or limits that have to be looked up first are not waited for, and nothing is leased.
+        // Does not wait for a look-up of a parent or limits, and leases nothing.
         let wants = self.known_wants(request).filter(|wants| !wants.is_empty())?;
         let now_ms = self.engine.rough_ms();
         let mut taken = Taken { from: self, wants: &[] };
@@ -392,7 +393,7 @@ mod tests {
     use super::*;
     use crate::{Cascade, DynamoStore, LeasedLimiter, SystemClock};
 
-    /// A burst on a key that is not held is thousands of them.
+    /// A burst on a key that is not held makes thousands of them.
     #[test]
     fn a_request_that_waits_takes_little_memory() {
         let config = aws_sdk_dynamodb::Config::builder().behavior_version_latest().build();

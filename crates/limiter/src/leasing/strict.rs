@@ -1,4 +1,5 @@
-//! Strict: tokens are debited before they are handed out. One write settles and leases more.
+//! Strict mode: tokens are debited before they are handed out. One write settles old tokens and
+//! leases more.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::error::AcquireError;
 use crate::leasing_store::{Counting, LeaseOutcome, LeaseRequest, LeasingStore, UnackedWrite};
 
 impl<S: LeasingStore, C: Clock> Engine<S, C> {
-    /// Leases what is needed and can be used, and settles.
+    /// Leases the tokens that are needed and those that can be used, and settles.
     pub(super) async fn lease(
         &self,
         bucket: &LeasedBucket,
@@ -38,7 +39,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             self.meter.decided(books, bucket, times.now);
             (draft, books.configuration.clone(), books.answered(), open_for)
         });
-        // Whoever has the turn keeps the books open.
+        // The ledger exists while a task holds the turn.
         let Some((draft, configuration, answered, open_for)) = drafted else {
             return Err(AcquireError::Contended { attempts: 0 });
         };
@@ -96,7 +97,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         }
     }
 
-    /// Finds out what became of a write whose answer was lost.
+    /// Finds out the result of a write whose answer was lost.
     async fn settle_unanswered(
         &self,
         bucket: &LeasedBucket,
@@ -118,7 +119,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             wanted: if extent == FlushScope::Permit { &draft.wanted } else { &nothing },
             returned: &returned,
             counting: counting(accounting, &draft),
-            // The doubt knows.
+            // The unanswered write holds this.
             last: None,
             deadline,
         };
@@ -166,8 +167,8 @@ fn counting(accounting: Accounting, draft: &LeasePlan) -> Counting<'_> {
     }
 }
 
-/// What comes back, and the limits of a lease that must not land any more: the item is to remember
-/// its id, even when there is nothing else to say.
+/// The amounts to give back, with the limits of a lease that must not take effect any more. The
+/// item must remember the id of that lease, even when there is nothing else to write.
 fn returned_with(draft: &LeasePlan, doubt: &UnackedWrite) -> sluicegate_core::Amounts {
     let mut returned = draft.returned.clone();
     for limit in doubt.limits() {

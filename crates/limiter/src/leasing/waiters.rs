@@ -1,7 +1,7 @@
-//! Requests that wait for a write of their bucket, and may be served by that of another.
+//! Requests that wait for a write of their bucket, and may be served by another request's write.
 //!
 //! A store may take longer to answer than tokens last. If each request waited for its own write,
-//! a write would serve one request then.
+//! each write would then serve one request.
 
 use tokio::sync::oneshot;
 
@@ -9,12 +9,12 @@ use super::atomic_bucket::{AtomicBucket, Demand, TakeResult};
 use super::spent::Spent;
 use crate::error::AcquireError;
 
-/// Requests that wait for one bucket; a kilobyte each.
+/// The most requests that wait for one bucket; each takes a kilobyte.
 pub(super) const WAITERS_MAX: usize = 131_072;
 
 pub(super) type WaiterResult = Result<Spent, AcquireError>;
 
-/// Those who wait, in the order in which they came.
+/// The waiting requests, in the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct Waiters(Vec<LeaseWaiter>);
 
@@ -25,25 +25,26 @@ struct LeaseWaiter {
     answer: oneshot::Sender<WaiterResult>,
 }
 
-/// By the wall clock, which sees a process that was frozen; epoch milliseconds.
+/// The time that a request may wait, in epoch milliseconds. Wall clock, which counts the time in
+/// which a process was frozen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitWindow {
     pub(super) came_ms: i64,
     pub(super) until_ms: i64,
-    /// How often the clock had been set back when it came.
+    /// The number of times that the clock had been set back when it came.
     pub(super) set_backs: u32,
 }
 
 impl Waiters {
-    /// Enters a request, and says where it is answered when a write of another serves it; `None`:
-    /// too many wait.
+    /// Enters a request. Returns the channel that another request's write answers; `None`: too many
+    /// wait.
     pub(super) fn enter(
         &mut self,
         asks: &[Demand],
         stay: WaitWindow,
     ) -> Option<oneshot::Receiver<WaiterResult>> {
         if self.0.len() == self.0.capacity() || self.0.len() >= WAITERS_MAX {
-            // As many may have gone as have come while a store did not answer.
+            // Many may have stopped waiting while the store did not answer.
             self.0.retain(|waiter| !waiter.answer.is_closed());
             self.0.reserve(self.0.len().max(4));
         }
@@ -55,7 +56,7 @@ impl Waiters {
         Some(receiver)
     }
 
-    /// What is asked of the limit in a slot, in millitokens.
+    /// The sum that requests want of the limit in a slot, in millitokens.
     pub(super) fn asks_of(&self, slot: usize) -> u64 {
         let waiters = self.0.iter().filter(|waiter| !waiter.answer.is_closed());
         let asks = waiters.flat_map(|waiter| &waiter.asks);
@@ -63,8 +64,8 @@ impl Waiters {
         milli.fold(0, u64::saturating_add)
     }
 
-    /// Hands out what is there to those for whom it was not too old when they came. Somebody must
-    /// look after the cell.
+    /// Hands out tokens to the requests for which they were fresh enough on arrival. The bucket
+    /// must be watched.
     pub(super) fn serve(&mut self, cell: &AtomicBucket, now: WaitWindow) {
         for waiter in std::mem::take(&mut self.0) {
             if waiter.answer.is_closed() {
@@ -91,7 +92,7 @@ mod tests {
         WaitWindow { came_ms, until_ms: 5_000, set_backs: 0 }
     }
 
-    /// Tokens until 1,000.
+    /// A bucket whose tokens end at 1,000.
     fn cell(milli: u64) -> AtomicBucket {
         let cell = AtomicBucket::new(1);
         cell.put(0, milli).unwrap();

@@ -1,4 +1,5 @@
-//! Looking after what is held: what is too old or not needed goes back, and at the end everything.
+//! Looks after the held tokens: gives back those that are too old or not needed, and at the end
+//! everything.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,31 +17,31 @@ use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::leasing_store::LeasingStore;
 
-/// Between looks at what is held, this part of the age that tokens may have.
+/// Looks per `max_age`.
 const LOOKS: u64 = 4;
-/// References to a bucket that is looked at, beside those by its name: by those watched, and the look.
+/// References to a bucket during a look, beside those of the table: the watched list, and the look.
 const LOOKING_REFERENCES: usize = 2;
-/// Buckets looked at before other tasks get their turn.
+/// Buckets looked at before the task yields.
 const LOOKED_AT_ONCE: usize = 256;
-/// Writes at once when many are settled.
+/// Writes in flight at once when many buckets are settled.
 pub(super) const SETTLING_MAX: usize = 32;
 
-/// Between attempts to settle a bucket, as long as there is time.
+/// The pause between attempts to settle a bucket, as long as there is time.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
 
-/// What was settled, and what was not.
+/// The result of settling.
 #[derive(Debug, Default)]
 pub struct SettleReport {
-    /// Buckets that held tokens or had something to settle, and do not any more.
+    /// The number of buckets that held tokens or had something to settle, and are now settled.
     pub settled: usize,
-    /// Buckets of which something is left, and why. Unused tokens of them are lost to the bucket
-    /// until it refills; what was not counted is missing from the usage.
+    /// Buckets of which something is left, and the reason. The bucket lacks their unused tokens
+    /// until it refills; use that was not counted is missing from the usage.
     pub unsettled: Vec<(BucketId, AcquireError)>,
 }
 
 impl<S: LeasingStore, C: Clock> Engine<S, C> {
-    /// Looks at what is held every now and then, as long as anything is.
+    /// Starts the task that looks at the held tokens now and then, as long as there are any.
     pub(super) fn look_soon(self: &Arc<Self>) {
         let Ok(looking) = self.looking.clone().try_lock_owned() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -57,10 +58,10 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         });
     }
 
-    /// Looks at every bucket that holds tokens; drops the right to where there is none any more.
+    /// Looks at every bucket that holds tokens. Drops the lock once there is none.
     async fn look(self: &Arc<Self>, looking: &mut Option<OwnedMutexGuard<u32>>) {
         let (times, watched) = (self.times(), self.watched().clone());
-        // Now, or noticed by somebody else since the last look.
+        // Set back now, or another task noticed it since the last look.
         let was_set_back = looking.as_deref_mut().is_some_and(|set_backs| {
             std::mem::replace(set_backs, times.set_backs) != times.set_backs
         });
@@ -71,17 +72,17 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         }
         self.make_room(&watched, times.now);
         let mut watched = self.watched();
-        // One that is watched anew is at the end as well.
+        // A bucket that came meanwhile is at the end of the list, and stays.
         let mut gone = gone.into_iter();
         watched.retain(|_| !gone.next().unwrap_or(false));
         self.buckets.sweep(watched.len());
         if watched.is_empty() {
-            // Under the lock: whoever comes next sees it.
+            // Under the lock, so that the next one to add a bucket sees it.
             *looking = None;
         }
     }
 
-    /// Looks at one bucket; true when there is nothing left to look after.
+    /// Looks at one bucket; true if there is nothing left to look after.
     fn look_at(self: &Arc<Self>, bucket: &Arc<LeasedBucket>, was_set_back: bool) -> bool {
         let mut times = self.times();
         times.is_set_back |= was_set_back;
@@ -105,7 +106,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             }
             return false;
         }
-        // Somebody is about to lease.
+        // A task is about to lease.
         if books.is_in_use()
             || books.has_open(&self.settings)
             || !books.is_empty(times.now)
@@ -114,7 +115,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             return false;
         }
         *guard = None;
-        // A prepared call finds it again, as does everybody else.
+        // A prepared call finds the bucket again, as does every other request.
         if Arc::strong_count(bucket) <= held::OWN_REFERENCES + LOOKING_REFERENCES {
             self.buckets.forget(bucket);
         }
@@ -135,7 +136,8 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let settled = self.write(&bucket, &[], FlushScope::SettleAll, left).await;
-            // What became of an earlier write is known, or never will be: the rest is settled now.
+            // The result of an earlier write is now known, or never will be: the rest is settled
+            // now.
             let may_repeat = matches!(
                 settled,
                 Err(AcquireError::Unavailable(_) | AcquireError::Contended { .. })
@@ -153,7 +155,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         let until = Instant::now() + deadline;
         let watched = self.watched().clone();
         let each = watched.into_iter().map(|bucket| async move {
-            // A task of its own: whoever stops waiting for it must not lose what is under way.
+            // In a task of its own: a caller that stops waiting must not lose a write in flight.
             let settling = tokio::spawn(self.clone().settle(bucket.clone(), until)).await;
             let gone = |_| Err(AcquireError::Unavailable("the runtime was shut down".into()));
             settling.unwrap_or_else(gone).map_err(|error| (bucket.id(), error))

@@ -1,7 +1,7 @@
 //! Limits as text, for command lines and settings: `NAME=AMOUNT/PERIOD[,burst=N]`.
 //!
-//! What is written parses back to the limit it was written from, and what is parsed is a limit that
-//! holds: a text that says something impossible is refused at once.
+//! A written limit parses back to the same limit, and every parsed limit is valid: a text with an
+//! impossible value is refused at once.
 
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
@@ -16,7 +16,7 @@ const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)];
 
 /// Writes `rpm=100/min,burst=200`. Amounts have up to three decimals; `,capacity=N` is written only
-/// for a rule whose nominal capacity is not what it earns in a period.
+/// for a rule whose nominal capacity differs from the amount that it earns in a period.
 impl Display for Limit {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let amount = match self.refill {
@@ -102,7 +102,7 @@ impl Display for Refills {
         let whole_ms = u64::try_from(period.as_millis())
             .ok()
             .filter(|ms| *ms > 0 && Duration::from_millis(*ms) == *period);
-        // What no limit can have is shown all the same, for messages about it.
+        // A period that no limit can have is still shown, for messages about it.
         let Some(period_ms) = whole_ms else { return write!(f, "{period:?}") };
         let divides = |(_, unit_ms): &(&str, u64)| period_ms.is_multiple_of(*unit_ms);
         let (unit, unit_ms) = UNITS.into_iter().find(divides).unwrap_or(("ms", 1));

@@ -1,4 +1,4 @@
-//! One call that corrects the buckets of a lease, side by side, and what it comes to.
+//! One call that corrects the buckets of a permit concurrently, and its result.
 
 use sluicegate_core::EntityId;
 use tokio::time::Instant;
@@ -10,7 +10,7 @@ use crate::error::AdjustError;
 use crate::store::{Adjusted, Correction, Store};
 
 impl<S: Store, C: Clock> Permit<S, C> {
-    /// Makes a change in some buckets, side by side.
+    /// Makes a change in several buckets concurrently.
     pub(super) async fn correct(
         &self,
         asked: Vec<usize>,
@@ -79,7 +79,7 @@ impl<S: Store, C: Clock> Permit<S, C> {
     }
 }
 
-/// What the buckets of a call come to together.
+/// The joint result for the buckets of a call.
 fn joined(
     results: Vec<(EntityId, Result<Adjusted, AdjustError>)>,
 ) -> Result<Adjusted, AdjustError> {
@@ -94,7 +94,8 @@ fn joined(
             Err(error) => failed.push((entity, error)),
         }
     }
-    // What is still to be done comes first; of that, what waiting does not repair.
+    // Errors of work that is still to be done come first; of these, the ones that waiting does not
+    // repair.
     failed.sort_by_key(|(_, error)| match error {
         AdjustError::Ambiguous(_) => 2,
         AdjustError::Setup(_) | AdjustError::InvalidRequest(_) => 0,

@@ -1,8 +1,9 @@
-//! What a lease has taken of one bucket, and what calls that failed as a whole left behind there.
+//! Records the tokens that a permit has taken of one bucket, and the effect there of calls that
+//! failed as a whole.
 //!
-//! A call that did not reach every bucket counts as not made: a bucket that it did reach is ahead
-//! of the lease, and the next call on that limit sends it so much less. Every change here is an
-//! addition that its opposite undoes, so calls under way at once do not disturb one another.
+//! A call that did not reach every bucket counts as not made. A bucket that it did reach is ahead
+//! of the permit, and the next call on that limit sends it that much less. Every change here is an
+//! addition that its opposite undoes, so concurrent calls do not disturb one another.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,25 +14,26 @@ use crate::call::new_id;
 use crate::error::AdjustError;
 use crate::store::Adjusted;
 
-/// What a call asks of every bucket of a lease.
+/// The change that a call makes in every bucket of a permit.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change<'a> {
-    /// So much more or less of one limit.
+    /// Adds this amount to one limit, or subtracts it.
     Adjust(&'a LimitName, Millitokens),
-    /// All of it.
+    /// Gives everything back.
     GiveBack,
 }
 
-/// The account of one bucket.
+/// The log of one bucket.
 #[derive(Debug)]
 pub(super) struct CorrectionLog {
-    /// What is taken: acquired, and adjusted since. What is on its way back is off already, and
-    /// what is being taken is not on yet: whenever a caller stops waiting in between, less can be
-    /// given back than was taken, never more.
+    /// The tokens taken: acquired, and adjusted since. Tokens on their way back are already
+    /// subtracted, and tokens being taken are not yet added. If a caller stops waiting in between,
+    /// less can be given back than was taken, never more.
     taken: Amounts,
-    /// By how much it is ahead of what the calls that succeeded, or are under way, come to.
+    /// The lead of the bucket over the calls that succeeded or are in flight.
     ahead: Amounts,
-    /// Writes that only take and may have been done: sent again under their ids they are done once.
+    /// Writes that only take and may have been done. They are sent again under their ids, so they
+    /// take effect once.
     open: Vec<Write>,
 }
 
@@ -40,11 +42,11 @@ pub(super) struct CorrectionLog {
 pub(super) struct Write {
     pub(super) id: RequestId,
     pub(super) amounts: Amounts,
-    /// What it uses up of what the bucket is ahead.
+    /// The part of the lead that it uses up.
     uses: Amounts,
-    /// By how much the bucket is ahead after it if the call does not reach all of them.
+    /// The lead of the bucket after it, if the call does not reach all buckets.
     leaves: Amounts,
-    /// It may have been done by an earlier call.
+    /// True if an earlier call may have done it.
     is_open: bool,
 }
 
@@ -53,12 +55,12 @@ impl CorrectionLog {
         Self { taken, ahead: Amounts::new(), open: Vec::new() }
     }
 
-    /// What is taken of a limit.
+    /// The tokens taken of a limit.
     pub(super) fn taken(&self, limit: &LimitName) -> Millitokens {
         self.taken.get(limit).copied().unwrap_or_default()
     }
 
-    /// A write of an earlier call that this one concerns and that must be settled before it.
+    /// A write of an earlier call on the same limits, which must be settled before this one.
     pub(super) fn reopen(&mut self, change: Change<'_>) -> Option<Write> {
         let concerns = |write: &Write| match change {
             Change::Adjust(limit, _) => write.amounts.contains_key(limit),
@@ -70,7 +72,7 @@ impl CorrectionLog {
         Some(write)
     }
 
-    /// What the change comes to here.
+    /// The write that makes the change in this bucket.
     pub(super) fn start(&mut self, change: Change<'_>) -> Write {
         let (amounts, uses, leaves) = match change {
             Change::Adjust(limit, by) => {
@@ -94,8 +96,8 @@ impl CorrectionLog {
         add(&mut self.ahead, &negated(&write.uses));
     }
 
-    /// Notes what became of a write; `None`: its caller stopped waiting. By so much the bucket is
-    /// now ahead of the others.
+    /// Notes the result of a write; `None`: its caller stopped waiting. Returns the lead of the
+    /// bucket over the others.
     fn settle(
         &mut self,
         mut write: Write,
@@ -110,7 +112,7 @@ impl CorrectionLog {
                 self.undo(&write);
                 self.open.push(write);
             }
-            // What may have been given back counts as given back.
+            // Tokens that may have been given back count as given back.
             Some(Err(AdjustError::Ambiguous(_))) | None => return write.leaves,
             Some(Err(_)) => self.undo(&write),
         }
@@ -133,14 +135,14 @@ impl CorrectionLog {
     }
 }
 
-/// A write of a call, until the call is over or nobody waits for it any more.
+/// A write of a call, until the call ends or its caller stops waiting.
 #[derive(Debug)]
 pub(super) struct UnderWay<'a> {
     accounts: &'a Mutex<Vec<CorrectionLog>>,
     index: usize,
-    /// The write while it is under way.
+    /// The write while it is in flight.
     write: Option<Write>,
-    /// By how much its bucket is ahead of the others when the call ends.
+    /// The lead of its bucket over the others when the call ends.
     ahead: Amounts,
 }
 
@@ -153,7 +155,7 @@ impl<'a> UnderWay<'a> {
         Self { accounts, index, write: Some(write), ahead: Amounts::new() }
     }
 
-    /// What is to be sent, if anything is.
+    /// The write to be sent, if there is one.
     pub(super) fn write(&self) -> Option<&Write> {
         self.write.as_ref().filter(|write| !write.amounts.is_empty())
     }
@@ -164,7 +166,7 @@ impl<'a> UnderWay<'a> {
         }
     }
 
-    /// The call has reached every bucket: this one is not ahead by what it asked for.
+    /// Notes that the call reached every bucket: its amounts are no lead of this one.
     pub(super) fn is_level_after(&mut self, change: Change<'_>) {
         if let Change::Adjust(limit, by) = change
             && let Some(ahead) = self.ahead.get_mut(limit)
@@ -203,7 +205,7 @@ fn add<'a>(
     }
 }
 
-/// The nearest amount that can be.
+/// The nearest amount in range.
 pub(super) fn clamped(milli: i64) -> Millitokens {
     let end = if milli < 0 { Millitokens::MIN } else { Millitokens::MAX };
     Millitokens::new(milli).unwrap_or(end)

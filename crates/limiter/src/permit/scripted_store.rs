@@ -1,4 +1,4 @@
-//! A lease whose corrections of one bucket meet what a test says.
+//! A permit whose corrections of one bucket have the results that a test sets.
 
 use std::collections::VecDeque;
 
@@ -12,19 +12,19 @@ use crate::memory::MemoryTable;
 use crate::store::{Correction, Grant, Request};
 use sluicegate_core::EpochMillis;
 
-/// What becomes of a correction.
+/// The result of a correction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Fate {
     Contended,
-    /// Contended, after others had their turn.
+    /// Contended, after other tasks have run.
     ContendedLater,
-    /// Done, after others had their turn.
+    /// Done, after other tasks have run.
     Later,
     /// Not done, and no answer.
     Cut,
     /// Done, and no answer.
     Lost,
-    /// Done, and nobody can tell.
+    /// Done, and the store cannot tell.
     Forgotten,
     /// Neither done nor answered.
     Hangs,
@@ -32,7 +32,7 @@ pub(super) enum Fate {
     HangsAfter,
 }
 
-/// A store that corrects one bucket as a test says.
+/// A store that corrects one bucket as a test sets.
 pub(super) struct ScriptedStore {
     store: CompositeStore<MemoryTable>,
     entity: &'static str,
@@ -91,12 +91,12 @@ pub(super) struct Story {
 }
 
 impl Story {
-    /// 60 tokens of a hundred, of the child and of the parent; fates are the parent's.
+    /// 60 tokens of a hundred, of the child and of the parent; the fates are those of the parent.
     pub(super) async fn of_two() -> Self {
         Self::new("parent", "parent").await
     }
 
-    /// 60 tokens of a hundred, of one bucket, whose fates they are.
+    /// 60 tokens of a hundred, of one bucket; the fates are its own.
     pub(super) async fn of_one() -> Self {
         Self::new("child", "").await
     }
@@ -118,7 +118,7 @@ impl Story {
         self.lease.limiter.store().fates.lock().unwrap().extend(fates);
     }
 
-    /// What is consumed of the child's and of the parent's limit, in tokens.
+    /// The consumption of the child's and of the parent's limit, in tokens.
     pub(super) fn consumed(&self, limit: &str) -> (i64, i64) {
         let table = self.lease.limiter.store().store.table();
         let limit = LimitName::new(limit).unwrap();
@@ -130,12 +130,12 @@ impl Story {
         (consumed[0], consumed.get(1).copied().unwrap_or_default())
     }
 
-    /// Whose buckets were corrected since this was asked last, or were to be.
+    /// The entities whose buckets were corrected, or were to be, since the last call of this.
     pub(super) fn corrected(&self) -> Vec<String> {
         std::mem::take(&mut *self.lease.limiter.store().corrections.lock().unwrap())
     }
 
-    /// What is left of `tpm`, in tokens, as the lease knows it.
+    /// The balance of `tpm`, in tokens, as the permit knows it.
     pub(super) fn left(&self) -> Vec<i64> {
         let left = self.lease.remaining();
         left.iter().map(|remaining| remaining.available.get() / 1_000).collect()

@@ -61,7 +61,7 @@ async fn a_repeated_adjust_corrects_each_bucket_once() {
     for fate in REPEATABLE {
         for by in [5, -5] {
             if by < 0 && fate == Fate::Lost {
-                // A store says "ambiguous" of those.
+                // The store answers "ambiguous" to those.
                 continue;
             }
             let story = Story::of_two().await;

@@ -1,4 +1,4 @@
-//! Acquiring and looking.
+//! Acquires tokens and reads buckets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use crate::table::TableError;
 /// The result of an acquire, with an image of each bucket.
 pub(super) enum Decision {
     Granted(Vec<Image>, WritePath),
-    /// Some limit had less than was asked, at this time.
+    /// Some limit had less than the request asked for, at this time.
     Short(Vec<Image>, EpochMillis),
 }
 
-/// An answer that says that nothing was done, and why.
+/// An answer that nothing was done, and why.
 pub(super) enum Failure {
     Error(AcquireError),
     TableError(TableError),
@@ -128,7 +128,7 @@ impl RedisStore {
         call
     }
 
-    /// How the limits of all buckets of a request stand.
+    /// The status of the limits of all buckets of a request.
     pub(super) async fn look(
         &self,
         request: &Request,
@@ -165,7 +165,7 @@ impl ScriptBucket {
     }
 }
 
-/// How a bucket was written: it remembers one id if that write made it.
+/// The path of a bucket's write: if the bucket remembers one id, that write created it.
 pub(super) fn path_of(image: &CompositeBucket) -> WritePath {
     match image.request_ids.len() {
         1 => WritePath::Create,
@@ -177,7 +177,7 @@ fn images(reply: &mut Reply, sides: &[ScriptBucket]) -> Result<Vec<Image>, Table
     sides.iter().map(|side| Ok(reply.bucket(&side.bucket)?.map(Arc::new))).collect()
 }
 
-/// How the limits that are asked for stand, with the exact wait of each.
+/// The status of the requested limits, with the exact wait of each.
 pub(super) fn stand(
     sides: &[ScriptBucket],
     images: &[Image],
@@ -191,7 +191,7 @@ pub(super) fn stand(
     sides.iter().zip(images).flat_map(of_side).collect()
 }
 
-/// "No", from the bucket that it was said of and what would have come back.
+/// A refusal, from the refusing bucket and the amounts that would have come back.
 pub(super) fn short(
     reply: &mut Reply,
     sides: &[ScriptBucket],
@@ -209,7 +209,7 @@ pub(super) fn short(
     Ok(AcquireError::refused(stand(sides, &images, amounts, now)))
 }
 
-/// A limit that nobody knows, or that there is no room for.
+/// A limit that is unknown, or that there is no room for.
 pub(super) fn unknown(
     status: Status,
     reply: &mut Reply,

@@ -1,4 +1,4 @@
-//! Which acquires the script decides without its functions.
+//! Tests which acquires the script decides without its functions.
 
 use sluicegate_core::{EntityId, Resource};
 use sluicegate_testkit::RedisServer;

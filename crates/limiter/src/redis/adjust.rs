@@ -1,4 +1,4 @@
-//! Correcting what was taken.
+//! Corrects grants.
 
 use std::sync::Arc;
 
@@ -34,12 +34,12 @@ impl RedisStore {
         });
         let mut reply = match reply.await {
             Ok(reply) => reply,
-            // What was to be given back may have been: the caller must not try again.
+            // Tokens may have been given back: the caller must not try again.
             Err(lost) if lost.in_doubt && gives_back => {
                 self.counters.ambiguous.increment();
                 return Err(AdjustError::Ambiguous(lost.error.into()));
             }
-            // Any other error promises that nothing was done.
+            // After any other error, nothing was done.
             Err(lost) if lost.in_doubt => {
                 return Err(AdjustError::Unavailable(lost.error.into()));
             }

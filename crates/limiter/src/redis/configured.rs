@@ -10,7 +10,7 @@ use crate::check::rules;
 use crate::error::InvalidRequest;
 use crate::limit::Limit;
 
-/// Limits by what they apply to.
+/// Limits by their scope.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Configured(HashMap<LimitsScope, Rules>);
 

@@ -1,4 +1,4 @@
-//! The connection: one to a server, which many calls share, or one to a cluster.
+//! The connection: one to a server, shared by many calls, or one to a cluster.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,20 +9,21 @@ use redis::{Client, Cmd, IntoConnectionInfo, RedisError, Value};
 #[cfg(feature = "redis-cluster")]
 use redis::{cluster::ClusterClient, cluster_async::ClusterConnection};
 
-/// Between two attempts to connect anew: an outage ends within a second of the server's return.
+/// The longest pause between two attempts to connect: an outage ends within a second of the
+/// server's return.
 const RECONNECT_MAX: Duration = Duration::from_millis(250);
 const RECONNECT_MIN: Duration = Duration::from_millis(20);
-/// How long a peer may leave what was sent unacknowledged: one that went without a word would
-/// otherwise be waited for as long as the system likes.
+/// The longest time for which a peer may leave data unacknowledged. For a peer that vanished
+/// silently, the system might otherwise wait without end.
 #[cfg(target_os = "linux")]
 const SILENCE_MAX: Duration = Duration::from_secs(2);
-/// Calls that may wait for the task that writes to the connection.
+/// The most calls that wait for the task that writes to the connection.
 const QUEUE: usize = 1_024;
 /// How often a cluster's client follows a bucket to another node within one attempt.
 #[cfg(feature = "redis-cluster")]
 const REDIRECTS_MAX: u32 = 4;
 
-/// Where calls go. The first call makes the connection, because only a call is sure to be in a
+/// The target of calls. The first call makes the connection, because only a call is sure to be in a
 /// runtime.
 pub(super) enum Connection {
     Server(Client, OnceLock<ConnectionManager>),
@@ -31,7 +32,7 @@ pub(super) enum Connection {
 }
 
 impl Connection {
-    /// A connection that is made by the first call.
+    /// A connection that the first call makes.
     pub(super) fn lazy(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
         let info = url.into_connection_info()?;
         let settings = prompt(info.tcp_settings().clone());
@@ -78,7 +79,7 @@ impl Connection {
     }
 }
 
-/// Makes the connection, unless another call is first.
+/// Makes the connection, unless another call did so first.
 fn manager(
     client: &Client,
     made: &OnceLock<ConnectionManager>,
@@ -93,7 +94,7 @@ fn manager(
     Ok(made.get_or_init(|| manager).clone())
 }
 
-/// Small writes go out at once.
+/// Sends small writes at once.
 fn prompt(settings: TcpSettings) -> TcpSettings {
     let settings = settings.set_nodelay(true);
     #[cfg(target_os = "linux")]

@@ -1,18 +1,18 @@
 //! The key of a bucket.
 //!
-//! It is a function of the bucket and of who is whose parent, never of a request: however a bucket is
-//! named, it is one. A cluster picks the node by the part in braces, so an entity and its parent carry
-//! the same: the id of the one at the top.
+//! The key depends on the bucket and on the stored parents, never on a request: a bucket has one
+//! key, however it is named. A cluster picks the node by the part in braces, so an entity and its
+//! parent carry the same part: the id of the topmost ancestor.
 
 use std::fmt::{Debug, Formatter, Write as _};
 use std::sync::Arc;
 
 use sluicegate_core::{BucketId, EntityId};
 
-/// Parents above an entity that are followed at most.
+/// The most ancestors of an entity that are followed.
 const GENERATIONS_MAX: usize = 8;
 
-/// Who is whose parent.
+/// Returns the parent of an entity.
 type Parents = Arc<dyn Fn(&EntityId) -> Option<EntityId> + Send + Sync>;
 
 /// Builds keys.
@@ -40,7 +40,7 @@ impl Keys {
         self.parents.as_ref()?(entity).filter(|parent| parent != entity)
     }
 
-    /// The one at the top of an entity's parents: itself if it has none.
+    /// The topmost ancestor of an entity: itself if it has no parent.
     fn top(&self, entity: &EntityId) -> EntityId {
         let mut top = entity.clone();
         for _ in 0..GENERATIONS_MAX {
@@ -52,13 +52,13 @@ impl Keys {
         top
     }
 
-    /// Whether a cluster keeps the buckets of both on one node.
+    /// True if a cluster keeps the buckets of both on one node.
     pub(super) fn are_together(&self, entity: &EntityId, other: &EntityId) -> bool {
         self.top(entity) == self.top(other)
     }
 
     /// `sluicegate:{user-3}#gpt-4`, with a parent `sluicegate:{team-7}user-3#gpt-4`. No name has a
-    /// `#`, so it stands for a brace that would end the tag.
+    /// `#`, so it replaces a brace that would end the tag.
     pub(super) fn key(&self, bucket: &BucketId) -> String {
         let BucketId { entity, resource } = bucket;
         let top = self.top(entity);

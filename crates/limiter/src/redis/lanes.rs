@@ -1,9 +1,9 @@
-//! The lanes of a process: a lane has the requests of one shape that wait while a call for others of
-//! that shape is in flight. They go together, as one call for the sum of their amounts.
+//! The lanes of a process. A lane holds the requests of one shape that wait while a call for others
+//! of that shape is in flight. They are sent as one call for the sum of their amounts.
 //!
-//! This is the state alone; `lead.rs` makes the calls. One caller leads a lane: it sends a call and
-//! awaits the answer. A caller that leaves a lane or stops leading it is always replaced by the first
-//! that still waits.
+//! This file holds the state; `lead.rs` makes the calls. One caller leads a lane: it sends a call
+//! and awaits the answer. If a caller leaves a lane or stops leading it, the first that still waits
+//! always replaces it.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -21,7 +21,7 @@ use crate::error::AcquireError;
 use crate::store::Grant;
 
 /// The common part of requests that can share a call: the buckets, the rules, and the names of the
-/// limits that are asked for. Only the amounts differ.
+/// requested limits. Only the amounts differ.
 #[derive(PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) sides: Vec<ScriptBucket>,
@@ -34,14 +34,14 @@ impl Shape {
     }
 }
 
-/// Shapes on the same buckets seldom differ.
+/// Shapes on the same buckets rarely differ.
 impl Hash for Shape {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.sides.iter().for_each(|side| side.bucket.hash(state));
     }
 }
 
-/// A lane is there while somebody leads it.
+/// A lane exists while a caller leads it.
 #[derive(Default)]
 pub(super) struct Lanes(Mutex<LanesState>);
 
@@ -68,21 +68,22 @@ pub(super) struct BatchPlace {
 pub(super) enum BatchTurn {
     /// A leader had it decided.
     Done(Result<Grant, AcquireError>),
-    /// It leads the lane now: those who wait, or a call that its last leader left in doubt.
+    /// It now leads the lane, with the requests that wait, or with a call that its last leader left
+    /// in doubt.
     Lead(Batch),
 }
 
-/// The requests of one call, besides the leader's.
+/// The requests of one call, except the leader's.
 #[derive(Default)]
 pub(super) struct Batch {
     /// `None`: it was not sent yet.
     pub(super) id: Option<RequestId>,
     /// In order of arrival.
     pub(super) members: Vec<BatchWaiter>,
-    /// The shares of callers that are gone.
+    /// The shares of callers that have left.
     pub(super) gone: Amounts,
-    /// An earlier leader sent it and did not learn the answer. It must be sent again under its id and
-    /// for the same sum.
+    /// True if an earlier leader sent it and did not learn the answer. It must be sent again under
+    /// its id and for the same sum.
     pub(super) is_in_doubt: bool,
 }
 
@@ -104,7 +105,7 @@ impl Lanes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place in the lane of this shape; `None`: the request leads, as nobody does.
+    /// Takes a place in the lane of this shape; `None`: the request leads, as there was no leader.
     pub(super) fn enter(&self, shape: &Arc<Shape>, amounts: &Amounts) -> Option<BatchPlace> {
         let LanesState { lanes, tickets } = &mut *self.lock();
         let queue = match lanes.entry(shape.clone()) {
@@ -120,7 +121,7 @@ impl Lanes {
         Some(BatchPlace { ticket: *tickets, receiver })
     }
 
-    /// Gives up a place; false when the request is part of a call already, or was told its turn.
+    /// Gives up a place; false if the request is already part of a call, or was told its turn.
     pub(super) fn leave(&self, shape: &Shape, place: &BatchPlace) -> bool {
         let mut state = self.lock();
         let Some(queue) = state.lanes.get_mut(shape) else { return false };
@@ -128,7 +129,8 @@ impl Lanes {
         at.and_then(|at| queue.remove(at)).is_some()
     }
 
-    /// All that wait, as far as a script counts the sum with the leader's own amounts.
+    /// Takes all waiting requests, as long as a script can count the sum with the leader's own
+    /// amounts.
     pub(super) fn gather(&self, shape: &Shape, own: &Amounts) -> Batch {
         let mut state = self.lock();
         let Some(queue) = state.lanes.get_mut(shape) else { return Batch::default() };
@@ -142,17 +144,17 @@ impl Lanes {
         Batch { members: queue.drain(..count).collect(), ..Batch::default() }
     }
 
-    /// Has these wait again, before all others.
+    /// Puts these back into the lane, before all others.
     pub(super) fn put_back(&self, shape: &Shape, waiters: Vec<BatchWaiter>) {
         if let Some(queue) = self.lock().lanes.get_mut(shape) {
             to_front(queue, waiters);
         }
     }
 
-    /// Passes the lead on: to a member of a batch that is in doubt, or to the first that waits. Those
-    /// of any other batch wait again, before all others. Without anybody who waits the lane ends.
+    /// Passes the lead on: to a member of a batch that is in doubt, or to the first that waits. The
+    /// members of any other batch wait again, before all others. If no caller waits, the lane ends.
     ///
-    /// Returns a batch in doubt that nobody waits for.
+    /// Returns a batch in doubt that no caller waits for.
     pub(super) fn pass(&self, shape: &Arc<Shape>, mut batch: Batch) -> Option<Batch> {
         let mut state = self.lock();
         let Entry::Occupied(mut lane) = state.lanes.entry(shape.clone()) else { return None };
@@ -175,7 +177,8 @@ fn to_front(queue: &mut VecDeque<BatchWaiter>, waiters: Vec<BatchWaiter>) {
     waiters.into_iter().rev().for_each(|waiter| queue.push_front(waiter));
 }
 
-/// Has the first member that still waits lead the batch; returns a batch of callers that are all gone.
+/// Lets the first member that still waits lead the batch; returns a batch whose callers have all
+/// left.
 fn hand_over(mut batch: Batch) -> Option<Batch> {
     while !batch.members.is_empty() {
         let BatchWaiter { amounts, sender, .. } = batch.members.remove(0);

@@ -1,10 +1,10 @@
-//! Acquires: alone, or together with others of the same shape.
+//! Acquires tokens: for one request, or for several of the same shape in one call.
 //!
-//! A request leads where nothing of its shape is in flight, and is sent at once. Otherwise it waits
-//! until a leader has had it decided, or leads itself for all that wait. One call asks for the sum of
-//! a batch under one id, so the script decides it as it does any acquire, and a lost answer is asked
-//! for again in the same way. Where the sum does not fit, its image of the buckets says which requests
-//! do not fit either, and the first that do go next.
+//! If no call of its shape is in flight, a request leads and is sent at once. Otherwise it waits
+//! until a leader has had it decided, or leads itself for all that wait. One call asks for the sum
+//! of a batch under one id. So the script decides it as any acquire, and a lost answer is asked for
+//! again in the same way. If the sum does not fit, the image of the buckets shows which requests do
+//! not fit either, and the first that fit are sent next.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::clock::Clock;
 use crate::error::{AcquireError, LimitStatus};
 use crate::store::{Correction, Grant, Request};
 
-/// A request that no call took along within this time, or within a quarter of its own, goes alone. The
-/// server may be far away, or the leader a future that its owner does not poll.
+/// A request that no call included within this time, or within a quarter of its own, goes alone.
+/// The server may be far away, or the leader may be a future that its owner does not poll.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 /// A request.
@@ -34,24 +34,24 @@ struct Asking<'a> {
     store: &'a RedisStore,
     shape: Arc<Shape>,
     amounts: &'a Amounts,
-    /// Otherwise it goes alone.
+    /// False: it goes alone.
     is_in_lane: bool,
     time: Duration,
     now: EpochMillis,
 }
 
-/// A request that waits. Dropped, it gives back what it was granted and passes the lead on.
+/// A request that waits. If it is dropped, it gives back its grant and passes the lead on.
 struct Waiting<'a> {
     asking: &'a Asking<'a>,
     place: BatchPlace,
 }
 
-/// A request that leads. Dropped, it passes the lead on, and a call in flight too.
+/// A request that leads. If it is dropped, it passes on the lead, and a call in flight too.
 struct BatchLeader<'a> {
     asking: &'a Asking<'a>,
     batch: Batch,
     is_in_flight: bool,
-    /// Its call was not answered in time.
+    /// True if its call was not answered in time.
     has_given_up: bool,
 }
 
@@ -118,8 +118,8 @@ impl Asking<'_> {
         Grant { parts, path: Some(path), attempts, write_units: 0.0, read_units: 0.0 }
     }
 
-    /// Gives back these amounts in a task: those of a call in doubt after asking what became of it.
-    /// Without a runtime, and where they cannot be given back, they stay taken.
+    /// Gives back these amounts in a task. For a call in doubt, it first asks for the result.
+    /// Without a runtime, or if they cannot be given back, they stay taken.
     fn return_later(&self, in_doubt: Option<RequestId>, amounts: Amounts) {
         let Ok(runtime) = Handle::try_current() else { return };
         if amounts.is_empty() {
@@ -210,7 +210,7 @@ impl BatchLeader<'_> {
         })
     }
 
-    /// The whole batch was granted.
+    /// Grants the whole batch.
     fn granted(&mut self, images: &[Image], path: WritePath, attempts: u32) -> Grant {
         let asking = self.asking;
         let mut gone = std::mem::take(&mut self.batch.gone);
@@ -224,9 +224,9 @@ impl BatchLeader<'_> {
         asking.grant(asking.amounts, images, path, attempts)
     }
 
-    /// Nothing was taken, as the sum does not fit. Refuses those that do not fit by themselves, and
-    /// keeps the first that fit together for the next call. The others wait on. Returns why the
-    /// leader's own request is refused.
+    /// Handles a refused sum: nothing was taken. Refuses the requests that do not fit by
+    /// themselves, and keeps the first that fit together for the next call. The others wait on.
+    /// Returns the refusal of the leader's own request.
     fn short(&mut self, images: &[Image], now: EpochMillis) -> Option<AcquireError> {
         let Asking { store, shape, amounts: own, .. } = self.asking;
         let Batch { members, gone, .. } = std::mem::take(&mut self.batch);
@@ -239,7 +239,7 @@ impl BatchLeader<'_> {
             let limits = stand(&member.amounts);
             if is_short(&limits) {
                 has_refused = true;
-                // One that is gone is refused nothing.
+                // A caller that left gets no refusal.
                 let _ = member.sender.send(BatchTurn::Done(Err(AcquireError::refused(limits))));
             } else {
                 fitting.push(member);
@@ -260,7 +260,7 @@ impl BatchLeader<'_> {
                 self.batch.members.push(member);
             }
         }
-        // Should the script see less than its image says, the leader goes by itself.
+        // If the script sees less than its image shows, the leader goes by itself.
         if !has_refused && others.is_empty() {
             others = std::mem::take(&mut self.batch.members);
         }

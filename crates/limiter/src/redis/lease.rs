@@ -1,7 +1,7 @@
-//! Taking tokens ahead of need, and giving back those that nobody needed, in one write.
+//! Takes tokens ahead of need, and gives back those that were not needed, in one call.
 //!
-//! How much is leased is decided in the script, so the bucket remembers beside the id of a lease what
-//! it took: a call whose answer was lost is sent again, and is told what the first attempt did.
+//! The script decides how much is leased, so the bucket remembers the amounts of a lease beside its
+//! id. A call whose answer was lost is sent again, and gets the result of the first attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,10 +26,10 @@ use crate::leasing_store::{
 };
 use crate::store::{BucketGrant, Correction, Request};
 
-/// What a script is told of answers that were lost.
+/// The values that tell a script of lost answers.
 const SENT: &str = "sent";
 const GIVEN_UP: &str = "given up";
-/// The script then counts the tokens that were used.
+/// Tells the script to count the tokens that were used.
 const USED: &str = "used";
 
 impl LeaseCalls for RedisStore {
@@ -41,7 +41,7 @@ impl LeaseCalls for RedisStore {
         check_amounts(&request.amounts)?;
         let mut parts = Vec::new();
         for side in self.sides(request)? {
-            // A limit that a parent does not have is not asked of it, and only it knows.
+            // A parent is not asked for a limit that it does not have, and only the parent knows.
             if side.bucket.entity != request.entity && !side.knows(&request.amounts) {
                 return Ok(None);
             }
@@ -89,7 +89,7 @@ impl LeaseCalls for RedisStore {
 }
 
 impl RedisStore {
-    /// Sends an order; of one that was given up, to find out what became of it.
+    /// Sends a request, or sends it again to find out the result of a write that was given up.
     async fn send(
         &self,
         order: &LeaseRequest<'_>,
@@ -147,7 +147,7 @@ impl RedisStore {
             Err(failure) => Some(failure),
         };
         let is_lost = failure.is_none();
-        // Whatever an odd answer says, it is no refusal.
+        // An unexpected answer is never a refusal.
         let is_open = in_doubt || is_lost || matches!(failure, Some(Failure::TableError(_)));
         let doubt = given_up.or_else(|| {
             let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
@@ -204,19 +204,19 @@ impl RedisStore {
     }
 }
 
-/// What an order came to.
+/// The reply to a request.
 enum LeaseReply {
     Granted {
         leased: Amounts,
         image: Option<Arc<CompositeBucket>>,
         path: Option<WritePath>,
     },
-    /// Nobody will know whether it was done.
+    /// It can no longer be known if it was done.
     Forgotten,
 }
 
 impl LeaseRequest<'_> {
-    /// Every limit that it names, and the least that is wanted of it.
+    /// Every limit that the request names, and the least that is wanted of it.
     fn named(&self) -> Amounts {
         let used = match self.counting {
             Counting::Leased => None,
@@ -240,7 +240,7 @@ impl LeaseRequest<'_> {
         Ok(())
     }
 
-    /// The amounts that the order asks of its bucket.
+    /// The amounts that the request asks of its bucket.
     fn ask(&self, side: &ScriptBucket, at: (i64, u32), named: &Amounts) -> Vec<u8> {
         side.ask(at, named, |limit| {
             let want = self.wanted.get(limit);

@@ -1,4 +1,4 @@
-//! The script against `core`: the same leases, settlements and corrections come to the same bucket.
+//! The script against `core`: the same leases, settlements and corrections lead to the same bucket.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ use super::*;
 
 const CASES: u32 = 96;
 
-/// A number from 0 to `most`; small ones, large ones and those between are about as likely.
+/// A number from 0 to `most`; small, large and medium ones are about equally likely.
 fn up_to(most: i64) -> impl Strategy<Value = i64> {
     (0..=64 - most.leading_zeros(), any::<u64>()).prop_map(move |(bits, random)| {
         i64::try_from(u128::from(random) % (1_u128 << bits)).unwrap_or(most).min(most)
@@ -28,7 +28,7 @@ fn rule() -> impl Strategy<Value = Rule> {
     )
 }
 
-/// Parts of a thousand of a burst.
+/// Thousandths of a burst.
 #[derive(Debug, Clone)]
 struct Shares {
     least: i64,
@@ -38,7 +38,7 @@ struct Shares {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Of every limit that is named, and whether what was used is counted.
+    /// For every named limit, and if the used tokens are counted.
     Permit(Vec<Option<Shares>>, bool),
     Correct(usize, i64),
     Advance(i64),
@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A bucket in the server, and what `core` makes of the same orders.
+/// A bucket on the server, and the bucket that `core` makes of the same requests.
 struct Compared<'a> {
     server: &'a RedisServer,
     leasing: Leasing,
@@ -93,7 +93,7 @@ impl Compared<'_> {
         said
     }
 
-    /// What `core` leases, or how what is asked stands.
+    /// The lease by `core`, or the status of the requested limits.
     fn decide(&mut self, said: &Said) -> Result<Amounts, Vec<Standing>> {
         let Leasing { bucket, configuration, .. } = &self.leasing;
         let (image, now, id) = (self.image.as_ref(), self.now(), &new_id());
@@ -167,7 +167,7 @@ impl Compared<'_> {
                 }
             }
         }
-        // The server's clock goes on while the test's stands still.
+        // The server's clock runs while the test's stands still.
         let key = format!("sluicegate:{{{}}}#r", self.leasing.bucket.entity);
         self.server.send::<i64>(redis::cmd("PERSIST").arg(key)).await;
         let stored = self.leasing.store.bucket(&self.leasing.bucket, DEADLINE).await.unwrap();
@@ -202,7 +202,7 @@ impl Compared<'_> {
         assert_eq!(self.stands(&image, &limit), self.stands(self.image.as_ref().unwrap(), &limit));
     }
 
-    /// What there is of a limit now, and what was consumed.
+    /// The balance and the consumption of a limit.
     fn stands(&self, image: &CompositeBucket, limit: &LimitName) -> (i64, i64) {
         let bucket = image.limits[limit];
         let tokens = bucket.rule.effective(bucket.tokens, image.refilled_at, self.now());

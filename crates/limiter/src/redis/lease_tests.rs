@@ -1,4 +1,4 @@
-//! What a lease, a settlement and a lost answer come to in the script.
+//! The effects of a lease, a settlement and a lost answer in the script.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ struct Leasing {
     configuration: Configuration,
 }
 
-/// What an order says.
+/// The content of a request.
 #[derive(Debug, Clone, Default)]
 struct Said {
     wanted: BTreeMap<LimitName, LeaseRange>,
@@ -95,7 +95,7 @@ impl Leasing {
     }
 }
 
-/// What was leased, what is left and what counts as consumed.
+/// The leased amount, the balance and the consumption.
 fn stand(done: &LeaseOutcome) -> (i64, i64, i64) {
     let limit = done.image.as_ref().unwrap().limits[&name(0)];
     let leased = done.leased.get(&name(0)).copied().unwrap_or(Millitokens::ZERO);
@@ -120,13 +120,13 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     let large = leasing.lease(&Said::wants(60_000, 60_000)).await.unwrap();
     assert_eq!(stand(&large), (60_000, 30_000, 70_000));
 
-    // Refused as a whole: what would have come back has not, and counts for the wait.
+    // Refused as a whole: the tokens were not given back, and the wait takes them into account.
     let refused = leasing.lease(&Said::wants(90_000, 90_000).returns(50_000)).await.unwrap_err();
     let AcquireError::LimitExceeded(exceeded) = &refused.error else { panic!("{refused:?}") };
     assert_eq!(exceeded.retry_after, Some(Duration::from_millis(100)));
     assert!(refused.doubt.is_none());
 
-    // Settled alone, by what was used; what no longer fits is lost.
+    // Settled alone, by the used amount; tokens that no longer fit are lost.
     let used = Some(Amounts::from([(name(0), milli(-3_000))]));
     let settled = leasing.lease(&Said { used, ..Said::default() }.returns(99_000)).await.unwrap();
     assert_eq!(stand(&settled), (0, 100_000, 67_000));
@@ -153,19 +153,19 @@ async fn a_lease_that_was_not_answered_is_done_once() {
     let leasing = Leasing::a_hundred(&server);
     let said = Said::wants(1_000, 80_000);
     let first = leasing.lease(&said).await.unwrap();
-    // It was done: the answer says what it took.
+    // It was done: the answer names the leased amount.
     let again = leasing.resolve(&said, doubt(&first.id, &[])).await.unwrap();
     assert_eq!((stand(&again), again.path), ((25_000, 75_000, 25_000), None));
     let settling = Said { wanted: BTreeMap::new(), ..said.clone() }.returns(0);
     let again = leasing.resolve(&settling, doubt(&first.id, &[])).await.unwrap();
     assert_eq!(stand(&again), (25_000, 75_000, 25_000));
 
-    // It was not: it is now.
+    // It was not done: it is done now.
     let id = new_id();
     let done = leasing.resolve(&Said::wants(0, 9_000), doubt(&id, &[])).await.unwrap();
     assert_eq!((stand(&done), &done.id), ((9_000, 66_000, 34_000), &id));
 
-    // Its tokens are not there any more: the rest of it is done, and it cannot land any more.
+    // Its tokens are no longer there: the rest of it is done, and it can no longer take effect.
     let id = new_id();
     let said = Said::wants(90_000, 90_000).returns(4_000);
     let settled = leasing.resolve(&said, doubt(&id, &[&done])).await.unwrap();
@@ -174,7 +174,7 @@ async fn a_lease_that_was_not_answered_is_done_once() {
     let late = leasing.resolve(&said, doubt(&id, &[])).await.unwrap();
     assert_eq!((late.leased.len(), late.path), (0, None));
 
-    // Four others came since it may have been done.
+    // Four others wrote since it may have been done.
     for _ in 0..4 {
         leasing.lease(&Said::wants(1, 1)).await.unwrap();
     }
@@ -207,7 +207,8 @@ async fn what_three_other_leases_took_is_remembered_to_the_millitoken() {
     assert_eq!(again.leased, Amounts::from([(name(0), milli(most - 3)), (name(1), milli(7))]));
 }
 
-/// The bucket keeps what a lease took as long as it remembers the id. Until then no acquire is usual.
+/// The bucket keeps the amounts of a lease as long as it remembers the id. Until then no acquire is
+/// usual.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_lease_is_forgotten_with_its_id() {

@@ -1,4 +1,4 @@
-//! Balances on Redis: one string for each bucket, changed by one script a call.
+//! Balances on Redis: one string for each bucket; each call runs one script.
 //!
 //! ```no_run
 //! use sluicegate::redis::RedisStore;
@@ -16,11 +16,11 @@
 //!
 //! # A bucket
 //!
-//! The key is `sluicegate:{user-123}#gpt-4`. Its value is binary, because a script spends more on
-//! turning numbers into text and back than on a decision. It holds the balance and the consumption of
-//! each limit, the instant when refill was last counted for all of them, the rules, the ids of the last
-//! four requests, and what remembered leases took. [`RedisStore::bucket`] reads it; in a terminal,
-//! `show.lua` in this crate's `src/redis/lua` prints it:
+//! The key is `sluicegate:{user-123}#gpt-4`. Its value is binary, because a script spends more time
+//! on converting numbers to text and back than on a decision. It holds the balance and the
+//! consumption of each limit, the time at which refill was last counted for all of them, the rules,
+//! the ids of the last four requests, and the amounts of remembered leases. [`RedisStore::bucket`]
+//! reads it; in a terminal, `show.lua` in this crate's `src/redis/lua` prints it:
 //!
 //! ```text
 //! $ redis-cli --eval show.lua 'sluicegate:{user-123}#gpt-4'
@@ -32,58 +32,58 @@
 //!  6) "97000"
 //! ```
 //!
-//! All numbers are whole millitokens and milliseconds. A bucket expires twice the time after the last
-//! write that its slowest limit needs to fill from empty, a debt included; one with a limit that never
-//! refills does not. A bucket that is gone is a full one. A server that evicts keys when its memory is
-//! full therefore forgets debts: let it refuse writes instead (`maxmemory-policy noeviction`).
+//! All numbers are whole millitokens and milliseconds. A bucket expires after its last write, in
+//! twice the time that its slowest limit needs to fill from empty, a debt included. One with a
+//! limit that never refills does not expire. An expired bucket counts as a full one. A server that
+//! evicts keys when its memory is full therefore forgets debts: let it refuse writes instead
+//! (`maxmemory-policy noeviction`).
 //!
 //! # What is exact, and in which range
 //!
 //! A script is atomic: it counts the refill, checks every limit and takes, all or nothing, from a
-//! child's and its parent's bucket too. Its numbers are doubles, so a limit is refused before any
-//! call, with [`InvalidRequest::BeyondStore`], where its burst is above 10^12 tokens, or where the
-//! millitokens times the milliseconds of its rate in lowest terms come to 2^53. Whole tokens every
-//! so many seconds never do up to 10^11 tokens a day. A debt ends at 10^12 tokens.
+//! child's and its parent's bucket too. Its numbers are doubles. So a limit is refused before any
+//! call, with [`InvalidRequest::BeyondStore`], if its burst is above 10^12 tokens, or if the
+//! millitokens times the milliseconds of its rate in lowest terms reach 2^53. Whole tokens per
+//! whole number of seconds never do, up to 10^11 tokens a day. A debt ends at 10^12 tokens.
 //!
-//! The time is the caller's, as everywhere, so the clocks of all producers should agree; a refill
-//! time never goes back, except where it was more than a minute ahead. [`Time::Server`] takes the
-//! server's.
+//! The time is the caller's, as on other stores, so the clocks of all producers should agree. A
+//! refill time never goes back, except if it was more than a minute ahead. [`Time::Server`] uses
+//! the server's time.
 //!
 //! # Limits and parents
 //!
-//! Limits come with a request, or the program says them once: [`RedisStore::limits`] and
-//! [`RedisStore::parents`]. What the request says wins, and no limit is ever removed from a bucket.
+//! Limits come with a request, or the program sets them once: [`RedisStore::limits`] and
+//! [`RedisStore::parents`]. Limits in the request win, and no limit is ever removed from a bucket.
 //! Nothing else is stored: no entities, no limits that a person changes while programs run, and no
-//! usage windows. Metering is the table's stream, which Redis has not; what there is of it are the
+//! usage windows. Metering needs the table's stream, which Redis lacks. Instead there are the
 //! counters of consumption, as long as the bucket lives: [`LimitStatus::consumed`] of a peek.
 //!
 //! # A cluster
 //!
-//! With the feature `redis-cluster`, [`RedisStore::cluster`]. A script sees the keys of one node, so
-//! the keys of an entity and its parent carry the same tag, which is why the store must know the
-//! parents by itself: say them with [`RedisStore::parents`]. A request that names another parent is
-//! refused with [`InvalidRequest::CrossSlot`]. On one server, any parent
-//! can be named.
+//! With the feature `redis-cluster`, use [`RedisStore::cluster`]. A script sees the keys of one
+//! node, so the keys of an entity and its parent carry the same tag. The store must therefore know
+//! the parents itself: set them with [`RedisStore::parents`]. A request that names another parent
+//! is refused with [`InvalidRequest::CrossSlot`]. On one server, any parent can be named.
 //!
 //! # TLS
 //!
-//! `rediss://` works where the program turns on `tokio-rustls-comp` of the crate `redis`.
+//! `rediss://` works if the program turns on the feature `tokio-rustls-comp` of the crate `redis`.
 //!
 //! # What it costs
 //!
-//! One call for an acquire, an adjustment or a look, of any number of limits and with a parent;
+//! One call for an acquire, an adjustment or a peek, of any number of limits and with a parent;
 //! nothing is remembered between calls. Acquires of one process that differ only in their amounts
 //! share a call if they arrive while another one is in flight: each is decided as if it came by
-//! itself, in order of arrival. An acquire is cheapest where requests name the same limits as
-//! the one before: the script then compares them with those of the bucket as bytes. [`Cost`](crate::Cost) counts units of DynamoDB: none.
-//! With [`LeasedLimiter::leased`](crate::LeasedLimiter) a process decides by itself, and one call
-//! settles and leases more.
+//! itself, in order of arrival. An acquire is cheapest if requests name the same limits as the one
+//! before: the script then compares them with those of the bucket as bytes. [`Cost`](crate::Cost)
+//! counts units of DynamoDB: none. With [`LeasedLimiter::leased`](crate::LeasedLimiter) a process
+//! decides by itself, and one call settles and leases more.
 //!
 //! # What is refused, and what is away
 //!
-//! As everywhere ([`AcquireError`]). A script is sent again under its request's id
-//! until its deadline, so it is done once, unless four others wrote in between. A refund that may
-//! have been made is not made again: [`AdjustError::Ambiguous`].
+//! As on other stores ([`AcquireError`]). A script is sent again under its request's id until its
+//! deadline, so it takes effect once, unless four other writes come in between. A refund that may
+//! have been made is not repeated: [`AdjustError::Ambiguous`].
 //!
 //! [`LimitStatus::consumed`]: crate::LimitStatus::consumed
 
@@ -124,7 +124,7 @@ use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::store::{Adjusted, Correction, Grant, Request, Store};
 
-/// Balances on Redis. Made at once, with or without a runtime; the first call connects.
+/// Balances on Redis. Can be made with or without a runtime; the first call connects.
 #[derive(Debug)]
 pub struct RedisStore {
     connection: Arc<Connection>,
@@ -135,21 +135,21 @@ pub struct RedisStore {
     lanes: Arc<Lanes>,
 }
 
-/// Whose time counts.
+/// The clock whose time counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Time {
-    /// That of the limiter's clock.
+    /// The limiter's clock.
     #[default]
     Caller,
-    /// That of the server: for producers whose clocks differ. Waiting is still by the limiter's.
+    /// The server's clock: for producers whose clocks differ. Waiting still uses the limiter's.
     Server,
 }
 
 impl RedisStore {
-    /// The server at this URL, as `redis://127.0.0.1/`.
+    /// The server at this URL, such as `redis://127.0.0.1/`.
     ///
     /// # Errors
-    /// When the URL cannot be read. That the server does not answer is found out by calls.
+    /// If the URL cannot be read. Only calls find out that a server does not answer.
     pub fn new(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
         Connection::lazy(url).map(Self::on)
     }
@@ -157,7 +157,7 @@ impl RedisStore {
     /// The cluster that these nodes belong to.
     ///
     /// # Errors
-    /// When a URL cannot be read.
+    /// If a URL cannot be read.
     #[cfg(feature = "redis-cluster")]
     pub fn cluster<T: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = T>,
@@ -189,15 +189,15 @@ impl RedisStore {
         }
     }
 
-    /// What every key begins with; `sluicegate:` unless said otherwise. Without braces, which a
-    /// cluster would read.
+    /// The prefix of every key; default `sluicegate:`. It must have no braces, which a cluster
+    /// would interpret.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.keys.prefix = prefix.into();
         self
     }
 
-    /// Whose time counts.
+    /// Sets the clock whose time counts.
     #[must_use]
     pub const fn time(mut self, time: Time) -> Self {
         self.time = time;
@@ -205,10 +205,11 @@ impl RedisStore {
     }
 
     /// Limits that requests need not bring. Each limit of a bucket comes from the request, or from
-    /// the narrowest scope that names it. Every process on the bucket should say the same.
+    /// the narrowest scope that names it. Every process on the bucket should set the same.
     ///
     /// # Errors
-    /// [`InvalidRequest`] when a limit cannot be, or is beyond what this store counts exactly.
+    /// [`InvalidRequest`] if a limit is invalid, or beyond the numbers that this store counts
+    /// exactly.
     pub fn limits(
         mut self,
         scope: LimitsScope,
@@ -219,11 +220,11 @@ impl RedisStore {
         Ok(self)
     }
 
-    /// Who is whose parent: what a request cascades to that does not say so itself, and in a cluster
-    /// the only parents that there are.
+    /// Sets the function that returns an entity's parent. A request that does not name a parent
+    /// cascades to it; in a cluster, no other parents are possible.
     ///
-    /// The key of a bucket carries the id of the one at the top, so every process must say the same,
-    /// and an entity whose parent changes has new, full buckets.
+    /// The key of a bucket carries the id of the topmost ancestor. So every process must set the
+    /// same parents, and an entity whose parent changes gets new, full buckets.
     #[must_use]
     pub fn parents(
         mut self,
@@ -255,8 +256,8 @@ impl Store for RedisStore {
         self.look(request, clock).await
     }
 
-    /// Asks a server for its time: in a cluster any of them, one that is gone takes only its own
-    /// buckets along.
+    /// Asks a server for its time. In a cluster, any of them: one that fails makes only its own
+    /// buckets unavailable.
     async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
         let mut run = CallContext::new(clock, deadline);
         let time = redis::cmd("TIME");

@@ -1,4 +1,5 @@
-//! What a script counts exactly. Lua's numbers are doubles, which hold every integer below 2^53.
+//! The range in which a script counts exactly. Lua's numbers are doubles, which hold every integer
+//! below 2^53.
 
 use sluicegate_core::{Amounts, LimitName, Millitokens, Refill, Rules};
 
@@ -8,11 +9,12 @@ use crate::error::InvalidRequest;
 /// of any four of them is below 2^53.
 pub(super) const MILLI_MAX: i64 = 1_000_000_000_000_000;
 
-/// Amount times period of a rate in lowest terms stays below this, so that neither is rounded.
+/// The amount times the period of a rate in lowest terms stays below this, so that neither is
+/// rounded.
 const PRODUCT_END: i128 = 1 << 53;
 
-/// Millitokens and milliseconds of a rate in lowest terms. What accrues is the same: a million
-/// tokens a day are 625 millitokens every 54 ms.
+/// Millitokens and milliseconds of a rate in lowest terms. The refill is the same: a million tokens
+/// a day are 625 millitokens every 54 ms.
 pub(super) fn in_lowest_terms(refill: Refill) -> (i64, i64) {
     let (amount, period_ms) = (refill.amount().get(), refill.period_ms());
     let (mut divisor, mut rest) = (period_ms, amount);
@@ -22,7 +24,7 @@ pub(super) fn in_lowest_terms(refill: Refill) -> (i64, i64) {
     (amount / divisor, period_ms / divisor)
 }
 
-/// Checks what is asked or corrected.
+/// Checks requested or corrected amounts.
 pub(super) fn check_amounts(amounts: &Amounts) -> Result<(), InvalidRequest> {
     amounts.iter().try_for_each(|(limit, amount)| {
         at_most(

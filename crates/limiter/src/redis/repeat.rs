@@ -1,4 +1,4 @@
-//! One call, repeated under one id until it is answered or its time is up.
+//! Repeats a call under one id until it is answered or its time is up.
 
 use super::RedisStore;
 use super::reply::{Header, Reply};
@@ -10,13 +10,13 @@ use crate::error::AcquireError;
 /// A call that was not answered.
 pub(super) struct Lost {
     pub(super) error: AcquireError,
-    /// It may have been done.
+    /// True if it may have been done.
     pub(super) in_doubt: bool,
 }
 
 impl RedisStore {
-    /// Sends a call until it is answered: the bucket remembers its id, or it changes nothing. `call`
-    /// makes it, told how many earlier attempts may have been done.
+    /// Sends a call until it is answered: the bucket remembers its id, or it changes nothing.
+    /// `call` makes it; its argument is the number of earlier attempts that may have been done.
     pub(super) async fn repeat(
         &self,
         run: &mut CallContext<'_>,
@@ -36,7 +36,7 @@ impl RedisStore {
             if !may_go_on {
                 let in_doubt = unanswered > 0;
                 let error = match run.given_up() {
-                    // It promises that nothing was done.
+                    // This error means that nothing was done.
                     error @ AcquireError::Contended { .. } if in_doubt => {
                         AcquireError::Unavailable(error.into())
                     }
@@ -47,7 +47,7 @@ impl RedisStore {
         }
     }
 
-    /// Counts what a script noticed.
+    /// Counts the observations of a script.
     pub(super) fn note(&self, header: Header) {
         if header.is_overrun {
             self.counters.ambiguous.increment();

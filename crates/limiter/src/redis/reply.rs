@@ -1,4 +1,4 @@
-//! Reading what the scripts answer.
+//! Reads the replies of the scripts.
 
 use redis::Value;
 use sluicegate_core::{BucketId, CompositeBucket, EpochMillis, LimitName, Millitokens};
@@ -7,7 +7,7 @@ use super::table_error::{broken, odd};
 use super::value;
 use crate::table::TableError;
 
-/// What a call came to, as `bucket.lua` numbers it.
+/// The result of a call, as `bucket.lua` numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     Granted,
@@ -16,24 +16,24 @@ pub(super) enum Status {
     Short,
     Unknown,
     Full,
-    /// A refund that may have been made.
+    /// A refund may have been made.
     Ambiguous,
     /// There was nothing to write.
     Nothing,
 }
 
-/// An answer, read from its beginning.
+/// A reply, read from its beginning.
 #[derive(Debug)]
 pub(super) struct Reply(std::vec::IntoIter<Value>);
 
-/// What most answers begin with.
+/// The beginning of most replies.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Header {
-    /// The time that the decision was made by.
+    /// The time of the decision.
     pub(super) now: EpochMillis,
-    /// Some bucket's refill time was more than a minute ahead.
+    /// True if some bucket's refill time was more than a minute ahead.
     pub(super) was_ahead: bool,
-    /// The bucket can no longer tell whether an earlier attempt was done.
+    /// True if the bucket can no longer tell if an earlier attempt was done.
     pub(super) is_overrun: bool,
 }
 

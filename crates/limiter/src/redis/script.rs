@@ -1,4 +1,4 @@
-//! The scripts, and how one is sent: by its digest, and as text to a server that does not know it.
+//! The scripts, and how one is sent: by its digest, or as text to a server that does not know it.
 
 use std::sync::LazyLock;
 
@@ -34,7 +34,7 @@ script!(WHOLE_ACQUIRE, "", "lua/bucket.lua", "lua/acquire.lua");
 #[cfg(test)]
 script!(WHOLE_ADJUST, "", "lua/bucket.lua", "lua/adjust.lua");
 
-/// What a script is called with.
+/// The arguments of a script.
 #[derive(Debug, Default)]
 pub(super) struct Call {
     pub(super) keys: Vec<String>,
@@ -60,7 +60,8 @@ impl Call {
 }
 
 impl Script {
-    /// Runs it once. A server that was restarted, or told to forget its scripts, has done nothing.
+    /// Runs it once. If a server was restarted, or flushed its scripts, the digest call did
+    /// nothing.
     pub(super) async fn run(
         &self,
         connection: &Connection,

@@ -18,7 +18,7 @@ pub(super) struct ScriptBucket {
 }
 
 impl ScriptBucket {
-    /// The limits that a call names: those that have a rule, and others that are asked for.
+    /// The limits that a call names: those that have a rule, and other requested ones.
     pub(super) fn named<'a>(
         &'a self,
         asked: &'a Amounts,
@@ -46,18 +46,18 @@ impl ScriptBucket {
         ask
     }
 
-    /// Whether every limit that is asked has a rule here.
+    /// True if every requested limit has a rule here.
     pub(super) fn knows(&self, asked: &Amounts) -> bool {
         asked.keys().all(|limit| self.configuration.rule(limit).is_some())
     }
 
-    /// What is asked of it, before anything was read.
+    /// The grant of these amounts, before anything was read.
     pub(super) fn unread(self, amounts: &Amounts) -> BucketGrant {
         let (bucket, configuration) = (self.bucket, self.configuration);
         BucketGrant { bucket, amounts: amounts.clone(), image: None, configuration }
     }
 
-    /// What was taken of it; nothing of a limit that it does not have.
+    /// The grant of the amounts taken from it, without limits that it does not have.
     pub(super) fn part(&self, amounts: &Amounts, image: &Image) -> BucketGrant {
         let mut amounts = amounts.clone();
         amounts.retain(|limit, _| {
@@ -68,7 +68,7 @@ impl ScriptBucket {
     }
 }
 
-/// The amount of a limit, zero where it is not named.
+/// The amount of a limit, zero if it is not named.
 pub(super) fn amount(amounts: &Amounts, limit: &LimitName) -> i64 {
     amounts.get(limit).copied().map_or(0, Millitokens::get)
 }

@@ -1,6 +1,6 @@
-//! Usual acquires and corrections against the whole scripts: two buckets are sent the same calls, one of
-//! them only ever to the whole scripts, and stay equal to the byte. `arithmetic.rs` of the tests compares the two
-//! together with the arithmetic of `core`.
+//! Compares usual acquires and corrections with the whole scripts. Two buckets get the same calls,
+//! one of them only through the whole scripts, and stay equal to the byte. `arithmetic.rs` of the
+//! tests compares both with the arithmetic of `core`.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn name(n: usize) -> LimitName {
     LimitName::new(format!("l{n}")).unwrap()
 }
 
-/// A number from 0 to `most`; small ones, large ones and those between are about as likely.
+/// A number from 0 to `most`; small, large and medium ones are about equally likely.
 fn up_to(most: i64) -> impl Strategy<Value = i64> {
     (0..=64 - most.leading_zeros(), any::<u64>()).prop_map(move |(bits, random)| {
         i64::try_from(u128::from(random) % (1_u128 << bits)).unwrap_or(most).min(most)
@@ -49,7 +49,7 @@ fn rule() -> impl Strategy<Value = Rule> {
     )
 }
 
-/// Shares are parts of a thousand of a burst; an id is one of the last few where `again` says so.
+/// Shares are thousandths of a burst; with `again`, an id is one of the last few.
 #[derive(Debug, Clone)]
 enum Step {
     Acquire {
@@ -71,7 +71,7 @@ enum Step {
     },
     Move(i64),
     Change(usize, Rule),
-    /// How many of the limits the next requests name.
+    /// The number of limits that the next requests name.
     Name(usize),
 }
 
@@ -229,7 +229,7 @@ impl<'a> Compared<'a> {
                 last: None,
                 deadline: DEADLINE,
             };
-            // A lease in doubt has an id of the caller's. Whatever becomes of it becomes of both.
+            // The id of a lease in doubt is the caller's. Both buckets get the same call.
             let (leased, remembered, is_lost) = (Amounts::new(), Vec::new(), false);
             let doubt = UnackedWrite { id: id.clone(), leased, remembered, is_lost, lane: None };
             let _ = store.resolve(&order, doubt, &self.clock).await;
@@ -243,13 +243,14 @@ impl<'a> Compared<'a> {
                 let key = format!("{prefix}{{{entity}}}#r");
                 let value: Option<Vec<u8>> = self.server.send(cmd("GET").arg(&key)).await;
                 let seconds: i64 = self.server.send(cmd("TTL").arg(&key)).await;
-                // The server's clock goes on while the test's stands still.
+                // The server's clock runs while the test's stands still.
                 self.server.send::<i64>(cmd("PERSIST").arg(key)).await;
                 stored.push((value, seconds));
             }
             prop_assert_eq!(&stored[0].0, &stored[1].0);
             let apart = stored[0].1.abs_diff(stored[1].1);
-            // A second may have passed, and where it is set is a double's last digit.
+            // A second may have passed, and a time in fractions may differ in the last digit of a
+            // double.
             prop_assert!(apart <= 2, "{:?}", (stored[0].1, stored[1].1));
         }
         Ok(())

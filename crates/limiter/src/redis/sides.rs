@@ -1,4 +1,4 @@
-//! The buckets of a request, what is said of each to a script, and what it answers.
+//! The buckets of a request: their arguments for a script, and the grants from its reply.
 
 use std::sync::Arc;
 
@@ -40,7 +40,8 @@ impl RedisStore {
         Call { keys, args: Vec::with_capacity(6) }
     }
 
-    /// The time that a script is told: the clock's, or a negative one where it asks its server.
+    /// The time that a script gets: the clock's, or a negative one if the script must ask its
+    /// server.
     pub(super) fn told(&self, clock: &dyn Clock) -> i64 {
         match self.time {
             Time::Caller => clock.now().get(),

@@ -1,4 +1,5 @@
-//! What a server's error means for a call: nothing was done, it may have been, or a person must act.
+//! Sorts a server's error by its meaning for a call: nothing was done, it may have been done, or a
+//! person must act.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 use sluicegate_core::ItemError;
@@ -6,7 +7,7 @@ use sluicegate_core::ItemError;
 use crate::store_error::{BoxError, SetupError, StoreFailure};
 use crate::table::TableError;
 
-/// Begins the error of a script that met a value which is no bucket.
+/// The prefix of a script's error for a value that is not a bucket.
 const BROKEN: &str = "BROKEN";
 
 pub(super) fn of(error: RedisError) -> TableError {
@@ -16,7 +17,7 @@ pub(super) fn of(error: RedisError) -> TableError {
     let error = of_command(error);
     match error.kind() {
         ErrorKind::Server(Moved | Ask | TryAgain) => TableError::Conflict,
-        // A server that starts, or a failover under way.
+        // A server that starts, or a failover in progress.
         ErrorKind::Server(BusyLoading | ClusterDown | MasterDown | ReadOnly) => failed(error),
         ErrorKind::Server(NoPerm) | ErrorKind::AuthenticationFailed => {
             SetupError::Denied(error.into()).into()
@@ -45,7 +46,7 @@ fn of_command(error: RedisError) -> RedisError {
         Some((code, detail)) if code.bytes().all(|byte| byte.is_ascii_uppercase()) => {
             make_extension_error(code.to_owned(), Some(detail.to_owned()))
         }
-        // Of Lua itself.
+        // An error of Lua itself.
         _ => error,
     }
 }
@@ -55,13 +56,13 @@ fn of_code(error: RedisError) -> TableError {
     match error.code() {
         Some("NOAUTH" | "WRONGPASS") => SetupError::Denied(error.into()).into(),
         // It cannot save a write, has no memory or too few replicas to keep it, or has become a
-        // replica: it serves nobody.
+        // replica: it can serve no request.
         Some("MISCONF" | "OOM" | "NOREPLICAS" | "READONLY") => failed(error),
-        // A script of somebody else takes its time.
+        // Another client's script takes its time.
         Some("BUSY") => TableError::Throttled(error.into()),
         Some("WRONGTYPE") => broken("this name", "the value", "a string"),
         Some(BROKEN) => {
-            // The server adds where in the script that was.
+            // The server appends the position in the script.
             let detail = detail.rsplit_once(" script: ").map_or(detail, |(detail, _)| detail);
             let (field, bucket) = detail.split_once(" of ").unwrap_or((detail, "this name"));
             broken(bucket, field, "what a bucket has there")
@@ -70,7 +71,7 @@ fn of_code(error: RedisError) -> TableError {
     }
 }
 
-/// A value that is no bucket.
+/// A value that is not a bucket.
 pub(super) fn broken(bucket: &str, attribute: &str, expected: &'static str) -> TableError {
     let source = ItemError::WrongType { attribute: attribute.to_owned(), expected };
     SetupError::BrokenItem { bucket: bucket.to_owned(), source: source.into() }.into()
@@ -85,7 +86,7 @@ pub(super) fn odd(answer: BoxError) -> TableError {
     SetupError::Rejected(answer).into()
 }
 
-/// Whether a call that ended so may have been done all the same.
+/// True if a call that ended with this error may have been done nevertheless.
 pub(super) fn leaves_in_doubt(table_error: &TableError) -> bool {
     let TableError::Unreachable(source) = table_error else { return false };
     // A script that answers with an error has written nothing.

@@ -1,4 +1,4 @@
-//! The layout of a bucket's value, and of rules as the scripts are told them.
+//! The layout of a bucket's value, and of the rules in a script's arguments.
 //!
 //! | bytes | |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! limit its name, a zero byte, its capacity and the divisor of the lowest terms, and at last the
 //! number of limits (1 byte), the length of the rules (2) and the version of this layout (1).
 //!
-//! Every number is a whole one, stored as a little-endian double: the scripts read it without a
-//! conversion. A script compares the rules that it is told with those of the bucket as bytes.
+//! Every number is an integer, stored as a little-endian double: the scripts read it without a
+//! conversion. A script compares the rules in its arguments with those of the bucket as bytes.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -25,20 +25,20 @@ use sluicegate_core::{
 
 use super::range::in_lowest_terms;
 
-/// Bytes of an id. Ours have ten characters; `redis-benchmark` makes up twelve.
+/// Bytes of an id. Ids of this crate have ten characters; `redis-benchmark` generates twelve.
 const ID_BYTES: usize = 12;
 const VERSION: u8 = 1;
 const IDS_BYTES: usize = RequestId::REMEMBERED * ID_BYTES;
 const TRIPLE_BYTES: usize = 24;
 const END_BYTES: usize = 4;
-/// The high part of a counter counts these.
+/// The unit of the high part of a counter.
 const PART: i128 = 1_000_000_000_000_000;
-/// In place of the burst of a limit that the caller has no rule for.
+/// Replaces the burst of a limit that the caller has no rule for.
 const NO_RULE: i64 = -1;
-/// No bucket is kept longer, in seconds.
+/// The longest time that a bucket is kept, in seconds.
 const KEPT_MAX_S: i128 = 100_000_000_000;
 
-/// An id as the scripts have it. One that this crate did not make is hashed to the same width.
+/// An id in the form of the scripts. One that this crate did not make is hashed to the same width.
 pub(super) fn id_text(id: &RequestId) -> String {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let text = id.as_str();
@@ -53,12 +53,12 @@ pub(super) fn id_text(id: &RequestId) -> String {
     id_text(&RequestId::from_bits(hasher.finish()))
 }
 
-/// Adds a number; its range was checked.
+/// Appends a number, whose range was checked.
 pub(super) fn push(bytes: &mut Vec<u8>, number: i64) {
     bytes.extend_from_slice(&(number as f64).to_le_bytes());
 }
 
-/// Adds the rules of these limits.
+/// Appends the rules of these limits.
 pub(super) fn push_rules<'a>(
     bytes: &mut Vec<u8>,
     limits: impl Iterator<Item = (&'a LimitName, Option<Rule>)> + Clone,
@@ -85,8 +85,8 @@ pub(super) fn push_rules<'a>(
     bytes.push(VERSION);
 }
 
-/// Seconds that a bucket of these limits is kept for while it has no debt: twice what the slowest of
-/// them needs to fill. `None`: one never fills.
+/// The seconds that a bucket of these limits is kept while it has no debt: twice the time that the
+/// slowest needs to fill. `None`: one never fills.
 pub(super) fn kept_s(rules: &Rules) -> Option<i128> {
     let mut longest = 0;
     for rule in rules.values() {
@@ -101,7 +101,7 @@ pub(super) fn kept_s(rules: &Rules) -> Option<i128> {
     Some((2 * longest).clamp(1, KEPT_MAX_S))
 }
 
-/// The bucket that a value says; `None`: it says none.
+/// The bucket in a value; `None`: the value is not a bucket.
 pub(super) fn bucket(id: &BucketId, value: &[u8]) -> Option<CompositeBucket> {
     let (_, &[count, low, high, VERSION]) = value.split_last_chunk::<END_BYTES>()? else {
         return None;
@@ -142,7 +142,7 @@ pub(super) fn bucket(id: &BucketId, value: &[u8]) -> Option<CompositeBucket> {
     })
 }
 
-/// The next number; `None`: there is none, or not a whole one.
+/// The next number; `None`: there is none, or it is not an integer.
 #[expect(clippy::cast_possible_truncation, reason = "a whole number below 2^53")]
 fn number(bytes: &mut &[u8]) -> Option<i64> {
     const MOST: f64 = (1_u64 << 53) as f64;

@@ -1,4 +1,4 @@
-//! Making a request: what is said is collected, checked once, and sent.
+//! Builds a request: collects the amounts and limits, checks them once, and sends them.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::limiter::{Limiter, Mode};
 use crate::permit::Permit;
 use crate::store::{Cascade, Request, Store};
 
-/// A request for tokens. Awaiting it takes everything that is asked, or nothing.
+/// A request for tokens. Awaiting it takes all the tokens, or none.
 ///
-/// `L` is the limiter that is asked, a `&Limiter` that [`Limiter::acquire`] puts there. `()` is none
-/// yet: such a request says what is wanted, and somebody else awaits it.
+/// `L` is the limiter that is asked, a `&Limiter` that [`Limiter::acquire`] puts there. `()` stands
+/// for no limiter yet: such a request describes the amounts, and other code awaits it.
 #[must_use = "a request does nothing until it is awaited"]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireRequest<L> {
@@ -43,7 +43,7 @@ enum CascadeTo {
 }
 
 impl AcquireRequest<()> {
-    /// Asks for nothing yet, on behalf of `entity` of `resource`. Names are checked when it is
+    /// A request of `entity` for `resource`, for no tokens yet. Names are checked when it is
     /// awaited.
     pub fn new(entity: impl AsRef<str>, resource: impl AsRef<str>) -> Self {
         Self {
@@ -75,13 +75,13 @@ impl AcquireRequest<()> {
 }
 
 impl<L> AcquireRequest<L> {
-    /// Who asks.
+    /// The entity that asks.
     #[must_use]
     pub fn entity(&self) -> &str {
         &self.entity
     }
 
-    /// For what.
+    /// The resource that it asks for.
     #[must_use]
     pub fn resource(&self) -> &str {
         &self.resource
@@ -102,19 +102,19 @@ impl<L> AcquireRequest<L> {
         self
     }
 
-    /// Limits of the bucket, at most 40. They win over stored ones in what they name, and nothing
-    /// is read from the table when they name all that is asked.
+    /// Limits of the bucket, at most 40. A limit named here wins over a stored one. Nothing is read
+    /// from the table if every requested limit is named here.
     ///
     /// Use names of a fixed set: the bucket keeps every limit that it ever had, 40 at most, and
-    /// each of them is claimed with every refill. One that is asked for and does not fit is refused
-    /// with [`InvalidRequest::BucketFull`]; one that is not asked for is left out.
+    /// every refill claims each of them. A requested limit that does not fit is refused with
+    /// [`InvalidRequest::BucketFull`]; other limits that do not fit are left out.
     pub fn limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Self {
         self.limits.extend(limits);
         self
     }
 
-    /// Takes from this parent's bucket of the same resource too, all or nothing over both. A limit
-    /// that the parent does not have is not asked of it.
+    /// Takes from this parent's bucket of the same resource too, all or nothing over both. The
+    /// parent is not asked for a limit that it does not have.
     pub fn cascade_to(mut self, parent: impl AsRef<str>) -> Self {
         self.cascade = Some(CascadeTo::Parent(SmolStr::new(parent)));
         self
@@ -126,22 +126,22 @@ impl<L> AcquireRequest<L> {
         self
     }
 
-    /// Limits of the parent's bucket, where they differ from the entity's own.
+    /// Limits of the parent's bucket, if they differ from the entity's own.
     pub fn parent_limits(mut self, limits: impl IntoIterator<Item = Limit>) -> Self {
         self.parent_limits.get_or_insert_default().extend(limits);
         self
     }
 
-    /// Waits for the tokens when they come within this time, first come first served among the
-    /// waiting tasks of this limiter and its clones. The wait is the exact one of the refusal; with
-    /// others on the bucket it may have to be repeated.
+    /// Waits for the tokens if they come within this time, first come first served among the
+    /// waiting tasks of this limiter and its clones. The wait is the exact one of the refusal; if
+    /// other callers use the bucket, it may have to be repeated.
     pub fn wait_up_to(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
     }
 
-    /// How long this call may take, and each correction of its lease; waiting for tokens is not
-    /// counted. It holds for the first call of a process, too.
+    /// The most time that this call may take, and each correction of its permit; waiting for tokens
+    /// is not counted. It also holds for the first call of a process.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(as_deadline(deadline));
         self
@@ -160,7 +160,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 }
 
 impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
-    /// How all limits stand to this request, without taking anything.
+    /// The status of all limits for this request; takes nothing.
     ///
     /// # Errors
     /// As for awaiting it; a limit that is short is no error here.
@@ -170,7 +170,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         limiter.guard().look(&request).await
     }
 
-    /// How long until what is asked can be had; zero: at once, `None`: never.
+    /// The time until the tokens are available; zero: now, `None`: never.
     ///
     /// # Errors
     /// As for awaiting it; a limit that is short is no error here.
@@ -228,12 +228,12 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
 }
 
 impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
-    /// How long a call may take, if that was said.
+    /// The deadline that the request set.
     pub(crate) const fn said_deadline(&self) -> Option<Duration> {
         self.deadline
     }
 
-    /// The limiter, and a request for at least something.
+    /// The limiter, and a request for at least one token.
     pub(crate) fn checked(self) -> Result<(&'a Limiter<S, C>, Request), InvalidRequest> {
         let limiter = self.limiter;
         let request = self.check()?;

@@ -1,4 +1,5 @@
-//! Correcting a bucket without a lease: by whoever did not acquire, or no longer holds the lease.
+//! Corrects a bucket without a permit: for a caller that did not acquire, or no longer holds the
+//! permit.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -16,12 +17,12 @@ use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::store::{Adjusted, Correction, Store};
 
-/// A correction of a bucket. Awaiting it adds every amount to what was consumed; it is never
-/// refused, and a balance may go below zero.
+/// A correction of a bucket. Awaiting it adds every amount to the consumption. It is never refused,
+/// and a balance may go below zero.
 ///
-/// With a parent that the entity cascades to, its bucket is corrected by the same amounts, in a write
-/// of its own: a limit that the parent does not have is not asked of it. After
-/// [`AdjustError::Partial`] correct the bucket that was not, by itself ([`no_cascade`]).
+/// If the entity cascades to a parent, the parent's bucket is corrected by the same amounts, in a
+/// write of its own; a limit that the parent does not have is left out there. After
+/// [`AdjustError::Partial`], correct the other bucket by itself ([`no_cascade`]).
 ///
 /// [`no_cascade`]: AdjustRequest::no_cascade
 ///
@@ -51,7 +52,7 @@ pub struct AdjustRequest<'a, S, C> {
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// A correction of a bucket without a lease: name the amounts, then await it.
+    /// A correction of a bucket without a permit: name the amounts, then await it.
     pub fn adjust(
         &self,
         entity: impl AsRef<str>,
@@ -73,7 +74,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
         }
     }
 
-    /// Adds `tokens` to what was consumed of a limit; negative tokens are given back.
+    /// Adds `tokens` to the consumption of a limit; negative tokens are given back.
     pub fn by(self, limit: impl AsRef<str>, tokens: i64) -> Self {
         self.wide(limit, i128::from(tokens) * 1_000)
     }
@@ -88,7 +89,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
         self
     }
 
-    /// Limits of the bucket, where neither it nor the table knows them.
+    /// Limits of the bucket, if neither it nor the table knows them.
     pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
         Self { peek: self.peek.limits(limits), ..self }
     }
@@ -154,7 +155,7 @@ impl<'a, S: Store, C: Clock> IntoFuture for AdjustRequest<'a, S, C> {
     }
 }
 
-/// The limits of every bucket that was looked at, that of `entity` first.
+/// The limits of every bucket that was read, that of `entity` first.
 fn rules_by_entity(entity: EntityId, limits: Vec<LimitStatus>) -> Vec<(EntityId, Rules)> {
     let mut buckets = vec![(entity, Rules::new())];
     for LimitStatus { entity, limit, rule, .. } in limits {
@@ -166,7 +167,7 @@ fn rules_by_entity(entity: EntityId, limits: Vec<LimitStatus>) -> Vec<(EntityId,
     buckets
 }
 
-/// Why looking failed. Nothing was asked for, so nothing can be short.
+/// The reason why the read failed. It asked for no tokens, so no limit can be short.
 fn of_peek(error: AcquireError) -> AdjustError {
     match error {
         AcquireError::InvalidRequest(invalid) => invalid.into(),

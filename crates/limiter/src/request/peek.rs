@@ -1,4 +1,4 @@
-//! Looking at a bucket without taking anything.
+//! Reads the state of a bucket and takes nothing.
 
 use std::future::IntoFuture;
 
@@ -11,7 +11,7 @@ use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::store::Store;
 
-/// A look at a bucket.
+/// A request for the state of a bucket.
 #[must_use = "a request does nothing until it is awaited"]
 #[derive(Debug)]
 pub struct PeekRequest<'a, S, C> {
@@ -19,7 +19,7 @@ pub struct PeekRequest<'a, S, C> {
 }
 
 impl<S: Store, C: Clock> Limiter<S, C> {
-    /// How all limits of a bucket stand: one read that sees every write, nothing taken.
+    /// The status of all limits of a bucket: one read that sees every write; takes nothing.
     pub fn peek(
         &self,
         entity: impl AsRef<str>,
@@ -34,17 +34,17 @@ impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
         Self { request }
     }
 
-    /// Limits of the bucket, where the table does not know them.
+    /// Limits of the bucket, if the table does not know them.
     pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
         Self { request: self.request.limits(limits) }
     }
 
-    /// Looks at this parent's bucket too.
+    /// Reads this parent's bucket too.
     pub fn cascade_to(self, parent: impl AsRef<str>) -> Self {
         Self { request: self.request.cascade_to(parent) }
     }
 
-    /// Looks at no parent's bucket.
+    /// Reads no parent's bucket.
     pub fn no_cascade(self) -> Self {
         Self { request: self.request.no_cascade() }
     }

@@ -1,4 +1,4 @@
-//! Sending a request to the store: once, or in its turn until the tokens are there.
+//! Sends a request to the store: once, or in its turn until the tokens are there.
 
 use std::time::Duration;
 
@@ -58,8 +58,8 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     }
 }
 
-/// How long a request that waits goes without asking: a limit that was raised meanwhile is to reach it
-/// as soon as any other.
+/// The most time for which a waiting request does not ask: a limit that was raised meanwhile must
+/// reach it as soon as any other request.
 const ASKS_EVERY: Duration = Duration::from_secs(60);
 
 /// Acquires now or, in its turn, when the tokens are there.
@@ -79,7 +79,7 @@ pub(super) async fn wait_for<S: Store, C: Clock>(
         }
     }
     let place = queue.join();
-    // Nobody who is ahead waits longer than its own time, but that may be longer than this one's.
+    // A request ahead waits for its own time at most, but that may be longer than this one's.
     let left = clock.sleep(patience.left());
     let Either::Left((_turn, _)) = select(std::pin::pin!(place.turn()), left).await else {
         return attempt(limiter, request).await;
@@ -95,8 +95,8 @@ pub(super) async fn wait_for<S: Store, C: Clock>(
     }
 }
 
-/// How long a request still waits. It never grows: a clock that is set back makes nobody wait for it
-/// to catch up.
+/// The time for which a request still waits. It never grows: a clock that is set back does not make
+/// the request wait longer.
 struct Patience<'c, C> {
     clock: &'c C,
     seen: EpochMillis,
@@ -117,7 +117,7 @@ impl<'c, C: Clock> Patience<'c, C> {
         self.spend(time);
     }
 
-    /// Takes off what has passed, which is `least` or more.
+    /// Subtracts the time that has passed, which is at least `least`.
     fn spend(&mut self, least: Duration) -> Duration {
         let now = self.clock.now();
         let passed_ms = u64::try_from(now.get() - self.seen.get()).unwrap_or(0);

@@ -1,7 +1,7 @@
-//! The rate limit fields of an answer: structured fields (RFC 9651), one member for each limit.
+//! The rate limit fields of a response: structured fields (RFC 9651), one member for each limit.
 //!
-//! A limit's name is ASCII letters, digits, `_`, `-` and `.` only, so a name in quotes is a string
-//! of structured fields as it is; and nothing but such names and figures gets in.
+//! A limit's name consists of ASCII letters, digits, `_`, `-` and `.`, so a name in quotes is a
+//! valid string of a structured field. The fields contain only such names and numbers.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 /// The largest integer of a structured field has 15 digits.
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
-/// The fields of one answer.
+/// The fields of one response.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Fields {
     policy: String,
@@ -25,7 +25,7 @@ pub(super) struct Fields {
 }
 
 impl Fields {
-    /// What `remaining` says of a request of `entity`.
+    /// The fields for the balances `remaining` of a granted request of `entity`.
     pub(super) fn of_grant(remaining: &[Remaining], entity: &str, now: EpochMillis) -> Self {
         let mut fields = Self::default();
         for Remaining { entity: whose, limit, rule, available, .. } in remaining {
@@ -35,7 +35,8 @@ impl Fields {
         fields
     }
 
-    /// How `limits` stand to a request of `entity` that is to be repeated after `retry_after_s`.
+    /// The fields for the status `limits` of a request of `entity`, to be repeated after
+    /// `retry_after_s`.
     pub(super) fn of_refusal(
         limits: &[LimitStatus],
         entity: &str,
@@ -72,7 +73,7 @@ impl Fields {
         }
     }
 
-    /// Appended, for a list may go over several lines: another layer's members stay.
+    /// Appends the fields; a list may go over several lines, so another layer's members stay.
     pub(super) fn append_to(self, headers: &mut HeaderMap) {
         for (name, field) in [(POLICY, self.policy), (LEFT, self.left)] {
             if let (false, Ok(value)) = (field.is_empty(), HeaderValue::try_from(field)) {
@@ -82,13 +83,13 @@ impl Fields {
     }
 }
 
-/// What a limit is called before the client. Whose parent is not told.
+/// The name of a limit as the client sees it. It does not name the parent.
 pub(super) fn policy(whose: &EntityId, limit: &LimitName, entity: &str) -> String {
     let parent = if whose.as_str() == entity { "" } else { "parent:" };
     format!("{parent}{limit}")
 }
 
-/// Rounded up, so that waiting so long suffices; as much as an integer can say.
+/// Rounded up, so that waiting this long suffices; capped at the largest structured integer.
 pub(super) fn whole_seconds(millis: u64) -> u64 {
     millis.div_ceil(1_000).min(INTEGER_MAX)
 }

@@ -1,4 +1,4 @@
-//! The layer: what every service that it wraps shares.
+//! The layer: holds the data that all wrapped services share.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::limiter::Limiter;
 use crate::store::Store;
 
-/// Wraps services into [`RateLimit`]. Cheap to clone; all that it wraps share the limiter.
+/// Wraps services into [`RateLimit`]. Cheap to clone; all wrapped services share the limiter.
 pub struct RateLimitLayer<F, S, C = SystemClock> {
     limiter: Limiter<S, C>,
     extract: Arc<F>,
@@ -21,11 +21,11 @@ impl<F, S: Store, C: Clock> RateLimitLayer<F, S, C>
 where
     F: Fn(&Parts) -> Result<Option<LimitRequest>, Rejection>,
 {
-    /// A layer that asks `limiter` for what `extract` says. `Ok(None)`: the request is not limited.
-    /// `Err`: this is the answer to it, and the limiter is not asked.
+    /// A layer that asks `limiter` for the tokens that `extract` returns. `Ok(None)`: the request
+    /// is not limited. `Err`: this is the response to it, and the limiter is not asked.
     ///
-    /// The extractor runs before anything else and should only look. Who asks is best found out by
-    /// an authenticating layer around this one that leaves its result in the request's extensions.
+    /// The extractor runs before anything else and should only read the request. An authenticating
+    /// layer around this one should find out the entity and leave it in the request's extensions.
     pub fn new(limiter: Limiter<S, C>, extract: F) -> Self {
         Self { limiter, extract: Arc::new(extract) }
     }

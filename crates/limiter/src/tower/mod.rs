@@ -1,9 +1,9 @@
 //! Rate limiting for HTTP services: a tower layer.
 //!
-//! A [`RateLimitLayer`] has a limiter and an extractor. The extractor says who asks and what the
-//! request costs ([`LimitRequest`]), `None` for a request that is not limited, or the answer to one that
-//! goes no further ([`Rejection`]). What is granted goes on to the inner service with a
-//! [`PermitHandle`] in its extensions; what is refused never reaches it.
+//! A [`RateLimitLayer`] has a limiter and an extractor. The extractor returns the entity and the
+//! cost of a request ([`LimitRequest`]), `None` for a request that is not limited, or the response
+//! to one that goes no further ([`Rejection`]). A granted request goes on to the inner service with
+//! a [`PermitHandle`] in its extensions; a refused one never reaches it.
 //!
 //! ```
 //! use http::StatusCode;
@@ -26,46 +26,51 @@
 //!
 //! An entity's id is no secret: it is a key of the table and of its stream, it is in usage windows,
 //! and the limiter's spans and some of its errors name it (field `entity`). A credential, such as
-//! an API key, must not become one. Look up whose it is, or name its hash:
-//! `LimitRequest::new(hex(sha256(key)), ...)`, which also turns every text into a legal id. The layer's own
-//! lines in the log name nobody, except where a broken item must be found to be repaired.
+//! an API key, must not become one. Look up its owner, or use its hash:
+//! `LimitRequest::new(hex(sha256(key)), ...)`, which also turns every text into a legal id. The log
+//! lines of the layer name no entity, except for a broken item, which must be found to be repaired.
 //!
 //! # What the client sees
 //!
-//! Every answer to a limited request has the fields of [draft-ietf-httpapi-ratelimit-headers-10],
-//! with one member for each limit that was asked:
+//! Every response to a limited request has the fields of [draft-ietf-httpapi-ratelimit-headers-10],
+//! with one member for each requested limit:
 //!
 //! ```text
 //! RateLimit-Policy: "rpm";q=100;w=60
 //! RateLimit: "rpm";r=50;t=30
 //! ```
 //!
-//! * `q`: what a full bucket holds (the burst), in whole tokens.
-//! * `w`: the refill period in seconds; absent when that is no whole number, and for a quota. A
+//! * `q`: the tokens of a full bucket (the burst), in whole tokens.
+//! * `w`: the refill period in seconds; absent if that is no whole number, and for a quota. A
 //!   bucket refills steadily: `w` is the time in which a limit without a burst of its own fills.
-//! * `r`: what is left, in whole tokens, rounded down; never negative, also while a debt stands.
-//! * `t`: seconds, rounded up; absent for a quota. Of a limit that is short: until it has what was
-//!   asked. Of any other: until the bucket is full again, so that a client that spreads `r` over `t`
-//!   asks no faster than the limit refills; in an answer with `Retry-After`, no later than that.
+//! * `r`: the tokens left, in whole tokens, rounded down; never negative, also while there is a
+//!   debt.
+//! * `t`: seconds, rounded up; absent for a quota. For a limit that is short: the time until it has
+//!   the requested amount. For any other: the time until the bucket is full again, so that a client
+//!   that spreads `r` over `t` asks no faster than the limit refills; in a response with
+//!   `Retry-After`, no later than that.
 //!
 //! A limit of a parent is `"parent:rpm"`: a name that no limit can have. The fields are *appended*,
-//! so that two layers, one around the other, add up to one list. They are left out where nothing is
-//! known, and altogether by a limiter in shadow mode: nobody should slow down for a trial.
+//! so that two nested layers add up to one list. They are left out if the balance is not known, and
+//! always by a limiter in shadow mode: no client should slow down for a trial.
 //!
 //! | what happened | status | `Retry-After` |
 //! |---|---|---|
 //! | [`LimitExceeded`](crate::AcquireError::LimitExceeded) | 429 | whole seconds, rounded up: the largest `t`; absent for a quota that is used up |
 //! | [`NeverAdmissible`](crate::AcquireError::NeverAdmissible) | 400 | waiting does not help |
-//! | [`InvalidRequest`](crate::AcquireError::InvalidRequest): an entity, a resource or an amount that cannot be | 400 | |
+//! | [`InvalidRequest`](crate::AcquireError::InvalidRequest): an entity, a resource or an amount
+//! that is invalid | 400 | |
 //! | [`Contended`](crate::AcquireError::Contended) | 503 | 1 |
-//! | [`Unavailable`](crate::AcquireError::Unavailable): under `Deny`, or of limits that nobody knows under `Local` | 503 | 5 |
+//! | [`Unavailable`](crate::AcquireError::Unavailable): under `Deny`, or for limits unknown to the
+//! process under `Local` | 503 | 5 |
 //! | any other [`InvalidRequest`](crate::AcquireError::InvalidRequest), [`Setup`](crate::AcquireError::Setup) | 500 | |
 //! | the extractor's [`Rejection`] | its own | its own |
 //!
-//! A request that is granted while the store is away ([`OnUnavailable`](crate::OnUnavailable)) is
-//! answered as any other, without the fields under `Allow`, where nothing is known, and with those of
-//! the process's own buckets under `Local`. No field tells the client, who can do nothing about it;
-//! a handler asks [`PermitHandle::degraded`].
+//! A request that is granted while the store is unavailable
+//! ([`OnUnavailable`](crate::OnUnavailable)) gets the same response as any other. Under `Allow`,
+//! the fields are missing, as no balance is known; under `Local`, they are those of the process's
+//! own buckets. No field tells the client, who can do nothing about it; a handler asks
+//! [`PermitHandle::degraded`].
 //!
 //! The body of a refusal is a problem ([RFC 9457], `application/problem+json`) that names limits
 //! (`violated-policies`), never entities, resources or causes.
@@ -86,8 +91,8 @@ pub use permit::PermitHandle;
 pub use rejection::Rejection;
 pub use service::{RateLimit, ResponseFuture};
 
-/// What one HTTP request takes of whose limits: the builder of any other
-/// [request](crate::AcquireRequest), for a limiter that the layer has.
+/// The tokens that one HTTP request takes, and their entity: the builder of any other
+/// [request](crate::AcquireRequest), for the layer's limiter.
 ///
 /// ```
 /// use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a request got, in its extensions.
+//! The permit of a request, in its extensions.
 
 use std::sync::Arc;
 
@@ -10,15 +10,15 @@ use crate::error::{AdjustError, LimitExceeded};
 use crate::permit::{Cost, Permit, Remaining};
 use crate::store::{Adjusted, Store};
 
-/// The [`Permit`] of a request, in its extensions: for a handler that learns what the work really
-/// took. Cheap to clone; clones are one lease, and none knows of which store, so that a handler can
-/// be tested over another one.
+/// The [`Permit`] of a request, in its extensions: for a handler that learns the real cost of the
+/// work. Cheap to clone; clones share one permit. The type does not name the store, so that a
+/// handler can be tested with another one.
 ///
-/// When the last clone is dropped, what was taken stays taken. With two layers around a service,
-/// the handler finds the lease of the inner one.
+/// When the last clone is dropped, the tokens stay taken. With two layers around a service, the
+/// handler finds the permit of the inner one.
 ///
-/// The handle outlives the answer: a body that is still being sent can hold a clone and adjust it
-/// with every part. The answer's fields are those of the moment at which its body began.
+/// The handle may outlive the response: a body that is still being sent can hold a clone and adjust
+/// it with every part. The fields of the response are those at the start of its body.
 ///
 /// ```
 /// use sluicegate::AdjustError;
@@ -41,7 +41,7 @@ pub struct PermitHandle {
     lease: Arc<dyn AnyPermit>,
 }
 
-/// A lease of any store.
+/// A permit of any store.
 trait AnyPermit: std::fmt::Debug + Send + Sync {
     fn adjust<'a>(&'a self, limit: &'a str, by: i64) -> Adjusting<'a>;
     fn adjust_milli<'a>(&'a self, limit: &'a str, by_milli: i64) -> Adjusting<'a>;
@@ -60,7 +60,7 @@ impl PermitHandle {
         Self { lease: Arc::new(lease) }
     }
 
-    /// Adds `by` tokens to what was consumed: see [`Permit::adjust`].
+    /// Adds `by` tokens to the consumption: see [`Permit::adjust`].
     ///
     /// # Errors
     /// [`AdjustError`].
@@ -88,31 +88,31 @@ impl PermitHandle {
         self.lease.give_back().await
     }
 
-    /// What the limits of the request have left: see [`Permit::remaining`].
+    /// The balances of the request's limits: see [`Permit::remaining`].
     #[must_use]
     pub fn remaining(&self) -> Vec<Remaining> {
         self.lease.remaining()
     }
 
-    /// Whether a limit of the request is nearly used up.
+    /// True if a limit of the request is nearly used up.
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
         self.lease.is_near_limit()
     }
 
-    /// In shadow mode: why the request would have been refused.
+    /// In shadow mode: the refusal that the request would have got.
     #[must_use]
     pub fn shadowed(&self) -> Option<&LimitExceeded> {
         self.lease.shadowed()
     }
 
-    /// Why it was granted without the store, where it was: see [`Permit::degraded`].
+    /// The reason for a grant without the store, if it was one: see [`Permit::degraded`].
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
         self.lease.degraded()
     }
 
-    /// What it took to be granted.
+    /// The cost of the acquire.
     #[must_use]
     pub fn cost(&self) -> Cost {
         self.lease.cost()

@@ -1,4 +1,4 @@
-//! Refusals as problems (RFC 9457): what their body says, in JSON.
+//! Refusals as problems (RFC 9457): their body in JSON.
 
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Response, StatusCode};
@@ -8,7 +8,7 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 /// The problem type of the draft, for quotas that are exceeded.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// A problem. `violated` are the names of the policies that the request would have violated.
+/// A problem. `violated` holds the names of the policies that the request would have violated.
 pub(super) fn problem(
     status: StatusCode,
     detail: Option<&str>,

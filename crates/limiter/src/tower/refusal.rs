@@ -1,6 +1,6 @@
-//! The answer to a request that was not granted.
+//! The response to a request that was not granted.
 //!
-//! Neither it nor what is logged here says who asked: that may be a credential.
+//! Neither the response nor its log line names the entity: that may be a credential.
 
 use std::error::Error;
 
@@ -13,12 +13,12 @@ use super::fields::{Fields, policy, whole_seconds};
 use super::problem::problem;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 
-/// Others get out of the way within milliseconds.
+/// Other writers finish within milliseconds.
 const CONTENDED_RETRY_S: u64 = 1;
-/// A table that is away should not meet everybody again at once.
+/// When the table becomes available again, clients should not all return at once.
 const UNAVAILABLE_RETRY_S: u64 = 5;
 
-/// What is said of an error.
+/// The parts of a response to an error.
 struct Refusal<'a> {
     status: StatusCode,
     detail: &'static str,
@@ -27,7 +27,7 @@ struct Refusal<'a> {
     retry_after_s: Option<u64>,
 }
 
-/// The answer to `wanted`, and a line in the log.
+/// The response to `wanted`, and a line in the log.
 pub(super) fn refusal(
     error: &AcquireError,
     wanted: &LimitRequest,
@@ -73,12 +73,12 @@ impl<'a> Refusal<'a> {
                 is_violated: |limit| limit.wait == Wait::ExceedsBurst,
                 ..Self::new(
                     StatusCode::BAD_REQUEST,
-                    "more is asked than the limit ever grants at once: ask for less",
+                    "the request asks for more than the limit ever grants at once: ask for less",
                 )
             },
             AcquireError::InvalidRequest(invalid) if is_of_client(invalid) => Self::new(
                 StatusCode::BAD_REQUEST,
-                "a name or an amount in the request cannot be: check who asks, for what and for how much",
+                "a name or an amount in the request is invalid: check the entity, the resource and the amounts",
             ),
             AcquireError::Contended { .. } => Self::unavailable(CONTENDED_RETRY_S),
             AcquireError::Unavailable(_) => Self::unavailable(UNAVAILABLE_RETRY_S),
@@ -100,8 +100,8 @@ impl<'a> Refusal<'a> {
     }
 }
 
-/// Whether names and amounts are to blame that an extractor takes from requests; limits and their
-/// names are the program's own.
+/// True if the invalid part is a name or an amount that an extractor takes from requests; limits
+/// and their names belong to the program.
 const fn is_of_client(invalid: &InvalidRequest) -> bool {
     match invalid {
         InvalidRequest::Name(_) | InvalidRequest::OwnParent(_) | InvalidRequest::Amount { .. } => {
@@ -119,7 +119,7 @@ const fn is_of_client(invalid: &InvalidRequest) -> bool {
     }
 }
 
-/// Errors that are the client's or a limit's doing name the entity, so only their result is logged.
+/// An error caused by the client or by a limit names the entity, so only its kind is logged.
 fn log(error: &AcquireError, status: StatusCode, resource: &str, violated: &[String]) {
     let cause: &(dyn Error + 'static) = error;
     let status = status.as_u16();

@@ -1,4 +1,4 @@
-//! An extractor's own answer, to requests that it lets nobody see.
+//! An extractor's own response, to requests that must not reach the service.
 
 use http::header::{HeaderName, HeaderValue, ToStrError};
 use http::{Response, StatusCode};
@@ -6,10 +6,10 @@ use sluicegate_core::NameError;
 
 use super::problem::problem;
 
-/// The answer to a request that says not, or not properly, who asks or for what.
+/// The response to a request that lacks a valid entity or resource.
 ///
-/// `?` makes one of a [`StatusCode`], and 400 of a name that keys cannot carry or a header that is
-/// no text. A whole [`Response`] is taken as it is.
+/// `?` turns a [`StatusCode`] into one; a name that keys cannot carry, or a header that is not
+/// text, becomes 400. A whole [`Response`] is taken as it is.
 ///
 /// ```
 /// use http::header::{HeaderValue, WWW_AUTHENTICATE};

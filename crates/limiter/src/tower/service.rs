@@ -1,4 +1,4 @@
-//! The service: asks first, then calls the inner one or answers in its place.
+//! The service: asks the limiter first, then calls the inner service or responds in its place.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -17,13 +17,13 @@ use crate::clock::{Clock, SystemClock};
 use crate::limiter::{Limiter, Mode};
 use crate::store::Store;
 
-/// What a [`RateLimit`] answers with, in time.
+/// The future of the response of a [`RateLimit`].
 pub type ResponseFuture<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
 
 /// A service whose requests are limited: see [`RateLimitLayer`](super::RateLimitLayer).
 ///
 /// Refusals are responses, never errors. Their body is made from a `String`, which the bodies of
-/// axum, reqwest and `http_body_util::Full` can be.
+/// axum, reqwest and `http_body_util::Full` allow.
 pub struct RateLimit<I, F, S, C = SystemClock> {
     inner: I,
     limiter: Limiter<S, C>,
@@ -78,7 +78,8 @@ where
                 return Box::pin(async { Ok(rejection.into_response().map(B::from)) });
             }
         };
-        // The one that was polled ready is the one to call; its clone may not be ready.
+        // The service that was polled ready must be the one that is called; its clone may not be
+        // ready.
         let next = self.inner.clone();
         let mut inner = std::mem::replace(&mut self.inner, next);
         let limiter = self.limiter.clone();

@@ -91,7 +91,7 @@ async fn what_can_never_be_had_is_the_clients_mistake() {
     assert_eq!(refused.status, 400);
     assert_eq!(refused.field("ratelimit-policy"), r#""rpm";q=1;w=60, "tpm";q=600;w=60"#);
     assert_eq!(refused.field("retry-after"), "");
-    let detail = "more is asked than the limit ever grants at once: ask for less";
+    let detail = "the request asks for more than the limit ever grants at once: ask for less";
     let mut expected = untyped(400, "Bad Request", detail);
     expected["violated-policies"] = json!(["tpm"]);
     assert_eq!(refused.problem(), expected);

@@ -29,7 +29,7 @@ async fn names_and_amounts_of_clients_are_clients_mistakes() {
         let refused = ask(&app, "/", &headers).await;
         assert_eq!(refused.figures(), (400, "", ""), "{headers:?}");
         assert_eq!(refused.field("retry-after"), "");
-        let detail = "a name or an amount in the request cannot be: check who asks, for what and for how much";
+        let detail = "a name or an amount in the request is invalid: check the entity, the resource and the amounts";
         assert_eq!(refused.problem(), untyped(400, "Bad Request", detail));
     }
     assert_eq!(consumed(&limiter, "u", "rpm"), None);

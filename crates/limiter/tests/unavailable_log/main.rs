@@ -92,7 +92,7 @@ async fn an_outage_is_said_when_it_is_found_and_when_it_is_over() {
     assert_eq!(lines.len(), 4, "{text}");
     for (line, parts) in lines.iter().zip(
         [
-            [" WARN ", "the store is away", "the cable is cut", "policy=Allow"],
+            [" WARN ", "the store is unavailable", "the cable is cut", "policy=Allow"],
             [" INFO ", "the store answers again", "", ""],
         ]
         .iter()

@@ -1,4 +1,4 @@
-//! A batch: consecutive records of one shard, and what a handler's answer says about them.
+//! A batch: consecutive records of one shard, and the evaluation of a handler's answer.
 
 use aws_lambda_events::event::streams::DynamoDbEventResponse;
 use serde_json::value::RawValue;
@@ -11,7 +11,8 @@ pub(super) struct Batch {
     /// The payloads, contiguous because the handler takes a slice of any part of them.
     pub(super) payloads: Vec<Box<RawValue>>,
     marks: Vec<Mark>,
-    /// Index of the first record that was not delivered before; those ahead move no checkpoint.
+    /// The index of the first record that was not delivered before; records ahead of it move no
+    /// checkpoint.
     pub(super) fresh_from: usize,
 }
 
@@ -38,7 +39,7 @@ impl Batch {
         self.payloads.len()
     }
 
-    /// The same batch when all of it was delivered before.
+    /// The same batch, marked as delivered before.
     pub(super) fn repeated(mut self) -> Self {
         self.fresh_from = self.len();
         self
@@ -62,18 +63,18 @@ impl Batch {
         &self.marks[index].position
     }
 
-    /// How a record is called in messages.
+    /// The name of a record in messages.
     pub(super) fn name(&self, index: usize) -> String {
         let mark = &self.marks[index];
         mark.sequence_number.clone().unwrap_or_else(|| format!("#{}", mark.position))
     }
 
-    /// Index of the record to start again from after the handler answered for `first..end`; `None`
-    /// when all of it is done.
+    /// The index of the record to start again from after the handler answered for `first..end`;
+    /// `None` if all of it is done.
     ///
-    /// As Lambda does it: the lowest reported record and everything after it. An identifier that is
-    /// null, empty, or none of the batch makes the whole batch fail, for there is no telling what
-    /// was meant.
+    /// As in Lambda, this is the lowest reported record: it and everything after it failed. An
+    /// identifier that is null, empty, or not in the batch makes the whole batch fail, because its
+    /// meaning is unknown.
     pub(super) fn failed_from(
         &self,
         first: usize,

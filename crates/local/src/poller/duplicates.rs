@@ -1,7 +1,7 @@
-//! At-least-once delivery, on purpose: splits, overlaps and redeliveries chosen by a seed.
+//! Deliberate at-least-once delivery: splits, overlaps and redeliveries chosen by a seed.
 //!
 //! Each shard draws from its own generator, so the choices do not depend on how shards interleave.
-//! Whatever is delivered stays in shard order within a batch.
+//! Every delivery stays in shard order within a batch.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use super::batch::Batch;
 use super::settings::Duplicates;
 use super::source::Record;
 
-/// Batches a redelivery may go back to.
+/// The number of batches that a redelivery may go back.
 const HISTORY: usize = 4;
 
 pub(super) struct Faults {
@@ -27,7 +27,7 @@ impl Faults {
         Self { settings, rng, history: VecDeque::new() }
     }
 
-    /// Records to begin the next batch with, fewer than `batch_size` so that it gets anywhere.
+    /// Records to begin the next batch with; fewer than `batch_size`, so that it makes progress.
     pub(super) fn overlap(&mut self, batch_size: usize) -> Vec<Record> {
         if !self.strikes(self.settings.overlap_percent) || batch_size < 2 {
             return Vec::new();
@@ -64,8 +64,8 @@ impl Faults {
     }
 }
 
-/// A stable hash: the standard library's may change between versions, and with it every schedule
-/// that a seed stands for.
+/// A stable hash: the standard library's may change between versions, and with it every schedule of
+/// a seed.
 fn fnv1a(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)

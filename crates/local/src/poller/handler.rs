@@ -1,4 +1,4 @@
-//! What a poller calls: the function behind an event source mapping.
+//! The handler that a poller calls: the function behind an event source mapping.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::BoxError;
 
 /// Handles one batch of records, in the JSON shape that Lambda hands to functions.
 pub trait Handler: Send + Sync {
-    /// Why a batch failed as a whole.
+    /// The reason why a batch failed as a whole.
     type Error: Into<BoxError> + Send;
 
     /// Handles a batch of one shard, in order. Failures of single records are reported in the

@@ -1,12 +1,13 @@
 //! A stream poller with the semantics of Lambda's event source mapping.
 //!
-//! Per shard in order, one batch at a time; parents before their children; different shards side by
-//! side. A batch counts as done only when the handler said so, and only then does the checkpoint of
-//! the shard move past it: whatever ends the poller, nothing is lost and the rest is delivered
-//! again. With [`Duplicates`] it misbehaves as at-least-once delivery may, reproducibly.
+//! Records are delivered per shard in order, one batch at a time; parents before their children;
+//! different shards concurrently. A batch counts as done only when the handler said so, and only
+//! then the shard's checkpoint moves past it: however the poller ends, nothing is lost and the rest
+//! is delivered again. With [`Duplicates`] it misbehaves as at-least-once delivery may,
+//! reproducibly.
 //!
-//! What Lambda decides in other ways (filters, tumbling windows, parallelisation within a shard,
-//! the age of records) is not here.
+//! Features that Lambda configures in other ways (filters, tumbling windows, parallelisation within
+//! a shard, the age of records) are missing.
 
 mod batch;
 mod duplicates;
@@ -43,11 +44,11 @@ pub use stream::StreamSource;
 use crate::Error;
 use shard::{Outcome, Worker};
 
-/// How often a poller that follows a stream looks for shards it does not know. Children of a shard
-/// that ended are looked for at once.
+/// The interval at which a poller that follows a stream looks for new shards. The children of a
+/// shard that ended are looked for at once.
 const LISTING_INTERVAL: Duration = Duration::from_secs(30);
 
-/// What a poller did, over all its runs.
+/// The work of a poller, over all its runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// Records that are done: handled, or given up.
@@ -56,7 +57,7 @@ pub struct Report {
     pub invocations: u64,
     /// Records in those calls, repeated ones included.
     pub delivered: u64,
-    /// Calls after a call that failed in part or altogether.
+    /// Calls after a call that failed in part or as a whole.
     pub retries: u64,
     /// Records given up after the last attempt: their sequence numbers, or positions without one.
     pub given_up: Vec<String>,
@@ -69,20 +70,20 @@ pub struct Poller<S, H> {
     source: S,
     handler: H,
     settings: Settings,
-    /// Moved by every batch, so that it holds even if a run is dropped half-way.
+    /// Updated by every batch, so that it holds even if a run is dropped halfway.
     progress: Mutex<Report>,
     /// Shards that were read to their end; their children may start.
     finished: BTreeSet<String>,
 }
 
-/// Whether a run ends at the end of the shards or waits there for more.
+/// Says if a run ends at the end of the shards or waits there for more.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Drain,
     Follow,
 }
 
-/// What the workers of one run share.
+/// The data that the workers of one run share.
 struct Context<'a, S, H> {
     source: &'a S,
     handler: &'a H,
@@ -104,7 +105,7 @@ impl<S: Source, H: Handler> Poller<S, H> {
         }
     }
 
-    /// Starts after these checkpoints instead, where there is one.
+    /// Starts after these checkpoints instead, for the shards that have one.
     #[must_use]
     pub fn starting_after(self, checkpoints: Checkpoints) -> Self {
         lock(&self.progress).checkpoints = checkpoints;
@@ -116,7 +117,7 @@ impl<S: Source, H: Handler> Poller<S, H> {
         lock(&self.progress).checkpoints.clone()
     }
 
-    /// What was done so far.
+    /// The work done so far.
     pub fn report(&self) -> Report {
         lock(&self.progress).clone()
     }
@@ -127,21 +128,21 @@ impl<S: Source, H: Handler> Poller<S, H> {
     }
 
     /// Polls until every shard is at its end: a closed one read to the end, an open one caught up.
-    /// The batching window is not waited for.
+    /// It does not wait for the batching window.
     ///
     /// # Errors
-    /// What the source fails with, and [`Error::Exhausted`] when the settings say so.
+    /// The errors of the source, and [`Error::Exhausted`] if the settings say so.
     pub async fn drain(&mut self) -> Result<Report, Error> {
         // Held, because a dropped sender would look like a signal to stop.
         let (_never, stop) = watch::channel(false);
         self.run(Mode::Drain, stop).await
     }
 
-    /// Polls until `shutdown` resolves, then lets calls under way finish and returns. A source that
-    /// fails is asked again.
+    /// Polls until `shutdown` resolves, then lets calls in flight finish and returns. If the source
+    /// fails, it is asked again.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when the settings say so.
+    /// [`Error::Exhausted`] if the settings say so.
     pub async fn run_until(
         &mut self,
         shutdown: impl Future<Output = ()> + Send,
@@ -155,11 +156,12 @@ impl<S: Source, H: Handler> Poller<S, H> {
         run.await
     }
 
-    /// As [`run_until`](Self::run_until), for `duration` at most; whether it is to go on, which
-    /// ends when `shutdown` resolved. Between two turns no call of the handler is under way.
+    /// As [`run_until`](Self::run_until), for `duration` at most. Returns true if it should
+    /// continue, and false if `shutdown` resolved. Between two turns no call of the handler is in
+    /// flight.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] when the settings say so.
+    /// [`Error::Exhausted`] if the settings say so.
     pub async fn turn(
         &mut self,
         duration: Duration,
@@ -248,7 +250,7 @@ impl<S: Source, H: Handler> Context<'_, S, H> {
         *self.stop.borrow()
     }
 
-    /// Sleeps, but not through a signal to stop.
+    /// Sleeps, but a signal to stop ends the sleep.
     async fn pause(&self, duration: Duration) {
         let mut stop = self.stop.clone();
         tokio::select! {

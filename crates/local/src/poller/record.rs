@@ -57,7 +57,7 @@ struct UserIdentity<'a> {
 /// Converts a record read from the stream `stream_arn`.
 ///
 /// # Errors
-/// What serialising fails with; no record of the SDK is known to.
+/// The serialiser's error; no record of the SDK is known to cause one.
 pub fn to_lambda_record(
     record: types::Record,
     stream_arn: &str,

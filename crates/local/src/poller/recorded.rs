@@ -1,7 +1,7 @@
 //! A recorded stream: lists of records, each list a closed shard.
 //!
 //! Positions count records, so a list may hold duplicates, gaps and records without a sequence
-//! number, and is still delivered exactly as it stands.
+//! number, and is still delivered exactly as it is.
 
 use std::borrow::Cow;
 
@@ -85,7 +85,7 @@ fn parse(position: &Position) -> Result<usize, Error> {
     })
 }
 
-/// The sequence number of a record in Lambda's shape, if it has that shape so far.
+/// The sequence number of a record in Lambda's shape, if it has one.
 fn sequence_number(json: &RawValue) -> Option<String> {
     #[derive(Deserialize)]
     struct Outer<'a> {

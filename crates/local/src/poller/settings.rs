@@ -1,11 +1,11 @@
-//! Settings of a poller, named after those of an event source mapping where there is one.
+//! Settings of a poller, with the names of an event source mapping's settings if they exist there.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::Error;
 
-/// Records in a batch at most: 1 to 10,000, as Lambda allows.
+/// The most records in a batch: 1 to 10,000, as Lambda allows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchSize(usize);
 
@@ -42,7 +42,7 @@ impl Default for BatchSize {
     }
 }
 
-/// Waiting times between deliveries of the same records: doubled each time up to a longest.
+/// Waiting times between deliveries of the same records: doubled each time, up to `longest`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     /// Before the second delivery.
@@ -59,7 +59,7 @@ impl Backoff {
     }
 }
 
-/// What to do with records whose last attempt failed.
+/// The action for records whose last attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Exhausted {
     /// End the run with [`Error::Exhausted`]; the checkpoint stays before them.
@@ -69,8 +69,8 @@ pub enum Exhausted {
     GiveUp,
 }
 
-/// How often to do what at-least-once delivery may do, in percent of the batches; 100 and above is
-/// always. The same seed over the same records does the same.
+/// The frequencies of the faults that at-least-once delivery allows, in percent of the batches; 100
+/// and above is always. The same seed over the same records makes the same choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Duplicates {
     /// Seed of the choices; each shard derives its own from it.
@@ -94,7 +94,7 @@ impl Duplicates {
 /// How a poller batches, retries and misbehaves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Records in a batch at most. A batch is also cut at Lambda's 6 MB of payload.
+    /// The most records in a batch. A batch is also cut at Lambda's 6 MB of payload.
     pub batch_size: BatchSize,
     /// How long a run that follows the stream waits for a batch to fill; zero to not wait.
     pub batching_window: Duration,
@@ -104,11 +104,11 @@ pub struct Settings {
     pub backoff: Backoff,
     /// Deliveries of the same records without progress, the first included; `None` for no limit.
     pub max_attempts: Option<NonZeroU32>,
-    /// What happens after the last of them.
+    /// The action after the last of them.
     pub exhausted: Exhausted,
     /// Deliver more than once, on purpose.
     pub duplicates: Option<Duplicates>,
-    /// Wait of a run that follows the stream before it asks an empty shard again.
+    /// The wait of a run that follows the stream before it reads an empty shard again.
     pub idle_interval: Duration,
 }
 

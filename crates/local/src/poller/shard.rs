@@ -1,6 +1,6 @@
 //! One shard's worker: reads ahead, cuts batches, delivers them until they are done.
 //!
-//! A worker has at most one call of the handler under way, which is what keeps a shard in order.
+//! A worker has at most one call of the handler in flight, which keeps a shard in order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use super::source::{Position, Record, Source};
 use super::{Context, Mode, lock};
 use crate::{BoxError, Error};
 
-/// What Lambda accepts as the payload of one invocation, less what the envelope takes.
+/// The payload that Lambda accepts for one invocation, less the envelope.
 const PAYLOAD_BYTES_MAX: usize = 6 * 1024 * 1024 - 1024;
 
 /// A real stream may answer with empty pages although records follow; several in a row mean that
-/// there are none for now.
+/// there are none now.
 const EMPTY_READS_WHEN_CAUGHT_UP: u32 = 3;
 
-/// What a turn of a worker came to.
+/// The result of a worker's turn.
 pub(super) enum Outcome {
     /// A batch was delivered; there may be more.
     Delivered,
-    /// Nothing to deliver for now.
+    /// There is nothing to deliver now.
     CaughtUp,
     /// The shard is closed and everything of it is done.
     Ended,
@@ -36,7 +36,8 @@ pub(super) enum Outcome {
 
 pub(super) struct Worker {
     shard: String,
-    /// How far the shard was read; ahead of the checkpoint by what is buffered.
+    /// The position up to which the shard was read; ahead of the checkpoint by the buffered
+    /// records.
     read_to: Option<Position>,
     buffer: VecDeque<Record>,
     ended: bool,
@@ -66,7 +67,7 @@ impl Worker {
         self.shard
     }
 
-    /// After a pause, delivers one batch, with everything that takes.
+    /// After a pause, delivers one batch, with all repetitions.
     pub(super) async fn turn<S: Source, H: Handler>(
         mut self,
         context: &Context<'_, S, H>,
@@ -94,7 +95,7 @@ impl Worker {
             if !self.deliver(&batch, context).await? {
                 return Ok((self, Outcome::Stopped));
             }
-            // A redelivery is not noted again, or it might never come to an end.
+            // A redelivery is not noted again, or it might never end.
             if let Some(faults) = self.faults.as_mut().filter(|_| batch.fresh_from < batch.len()) {
                 deliveries.extend(faults.succeeded(batch));
             }
@@ -102,7 +103,7 @@ impl Worker {
         Ok((self, Outcome::Delivered))
     }
 
-    /// Reads until there is a full batch, or no more to read, or no more time to wait for more.
+    /// Reads until a batch is full, or there are no more records, or the batching window is over.
     async fn fill<S: Source, H: Handler>(
         &mut self,
         context: &Context<'_, S, H>,
@@ -136,7 +137,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes the next batch from what was read.
+    /// Takes the next batch from the records that were read.
     fn cut(&mut self, settings: &Settings) -> Option<Batch> {
         if self.buffer.is_empty() {
             return None;
@@ -162,7 +163,7 @@ impl Worker {
         Some(Batch::new(repeated, self.buffer.drain(..take)))
     }
 
-    /// Delivers a batch until all of it is done; `false` when the run was stopped before that.
+    /// Delivers a batch until all of it is done; `false` if the run was stopped before that.
     async fn deliver<S: Source, H: Handler>(
         &self,
         batch: &Batch,
@@ -198,7 +199,8 @@ impl Worker {
             let attempts = if failed_from > first { 1 } else { attempts + 1 };
             let rest = Stretch { first: failed_from, end, attempts };
             let exhausted = context.settings.max_attempts.is_some_and(|max| attempts >= max.get());
-            // A partial answer says where to go on, so it is bisected only as a last resort.
+            // A partial answer names the record to continue from, so it is bisected only as a last
+            // resort.
             let bisects = context.settings.bisect_on_error && end - failed_from > 1;
             if bisects && (exhausted || error.is_some()) {
                 let middle = failed_from + (end - failed_from) / 2;

@@ -1,7 +1,7 @@
-//! Where records come from: shards, each an ordered log that is read page by page.
+//! Sources of records: shards, each an ordered log that is read page by page.
 //!
-//! A position belongs to its source and is opaque to the poller: the list of a recorded stream may
-//! hold a sequence number twice, or a record without any, and must still be read in order.
+//! A position belongs to its source and is opaque to the poller. The list of a recorded stream may
+//! hold a sequence number twice, or a record without one, and must still be read in order.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,12 +27,12 @@ pub struct Shard {
 pub struct Position(String);
 
 impl Position {
-    /// A position as its source writes it.
+    /// A position in its source's format.
     pub fn new(position: impl Into<String>) -> Self {
         Self(position.into())
     }
 
-    /// The position as its source wrote it.
+    /// The position in its source's format.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -59,18 +59,18 @@ pub struct Record {
     pub json: Box<RawValue>,
 }
 
-/// What one read returned.
+/// The result of one read.
 #[derive(Debug, Default)]
 pub struct Page {
     /// Records in shard order.
     pub records: Vec<Record>,
-    /// The shard is closed and these are its last records.
+    /// True if the shard is closed and these are its last records.
     pub ended: bool,
 }
 
 /// A stream, real or recorded.
 pub trait Source: Send + Sync {
-    /// Every shard there is now, in any order.
+    /// Every shard that exists now, in any order.
     fn shards(&self) -> impl Future<Output = Result<Vec<Shard>, Error>> + Send;
 
     /// At most `limit` records of `shard` after a position, or from its oldest record. A real

@@ -17,7 +17,7 @@ use super::record::to_lambda_record;
 use super::source::{Page, Position, Record, Shard, Source};
 use crate::{BoxError, Error};
 
-/// What GetRecords returns at most.
+/// The most records that GetRecords returns.
 const PAGE_RECORDS_MAX: usize = 1_000;
 
 /// Reads the stream of a table.
@@ -27,20 +27,20 @@ pub struct StreamSource {
     cursors: Mutex<HashMap<String, Cursor>>,
 }
 
-/// Where the last read of a shard left off.
+/// The end of the last read of a shard.
 struct Cursor {
     after: Option<Position>,
     iterator: String,
 }
 
-/// Why an iterator cannot be used; neither is an error for the reader.
+/// The reason why an iterator cannot be used; neither is an error for the reader.
 enum Unusable {
     Expired,
     Trimmed,
 }
 
 impl StreamSource {
-    /// A source over one stream, as [`stream_arn`](crate::table::stream_arn) names it.
+    /// A source over one stream; [`stream_arn`](crate::table::stream_arn) returns its ARN.
     pub fn new(client: Client, stream_arn: impl Into<String>) -> Self {
         Self { client, stream_arn: stream_arn.into(), cursors: Mutex::default() }
     }
@@ -49,7 +49,7 @@ impl StreamSource {
         self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The iterator of the last read if this one continues there, else a new one.
+    /// The iterator of the last read if this read continues there, or else a new one.
     async fn iterator(&self, shard: &str, after: Option<&Position>) -> Result<String, Error> {
         let kept = self.cursors().remove(shard);
         if let Some(cursor) = kept.filter(|cursor| cursor.after.as_ref() == after) {
@@ -102,8 +102,8 @@ impl StreamSource {
         }
     }
 
-    /// A reply with neither records nor an iterator does not say that the shard has ended: one
-    /// about an ended shard has a list of records, even if it is empty.
+    /// The records of a reply. A reply with neither records nor an iterator is an error, not the
+    /// end of the shard: a reply about an ended shard has a list of records, even if it is empty.
     fn page(&self, shard: &str, output: &mut GetRecordsOutput) -> Result<Vec<Record>, Error> {
         let records = output
             .records

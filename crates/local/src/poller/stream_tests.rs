@@ -1,5 +1,6 @@
-//! The stream source over the embedded engine's real stream, and over an API that does what engines
-//! on loopback never do: close shards, paginate, expire iterators, trim records.
+//! Tests the stream source over the embedded engine's real stream, and over an API that does the
+//! things that engines on loopback never do: close shards, paginate, expire iterators, trim
+//! records.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -127,7 +128,7 @@ async fn reads_go_on_where_the_last_left_off_and_start_where_they_are_told() {
     engine.stop().await.unwrap();
 }
 
-/// Notices when a new version of the engine makes a part of `quirks` unnecessary.
+/// Detects a new version of the engine that makes a part of `quirks` unnecessary.
 #[tokio::test]
 async fn the_engine_still_spells_identities_in_lower_case() {
     let Fixture { engine, client, shard, .. } = fixture().await;
@@ -145,7 +146,7 @@ async fn the_engine_still_spells_identities_in_lower_case() {
     engine.stop().await.unwrap();
 }
 
-/// Replies to hand out, in order, each for the operation it names.
+/// Replies in order, each for the operation that it names.
 type Replies = Arc<Mutex<VecDeque<(&'static str, u16, Value)>>>;
 
 /// A Streams API that follows a script. A request out of turn gets a reply that no reader accepts.
@@ -239,7 +240,7 @@ async fn a_drain_goes_on_past_empty_pages() {
         ("GetRecords", 200, page_of(&[], Some("i1"))),
         ("GetRecords", 200, page_of(&[], Some("i2"))),
         ("GetRecords", 200, page_of(&[1], None)),
-        // The shard has ended: are there children?
+        // The shard has ended: its children are looked for.
         describe(),
     ])
     .await;

@@ -1,4 +1,4 @@
-//! A handler that notes what it is given and answers as a test says, and records to give it.
+//! A handler that notes its batches and answers as a test sets, and records for it.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use serde_json::value::RawValue;
 use super::{Backoff, BatchSize, Handler, Settings};
 use crate::BoxError;
 
-/// How a handler answers a batch.
+/// The answer of a handler to a batch.
 pub(super) enum Answer {
     Done,
-    /// Reports these identifiers, as they stand.
+    /// Reports these identifiers as they are.
     Failed(Vec<Option<String>>),
     Error,
 }
@@ -45,7 +45,7 @@ impl<F: Fn(&[u64]) -> Answer + Send + Sync> Handler for Script<F> {
         let batch: Batch = records.iter().map(|record| number(record)).collect();
         let answer = (self.answer)(&batch);
         self.batches.lock().unwrap().push(batch);
-        // Other shards get their turn here, as they do while a real handler writes.
+        // Other shards run here, as they do while a real handler writes.
         tokio::task::yield_now().await;
         match answer {
             Answer::Done => Ok(DynamoDbEventResponse::default()),

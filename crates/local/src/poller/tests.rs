@@ -66,7 +66,7 @@ async fn children_start_when_their_parent_is_done_and_strangers_are_not_waited_f
         shard("parent", Some("trimmed long ago"), 1..=5),
         shard("child-b", Some("parent"), 30..=31),
     ]);
-    // The parent stumbles, so that a child that does not wait would get ahead of it.
+    // The parent fails at first, so that a child that does not wait would overtake it.
     let stumbles = AtomicU32::new(0);
     let handler = Script::new(|batch: &[u64]| {
         let stumbles_now = batch == [3, 4] && stumbles.fetch_add(1, Ordering::Relaxed) < 3;
@@ -156,7 +156,7 @@ async fn a_stopped_poller_starts_again_before_the_record_that_stopped_it() {
         "{error}"
     );
 
-    // Checkpoints survive being written down.
+    // Checkpoints survive serialisation.
     let written = serde_json::to_string(&poller.checkpoints()).unwrap();
     let checkpoints = serde_json::from_str(&written).unwrap();
     let cured = Script::new(|_: &[u64]| Answer::Done);

@@ -1,4 +1,4 @@
-//! What can be done to a request, and the errors that are answered instead of forwarding it.
+//! The faults of a request, and the errors that are answered instead of forwarding it.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct Call<'a> {
     pub body: &'a [u8],
 }
 
-/// What to do with a request.
+/// The action for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing: forward it.
@@ -35,14 +35,16 @@ pub enum Fault {
     Cancel(&'static [&'static str]),
     /// Forward it after this time.
     Delay(Duration),
-    /// Close the connection at once and forward it after this time: a write that lands when the
-    /// client has long given it up.
+    /// Close the connection at once and forward the request after this time: a write that is
+    /// applied when the client has long given it up.
     Late(Duration),
-    /// Forward it, then close the connection instead of replying: the write landed, nobody knows.
+    /// Forward it, then close the connection instead of replying: the write is applied, and the
+    /// client does not learn it.
     LoseReply,
-    /// Forward it, then answer 200 with this body, such as `{}`: the write landed, nobody knows.
+    /// Forward it, then answer 200 with this body, such as `{}`: the write is applied, and the
+    /// client does not learn it.
     BlankReply(&'static str),
-    /// Answer 200 with this body without forwarding, as whatever stands in for an engine may.
+    /// Answer 200 with this body without forwarding, as a server that is not DynamoDB may.
     Blank(&'static str),
     /// Close the connection without forwarding.
     Cut,
@@ -65,7 +67,7 @@ impl Fault {
         status: 400,
         error: "com.amazonaws.dynamodb.v20120810#TransactionConflictException",
     };
-    /// The credentials do not allow it.
+    /// The credentials do not allow the action.
     pub const DENIED: Self =
         Self::Refuse { status: 400, error: "com.amazon.coral.service#AccessDeniedException" };
 }

@@ -15,28 +15,28 @@ const WRITES: [&str; 5] =
 /// Capacity units.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Units {
-    /// Of reads.
+    /// Units of reads.
     pub read: f64,
-    /// Of writes, failed conditions included.
+    /// Units of writes, failed conditions included.
     pub write: f64,
 }
 
 impl Proxy {
-    /// Starts a proxy that counts units: it has every request ask the engine for its cost.
+    /// Starts a proxy that counts units: it makes every request ask the engine for its cost.
     ///
     /// # Panics
-    /// When no port can be bound.
+    /// If no port can be bound.
     pub async fn start_metered(upstream: &str) -> Self {
         Self::start_with(upstream, Some(Mutex::default())).await
     }
 
-    /// Closes the connection instead of the next answer that says that a write was done. A policy
+    /// Closes the connection instead of sending the next answer that acknowledges a write. A policy
     /// cannot do that: it decides before there is an answer.
     pub fn lose_next_write(&self) {
         self.shared.loses_next_write.store(true, Ordering::Relaxed);
     }
 
-    /// Capacity units since they were last taken; none unless the proxy is metered.
+    /// The capacity units since the last call; none unless the proxy is metered.
     ///
     /// # Panics
     /// Never in a test that has not failed already.
@@ -46,12 +46,12 @@ impl Proxy {
     }
 }
 
-/// Whether it changes items.
+/// True if the operation changes items.
 pub(super) fn is_write(operation: &str) -> bool {
     WRITES.contains(&operation)
 }
 
-/// The request, so that its answer reports what it cost; `None` when it has no cost.
+/// The request, changed so that its answer reports its cost; `None` if it has no cost.
 pub(super) fn asking(operation: &str, body: &[u8]) -> Option<Bytes> {
     if !READS.contains(&operation) && !is_write(operation) {
         return None;
@@ -79,8 +79,9 @@ fn total(table: &Value) -> f64 {
     table["CapacityUnits"].as_f64().unwrap_or_default()
 }
 
-/// DynamoDB charges a write whose condition fails, by the size of the item; here it is taken to be
-/// a kilobyte at most. A cancelled transaction is charged twice that for each of its items.
+/// The cost of a failed write. DynamoDB charges a write whose condition fails by the size of the
+/// item; here an item counts as a kilobyte at most. A cancelled transaction is charged twice that
+/// for each of its items.
 fn failed(answer: &Value) -> f64 {
     let kind = answer["__type"].as_str().unwrap_or_default();
     if kind.ends_with("ConditionalCheckFailedException") {

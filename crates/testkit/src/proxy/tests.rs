@@ -1,4 +1,4 @@
-//! Each fault as a client and the engine see it.
+//! Tests each fault from the view of the client and of the engine.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ async fn add_one(client: &DynamoDb, table: &str) -> Updated {
     update.send().await.map(drop)
 }
 
-/// What the engine holds, asked behind the proxy's back.
+/// The value that the engine holds, read without the proxy.
 async fn stored(engine: &RunningEngine, table: &str) -> u64 {
     let items = engine.client().scan().table_name(table).send().await.unwrap();
     items.items().first().map_or(0, |item| item["n"].as_n().unwrap().parse().unwrap())
@@ -118,7 +118,7 @@ async fn a_lost_reply_is_a_write_that_landed() {
     let error = add_one(&client, &table).await.unwrap_err();
     assert!(error.as_service_error().is_none() && error.raw_response().is_none(), "{error:?}");
     assert_eq!(stored(&engine, &table).await, 1);
-    // Nobody between the client and the engine sent it twice.
+    // Neither the client nor the proxy sent it twice.
     assert_eq!((proxy.received("UpdateItem"), proxy.forwarded("UpdateItem")), (1, 1));
     engine.stop().await;
 }

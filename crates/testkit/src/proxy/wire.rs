@@ -1,4 +1,5 @@
-//! A TCP proxy, for any protocol: it cuts connections, holds answers back, or goes to another server.
+//! A TCP proxy for any protocol: it cuts connections, holds answers back, or leads to another
+//! server.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,22 +10,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// What becomes of connections.
+/// The state of the connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
     /// They are closed, new ones at once.
     Cut,
-    /// What clients say arrives; what the server answers does not, until they are open again.
+    /// Data of clients passes; answers of the server are held back until the proxy is open again.
     Silent,
 }
 
-/// What is lost once: the bytes do not arrive, and their connection ends.
+/// Data that is lost once: the bytes do not arrive, and their connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// The next request.
     Request,
-    /// The next answer; what was asked for is done.
+    /// The next answer; the request takes effect.
     Answer,
 }
 
@@ -41,7 +42,7 @@ struct Shared {
     upstream: Mutex<SocketAddr>,
     state: watch::Sender<State>,
     next_cut: Mutex<Option<Cut>>,
-    /// Connections that were made, and pieces that clients sent.
+    /// The number of connections that were made, and of pieces that clients sent.
     sent: AtomicU64,
 }
 
@@ -49,7 +50,7 @@ impl Wire {
     /// Starts a proxy in front of a server.
     ///
     /// # Panics
-    /// When no port can be bound.
+    /// If no port can be bound.
     pub async fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -64,7 +65,7 @@ impl Wire {
         Self { address, shared, _server: server }
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -75,7 +76,7 @@ impl Wire {
         self.shared.state.send_replace(State::Cut);
     }
 
-    /// Loses what comes next in one direction. Connections made afterwards pass again.
+    /// Loses the next data in one direction. Connections made afterwards pass again.
     ///
     /// # Panics
     /// Never in a test that has not failed already.
@@ -83,12 +84,12 @@ impl Wire {
         *self.shared.next_cut.lock().unwrap() = Some(what);
     }
 
-    /// Holds back what the server answers, and lets through what clients send.
+    /// Holds back the server's answers, and passes the clients' data.
     pub fn silence(&self) {
         self.shared.state.send_replace(State::Silent);
     }
 
-    /// Lets everything through again, and what was held back.
+    /// Passes everything again, and the data that was held back.
     pub fn open(&self) {
         self.shared.state.send_replace(State::Open);
     }
@@ -101,7 +102,7 @@ impl Wire {
         *self.shared.upstream.lock().unwrap() = upstream;
     }
 
-    /// How often clients connected or sent something so far.
+    /// The number of times that clients connected or sent data so far.
     #[must_use]
     pub fn sent(&self) -> u64 {
         self.shared.sent.load(Ordering::Relaxed)
@@ -109,7 +110,7 @@ impl Wire {
 }
 
 impl Shared {
-    /// Whether bytes in this direction are those to be lost.
+    /// True if bytes in this direction must be lost.
     fn loses(&self, direction: Cut) -> bool {
         self.next_cut.lock().unwrap().take_if(|cut| *cut == direction).is_some()
     }
@@ -125,7 +126,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Ends with either side, or when it is cut.
+/// Ends with either side, or when the proxy is cut.
 async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let mut state = shared.state.subscribe();
     if *state.borrow_and_update() == State::Cut {
@@ -145,7 +146,7 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
         };
         let carried = tokio::select! {
             read = from_client.read(&mut asked) => match read {
-                // It may have been cut before it came, and nobody looked.
+                // It may have been cut before the bytes came, unnoticed until now.
                 Ok(1..) if *state.borrow() == State::Cut => return,
                 Ok(n @ 1..) => {
                     shared.sent.fetch_add(1, Ordering::Relaxed);
@@ -178,7 +179,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that says everything again, with its name.
+    /// A server that repeats all data, with its name.
     async fn echo(name: u8) -> (SocketAddr, JoinSet<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

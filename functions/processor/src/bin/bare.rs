@@ -1,4 +1,4 @@
-//! The least that a function with a DynamoDB client can be: what `bootstrap` is measured beside.
+//! The smallest function with a DynamoDB client, for a comparison with `bootstrap`.
 //!
 //! It loads the same configuration, builds the same client, reads the same kind of event, and
 //! answers that all of it is done. `cargo xtask figures` prints the comparison.
@@ -11,7 +11,7 @@ use serde_json::Value;
 async fn main() -> Result<(), Error> {
     let client = &sluicegate_processor::client(&sluicegate_processor::sdk_config().await);
     lambda_runtime::run(service_fn(move |event: LambdaEvent<Value>| async move {
-        // The optimiser must not find out that nobody uses them.
+        // The optimiser must not remove them as unused.
         std::hint::black_box((client, event));
         Ok::<_, Error>(DynamoDbEventResponse::default())
     }))

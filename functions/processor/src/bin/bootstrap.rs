@@ -11,7 +11,7 @@ use sluicegate_processor::{HandleError, Metrics, Processor, Settings, StreamEven
 use tokio::time::Instant;
 use tracing_subscriber::filter::LevelFilter;
 
-/// PutOutcome back from the invocation's time to answer in: a tenth of it, at most this.
+/// The part of the invocation's time that is kept for the answer: a tenth of it, at most this.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
 #[tokio::main(flavor = "current_thread")]
@@ -57,7 +57,7 @@ async fn invoke(
     outcome.response.map_err(diagnostic)
 }
 
-/// The error's name stays the same whatever its message says, for metric filters.
+/// The error's name does not depend on its message, so that metric filters can match it.
 fn diagnostic(error: HandleError) -> Diagnostic {
     let error_type = match error {
         HandleError::Unidentified { .. } => "UnidentifiedRecord",
@@ -65,8 +65,9 @@ fn diagnostic(error: HandleError) -> Diagnostic {
     Diagnostic { error_type: error_type.to_owned(), error_message: error.to_string() }
 }
 
-/// A deadline before 2001 is no instant: `cargo lambda watch` (1.9.2) sends the time that is left,
-/// ten minutes, and every write would be out of time before it is tried.
+/// A deadline before 2001 is a duration, not an instant: `cargo lambda watch` (1.9.2) sends the
+/// time that is left, ten minutes. Without this bound, every write would be out of time before its
+/// first attempt.
 const DEADLINE_MIN_MS: u64 = 1_000_000_000_000;
 
 fn time_to_work(context: &Context) -> Duration {

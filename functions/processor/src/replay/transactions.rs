@@ -1,4 +1,4 @@
-//! The transactions of a replay: windows and entry change together, or neither.
+//! The transactions of a replay: windows and entry change in one transaction, or neither does.
 
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update};
@@ -11,12 +11,12 @@ use crate::processor::Processor;
 use crate::refusal::{Refusal, is_failed_condition};
 use crate::settings::Retention;
 
-/// How long a closed entry stands, so that no delivery opens it again.
+/// How long a closed entry is kept, so that no delivery opens it again.
 const TOMBSTONE: Retention = Retention::Days(7);
 /// Limits of one transaction: an update names at most about 300.
 const LIMITS_PER_TRANSACTION: usize = 200;
 
-/// Which of a record's limits one transaction counts.
+/// The part of a record's limits that one transaction counts.
 #[derive(Clone, Copy)]
 struct Step {
     before: usize,

@@ -1,8 +1,8 @@
-//! Whatever goes wrong must be seen by somebody.
+//! The alarms: every failure must reach a person.
 
 use crate::template::properties::{Property, is};
 
-/// Alarms, each with what it measures of what, by which statistic, and why.
+/// Alarms, each with its metric, its statistic and the reason.
 macro_rules! alarms {
     ($($name:literal: $namespace:literal $metric:literal of $dimension:ident, $kind:literal $statistic:literal, $why:literal;)*) => {
         &[$(

@@ -1,4 +1,5 @@
-//! What producers, readers and operators may do: whole statements, so that an addition is seen.
+//! The permissions of producers, readers and operators: whole statements, so that an addition is
+//! seen.
 
 use crate::template::properties::{Property, is};
 

@@ -1,4 +1,4 @@
-//! Hours against days: both count the same records, by different writes.
+//! Compares hours with days: both count the same records, by different writes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -73,8 +73,8 @@ fn compare(hours: &[UsageWindow], days: &[UsageWindow], now_s: i64, findings: &m
     }
 }
 
-/// Whether the first hour of a day may be deleted by now: windows are kept equally long after their
-/// ends, so it goes before the day does.
+/// True if the first hour of a day may be deleted by now: windows are kept equally long after their
+/// ends, so it is deleted before the day.
 fn may_miss_hours(day: &UsageWindow, now_s: i64) -> bool {
     day.expires_at_s.is_some_and(|expires_at_s| {
         let kept_s = expires_at_s - day.window.end_s();

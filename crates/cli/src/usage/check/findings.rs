@@ -1,4 +1,4 @@
-//! What a check found, and how it is told.
+//! The findings of a check, and their output.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -13,28 +13,28 @@ use crate::error::{CliError, exit, say};
 use crate::options::Options;
 use crate::output::{self, counted, tokens};
 
-/// What nobody can say of figures that were not checked.
+/// The note about figures that were not checked.
 const UNCERTAIN: &str = "uncertain: whether figures that were not checked are complete; hours and \
     days that agree may both lack a record that the stream no longer has, so check within a day \
     of the traffic";
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Findings {
-    /// Comparisons that came out even.
+    /// Comparisons without a difference.
     pub(super) agree: usize,
     pub(super) differ: Vec<Finding>,
-    /// What could not be checked, and why.
+    /// Figures that could not be checked, with the reasons.
     pub(super) unchecked: Vec<Finding>,
 }
 
 #[derive(Debug, Serialize)]
 pub(super) struct Finding {
-    /// Of which window, bucket or kind of check.
+    /// The window, bucket or kind of check.
     pub(super) of: String,
     pub(super) what: String,
 }
 
-/// What is compared: millitokens by limit, and how many records they come from.
+/// The compared figures: millitokens by limit, and the number of their records.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Figures {
     pub(super) consumed_milli: BTreeMap<LimitName, i128>,
@@ -49,8 +49,8 @@ impl Figures {
         self.events += other.events;
     }
 
-    /// The limits of which two have different sums, with both: `rpm 10 and 9`. Not being there is
-    /// as good as zero.
+    /// The limits with different sums, with both sums: `rpm 10 and 9`. A missing limit counts as
+    /// zero.
     pub(super) fn differences(&self, other: &Self) -> Vec<String> {
         let mut limits: Vec<_> =
             self.consumed_milli.keys().chain(other.consumed_milli.keys()).collect();

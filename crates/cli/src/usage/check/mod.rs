@@ -1,7 +1,7 @@
-//! `sluicegate usage check`: do the figures agree with one another?
+//! `sluicegate usage check`: checks that the figures agree with one another.
 //!
-//! Nothing is believed because it was counted: hours are held against days, and both against the
-//! counters of the buckets, by way of the records that the stream still has.
+//! No figure is trusted: hours are compared with days, and both with the counters of the buckets,
+//! through the records that the stream still has.
 
 mod days;
 mod findings;
@@ -20,15 +20,15 @@ use crate::options::{Options, Output};
 use crate::whose::{Whose, Words};
 use findings::Findings;
 
-/// Records are counted moments after they are written, hours and days not by one write.
+/// Records are counted moments after they are written; hours and days are separate writes.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Hold hours against days, and windows against the buckets' counters.
+/// Compare hours with days, and windows with the buckets' counters.
 ///
-/// The second takes the records that the stream still has (24 hours): the windows they belong to
-/// must hold what they say, and they must lead up to the counter in the bucket. What cannot be
-/// checked is named.
+/// The second comparison uses the records that the stream still has (24 hours): their windows must
+/// hold their amounts, and the records must lead up to the counter in the bucket. Figures that
+/// cannot be checked are named.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -40,10 +40,10 @@ Exit codes: 0 all that could be checked agrees, 1 figures differ or nothing coul
 pub(super) struct Args {
     #[command(flatten)]
     whose: Words,
-    /// Days that start then or later: an RFC 3339 time or -7d.
+    /// Include days from this time on: an RFC 3339 time or -7d.
     #[arg(long, default_value = "-7d", value_name = "TIME", allow_hyphen_values = true)]
     from: Instant,
-    /// Days that start before then.
+    /// Include days before this time.
     #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
     to: Instant,
 }

@@ -24,11 +24,11 @@ pub(super) struct Change {
     pub(super) before: Option<Counters>,
     /// The counters after it; none: the item is gone.
     pub(super) after: Option<Counters>,
-    /// When and what it counts; none: it counts nothing.
+    /// The time and the amounts that it counts; none: it counts nothing.
     pub(super) counts: Option<(EpochMillis, Figures)>,
 }
 
-/// What happened to one bucket, in order.
+/// The changes of one bucket, in order.
 #[derive(Debug, Clone)]
 pub(super) enum History {
     Changes(Vec<Change>),
@@ -36,7 +36,7 @@ pub(super) enum History {
     Odd(String),
 }
 
-/// A handler that keeps what concerns the buckets in question.
+/// A handler that keeps the records of the requested buckets.
 pub(super) struct Collector<'a> {
     whose: &'a Whose,
     found: Mutex<BTreeMap<(EntityId, Resource), History>>,

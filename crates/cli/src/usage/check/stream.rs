@@ -1,8 +1,8 @@
-//! Windows against the counters of the buckets, by way of the records that lie between them.
+//! Compares windows with the counters of the buckets, through the records in between.
 //!
-//! The records of a bucket that the stream holds lead from one value of its counters to the one that
-//! stands in the table; the windows they belong to must hold what they say. A window that began
-//! before the first of them may hold more, never less.
+//! The records that the stream holds of a bucket lead from one value of its counters to the one in
+//! the table; their windows must hold their amounts. A window that began before the first of them
+//! may hold more, never less.
 
 use std::collections::BTreeMap;
 
@@ -92,7 +92,7 @@ async fn check_bucket(
     Ok(())
 }
 
-/// What the counters of a bucket are now; none: there is no such bucket.
+/// The current counters of a bucket; none: the bucket does not exist.
 async fn counters(
     connection: &Connection,
     entity: &EntityId,
@@ -109,13 +109,13 @@ async fn counters(
     Ok(CompositeBucket::from_item(&item).map(|bucket| bucket.map(of)))
 }
 
-/// Whether each change begins where the one before it ended, and the last ends at the counters.
+/// True if each change begins where the one before it ended, and the last ends at the counters.
 fn lead_up(changes: &[Change], counters: Option<&Counters>) -> bool {
     let is_gapless = changes.windows(2).all(|pair| pair[0].after == pair[1].before);
     is_gapless && changes.last().is_some_and(|last| last.after.as_ref() == counters)
 }
 
-/// The windows of one kind that the changes count in.
+/// The windows of one kind that count the changes.
 async fn held(
     connection: &Connection,
     entity: &EntityId,
@@ -130,7 +130,7 @@ async fn held(
     let instant = |seconds: i64| EpochMillis::new(seconds * 1_000).unwrap_or(EpochMillis::MAX);
     let starts = instant(kind.containing(first).start_s())..instant(kind.containing(last).end_s());
     let whose = Whose::Bucket(entity.clone(), resource.clone());
-    // Broken ones were told with the hours and days; here they are missing.
+    // Broken ones were reported with the hours and days; here they are missing.
     let windows = read(connection, &whose, &WindowSpan { kind, starts }).await?.items;
     Ok(windows.iter().map(|usage| (usage.window, usage.into())).collect())
 }
@@ -142,7 +142,7 @@ fn compare(
     held: &BTreeMap<Window, Figures>,
     findings: &mut Findings,
 ) {
-    // A kind that nobody counts is not missing.
+    // A kind that is not counted is not missing.
     if held.is_empty() {
         return;
     }

@@ -4,7 +4,7 @@ use sluicegate::WindowKind;
 
 use super::super::series::{Slot, time};
 
-/// Ticks at most, zero included.
+/// The most ticks, zero included.
 const TICKS_MAX: i128 = 6;
 
 /// The ends of an axis and the distance of its ticks, in millitokens.
@@ -19,7 +19,7 @@ impl Scale {
     /// Covers zero and both extremes with ticks at 1, 2 or 5 times a power of ten.
     pub(super) fn covering(least: i128, most: i128) -> Self {
         let (least, most) = (least.min(0), most.max(0));
-        // Nothing in total: one token is as good as any end.
+        // The sum is zero: one token is as good as any end.
         let most = if most == least { 1_000 } else { most };
         let span = most - least;
         let mut power = 1;
@@ -62,17 +62,17 @@ pub(super) fn short(milli: i128) -> String {
     format!("{sign}{}{suffix}", crate::output::tokens(thousandths))
 }
 
-/// What stands under a slot: the time, and the date where it is another one than before.
+/// The label of a slot: the time, and the date if it differs from the previous label's.
 pub(super) struct Label {
     pub(super) slot: usize,
     pub(super) upper: String,
     pub(super) lower: Option<String>,
 }
 
-/// Slots that a person counts in.
+/// The intervals between labels that are easy to read.
 const STEPS: [usize; 14] = [1, 2, 3, 4, 6, 12, 24, 48, 72, 96, 120, 168, 240, 480];
 
-/// At most so many labels, at round times where every slot is one window.
+/// At most so many labels, at round times if every slot is one window.
 pub(super) fn labels(slots: &[Slot], most: usize) -> Vec<Label> {
     let fits = |step: &usize| slots.len().div_ceil(*step) <= most.max(1);
     let step = STEPS.into_iter().find(fits).unwrap_or_else(|| slots.len().div_ceil(most.max(1)));

@@ -10,11 +10,11 @@ use sluicegate::UsageWindow;
 use super::series::{Question, Series, Slot};
 use crate::output::{tokens, visible};
 
-/// More bars would be narrower than a hand can point at.
+/// With more bars, each would be too narrow to point at.
 const BARS_MAX: usize = 240;
-/// Colours that are told apart in a stack; what comes behind them is added up.
+/// The number of colours that can be told apart in a stack; the parts beyond them are added up.
 const PARTS_MAX: usize = 6;
-/// What parts behind the first are called together.
+/// The common name of the parts beyond them.
 const OTHERS: &str = "others";
 
 const STYLE: &str = include_str!("page.css");
@@ -61,7 +61,7 @@ fn section(series: &Series, parts: &[String]) -> String {
     section
 }
 
-/// The figures behind a chart, for whoever cannot see or wants to copy them.
+/// The figures behind a chart, for readers who cannot see it or want to copy them.
 fn figures(series: &Series) -> String {
     let mut table = "<details><summary>Figures</summary>\n<table>\n<tr><th>start (UTC)</th><th>tokens</th></tr>\n".to_owned();
     for slot in &series.slots {
@@ -73,7 +73,7 @@ fn figures(series: &Series) -> String {
     table
 }
 
-/// The largest parts by name, and behind them the rest as one.
+/// The largest parts by name, and the sum of the rest.
 fn with_few_parts(mut series: Series) -> (Series, Vec<String>) {
     let mut parts = series.parts();
     if parts.len() <= PARTS_MAX {
@@ -106,7 +106,7 @@ fn grouped(number: &str) -> String {
     format!("{sign}{grouped}{point}{decimals}")
 }
 
-/// A text as HTML shows it.
+/// A text escaped for HTML.
 fn escaped(text: &str) -> String {
     visible(text)
         .replace('&', "&amp;")

@@ -18,7 +18,7 @@ const BOTTOM: f64 = 62.0;
 const LABEL_WIDTH: f64 = 76.0;
 /// Room for "no data".
 const GAP_TEXT_WIDTH: f64 = 64.0;
-/// Of a slot's width, what its bar leaves free.
+/// The part of a slot's width that its bar leaves free.
 const BETWEEN_BARS: f64 = 0.16;
 
 struct Plot<'a> {
@@ -94,7 +94,7 @@ impl Plot<'_> {
         self.text(LEFT + (WIDTH - LEFT - RIGHT) / 2.0, HEIGHT - 8.0, "middle", "time (UTC)");
     }
 
-    /// Says where nothing was counted: that is not the same as a short bar.
+    /// Marks the slots without data, which differ from short bars.
     fn gaps(&mut self) {
         let slots = &self.series.slots;
         let mut first = 0;
@@ -125,7 +125,7 @@ impl Plot<'_> {
         for (n, slot) in self.series.slots.iter().enumerate().filter(|(_, slot)| slot.has_data()) {
             let x = self.x(n) + self.slot_width * BETWEEN_BARS / 2.0;
             let _ = write!(self.svg, "<g><title>{}</title>", self.tooltip(slot));
-            // The whole column answers to the pointer, however short its bar is.
+            // The whole column reacts to the pointer, however short its bar is.
             let (left, all) = (self.x(n), self.slot_width);
             let height = HEIGHT - BOTTOM - TOP;
             let _ = write!(
@@ -141,7 +141,7 @@ impl Plot<'_> {
                 let (start, end) = (*from, *from + milli);
                 *from = end;
                 let (top, bottom) = (self.y(start.max(end)), self.y(start.min(end)));
-                // Something was consumed: it is seen.
+                // Any consumption is visible.
                 let height = (bottom - top).max(1.0);
                 let _ = write!(
                     self.svg,

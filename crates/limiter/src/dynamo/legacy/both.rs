@@ -1,4 +1,4 @@
-//! A table with buckets in both layouts: reads find either, writes meet composite buckets only.
+//! A table with buckets in both layouts: reads find either, writes go to composite buckets only.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::table::{
 };
 
 impl DynamoTable {
-    /// The bucket as it is after a conversion, its own or another's; `None`: there was none to
+    /// The bucket after a conversion, by this call or another one; `None`: there was none to
     /// convert.
     async fn converted(
         &self,
@@ -26,7 +26,7 @@ impl DynamoTable {
         })
     }
 
-    /// The bucket, where a write did not find one: converted now, or by another meanwhile.
+    /// The bucket, if a write did not find one: converted now, or by another call meanwhile.
     async fn found_after_all(
         &self,
         bucket: &BucketId,
@@ -37,16 +37,16 @@ impl DynamoTable {
         self.composite(bucket).await
     }
 
-    /// The same table for whoever looks after the legacy items himself.
+    /// The same table for code that handles the legacy items itself.
     fn plain(&self) -> Self {
         let mut plain = self.clone();
         plain.converts_legacy = false;
         plain
     }
 
-    /// Writes to a composite bucket only. Whoever planned a write without knowing the legacy items
-    /// is handed what they were converted to, and decides again.
-    // Boxed, as are those below: what few tables need must not make every caller's future larger.
+    /// Writes to a composite bucket only. A caller that planned a write without knowing the legacy
+    /// items gets the bucket that they were converted to, and decides again.
+    // Boxed, as are those below: a case of few tables must not enlarge every caller's future.
     pub(in crate::dynamo) fn write_converting<'a>(
         &'a self,
         bucket: &'a BucketId,
@@ -67,7 +67,7 @@ impl DynamoTable {
         })
     }
 
-    /// The same for some writes together.
+    /// As [`Self::write_converting`], for a transaction.
     pub(in crate::dynamo) fn transact_converting<'a>(
         &'a self,
         writes: &'a [(BucketId, WritePlan)],
@@ -100,7 +100,7 @@ impl DynamoTable {
         })
     }
 
-    /// Reads what legacy items would be converted to in the place of buckets that are not there.
+    /// Reads buckets; for one that does not exist, the bucket that its legacy items would become.
     pub(in crate::dynamo) fn read_both<'a>(
         &'a self,
         keys: &'a [ItemKey],
@@ -113,8 +113,7 @@ impl DynamoTable {
                 let bucket = BucketId { entity: entity.clone(), resource: resource.clone() };
                 let (legacy, read_units) = self.legacy(&bucket).await?;
                 found.read_units += read_units;
-                // They may have been converted since the bucket was not found, or while they were
-                // being read.
+                // They may have been converted since the bucket was not found, or during the read.
                 let (composite, read_units) = self.get(key, Consistency::Strong).await?;
                 found.read_units += read_units;
                 *item = match legacy.filter(|_| composite.is_none()) {

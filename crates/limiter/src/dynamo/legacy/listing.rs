@@ -1,4 +1,5 @@
-//! Listing buckets of both layouts: the items of one legacy bucket lie together, and become one.
+//! Lists buckets of both layouts: the items of one legacy bucket are adjacent, and become one
+//! bucket.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -28,16 +29,16 @@ pub(in crate::dynamo) fn row(item: &Item) -> Result<Option<Row>, ItemError> {
     Ok(LegacyBucket::from_item(item)?.map(|(key, bucket)| Row::Legacy(key, bucket)))
 }
 
-/// Rows by their keys, each bucket once: what is left of a legacy bucket beside a composite one is
-/// passed over.
+/// Merges rows by their keys, each bucket once: legacy rows that are left beside a composite bucket
+/// are skipped.
 struct Merge<S> {
     rows: Pin<Box<S>>,
-    /// The legacy bucket whose rows are passing.
+    /// The legacy bucket whose rows are being read.
     group: Option<LegacyBuckets>,
-    /// Read and not told yet, because the group comes first.
+    /// Read and not yet returned, because the group comes first.
     next: Option<CompositeBucket>,
-    /// Composite buckets whose legacy rows may still come: between them lie only those of longer
-    /// names.
+    /// Composite buckets whose legacy rows may still come: only rows of longer names lie between
+    /// them.
     seen: Vec<BucketId>,
 }
 
@@ -72,7 +73,7 @@ impl<S: Stream<Item = Result<Row, ReadError>>> Merge<S> {
             return None;
         }
         self.seen.retain(|seen| may_have_rows_behind(seen, &id));
-        // Its own rows before it are from before it was converted.
+        // Its own legacy rows before it date from before its conversion.
         let group = self.group.take().filter(|group| group.bucket != id);
         self.seen.push(id);
         match group {
@@ -102,14 +103,14 @@ fn composite(legacy: &LegacyBuckets) -> CompositeBucket {
     legacy.composite(SystemClock.now())
 }
 
-/// Whether legacy rows of `seen` may come after those of `other`: `#` stands behind its name.
+/// True if legacy rows of `seen` may come after those of `other`: `#` follows its name.
 fn may_have_rows_behind(seen: &BucketId, other: &BucketId) -> bool {
     other.entity.as_str().starts_with(seen.entity.as_str())
         && other.resource.as_str().starts_with(seen.resource.as_str())
 }
 
-/// The items of keys that an index knows and, before legacy items, the composite bucket that they
-/// may have become since. It is read last: items that are gone were converted before that.
+/// The items of keys from an index, with the composite bucket that legacy items may have become
+/// since. The composite bucket is read last: items that are gone were converted before that.
 pub(in crate::dynamo) async fn with_composites(
     client: &Client,
     table: &str,

@@ -1,4 +1,4 @@
-//! Finding every bucket of the older layout, by a scan in segments that may run side by side.
+//! Finds every bucket of the older layout, by a scan in segments that may run concurrently.
 
 use aws_sdk_dynamodb::operation::scan::ScanOutput;
 use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
@@ -15,26 +15,26 @@ use crate::dynamo::{
 /// A part of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Which, from 0 and below `of`.
+    /// Its number, from 0 and below `of`.
     pub number: u16,
-    /// Of how many, at least 1.
+    /// The number of segments, at least 1.
     pub of: u16,
 }
 
-/// What one request of a scan found.
+/// The result of one request of a scan.
 #[derive(Debug, Clone, Default)]
 pub struct LegacyPage {
-    /// Items that were looked at, of all kinds.
+    /// Items that were read, of all kinds.
     pub scanned: u64,
-    /// Buckets that have items in the older layout. One that fills a page and more is named once.
+    /// Buckets that have items in the older layout. One that fills more than a page is named once.
     pub buckets: Vec<BucketId>,
-    /// Items whose keys hold a name that is not allowed.
+    /// Items whose keys hold an invalid name.
     pub broken: Vec<BrokenItem>,
-    /// Read units that it cost.
+    /// Read units consumed.
     pub read_units: f64,
 }
 
-/// Where a scan stands.
+/// The position of a scan.
 struct ScanPosition {
     reader: Reader,
     segment: Segment,
@@ -45,7 +45,7 @@ struct ScanPosition {
 impl Reader {
     /// Every bucket of a segment that has items in the older layout, page by page.
     ///
-    /// The reads are eventually consistent, half a unit for 4 KB of whatever lies in the table.
+    /// The reads are eventually consistent, half a unit for 4 KB of anything that the table holds.
     pub fn legacy_buckets(
         &self,
         segment: Segment,

@@ -1,4 +1,4 @@
-//! The transaction of one conversion, and what its end means.
+//! The transaction of one conversion, and the meaning of its result.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::dynamo::{stored_expressions as expressions, table_error};
 use crate::store_error::SetupError;
 use crate::table::{TableError, WriteError};
 
-/// What one transaction came to.
+/// The result of one transaction.
 pub(super) enum Attempt {
     Done(f64),
     Exists(Arc<CompositeBucket>),

@@ -1,6 +1,6 @@
--- Takes what is asked of every bucket, or nothing: one of an entity, or a child's and its parent's.
--- KEYS the buckets; ARGV id, then of each bucket the seconds that it is kept for without a debt ('': for
--- ever), and what is asked, with one amount.
+-- Takes the requested amounts of every bucket, or nothing: from an entity's bucket, or from a
+-- child's and its parent's. KEYS: the buckets. ARGV: the id, then for each bucket the seconds that
+-- it is kept without a debt ('': for ever), and the packed request, with one amount per limit.
 
 local id, now, lost = ARGV[1], nil, 0
 local buckets, lists = {}, {}
@@ -26,7 +26,7 @@ for n, bucket in ipairs(buckets) do
   end
   for _, one in ipairs(lists[n]) do
     local limit = bucket.limits[one.name]
-    -- A limit that a parent does not have is not asked of it.
+    -- A parent is not asked for a limit that it does not have.
     if not limit and n == 1 and is_asked(one) then
       return { UNKNOWN, n, one.name }
     end

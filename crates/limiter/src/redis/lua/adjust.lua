@@ -1,6 +1,6 @@
--- Corrects what was taken, never refused. A bucket that went is made anew, full: it had expired.
--- KEYS the bucket; ARGV as those of `acquire.lua`. A lost attempt may come late, once four others have
--- written: what gives back is then counted as ambiguous.
+-- Corrects a grant; never refuses. A missing bucket had expired: it is created anew, full. KEYS:
+-- the bucket. ARGV: as for `acquire.lua`. A lost attempt may arrive late, after four other writes:
+-- a correction that gives back is then counted as ambiguous.
 
 local id, list, now, lost = ARGV[1], asked(ARGV[3], 1)
 local bucket = read(KEYS[1], now)
@@ -10,7 +10,7 @@ for _, one in ipairs(list) do
   gives_back = gives_back or one[1] < 0
 end
 if remembers(bucket, id) then
-  -- One of the lost attempts is what the bucket shows.
+  -- The bucket shows one of the lost attempts.
   return answer(LANDED, now, { bucket }, gives_back and lost > 1)
 end
 local overrun = lost > 0 and is_overrun(bucket)

@@ -8,12 +8,12 @@ local PART = 1e15
 local VERSION, ID, NO_IDS, HEAD = 1, 12, string.rep(' ', 48), 56
 local GRANTED, LANDED, SHORT, UNKNOWN, FULL, AMBIGUOUS, NOTHING = 0, 1, 2, 3, 4, 5, 6
 
--- The whole part of a / b. fmod is exact where a quotient is rounded.
+-- The integer part of a / b. fmod is exact where a quotient is rounded.
 local function whole(a, b)
   return (a - math.fmod(a, b)) / b
 end
 
--- What accrued: the difference of two accruals since the epoch. Where the product is rounded it is
+-- The refill: the difference of two accruals since the epoch. Where the product is rounded, it is
 -- beyond every burst.
 local function accrued(since, till, ra, rp)
   if till <= since then
@@ -24,7 +24,7 @@ local function accrued(since, till, ra, rp)
     - whole(math.fmod(since, rp) * ra, rp)
 end
 
--- The caller's time, or this server's where the caller sends none.
+-- The caller's time, or this server's if the caller sends none.
 local function now_ms(now)
   if now >= 0 then
     return now
@@ -33,7 +33,7 @@ local function now_ms(now)
   return time[1] * 1000 + whole(tonumber(time[2]), 1000)
 end
 
--- The limits that rules name, in their order. A negative burst stands for a limit without a rule.
+-- The limits that the rules name, in their order. A negative burst marks a limit without a rule.
 local function limits_of(rules, count)
   local limits, at = {}, 24 * count + 1
   for i = 1, count do
@@ -45,8 +45,8 @@ local function limits_of(rules, count)
   return limits
 end
 
--- What is asked of a bucket: the caller's time, how many answers were lost, and of each limit its rule
--- and `width` amounts.
+-- Unpacks the request for a bucket: the caller's time, the number of lost answers, and for each
+-- limit its rule and `width` amounts.
 local function asked(ask, width)
   local now, lost, count = struct.unpack('<ddd', ask)
   local list = limits_of(string.sub(ask, 25 + 8 * width * count), count)
@@ -60,7 +60,7 @@ end
 
 local function broken(key)
   local what = 'BROKEN the value of ' .. key
-  -- Before 7, which names its version, an error is a text.
+  -- Before Redis 7, which has REDIS_VERSION_NUM, an error is a text.
   error(redis.REDIS_VERSION_NUM and { err = what } or what, 0)
 end
 
@@ -103,12 +103,13 @@ local function remembers(bucket, id)
   return false
 end
 
--- Whether an id that is not remembered may have been: four others came since, or the bucket went.
+-- True if an id that is not remembered may have been: four others came since, or the bucket
+-- expired.
 local function is_overrun(bucket)
   return bucket.is_new or string.sub(bucket.ids, -ID) ~= string.sub(NO_IDS, -ID)
 end
 
--- Whether an id that is not remembered may have been, by what was remembered before it.
+-- True if an id that is not remembered may have been, by the ids remembered before it.
 local function has_forgotten(bucket, before)
   if bucket.is_new or not is_overrun(bucket) then
     return false
@@ -121,7 +122,7 @@ local function has_forgotten(bucket, before)
   return true
 end
 
--- What the write of this id leased, by limit.
+-- The amounts that the write of this id leased, by limit.
 local function lease_of(bucket, id)
   local leased = {}
   for entry in string.gmatch(bucket.leases, '[^;]+') do
@@ -167,7 +168,7 @@ local function configure(bucket, rule)
   limit.tokens = math.min(limit.tokens, limit.bx)
 end
 
--- The caller's limits come first, in its order: its next text of rules is then the bucket's.
+-- The caller's limits come first, in its order: its next text of rules then equals the bucket's.
 local function sort(bucket, list)
   local order, has = {}, {}
   for _, one in ipairs(list) do
@@ -179,8 +180,8 @@ local function sort(bucket, list)
   bucket.order = order
 end
 
--- Brings the bucket to the rules that are named. Where it has no room for all, to those of
--- what is asked; the name of a limit that has none.
+-- Brings the bucket to the named rules. If it has no room for all, to those of the requested
+-- limits; returns the name of a limit that has no room.
 local function configure_all(bucket, list, is_asked)
   local missing = 0
   for _, one in ipairs(list) do
@@ -200,8 +201,8 @@ local function configure_all(bucket, list, is_asked)
   sort(bucket, list)
 end
 
--- Seconds until the key may go: twice what the slowest limit needs to fill from empty, debt
--- included. nil: one never fills.
+-- Seconds until the key may expire: twice the time that the slowest limit needs to fill from empty,
+-- debt included. nil: one never fills.
 local function expiry_s(bucket)
   local longest = 0
   for _, limit in ipairs(bucket.order) do
@@ -214,7 +215,7 @@ local function expiry_s(bucket)
   return math.max(1, math.min(2 * longest, 1e11))
 end
 
--- Writes what is there now, what was counted and, of a lease, what it took.
+-- Writes the balances, the counters and, for a lease, its amounts.
 local function write(bucket, id, leased)
   local numbers, rules, names = {}, {}, {}
   for i, limit in ipairs(bucket.order) do
@@ -244,9 +245,9 @@ local function take(limit, amount, counted)
   limit.tokens, limit.low = limit.tokens - amount, limit.low + counted
 end
 
--- The bucket of a request that is refused. A rule that changed is kept all the same, or it would
--- never reach a bucket that looks short; so is the time where a clock that was ahead has stopped
--- refill. Limits that the bucket lacks are no reason for a write.
+-- The bucket of a refused request. A changed rule is kept nevertheless, or it would never reach a
+-- bucket that looks short. The time is kept too, if a clock that was ahead has stopped the refill.
+-- Limits that the bucket lacks are no reason for a write.
 local function refused(key, now, list, is_asked)
   local bucket, is_changed = read(key, now), false
   for _, one in ipairs(list) do
@@ -262,7 +263,7 @@ local function refused(key, now, list, is_asked)
   return bucket
 end
 
--- What every answer begins with, and the value of every bucket as it is stored now.
+-- The beginning of every answer, and the stored value of every bucket.
 local function answer(status, now, buckets, overrun)
   local ahead = 0
   for _, bucket in ipairs(buckets) do

@@ -1,10 +1,11 @@
--- Settles what became of earlier leases and takes another, in one write.
--- KEYS the bucket; ARGV id, what is asked, with four amounts (the least and the most that is wanted,
--- what comes back, what was used), '' or how an answer was lost (SENT: to this call; GIVEN_UP: to an
--- earlier one, and where the lease is short only the rest is done), ids that the bucket remembered
--- before, and what to count: what was USED, or else what is leased less what comes back.
+-- Settles earlier leases and takes another, in one write. KEYS: the bucket. ARGV: the id; the
+-- packed request, with four amounts per limit (the least and the most that is wanted, the amount
+-- given back, the amount used); '' or how an answer was lost (SENT: to this call; GIVEN_UP: to an
+-- earlier one, and if the lease is short only the rest is done); the ids that the bucket remembered
+-- before; and what to count: the amounts USED, or else the leased amounts less those given back.
 
--- A lease takes one part in so many of what is there: others on the bucket find something, too.
+-- A lease takes at most one part in so many of the balance: other processes on the bucket find
+-- tokens too.
 local SHARE, GIVEN_UP, USED = 4, 'given up', 'used'
 
 local id, list, now = ARGV[1], asked(ARGV[2], 4)
@@ -46,7 +47,7 @@ end
 if is_short and not is_given_up then
   return answer(SHORT, now, { refused(KEYS[1], now, list, is_asked) })
 end
--- An attempt that may still come finds the id.
+-- A late attempt must find the id.
 local leased, has_any = {}, is_doubtful
 for _, one in ipairs(list) do
   local limit = bucket.limits[one.name]

@@ -1,7 +1,8 @@
--- The usual acquire or correction: every bucket is there, follows the caller's limits, holds no leases
--- and does not remember the id. The whole script below decides everything else, and would decide this
--- the same. KEYS and ARGV are those of `acquire.lua`. No function and no table per limit is made up to
--- its first line: making them costs more than this decision. CORRECTS is said in front of it.
+-- Decides the usual acquire or correction: every bucket exists, follows the caller's limits, holds
+-- no leases and does not remember the id. The whole script below decides everything else, and would
+-- decide this the same. KEYS and ARGV are those of `acquire.lua`. Up to its first line, no function
+-- and no table per limit is made: making them costs more than this decision. CORRECTS is defined in
+-- front of it.
 
 do
   local call, pack, unpack_of, sub, fmod = redis.call, struct.pack, struct.unpack, string.sub, math.fmod
@@ -11,7 +12,7 @@ do
     local value, ask = call('GET', KEYS[n]), ARGV[2 * n + 1]
     local time, lost, count = unpack_of('<ddd', ask)
     local head, rules = 56 + 24 * count, sub(ask, 25 + 8 * count)
-    -- A value ends with its rules and begins with its ids.
+    -- A value begins with its ids and ends with its rules.
     if not value or lost > 0 or #value ~= head + #rules
       or not string.find(value, rules, head + 1, true) or string.find(value, id, 1, true) then
       break
@@ -35,7 +36,7 @@ do
       end
       tokens = (tokens < burst and tokens or burst) - amount
       tokens, low = tokens < burst and tokens or burst, low + amount
-      -- A debt lengthens the expiry; a counter beyond these ends has to be carried.
+      -- A debt lengthens the expiry; a counter outside these bounds needs a carry.
       is_usual = is_usual and low >= 0 and low < 1e15
         and (tokens >= 0 or amount > 0 and not CORRECTS)
       is_short, has_any = is_short or tokens < 0, has_any or amount ~= 0
