@@ -17,6 +17,7 @@ mod figures;
 mod interop;
 mod lambda;
 mod ministack;
+mod modules;
 mod package;
 mod page;
 mod process;
@@ -53,6 +54,7 @@ enum Task {
     Interop,
     /// Builds the function for this machine's architecture.
     Lambda,
+    Modules(modules::Args),
     /// Runs the README's example against the packages as they would be published.
     Package,
     /// Runs the console blocks of the README and of docs/tour.md, and compares what they print.
@@ -76,6 +78,7 @@ fn main() -> ExitCode {
         Task::Figures => figures::run(),
         Task::Interop => interop::run(),
         Task::Lambda => lambda::run(),
+        Task::Modules(modules::Args) => modules::run(),
         Task::Package => package::run(),
         Task::Readme => readme::run(),
         Task::Scale(args) => scale::run(&args),

@@ -12,12 +12,6 @@ use crate::limit::Limit;
 use crate::limiter::Limiter;
 use crate::store::Store;
 
-impl AsRef<Self> for DynamoStore {
-    fn as_ref(&self) -> &Self {
-        self
-    }
-}
-
 impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
     /// Stores limits, from 1 to 50, all or none of them; other limits of the scope stay as they
     /// are.

@@ -6,9 +6,8 @@ use sluicegate_core::{
     EntityId, LimitName, MillitokenSum, Millitokens, NameError, Rule, Standing, Wait,
 };
 
-use crate::limit::Amount;
-use crate::table::{SetupError, StoreFailure};
-use crate::{BoxError, InvalidLimit};
+use crate::limit::{Amount, InvalidLimit};
+use crate::store_error::{BoxError, SetupError, StoreFailure};
 
 /// The reason why an acquire granted nothing. No balance changed, except where
 /// [`Unavailable`](Self::Unavailable) and [`Contended`](Self::Contended) say otherwise.
@@ -43,6 +42,16 @@ pub enum AcquireError {
     /// Permissions, the table or an item must be repaired first: 500.
     #[error(transparent)]
     Setup(#[from] SetupError),
+}
+
+impl AcquireError {
+    /// `LimitExceeded`, or `NeverAdmissible` if waiting does not help.
+    pub(crate) fn refused(limits: Vec<LimitStatus>) -> Self {
+        if limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst) {
+            return NeverAdmissible { limits }.into();
+        }
+        LimitExceeded::new(limits).into()
+    }
 }
 
 fn unavailable(source: &BoxError) -> &'static str {

@@ -14,8 +14,9 @@ use sluicegate_core::{
     Amounts, BucketId, CompositeBucket, Configuration, LeaseRange, LimitName, RequestId, WritePath,
 };
 
+use crate::call::CallContext;
 use crate::clock::Clock;
-use crate::composite::{CallContext, Lane};
+use crate::composite::Lane;
 use crate::error::{AcquireError, AdjustError};
 use crate::store::{Adjusted, BucketGrant, Correction, Request, Store};
 

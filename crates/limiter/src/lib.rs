@@ -35,13 +35,17 @@
 //! Start with [`Limiter`]. The [`guide`] says where limits come from, which errors there are, what
 //! happens while the store is unavailable, how to lease, and what each call costs.
 
-mod adjust;
 mod admin;
+mod amounts;
+mod call;
+mod check;
 mod clock;
 mod composite;
 mod counters;
+mod degraded;
 pub mod dynamo;
 mod error;
+mod guard;
 pub mod guide;
 mod leasing;
 mod leasing_store;
@@ -55,19 +59,20 @@ mod queue;
 pub mod redis;
 mod request;
 mod store;
+mod store_error;
 mod table;
 #[cfg(feature = "tower")]
 pub mod tower;
-mod unavailable;
 
-pub use adjust::AdjustRequest;
 pub use clock::{COARSE_RESOLUTION, Clock, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};
-pub use dynamo::DynamoTable;
+pub use degraded::{Cause, Degraded, OnUnavailable};
+pub use dynamo::{DynamoStore, DynamoTable};
 pub use error::{
     AcquireError, AdjustError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible,
 };
+pub use guard::BreakerConfig;
 pub use leasing::{
     Accounting, LeaseMode, LeaseSettings, Leased, LeasedLimiter, Prepared, PreparedPermit,
     SettleReport,
@@ -78,20 +83,12 @@ pub use limit_set::{IntoLimits, LimitSet};
 pub use limiter::{Limiter, Mode};
 pub use memory::MemoryTable;
 pub use permit::{Cost, Permit, Remaining};
-pub use request::{AcquireRequest, PeekRequest};
+pub use request::{AcquireRequest, AdjustRequest, PeekRequest};
 pub use store::{Adjusted, BucketGrant, Cascade, Correction, Grant, Request, Store};
+pub use store_error::{BoxError, SetupError, StoreFailure};
 pub use table::{
-    Cancelled, Consistency, ReadItems, SetupError, StoreFailure, Table, TableError, TransactError,
-    WriteError, Written,
+    Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
-
-pub use unavailable::{BreakerConfig, Cause, Degraded, OnUnavailable};
-
-/// Balances on DynamoDB.
-pub type DynamoStore = CompositeStore<DynamoTable>;
-
-/// An error of somebody else.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 pub use sluicegate_core::keys::LimitsScope;
 pub use sluicegate_core::{

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use sluicegate_core::{LIMITS_MAX, Rules};
 
+use crate::check::rules;
 use crate::error::InvalidRequest;
 use crate::limit::Limit;
-use crate::request::rules;
 
 /// Limits of a bucket, at most 40, that were checked once. A clone shares them, so a request that
 /// names a set builds no map of its limits.

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::adjust::AdjustRequest;
+use crate::call::as_deadline;
 use crate::clock::{Clock, SystemClock};
 use crate::counters::Counters;
+use crate::degraded::OnUnavailable;
+use crate::error::AcquireError;
+use crate::guard::{self, BreakerConfig, Guard};
 use crate::limit_set::LimitSet;
 use crate::queue::Queues;
-use crate::request::{AcquireRequest, PeekRequest};
 use crate::store::{Cascade, Store};
-use crate::unavailable::{BreakerConfig, OnUnavailable, StoreHealth};
 
 /// Acquires tokens from a store. Cheap to clone; clones share everything. A setter on a clone makes
 /// a limiter that differs in this setting and shares the store and the queue of waiting tasks.
@@ -36,27 +37,10 @@ pub struct Limiter<S, C = SystemClock> {
 }
 
 pub(crate) struct Inner<S, C> {
-    store: Arc<S>,
-    clock: C,
+    guard: Arc<Guard<S, C>>,
     mode: Mode,
     options: Options,
     queues: Arc<Queues>,
-    outage: Arc<StoreHealth>,
-}
-
-/// Longer than any call, and short enough for an `Instant`.
-const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
-
-/// The limiter must not dominate a gateway's latency budget.
-const DEADLINE: Duration = Duration::from_millis(250);
-/// Callers rarely wait for a correction, and one that fails is lost.
-const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
-/// Time for name resolution, a TLS handshake and credentials.
-const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-
-/// Clamped so that `Instant + deadline` cannot overflow.
-pub(crate) fn as_deadline(time: Duration) -> Duration {
-    time.min(DEADLINE_MAX)
 }
 
 /// Says if refusals are enforced.
@@ -71,10 +55,6 @@ pub enum Mode {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// `None`: a default for each kind of call.
-    deadline: Option<Duration>,
-    pub(crate) connect_deadline: Duration,
-    pub(crate) on_unavailable: OnUnavailable,
     pub(crate) near_share: f64,
     pub(crate) cascade: Cascade,
     /// The limits of requests that name none.
@@ -89,9 +69,10 @@ impl<S, C> Clone for Limiter<S, C> {
 
 impl<S, C> std::fmt::Debug for Limiter<S, C> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Inner { mode, options, .. } = self.inner.as_ref();
+        let Inner { guard, mode, options, .. } = self.inner.as_ref();
         f.debug_struct("Limiter")
             .field("mode", mode)
+            .field("calls", guard.settings())
             .field("options", options)
             .finish_non_exhaustive()
     }
@@ -109,34 +90,29 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     /// A limiter with another clock, such as a [`TestClock`](crate::TestClock).
     #[must_use]
     pub fn with_clock(store: S, clock: C) -> Self {
-        let options = Options {
-            deadline: None,
-            connect_deadline: CONNECT_DEADLINE,
-            on_unavailable: OnUnavailable::default(),
-            near_share: 0.1,
-            cascade: Cascade::Stored,
-            limits: LimitSet::default(),
-        };
-        let (store, queues, mode) = (Arc::new(store), Arc::default(), Mode::Enforce);
-        let outage = Arc::new(StoreHealth::new(BreakerConfig::default()));
-        Self { inner: Arc::new(Inner { store, clock, mode, options, queues, outage }) }
+        let options =
+            Options { near_share: 0.1, cascade: Cascade::Stored, limits: LimitSet::default() };
+        let (guard, queues) = (Arc::new(Guard::new(store, clock)), Arc::default());
+        Self { inner: Arc::new(Inner { guard, mode: Mode::Enforce, options, queues }) }
     }
 
-    fn change(self, change: impl FnOnce(&mut Inner<S, C>)) -> Self
-    where
-        C: Clone,
-    {
-        let Inner { store, clock, mode, options, queues, outage } = self.inner.as_ref();
+    fn change(self, change: impl FnOnce(&mut Inner<S, C>)) -> Self {
+        let Inner { guard, mode, options, queues } = self.inner.as_ref();
         let mut inner = Inner {
-            store: store.clone(),
-            clock: clock.clone(),
+            guard: guard.clone(),
             mode: *mode,
             options: options.clone(),
             queues: queues.clone(),
-            outage: outage.clone(),
         };
         change(&mut inner);
         Self { inner: Arc::new(inner) }
+    }
+
+    fn change_calls(self, change: impl FnOnce(&mut guard::Settings)) -> Self
+    where
+        C: Clone,
+    {
+        self.change(|inner| inner.guard = Arc::new(inner.guard.with(change)))
     }
 
     /// The most time that one call may take, all attempts together. Default: 250 ms for an acquire
@@ -148,7 +124,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|inner| inner.options.deadline = Some(as_deadline(deadline)))
+        self.change_calls(|calls| calls.deadline = Some(as_deadline(deadline)))
     }
 
     /// The most time that a call, or a probe of an unavailable store, may take while a connection
@@ -158,7 +134,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|inner| inner.options.connect_deadline = as_deadline(deadline))
+        self.change_calls(|calls| calls.connect_deadline = as_deadline(deadline))
     }
 
     /// The result of an acquire while the store is unavailable; default [`OnUnavailable::Allow`].
@@ -167,7 +143,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|inner| inner.options.on_unavailable = policy)
+        self.change_calls(|calls| calls.on_unavailable = policy)
     }
 
     /// When the store counts as unavailable, and how often it is probed then.
@@ -176,7 +152,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     where
         C: Clone,
     {
-        self.change(|inner| inner.outage = Arc::new(StoreHealth::new(breaker)))
+        self.change(|inner| inner.guard = Arc::new(inner.guard.with_breaker(breaker)))
     }
 
     /// Decides and counts, and never refuses: for trying limits out on real traffic.
@@ -221,47 +197,36 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.change(|inner| inner.options.limits = limits)
     }
 
-    /// A request for tokens: name the amounts, then await it.
-    pub fn acquire(
-        &self,
-        entity: impl AsRef<str>,
-        resource: impl AsRef<str>,
-    ) -> AcquireRequest<&Self> {
-        AcquireRequest::new(entity, resource).of(self)
-    }
-
-    /// A correction of a bucket without a permit: name the amounts, then await it.
-    pub fn adjust(
-        &self,
-        entity: impl AsRef<str>,
-        resource: impl AsRef<str>,
-    ) -> AdjustRequest<'_, S, C> {
-        AdjustRequest::new(self, entity.as_ref(), resource.as_ref())
-    }
-
-    /// The status of all limits of a bucket: one read that sees every write; takes nothing.
-    pub fn peek(
-        &self,
-        entity: impl AsRef<str>,
-        resource: impl AsRef<str>,
-    ) -> PeekRequest<'_, S, C> {
-        PeekRequest::new(self.acquire(entity, resource))
+    /// Checks that the store answers, which makes the first connection. If it is called before the
+    /// first request, that request need not wait for the connection. A read of half a unit on
+    /// DynamoDB.
+    ///
+    /// # Errors
+    /// As an acquire, except that no limit is short. `Unavailable` after the
+    /// [`connect_deadline`](Self::connect_deadline), under every setting.
+    pub async fn warm_up(&self) -> Result<(), AcquireError> {
+        self.inner.guard.warm_up().await
     }
 
     /// The store.
     #[must_use]
     pub fn store(&self) -> &S {
-        &self.inner.store
+        self.inner.guard.store()
     }
 
     /// The counters of the store.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        self.inner.store.counters()
+        self.inner.guard.counters()
     }
 
     pub(crate) fn clock(&self) -> &C {
-        &self.inner.clock
+        self.inner.guard.clock()
+    }
+
+    /// The way to the store.
+    pub(crate) fn guard(&self) -> &Arc<Guard<S, C>> {
+        &self.inner.guard
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -270,35 +235,6 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     pub(crate) fn options(&self) -> &Options {
         &self.inner.options
-    }
-
-    /// The deadline of an acquire or a peek; `said` is the deadline that the request set.
-    pub(crate) fn call_time(&self, said: Option<Duration>) -> Duration {
-        self.with_connection(said, DEADLINE)
-    }
-
-    /// The deadline of a correction; `said` is the deadline that the request set.
-    pub(crate) fn correction_time(&self, said: Option<Duration>) -> Duration {
-        self.with_connection(said, CORRECTION_DEADLINE)
-    }
-
-    /// A deadline that the request set holds as it is.
-    fn with_connection(&self, said: Option<Duration>, usual: Duration) -> Duration {
-        let Options { deadline, connect_deadline, .. } = &self.inner.options;
-        said.unwrap_or_else(|| {
-            let usual = deadline.unwrap_or(usual);
-            if self.inner.outage.is_connected() { usual } else { usual.max(*connect_deadline) }
-        })
-    }
-
-    pub(crate) fn outage(&self) -> &StoreHealth {
-        &self.inner.outage
-    }
-
-    /// The number of clones of this limiter, and of other limiters that share its store's health.
-    pub(crate) fn holders(&self) -> usize {
-        let others = Arc::strong_count(&self.inner.outage) - 1;
-        Arc::strong_count(&self.inner) + others
     }
 
     pub(crate) fn queues(&self) -> &Queues {

@@ -140,9 +140,9 @@ mod tests {
     };
 
     use super::*;
+    use crate::call::new_id;
+    use crate::check::rules;
     use crate::limit::Limit;
-    use crate::request::rules;
-    use crate::store::new_id;
 
     /// One token of a bucket that does not exist.
     fn write() -> (BucketId, WritePlan) {

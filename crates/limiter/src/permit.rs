@@ -9,12 +9,12 @@ use std::time::Duration;
 use sluicegate_core::{EntityId, LimitName, Millitokens, Rule, WritePath};
 
 use self::correction_log::{Change, CorrectionLog, clamped};
+use crate::check::amount;
 use crate::clock::Clock;
+use crate::degraded::Degraded;
 use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
-use crate::request::amount;
 use crate::store::{Adjusted, BucketGrant, Grant, Store};
-use crate::unavailable::Degraded;
 
 /// Tokens that were taken before the guarded work starts.
 ///

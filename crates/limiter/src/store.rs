@@ -13,8 +13,8 @@ use sluicegate_core::{
 
 use crate::clock::Clock;
 use crate::counters::Counters;
+use crate::degraded::Degraded;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
-use crate::unavailable::Degraded;
 
 /// A store of balances.
 pub trait Store: Send + Sync + 'static {
@@ -167,35 +167,11 @@ pub struct Adjusted {
     pub degraded: Option<Degraded>,
 }
 
-/// A new id that no request had: a bucket that remembers an id treats its request as granted.
-///
-/// Every id comes from the operating system. A generator in the process would repeat its sequence
-/// in each clone of the process (`fork`, Lambda's `SnapStart`, any snapshot of a virtual machine);
-/// the kernel's generator is shared by forks and reseeded when a machine is resumed.
-pub(crate) fn new_id() -> RequestId {
-    // The call fails only on a system that has no such source.
-    RequestId::from_bits(getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)))
-}
-
 impl Adjusted {
     /// Adds the result of another bucket's correction.
     pub(crate) fn add(&mut self, other: Self) {
         self.dropped.extend(other.dropped);
         self.is_forced |= other.is_forced;
         self.write_units += other.write_units;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ids_differ_in_processes_that_were_cloned() {
-        let clone = || {
-            fastrand::seed(7);
-            [new_id(), new_id()]
-        };
-        assert_ne!(clone(), clone());
     }
 }

@@ -6,14 +6,14 @@ use sluicegate_core::{
     BucketDemand, LIMITS_MAX, Left, Outcome, Purpose, QueuedRequest, Standing, WritePath,
 };
 
-use super::CompositeStore;
 use super::bucket_request::BucketRequest;
-use super::lane::{Cost, Expired, Settled, setup_error, source};
-use super::refusal::no;
-use super::run::CallContext;
+use super::composite_store::CompositeStore;
+use super::shared_error::{given_up, setup_error};
+use super::table_call::{Cost, Expired, Settled};
+use crate::call::CallContext;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::BucketGrant;
-use crate::table::{Table, TableError};
+use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
@@ -110,35 +110,13 @@ impl<T: Table> CompositeStore<T> {
     }
 }
 
-/// The error of a request that has no more time. After any error but "unavailable", nothing was
-/// taken.
-pub(super) fn given_up(
-    is_in_doubt: bool,
-    table_error: Option<&TableError>,
-    is_silent: bool,
-    attempts: u32,
-) -> AcquireError {
-    let contended = AcquireError::Contended { attempts };
-    match table_error {
-        Some(TableError::Unreachable(away)) => AcquireError::Unavailable(source(away)),
-        Some(TableError::Throttled(_) | TableError::Conflict) if is_in_doubt => {
-            AcquireError::Unavailable(contended.into())
-        }
-        Some(_) => contended,
-        None if is_silent || is_in_doubt => {
-            AcquireError::Unavailable("the table did not answer in time".into())
-        }
-        None => contended,
-    }
-}
-
 /// A refusal, with the limits of all buckets.
 fn refusal(sides: &[BucketRequest], standings: Vec<Vec<Standing>>) -> AcquireError {
     let of_side = |(side, standings): (&BucketRequest, Vec<Standing>)| {
         let entity = side.bucket.entity.clone();
         standings.into_iter().map(move |standing| LimitStatus::new(&entity, standing))
     };
-    no(sides.iter().zip(standings).flat_map(of_side).collect())
+    AcquireError::refused(sides.iter().zip(standings).flat_map(of_side).collect())
 }
 
 impl CallContext<'_> {

@@ -10,10 +10,10 @@ use sluicegate_core::{
     Amounts, BucketDemand, Done, Left, Millitokens, Outcome, Purpose, QueuedRequest,
 };
 
-use super::CompositeStore;
-use super::acquire::given_up;
-use super::lane::{Expired, Settled, setup_error};
-use super::run::CallContext;
+use super::composite_store::CompositeStore;
+use super::shared_error::{given_up, setup_error};
+use super::table_call::{Expired, Settled};
+use crate::call::CallContext;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::Corrected;
 use crate::store::{Adjusted, Correction};

@@ -5,32 +5,15 @@ use std::sync::Arc;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePlan};
 
-use super::lane::Calls;
+use super::composite_store::{CompositeStore, image};
 use super::settings::Certainty;
-use super::{CompositeStore, image};
-use crate::store::new_id;
-use crate::table::{
-    Cancelled, Consistency, SetupError, Table, TableError, TransactError, WriteError, Written,
-};
-
-/// A call of a lane.
-pub(super) enum Asked {
-    /// Reads these buckets, and sees every write.
-    Read(Vec<BucketId>),
-    /// Makes this write of the lane's buckets.
-    Write(Vec<BucketId>, Arc<Write>),
-}
-
-/// The table's answer, and its cost.
-pub(super) struct Told {
-    pub(super) answer: Answer,
-    pub(super) write_units: f64,
-    pub(super) read_units: f64,
-    pub(super) table_error: Option<TableError>,
-}
+use super::table_call::{Asked, Calls, Flight, Told};
+use crate::call::new_id;
+use crate::store_error::SetupError;
+use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
 
 impl<T: Table> Calls for CompositeStore<T> {
-    fn call(&self, asked: Asked) -> super::lane::Flight {
+    fn call(&self, asked: Asked) -> Flight {
         let (table, certainty) = (self.table.clone(), self.settings.certainty);
         Box::pin(async move {
             match asked {
@@ -57,21 +40,6 @@ impl<T: Table> Calls for CompositeStore<T> {
         if unextended > 0 {
             tracing::warn!(%bucket, "a debt may outlive its bucket: the expiry could not be extended");
         }
-    }
-}
-
-impl Told {
-    pub(super) fn failed(table_error: TableError) -> Self {
-        let answer = match table_error {
-            TableError::Conflict | TableError::Throttled(_) => Answer::Held,
-            TableError::Unreachable(_) => Answer::Lost,
-            TableError::Setup(_) => Answer::Failed,
-        };
-        Self { answer, write_units: 0.0, read_units: 0.0, table_error: Some(table_error) }
-    }
-
-    const fn written(answer: Answer, write_units: f64) -> Self {
-        Self { answer, write_units, read_units: 0.0, table_error: None }
     }
 }
 

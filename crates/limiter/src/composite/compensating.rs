@@ -10,11 +10,12 @@ use std::time::Duration;
 use sluicegate_core::{Wait, WritePath, standings};
 
 use super::bucket_request::BucketRequest;
-use super::run::CallContext;
-use super::{CompositeStore, negated};
+use super::composite_store::CompositeStore;
+use crate::amounts::negated;
+use crate::call::{CallContext, new_id};
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitExceeded, LimitStatus, NeverAdmissible};
-use crate::store::{BucketGrant, Correction, Store, new_id};
+use crate::store::{BucketGrant, Correction, Store};
 use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {

@@ -16,7 +16,8 @@ use sluicegate_core::{BucketId, EntityId, EntityRecord, EpochMillis, StoredLimit
 
 use tokio::sync::Semaphore;
 
-use crate::table::{Consistency, SetupError};
+use crate::store_error::SetupError;
+use crate::table::Consistency;
 
 /// How long an answer is valid, in milliseconds.
 const BELIEVED_MS: i64 = 60_000;

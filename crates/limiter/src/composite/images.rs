@@ -12,6 +12,7 @@ use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, Policy, Rules
 
 use super::directory::Changes;
 use super::lane::Lane;
+use super::newest_image::Shared;
 
 /// All buckets that this process knows.
 #[derive(Debug)]
@@ -46,10 +47,6 @@ pub(super) struct Entry {
     lane: OnceLock<Arc<Lane>>,
 }
 
-/// The newest knowledge of a bucket, for all of its lanes.
-#[derive(Debug, Default)]
-pub(super) struct Shared(Mutex<Option<Known>>);
-
 #[derive(Debug, Default)]
 struct ImageTable {
     resolved: Option<Resolved>,
@@ -73,21 +70,6 @@ pub(super) struct MadeFrom {
     pub(super) changes: Changes,
     /// The time in which the answers for all of them are valid.
     pub(super) believed: Range<EpochMillis>,
-}
-
-impl Shared {
-    pub(super) fn known(&self) -> Option<Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Keeps the content of an answer, unless something newer is known: answers overtake each
-    /// other.
-    pub(super) fn learn(&self, new: Known) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {
-            *known = Some(new);
-        }
-    }
 }
 
 impl Entry {

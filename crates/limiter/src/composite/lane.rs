@@ -5,25 +5,23 @@
 //! all of them. If the leader's own request is resolved, runs out of time or is dropped, the lane
 //! keeps the call that the leader awaited, and the next caller continues with it.
 
-use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sluicegate_core::{
-    Action, Amounts, Answer, BucketId, Counts, EpochMillis, Left, Outcome, Policy, QueuedRequest,
-    RequestId, Write, WriteQueue,
+    Action, Amounts, Answer, BucketId, Counts, EpochMillis, Left, Policy, QueuedRequest, RequestId,
+    Write, WriteQueue,
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep};
 
-use super::calls::{Asked, Told};
-use super::images::Shared;
-use crate::BoxError;
+use super::newest_image::Shared;
+use super::table_call::{Asked, Calls, Cost, Expired, Flight, Settled, Told};
+use crate::call::new_id;
 use crate::clock::Clock;
-use crate::store::new_id;
-use crate::table::{SetupError, StoreFailure, TableError};
+use crate::table::TableError;
 
 /// How long the table may take to answer before it is asked again, because all callers wait for the
 /// answer. At least this, and at least twice the time of its last answer; doubled each time that it
@@ -37,8 +35,6 @@ const LATE_MAX: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The longest pause if no caller waits for tokens.
 const PATIENT_MAX: Duration = Duration::from_millis(500);
-
-pub(super) type Flight = Pin<Box<dyn Future<Output = Told> + Send>>;
 
 /// The requests on one bucket, or on a child's and its parent's.
 pub(crate) struct Lane {
@@ -77,38 +73,6 @@ struct LaneState {
 struct LaneWaiter {
     sender: oneshot::Sender<Settled>,
     cost: Cost,
-}
-
-/// The cost of a request. Requests that share a call divide its cost.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cost {
-    pub(super) attempts: u32,
-    pub(super) write_units: f64,
-    pub(super) read_units: f64,
-}
-
-/// The outcome of a request.
-pub(super) struct Settled {
-    pub(super) outcome: Outcome,
-    pub(super) cost: Cost,
-    pub(super) table_error: Option<Arc<TableError>>,
-}
-
-/// The reason why a request was not settled in time.
-pub(super) struct Expired {
-    pub(super) left: Left,
-    pub(super) cost: Cost,
-    pub(super) table_error: Option<Arc<TableError>>,
-    /// True if the table did not answer while the request waited.
-    pub(super) is_silent: bool,
-}
-
-/// The interface through which a lane sends its calls.
-pub(super) trait Calls: Send + Sync {
-    /// Makes a call on the table.
-    fn call(&self, asked: Asked) -> Flight;
-    /// Takes over the counts of a queue.
-    fn count(&self, counts: Counts, buckets: &[BucketId]);
 }
 
 impl std::fmt::Debug for Lane {
@@ -480,31 +444,4 @@ fn pause(in_a_row: u32, is_patient: bool, quickest: Duration) -> Duration {
         false => Duration::from_millis(1 << (in_a_row - 1)).min(PAUSE_MAX),
     };
     longest.mul_f64(fastrand::f64())
-}
-
-/// The error of an unusable table, for each of the requests of one write.
-pub(super) fn setup_error(table_error: Option<&TableError>) -> SetupError {
-    let Some(TableError::Setup(error)) = table_error else {
-        return SetupError::Rejected("the table does not say why".into());
-    };
-    match error {
-        SetupError::NoTable(table) => SetupError::NoTable(table.clone()),
-        SetupError::Denied(why) => SetupError::Denied(source(why)),
-        SetupError::BrokenItem { bucket, source } => {
-            SetupError::BrokenItem { bucket: bucket.clone(), source: source.clone() }
-        }
-        SetupError::Rejected(why) => SetupError::Rejected(source(why)),
-        SetupError::Inconvertible(why) => SetupError::Rejected(why.to_string().into()),
-    }
-}
-
-/// A copy of an error's source, for each of the requests of one write.
-pub(super) fn source(of: &BoxError) -> BoxError {
-    let mut text = of.to_string();
-    let mut source = of.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    if of.is::<StoreFailure>() { StoreFailure(text.into()).into() } else { text.into() }
 }

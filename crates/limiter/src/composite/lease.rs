@@ -13,12 +13,12 @@ use sluicegate_core::{
     standings,
 };
 
-use super::CompositeStore;
-use super::acquire::given_up;
-use super::lane::{Expired, Lane, Settled, setup_error};
-use super::refusal::no;
+use super::composite_store::CompositeStore;
+use super::lane::Lane;
 use super::resolve::Lookup;
-use super::run::CallContext;
+use super::shared_error::{given_up, setup_error};
+use super::table_call::{Expired, Settled};
+use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::leasing_store::{
@@ -229,5 +229,5 @@ fn terms(order: &LeaseRequest<'_>) -> LeaseTerms {
 
 fn refusal(bucket: &BucketId, standings: Vec<Standing>) -> AcquireError {
     let status = |standing| LimitStatus::new(&bucket.entity, standing);
-    no(standings.into_iter().map(status).collect())
+    AcquireError::refused(standings.into_iter().map(status).collect())
 }

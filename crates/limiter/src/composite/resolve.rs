@@ -13,14 +13,15 @@ use sluicegate_core::{
     Rules,
 };
 
-use super::CompositeStore;
 use super::bucket_request::BucketRequest;
+use super::composite_store::{CompositeStore, image};
 use super::directory::{Learned, Levels};
 use super::images::{Entry, MadeFrom, Resolved};
-use super::run::CallContext;
+use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
-use crate::table::{Consistency, ReadItems, SetupError, Table};
+use crate::store_error::SetupError;
+use crate::table::{Consistency, ReadItems, Table};
 
 /// Says if the limits of a bucket are read from the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,7 +175,7 @@ impl<T: Table> CompositeStore<T> {
         let mut learned = Vec::with_capacity(keys.len());
         for (key, item) in keys.iter().zip(&found.items) {
             if matches!(key, ItemKey::Bucket(..)) {
-                let image = super::image(bucket, item.as_ref())?;
+                let image = image(bucket, item.as_ref())?;
                 let is_authoritative = consistency == Consistency::Strong;
                 entry.learn(Known { image, as_of: now, is_authoritative });
             } else {

@@ -8,22 +8,18 @@ use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
-    AttributeValue, ConsumedCapacity, KeysAndAttributes, ReturnConsumedCapacity, ReturnValue,
-    ReturnValuesOnConditionCheckFailure,
+    AttributeValue, KeysAndAttributes, ReturnConsumedCapacity, ReturnValue,
 };
 use serde_dynamo::Item;
 use sluicegate_core::keys::{self, ItemKey};
-use sluicegate_core::{BucketId, CompositeBucket, Scalar, WritePlan};
+use sluicegate_core::{BucketId, WritePlan};
 
+use super::answers::{ALL_OLD, image, key, refused, spent, text, units};
 use super::expressions::{self, Expression};
 use super::table_error::{self, EmptyAnswer};
 use super::{ConfigStore, Reader};
-use crate::table::{
-    Consistency, ReadItems, SetupError, Table, TableError, TransactError, WriteError, Written,
-};
-
-pub(super) const ALL_OLD: ReturnValuesOnConditionCheckFailure =
-    ReturnValuesOnConditionCheckFailure::AllOld;
+use crate::store_error::SetupError;
+use crate::table::{Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written};
 
 /// A table on DynamoDB, or on any engine that speaks its protocol.
 #[derive(Debug, Clone)]
@@ -221,56 +217,4 @@ impl Table for DynamoTable {
         let items = keys.iter().map(|key| found.remove(&(key.pk(), key.sk()))).collect();
         Ok(ReadItems { items, read_units })
     }
-}
-
-pub(super) fn key(bucket: &BucketId) -> ItemKey {
-    ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone())
-}
-
-pub(super) fn text(item: &HashMap<String, AttributeValue>, attribute: &str) -> String {
-    item.get(attribute).and_then(|value| value.as_s().ok()).cloned().unwrap_or_default()
-}
-
-/// The units of a call that asked for them. DynamoDB always names them, so an answer without them
-/// was damaged on its way.
-pub(super) fn spent(capacity: Option<ConsumedCapacity>) -> Result<f64, EmptyAnswer> {
-    capacity.map(|capacity| units(Some(&capacity))).ok_or(EmptyAnswer)
-}
-
-/// As [`spent`], for a transaction; an engine may name no units.
-pub(super) fn spent_on_all(capacity: Option<Vec<ConsumedCapacity>>) -> Result<f64, EmptyAnswer> {
-    Ok(capacity.ok_or(EmptyAnswer)?.iter().map(|each| units(Some(each))).sum())
-}
-
-pub(super) fn units(capacity: Option<&ConsumedCapacity>) -> f64 {
-    capacity.and_then(ConsumedCapacity::capacity_units).unwrap_or(0.0)
-}
-
-pub(super) fn refused(
-    bucket: &BucketId,
-    item: Option<&HashMap<String, AttributeValue>>,
-) -> WriteError {
-    // Some engines return an empty item if there is none.
-    let Some(item) = item.filter(|item| !item.is_empty()) else { return WriteError::Refused(None) };
-    match image(bucket, item) {
-        Ok(image) => WriteError::Refused(image),
-        Err(error) => WriteError::Table(error.into()),
-    }
-}
-
-fn image(
-    bucket: &BucketId,
-    item: &HashMap<String, AttributeValue>,
-) -> Result<Option<Arc<CompositeBucket>>, SetupError> {
-    let attributes = item.iter().map(|(name, value)| {
-        let value = match value {
-            AttributeValue::S(text) => Scalar::Text(text),
-            AttributeValue::N(digits) => Scalar::Number(digits),
-            _ => Scalar::Other,
-        };
-        (name.as_str(), value)
-    });
-    CompositeBucket::from_attributes(attributes).map(|image| image.map(Arc::new)).map_err(
-        |source| SetupError::BrokenItem { bucket: bucket.to_string(), source: source.into() },
-    )
 }

@@ -20,13 +20,14 @@ use sluicegate_core::{
 
 pub use self::scan::{LegacyPage, Segment};
 use self::transaction::Attempt;
-use super::BrokenItem;
-use super::execute::{DynamoTable, key, units};
+use super::answers::{key, units};
+use super::execute::DynamoTable;
 use super::item::decode;
-use super::stored_expressions as expressions;
 use super::table_error::{self, EmptyAnswer};
+use super::{BrokenItem, stored_expressions as expressions};
 use crate::clock::{Clock, SystemClock};
-use crate::table::{Consistency, SetupError, TableError};
+use crate::store_error::SetupError;
+use crate::table::{Consistency, TableError};
 
 /// The most transactions that one conversion attempts: each that fails met another producer's
 /// write.
@@ -80,7 +81,7 @@ impl From<ConvertError> for TableError {
             ConvertError::TableError(table_error) => table_error,
             ConvertError::Changed => Self::Conflict,
             ConvertError::Item(_) | ConvertError::TooManyLimits { .. } => {
-                SetupError::Inconvertible(Box::new(error)).into()
+                SetupError::Inconvertible(error.into()).into()
             }
         }
     }

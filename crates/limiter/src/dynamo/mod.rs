@@ -2,13 +2,17 @@
 //!
 //! `sluicegate_core` decides the meaning of an item; this module reads and sends items.
 
+mod answers;
 mod execute;
 mod expressions;
 mod fetch;
 mod item;
 mod legacy;
+mod read_error;
 mod readers;
 mod request;
+mod schema_version;
+mod store;
 mod stored;
 mod stored_expressions;
 mod table;
@@ -19,7 +23,10 @@ mod transact;
 pub use execute::DynamoTable;
 pub use item::BrokenItem;
 pub use legacy::{ConvertError, Converted, LegacyPage, Segment};
-pub use readers::{ReadError, Reader};
+pub use read_error::ReadError;
+pub use readers::Reader;
 pub use request::RequestError;
-pub use stored::{ConfigError, ConfigStore, SchemaVersion};
+pub use schema_version::SchemaVersion;
+pub use store::DynamoStore;
+pub use stored::{ConfigError, ConfigStore};
 pub use table::{TableSetupError, create_table, stream_arn};

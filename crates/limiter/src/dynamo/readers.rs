@@ -15,34 +15,13 @@ use sluicegate_core::{
     CompositeBucket, EntityId, ItemError, QuarantineEntry, Resource, UsageWindow, WindowSpan,
 };
 
+use super::RequestError;
 use super::fetch::{self, KEYS_PER_READ};
 use super::item::{Attributes, decode};
 use super::legacy::listing::{merged, row, with_composites};
+use super::read_error::ReadError;
 use super::stored_expressions::{self as expressions, Query};
-use super::{BrokenItem, RequestError};
 use crate::table::Consistency;
-
-/// The reason why something could not be read.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ReadError {
-    /// An item is broken. The stream continues behind it.
-    #[error(transparent)]
-    Item(#[from] Box<BrokenItem>),
-
-    /// DynamoDB repeatedly left items out of its answers. The stream ends.
-    #[error("table {table} leaves {items} items out of BatchGetItem; try again, more slowly")]
-    LeftOut {
-        /// Name of the table.
-        table: String,
-        /// The number of items.
-        items: usize,
-    },
-
-    /// DynamoDB did not execute the request. The stream ends.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-}
 
 /// Reads ranges of items of one table.
 ///

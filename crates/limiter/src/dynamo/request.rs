@@ -5,7 +5,7 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate_core::ErrorClass;
 
 use super::table_error::{self, EmptyAnswer};
-use crate::BoxError;
+use crate::store_error::BoxError;
 
 /// A request that failed. The source is DynamoDB's error.
 #[derive(Debug, thiserror::Error)]

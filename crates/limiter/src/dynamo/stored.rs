@@ -3,8 +3,6 @@
 //! Every change of a level's limits increases its version in the table, regardless of the writers'
 //! clocks. So a bucket can tell which of two copies is the newer.
 
-mod version;
-
 use std::collections::HashSet;
 
 use aws_sdk_dynamodb::Client;
@@ -18,8 +16,6 @@ use super::item::{Attributes, decode};
 use super::stored_expressions::{self as expressions, Level, StoredUpdate};
 use super::{BrokenItem, RequestError};
 use crate::{InvalidLimit, Limit};
-
-pub use version::SchemaVersion;
 
 /// The most limits that one write can name: an expression has at most 4,096 bytes.
 pub(super) const LIMITS_PER_WRITE: usize = 50;
@@ -91,7 +87,11 @@ impl ConfigStore {
     }
 
     /// Sends an update that does not depend on the item.
-    async fn update(&self, key: &ItemKey, update: StoredUpdate) -> Result<(), RequestError> {
+    pub(super) async fn update(
+        &self,
+        key: &ItemKey,
+        update: StoredUpdate,
+    ) -> Result<(), RequestError> {
         let output = self
             .client
             .update_item()
@@ -268,7 +268,7 @@ impl ConfigStore {
     }
 
     /// Reads an item. A consistent read.
-    async fn item(&self, key: &ItemKey) -> Result<Option<Attributes>, RequestError> {
+    pub(super) async fn item(&self, key: &ItemKey) -> Result<Option<Attributes>, RequestError> {
         let output = self
             .client
             .get_item()

@@ -4,8 +4,8 @@ use aws_sdk_dynamodb::config::http::HttpResponse;
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate_core::ErrorClass;
 
-use crate::BoxError;
-use crate::table::{SetupError, StoreFailure, TableError, WriteError};
+use crate::store_error::{BoxError, SetupError, StoreFailure};
+use crate::table::{TableError, WriteError};
 
 /// An answer of 200 without the requested data: it may come from something other than DynamoDB, so
 /// the call counts as not answered.

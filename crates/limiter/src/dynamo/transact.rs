@@ -6,10 +6,12 @@ use aws_sdk_dynamodb::types::{
 };
 use sluicegate_core::{BucketId, WritePlan};
 
-use super::execute::{ALL_OLD, DynamoTable, key, refused, spent_on_all};
+use super::answers::{ALL_OLD, key, refused, spent_on_all};
+use super::execute::DynamoTable;
 use super::expressions::{self, Expression};
 use super::table_error;
-use crate::table::{Cancelled, SetupError, TableError, TransactError, WriteError};
+use crate::store_error::SetupError;
+use crate::table::{Cancelled, TableError, TransactError, WriteError};
 
 impl DynamoTable {
     /// Executes each plan on its bucket; returns the write units spent.

@@ -12,14 +12,17 @@ use sluicegate_core::{Amounts, CompositeBucket, LeaseRange, LimitName, Millitoke
 use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
-use super::bucket_ledger::{BucketLedger, Commit, Times};
-use super::engine::{Engine, FlushScope, Spent};
+use super::bucket_ledger::{BucketLedger, Commit};
+use super::engine::{Engine, FlushScope};
 use super::leased_bucket::{LeasedBucket, ROUGH_MS};
 use super::limit_ledger::{LimitLedger, signed, unsigned};
+use super::spent::Spent;
+use super::times::Times;
+use crate::call::new_id;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
-use crate::store::{Correction, new_id};
+use crate::store::Correction;
 
 /// A commit starts when one part in so many of the threshold is left. A larger part would cause
 /// more commits; callers take from this part while the commit is in flight.

@@ -5,22 +5,22 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sluicegate_core::{Configuration, WritePath};
-use tokio::sync::oneshot;
+use sluicegate_core::Configuration;
 use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, TakeResult};
-use super::bucket_ledger::{BucketLedger, Times};
+use super::bucket_ledger::BucketLedger;
 use super::held::Buckets;
 use super::leased_bucket::LeasedBucket;
 use super::metrics::Meter;
 use super::names::Names;
 use super::settings::{LeaseMode, LeaseSettings};
-use super::waiters::{PendingWaiter, WaitWindow};
+use super::spent::Spent;
+use super::times::Times;
+use super::waiters::WaitWindow;
 use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::leasing_store::LeasingStore;
-use crate::store::{BucketGrant, Grant};
 
 pub(super) struct Engine<S, C> {
     pub(super) store: S,
@@ -50,15 +50,6 @@ struct SeenImage {
     ms: i64,
     /// The number of times that it showed less than before.
     set_backs: u32,
-}
-
-/// The cost of getting tokens.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Spent {
-    pub(super) path: Option<WritePath>,
-    pub(super) attempts: u32,
-    pub(super) write_units: f64,
-    pub(super) read_units: f64,
 }
 
 /// Marks that a task is about to lease more, until this is dropped: at the latest with its runtime.
@@ -125,7 +116,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
     }
 
     /// The window of a request that comes now and waits until `until`.
-    fn stay(&self, until: Instant) -> WaitWindow {
+    pub(super) fn stay(&self, until: Instant) -> WaitWindow {
         let left = until.saturating_duration_since(Instant::now()).as_millis();
         let set_backs = self.seen.lock().unwrap_or_else(PoisonError::into_inner).set_backs;
         let came_ms = self.now_ms();
@@ -188,75 +179,8 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         });
     }
 
-    /// Gets the tokens from the store, and more if they can be used. `None`: the request needs a
-    /// call of its own, for one of two reasons. This process holds tokens of as many buckets as it
-    /// may. Or no request for this bucket was answered in half the time: only a call of its own
-    /// tells an outage from a throttled table.
-    pub(super) async fn need(
-        self: &Arc<Self>,
-        bucket: &Arc<LeasedBucket>,
-        asks: &[Demand],
-        configuration: &Arc<Configuration>,
-        until: Instant,
-    ) -> Option<Result<Spent, AcquireError>> {
-        let start = Instant::now();
-        let stay = self.stay(until);
-        let enter = |books: &mut BucketLedger| {
-            books.follow(configuration, &self.names);
-            (books.turn(), books.unfinished().waiters.enter(asks, stay))
-        };
-        let (turn, answer) = self.watch(bucket, configuration, enter)?;
-        let contended = || AcquireError::Contended { attempts: 0 };
-        let Some(answer) = answer else { return Some(Err(contended())) };
-        self.meter.waited();
-        let half = start + until.saturating_duration_since(start) / 2;
-        let place = |answer| PendingWaiter { engine: self, bucket, asks, configuration, answer };
-        let mut turn = std::pin::pin!(place(answer).turn(turn));
-        let (turn, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
-            Ok(turn) => (Ok(turn), false),
-            Err(_) if bucket.was_answered_since(start) => {
-                (tokio::time::timeout_at(until, turn).await, true)
-            }
-            Err(_) => return None,
-        };
-        let Ok(turn) = turn else { return Some(Err(contended())) };
-        let Some(turn) = turn else {
-            // The requests that were served may have left little.
-            if bucket.cell.is_low() {
-                self.renew_soon(bucket, None);
-            }
-            return Some(Ok(Spent::default()));
-        };
-        if self.is_shut() {
-            return None;
-        }
-        if self.take(bucket, asks, None, self.rough_ms()) {
-            return Some(Ok(Spent::default()));
-        }
-        // If the caller stops waiting, the tokens go to others; the lease is in the ledger.
-        let (answer, answered) = oneshot::channel();
-        let mut place = place(answered);
-        let (engine, bucket, asks) = (self.clone(), bucket.clone(), asks.to_vec());
-        let configuration = configuration.clone();
-        tokio::spawn(async move {
-            let left = until.saturating_duration_since(Instant::now());
-            let result = engine.write(&bucket, &asks, FlushScope::Permit, left).await;
-            drop(turn);
-            if let Err(Ok(_)) = answer.send(result) {
-                engine.put_back(&bucket, &asks, &configuration);
-            }
-        });
-        let gone = || AcquireError::Unavailable("the runtime was shut down".into());
-        let result = (&mut place.answer).await.unwrap_or_else(|_| Err(gone()));
-        Some(match result {
-            // Other requests used the time in which it could have been answered.
-            Err(AcquireError::Unavailable(_)) if is_late => Err(contended()),
-            result => result,
-        })
-    }
-
     /// Starts to look after a bucket, and calls `then` with its ledger. `None`: too many are held.
-    fn watch<R>(
+    pub(super) fn watch<R>(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
         configuration: &Arc<Configuration>,
@@ -383,22 +307,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         self.is_shut.store(true, Ordering::Release);
     }
 
-    fn is_shut(&self) -> bool {
+    pub(super) fn is_shut(&self) -> bool {
         self.is_shut.load(Ordering::Acquire)
-    }
-}
-
-impl Spent {
-    pub(super) fn granted(self, parts: impl IntoIterator<Item = BucketGrant>) -> Grant {
-        let Self { path, attempts, write_units, read_units } = self;
-        let parts = parts.into_iter().collect();
-        Grant { parts, path, attempts, write_units, read_units }
-    }
-
-    pub(super) fn add(&mut self, other: Self) {
-        self.path = other.path.or(self.path);
-        self.attempts += other.attempts;
-        self.write_units += other.write_units;
-        self.read_units += other.read_units;
     }
 }

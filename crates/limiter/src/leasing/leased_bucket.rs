@@ -9,11 +9,12 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::atomic_bucket::{AtomicBucket, Demand, POOL_MAX};
-use super::bucket_ledger::{BucketLedger, Times};
+use super::bucket_ledger::BucketLedger;
 use super::keys::KeyRef;
 use super::limit_ledger::LimitLedger;
 use super::names::{Kind, Names};
 use super::settings::{LeaseMode, LeaseSettings};
+use super::times::Times;
 use crate::clock::COARSE_RESOLUTION;
 
 /// A take reads a clock that may be this late.

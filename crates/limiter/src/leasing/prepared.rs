@@ -8,19 +8,21 @@ use futures_util::FutureExt as _;
 use sluicegate_core::EntityId;
 use tokio::time::Instant;
 
-use super::Leased;
-use super::engine::{Engine, Spent};
+use super::engine::Engine;
 use super::keys::KeyRef;
+use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
+use super::spent::Spent;
 use super::store::Wants;
 use crate::clock::Clock;
+use crate::degraded::Degraded;
 use crate::error::AcquireError;
+use crate::guard::Granted;
 use crate::leasing_store::LeasingStore;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
 use crate::request::AcquireRequest;
 use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
-use crate::unavailable::{Degraded, Granted};
 
 /// A request to a [`LeasedLimiter`](crate::LeasedLimiter) that was checked once. As long as the
 /// process holds tokens, it is decided without a call, a lock or an allocation. Every half second
@@ -210,7 +212,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
     /// Looks up in the background the data that is no longer known.
     fn look_up_soon(&self) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.limiter.outage().is_open() || self.is_looking_up.swap(true, Ordering::AcqRel) {
+        if self.limiter.guard().is_open() || self.is_looking_up.swap(true, Ordering::AcqRel) {
             return;
         }
         let (limiter, request) = (self.limiter.clone(), self.request.clone());
@@ -348,11 +350,13 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
 
     #[cold]
     async fn ask(&self, mut request: Request) -> Result<PreparedPermit<'_, S, C>, AcquireError> {
-        request.deadline = self.limiter.call_time(self.deadline);
-        let from = match self.limiter.take_by(&request, || self.acquired(&request).boxed()).await? {
-            Granted::Store(grant) => Source::Asked(Box::new(grant)),
-            Granted::Degraded(degraded, parts) => Source::Degraded(Box::new((degraded, parts))),
-        };
+        request.deadline = self.limiter.guard().call_time(self.deadline);
+        let from =
+            match self.limiter.guard().take_by(&request, || self.acquired(&request).boxed()).await?
+            {
+                Granted::Store(grant) => Source::Asked(Box::new(grant)),
+                Granted::Degraded(degraded, parts) => Source::Degraded(Box::new((degraded, parts))),
+            };
         Ok(PreparedPermit { prepared: self, from })
     }
 }
@@ -404,7 +408,7 @@ impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
     #[must_use]
     pub fn into_lease(self) -> Permit<Leased<S, C>, C> {
         let Prepared { limiter, deadline, .. } = self.prepared;
-        let deadline = limiter.correction_time(*deadline);
+        let deadline = limiter.guard().correction_time(*deadline);
         let grant = match self.from {
             Source::Prepared(found) => {
                 Spent::default().granted(found.wants.iter().map(|want| want.part.clone()))

@@ -7,19 +7,22 @@ use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait};
 use tokio::time::Instant;
 
-use super::Leased;
-use super::atomic_bucket::{Demand, TakeResult};
+use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
 use super::behind;
-use super::engine::Spent;
 use super::keys::KeyRef;
+use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::names::Kind;
 use super::settings::LeaseMode;
+use super::spent::Spent;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
 use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request, Store};
+
+/// The largest refund to a pool, in millitokens; larger ones go to the store.
+const REFUND_MAX: u64 = POOL_MAX / 4;
 
 /// One bucket of a request.
 #[derive(Clone)]
@@ -197,7 +200,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
             }
             limits.append(&mut others);
         }
-        crate::composite::no(limits)
+        AcquireError::refused(limits)
     }
 
     /// The known status of the limits of a bucket.
@@ -272,7 +275,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
     ) -> (Amounts, Amounts) {
         let fits = |(limit, by): &(LimitName, Millitokens)| {
             *by < Millitokens::ZERO
-                && by.get().unsigned_abs() < super::REFUND_MAX
+                && by.get().unsigned_abs() < REFUND_MAX
                 && bucket.slot(limit).is_some()
         };
         let (back, rest): (Amounts, Amounts) = amounts.clone().into_iter().partition(fits);
@@ -288,7 +291,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         configuration: &Arc<Configuration>,
         back: &Amounts,
     ) {
-        let asks = bucket.asks(&crate::composite::negated(back)).unwrap_or_default();
+        let asks = bucket.asks(&crate::amounts::negated(back)).unwrap_or_default();
         self.engine.put_back(bucket, &asks, configuration);
     }
 }

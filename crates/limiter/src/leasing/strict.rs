@@ -8,10 +8,11 @@ use sluicegate_core::Millitokens;
 use tokio::time::Instant;
 
 use super::atomic_bucket::Demand;
-use super::engine::{Engine, FlushScope, Spent};
+use super::engine::{Engine, FlushScope};
 use super::lease_plan::LeasePlan;
 use super::leased_bucket::LeasedBucket;
 use super::settings::Accounting;
+use super::spent::Spent;
 use crate::clock::Clock;
 use crate::error::AcquireError;
 use crate::leasing_store::{Counting, LeaseOutcome, LeaseRequest, LeasingStore, UnackedWrite};

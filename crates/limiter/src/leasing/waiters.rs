@@ -3,22 +3,16 @@
 //! A store may take longer to answer than tokens last. If each request waited for its own write,
 //! each write would then serve one request.
 
-use std::sync::Arc;
-
-use sluicegate_core::Configuration;
 use tokio::sync::oneshot;
 
 use super::atomic_bucket::{AtomicBucket, Demand, TakeResult};
-use super::engine::{Engine, Spent};
-use super::leased_bucket::{LeasedBucket, Turn};
-use crate::clock::Clock;
+use super::spent::Spent;
 use crate::error::AcquireError;
-use crate::leasing_store::LeasingStore;
 
 /// The most requests that wait for one bucket; each takes a kilobyte.
 pub(super) const WAITERS_MAX: usize = 131_072;
 
-type WaiterResult = Result<Spent, AcquireError>;
+pub(super) type WaiterResult = Result<Spent, AcquireError>;
 
 /// The waiting requests, in the order in which they came.
 #[derive(Debug, Default)]
@@ -39,15 +33,6 @@ pub(super) struct WaitWindow {
     pub(super) until_ms: i64,
     /// The number of times that the clock had been set back when it came.
     pub(super) set_backs: u32,
-}
-
-/// A request that waits for its answer. A grant that no caller takes is given back.
-pub(super) struct PendingWaiter<'a, S: LeasingStore, C: Clock> {
-    pub(super) engine: &'a Arc<Engine<S, C>>,
-    pub(super) bucket: &'a Arc<LeasedBucket>,
-    pub(super) asks: &'a [Demand],
-    pub(super) configuration: &'a Arc<Configuration>,
-    pub(super) answer: oneshot::Receiver<WaiterResult>,
 }
 
 impl Waiters {
@@ -93,30 +78,6 @@ impl Waiters {
             } else if waiter.answer.send(Ok(Spent::default())).is_err() {
                 waiter.asks.iter().for_each(|ask| _ = cell.put(ask.slot, ask.milli));
             }
-        }
-    }
-}
-
-impl<S: LeasingStore, C: Clock> PendingWaiter<'_, S, C> {
-    /// The right to write; `None`: another request's write has served this one.
-    pub(super) async fn turn(mut self, turn: Arc<tokio::sync::Mutex<()>>) -> Option<Turn> {
-        let turn = tokio::select! {
-            Ok(_) = &mut self.answer => return None,
-            turn = self.bucket.clone().turn(turn) => turn,
-        };
-        // The holder before may have answered it before it left the turn.
-        self.answer.try_recv().is_err().then_some(turn)
-    }
-}
-
-impl<S: LeasingStore, C: Clock> Drop for PendingWaiter<'_, S, C> {
-    fn drop(&mut self) {
-        self.answer.close();
-        if let Ok(Ok(_)) = self.answer.try_recv() {
-            self.engine.put_back(self.bucket, self.asks, self.configuration);
-        }
-        if let Some(books) = self.bucket.books().as_mut() {
-            books.tidy();
         }
     }
 }

@@ -70,7 +70,7 @@ impl<S: Store, C: Clock> Permit<S, C> {
                     configuration: &part.configuration,
                     deadline: until.saturating_duration_since(Instant::now()),
                 };
-                self.limiter.correct(&correction).await
+                self.limiter.guard().correct(&correction).await
             }
             None => Ok(Adjusted::default()),
         };

@@ -9,9 +9,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluicegate_core::{Amounts, LimitName, Millitokens, RequestId};
 
-use crate::composite::negated;
+use crate::amounts::negated;
+use crate::call::new_id;
 use crate::error::AdjustError;
-use crate::store::{Adjusted, new_id};
+use crate::store::Adjusted;
 
 /// The change that a call makes in every bucket of a permit.
 #[derive(Debug, Clone, Copy)]

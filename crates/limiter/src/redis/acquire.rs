@@ -12,16 +12,13 @@ use super::RedisStore;
 use super::range::check_amounts;
 use super::reply::{Reply, Status};
 use super::script::{Call, PEEK};
-use super::sides::{ScriptBucket, amount};
+use super::script_bucket::{Image, ScriptBucket, amount};
 use super::value::{id_text, kept_s, push};
+use crate::call::CallContext;
 use crate::clock::{Clock, SystemClock};
-use crate::composite::{CallContext, no};
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::{Grant, Request};
 use crate::table::TableError;
-
-/// A bucket after a call; `None`: there is none.
-pub(super) type Image = Option<Arc<CompositeBucket>>;
 
 /// The result of an acquire, with an image of each bucket.
 pub(super) enum Decision {
@@ -209,7 +206,7 @@ pub(super) fn short(
             bucket.tokens = Millitokens::saturating(tokens);
         }
     }
-    Ok(no(stand(sides, &images, amounts, now)))
+    Ok(AcquireError::refused(stand(sides, &images, amounts, now)))
 }
 
 /// A limit that is unknown, or that there is no room for.

@@ -5,10 +5,11 @@ use sluicegate_testkit::RedisServer;
 
 use super::super::script::{ACQUIRE, ADJUST};
 use super::*;
+use crate::call::new_id;
+use crate::check::rules;
 use crate::clock::TestClock;
 use crate::limit::Limit;
-use crate::request::rules;
-use crate::store::{Cascade, new_id};
+use crate::store::Cascade;
 
 /// Asks for one token of each of these limits.
 fn request(limits: &[Limit], cascade: Cascade) -> Request {

@@ -6,9 +6,9 @@ use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{BucketId, Configuration, LIMITS_MAX, Rules};
 
 use super::range::check_rules;
+use crate::check::rules;
 use crate::error::InvalidRequest;
 use crate::limit::Limit;
-use crate::request::rules;
 
 /// Limits by their scope.
 #[derive(Debug, Clone, Default)]

@@ -15,8 +15,8 @@ use sluicegate_core::{Amounts, LimitName, RequestId};
 use tokio::sync::oneshot;
 
 use super::range::MILLI_MAX;
-use super::sides::ScriptBucket;
-use crate::composite::add;
+use super::script_bucket::ScriptBucket;
+use crate::amounts::add;
 use crate::error::AcquireError;
 use crate::store::Grant;
 

@@ -15,14 +15,15 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
-use super::acquire::{Decision, Failure, Image, stand};
+use super::acquire::{Decision, Failure, stand};
 use super::lanes::{Batch, BatchPlace, BatchTurn, BatchWaiter, Shape};
 use super::script::ACQUIRE;
-use super::sides::ScriptBucket;
+use super::script_bucket::{Image, ScriptBucket};
+use crate::amounts::{add, negated};
+use crate::call::{CallContext, new_id};
 use crate::clock::Clock;
-use crate::composite::{CallContext, add, negated, no};
 use crate::error::{AcquireError, LimitStatus};
-use crate::store::{Correction, Grant, Request, new_id};
+use crate::store::{Correction, Grant, Request};
 
 /// A request that no call included within this time, or within a quarter of its own, goes alone.
 /// The server may be far away, or the leader may be a future that its owner does not poll.
@@ -239,14 +240,14 @@ impl BatchLeader<'_> {
             if is_short(&limits) {
                 has_refused = true;
                 // A caller that left gets no refusal.
-                let _ = member.sender.send(BatchTurn::Done(Err(no(limits))));
+                let _ = member.sender.send(BatchTurn::Done(Err(AcquireError::refused(limits))));
             } else {
                 fitting.push(member);
             }
         }
         if is_alone || is_short(&limits) {
             self.batch.members = fitting;
-            return Some(no(limits));
+            return Some(AcquireError::refused(limits));
         }
         let (mut sum, mut others) = ((*own).clone(), Vec::new());
         for member in fitting {

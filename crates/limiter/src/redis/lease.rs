@@ -16,10 +16,10 @@ use super::acquire::{Failure, path_of, short, unknown};
 use super::range::{check_amounts, check_rules};
 use super::reply::{Reply, Status};
 use super::script::LEASE;
-use super::sides::{ScriptBucket, amount};
+use super::script_bucket::{ScriptBucket, amount};
 use super::value::id_text;
+use crate::call::CallContext;
 use crate::clock::Clock;
-use crate::composite::CallContext;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{
     Corrected, Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,

@@ -10,9 +10,9 @@ use sluicegate_testkit::RedisServer;
 
 use super::super::script::ACQUIRE;
 use super::*;
+use crate::call::new_id;
 use crate::clock::TestClock;
 use crate::error::InvalidRequest;
-use crate::store::new_id;
 
 const T0: i64 = 1_769_608_800_000;
 const DEADLINE: Duration = Duration::from_secs(20);

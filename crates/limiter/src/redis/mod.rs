@@ -99,6 +99,7 @@ mod range;
 mod repeat;
 mod reply;
 mod script;
+mod script_bucket;
 #[cfg(test)]
 mod script_properties;
 mod sides;
@@ -116,8 +117,8 @@ use self::configured::Configured;
 use self::connection::Connection;
 use self::keys::Keys;
 use self::lanes::Lanes;
+use crate::call::CallContext;
 use crate::clock::Clock;
-use crate::composite::CallContext;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;

@@ -4,7 +4,7 @@ use super::RedisStore;
 use super::reply::{Header, Reply};
 use super::script::{Call, Script};
 use super::table_error::leaves_in_doubt;
-use crate::composite::CallContext;
+use crate::call::CallContext;
 use crate::error::AcquireError;
 
 /// A call that was not answered.

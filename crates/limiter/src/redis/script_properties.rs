@@ -148,7 +148,7 @@ impl<'a> Compared<'a> {
         if let Some(id) = again.and_then(|n| self.ids.iter().rev().nth(n)) {
             return id.clone();
         }
-        self.ids.push(crate::store::new_id());
+        self.ids.push(crate::call::new_id());
         self.ids[self.ids.len() - 1].clone()
     }
 

@@ -2,22 +2,14 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, LimitName, Millitokens};
+use sluicegate_core::{BucketId, EntityId};
 
-use super::acquire::Image;
 use super::script::Call;
-use super::value::{push, push_rules};
+use super::script_bucket::ScriptBucket;
 use super::{RedisStore, Time};
 use crate::clock::Clock;
 use crate::error::InvalidRequest;
-use crate::store::{BucketGrant, Cascade, Request};
-
-/// One bucket of a request.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct ScriptBucket {
-    pub(super) bucket: BucketId,
-    pub(super) configuration: Arc<Configuration>,
-}
+use crate::store::{Cascade, Request};
 
 impl RedisStore {
     /// The buckets of a request: the entity's own, and its parent's if it cascades.
@@ -56,60 +48,4 @@ impl RedisStore {
             Time::Server => -1,
         }
     }
-}
-
-impl ScriptBucket {
-    /// The limits that a call names: those that have a rule, and other requested ones.
-    pub(super) fn named<'a>(
-        &'a self,
-        asked: &'a Amounts,
-    ) -> impl Iterator<Item = &'a LimitName> + Clone {
-        let rules = &self.configuration.explicit;
-        rules.keys().chain(asked.keys().filter(|limit| !rules.contains_key(*limit)))
-    }
-
-    /// The packed argument for the bucket: the time, the number of lost answers, the number of limits,
-    /// these amounts of each, and the rules.
-    pub(super) fn ask<const WIDTH: usize>(
-        &self,
-        (now, lost): (i64, u32),
-        asked: &Amounts,
-        amounts: impl Fn(&LimitName) -> [i64; WIDTH],
-    ) -> Vec<u8> {
-        let limits = self.named(asked);
-        let count = i64::try_from(limits.clone().count()).unwrap_or(i64::MAX);
-        let mut ask = Vec::with_capacity(256);
-        let amounts = limits.clone().flat_map(amounts);
-        for number in [now, lost.into(), count].into_iter().chain(amounts) {
-            push(&mut ask, number);
-        }
-        push_rules(&mut ask, limits.map(|limit| (limit, self.configuration.rule(limit))));
-        ask
-    }
-
-    /// True if every requested limit has a rule here.
-    pub(super) fn knows(&self, asked: &Amounts) -> bool {
-        asked.keys().all(|limit| self.configuration.rule(limit).is_some())
-    }
-
-    /// The grant of these amounts, before anything was read.
-    pub(super) fn unread(self, amounts: &Amounts) -> BucketGrant {
-        let (bucket, configuration) = (self.bucket, self.configuration);
-        BucketGrant { bucket, amounts: amounts.clone(), image: None, configuration }
-    }
-
-    /// The grant of the amounts taken from it, without limits that it does not have.
-    pub(super) fn part(&self, amounts: &Amounts, image: &Image) -> BucketGrant {
-        let mut amounts = amounts.clone();
-        amounts.retain(|limit, _| {
-            image.as_ref().is_some_and(|image| image.limits.contains_key(limit))
-        });
-        let (bucket, configuration) = (self.bucket.clone(), self.configuration.clone());
-        BucketGrant { bucket, amounts, image: image.clone(), configuration }
-    }
-}
-
-/// The amount of a limit, zero if it is not named.
-pub(super) fn amount(amounts: &Amounts, limit: &LimitName) -> i64 {
-    amounts.get(limit).copied().map_or(0, Millitokens::get)
 }

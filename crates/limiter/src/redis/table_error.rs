@@ -4,8 +4,8 @@
 use redis::{ErrorKind, RedisError, ServerErrorKind, make_extension_error};
 use sluicegate_core::ItemError;
 
-use crate::BoxError;
-use crate::table::{SetupError, StoreFailure, TableError};
+use crate::store_error::{BoxError, SetupError, StoreFailure};
+use crate::table::TableError;
 
 /// The prefix of a script's error for a value that is not a bucket.
 const BROKEN: &str = "BROKEN";

@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 
 use futures_util::future::BoxFuture;
 
-use super::AcquireRequest;
+use super::acquire::AcquireRequest;
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitStatus};
 use crate::limit_set::IntoLimits;
@@ -16,6 +16,17 @@ use crate::store::Store;
 #[derive(Debug)]
 pub struct PeekRequest<'a, S, C> {
     request: AcquireRequest<&'a Limiter<S, C>>,
+}
+
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// The status of all limits of a bucket: one read that sees every write; takes nothing.
+    pub fn peek(
+        &self,
+        entity: impl AsRef<str>,
+        resource: impl AsRef<str>,
+    ) -> PeekRequest<'_, S, C> {
+        PeekRequest::new(self.acquire(entity, resource))
+    }
 }
 
 impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {

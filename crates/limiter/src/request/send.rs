@@ -8,9 +8,9 @@ use tracing::{Instrument, Span, field};
 
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitExceeded};
+use crate::guard::Granted;
 use crate::limiter::Limiter;
 use crate::store::{Request, Store};
-use crate::unavailable::Granted;
 
 /// One acquire, with its span.
 pub(super) async fn attempt<S: Store, C: Clock>(
@@ -29,9 +29,9 @@ pub(super) async fn attempt<S: Store, C: Clock>(
         write_units = field::Empty,
     );
     if span.is_disabled() {
-        return limiter.take(request).await;
+        return limiter.guard().take(request).await;
     }
-    let result = limiter.take(request).instrument(span.clone()).await;
+    let result = limiter.guard().take(request).instrument(span.clone()).await;
     record(&span, &result);
     result
 }

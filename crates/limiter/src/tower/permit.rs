@@ -5,10 +5,10 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use crate::clock::Clock;
+use crate::degraded::Degraded;
 use crate::error::{AdjustError, LimitExceeded};
 use crate::permit::{Cost, Permit, Remaining};
 use crate::store::{Adjusted, Store};
-use crate::unavailable::Degraded;
 
 /// The [`Permit`] of a request, in its extensions: for a handler that learns the real cost of the
 /// work. Cheap to clone; clones share one permit. The type does not name the store, so that a

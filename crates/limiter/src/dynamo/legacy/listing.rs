@@ -11,10 +11,9 @@ use sluicegate_core::keys::{ItemKey, LegacyKey, PK, SK};
 use sluicegate_core::{BucketId, CompositeBucket, ItemError, LegacyBucket, LegacyBuckets};
 
 use crate::clock::{Clock, SystemClock};
-use crate::dynamo::execute::text;
+use crate::dynamo::answers::text;
 use crate::dynamo::item::Attributes;
-use crate::dynamo::stored_expressions as expressions;
-use crate::dynamo::{ReadError, fetch};
+use crate::dynamo::{ReadError, fetch, stored_expressions as expressions};
 use crate::table::Consistency;
 
 /// An item of either layout.

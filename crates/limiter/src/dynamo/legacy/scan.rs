@@ -6,10 +6,11 @@ use futures_util::stream::{self, Stream};
 use sluicegate_core::BucketId;
 use sluicegate_core::keys::{LegacyKey, PK, SK};
 
-use crate::dynamo::execute::{text, units};
+use crate::dynamo::answers::{text, units};
 use crate::dynamo::item::Attributes;
-use crate::dynamo::stored_expressions as expressions;
-use crate::dynamo::{BrokenItem, ReadError, Reader, RequestError};
+use crate::dynamo::{
+    BrokenItem, ReadError, Reader, RequestError, stored_expressions as expressions,
+};
 
 /// A part of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,11 +8,12 @@ use aws_sdk_dynamodb::types::{
 };
 use sluicegate_core::{BucketId, CompositeBucket, Conversion, Removal, keys};
 
-use crate::dynamo::execute::{ALL_OLD, DynamoTable, refused, spent_on_all};
+use crate::dynamo::answers::{ALL_OLD, refused, spent_on_all};
+use crate::dynamo::execute::DynamoTable;
 use crate::dynamo::item::Attributes;
-use crate::dynamo::stored_expressions as expressions;
-use crate::dynamo::table_error;
-use crate::table::{SetupError, TableError, WriteError};
+use crate::dynamo::{stored_expressions as expressions, table_error};
+use crate::store_error::SetupError;
+use crate::table::{TableError, WriteError};
 
 /// The result of one transaction.
 pub(super) enum Attempt {

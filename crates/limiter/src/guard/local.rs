@@ -15,10 +15,10 @@ use sluicegate_core::{
 };
 
 use super::pending_debits::PendingDebits;
-use crate::composite::no;
+use crate::call::new_id;
 use crate::counters::Counters;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
-use crate::store::{BucketGrant, Cascade, Grant, Request, new_id};
+use crate::store::{BucketGrant, Cascade, Grant, Request};
 
 /// The most buckets that are remembered, each of about a kilobyte. One that is forgotten starts
 /// full.
@@ -160,7 +160,9 @@ impl Local {
                     let of_side = |(side, image): (&LocalRequest, &Option<_>)| {
                         side.standings(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
                     };
-                    return Err(no(sides.iter().zip(&images).flat_map(of_side).collect()));
+                    return Err(AcquireError::refused(
+                        sides.iter().zip(&images).flat_map(of_side).collect(),
+                    ));
                 }
             }
         }
@@ -422,8 +424,8 @@ mod tests {
     use sluicegate_core::{LimitName, Resource};
 
     use super::*;
+    use crate::check::rules;
     use crate::limit::Limit;
-    use crate::request::rules;
 
     const NOW: i64 = 1_769_608_800_000;
 

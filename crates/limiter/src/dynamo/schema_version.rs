@@ -3,7 +3,7 @@
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
 
-use super::{ConfigError, ConfigStore};
+use super::stored::{ConfigError, ConfigStore};
 use crate::dynamo::stored_expressions as expressions;
 
 /// The table's record of its layout. Another producer keeps its own attributes in the same item.

@@ -7,17 +7,17 @@ use sluicegate_core::{EpochMillis, RequestId};
 use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
-use crate::BoxError;
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::limiter::as_deadline;
-use crate::store::new_id;
+use crate::store_error::BoxError;
 use crate::table::TableError;
 
 /// The most writes that one call attempts. Another writer won each attempt that lost.
 const ATTEMPTS_MAX: u32 = 40;
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// Longer than any call, and short enough for an `Instant`.
+const DEADLINE_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 pub(crate) struct CallContext<'a> {
     pub(crate) clock: &'a dyn Clock,
@@ -131,14 +131,31 @@ impl<'a> CallContext<'a> {
     }
 }
 
-impl From<TableError> for crate::table::WriteError {
-    fn from(table_error: TableError) -> Self {
-        Self::Table(table_error)
-    }
+/// Clamped so that `Instant + deadline` cannot overflow.
+pub(crate) fn as_deadline(time: Duration) -> Duration {
+    time.min(DEADLINE_MAX)
 }
 
-impl From<TableError> for crate::table::TransactError {
-    fn from(table_error: TableError) -> Self {
-        Self::Table(table_error)
+/// A new id that no request had: a bucket that remembers an id treats its request as granted.
+///
+/// Every id comes from the operating system. A generator in the process would repeat its sequence
+/// in each clone of the process (`fork`, Lambda's `SnapStart`, any snapshot of a virtual machine);
+/// the kernel's generator is shared by forks and reseeded when a machine is resumed.
+pub(crate) fn new_id() -> RequestId {
+    // The call fails only on a system that has no such source.
+    RequestId::from_bits(getrandom::u64().unwrap_or_else(|_| fastrand::u64(..)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_differ_in_processes_that_were_cloned() {
+        let clone = || {
+            fastrand::seed(7);
+            [new_id(), new_id()]
+        };
+        assert_ne!(clone(), clone());
     }
 }

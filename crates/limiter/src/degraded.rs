@@ -1,26 +1,8 @@
-//! Decides requests while the store does not answer.
-//!
-//! Every call of a limiter on its store goes through here. An answer of the store stands; only
-//! without one the limiter's [`OnUnavailable`] decides. Every call has a deadline, and a
-//! [`BreakerConfig`] spares the calls of an outage that wait.
+//! What is granted without the store: by which policy, and why the store did not decide.
 
-mod breaker;
-mod call;
-mod local;
-mod pending_debits;
-mod recovery;
-
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use sluicegate_core::EpochMillis;
-
-use self::breaker::CircuitBreaker;
-use self::local::Local;
-use self::recovery::RecoveryTask;
-
-pub use self::breaker::BreakerConfig;
-pub(crate) use self::call::Granted;
 
 /// The result of an acquire while the store is unavailable: it does not answer by the deadline, it
 /// answers that it failed (HTTP 5xx), or it has done so for a while and is not asked.
@@ -81,59 +63,5 @@ impl std::fmt::Display for Degraded {
                 write!(f, "granted without the store, which has been unavailable since {since}")
             }
         }
-    }
-}
-
-/// The store is unavailable and was not asked.
-#[derive(Debug, thiserror::Error)]
-#[error("unavailable since {since}: not asked until it answers a probe")]
-pub(crate) struct NotAsked {
-    since: EpochMillis,
-}
-
-/// The health of one store, shared by its limiters.
-#[derive(Debug)]
-pub(crate) struct StoreHealth {
-    circuit: CircuitBreaker,
-    /// True once the store has answered a call: there is a connection.
-    is_connected: AtomicBool,
-    keeper: RecoveryTask,
-    /// Made when a limiter is set to use it.
-    local: OnceLock<Local>,
-}
-
-impl StoreHealth {
-    pub(crate) fn new(breaker: BreakerConfig) -> Self {
-        let (circuit, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
-        Self { circuit, is_connected, keeper: RecoveryTask::default(), local: OnceLock::new() }
-    }
-
-    /// True if the store has ever answered.
-    pub(crate) fn is_connected(&self) -> bool {
-        self.is_connected.load(Ordering::Relaxed)
-    }
-
-    /// True if only probes ask the store.
-    pub(crate) fn is_open(&self) -> bool {
-        self.circuit.needs_probes()
-    }
-
-    fn local(&self) -> &Local {
-        self.local.get_or_init(Local::default)
-    }
-
-    /// True if tokens were granted that the store does not know of.
-    fn owes(&self) -> bool {
-        self.local.get().is_some_and(|local| local.debts.are_some())
-    }
-
-    fn note_connection(&self) {
-        if !self.is_connected() {
-            self.is_connected.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn not_asked(&self) -> NotAsked {
-        NotAsked { since: self.circuit.opened_at() }
     }
 }

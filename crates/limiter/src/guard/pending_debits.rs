@@ -8,16 +8,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::future::{FutureExt as _, join_all};
 use quick_cache::DefaultHashBuilder;
 use sluicegate_core::{Amounts, BucketId, Configuration, RequestId};
 
-use crate::clock::Clock;
-use crate::composite::add;
+use crate::amounts::add;
+use crate::call::new_id;
 use crate::counters::Counters;
-use crate::error::AdjustError;
-use crate::limiter::Limiter;
-use crate::store::{Correction, Store, new_id};
 
 /// The most buckets with pending debits. Grants of further buckets are not debited at the store.
 const DEBTS_MAX: usize = 10_000;
@@ -45,17 +41,17 @@ type Shard = HashMap<BucketId, Owed, DefaultHashBuilder>;
 
 /// The pending consumption of one bucket.
 #[derive(Debug, Clone)]
-struct Owed {
-    amounts: Amounts,
-    configuration: Arc<Configuration>,
+pub(super) struct Owed {
+    pub(super) amounts: Amounts,
+    pub(super) configuration: Arc<Configuration>,
 }
 
 /// A correction that must be made once.
 #[derive(Debug, Clone)]
-struct Debt {
-    id: RequestId,
-    bucket: BucketId,
-    owed: Owed,
+pub(super) struct Debt {
+    pub(super) id: RequestId,
+    pub(super) bucket: BucketId,
+    pub(super) owed: Owed,
 }
 
 impl PendingDebits {
@@ -115,7 +111,7 @@ impl PendingDebits {
     }
 
     /// The debits to be sent next; the same ones until they are settled.
-    fn next(&self) -> Vec<Debt> {
+    pub(super) fn next(&self) -> Vec<Debt> {
         let mut sent = self.sent();
         if sent.len() < AT_ONCE {
             let debt = |(bucket, owed)| Debt { id: new_id(), bucket, owed };
@@ -128,7 +124,7 @@ impl PendingDebits {
     }
 
     /// Removes a debit that was made, or never can be. False if it was removed before.
-    fn settle(&self, id: &RequestId) -> bool {
+    pub(super) fn settle(&self, id: &RequestId) -> bool {
         let settled = remove(&mut self.sent(), id);
         if settled.is_some() {
             self.count.fetch_sub(1, Ordering::SeqCst);
@@ -137,7 +133,7 @@ impl PendingDebits {
     }
 
     /// Moves back a debit that could not be made, so that it does not hold up the others.
-    fn postpone(&self, id: &RequestId) {
+    pub(super) fn postpone(&self, id: &RequestId) {
         let mut sent = self.sent();
         let debt = remove(&mut sent, id);
         sent.extend(debt);
@@ -166,63 +162,13 @@ impl Owed {
     }
 }
 
-impl<S: Store, C: Clock> Limiter<S, C> {
-    /// Debits the pending sums at the store, as long as it answers.
-    pub(super) async fn settle(&self, debts: &PendingDebits) {
-        while debts.are_some() {
-            let next = debts.next();
-            // Boxed, or the type would exceed the default `recursion_limit` of other crates.
-            let corrections = next.iter().map(|debt| self.take_owed(debts, debt).boxed());
-            let corrected = join_all(corrections).await;
-            if corrected.contains(&false) {
-                return;
-            }
-            self.outage().keeper_is_alive();
-        }
-    }
-
-    /// False if it must be tried again.
-    async fn take_owed(&self, debts: &PendingDebits, debt: &Debt) -> bool {
-        let Debt { id, bucket, owed } = debt;
-        let correction = Correction {
-            id,
-            bucket,
-            amounts: &owed.amounts,
-            configuration: &owed.configuration,
-            deadline: self.correction_time(None),
-        };
-        let result = self.correct(&correction).await;
-        if matches!(
-            result,
-            Err(AdjustError::Unavailable(_) | AdjustError::Contended | AdjustError::Setup(_))
-        ) {
-            debts.postpone(id);
-            return false;
-        }
-        if !debts.settle(id) {
-            return true;
-        }
-        match result {
-            Ok(adjusted) if adjusted.dropped.is_empty() => {
-                self.outage().local().note_settled(bucket, id, &owed.amounts);
-                self.counters().committed.increment();
-            }
-            lost => {
-                self.counters().uncommitted.increment();
-                tracing::warn!(%bucket, ?lost, "consumption could not be taken from the store");
-            }
-        }
-        true
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use sluicegate_core::{EntityId, LimitName, Millitokens, Resource};
 
     use super::*;
+    use crate::check::rules;
     use crate::limit::Limit;
-    use crate::request::rules;
 
     fn bucket(entity: &str) -> BucketId {
         let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new("r").unwrap());

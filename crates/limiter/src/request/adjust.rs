@@ -8,12 +8,14 @@ use futures_util::future::BoxFuture;
 use sluicegate_core::{BucketId, Configuration, EntityId, LimitName, Millitokens, Resource, Rules};
 use smol_str::SmolStr;
 
+use super::peek::PeekRequest;
+use crate::call::new_id;
+use crate::check::amounts;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::request::{PeekRequest, amounts};
-use crate::store::{Adjusted, Correction, Store, new_id};
+use crate::store::{Adjusted, Correction, Store};
 
 /// A correction of a bucket. Awaiting it adds every amount to the consumption. It is never refused,
 /// and a balance may go below zero.
@@ -49,6 +51,17 @@ pub struct AdjustRequest<'a, S, C> {
     deadline: Duration,
 }
 
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// A correction of a bucket without a permit: name the amounts, then await it.
+    pub fn adjust(
+        &self,
+        entity: impl AsRef<str>,
+        resource: impl AsRef<str>,
+    ) -> AdjustRequest<'_, S, C> {
+        AdjustRequest::new(self, entity.as_ref(), resource.as_ref())
+    }
+}
+
 impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
     pub(crate) fn new(limiter: &'a Limiter<S, C>, entity: &str, resource: &str) -> Self {
         Self {
@@ -57,7 +70,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
             entity: entity.into(),
             resource: resource.into(),
             amounts: Vec::new(),
-            deadline: limiter.correction_time(None),
+            deadline: limiter.guard().correction_time(None),
         }
     }
 
@@ -118,7 +131,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
                 configuration: &Configuration::explicit(rules),
                 deadline: self.deadline,
             };
-            let adjusted = self.limiter.correct(&correction).await;
+            let adjusted = self.limiter.guard().correct(&correction).await;
             match (adjusted, &corrected) {
                 (Ok(adjusted), _) => total.add(adjusted),
                 (Err(error), None) => return Err(error),

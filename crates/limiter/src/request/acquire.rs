@@ -4,23 +4,19 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, LimitName, Millitokens, Resource, Rules};
+use sluicegate_core::{EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
-use self::send::{attempt, wait_for};
+use super::send::{attempt, wait_for};
+use crate::call::as_deadline;
+use crate::check::amounts;
 use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
-use crate::limit::Limit;
+use crate::guard::Granted;
 use crate::limit_set::{IntoLimits, LimitSet, NamedLimits};
-use crate::limiter::{Limiter, Mode, as_deadline};
+use crate::limiter::{Limiter, Mode};
 use crate::permit::Permit;
 use crate::store::{Cascade, Request, Store};
-use crate::unavailable::Granted;
-
-mod peek;
-mod send;
-
-pub use peek::PeekRequest;
 
 /// A request for tokens. Awaiting it takes all the tokens, or none.
 ///
@@ -153,6 +149,17 @@ impl<L> AcquireRequest<L> {
     }
 }
 
+impl<S: Store, C: Clock> Limiter<S, C> {
+    /// A request for tokens: name the amounts, then await it.
+    pub fn acquire(
+        &self,
+        entity: impl AsRef<str>,
+        resource: impl AsRef<str>,
+    ) -> AcquireRequest<&Self> {
+        AcquireRequest::new(entity, resource).of(self)
+    }
+}
+
 impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
     /// The status of all limits for this request; takes nothing.
     ///
@@ -161,7 +168,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
     pub async fn peek(self) -> Result<Vec<LimitStatus>, AcquireError> {
         let limiter = self.limiter;
         let request = self.check()?;
-        limiter.look(&request).await
+        limiter.guard().look(&request).await
     }
 
     /// The time until the tokens are available; zero: now, `None`: never.
@@ -191,12 +198,13 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         if amounts.len() > LIMITS_MAX {
             return Err(InvalidRequest::TooManyLimits { count: amounts.len(), max: LIMITS_MAX });
         }
-        let deadline = self.limiter.call_time(self.deadline);
+        let deadline = self.limiter.guard().call_time(self.deadline);
         Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
     }
 
     async fn send(self) -> Result<Permit<S, C>, AcquireError> {
-        let (wait, correction_time) = (self.wait, self.limiter.correction_time(self.deadline));
+        let (wait, correction_time) =
+            (self.wait, self.limiter.guard().correction_time(self.deadline));
         let (limiter, request) = self.checked()?;
         let result = match wait {
             Some(wait) => wait_for(limiter, &request, wait).await,
@@ -246,48 +254,4 @@ impl<'a, S: Store, C: Clock> IntoFuture for AcquireRequest<&'a Limiter<S, C>> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
-}
-
-/// Limits as rules, each named once.
-pub(crate) fn rules(limits: &[Limit]) -> Result<Rules, InvalidRequest> {
-    if limits.len() > LIMITS_MAX {
-        return Err(InvalidRequest::TooManyLimits { count: limits.len(), max: LIMITS_MAX });
-    }
-    let mut rules = Rules::new();
-    for limit in limits {
-        let (name, rule) = limit.check()?;
-        if rules.insert(name.clone(), rule).is_some() {
-            return Err(InvalidRequest::DuplicateLimit(name));
-        }
-    }
-    Ok(rules)
-}
-
-/// The amount requested of each limit, each named once; `is_allowed` says which amounts are valid.
-pub(crate) fn amounts(
-    asked: &[(SmolStr, i128)],
-    is_allowed: fn(Millitokens) -> bool,
-) -> Result<Amounts, InvalidRequest> {
-    let mut amounts = Amounts::new();
-    for (limit, milli) in asked {
-        let (limit, amount) = amount(limit.clone(), *milli)?;
-        if !is_allowed(amount) {
-            return Err(InvalidRequest::Amount { limit, milli: *milli });
-        }
-        if amounts.insert(limit.clone(), amount).is_some() {
-            return Err(InvalidRequest::DuplicateLimit(limit));
-        }
-    }
-    Ok(amounts)
-}
-
-/// A limit's name and an amount of it, each within its range.
-pub(crate) fn amount(
-    limit: SmolStr,
-    milli: i128,
-) -> Result<(LimitName, Millitokens), InvalidRequest> {
-    let limit = LimitName::try_from(limit).map_err(InvalidRequest::LimitName)?;
-    let amount = i64::try_from(milli).ok().and_then(|milli| Millitokens::new(milli).ok());
-    let Some(amount) = amount else { return Err(InvalidRequest::Amount { limit, milli }) };
-    Ok((limit, amount))
 }

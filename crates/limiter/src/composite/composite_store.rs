@@ -1,0 +1,143 @@
+//! The state of a store of composite buckets, its reads, and the lane of a request.
+
+use std::sync::Arc;
+
+use serde_dynamo::Item;
+use sluicegate_core::keys::{ItemKey, LimitsScope};
+use sluicegate_core::{
+    BucketId, CompositeBucket, EntityId, EpochMillis, Known, Policy, StoredLimits, standings,
+};
+
+use super::bucket_request::BucketRequest;
+use super::directory::Directory;
+use super::images::Images;
+use super::lane::Lane;
+use crate::call::CallContext;
+use crate::counters::Counters;
+use crate::error::{AcquireError, LimitStatus};
+use crate::store_error::SetupError;
+use crate::table::{Consistency, Table, TableError};
+
+use super::settings::{Certainty, Settings};
+
+/// A store of composite buckets.
+#[derive(Debug)]
+pub struct CompositeStore<T> {
+    pub(super) table: Arc<T>,
+    pub(super) settings: Settings,
+    pub(super) images: Images,
+    pub(super) directory: Directory,
+    pub(super) counters: Counters,
+}
+
+impl<T: Table> CompositeStore<T> {
+    /// Reads a bucket's current image.
+    pub(super) async fn read_bucket(
+        &self,
+        bucket: &BucketId,
+        run: &mut CallContext<'_>,
+    ) -> Result<Option<Arc<CompositeBucket>>, TableError> {
+        let BucketId { entity, resource } = bucket.clone();
+        let keys = [ItemKey::Bucket(entity, resource)];
+        let found = run.in_time(self.table.read(&keys, Consistency::Strong)).await?;
+        run.read_units += found.read_units;
+        Ok(image(bucket, found.items.first().and_then(Option::as_ref))?)
+    }
+
+    /// Reads the status of all limits of these buckets; sees every write.
+    pub(super) async fn look_at(
+        &self,
+        sides: &[BucketRequest],
+        run: &mut CallContext<'_>,
+    ) -> Result<Vec<LimitStatus>, AcquireError> {
+        let mut limits = Vec::new();
+        for side in sides {
+            let image = loop {
+                match self.read_bucket(&side.bucket, run).await {
+                    Ok(image) => break image,
+                    Err(table_error) => {
+                        if !run.wait_out(table_error).await {
+                            return Err(run.given_up());
+                        }
+                    }
+                }
+            };
+            let now = run.now();
+            side.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative: true });
+            let entity = &side.bucket.entity;
+            let all = standings(image.as_deref(), &side.amounts, &side.configuration, now);
+            limits.extend(all.into_iter().map(|standing| LimitStatus::new(entity, standing)));
+        }
+        Ok(limits)
+    }
+
+    /// The lane of the requests on these buckets.
+    pub(super) fn lane(&self, sides: &[BucketRequest]) -> Arc<Lane> {
+        let policy = self.policy();
+        match sides {
+            [child, parent] => {
+                child.entry.lane_with(&child.bucket, (&parent.bucket, &parent.entry), policy)
+            }
+            sides => sides[0].entry.lane(&sides[0].bucket, policy),
+        }
+    }
+
+    pub(super) fn policy(&self) -> Policy {
+        let deny_cache_ms = self.settings.deny_cache.as_millis();
+        Policy {
+            interval: self.settings.claim_interval,
+            deny_cache_ms: u64::try_from(deny_cache_ms).unwrap_or(u64::MAX),
+            is_transactional: self.settings.certainty == Certainty::Transactional,
+        }
+    }
+
+    /// A store on this table.
+    #[must_use]
+    pub fn with_table(table: T) -> Self {
+        Self::with_settings(table, Settings::default())
+    }
+
+    /// A store on this table, with these settings.
+    #[must_use]
+    pub fn with_settings(table: T, settings: Settings) -> Self {
+        let images = Images::new(settings.buckets_max);
+        let (directory, counters) = (Directory::default(), Counters::default());
+        let table = Arc::new(table);
+        Self { table, settings, images, directory, counters }
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> &T {
+        &self.table
+    }
+
+    /// Forgets an entity's record, because it was changed.
+    pub(crate) fn forget_entity(&self, entity: &EntityId) {
+        self.directory.forget_entity(entity);
+    }
+
+    /// Takes over stored limits that this process changed just now; `None`: the stored limits are
+    /// unknown.
+    pub(crate) fn note_limits(
+        &self,
+        scope: &LimitsScope,
+        stored: Option<&StoredLimits>,
+        now: EpochMillis,
+    ) {
+        match stored {
+            Some(stored) => self.directory.note_limits(stored, now),
+            None => self.directory.forget_limits(scope),
+        }
+    }
+}
+
+pub(super) fn image(
+    bucket: &BucketId,
+    item: Option<&Item>,
+) -> Result<Option<Arc<CompositeBucket>>, SetupError> {
+    let Some(item) = item else { return Ok(None) };
+    CompositeBucket::from_item(item).map(|image| image.map(Arc::new)).map_err(|source| {
+        SetupError::BrokenItem { bucket: bucket.to_string(), source: source.into() }
+    })
+}

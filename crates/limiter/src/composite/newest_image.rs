@@ -1,0 +1,24 @@
+//! What this process knows of one bucket: the newest answer, whoever got it.
+
+use std::sync::{Mutex, PoisonError};
+
+use sluicegate_core::Known;
+
+/// The newest knowledge of a bucket, for all of its lanes.
+#[derive(Debug, Default)]
+pub(super) struct Shared(Mutex<Option<Known>>);
+
+impl Shared {
+    pub(super) fn known(&self) -> Option<Known> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps the content of an answer, unless something newer is known: answers overtake each
+    /// other.
+    pub(super) fn learn(&self, new: Known) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {
+            *known = Some(new);
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! One error of the table, told to each of the requests that it concerns.
+
+use crate::error::AcquireError;
+use crate::store_error::{BoxError, SetupError, StoreFailure};
+use crate::table::TableError;
+
+/// The error of a request that has no more time. After any error but "unavailable", nothing was
+/// taken.
+pub(super) fn given_up(
+    is_in_doubt: bool,
+    table_error: Option<&TableError>,
+    is_silent: bool,
+    attempts: u32,
+) -> AcquireError {
+    let contended = AcquireError::Contended { attempts };
+    match table_error {
+        Some(TableError::Unreachable(away)) => AcquireError::Unavailable(source(away)),
+        Some(TableError::Throttled(_) | TableError::Conflict) if is_in_doubt => {
+            AcquireError::Unavailable(contended.into())
+        }
+        Some(_) => contended,
+        None if is_silent || is_in_doubt => {
+            AcquireError::Unavailable("the table did not answer in time".into())
+        }
+        None => contended,
+    }
+}
+
+/// The error of an unusable table, for each of the requests of one write.
+pub(super) fn setup_error(table_error: Option<&TableError>) -> SetupError {
+    let Some(TableError::Setup(error)) = table_error else {
+        return SetupError::Rejected("the table does not say why".into());
+    };
+    match error {
+        SetupError::NoTable(table) => SetupError::NoTable(table.clone()),
+        SetupError::Denied(why) => SetupError::Denied(source(why)),
+        SetupError::BrokenItem { bucket, source } => {
+            SetupError::BrokenItem { bucket: bucket.clone(), source: source.clone() }
+        }
+        SetupError::Rejected(why) => SetupError::Rejected(source(why)),
+        SetupError::Inconvertible(why) => SetupError::Rejected(why.to_string().into()),
+    }
+}
+
+/// A copy of an error's source, for each of the requests of one write.
+fn source(of: &BoxError) -> BoxError {
+    let mut text = of.to_string();
+    let mut source = of.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    if of.is::<StoreFailure>() { StoreFailure(text.into()).into() } else { text.into() }
+}

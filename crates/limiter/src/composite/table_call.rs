@@ -1,0 +1,74 @@
+//! A call of a lane on the table, its answer, and what they come to for a request.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use sluicegate_core::{Answer, BucketId, Counts, Left, Outcome, Write};
+
+use crate::table::TableError;
+
+/// A call of a lane.
+pub(super) enum Asked {
+    /// Reads these buckets, and sees every write.
+    Read(Vec<BucketId>),
+    /// Makes this write of the lane's buckets.
+    Write(Vec<BucketId>, Arc<Write>),
+}
+
+/// The table's answer, and its cost.
+pub(super) struct Told {
+    pub(super) answer: Answer,
+    pub(super) write_units: f64,
+    pub(super) read_units: f64,
+    pub(super) table_error: Option<TableError>,
+}
+
+impl Told {
+    pub(super) fn failed(table_error: TableError) -> Self {
+        let answer = match table_error {
+            TableError::Conflict | TableError::Throttled(_) => Answer::Held,
+            TableError::Unreachable(_) => Answer::Lost,
+            TableError::Setup(_) => Answer::Failed,
+        };
+        Self { answer, write_units: 0.0, read_units: 0.0, table_error: Some(table_error) }
+    }
+
+    pub(super) const fn written(answer: Answer, write_units: f64) -> Self {
+        Self { answer, write_units, read_units: 0.0, table_error: None }
+    }
+}
+
+/// The interface through which a lane sends its calls.
+pub(super) trait Calls: Send + Sync {
+    /// Makes a call on the table.
+    fn call(&self, asked: Asked) -> Flight;
+    /// Takes over the counts of a queue.
+    fn count(&self, counts: Counts, buckets: &[BucketId]);
+}
+
+pub(super) type Flight = Pin<Box<dyn Future<Output = Told> + Send>>;
+
+/// The cost of a request. Requests that share a call divide its cost.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Cost {
+    pub(super) attempts: u32,
+    pub(super) write_units: f64,
+    pub(super) read_units: f64,
+}
+
+/// The outcome of a request.
+pub(super) struct Settled {
+    pub(super) outcome: Outcome,
+    pub(super) cost: Cost,
+    pub(super) table_error: Option<Arc<TableError>>,
+}
+
+/// The reason why a request was not settled in time.
+pub(super) struct Expired {
+    pub(super) left: Left,
+    pub(super) cost: Cost,
+    pub(super) table_error: Option<Arc<TableError>>,
+    /// True if the table did not answer while the request waited.
+    pub(super) is_silent: bool,
+}

@@ -1,0 +1,22 @@
+//! A store of composite buckets on a table of DynamoDB.
+
+use super::execute::DynamoTable;
+use crate::composite::CompositeStore;
+
+/// Balances on DynamoDB.
+pub type DynamoStore = CompositeStore<DynamoTable>;
+
+impl CompositeStore<DynamoTable> {
+    /// The table `table` on DynamoDB. The client's own retries are turned off, whatever its
+    /// settings: a write that may have been applied must not be repeated blindly.
+    #[must_use]
+    pub fn new(client: aws_sdk_dynamodb::Client, table: impl AsRef<str>) -> Self {
+        Self::with_table(DynamoTable::new(&client, table))
+    }
+}
+
+impl AsRef<Self> for DynamoStore {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}

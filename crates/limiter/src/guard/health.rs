@@ -1,0 +1,125 @@
+//! What the limiters of one store know of its absence, and whether a task looks for it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use sluicegate_core::EpochMillis;
+
+use super::breaker::{BreakerConfig, CircuitBreaker};
+use super::local::Local;
+
+/// A task that gave no sign of life for this many rounds ended with its runtime.
+const ROUNDS_UNHEARD: u32 = 20;
+
+/// The store is unavailable and was not asked.
+#[derive(Debug, thiserror::Error)]
+#[error("unavailable since {since}: not asked until it answers a probe")]
+pub(crate) struct NotAsked {
+    pub(super) since: EpochMillis,
+}
+
+/// The health of one store, shared by its limiters.
+#[derive(Debug)]
+pub(crate) struct StoreHealth {
+    pub(super) circuit: CircuitBreaker,
+    /// True once the store has answered a call: there is a connection.
+    is_connected: AtomicBool,
+    pub(super) keeper: RecoveryTask,
+    /// Made when a limiter is set to use it.
+    pub(super) local: OnceLock<Local>,
+}
+
+/// Says if there is a recovery task.
+#[derive(Debug, Default)]
+pub(super) struct RecoveryTask {
+    /// The time until which the last task is believed to live, in the breaker's milliseconds; 0:
+    /// there is none.
+    until_ms: AtomicU64,
+    /// Counts the tasks: one that was taken for dead ends if it has a successor.
+    pub(super) term: AtomicU64,
+}
+
+impl StoreHealth {
+    pub(crate) fn new(breaker: BreakerConfig) -> Self {
+        let (circuit, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
+        Self { circuit, is_connected, keeper: RecoveryTask::default(), local: OnceLock::new() }
+    }
+
+    /// True if the store has ever answered.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.is_connected.load(Ordering::Relaxed)
+    }
+
+    /// True if only probes ask the store.
+    pub(crate) fn is_open(&self) -> bool {
+        self.circuit.needs_probes()
+    }
+
+    pub(super) fn local(&self) -> &Local {
+        self.local.get_or_init(Local::default)
+    }
+
+    /// True if tokens were granted that the store does not know of.
+    pub(super) fn owes(&self) -> bool {
+        self.local.get().is_some_and(|local| local.debts.are_some())
+    }
+
+    pub(super) fn note_connection(&self) {
+        if !self.is_connected() {
+            self.is_connected.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn not_asked(&self) -> NotAsked {
+        NotAsked { since: self.circuit.opened_at() }
+    }
+}
+impl StoreHealth {
+    /// True if there is something to do.
+    fn needs_keeper(&self) -> bool {
+        self.circuit.needs_probes() || self.owes()
+    }
+
+    fn keeper_until_ms(&self) -> u64 {
+        let time = self.circuit.settings().probe_every.saturating_mul(ROUNDS_UNHEARD);
+        let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.circuit.now_ms().saturating_add(time_ms).max(1)
+    }
+
+    /// Notes that the task lives.
+    pub(super) fn keeper_is_alive(&self) {
+        self.keeper.until_ms.store(self.keeper_until_ms(), Ordering::SeqCst);
+    }
+
+    /// True if there is a task, as far as is known without reading the clock.
+    pub(super) fn has_keeper(&self) -> bool {
+        self.keeper.until_ms.load(Ordering::SeqCst) > 0
+    }
+
+    /// True for the caller that must start the task.
+    pub(super) fn claim_keeper(&self) -> bool {
+        let until_ms = self.keeper.until_ms.load(Ordering::SeqCst);
+        let is_alive = until_ms > 0 && until_ms >= self.circuit.now_ms();
+        !is_alive
+            && self
+                .keeper
+                .until_ms
+                .compare_exchange(
+                    until_ms,
+                    self.keeper_until_ms(),
+                    Ordering::SeqCst,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
+
+    /// True if the task may end. If work came up meanwhile, either this task stays or its successor
+    /// finds the place free.
+    pub(super) fn release_keeper(&self) -> bool {
+        if self.needs_keeper() {
+            return false;
+        }
+        self.keeper.until_ms.store(0, Ordering::SeqCst);
+        !(self.needs_keeper() && self.claim_keeper())
+    }
+}

@@ -1,0 +1,120 @@
+//! Getting tokens that are not held: a request waits for its turn to write, or for the write of
+//! another that serves it.
+
+use std::sync::Arc;
+
+use sluicegate_core::Configuration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::atomic_bucket::Demand;
+use super::bucket_ledger::BucketLedger;
+use super::engine::{Engine, FlushScope};
+use super::leased_bucket::{LeasedBucket, Turn};
+use super::spent::Spent;
+use super::waiters::WaiterResult;
+use crate::clock::Clock;
+use crate::error::AcquireError;
+use crate::leasing_store::LeasingStore;
+
+/// A request that waits for its answer. A grant that no caller takes is given back.
+struct PendingWaiter<'a, S: LeasingStore, C: Clock> {
+    engine: &'a Arc<Engine<S, C>>,
+    bucket: &'a Arc<LeasedBucket>,
+    asks: &'a [Demand],
+    configuration: &'a Arc<Configuration>,
+    answer: oneshot::Receiver<WaiterResult>,
+}
+
+impl<S: LeasingStore, C: Clock> Engine<S, C> {
+    /// Gets the tokens from the store, and more if they can be used. `None`: the request needs a
+    /// call of its own, for one of two reasons. This process holds tokens of as many buckets as it
+    /// may. Or no request for this bucket was answered in half the time: only a call of its own
+    /// tells an outage from a throttled table.
+    pub(super) async fn need(
+        self: &Arc<Self>,
+        bucket: &Arc<LeasedBucket>,
+        asks: &[Demand],
+        configuration: &Arc<Configuration>,
+        until: Instant,
+    ) -> Option<Result<Spent, AcquireError>> {
+        let start = Instant::now();
+        let stay = self.stay(until);
+        let enter = |books: &mut BucketLedger| {
+            books.follow(configuration, &self.names);
+            (books.turn(), books.unfinished().waiters.enter(asks, stay))
+        };
+        let (turn, answer) = self.watch(bucket, configuration, enter)?;
+        let contended = || AcquireError::Contended { attempts: 0 };
+        let Some(answer) = answer else { return Some(Err(contended())) };
+        self.meter.waited();
+        let half = start + until.saturating_duration_since(start) / 2;
+        let place = |answer| PendingWaiter { engine: self, bucket, asks, configuration, answer };
+        let mut turn = std::pin::pin!(place(answer).turn(turn));
+        let (turn, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
+            Ok(turn) => (Ok(turn), false),
+            Err(_) if bucket.was_answered_since(start) => {
+                (tokio::time::timeout_at(until, turn).await, true)
+            }
+            Err(_) => return None,
+        };
+        let Ok(turn) = turn else { return Some(Err(contended())) };
+        let Some(turn) = turn else {
+            // The requests that were served may have left little.
+            if bucket.cell.is_low() {
+                self.renew_soon(bucket, None);
+            }
+            return Some(Ok(Spent::default()));
+        };
+        if self.is_shut() {
+            return None;
+        }
+        if self.take(bucket, asks, None, self.rough_ms()) {
+            return Some(Ok(Spent::default()));
+        }
+        // If the caller stops waiting, the tokens go to others; the lease is in the ledger.
+        let (answer, answered) = oneshot::channel();
+        let mut place = place(answered);
+        let (engine, bucket, asks) = (self.clone(), bucket.clone(), asks.to_vec());
+        let configuration = configuration.clone();
+        tokio::spawn(async move {
+            let left = until.saturating_duration_since(Instant::now());
+            let result = engine.write(&bucket, &asks, FlushScope::Permit, left).await;
+            drop(turn);
+            if let Err(Ok(_)) = answer.send(result) {
+                engine.put_back(&bucket, &asks, &configuration);
+            }
+        });
+        let gone = || AcquireError::Unavailable("the runtime was shut down".into());
+        let result = (&mut place.answer).await.unwrap_or_else(|_| Err(gone()));
+        Some(match result {
+            // Other requests used the time in which it could have been answered.
+            Err(AcquireError::Unavailable(_)) if is_late => Err(contended()),
+            result => result,
+        })
+    }
+}
+
+impl<S: LeasingStore, C: Clock> PendingWaiter<'_, S, C> {
+    /// The right to write; `None`: another request's write has served this one.
+    async fn turn(mut self, turn: Arc<tokio::sync::Mutex<()>>) -> Option<Turn> {
+        let turn = tokio::select! {
+            Ok(_) = &mut self.answer => return None,
+            turn = self.bucket.clone().turn(turn) => turn,
+        };
+        // The holder before may have answered it before it left the turn.
+        self.answer.try_recv().is_err().then_some(turn)
+    }
+}
+
+impl<S: LeasingStore, C: Clock> Drop for PendingWaiter<'_, S, C> {
+    fn drop(&mut self) {
+        self.answer.close();
+        if let Ok(Ok(_)) = self.answer.try_recv() {
+            self.engine.put_back(self.bucket, self.asks, self.configuration);
+        }
+        if let Some(books) = self.bucket.books().as_mut() {
+            books.tidy();
+        }
+    }
+}

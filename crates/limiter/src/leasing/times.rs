@@ -1,0 +1,26 @@
+//! The times that a write of a bucket is planned by.
+
+use super::limit_ledger::ENDED_MS;
+
+/// The times that a plan is made by, in milliseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Times {
+    pub(super) now: i64,
+    /// The duration of a renewal.
+    pub(super) lead: i64,
+    /// True if the clock is behind an earlier reading: tokens would seem younger than they are.
+    pub(super) is_set_back: bool,
+    /// The number of times that the clock was set back so far.
+    pub(super) set_backs: u32,
+}
+
+impl Times {
+    /// The end of tokens that were asked for, or taken out of a pool, at `asked`. It lies in the
+    /// past if the clock was set back since then, or had been set back before and no reading had
+    /// noticed.
+    pub(super) fn until_ms(&self, asked: &Self, until_ms: i64, max_age_ms: i64) -> i64 {
+        let is_of_another_clock =
+            asked.set_backs != self.set_backs || until_ms > asked.now.saturating_add(max_age_ms);
+        if is_of_another_clock { ENDED_MS } else { until_ms }
+    }
+}

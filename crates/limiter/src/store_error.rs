@@ -1,0 +1,42 @@
+//! Errors that come from behind a store, below every type that carries them.
+
+use sluicegate_core::ItemError;
+
+/// An error of somebody else.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error that a person must repair before the table can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The credentials do not allow the action.
+    #[error("access denied: allow this action to the credentials in use")]
+    Denied(#[source] BoxError),
+    /// The table does not exist.
+    #[error("the table {0} does not exist: create it with the template or `create_table`")]
+    NoTable(String),
+    /// An item has the key of a bucket and cannot be read as one.
+    #[error("the item of {bucket} is broken: {source}; repair or delete it")]
+    BrokenItem {
+        /// The bucket.
+        bucket: String,
+        /// The reason.
+        #[source]
+        source: Box<ItemError>,
+    },
+    /// The items of a bucket in the older layout cannot be converted.
+    #[error("a bucket of one item per limit cannot be used")]
+    Inconvertible(#[source] BoxError),
+    /// The request was not acceptable or could not be made (no region, no credentials).
+    #[error("the request was not accepted")]
+    Rejected(#[source] BoxError),
+}
+
+/// The store answered that it failed: an HTTP status of 5xx (except 501) of DynamoDB, or an error
+/// of Redis that says it can serve no request, such as `LOADING` or `MISCONF`. The request may have
+/// been done. The source is the store's error.
+///
+/// It is the source of [`AcquireError::Unavailable`](crate::AcquireError::Unavailable) and
+/// [`AdjustError::Unavailable`](crate::AdjustError::Unavailable) then.
+#[derive(Debug, thiserror::Error)]
+#[error("the store answered that it failed")]
+pub struct StoreFailure(#[source] pub(crate) BoxError);
