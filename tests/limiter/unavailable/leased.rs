@@ -120,7 +120,7 @@ async fn a_request_that_was_prepared_is_degraded_as_any_other() {
         held += 1;
     };
     assert!(held >= 10, "{held}");
-    let lease = ticket.into_lease();
+    let lease = ticket.into_permit();
     assert!(lease.degraded().is_some());
     assert!(lease.adjust("rps", 1).await.unwrap().degraded.is_some());
     call.acquire().await.unwrap().release();

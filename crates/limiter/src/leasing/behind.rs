@@ -52,7 +52,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             let committed = self.commit_once(bucket, asked, left).await?;
             let Some((committed, image)) = committed else { break };
             spent.add(committed);
-            if extent == FlushScope::Permit {
+            if extent == FlushScope::Lease {
                 let left = until.saturating_duration_since(Instant::now());
                 let image = self.bring_limits(bucket, image, &mut spent, left).await?;
                 self.grant(bucket, image.as_deref(), threshold, asked);

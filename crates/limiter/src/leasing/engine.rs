@@ -65,7 +65,7 @@ impl Drop for Renewing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlushScope {
     /// Settles the tokens that can no longer be handed out, and leases more.
-    Permit,
+    Lease,
     SettleAll,
 }
 
@@ -172,7 +172,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
             let Renewing(bucket) = &renewing;
             if let Some(_turn) = bucket.try_turn().filter(|_| !engine.is_shut()) {
                 let deadline = engine.settings.deadline;
-                if let Err(error) = engine.write(bucket, &[], FlushScope::Permit, deadline).await {
+                if let Err(error) = engine.write(bucket, &[], FlushScope::Lease, deadline).await {
                     tracing::debug!(bucket = %bucket.id(), %error, "no tokens were leased ahead");
                 }
             }
@@ -255,7 +255,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
     ) -> Result<Spent, AcquireError> {
         let until = Instant::now() + deadline;
         let known = match extent {
-            FlushScope::Permit => self.look_up_limits(bucket, deadline).await,
+            FlushScope::Lease => self.look_up_limits(bucket, deadline).await,
             FlushScope::SettleAll => Ok(()),
         };
         let left = until.saturating_duration_since(Instant::now());

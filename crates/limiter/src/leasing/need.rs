@@ -79,7 +79,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         let configuration = configuration.clone();
         tokio::spawn(async move {
             let left = until.saturating_duration_since(Instant::now());
-            let result = engine.write(&bucket, &asks, FlushScope::Permit, left).await;
+            let result = engine.write(&bucket, &asks, FlushScope::Lease, left).await;
             drop(turn);
             if let Err(Ok(_)) = answer.send(result) {
                 engine.put_back(&bucket, &asks, &configuration);

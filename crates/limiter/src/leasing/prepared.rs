@@ -39,7 +39,7 @@ use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 /// let permit = call.acquire().await?;
 /// permit.release(); // back into the process; dropping it keeps the tokens consumed
 /// let permit = call.acquire_for("user-456").await?;
-/// permit.into_lease().adjust("rpm", 2).await?;
+/// permit.into_permit().adjust("rpm", 2).await?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -373,7 +373,7 @@ impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
 
     /// Gives the tokens back to the process, which gives them to other requests or back to the
     /// bucket. After a shutdown, or if as many keys are held as may be, they stay consumed:
-    /// [`into_lease`](Self::into_lease) gives them back to the store.
+    /// [`into_permit`](Self::into_permit) gives them back to the store.
     pub fn release(self) {
         let store = self.prepared.limiter.store();
         match &self.from {
@@ -406,7 +406,7 @@ impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
 
     /// The tokens as a [`Permit`], to be adjusted.
     #[must_use]
-    pub fn into_lease(self) -> Permit<Leased<S, C>, C> {
+    pub fn into_permit(self) -> Permit<Leased<S, C>, C> {
         let Prepared { limiter, deadline, .. } = self.prepared;
         let deadline = limiter.guard().correction_time(*deadline);
         let grant = match self.from {

@@ -33,7 +33,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         let drafted = bucket.books().as_mut().map(|books| {
             let open_for = books.open_for_ms(times.now);
             let draft = match extent {
-                FlushScope::Permit => bucket.draft(books, need, &self.settings, times),
+                FlushScope::Lease => bucket.draft(books, need, &self.settings, times),
                 FlushScope::SettleAll => bucket.closing_draft(books, times),
             };
             self.meter.decided(books, bucket, times.now);
@@ -116,7 +116,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         let order = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
-            wanted: if extent == FlushScope::Permit { &draft.wanted } else { &nothing },
+            wanted: if extent == FlushScope::Lease { &draft.wanted } else { &nothing },
             returned: &returned,
             counting: counting(accounting, &draft),
             // The unanswered write holds this.

@@ -92,7 +92,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         self.meter.decided(books, bucket, times.now);
         if bucket.is_to_be_settled(books, &self.settings, times.now) {
             let extent =
-                if books.is_empty(times.now) { FlushScope::SettleAll } else { FlushScope::Permit };
+                if books.is_empty(times.now) { FlushScope::SettleAll } else { FlushScope::Lease };
             drop(guard);
             if let Some(turn) = bucket.try_turn() {
                 let (engine, bucket) = (self.clone(), bucket.clone());

@@ -39,7 +39,7 @@ struct Shares {
 #[derive(Debug, Clone)]
 enum Step {
     /// For every named limit, and if the used tokens are counted.
-    Permit(Vec<Option<Shares>>, bool),
+    Lease(Vec<Option<Shares>>, bool),
     Correct(usize, i64),
     Advance(i64),
 }
@@ -53,7 +53,7 @@ fn shares() -> impl Strategy<Value = Shares> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         5 => (vec(proptest::option::of(shares()), 3), any::<bool>())
-            .prop_map(|(shares, counts)| Step::Permit(shares, counts)),
+            .prop_map(|(shares, counts)| Step::Lease(shares, counts)),
         2 => (0..3_usize, -400..=900_i64).prop_map(|(n, share)| Step::Correct(n, share)),
         3 => up_to(10_000_000_000).prop_map(Step::Advance),
     ]
@@ -140,7 +140,7 @@ impl Compared<'_> {
                 self.leasing.clock.advance(Duration::from_millis(millis.unsigned_abs()));
             }
             Step::Correct(n, share) => self.correct(n, share).await,
-            Step::Permit(shares, counts) => {
+            Step::Lease(shares, counts) => {
                 let said = self.said(&shares, counts);
                 let decided = self.decide(&said);
                 match (self.leasing.lease(&said).await, decided) {

@@ -64,7 +64,7 @@ enum Step {
         again: Option<usize>,
         lost: u32,
     },
-    Permit {
+    Lease {
         n: usize,
         share: i64,
         again: Option<usize>,
@@ -87,7 +87,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0..3_usize, by, again(), lost())
             .prop_map(|(n, share, again, lost)| Step::Correct { n, share, again, lost }),
         1 => (0..3_usize, 0..=400_i64, again())
-            .prop_map(|(n, share, again)| Step::Permit { n, share, again }),
+            .prop_map(|(n, share, again)| Step::Lease { n, share, again }),
         4 => up_to(10_000_000_000).prop_map(Step::Move),
         1 => (-150_000..=0_i64).prop_map(Step::Move),
         1 => (0..3_usize, rule()).prop_map(|(n, rule)| Step::Change(n, rule)),
@@ -166,7 +166,7 @@ impl<'a> Compared<'a> {
                 let amounts = Amounts::from([(name(n), self.share(n, share))]);
                 self.send(1, amounts, &id, (lost, false)).await?;
             }
-            Step::Permit { n, share, again } => self.lease(n % self.named, share, again).await,
+            Step::Lease { n, share, again } => self.lease(n % self.named, share, again).await,
             Step::Move(millis) => {
                 let now = EpochMillis::new(self.clock.now().get() + millis).unwrap();
                 self.clock.set(now);
