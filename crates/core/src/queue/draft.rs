@@ -143,7 +143,9 @@ impl Demand {
             let amounts = within_range(image, net(taken, &self.credited));
             return unguarded((&amounts, &self.counted), ids.id, ids.fences);
         }
-        let taken = within_range(image, net(self.taken.clone(), &self.credited));
+        let taken = net(self.taken.clone(), &self.credited);
+        // The balance covers an acquire after the claim, though perhaps not before it.
+        let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),
             false => image.expires_at_s.is_some(),
@@ -169,7 +171,7 @@ impl Demand {
             retry(&view, &take, hint).unwrap_or_else(|| normal(&view, &take))
         };
         if draft.corrects {
-            let moved = net(taken, &self.returned);
+            let moved = within_range(image, net(taken, &self.returned));
             plan.conditions.extend(moved.iter().map(|(limit, net)| has_room(limit, *net)));
         }
         plan
