@@ -45,9 +45,11 @@ pub(crate) fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Optio
         full_in = fills(bucket)?.max(full_in);
     }
     let full_at = i128::from(image.refilled_at.get()) + full_in;
-    (i128::from(expires_at_s) * 1_000 < full_at)
-        .then(|| expiry_s(image.limits.values(), now))
-        .flatten()
+    if i128::from(expires_at_s) * 1_000 >= full_at {
+        return None;
+    }
+    // No expiry is later than the end of the year 9999.
+    expiry_s(image.limits.values(), now).filter(|later| *later > expires_at_s)
 }
 
 fn seconds(millis: i128) -> i64 {
