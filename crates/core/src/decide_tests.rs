@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::{
-    Bucket, ClaimInterval, EntityId, LIMITS_MAX, LevelVersions, Millitokens, Refill, Resource,
-    Rule, Rules, StoredRules,
+    Bucket, ClaimInterval, Configuration, EntityId, LIMITS_MAX, LevelVersions, Millitokens, Refill,
+    RefillHint, RequestId, Resource, Rule, Rules, RulesHash, StoredRules, WritePath,
 };
 
 const T0: i64 = 1_769_608_800_000;
@@ -376,24 +376,4 @@ fn what_was_dropped_goes_before_others_come() {
     let after = plan.apply(Some(&empty)).unwrap();
     assert!(after.limits.keys().eq(many(50, LIMITS_MAX).keys()));
     assert_eq!(after.limits[&name("l50")].consumed, milli(1_000).into());
-}
-
-#[test]
-fn a_claim_ahead_of_need_leaves_the_writes_under_way_their_room() {
-    let one = asks(&[("fast", 1_000)]);
-    let due = |image: &CompositeBucket, millis| {
-        let nobody = Configuration::default();
-        plan(decide_with(image, &one, &nobody, RefillHint::RefillEarly, at(T0 + millis)))
-    };
-    // Ten tokens accrue in an interval: the burst of 50 less as many, and less. The other limit is
-    // full, but nobody asks for it.
-    let mut image = full_bucket();
-    for (tokens, path) in [(40_000, WritePath::Retry), (34_000, WritePath::Normal)] {
-        image.limits.get_mut(&name("fast")).unwrap().tokens = milli(tokens);
-        let under_way = plan(decide_on(&image, &one, at(T0 + 60)));
-        let claim = due(&image, 60);
-        assert_eq!((under_way.path, claim.path), (WritePath::Retry, path), "{tokens}");
-        let after = claim.apply(Some(&image)).unwrap();
-        assert!(under_way.holds(Some(&after)), "{tokens}");
-    }
 }

@@ -1,5 +1,6 @@
 //! When DynamoDB may delete a bucket: not before a new one would give the same balances.
 
+use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::{Bucket, CompositeBucket, EpochMillis, Rule};
 
 /// What is added to every expiry, in milliseconds: clocks differ and writes take their time.
@@ -37,7 +38,7 @@ pub(crate) fn least_covered(rule: Rule, tokens: i128) -> i128 {
 
 /// The expiry that the item needs because its own comes before it is full: a debt that somebody
 /// added after the expiry was set.
-pub(crate) fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
+fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
     let expires_at_s = image.expires_at_s?;
     let fills = |bucket: &Bucket| fills_in_ms(bucket.rule, bucket.tokens.get());
     let mut full_in = 0;
@@ -50,6 +51,18 @@ pub(crate) fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Optio
     }
     // No expiry is later than the end of the year 9999.
     expiry_s(image.limits.values(), now).filter(|later| *later > expires_at_s)
+}
+
+/// Moves the expiry of an item that would be deleted before it is full: a debt came after the
+/// expiry was set. `None` when it needs none.
+#[must_use]
+pub fn extend(image: &CompositeBucket, now: EpochMillis) -> Option<WritePlan> {
+    let expires_at_s = later_expiry_s(image, now)?;
+    Some(WritePlan {
+        path: WritePath::Adjust,
+        changes: vec![Change::ExpiresAt(Some(expires_at_s))],
+        conditions: vec![Condition::ExpiresBefore(expires_at_s)],
+    })
 }
 
 fn seconds(millis: i128) -> i64 {

@@ -8,7 +8,8 @@
 //! * [`StoredLimits`] and [`EntityRecord`] are what is configured in the table.
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
 //! * [`decide`] says how an acquire is to be written, as a [`WritePlan`] with its conditions.
-//! * [`lease`] does the same for tokens that are taken ahead of need and partly given back.
+//! * [`WriteQueue`] drives the requests of one process on a bucket: acquires, corrections and
+//!   leases share its writes.
 //! * [`LegacyBuckets`] are a bucket in the older layout, and become a [`CompositeBucket`].
 //! * [`Batch`] reads the records of a stream event; [`extract_deltas`] turns one of them into what
 //!   it says was consumed.
@@ -26,19 +27,22 @@
 //! ```
 
 mod accrual;
-mod adjust;
+mod acquire;
 mod alone;
 mod batch;
 mod bucket;
 mod claim;
+mod clock;
 mod configuration;
+mod correction;
+mod debit;
 mod decide;
 mod delta;
 mod error_code;
 mod expiry;
 mod fold;
 pub mod keys;
-mod lease;
+mod lease_size;
 mod legacy;
 mod names;
 mod plan;
@@ -51,22 +55,23 @@ mod sequence;
 mod span;
 mod standing;
 mod stored;
-mod take;
 mod usage;
 mod versions;
 mod window;
 
 pub use accrual::{Refill, Rule, Wait};
-pub use adjust::{Adjust, Adjustment, Force, adjust, extend};
+pub use acquire::{Acquire, RefillHint};
 pub use batch::{Batch, MalformedRecord, StreamEvent};
 pub use bucket::{Bucket, CompositeBucket, ItemError, Scalar};
 pub use claim::ClaimInterval;
+pub use clock::is_clock_ahead;
 pub use configuration::{Configuration, LIMITS_MAX, Rules, RulesHash, StoredRules};
-pub use decide::{Acquire, Decision, RefillHint, decide, is_clock_ahead, reconfigure};
+pub use decide::{Decision, decide, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use error_code::ErrorClass;
+pub use expiry::extend;
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
-pub use lease::{LeaseRange, Settle, Settlement, lease, lease_size, settle};
+pub use lease_size::{LeaseRange, lease_size};
 pub use legacy::{
     Conversion, LEGACY_LIMITS_MAX, LegacyBucket, LegacyBuckets, Removal, TooManyLimits, Unchanged,
 };

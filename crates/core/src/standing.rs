@@ -1,12 +1,12 @@
 //! How the limits of a bucket stand: what is there, and how long until what is asked is there.
 
 use crate::configuration::Differences;
-use crate::lease::returned_to;
-use crate::take::NOTHING;
 use crate::{
     Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, MillitokenSum, Millitokens,
     Rule, Wait,
 };
+
+static NOTHING: Amounts = Amounts::new();
 
 /// How one limit stands to what is asked of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -98,4 +98,11 @@ impl View<'_> {
         let wait = rule.wait_for(asked, available, now, now);
         Some(Standing { limit: limit.clone(), rule, asked, available, wait, consumed })
     }
+}
+
+/// The balances of a view after what is returned, as far as it fits.
+pub(crate) fn returned_to(view: &View<'_>, limit: &LimitName, returned: &Amounts) -> Millitokens {
+    let tokens = view.image.limits.get(limit).map_or(0, |bucket| bucket.tokens.get());
+    let returned = returned.get(limit).map_or(0, |amount| amount.get());
+    Millitokens::saturating(i128::from(tokens) + i128::from(returned))
 }

@@ -7,7 +7,7 @@
 use serde_dynamo::{AttributeValue, Item};
 
 use super::{LegacyBucket, LegacyBuckets};
-use crate::decide::is_ahead;
+use crate::clock::is_ahead;
 use crate::keys::{self, BucketField, LegacyKey};
 use crate::{Bucket, CompositeBucket, EpochMillis, Millitokens, RulesHash, expiry};
 

@@ -9,8 +9,7 @@ use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest
 use super::{
     Closing, Flight, LOSSES_AT_ONCE, Member, PATIENT_LOSSES_AT_ONCE, Upkeep, WriteBatch, WriteQueue,
 };
-use crate::adjust::extend;
-use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, is_clock_ahead};
+use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
 type BucketImage = Option<Arc<CompositeBucket>>;
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::Policy;
 use super::bucket::QueueBucket;
-use crate::adjust::{has_room, unguarded};
-use crate::decide::{new_item, take_from};
+use crate::correction::{has_room, unguarded};
+use crate::debit::{Debit, amount, new_item, normal, retry};
+use crate::decide::take_from;
 use crate::standing::View;
-use crate::take::{Debit, amount, normal, retry};
 use crate::{
     Acquire, Amounts, Change, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
     RefillHint, RequestId, WritePlan,

@@ -2,7 +2,7 @@
 
 use super::request::{Done, Purpose, QueuedRequest};
 use super::{AHEAD_ATTEMPTS_MAX, ATTEMPTS_MAX, BUCKETS_MAX, WriteQueue};
-use crate::take::NOTHING;
+use crate::debit::NOTHING;
 use crate::{Amounts, EpochMillis, LimitName, Millitokens, WritePath};
 
 /// A request of the queue.

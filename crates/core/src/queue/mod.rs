@@ -33,8 +33,7 @@ use self::bucket::QueueBucket;
 use self::doubt::Doubt;
 use self::draft::Draft;
 use self::member::Member;
-use crate::adjust::extend;
-use crate::{Amounts, BucketId, ClaimInterval, EpochMillis, RequestId};
+use crate::{Amounts, BucketId, ClaimInterval, EpochMillis, RequestId, extend};
 
 pub use self::bucket::Known;
 pub use self::contention::ContentionEstimate;

@@ -4,9 +4,9 @@ use super::bucket::QueueBucket;
 use super::draft::Draft;
 use super::request::{Outcome, Purpose};
 use super::{GUARDED_ATTEMPTS, Member, Upkeep, WriteQueue};
+use crate::debit::NOTHING;
 use crate::decide::{Assessment, assess};
 use crate::standing::{Standing, standings_after};
-use crate::take::NOTHING;
 use crate::{
     Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens, Wait, WritePlan,
 };

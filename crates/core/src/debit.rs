@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::{Claim, Gain, milli};
-use crate::decide::{RefillHint, is_clock_ahead};
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::standing::View;
 use crate::{
-    Acquire, Amounts, Bucket, ClaimInterval, LimitName, Millitokens, RequestId, Rule, RulesHash,
-    expiry,
+    Acquire, Amounts, Bucket, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
+    LimitName, Millitokens, RefillHint, RequestId, Rule, RulesHash, expiry, is_clock_ahead,
 };
 
 /// What a write takes from a bucket, or gives back.
@@ -189,6 +188,40 @@ pub(crate) fn debit(
 
 pub(crate) fn amount(amounts: &Amounts, limit: &LimitName) -> Millitokens {
     amounts.get(limit).copied().unwrap_or(Millitokens::ZERO)
+}
+
+/// Puts a full bucket less what is taken at once; a refund leaves it full.
+pub(crate) fn new_item(
+    bucket: &BucketId,
+    (amounts, counted): (&Amounts, &Amounts),
+    configuration: &Configuration,
+    id: &RequestId,
+    now: EpochMillis,
+) -> WritePlan {
+    let rules = configuration.rules_with_room(amounts);
+    let limits: BTreeMap<_, _> = rules
+        .iter()
+        .map(|(limit, rule)| {
+            (limit.clone(), new_bucket(*rule, amount(amounts, limit), amount(counted, limit)))
+        })
+        .collect();
+    let expires_at_s =
+        expiry::expiry_s(limits.values(), now).filter(|_| !configuration.is_personal());
+    let item = CompositeBucket {
+        entity: bucket.entity.clone(),
+        resource: bucket.resource.clone(),
+        refilled_at: now,
+        limits,
+        expires_at_s,
+        config_stamp: configuration.stamp(),
+        rules_hash: Some(RulesHash::of(&rules)),
+        request_ids: vec![id.clone()],
+    };
+    WritePlan {
+        path: WritePath::Create,
+        changes: vec![Change::Put(Box::new(item))],
+        conditions: vec![Condition::Absent],
+    }
 }
 
 /// A full bucket less what is taken at once.
