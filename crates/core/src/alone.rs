@@ -1,5 +1,5 @@
-//! Taking from an image that nobody else writes: what [`decide`](crate::decide) and its plan come
-//! to, in place.
+//! Taking in place from an image that no other process writes. The result is that of
+//! [`decide`](crate::decide) and its plan.
 
 use crate::{Amounts, CompositeBucket, EpochMillis, Millitokens, is_clock_ahead};
 

@@ -4,7 +4,7 @@
 //! unconditional ADD to a bucket that filled up meanwhile is forgiven by the refill of that time.
 //! One that gives back needs none.
 
-use crate::debit::{amount as of, debit};
+use crate::debit::debit;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::{Amounts, LimitName, Millitokens, RequestId};
 
@@ -33,7 +33,7 @@ pub(crate) fn unguarded(
     };
     for (limit, amount) in amounts {
         plan.conditions.push(has_room(limit, *amount));
-        plan.changes.push(debit(limit, 0, *amount, of(counted, limit)));
+        plan.changes.push(debit(limit, 0, *amount, counted.of(limit)));
     }
     plan
 }

@@ -1,28 +1,30 @@
-//! What to do with a request for tokens, given what is known of the bucket.
+//! The decision on a request for tokens.
 //!
-//! The decision is a pure function of the newest image, the request and the time. Whatever it
-//! decides is safe on an image that is out of date: every plan carries the conditions under which
-//! its arithmetic is right, and a write that fails hands back the image for the next decision.
+//! It is a pure function of the newest image, the request and the time. It is safe on an image that
+//! is out of date: every plan carries the conditions under which its arithmetic is right. A write
+//! that fails returns the image for the next decision.
 
 use crate::configuration::Differences;
-use crate::debit::{Debit, NOTHING, new_item, normal, retry};
+use crate::debit::{Debit, new_item, normal, retry};
 use crate::plan::WritePlan;
-use crate::standing::{Standing, View, full};
-use crate::{Acquire, Amounts, CompositeBucket, EpochMillis, LimitName, Wait, is_clock_ahead};
+use crate::status::{LimitStatus, View};
+use crate::{
+    Acquire, Amounts, CompositeBucket, EpochMillis, LimitName, Millitokens, Wait, is_clock_ahead,
+};
 
-/// What to do.
+/// The decision on an acquire.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// Write this, and the request is granted.
     Write(WritePlan),
-    /// Write this and decide again: a clock that was ahead has stopped refill, or limits must go
-    /// before there is room for others.
+    /// Write this and decide again. Either a clock that was ahead has stopped refill, or limits must
+    /// be removed before others fit.
     Repair(WritePlan),
     /// The image remembers the request: it was granted.
     AlreadyApplied,
-    /// Say no: at least one of these has a wait.
-    Short(Vec<Standing>),
-    /// Nobody knows this limit: neither the configuration nor the item.
+    /// Refuse: at least one of these limits has a wait.
+    Short(Vec<LimitStatus>),
+    /// Neither the configuration nor the item has this limit.
     Unknown(LimitName),
     /// The item lacks this limit and has no room for another.
     Full(LimitName),
@@ -34,9 +36,9 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
     if image.is_some_and(|image| image.request_ids.contains(acquire.id)) {
         return Decision::AlreadyApplied;
     }
-    match assess(image, acquire, &NOTHING, now) {
+    match assess(image, acquire, Amounts::EMPTY, now) {
         Assessment::Covered => {}
-        Assessment::Short(standings) => return Decision::Short(standings),
+        Assessment::Short(limits) => return Decision::Short(limits),
         Assessment::Repair(plan) => return Decision::Repair(plan),
         Assessment::Unknown(limit) => return Decision::Unknown(limit),
         Assessment::Full(limit) => return Decision::Full(limit),
@@ -55,12 +57,12 @@ pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochM
     Decision::Write(take_from(image, acquire, &debit, now))
 }
 
-/// How an item stands to what is asked of it.
+/// The assessment of an item against the asked amounts.
 pub(crate) enum Assessment {
     /// Every balance covers it.
     Covered,
     /// At least one of these has a wait.
-    Short(Vec<Standing>),
+    Short(Vec<LimitStatus>),
     /// Write this and look again.
     Repair(WritePlan),
     /// Neither the configuration nor the item knows this limit.
@@ -69,8 +71,8 @@ pub(crate) enum Assessment {
     Full(LimitName),
 }
 
-/// Looks whether an item covers what is asked, once some tokens are returned; `None`: there is no
-/// item.
+/// Assesses whether an item covers the asked amounts once some tokens are returned. `None`: there is
+/// no item.
 pub(crate) fn assess(
     image: Option<&CompositeBucket>,
     acquire: Acquire<'_>,
@@ -84,20 +86,20 @@ pub(crate) fn assess(
         return make_room(image, acquire, differences, now);
     }
     let view = View { image, differences: &differences, now };
-    let mut standings = Vec::with_capacity(acquire.amounts.len());
+    let mut limits = Vec::with_capacity(acquire.amounts.len());
     for (limit, amount) in acquire.amounts {
-        match view.standing(limit, *amount, returned) {
-            Some(standing) => standings.push(standing),
+        match view.status(limit, *amount, returned) {
+            Some(status) => limits.push(status),
             None => return Assessment::Unknown(limit.clone()),
         }
     }
-    if standings.iter().all(|standing| standing.wait == Wait::None) {
+    if !limits.iter().any(LimitStatus::is_violated) {
         return Assessment::Covered;
     }
-    let never = standings.iter().any(|standing| standing.wait == Wait::ExceedsBurst);
+    let never = limits.iter().any(|limit| limit.wait == Wait::ExceedsBurst);
     match is_clock_ahead(image, now) && !never {
         true => Assessment::Repair(normal(&view, &Debit::nothing(acquire))),
-        false => Assessment::Short(standings),
+        false => Assessment::Short(limits),
     }
 }
 
@@ -106,10 +108,13 @@ fn assess_new(acquire: Acquire<'_>) -> Assessment {
     if let Some(limit) = acquire.amounts.keys().find(|limit| !rules.contains_key(*limit)) {
         return Assessment::Unknown(limit.clone());
     }
-    let standings: Vec<_> =
-        acquire.amounts.iter().map(|(limit, asked)| full(limit, rules[limit], *asked)).collect();
-    if standings.iter().any(|standing| standing.wait != Wait::None) {
-        return Assessment::Short(standings);
+    let entity = &acquire.bucket.entity;
+    let full = |(limit, asked): (&LimitName, &Millitokens)| {
+        LimitStatus::full(entity, limit, rules[limit], *asked)
+    };
+    let limits: Vec<_> = acquire.amounts.iter().map(full).collect();
+    if limits.iter().any(LimitStatus::is_violated) {
+        return Assessment::Short(limits);
     }
     Assessment::Covered
 }
@@ -129,11 +134,11 @@ pub(crate) fn take_from(
     retry.unwrap_or_else(|| normal(&view, debit))
 }
 
-/// Brings an item to the configuration for a request that is refused: it claims refill and takes
-/// nothing.
+/// The write that brings an item to the configuration for a request that is refused. It claims refill
+/// and takes nothing.
 ///
 /// `None`: the item follows the configuration. A limit that the item merely lacks is no reason for a
-/// write: it counts as full either way.
+/// write, because it counts as full either way.
 #[must_use]
 pub fn reconfigure(
     image: &CompositeBucket,
@@ -152,7 +157,7 @@ pub fn reconfigure(
     Some(normal(&view, &Debit::nothing(acquire)))
 }
 
-/// Removes what the configuration dropped, if anything, so that what is asked may fit.
+/// Removes the limits that the configuration dropped, if any, so that the asked ones may fit.
 fn make_room(
     image: &CompositeBucket,
     acquire: Acquire<'_>,

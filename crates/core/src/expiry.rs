@@ -3,7 +3,7 @@
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::{Bucket, CompositeBucket, EpochMillis, Rule};
 
-/// What is added to every expiry, in milliseconds: clocks differ and writes take their time.
+/// The margin of every expiry, in milliseconds: clocks differ and writes take time.
 const MARGIN_MS: i128 = 60_000;
 
 /// Milliseconds until a bucket with this balance is full; `None`: it never is.
@@ -36,8 +36,8 @@ pub(crate) fn least_covered(rule: Rule, tokens: i128) -> i128 {
     2 * tokens.min(0) - i128::from(rule.burst().get())
 }
 
-/// The expiry that the item needs because its own comes before it is full: a debt that somebody
-/// added after the expiry was set.
+/// The expiry that the item needs because its own comes before it is full: a debt was added after the
+/// expiry was set.
 fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
     let expires_at_s = image.expires_at_s?;
     let fills = |bucket: &Bucket| fills_in_ms(bucket.rule, bucket.tokens.get());

@@ -6,11 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::standing::standings_after;
-use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens, Wait};
+use crate::status::evaluate_after;
+use crate::{
+    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
+};
 
-/// A lease takes one part in so many of what is there, and at least what is needed now: others on
-/// the bucket find something, too, and those that ask for the same come to the same share.
+/// A lease takes the balance divided by this, and at least what is needed now. Other processes on the
+/// bucket find tokens, too, and those that want the same get equal shares.
 const SHARE: i64 = 4;
 
 /// How much of a limit a lease should take.
@@ -18,14 +20,14 @@ const SHARE: i64 = 4;
 pub struct LeaseRange {
     /// Without this the lease is short.
     pub least: Millitokens,
-    /// More than this is of no use.
+    /// The process has no use for more.
     pub most: Millitokens,
 }
 
-/// How much of each limit to lease: what is wanted, as far as the bucket can spare it. `None`: there
-/// is no item. Limits that nobody knows come to their least.
-#[must_use]
-pub fn lease_size(
+/// How much of each limit to lease: the wanted amount, as far as the bucket can spare it. `None`: there
+/// is no item. Unknown limits come to their least.
+pub(crate) fn lease_size(
+    bucket: &BucketId,
     image: Option<&CompositeBucket>,
     wanted: &BTreeMap<LimitName, LeaseRange>,
     returned: &Amounts,
@@ -34,14 +36,15 @@ pub fn lease_size(
 ) -> Amounts {
     let mut sizes: Amounts =
         wanted.iter().map(|(limit, want)| (limit.clone(), want.least)).collect();
-    for standing in standings_after(image, &sizes.clone(), returned, configuration, now) {
-        let Some(want) = wanted.get(&standing.limit) else { continue };
-        if standing.wait != Wait::None {
+    let limits = evaluate_after(bucket, image, (&sizes, returned), configuration, now);
+    for status in limits {
+        let Some(want) = wanted.get(&status.limit) else { continue };
+        if status.is_violated() {
             continue;
         }
-        let share = standing.available.get() / SHARE;
+        let share = status.available.get() / SHARE;
         let size = share.max(want.least.get()).min(want.most.get().max(want.least.get()));
-        sizes.insert(standing.limit, Millitokens::saturating(size.into()));
+        sizes.insert(status.limit, Millitokens::saturating(size.into()));
     }
     sizes.retain(|_, size| *size > Millitokens::ZERO);
     sizes

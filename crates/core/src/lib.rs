@@ -1,7 +1,7 @@
 //! The pure heart of Sluicegate: schema, token arithmetic, deltas and usage windows.
 //!
 //! Nothing here performs I/O, reads a clock or awaits: time is an argument and every result is a
-//! value. The crates around this one read and write DynamoDB; this one decides what the bytes mean.
+//! value. The other crates read and write DynamoDB; this one defines what the bytes mean.
 //!
 //! * [`keys`] spells and parses every key and attribute name of the table.
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
@@ -29,6 +29,7 @@
 mod accrual;
 mod acquire;
 mod alone;
+mod amounts;
 mod batch;
 mod bucket;
 mod claim;
@@ -41,6 +42,7 @@ mod delta;
 mod error_code;
 mod expiry;
 mod fold;
+mod item;
 pub mod keys;
 mod lease_size;
 mod legacy;
@@ -51,9 +53,10 @@ mod quarantined;
 mod queue;
 mod record;
 mod request;
+mod rules_hash;
 mod sequence;
 mod span;
-mod standing;
+mod status;
 mod stored;
 mod usage;
 mod versions;
@@ -61,39 +64,42 @@ mod window;
 
 pub use accrual::{Refill, Rule, Wait};
 pub use acquire::{Acquire, RefillHint};
+pub use amounts::Amounts;
 pub use batch::{Batch, MalformedRecord, StreamEvent};
-pub use bucket::{Bucket, CompositeBucket, ItemError, Scalar};
+pub use bucket::read::Scalar;
+pub use bucket::{Bucket, CompositeBucket};
 pub use claim::ClaimInterval;
 pub use clock::is_clock_ahead;
-pub use configuration::{Configuration, LIMITS_MAX, Rules, RulesHash, StoredRules};
+pub use configuration::{Configuration, LIMITS_MAX, Rules, StoredRules};
 pub use decide::{Decision, decide, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use error_code::ErrorClass;
 pub use expiry::extend;
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
-pub use lease_size::{LeaseRange, lease_size};
-pub use legacy::{
-    Conversion, LEGACY_LIMITS_MAX, LegacyBucket, LegacyBuckets, Removal, TooManyLimits, Unchanged,
-};
+pub use item::ItemError;
+pub use lease_size::LeaseRange;
+pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
+pub use legacy::{LegacyBucket, LegacyBuckets};
 pub use names::{EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
-pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange};
+pub use quantity::{EpochMillis, InTokens, MillitokenSum, Millitokens, OutOfRange};
 pub use quarantined::{QuarantineEntry, QuarantineState};
 pub use queue::{
     Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, LeaseTerms, Left,
     Outcome, Policy, Purpose, QueuedRequest, Write, WriteQueue,
 };
 pub use record::{EventName, Image, StreamRecord};
-pub use request::{Amounts, BucketId, RequestId};
+pub use request::{BucketId, RequestId};
+pub use rules_hash::RulesHash;
 pub use sequence::{BadSequenceNumber, BadStreamArn, SequenceNumber, StreamLabel};
 pub use span::WindowSpan;
-pub use standing::{Standing, standings};
+pub use status::{LimitStatus, evaluate};
 pub use stored::{EntityRecord, StoredLimits, rule_attributes};
 pub use usage::UsageWindow;
 pub use versions::{ConfigStamp, LevelVersions, Recency};
 pub use window::{UnknownWindowKind, Window, WindowKind, WindowKinds};
 
-/// What an error message quotes of a text from outside, which may have any length.
+/// The first 80 characters of a text from outside, for an error message.
 fn excerpt(text: &str) -> String {
     text.chars().take(80).collect()
 }

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{
-    EntityId, LimitName, MillitokenSum, Millitokens, NameError, Rule, Standing, Wait,
-};
+pub use sluicegate_core::LimitStatus;
+use sluicegate_core::{EntityId, InTokens, LimitName, Millitokens, NameError, Wait};
 
-use crate::limit::Amount;
 use crate::table::{SetupError, StoreFailure};
 use crate::{BoxError, InvalidLimit};
 
@@ -126,55 +124,6 @@ impl std::fmt::Display for NeverAdmissible {
             )?;
         }
         f.write_str("; ask for less or raise the limit's burst")
-    }
-}
-
-/// How one limit of one entity stands to what is asked of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LimitStatus {
-    /// Whose limit: with cascade the child's or the parent's.
-    pub entity: EntityId,
-    /// Its name.
-    pub limit: LimitName,
-    /// Its rule.
-    pub rule: Rule,
-    /// What was asked, in millitokens.
-    pub asked: Millitokens,
-    /// What was there, in millitokens; negative while a debt stands.
-    pub available: Millitokens,
-    /// How long until what was asked is there.
-    pub wait: Wait,
-    /// What was consumed of it since the bucket was made, less what was given back, in millitokens.
-    pub consumed: MillitokenSum,
-}
-
-impl LimitStatus {
-    pub(crate) fn new(entity: &EntityId, standing: Standing) -> Self {
-        let Standing { limit, rule, asked, available, wait, consumed } = standing;
-        Self { entity: entity.clone(), limit, rule, asked, available, wait, consumed }
-    }
-
-    /// Whether it cannot give what was asked now.
-    #[must_use]
-    pub fn is_violated(&self) -> bool {
-        self.wait != Wait::None
-    }
-}
-
-impl std::fmt::Display for LimitStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { entity, limit, asked, available, .. } = self;
-        write!(f, "{limit} of {entity} has {} of {}", InTokens(*available), InTokens(*asked))
-    }
-}
-
-/// Millitokens as tokens, with as many decimals as they need.
-struct InTokens(Millitokens);
-
-impl std::fmt::Display for InTokens {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let sign = if self.0 < Millitokens::ZERO { "-" } else { "" };
-        write!(f, "{sign}{}", Amount::from(self.0))
     }
 }
 

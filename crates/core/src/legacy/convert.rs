@@ -91,7 +91,7 @@ impl LegacyBuckets {
         }
     }
 
-    /// What they will be converted to, for who only looks. A refill time that is more than a minute
+    /// The bucket that they will be converted to, for readers. A refill time that is more than a minute
     /// ahead stays: counted as `now` at every look nothing would ever accrue, and who finds too little
     /// puts it right.
     ///

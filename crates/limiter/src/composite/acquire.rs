@@ -2,16 +2,14 @@
 //! caller.
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{
-    BucketDemand, LIMITS_MAX, Left, Outcome, Purpose, QueuedRequest, Standing, WritePath,
-};
+use sluicegate_core::{BucketDemand, LIMITS_MAX, Left, Outcome, Purpose, QueuedRequest, WritePath};
 
 use super::CompositeStore;
 use super::bucket_request::BucketRequest;
 use super::lane::{Cost, Expired, Settled, setup_error, source};
 use super::refusal::no;
 use super::run::CallContext;
-use crate::error::{AcquireError, InvalidRequest, LimitStatus};
+use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;
 use crate::table::{Table, TableError};
 
@@ -48,7 +46,7 @@ impl<T: Table> CompositeStore<T> {
                     let parts = sides.iter().zip(done.images).map(|(side, image)| side.part(image));
                     return Ok((parts.collect(), done.path.or(Some(WritePath::Retry))));
                 }
-                Outcome::Refused(standings) => return Err(refusal(sides, standings)),
+                Outcome::Refused(limits) => return Err(no(limits.concat())),
                 Outcome::Outdated(_) => {
                     may_update = false;
                     self.update(sides, run).await;
@@ -130,15 +128,6 @@ pub(super) fn given_up(
         }
         None => contended,
     }
-}
-
-/// "No", with the limits of all buckets.
-fn refusal(sides: &[BucketRequest], standings: Vec<Vec<Standing>>) -> AcquireError {
-    let of_side = |(side, standings): (&BucketRequest, Vec<Standing>)| {
-        let entity = side.bucket.entity.clone();
-        standings.into_iter().map(move |standing| LimitStatus::new(&entity, standing))
-    };
-    no(sides.iter().zip(standings).flat_map(of_side).collect())
 }
 
 impl CallContext<'_> {

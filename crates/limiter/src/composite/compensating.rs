@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{Wait, WritePath, standings};
+use sluicegate_core::{Wait, WritePath, evaluate};
 
+use super::CompositeStore;
 use super::bucket_request::BucketRequest;
 use super::run::CallContext;
-use super::{CompositeStore, negated};
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitExceeded, LimitStatus, NeverAdmissible};
 use crate::store::{BucketGrant, Correction, Store, new_id};
@@ -61,7 +61,7 @@ impl<T: Table> CompositeStore<T> {
     ) -> AcquireError {
         let mut granted = Vec::new();
         for part in taken {
-            let back = negated(&part.amounts);
+            let back = -&part.amounts;
             let correction = Correction {
                 id: &new_id(),
                 bucket: &part.bucket,
@@ -73,15 +73,11 @@ impl<T: Table> CompositeStore<T> {
                 tracing::warn!(bucket = %part.bucket, %error, "tokens of a refused request were not given back");
             }
             let image = part.image.as_deref();
-            let of_request = standings(image, &part.amounts, &part.configuration, clock.now())
-                .into_iter()
-                .filter(|standing| part.amounts.contains_key(&standing.limit))
-                .map(|mut standing| {
-                    // It had what was asked: that is why it is being given back.
-                    standing.wait = Wait::None;
-                    LimitStatus::new(&part.bucket.entity, standing)
-                });
-            granted.extend(of_request);
+            let (amounts, now) = (&part.amounts, clock.now());
+            let limits = evaluate(&part.bucket, image, amounts, &part.configuration, now);
+            let of_request = limits.into_iter().filter(|s| amounts.contains_key(&s.limit));
+            // They had what was asked: that is why it is being given back.
+            granted.extend(of_request.map(|status| LimitStatus { wait: Wait::None, ..status }));
         }
         match refusal {
             AcquireError::LimitExceeded(mut exceeded) => {

@@ -23,8 +23,7 @@ use std::time::Duration;
 use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, EntityId, EpochMillis, Known, Millitokens, Policy,
-    StoredLimits, standings,
+    BucketId, CompositeBucket, EntityId, EpochMillis, Known, Policy, StoredLimits, evaluate,
 };
 
 use self::bucket_request::BucketRequest;
@@ -97,9 +96,8 @@ impl<T: Table> CompositeStore<T> {
             };
             let now = run.now();
             side.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative: true });
-            let entity = &side.bucket.entity;
-            let all = standings(image.as_deref(), &side.amounts, &side.configuration, now);
-            limits.extend(all.into_iter().map(|standing| LimitStatus::new(entity, standing)));
+            let (image, configuration) = (image.as_deref(), &side.configuration);
+            limits.extend(evaluate(&side.bucket, image, &side.amounts, configuration, now));
         }
         Ok(limits)
     }
@@ -209,29 +207,6 @@ impl<T: Table> Store for CompositeStore<T> {
     fn counters(&self) -> &Counters {
         &self.counters
     }
-}
-
-/// Adds amounts to sums, each within the range of [`Millitokens`].
-pub(crate) fn add(sums: &mut Amounts, amounts: &Amounts) {
-    for (limit, more) in amounts {
-        match sums.get_mut(limit) {
-            Some(sum) => {
-                *sum = Millitokens::saturating(i128::from(sum.get()) + i128::from(more.get()));
-            }
-            None => _ = sums.insert(limit.clone(), *more),
-        }
-    }
-}
-
-pub(crate) fn negated(amounts: &Amounts) -> Amounts {
-    amounts
-        .iter()
-        // The range is symmetric: what can be taken can be given back.
-        .filter_map(|(limit, amount)| {
-            let back = Millitokens::new(-amount.get()).ok()?;
-            Some((limit.clone(), back))
-        })
-        .collect()
 }
 
 fn image(

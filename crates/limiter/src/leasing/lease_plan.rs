@@ -121,7 +121,7 @@ impl LeasedBucket {
             books.used_at = Moment::of(times.now);
         }
         for (index, account) in books.accounts.iter_mut().enumerate() {
-            let leased = done.leased.get(&self.kind.limits[index]).map_or(0, |milli| milli.get());
+            let leased = done.leased.of(&self.kind.limits[index]).get();
             let asked = need.iter().find(|ask| usize::from(ask.slot) == index);
             let asked = asked.map_or(0, |ask| ask.milli);
             let rest = unsigned(leased).saturating_sub(asked);
@@ -153,8 +153,7 @@ impl LeasedBucket {
     ) {
         books.begin_open(times.now);
         for (index, account) in books.accounts.iter_mut().enumerate() {
-            let of =
-                |amounts: &Amounts| amounts.get(&self.kind.limits[index]).map_or(0, |m| m.get());
+            let of = |amounts: &Amounts| amounts.of(&self.kind.limits[index]).get();
             account.retired += unsigned(of(&draft.returned));
             account.used += of(&draft.used);
         }

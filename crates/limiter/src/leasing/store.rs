@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait};
+use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait, evaluate};
 use tokio::time::Instant;
 
 use super::Leased;
@@ -187,7 +187,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
                 limits.append(&mut refusal);
                 continue;
             }
-            let mut others = self.standings(want);
+            let mut others = self.evaluate(want);
             // What was taken is about to be given back.
             if n < refused || want.bucket.cell.holds(&want.asks) {
                 others.iter_mut().for_each(|limit| limit.wait = Wait::None);
@@ -200,13 +200,11 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
     }
 
     /// How a bucket stands, as far as that is known.
-    fn standings(&self, want: &Wants) -> Vec<LimitStatus> {
+    fn evaluate(&self, want: &Wants) -> Vec<LimitStatus> {
         let (part, now) = (&want.part, self.engine.clock.now());
         let image = part.image.as_deref();
-        let standings = sluicegate_core::standings(image, &part.amounts, &part.configuration, now);
-        let asked = standings.into_iter().filter(|s| part.amounts.contains_key(&s.limit));
-        let mut limits: Vec<_> =
-            asked.map(|standing| LimitStatus::new(&part.bucket.entity, standing)).collect();
+        let mut limits = evaluate(&part.bucket, image, &part.amounts, &part.configuration, now);
+        limits.retain(|status| part.amounts.contains_key(&status.limit));
         limits.iter_mut().for_each(|limit| self.see(&want.bucket, limit));
         limits
     }
@@ -218,7 +216,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
             bucket: &want.part.bucket,
             configuration: &want.part.configuration,
             wanted: &wanted,
-            returned: &Amounts::new(),
+            returned: Amounts::EMPTY,
             counting: Counting::Leased,
             last: None,
             deadline: until.saturating_duration_since(Instant::now()),
@@ -226,7 +224,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         let mut limits = match self.engine.store.look(&order, &self.engine.clock).boxed().await {
             Ok((image, _)) => {
                 let part = BucketGrant { image, ..want.part.clone() };
-                return Some(self.standings(&Wants { part, ..want.clone() }));
+                return Some(self.evaluate(&Wants { part, ..want.clone() }));
             }
             Err(AcquireError::LimitExceeded(exceeded)) => exceeded.limits,
             Err(AcquireError::NeverAdmissible(never)) => never.limits,
@@ -287,7 +285,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         configuration: &Arc<Configuration>,
         back: &Amounts,
     ) {
-        let asks = bucket.asks(&crate::composite::negated(back)).unwrap_or_default();
+        let asks = bucket.asks(&-back).unwrap_or_default();
         self.engine.put_back(bucket, &asks, configuration);
     }
 }

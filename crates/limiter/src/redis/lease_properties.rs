@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate_core::{
-    Action, Answer, BucketDemand, ClaimInterval, Known, LeaseTerms, Outcome, Policy, Purpose,
-    QueuedRequest, Standing, WriteQueue,
+    Action, Answer, BucketDemand, ClaimInterval, Known, LeaseTerms, LimitStatus, Outcome, Policy,
+    Purpose, QueuedRequest, WriteQueue,
 };
 
 use super::*;
@@ -126,13 +126,13 @@ impl Compared<'_> {
     }
 
     /// What `core` leases, or how what is asked stands.
-    fn decide_lease(&mut self, said: &Said) -> Result<Amounts, Vec<Standing>> {
+    fn decide_lease(&mut self, said: &Said) -> Result<Amounts, Vec<LimitStatus>> {
         let Said { wanted, returned, used } = said.clone();
         let terms = LeaseTerms { wanted, returned, counted: used };
         let least = terms.least();
         match self.decide(Purpose::Lease(Arc::new(terms)), least) {
             Outcome::Done(done) => Ok(done.leased),
-            Outcome::Refused(mut standings) => Err(standings.swap_remove(0)),
+            Outcome::Refused(mut limits) => Err(limits.swap_remove(0)),
             other => panic!("{other:?}"),
         }
     }

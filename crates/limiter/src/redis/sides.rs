@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, LimitName, Millitokens};
+use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, LimitName};
 
 use super::acquire::Image;
 use super::script::Call;
@@ -106,9 +106,4 @@ impl ScriptBucket {
         let (bucket, configuration) = (self.bucket.clone(), self.configuration.clone());
         BucketGrant { bucket, amounts, image: image.clone(), configuration }
     }
-}
-
-/// The amount of a limit, zero where it is not named.
-pub(super) fn amount(amounts: &Amounts, limit: &LimitName) -> i64 {
-    amounts.get(limit).copied().map_or(0, Millitokens::get)
 }

@@ -12,7 +12,6 @@ use quick_cache::DefaultHashBuilder;
 use sluicegate_core::{Amounts, BucketId, Configuration, RequestId};
 
 use crate::clock::Clock;
-use crate::composite::add;
 use crate::counters::Counters;
 use crate::error::AdjustError;
 use crate::limiter::Limiter;
@@ -79,7 +78,7 @@ impl PendingDebits {
         let sent = sent.iter().filter(|debt| debt.bucket == *bucket).map(|debt| &debt.owed);
         let mut sum = Amounts::new();
         for owed in shard.get(bucket).into_iter().chain(sent) {
-            add(&mut sum, &owed.amounts);
+            sum += &owed.amounts;
         }
         sum
     }
@@ -94,7 +93,7 @@ impl PendingDebits {
     ) {
         let mut shard = self.shard(bucket);
         if let Some(owed) = shard.get_mut(bucket) {
-            add(&mut owed.amounts, amounts);
+            owed.amounts += amounts;
             owed.follow(configuration);
             return;
         }
