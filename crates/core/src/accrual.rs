@@ -52,7 +52,7 @@ impl Refill {
     /// clock that is behind claims nothing).
     #[must_use]
     pub fn gap(self, refilled_at: EpochMillis, now: EpochMillis) -> i128 {
-        // Two wide divisions less, for all who ask within a millisecond.
+        // Saves two wide divisions for requests within one millisecond.
         if now <= refilled_at {
             return 0;
         }
@@ -111,7 +111,7 @@ impl Rule {
         self.capacity
     }
 
-    /// What a full bucket holds, in millitokens.
+    /// The balance of a full bucket, in millitokens.
     #[must_use]
     pub const fn burst(self) -> Millitokens {
         self.burst
@@ -123,8 +123,8 @@ impl Rule {
         self.refill
     }
 
-    /// What a stored balance is worth at `now`: the balance and what accrued since, capped by the
-    /// burst. Never more than the burst; negative while a debt stands.
+    /// The value of a stored balance at `now`: the balance plus the refill since, capped by the burst.
+    /// Never more than the burst; negative while a debt stands.
     #[must_use]
     pub fn effective(
         self,

@@ -1,8 +1,7 @@
-//! Taking from an image that nobody else writes: what [`decide`](crate::decide) and its plan come
-//! to, in place.
+//! Taking in place from an image that no other process writes. The result is that of
+//! [`decide`](crate::decide) and its plan.
 
-use crate::decide::is_clock_ahead;
-use crate::{Amounts, CompositeBucket, EpochMillis, Millitokens};
+use crate::{Amounts, CompositeBucket, EpochMillis, Millitokens, is_clock_ahead};
 
 impl CompositeBucket {
     /// Claims the refill of every limit up to `now` and takes. The configuration must be the one

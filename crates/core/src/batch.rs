@@ -19,7 +19,7 @@ pub struct StreamEvent {
 /// The records of an event, sorted into what counts and what is odd.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
-    /// What was consumed, one entry for each record that counts anything.
+    /// The consumption, one entry for each record that counts anything.
     pub counted: Vec<RecordDeltas<'a>>,
     /// Records that cannot be counted.
     pub odd: Vec<MalformedRecord<'a>>,

@@ -9,14 +9,11 @@ use serde_dynamo::{AttributeValue, Item};
 
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
-    BucketId, ConfigStamp, EntityId, EpochMillis, LimitName, MillitokenSum, Millitokens, NameError,
-    OutOfRange, RequestId, Resource, Rule, RulesHash,
+    BucketId, ConfigStamp, EntityId, EpochMillis, LimitName, MillitokenSum, Millitokens, RequestId,
+    Resource, Rule, RulesHash,
 };
 
-mod read;
-
-use self::read::Found;
-pub use self::read::Scalar;
+pub(crate) mod read;
 
 /// The stored state of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,9 +29,9 @@ pub struct Bucket {
 /// All buckets of one entity and one resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CompositeBucket {
-    /// Who is limited.
+    /// The entity that is limited.
     pub entity: EntityId,
-    /// What is limited.
+    /// The resource that is limited.
     pub resource: Resource,
     /// When refill was last claimed, for all limits together.
     pub refilled_at: EpochMillis,
@@ -50,36 +47,6 @@ pub struct CompositeBucket {
     pub request_ids: Vec<RequestId>,
 }
 
-/// An item that stands where a bucket or a usage window should and cannot be read as one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ItemError {
-    /// An attribute that every such item has is missing.
-    #[error("the item has no {attribute}")]
-    Missing {
-        /// The attribute.
-        attribute: String,
-    },
-    /// An attribute is not of the type that the schema gives it.
-    #[error("{attribute} of the item is not {expected}")]
-    WrongType {
-        /// The attribute.
-        attribute: String,
-        /// What it should be, with its article.
-        expected: &'static str,
-    },
-    /// A number is outside its range.
-    #[error("{attribute} of the item: {source}")]
-    OutOfRange {
-        /// The attribute.
-        attribute: String,
-        /// The value and its range.
-        source: OutOfRange,
-    },
-    /// A name is not allowed.
-    #[error(transparent)]
-    Name(#[from] NameError),
-}
-
 impl CompositeBucket {
     /// The key of the item.
     #[must_use]
@@ -91,39 +58,6 @@ impl CompositeBucket {
     #[must_use]
     pub fn id(&self) -> BucketId {
         BucketId { entity: self.entity.clone(), resource: self.resource.clone() }
-    }
-
-    /// Reads an item; `None` when its keys are not those of a composite bucket.
-    ///
-    /// A limit is there when its capacity `cp` is; `bx` may be absent and is then
-    /// the capacity.
-    ///
-    /// # Errors
-    /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
-    pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
-        Self::from_attributes(item.inner().iter().map(|(name, value)| {
-            let value = match value {
-                AttributeValue::S(text) => Scalar::Text(text),
-                AttributeValue::N(digits) => Scalar::Number(digits),
-                _ => Scalar::Other,
-            };
-            (name.as_str(), value)
-        }))
-    }
-
-    /// As [`from_item`](Self::from_item), from the attributes one by one, in any order: an item is
-    /// read after every write, and an SDK has it in types of its own.
-    ///
-    /// # Errors
-    /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
-    pub fn from_attributes<'a>(
-        attributes: impl IntoIterator<Item = (&'a str, Scalar<'a>)>,
-    ) -> Result<Option<Self>, ItemError> {
-        let mut found = Found::default();
-        for (name, value) in attributes {
-            found.take(name, value);
-        }
-        found.bucket()
     }
 
     /// Writes the whole item, keys and index keys included.
@@ -185,30 +119,6 @@ impl Bucket {
 
 fn number(value: impl ToString) -> AttributeValue {
     AttributeValue::N(value.to_string())
-}
-
-pub(crate) fn text_of<'a>(item: &'a Item, attribute: &str) -> Result<&'a str, ItemError> {
-    match item.inner().get(attribute) {
-        Some(AttributeValue::S(text)) => Ok(text),
-        Some(_) => Err(wrong_type(attribute, "a string")),
-        None => Err(ItemError::Missing { attribute: attribute.to_owned() }),
-    }
-}
-
-/// The value of a number attribute.
-pub(crate) fn number_of<T: std::str::FromStr>(
-    attribute: &str,
-    value: &AttributeValue,
-) -> Result<T, ItemError> {
-    let digits = match value {
-        AttributeValue::N(digits) => digits.parse().ok(),
-        _ => None,
-    };
-    digits.ok_or_else(|| wrong_type(attribute, "an integer"))
-}
-
-pub(crate) fn wrong_type(attribute: &str, expected: &'static str) -> ItemError {
-    ItemError::WrongType { attribute: attribute.to_owned(), expected }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What a refill claim adds to one balance.
+//! The addition of a refill claim to one balance.
 
 use crate::{Bucket, Condition, EpochMillis, LimitName, Millitokens};
 
-/// How long a claim serves the writers behind it, in milliseconds: a bucket that somebody refilled
+/// How long a claim serves the writers after it, in milliseconds: a bucket whose refill was claimed
 /// this recently is consumed from without another claim. DESIGN's `Q`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimInterval(pub u32);
@@ -21,14 +21,14 @@ impl ClaimInterval {
     }
 }
 
-/// What there is to add to one balance: what accrued and what is returned.
+/// The gain of one balance: the refill between two instants, and the returned tokens.
 pub(crate) struct Gain {
     pub(crate) since: EpochMillis,
     pub(crate) until: EpochMillis,
     pub(crate) returned: Millitokens,
 }
 
-/// What a claim adds to one balance, and the balance that it is right for.
+/// The addition of a claim to one balance, and the condition under which it is right.
 pub(crate) struct Claim {
     /// Millitokens; negative where it trims a surplus.
     pub(crate) tokens: i64,
@@ -37,7 +37,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// What was gained, as far as it fits under the cap with room for `amount`.
+    /// The gain, as far as it fits under the cap with room for `amount`.
     pub(crate) fn of(
         limit: &LimitName,
         bucket: &Bucket,
@@ -70,8 +70,8 @@ impl Claim {
     }
 }
 
-/// No balance and no burst is beyond the range of [`Millitokens`], so what is cut off never
-/// matters; twice the range still fits an `i64`.
+/// Clamps to twice the range of [`Millitokens`], which still fits an `i64`. No balance and no burst
+/// is beyond that range, so that the clamping never changes a comparison.
 pub(crate) fn milli(milli: i128) -> i64 {
     let most = 2 * i128::from(Millitokens::MAX.get());
     i64::try_from(milli.clamp(-most, most)).unwrap_or(0)

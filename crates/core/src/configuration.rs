@@ -1,16 +1,13 @@
-//! What a bucket's limits should be, and how an item differs from that.
+//! The limits that a bucket should have, and how its item differs from them.
 //!
-//! Two sources say so. *Stored* limits come from the table, with the versions of their levels: an
+//! They have two sources. *Stored* limits come from the table, with the versions of their levels: an
 //! item remembers the versions it follows, so a process with an older copy of some level adopts what
 //! the item says instead of setting it back. *Explicit* limits come with a request, have no version,
 //! win in what they name, and never remove anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sha2::{Digest as _, Sha256};
-use smol_str::{SmolStr, ToSmolStr};
-
-use crate::keys::{Digest, LimitsScope};
+use crate::keys::LimitsScope;
 use crate::{
     Amounts, CompositeBucket, ConfigStamp, EpochMillis, LevelVersions, LimitName, Recency, Rule,
     StoredLimits,
@@ -35,11 +32,11 @@ pub struct StoredRules {
     pub versions: LevelVersions,
     /// The newest change of any level, for items that follow a time; `None`: nothing was ever stored.
     pub updated_at: Option<EpochMillis>,
-    /// What an item followed before the levels were read by a read that sees every write. Where they
-    /// are older all the same, a level was deleted by hand or the table restored: what was read is
-    /// the truth, for an item that still follows this.
+    /// The stamp of an item before the levels were read by a read that sees every write. Where they
+    /// are older all the same, a level was deleted by hand or the table was restored. An item that
+    /// still has this stamp then follows the levels that were read.
     pub read_after: Option<ConfigStamp>,
-    /// Some limit is stored for this very entity: its bucket never expires.
+    /// True if a limit is stored for this very entity: its bucket never expires.
     pub is_personal: bool,
 }
 
@@ -83,12 +80,12 @@ impl StoredRules {
     }
 }
 
-/// What the limits of a bucket should be.
+/// The limits that a bucket should have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Configuration {
     /// Limits that came with the request.
     pub explicit: Rules,
-    /// Limits from the table; `None` when nobody looked there.
+    /// Limits from the table; `None`: the table was not read.
     pub stored: Option<StoredRules>,
 }
 
@@ -135,27 +132,27 @@ impl Configuration {
         rules
     }
 
-    /// What a new item says of the stored limits that it follows.
+    /// The stamp of a new item: the stored limits that it follows.
     #[must_use]
     pub fn stamp(&self) -> ConfigStamp {
         self.stored.as_ref().map(|stored| stored.versions.into()).unwrap_or_default()
     }
 
-    /// Whether the bucket must not expire.
+    /// True if the bucket must not expire.
     #[must_use]
     pub fn is_personal(&self) -> bool {
         self.stored.as_ref().is_some_and(|stored| stored.is_personal)
     }
 
-    /// Whether the item follows a change of some level that this copy does not know: read the levels
-    /// again, by a read that sees every write, before deciding. Without it the item stays as it is.
+    /// True if the item follows a change of some level that this copy does not know. Read the levels
+    /// again before deciding, by a read that sees every write. Otherwise the item stays as it is.
     #[must_use]
     pub fn is_behind(&self, image: &CompositeBucket) -> bool {
         let recency = self.stored.as_ref().map(|stored| stored.recency(&image.config_stamp));
         matches!(recency, Some(Recency::Older | Recency::Mixed))
     }
 
-    /// Whether the item has these limits, but for those that it has no room for.
+    /// True if the item has these limits, except those that it has no room for.
     #[must_use]
     pub fn is_followed_by(&self, image: &CompositeBucket) -> bool {
         let mut differences = self.compare(image);
@@ -163,15 +160,15 @@ impl Configuration {
         differences.is_empty()
     }
 
-    /// What would bring the item to this configuration.
+    /// The differences of the item from this configuration.
     pub(crate) fn compare(&self, image: &CompositeBucket) -> Differences {
         let mut differences = Differences::default();
         for (limit, rule) in &self.explicit {
             differences.want(image, limit, *rule, true);
         }
         let Some(stored) = &self.stored else { return differences };
-        // At the same versions somebody's explicit limits stand in the item: setting them back would
-        // start a fight that nobody wins.
+        // At the same versions the item has the explicit limits of another process. Setting them back
+        // would make the processes undo each other's writes without end.
         let is_newer = match stored.recency(&image.config_stamp) {
             Recency::Older | Recency::Mixed => return differences,
             Recency::Same => false,
@@ -194,7 +191,7 @@ impl Configuration {
     }
 }
 
-/// What would bring an item to a configuration.
+/// The differences of an item from a configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Differences {
     /// Limits that the item lacks.
@@ -218,15 +215,15 @@ impl Differences {
         }
     }
 
-    /// Leaves missing limits out that nobody asks for where the item has no room for all of them.
-    /// An item of another producer may have more than is written here.
+    /// Leaves missing limits out that are not asked for where the item has no room for all of them.
+    /// An item of another producer may have more limits than [`LIMITS_MAX`].
     pub(crate) fn fit(&mut self, image: &CompositeBucket, amounts: &Amounts) {
         if self.is_crowded(image) {
             self.missing.retain(|limit, _| amounts.contains_key(limit));
         }
     }
 
-    /// Whether the item has no room for the limits that it lacks.
+    /// True if the item has no room for the limits that it lacks.
     pub(crate) fn is_crowded(&self, image: &CompositeBucket) -> bool {
         !self.missing.is_empty() && image.limits.len() + self.missing.len() > LIMITS_MAX
     }
@@ -235,49 +232,9 @@ impl Differences {
         self.missing.is_empty() && !self.has_change()
     }
 
-    /// Whether anything but missing limits differs.
+    /// True if anything but missing limits differs.
     pub(crate) fn has_change(&self) -> bool {
         !self.changed.is_empty() || !self.removed.is_empty() || self.versions.is_some()
-    }
-}
-
-/// Fingerprint of all rules of an item: the guards of a write are computed from the rules, and one
-/// comparison is cheaper than three conditions per limit.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RulesHash(SmolStr);
-
-impl RulesHash {
-    /// The fingerprint of these rules: the first 64 bits of SHA-256 over names and parameters.
-    pub fn of<'a>(rules: impl IntoIterator<Item = (&'a LimitName, &'a Rule)>) -> Self {
-        let mut hasher = Sha256::new();
-        for (limit, rule) in rules {
-            hasher.update(limit.as_str());
-            // No name contains it.
-            hasher.update([0]);
-            for number in [
-                rule.capacity().get(),
-                rule.burst().get(),
-                rule.refill().amount().get(),
-                rule.refill().period_ms(),
-            ] {
-                hasher.update(number.to_be_bytes());
-            }
-        }
-        let first =
-            hasher.finalize().iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-        Self(Digest(first).to_smolstr())
-    }
-
-    /// A fingerprint as an item holds it.
-    #[must_use]
-    pub fn stored(text: &str) -> Self {
-        Self(SmolStr::new(text))
-    }
-
-    /// The fingerprint as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Bucket, EntityId, EpochMillis, Millitokens, Refill, Resource};
+use crate::{Bucket, EntityId, EpochMillis, Millitokens, Refill, Resource, RulesHash};
 
 fn name(limit: &str) -> LimitName {
     LimitName::new(limit).unwrap()

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::{
-    Bucket, ClaimInterval, EntityId, LIMITS_MAX, LevelVersions, Millitokens, Refill, Resource,
-    Rule, Rules, StoredRules,
+    Bucket, ClaimInterval, Configuration, EntityId, LIMITS_MAX, LevelVersions, Refill, RefillHint,
+    RequestId, Resource, Rule, Rules, RulesHash, StoredRules, WritePath,
 };
 
 const T0: i64 = 1_769_608_800_000;
@@ -118,8 +118,8 @@ fn a_shortage_says_how_long_to_wait() {
     item.limits.get_mut(&name("fast")).unwrap().tokens = milli(0);
     let asked = Amounts::from([(name("fast"), milli(1_000)), (name("slow"), milli(1_000))]);
     let on = |millis| decide_on(&item, &asked, at(T0 + millis));
-    let Decision::Short(standings) = on(0) else { panic!("short") };
-    let waits: Vec<_> = standings.iter().map(|s| (s.limit.as_str(), s.wait)).collect();
+    let Decision::Short(limits) = on(0) else { panic!("short") };
+    let waits: Vec<_> = limits.iter().map(|s| (s.limit.as_str(), s.wait)).collect();
     assert_eq!(waits, [("fast", Wait::Millis(10)), ("slow", Wait::None)]);
     assert!(matches!(on(9), Decision::Short(_)) && matches!(on(10), Decision::Write(_)));
 }
@@ -130,10 +130,8 @@ fn the_wait_is_exact_to_the_millisecond() {
         for (tokens, asked) in [(0, 1), (-5_003, 1_000), (999, 1_000), (17, 9_999)] {
             let item = item(&[("odd", rule(10_000, amount, period_ms), tokens)]);
             let asked = asks(&[("odd", asked)]);
-            let Decision::Short(standings) = decide_on(&item, &asked, at(T0)) else {
-                panic!("short")
-            };
-            let Wait::Millis(wait) = standings[0].wait else { panic!("{standings:?}") };
+            let Decision::Short(limits) = decide_on(&item, &asked, at(T0)) else { panic!("short") };
+            let Wait::Millis(wait) = limits[0].wait else { panic!("{limits:?}") };
             let then = T0 + i64::try_from(wait).unwrap();
             let early = decide_on(&item, &asked, at(then - 1));
             assert!(matches!(early, Decision::Short(_)), "{early:?}");
@@ -239,8 +237,8 @@ fn what_is_above_a_lowered_burst_is_gone() {
         let asked = asks(&[("a", amount)]);
         decide_with(&before, &asked, &configuration, RefillHint::TrustImage, at(T0 + 1))
     };
-    let Decision::Short(standings) = ask(5_001) else { panic!("short") };
-    assert_eq!((standings[0].wait, standings[0].available), (Wait::ExceedsBurst, milli(5_000)));
+    let Decision::Short(limits) = ask(5_001) else { panic!("short") };
+    assert_eq!((limits[0].wait, limits[0].available), (Wait::ExceedsBurst, milli(5_000)));
     let after = plan(ask(4_000)).apply(Some(&before)).unwrap();
     assert_eq!(after.limits[&name("a")].tokens, milli(1_000));
 }
@@ -376,24 +374,4 @@ fn what_was_dropped_goes_before_others_come() {
     let after = plan.apply(Some(&empty)).unwrap();
     assert!(after.limits.keys().eq(many(50, LIMITS_MAX).keys()));
     assert_eq!(after.limits[&name("l50")].consumed, milli(1_000).into());
-}
-
-#[test]
-fn a_claim_ahead_of_need_leaves_the_writes_under_way_their_room() {
-    let one = asks(&[("fast", 1_000)]);
-    let due = |image: &CompositeBucket, millis| {
-        let nobody = Configuration::default();
-        plan(decide_with(image, &one, &nobody, RefillHint::RefillEarly, at(T0 + millis)))
-    };
-    // Ten tokens accrue in an interval: the burst of 50 less as many, and less. The other limit is
-    // full, but nobody asks for it.
-    let mut image = full_bucket();
-    for (tokens, path) in [(40_000, WritePath::Retry), (34_000, WritePath::Normal)] {
-        image.limits.get_mut(&name("fast")).unwrap().tokens = milli(tokens);
-        let under_way = plan(decide_on(&image, &one, at(T0 + 60)));
-        let claim = due(&image, 60);
-        assert_eq!((under_way.path, claim.path), (WritePath::Retry, path), "{tokens}");
-        let after = claim.apply(Some(&image)).unwrap();
-        assert!(under_way.holds(Some(&after)), "{tokens}");
-    }
 }

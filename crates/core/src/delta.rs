@@ -1,10 +1,10 @@
-//! What one stream record says was consumed: the difference of the `tc` counters of its two images.
+//! The consumption in one stream record: the difference of the `tc` counters of its two images.
 //!
 //! The counters only grow by what was consumed and shrink by what was returned, whatever the write
 //! path, so the sum of the differences over all records of an item is the growth of its counters.
 
 use crate::keys::{self, ItemKey};
-use crate::record::{Image, Scalar};
+use crate::record::{Image, ImageValue};
 use crate::{
     BadSequenceNumber, BadStreamArn, EntityId, EpochMillis, EventName, LimitName, MillitokenSum,
     NameError, Resource, SequenceNumber, StreamLabel, StreamRecord,
@@ -15,7 +15,7 @@ use crate::{
 pub struct Delta {
     /// The limit.
     pub limit: LimitName,
-    /// What was consumed, in millitokens; negative when more was returned. Never zero. Within
+    /// The consumption in millitokens; negative when more was returned. Never zero. Within
     /// +-2 * 10^33, the difference of two counters.
     pub consumed_milli: i128,
 }
@@ -29,9 +29,9 @@ pub struct RecordDeltas<'a> {
     pub stream: StreamLabel,
     /// Its position there.
     pub sequence: SequenceNumber,
-    /// Who consumed.
+    /// The entity that consumed.
     pub entity: EntityId,
-    /// What was consumed.
+    /// The resource that was consumed.
     pub resource: Resource,
     /// When: decides the usage windows.
     pub at: EpochMillis,
@@ -45,7 +45,7 @@ pub enum RecordError {
     /// An image is missing that the event must have.
     #[error("{event} without {image}: the stream's view type must be NEW_AND_OLD_IMAGES")]
     WrongViewType {
-        /// What happened to the item.
+        /// The kind of change of the item.
         event: EventName,
         /// The image that is missing, `OldImage` or `NewImage`.
         image: &'static str,
@@ -57,7 +57,7 @@ pub enum RecordError {
         attribute: String,
         /// `OldImage` or `NewImage`.
         image: &'static str,
-        /// What stands there.
+        /// The value that stands there.
         value: String,
     },
     /// An image names a counter more than once.
@@ -107,7 +107,7 @@ pub fn extract_deltas<'a>(
     }
     let change = &record.change;
     let (pk, sk) = record.keys();
-    // Names in items of other kinds are none of metering's business.
+    // Metering does not read items of other kinds, whatever their names.
     if !sk.starts_with(keys::BUCKET_PREFIX) {
         return Ok(None);
     }
@@ -173,10 +173,12 @@ fn compare(old: &Image<'_>, new: &Image<'_>) -> Result<Vec<Delta>, RecordError> 
     Ok(deltas)
 }
 
-fn counter(limit: &str, value: &Scalar<'_>, image: &'static str) -> Result<i128, RecordError> {
+fn counter(limit: &str, value: &ImageValue<'_>, image: &'static str) -> Result<i128, RecordError> {
     let number = match value {
-        Scalar::Number(digits) => digits.0.parse().ok().and_then(|n| MillitokenSum::new(n).ok()),
-        Scalar::Other => None,
+        ImageValue::Number(digits) => {
+            digits.0.parse().ok().and_then(|n| MillitokenSum::new(n).ok())
+        }
+        ImageValue::Other => None,
     };
     number.map(MillitokenSum::get).ok_or_else(|| {
         bad_number(&format!("counter of limit {:?}", crate::excerpt(limit)), value, image)
@@ -196,18 +198,18 @@ fn event_time(
     }
 }
 
-fn instant(value: &Scalar<'_>, image: &'static str) -> Result<EpochMillis, RecordError> {
+fn instant(value: &ImageValue<'_>, image: &'static str) -> Result<EpochMillis, RecordError> {
     let millis = match value {
-        Scalar::Number(digits) => digits.0.parse().ok().and_then(|n| EpochMillis::new(n).ok()),
-        Scalar::Other => None,
+        ImageValue::Number(digits) => digits.0.parse().ok().and_then(|n| EpochMillis::new(n).ok()),
+        ImageValue::Other => None,
     };
     millis.ok_or_else(|| bad_number("rf", value, image))
 }
 
-fn bad_number(attribute: &str, value: &Scalar<'_>, image: &'static str) -> RecordError {
+fn bad_number(attribute: &str, value: &ImageValue<'_>, image: &'static str) -> RecordError {
     let value = match value {
-        Scalar::Number(digits) => format!("the number {:?}", crate::excerpt(&digits.0)),
-        Scalar::Other => "not a number at all".to_owned(),
+        ImageValue::Number(digits) => format!("the number {:?}", crate::excerpt(&digits.0)),
+        ImageValue::Other => "not a number at all".to_owned(),
     };
     RecordError::BadNumber { attribute: attribute.to_owned(), image, value }
 }

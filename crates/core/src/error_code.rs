@@ -1,9 +1,9 @@
-//! What an error code of AWS means: one table for all that ask DynamoDB.
+//! The meaning of the error codes of AWS: one table for every caller of DynamoDB.
 //!
 //! A code that stands in no table is sorted by the HTTP status of its answer. Nothing here knows how
 //! an answer arrives.
 
-/// What an error of DynamoDB means for the request that met it.
+/// The meaning of an error of DynamoDB for the request that met it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorClass {
     /// Another transaction writes the item. Nothing was done; the same request may pass in a moment.

@@ -1,8 +1,9 @@
 //! When DynamoDB may delete a bucket: not before a new one would give the same balances.
 
+use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::{Bucket, CompositeBucket, EpochMillis, Rule};
 
-/// What is added to every expiry, in milliseconds: clocks differ and writes take their time.
+/// The margin of every expiry, in milliseconds: clocks differ and writes take time.
 const MARGIN_MS: i128 = 60_000;
 
 /// Milliseconds until a bucket with this balance is full; `None`: it never is.
@@ -35,9 +36,9 @@ pub(crate) fn least_covered(rule: Rule, tokens: i128) -> i128 {
     2 * tokens.min(0) - i128::from(rule.burst().get())
 }
 
-/// The expiry that the item needs because its own comes before it is full: a debt that somebody
-/// added after the expiry was set.
-pub(crate) fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
+/// The expiry that the item needs because its own comes before it is full: a debt was added after the
+/// expiry was set.
+fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
     let expires_at_s = image.expires_at_s?;
     let fills = |bucket: &Bucket| fills_in_ms(bucket.rule, bucket.tokens.get());
     let mut full_in = 0;
@@ -45,9 +46,23 @@ pub(crate) fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Optio
         full_in = fills(bucket)?.max(full_in);
     }
     let full_at = i128::from(image.refilled_at.get()) + full_in;
-    (i128::from(expires_at_s) * 1_000 < full_at)
-        .then(|| expiry_s(image.limits.values(), now))
-        .flatten()
+    if i128::from(expires_at_s) * 1_000 >= full_at {
+        return None;
+    }
+    // No expiry is later than the end of the year 9999.
+    expiry_s(image.limits.values(), now).filter(|later| *later > expires_at_s)
+}
+
+/// Moves the expiry of an item that would be deleted before it is full: a debt came after the
+/// expiry was set. `None` when it needs none.
+#[must_use]
+pub fn extend(image: &CompositeBucket, now: EpochMillis) -> Option<WritePlan> {
+    let expires_at_s = later_expiry_s(image, now)?;
+    Some(WritePlan {
+        path: WritePath::Adjust,
+        changes: vec![Change::ExpiresAt(Some(expires_at_s))],
+        conditions: vec![Condition::ExpiresBefore(expires_at_s)],
+    })
 }
 
 fn seconds(millis: i128) -> i64 {

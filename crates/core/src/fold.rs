@@ -18,7 +18,7 @@ use crate::{
 /// which is 326 limits, and DynamoDB documents 300 operators for it.
 const LIMITS_PER_UPDATE: usize = 200;
 
-/// What a batch adds up to.
+/// The sums of a batch.
 #[derive(Debug)]
 pub struct Folded<'a> {
     /// One entry for each stream and window; the order is that of the first record of each bucket.
@@ -38,7 +38,7 @@ pub struct WindowFold<'a> {
     records: Vec<Arc<RecordDeltas<'a>>>,
 }
 
-/// What to add to a window that has counted nothing at or above `first` yet.
+/// The addition to a window that has counted nothing at or above `first` yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowUpdate {
     /// Position of the oldest record in it.

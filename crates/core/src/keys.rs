@@ -6,6 +6,7 @@
 mod bucket;
 mod item;
 mod legacy;
+mod names;
 mod quarantine;
 mod range;
 mod stored;
@@ -21,6 +22,7 @@ pub use legacy::{
     COMPOSITE_SCHEMA, LAST_REFILL, LegacyKey, OTHER_CLIENT_MIN, OTHER_DATA, OTHER_SCHEMA, SCHEMA,
     legacy_attribute,
 };
+pub use names::{BUCKET_PREFIX, GSI1, GSI2, Index, PK, SK, TTL};
 pub use quarantine::{
     COUNTED_LIMITS, DONE, DROPPED, Digest, OPEN, QuarantineId, REASON, RECORD, STATE, TRUNCATED,
 };
@@ -30,40 +32,6 @@ pub use stored::{
     parse_limit_attribute,
 };
 pub use usage::{EVENTS, parse_usage_attribute, usage_attribute, watermark_attribute};
-
-/// Partition key of the table.
-pub const PK: &str = "PK";
-/// Sort key of the table.
-pub const SK: &str = "SK";
-
-/// A global secondary index: its name and its two key attributes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Index {
-    /// Name of the index.
-    pub name: &'static str,
-    /// Its partition key.
-    pub pk: &'static str,
-    /// Its sort key.
-    pub sk: &'static str,
-}
-
-/// Children by parent.
-pub const GSI1: Index = Index { name: "GSI1", pk: "GSI1PK", sk: "GSI1SK" };
-/// Buckets and usage windows by resource.
-pub const GSI2: Index = Index { name: "GSI2", pk: "GSI2PK", sk: "GSI2SK" };
-/// Expiry in epoch seconds, the table's TTL attribute.
-pub const TTL: &str = "ttl";
-
-/// Begins the sort key of every bucket item.
-pub const BUCKET_PREFIX: &str = "#BUCKET#";
-const ENTITY_PREFIX: &str = "ENTITY#";
-const RESOURCE_PREFIX: &str = "RESOURCE#";
-const USAGE_PREFIX: &str = "#USAGE#";
-const LIMITS: &str = "#LIMITS";
-const META: &str = "#META";
-const SYSTEM: &str = "SYSTEM#";
-const VERSION: &str = "#VERSION";
-const QUARANTINE: &str = "QUARANTINE#";
 
 #[cfg(test)]
 mod tests {

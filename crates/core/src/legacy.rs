@@ -7,13 +7,11 @@ use std::collections::BTreeMap;
 
 use serde_dynamo::Item;
 
-use crate::bucket::{number_of, text_of};
+use crate::item::{number_of, text_of};
 use crate::keys::{self, BucketField, LegacyKey};
 use crate::{BucketId, EpochMillis, ItemError, LimitName, Millitokens, OutOfRange, Refill, Rule};
 
-mod convert;
-
-pub use convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
+pub(crate) mod convert;
 
 /// The stored state of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_dynamo::AttributeValue;
 
 use super::*;
-use crate::{CompositeBucket, EntityId, Resource, StreamRecord, extract_deltas};
+use crate::{CompositeBucket, EntityId, Resource, StreamRecord, TooManyLimits, extract_deltas};
 
 const T0: i64 = 1_769_608_800_000;
 const DAY_MS: i64 = 86_400_000;

@@ -1,14 +1,15 @@
 //! The pure heart of Sluicegate: schema, token arithmetic, deltas and usage windows.
 //!
 //! Nothing here performs I/O, reads a clock or awaits: time is an argument and every result is a
-//! value. The crates around this one read and write DynamoDB; this one decides what the bytes mean.
+//! value. The other crates read and write DynamoDB; this one defines what the bytes mean.
 //!
 //! * [`keys`] spells and parses every key and attribute name of the table.
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
 //! * [`StoredLimits`] and [`EntityRecord`] are what is configured in the table.
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
 //! * [`decide`] says how an acquire is to be written, as a [`WritePlan`] with its conditions.
-//! * [`lease`] does the same for tokens that are taken ahead of need and partly given back.
+//! * [`WriteQueue`] drives the requests of one process on a bucket: acquires, corrections and
+//!   leases share its writes.
 //! * [`LegacyBuckets`] are a bucket in the older layout, and become a [`CompositeBucket`].
 //! * [`Batch`] reads the records of a stream event; [`extract_deltas`] turns one of them into what
 //!   it says was consumed.
@@ -26,19 +27,24 @@
 //! ```
 
 mod accrual;
-mod adjust;
+mod acquire;
 mod alone;
+mod amounts;
 mod batch;
 mod bucket;
 mod claim;
+mod clock;
 mod configuration;
+mod correction;
+mod debit;
 mod decide;
 mod delta;
 mod error_code;
 mod expiry;
 mod fold;
+mod item;
 pub mod keys;
-mod lease;
+mod lease_size;
 mod legacy;
 mod names;
 mod plan;
@@ -47,48 +53,53 @@ mod quarantined;
 mod queue;
 mod record;
 mod request;
+mod rules_hash;
 mod sequence;
 mod span;
-mod standing;
+mod status;
 mod stored;
-mod take;
 mod usage;
 mod versions;
 mod window;
 
 pub use accrual::{Refill, Rule, Wait};
-pub use adjust::{Adjust, Adjustment, Force, adjust, extend};
+pub use acquire::{Acquire, RefillHint};
+pub use amounts::Amounts;
 pub use batch::{Batch, MalformedRecord, StreamEvent};
-pub use bucket::{Bucket, CompositeBucket, ItemError, Scalar};
+pub use bucket::read::Scalar;
+pub use bucket::{Bucket, CompositeBucket};
 pub use claim::ClaimInterval;
-pub use configuration::{Configuration, LIMITS_MAX, Rules, RulesHash, StoredRules};
-pub use decide::{Acquire, Decision, RefillHint, decide, is_clock_ahead, reconfigure};
+pub use clock::is_clock_ahead;
+pub use configuration::{Configuration, LIMITS_MAX, Rules, StoredRules};
+pub use decide::{Decision, decide, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use error_code::ErrorClass;
+pub use expiry::extend;
 pub use fold::{Folded, WindowFold, WindowUpdate, fold};
-pub use lease::{LeaseRange, Settle, Settlement, lease, lease_size, settle};
-pub use legacy::{
-    Conversion, LEGACY_LIMITS_MAX, LegacyBucket, LegacyBuckets, Removal, TooManyLimits, Unchanged,
-};
+pub use item::ItemError;
+pub use lease_size::LeaseRange;
+pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
+pub use legacy::{LegacyBucket, LegacyBuckets};
 pub use names::{EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
-pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange};
+pub use quantity::{EpochMillis, InTokens, MillitokenSum, Millitokens, OutOfRange};
 pub use quarantined::{QuarantineEntry, QuarantineState};
 pub use queue::{
     Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, LeaseTerms, Left,
     Outcome, Policy, Purpose, QueuedRequest, Write, WriteQueue,
 };
 pub use record::{EventName, Image, StreamRecord};
-pub use request::{Amounts, BucketId, RequestId};
+pub use request::{BucketId, RequestId};
+pub use rules_hash::RulesHash;
 pub use sequence::{BadSequenceNumber, BadStreamArn, SequenceNumber, StreamLabel};
 pub use span::WindowSpan;
-pub use standing::{Standing, standings};
+pub use status::{LimitStatus, evaluate};
 pub use stored::{EntityRecord, StoredLimits, rule_attributes};
 pub use usage::UsageWindow;
 pub use versions::{ConfigStamp, LevelVersions, Recency};
 pub use window::{UnknownWindowKind, Window, WindowKind, WindowKinds};
 
-/// What an error message quotes of a text from outside, which may have any length.
+/// The first 80 characters of a text from outside, for an error message.
 fn excerpt(text: &str) -> String {
     text.chars().take(80).collect()
 }

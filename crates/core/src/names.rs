@@ -41,7 +41,7 @@ pub enum NameError {
         name: String,
         /// The first character that is not allowed.
         character: char,
-        /// What is allowed, as a phrase.
+        /// The rule that the character breaks, as a phrase.
         allowed: &'static str,
     },
 }
@@ -129,14 +129,15 @@ name!(
 );
 
 name!(
-    /// Who is limited: a user, an API key, a project. 1-256 bytes of UTF-8, no `#`, no control
-    /// characters.
+    /// The name of an entity that is limited: a user, an API key, a project. 1-256 bytes of UTF-8, no
+    /// `#`, no control characters.
     EntityId, "entity id", ENTITY_ID_MAX, "'#' and control characters are reserved",
     |c| c != '#' && !c.is_control()
 );
 
 name!(
-    /// What is limited: a model, an API. 1-128 bytes of UTF-8, no `#`, no control characters.
+    /// The name of a resource that is limited: a model, an API. 1-128 bytes of UTF-8, no `#`, no
+    /// control characters.
     Resource, "resource", RESOURCE_MAX, "'#' and control characters are reserved",
     |c| c != '#' && !c.is_control()
 );

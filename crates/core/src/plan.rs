@@ -16,7 +16,7 @@ pub enum WritePath {
     Create,
     /// Claims the refill of every limit and consumes.
     Normal,
-    /// Consumes what is there; somebody else claimed a moment ago.
+    /// Consumes the balance without a claim; another writer claimed a moment ago.
     Retry,
     /// Corrects the consumption after the fact, whatever the balance.
     Adjust,
@@ -40,9 +40,9 @@ impl WritePath {
 pub struct WritePlan {
     /// The path that made it.
     pub path: WritePath,
-    /// What it changes, in no particular order; each attribute at most once.
+    /// Its changes, in no particular order; each attribute at most once.
     pub changes: Vec<Change>,
-    /// When it may happen: all of them.
+    /// Its conditions: all must hold.
     pub conditions: Vec<Condition>,
 }
 
@@ -106,21 +106,21 @@ pub enum Condition {
 }
 
 impl WritePlan {
-    /// Whether all its conditions hold for the item.
+    /// True if all its conditions hold for the item.
     #[must_use]
     pub fn holds(&self, item: Option<&CompositeBucket>) -> bool {
         self.conditions.iter().all(|condition| condition.holds(item))
     }
 
-    /// What the item is after the write; `None` when a condition does not hold. (A plan without
-    /// the conditions that it was made with may also add to what is not there: `None`, too.)
+    /// The item after the write; `None` when a condition does not hold. Also `None` for a plan that
+    /// lost conditions and adds to a limit or an item that does not exist.
     #[must_use]
     pub fn apply(&self, item: Option<&CompositeBucket>) -> Option<CompositeBucket> {
         if self.holds(item) { self.changed(item) } else { None }
     }
 
-    /// What its changes make of an item, whether its conditions hold or not: the best guess at an
-    /// item that was written without being returned. `None`: there is nothing to change.
+    /// The item after its changes, whether its conditions hold or not: the best guess at an item that
+    /// was written without being returned. `None`: there is no item to change.
     #[must_use]
     pub fn changed(&self, item: Option<&CompositeBucket>) -> Option<CompositeBucket> {
         let mut after = item.cloned();
@@ -164,8 +164,8 @@ impl Change {
 }
 
 impl Condition {
-    /// Whether it holds for the item. What is not there has no balance, is no time and remembers
-    /// nothing, as in DynamoDB's own conditions.
+    /// True if it holds for the item. A missing attribute satisfies no comparison, as in DynamoDB's
+    /// own conditions.
     #[must_use]
     pub fn holds(&self, item: Option<&CompositeBucket>) -> bool {
         let bucket = |limit| item.and_then(|item| item.limits.get(limit));

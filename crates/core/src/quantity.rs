@@ -162,6 +162,22 @@ impl std::fmt::Display for EpochMillis {
     }
 }
 
+/// Displays millitokens as tokens, with as many decimals as they need: `-1.5`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InTokens(pub Millitokens);
+
+impl std::fmt::Display for InTokens {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let sign = if self.0 < Millitokens::ZERO { "-" } else { "" };
+        let milli = self.0.get().unsigned_abs();
+        write!(f, "{sign}{}", milli / 1_000)?;
+        match milli % 1_000 {
+            0 => Ok(()),
+            rest => write!(f, ".{}", format!("{rest:03}").trim_end_matches('0')),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

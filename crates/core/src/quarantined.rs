@@ -3,7 +3,7 @@
 use serde_dynamo::{AttributeValue, Item};
 
 use crate::ItemError;
-use crate::bucket::{number_of, text_of};
+use crate::item::{number_of, text_of};
 use crate::keys::{self, ItemKey, QuarantineId};
 
 /// A record, or one window's share of it, that was kept instead of counted.
@@ -11,20 +11,20 @@ use crate::keys::{self, ItemKey, QuarantineId};
 pub struct QuarantineEntry {
     /// Its identity.
     pub id: QuarantineId,
-    /// Whether anything is still to be done about it.
+    /// Its state: open, or resolved and how.
     pub state: QuarantineState,
     /// Why it was not counted, as a sentence.
     pub reason: String,
     /// The record as it was delivered: JSON, if it ever was.
     pub record: String,
-    /// Whether the record was too large for an item and was cut to what metering reads.
+    /// True if the record was too large for an item and was cut to the part that metering reads.
     pub is_truncated: bool,
     /// How many of its limits were counted since, in the order of their names. Only an open entry of
     /// a record with more limits than a transaction takes has any.
     pub counted_limits: usize,
 }
 
-/// What became of a quarantined record.
+/// The state of a quarantined record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuarantineState {
     /// Nothing counted it yet.

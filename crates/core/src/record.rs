@@ -14,7 +14,7 @@ use serde_json::value::RawValue;
 
 use crate::{BadStreamArn, EpochMillis, SequenceNumber, StreamLabel, keys};
 
-/// What happened to the item.
+/// The kind of change of the item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum EventName {
@@ -60,11 +60,11 @@ pub struct StreamRecord<'a> {
     #[serde(borrow, rename = "eventSourceARN", default)]
     pub(crate) arn: Option<Text<'a>>,
     #[serde(borrow, rename = "dynamodb")]
-    pub(crate) change: Change<'a>,
+    pub(crate) change: RecordChange<'a>,
 }
 
 #[derive(Debug, Deserialize)]
-pub(crate) struct Change<'a> {
+pub(crate) struct RecordChange<'a> {
     /// Epoch seconds.
     #[serde(rename = "ApproximateCreationDateTime", default)]
     pub(crate) created_s: Option<f64>,
@@ -92,7 +92,7 @@ pub(crate) struct KeyValue<'a> {
     pub(crate) text: Text<'a>,
 }
 
-/// What can be told of a record that is not as it should be; nothing else of it is judged.
+/// The part of a malformed record that names its position. Nothing else of it is checked.
 #[derive(Default, Deserialize)]
 struct Odd<'a> {
     #[serde(borrow, rename = "eventSourceARN")]
@@ -170,10 +170,10 @@ impl<'a> StreamRecord<'a> {
 pub struct Image<'a> {
     /// Attributes of any kind: an item that exists has at least its keys.
     pub(crate) attributes: usize,
-    pub(crate) refilled_at: Option<Scalar<'a>>,
+    pub(crate) refilled_at: Option<ImageValue<'a>>,
     pub(crate) migrated: bool,
     /// Limit and value of each `tc` attribute, sorted by limit.
-    pub(crate) counters: Vec<(Text<'a>, Scalar<'a>)>,
+    pub(crate) counters: Vec<(Text<'a>, ImageValue<'a>)>,
 }
 
 impl<'a> Image<'a> {
@@ -183,17 +183,17 @@ impl<'a> Image<'a> {
         let mut image = Self::default();
         for (name, value) in item.inner() {
             let scalar = || match value {
-                AttributeValue::N(digits) => Scalar::Number(Text(Cow::Borrowed(digits))),
-                _ => Scalar::Other,
+                AttributeValue::N(digits) => ImageValue::Number(Text(Cow::Borrowed(digits))),
+                _ => ImageValue::Other,
             };
             image.attributes += 1;
-            match Attribute::classify(name) {
-                Attribute::Counter => {
+            match ImageAttribute::classify(name) {
+                ImageAttribute::Counter => {
                     image.counters.push((Text(Cow::Borrowed(limit_of(name))), scalar()));
                 }
-                Attribute::RefilledAt => image.refilled_at = Some(scalar()),
-                Attribute::Migrated => image.migrated = true,
-                Attribute::Other => {}
+                ImageAttribute::RefilledAt => image.refilled_at = Some(scalar()),
+                ImageAttribute::Migrated => image.migrated = true,
+                ImageAttribute::Other => {}
             }
         }
         image.counters.sort_unstable_by(|a, b| a.0.cmp(&b.0));
@@ -207,20 +207,20 @@ pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
 
 /// An attribute value: a number's digits, or anything else.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Scalar<'a> {
+pub(crate) enum ImageValue<'a> {
     Number(Text<'a>),
     Other,
 }
 
 #[derive(Clone, Copy)]
-enum Attribute {
+enum ImageAttribute {
     Counter,
     RefilledAt,
     Migrated,
     Other,
 }
 
-impl Attribute {
+impl ImageAttribute {
     fn classify(name: &str) -> Self {
         match name {
             keys::REFILLED_AT => Self::RefilledAt,
@@ -267,13 +267,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Image<'a> {
                 while let Some((attribute, limit)) = map.next_key_seed(AttributeName)? {
                     image.attributes += 1;
                     match attribute {
-                        Attribute::Counter => image.counters.push((limit, map.next_value()?)),
-                        Attribute::RefilledAt => image.refilled_at = Some(map.next_value()?),
-                        Attribute::Migrated => {
+                        ImageAttribute::Counter => image.counters.push((limit, map.next_value()?)),
+                        ImageAttribute::RefilledAt => image.refilled_at = Some(map.next_value()?),
+                        ImageAttribute::Migrated => {
                             image.migrated = true;
                             map.next_value::<IgnoredAny>()?;
                         }
-                        Attribute::Other => {
+                        ImageAttribute::Other => {
                             map.next_value::<IgnoredAny>()?;
                         }
                     }
@@ -290,38 +290,38 @@ impl<'de: 'a, 'a> Deserialize<'de> for Image<'a> {
 struct AttributeName;
 
 impl<'de> DeserializeSeed<'de> for AttributeName {
-    type Value = (Attribute, Text<'de>);
+    type Value = (ImageAttribute, Text<'de>);
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
 impl<'de> Visitor<'de> for AttributeName {
-    type Value = (Attribute, Text<'de>);
+    type Value = (ImageAttribute, Text<'de>);
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an attribute name")
     }
     fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Self::Value, E> {
-        Ok((Attribute::classify(name), Text(Cow::Borrowed(limit_of(name)))))
+        Ok((ImageAttribute::classify(name), Text(Cow::Borrowed(limit_of(name)))))
     }
     fn visit_str<E>(self, name: &str) -> Result<Self::Value, E> {
-        Ok((Attribute::classify(name), Text(Cow::Owned(limit_of(name).to_owned()))))
+        Ok((ImageAttribute::classify(name), Text(Cow::Owned(limit_of(name).to_owned()))))
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ImageValue<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ScalarVisitor;
-        impl<'de> Visitor<'de> for ScalarVisitor {
-            type Value = Scalar<'de>;
+        struct ImageValueVisitor;
+        impl<'de> Visitor<'de> for ImageValueVisitor {
+            type Value = ImageValue<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an attribute value such as {\"N\": \"1\"}")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Scalar<'de>, A::Error> {
-                let mut scalar = Scalar::Other;
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ImageValue<'de>, A::Error> {
+                let mut scalar = ImageValue::Other;
                 while let Some(kind) = map.next_key::<Text<'de>>()? {
                     if kind.0 == "N" {
-                        scalar = Scalar::Number(map.next_value()?);
+                        scalar = ImageValue::Number(map.next_value()?);
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }
@@ -329,7 +329,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Scalar<'a> {
                 Ok(scalar)
             }
         }
-        deserializer.deserialize_map(ScalarVisitor)
+        deserializer.deserialize_map(ImageValueVisitor)
     }
 }
 
@@ -344,7 +344,7 @@ mod tests {
         let image: Image<'_> = serde_json::from_str(json).unwrap();
         let names: Vec<_> = image.counters.iter().map(|(name, _)| name.0.as_ref()).collect();
         assert_eq!(names, ["odd", "rpm", "tpm"]);
-        assert_eq!(image.counters[0].1, Scalar::Other);
+        assert_eq!(image.counters[0].1, ImageValue::Other);
         assert_eq!(image.attributes, 7);
         let item: Item = serde_json::from_str(json).unwrap();
         assert_eq!(Image::from_item(&item), image);
@@ -355,7 +355,7 @@ mod tests {
         let image: Image<'_> =
             serde_json::from_str(r##"{"b_\u0072pm_tc":{"\u004e":"5"}}"##).unwrap();
         assert_eq!(image.counters[0].0.0, "rpm");
-        assert_eq!(image.counters[0].1, Scalar::Number(Text(Cow::Borrowed("5"))));
+        assert_eq!(image.counters[0].1, ImageValue::Number(Text(Cow::Borrowed("5"))));
     }
 
     #[test]

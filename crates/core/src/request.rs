@@ -1,17 +1,15 @@
-//! What a caller asks of a bucket: which bucket, how much, and under which id.
-
-use std::collections::BTreeMap;
+//! The names of a bucket and of a request.
 
 use smol_str::SmolStr;
 
-use crate::{EntityId, LimitName, Millitokens, Resource};
+use crate::{EntityId, Resource};
 
 /// Names one composite bucket.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BucketId {
-    /// Who is limited.
+    /// The entity that is limited.
     pub entity: EntityId,
-    /// What is limited.
+    /// The resource that is limited.
     pub resource: Resource,
 }
 
@@ -20,12 +18,6 @@ impl std::fmt::Display for BucketId {
         write!(f, "{} on {}", self.entity, self.resource)
     }
 }
-
-/// Millitokens by limit of one bucket, all or nothing.
-///
-/// An acquire asks for positive amounts. An adjustment names what it adds to the consumption, so
-/// a negative amount gives tokens back.
-pub type Amounts = BTreeMap<LimitName, Millitokens>;
 
 /// Identifies one logical request over all its attempts, so that a write whose reply was lost is
 /// recognised in the item that it changed.

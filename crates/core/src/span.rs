@@ -28,7 +28,7 @@ impl WindowSpan {
         (first.start_s() <= last.start_s()).then_some((first, last))
     }
 
-    /// Whether a window is one of them.
+    /// True if a window is one of them.
     #[must_use]
     pub fn holds(&self, window: Window) -> bool {
         let start_ms = start_ms(window);

@@ -1,38 +1,38 @@
-//! What is configured in the table: who belongs to whom, and which limits hold where.
+//! The configuration in the table: parents of entities, and limits by level.
 //!
 //! A limit that was deleted leaves a tombstone, so that a bucket which still has it can be told from
-//! one whose limit nobody ever stored.
+//! one whose limit was never stored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_dynamo::{AttributeValue, Item};
 
-use crate::bucket::{number_of, text_of};
+use crate::item::{number_of, text_of};
 use crate::keys::{self, ItemKey, LimitField, LimitsScope};
 use crate::{EntityId, EpochMillis, ItemError, LimitName, Millitokens, OutOfRange, Refill, Rule};
 
-/// What is known of an entity.
+/// The stored record of an entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntityRecord {
-    /// Who it is.
+    /// The entity.
     pub entity: EntityId,
-    /// Whose child it is; never its own.
+    /// Its parent; never the entity itself.
     pub parent: Option<EntityId>,
-    /// Whether an acquire takes from the parent's bucket too.
+    /// True if an acquire takes from the parent's bucket too.
     pub cascade: bool,
 }
 
 /// The limits that one level of the configuration names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredLimits {
-    /// What they apply to.
+    /// The entities and resources that they apply to.
     pub scope: LimitsScope,
     /// The limits that stand.
     pub rules: BTreeMap<LimitName, Rule>,
     /// Limits that were deleted and not stored again, and the version that each deletion made. One
     /// of them says nothing about a limit of that name at another level.
     pub dropped: BTreeMap<LimitName, u64>,
-    /// The last change, by the clock of whoever made it.
+    /// The last change, by the clock of the process that made it.
     pub updated_at: EpochMillis,
     /// Counts the changes; every one moves it ahead.
     pub version: u64,

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use serde_dynamo::{AttributeValue, Item};
 
-use crate::bucket::{ItemError, number_of, text_of};
+use crate::item::{ItemError, number_of, text_of};
 use crate::keys::{self, ItemKey};
 use crate::{EntityId, LimitName, Resource, Window};
 
-/// What one entity consumed of one resource in one window.
+/// The consumption of one entity of one resource in one window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageWindow {
-    /// Who consumed.
+    /// The entity that consumed.
     pub entity: EntityId,
-    /// What was consumed.
+    /// The resource that was consumed.
     pub resource: Resource,
     /// When.
     pub window: Window,

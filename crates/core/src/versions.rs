@@ -13,7 +13,7 @@ use crate::keys::LimitsScope;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct LevelVersions(pub [u64; 4]);
 
-/// How the versions of one copy stand to those of another.
+/// The versions of one copy compared with those of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recency {
     /// The same.
@@ -26,7 +26,7 @@ pub enum Recency {
     Mixed,
 }
 
-/// What an item says of the stored limits that it follows.
+/// The stamp of an item: the stored limits that it follows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum ConfigStamp {
     /// Nothing: none were stored for it, or another producer wrote it.
@@ -61,7 +61,7 @@ impl LevelVersions {
         } = version;
     }
 
-    /// How these versions stand to others.
+    /// Compares these versions with others.
     #[must_use]
     pub fn compare(&self, other: &Self) -> Recency {
         let levels = || self.0.iter().zip(&other.0);
@@ -75,8 +75,9 @@ impl LevelVersions {
 }
 
 impl ConfigStamp {
-    /// Whether an item that says this has yet to follow a deletion: some level is behind the version
-    /// that the deletion made. A limit that is in the item all the same came later, with a request.
+    /// True if an item with this stamp has yet to follow a deletion: some level is behind the version
+    /// that the deletion made. Otherwise a limit of that name came into the item later, with a
+    /// request.
     pub(crate) fn is_before(&self, deletion: &LevelVersions) -> bool {
         let mut levels = deletion.0.into_iter();
         match self {

@@ -2,6 +2,13 @@
 //! again, and its stream records can be counted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "support/fixtures.rs"]
+mod fixtures;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "support/lone.rs"]
+mod lone;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -9,25 +16,20 @@ use serde_dynamo::{AttributeValue, Item};
 use serde_json::{Map, Value, json};
 use sluicegate_core::keys::{self, BucketField};
 use sluicegate_core::{
-    Acquire, Adjust, Adjustment, Amounts, BucketId, Change, ClaimInterval, CompositeBucket,
-    Configuration, Decision, EntityId, EpochMillis, Force, LimitName, Millitokens, Refill,
-    RefillHint, RequestId, Resource, Rule, Settle, Settlement, StreamRecord, UsageWindow,
-    WindowKinds, WritePlan, adjust, decide, extract_deltas, fold, lease, settle,
+    Amounts, Change, CompositeBucket, Configuration, EpochMillis, LeaseRange, LeaseTerms,
+    LimitName, Millitokens, Outcome, Purpose, QueuedRequest, Refill, RequestId, Rule, StreamRecord,
+    UsageWindow, WindowKinds, WritePlan, extract_deltas, fold,
 };
 
-const T0: i64 = 1_769_608_800_000;
+use self::fixtures::{T0, at, milli, name};
+use self::lone::{Lone, Step, lease, request};
+
 const MAX: i64 = Millitokens::MAX.get();
+/// Writes that one call takes at most, those that another process came before included.
+const WRITES_MAX: usize = 4;
 
 /// Millitokens by limit.
 type Sums = BTreeMap<LimitName, i128>;
-
-fn milli(amount: i64) -> Millitokens {
-    Millitokens::new(amount).unwrap()
-}
-
-fn name(limit: &str) -> LimitName {
-    LimitName::new(limit).unwrap()
-}
 
 fn magnitude() -> impl Strategy<Value = i64> {
     prop_oneof![3 => Just(MAX), 1 => Just(MAX - 1), 1 => Just(MAX / 2), 1 => 1..=MAX, 2 => 1..=9_i64]
@@ -48,7 +50,9 @@ fn rule() -> impl Strategy<Value = Rule> {
 enum Call {
     Acquire(i64),
     /// Of each of the two limits.
-    Adjust([i64; 2], Force),
+    Correct([i64; 2]),
+    /// The same without guards.
+    Force([i64; 2]),
     Settle {
         returned: i64,
         counted: i64,
@@ -61,10 +65,10 @@ enum Call {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    let force = prop_oneof![Just(Force::No), Just(Force::Yes)];
     prop_oneof![
         1 => magnitude().prop_map(Call::Acquire),
-        3 => ([signed(), signed()], force).prop_map(|(by, force)| Call::Adjust(by, force)),
+        2 => [signed(), signed()].prop_map(Call::Correct),
+        2 => [signed(), signed()].prop_map(Call::Force),
         1 => (magnitude(), signed()).prop_map(|(returned, counted)| Call::Settle { returned, counted }),
         1 => (magnitude(), magnitude(), signed()).prop_map(|(amount, returned, counted)| {
             Call::Lease { amount, returned, counted }
@@ -72,13 +76,37 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
+impl Call {
+    fn request(&self, n: u64, configuration: &Configuration, now: EpochMillis) -> QueuedRequest {
+        let both = |[a, b]: [i64; 2]| Amounts::from([(name("a"), milli(a)), (name("b"), milli(b))]);
+        let one = |amount| Amounts::from([(name("a"), milli(amount))]);
+        let id = RequestId::from_bits(n);
+        let (purpose, amounts) = match *self {
+            Self::Acquire(amount) => (Purpose::Acquire, one(amount)),
+            Self::Correct(by) | Self::Force(by) => (Purpose::Correct, both(by)),
+            Self::Settle { returned, counted } => {
+                let counted = Some(both([counted, counted]));
+                let terms =
+                    LeaseTerms { returned: one(returned), counted, ..LeaseTerms::default() };
+                return lease(id, terms, configuration, now);
+            }
+            Self::Lease { amount, returned, counted } => {
+                let wanted = LeaseRange { least: milli(amount), most: milli(amount) };
+                let terms = LeaseTerms {
+                    wanted: BTreeMap::from([(name("a"), wanted)]),
+                    returned: one(returned),
+                    counted: Some(one(counted)),
+                };
+                return lease(id, terms, configuration, now);
+            }
+        };
+        request(id, purpose, amounts, configuration, now)
+    }
+}
+
 /// A bucket as a table has it, which adds without bounds.
 struct Table {
-    bucket: BucketId,
-    configuration: Configuration,
     item: Option<Item>,
-    /// What a writer last saw of it.
-    seen: Option<CompositeBucket>,
     writes: u64,
     /// By how much the counters moved.
     counted: Sums,
@@ -91,50 +119,7 @@ impl Table {
         Some(CompositeBucket::from_item(item).expect("it can be read").unwrap())
     }
 
-    fn plan(
-        &self,
-        call: &Call,
-        image: Option<&CompositeBucket>,
-        now: EpochMillis,
-    ) -> Option<WritePlan> {
-        let amounts = |milli_a: i64, milli_b: i64| -> Amounts {
-            [(name("a"), milli(milli_a)), (name("b"), milli(milli_b))].into()
-        };
-        let one = |amount| Amounts::from([(name("a"), milli(amount))]);
-        let id = &RequestId::from_bits(self.writes);
-        let Self { bucket, configuration, .. } = self;
-        let interval = ClaimInterval::default();
-        let hint = RefillHint::TrustImage;
-        let acquire = |amounts| Acquire { bucket, amounts, configuration, id, interval, hint };
-        let of_decision = |decision| match decision {
-            Decision::Write(plan) | Decision::Repair(plan) => Some(plan),
-            _ => None,
-        };
-        let of_adjustment = |adjustment| match adjustment {
-            Adjustment::Write { plan, .. } => Some(plan),
-            _ => None,
-        };
-        match *call {
-            Call::Acquire(amount) => of_decision(decide(image, acquire(&one(amount)), now)),
-            Call::Adjust([a, b], force) => {
-                let amounts = &amounts(a, b);
-                let adjusting =
-                    Adjust { bucket, amounts, configuration, id, interval, hint, force };
-                of_adjustment(adjust(image, adjusting, now))
-            }
-            Call::Settle { returned, counted } => {
-                let settlement =
-                    &Settlement { returned: one(returned), counted: amounts(counted, counted) };
-                of_adjustment(settle(image, Settle { bucket, settlement, configuration, id }, now))
-            }
-            Call::Lease { amount, returned, counted } => {
-                let settlement = Settlement { returned: one(returned), counted: one(counted) };
-                of_decision(lease(image, acquire(&one(amount)), &settlement, now))
-            }
-        }
-    }
-
-    /// One write; whether its conditions held.
+    /// One write; true if its conditions held.
     fn write(&mut self, plan: &WritePlan, now: EpochMillis) -> bool {
         let before = self.image();
         let Some(after) = plan.apply(before.as_ref()) else { return false };
@@ -221,32 +206,39 @@ proptest! {
         calls in prop::collection::vec((call(), 0..3_000_i64, any::<bool>()), 1..40),
     ) {
         let [a, b] = rules;
-        let mut table = Table {
-            bucket: BucketId {
-                entity: EntityId::new("u").unwrap(),
-                resource: Resource::new("r").unwrap(),
-            },
-            configuration: Configuration::explicit([(name("a"), a), (name("b"), b)].into()),
-            item: None,
-            seen: None,
-            writes: 0,
-            counted: Sums::new(),
-            usage: Sums::new(),
-        };
-        let mut now = T0;
-        for (call, later, is_stale) in calls {
-            now += later;
-            let at = EpochMillis::new(now).unwrap();
-            let current = table.image();
-            let seen = if is_stale { table.seen.take() } else { current.clone() };
-            let is_written = |table: &mut Table, image: Option<&CompositeBucket>| {
-                table.plan(&call, image, at).is_none_or(|plan| table.write(&plan, at))
-            };
-            // A refused condition hands over the item as it is: nobody came between then.
-            if !is_written(&mut table, seen.as_ref()) {
-                prop_assert!(is_written(&mut table, current.as_ref()), "{:?}", call);
+        let configuration = Configuration::explicit([(name("a"), a), (name("b"), b)].into());
+        let mut table =
+            Table { item: None, writes: 0, counted: Sums::new(), usage: Sums::new() };
+        let mut now_ms = T0;
+        // The second comes now and then: it knows an older image, or none.
+        let mut processes = [Lone::seeing(None, at(T0)), Lone::seeing(None, at(T0))];
+        for (n, (call, later, is_second)) in (0..).zip(calls) {
+            now_ms += later;
+            let now = at(now_ms);
+            let process = &mut processes[usize::from(is_second)];
+            let request = call.request(n, &configuration, now);
+            let id = request.id.clone();
+            process.queue.enter(request, (), now);
+            if matches!(call, Call::Force(_)) {
+                process.queue.force(&id);
             }
-            table.seen = if is_stale { current } else { table.image() };
+            let (mut writes, mut refusals) = (0, 0);
+            loop {
+                match process.step(table.image().as_ref(), now) {
+                    Step::Ends(Outcome::Done(_) | Outcome::Refused(_)) => break,
+                    Step::Ends(other) => prop_assert!(false, "{:?}: {:?}", call, other),
+                    Step::Writes(plan) if table.write(&plan, now) => {
+                        process.written(table.image().as_ref(), now);
+                    }
+                    Step::Writes(_) => {
+                        refusals += 1;
+                        process.refused(table.image().as_ref(), now);
+                    }
+                }
+                writes += 1;
+                // A refused condition hands over the item as it is: no other process came since.
+                prop_assert!(refusals <= 1 && writes <= WRITES_MAX, "{:?}", call);
+            }
         }
         table.counted.retain(|_, sum| *sum != 0);
         table.usage.retain(|_, sum| *sum != 0);

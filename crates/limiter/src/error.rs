@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{
-    EntityId, LimitName, MillitokenSum, Millitokens, NameError, Rule, Standing, Wait,
-};
+pub use sluicegate_core::LimitStatus;
+use sluicegate_core::{EntityId, InTokens, LimitName, Millitokens, NameError, Wait};
 
-use crate::limit::{Amount, InvalidLimit};
+use crate::limit::InvalidLimit;
 use crate::store_error::{BoxError, SetupError, StoreFailure};
 
 /// The reason why an acquire granted nothing. No balance changed, except where
@@ -135,55 +134,6 @@ impl std::fmt::Display for NeverAdmissible {
             )?;
         }
         f.write_str("; ask for less or raise the limit's burst")
-    }
-}
-
-/// The status of one limit of one entity with regard to a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LimitStatus {
-    /// The entity whose limit it is: with cascade, the child or the parent.
-    pub entity: EntityId,
-    /// Its name.
-    pub limit: LimitName,
-    /// Its rule.
-    pub rule: Rule,
-    /// The amount requested, in millitokens.
-    pub asked: Millitokens,
-    /// The balance, in millitokens; negative while there is a debt.
-    pub available: Millitokens,
-    /// The time until the requested amount is there.
-    pub wait: Wait,
-    /// The consumption since the bucket was made, less the amounts given back, in millitokens.
-    pub consumed: MillitokenSum,
-}
-
-impl LimitStatus {
-    pub(crate) fn new(entity: &EntityId, standing: Standing) -> Self {
-        let Standing { limit, rule, asked, available, wait, consumed } = standing;
-        Self { entity: entity.clone(), limit, rule, asked, available, wait, consumed }
-    }
-
-    /// True if it cannot give the requested amount now.
-    #[must_use]
-    pub fn is_violated(&self) -> bool {
-        self.wait != Wait::None
-    }
-}
-
-impl std::fmt::Display for LimitStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { entity, limit, asked, available, .. } = self;
-        write!(f, "{limit} of {entity} has {} of {}", InTokens(*available), InTokens(*asked))
-    }
-}
-
-/// Millitokens as tokens, with as many decimals as they need.
-struct InTokens(Millitokens);
-
-impl std::fmt::Display for InTokens {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let sign = if self.0 < Millitokens::ZERO { "-" } else { "" };
-        write!(f, "{sign}{}", Amount::from(self.0))
     }
 }
 

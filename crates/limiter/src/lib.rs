@@ -36,7 +36,6 @@
 //! happens while the store is unavailable, how to lease, and what each call costs.
 
 mod admin;
-mod amounts;
 mod call;
 mod check;
 mod clock;

@@ -6,8 +6,8 @@ use serde::Serialize;
 use sluicegate::Limit;
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, Standing as Found,
-    StoredLimits, StoredRules, Wait, standings,
+    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LimitStatus, StoredLimits,
+    StoredRules, Wait, evaluate,
 };
 
 #[derive(Debug, Serialize)]
@@ -41,21 +41,21 @@ impl Standing {
         let of_bucket: Vec<_> = scopes.iter().filter_map(|scope| levels.get(scope)).collect();
         let stored = Some(StoredRules::of_levels(of_bucket.iter().copied()));
         let configuration = Configuration { stored, ..Configuration::default() };
-        let found = standings(image, &Amounts::new(), &configuration, now);
+        let found = evaluate(bucket, image, Amounts::EMPTY, &configuration, now);
         // Limits that some level deleted and no level names: the next refill removes them, unless
         // the request names them.
         let explicit = Configuration::default();
-        let mut deleted = standings(image, &Amounts::new(), &explicit, now);
+        let mut deleted = evaluate(bucket, image, Amounts::EMPTY, &explicit, now);
         deleted.retain(|standing| {
             image.is_some() && found.iter().all(|found| found.limit != standing.limit)
         });
         let of_bucket = of_bucket.as_slice();
-        let from = |found: &Found| {
+        let from = |found: &LimitStatus| {
             let level = of_bucket.iter().find(|level| level.rules.contains_key(&found.limit));
             let level = level.filter(|level| level.rules[&found.limit] == found.rule);
             level.map_or("request", |level| level_name(&level.scope))
         };
-        let standing = |found: Found, from| Self::of(bucket, image, found, from, now);
+        let standing = |found: LimitStatus, from| Self::of(bucket, image, found, from, now);
         let standings = found.into_iter().map(|found| {
             let from = from(&found);
             standing(found, from)
@@ -69,7 +69,7 @@ impl Standing {
     fn of(
         bucket: &BucketId,
         image: Option<&CompositeBucket>,
-        found: Found,
+        found: LimitStatus,
         from: &'static str,
         now: EpochMillis,
     ) -> Self {

@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-use super::{Bucket, CompositeBucket, ItemError, wrong_type};
+use serde_dynamo::{AttributeValue, Item};
+
+use super::{Bucket, CompositeBucket};
+use crate::item::{ItemError, wrong_type};
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
     ConfigStamp, EpochMillis, LevelVersions, LimitName, MillitokenSum, Millitokens, OutOfRange,
@@ -21,29 +24,64 @@ pub enum Scalar<'a> {
     Other,
 }
 
-/// An attribute, if the item has it.
-type Attribute<'a> = Option<(&'a str, Scalar<'a>)>;
+impl CompositeBucket {
+    /// Reads an item; `None` when its keys are not those of a composite bucket.
+    ///
+    /// A limit is there when its capacity `cp` is; `bx` may be absent and is then
+    /// the capacity.
+    ///
+    /// # Errors
+    /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
+    pub fn from_item(item: &Item) -> Result<Option<Self>, ItemError> {
+        Self::from_attributes(item.inner().iter().map(|(name, value)| {
+            let value = match value {
+                AttributeValue::S(text) => Scalar::Text(text),
+                AttributeValue::N(digits) => Scalar::Number(digits),
+                _ => Scalar::Other,
+            };
+            (name.as_str(), value)
+        }))
+    }
+
+    /// As [`from_item`](Self::from_item), from the attributes one by one, in any order: an item is
+    /// read after every write, and an SDK has it in types of its own.
+    ///
+    /// # Errors
+    /// [`ItemError`] when an attribute is missing, of the wrong type or out of range.
+    pub fn from_attributes<'a>(
+        attributes: impl IntoIterator<Item = (&'a str, Scalar<'a>)>,
+    ) -> Result<Option<Self>, ItemError> {
+        let mut found = Found::default();
+        for (name, value) in attributes {
+            found.take(name, value);
+        }
+        found.bucket()
+    }
+}
+
+/// A name and a value of an attribute, if the item has it.
+type NamedValue<'a> = Option<(&'a str, Scalar<'a>)>;
 
 /// The attributes of one limit, by field.
-type Fields<'a> = [Attribute<'a>; BucketField::ALL.len()];
+type Fields<'a> = [NamedValue<'a>; BucketField::ALL.len()];
 
 /// The attributes of a bucket.
 #[derive(Default)]
-pub(super) struct Found<'a> {
-    pk: Attribute<'a>,
-    sk: Attribute<'a>,
-    refilled_at: Attribute<'a>,
-    expires_at_s: Attribute<'a>,
-    config_epoch: Attribute<'a>,
-    config_versions: Attribute<'a>,
-    rules_hash: Attribute<'a>,
-    request_ids: [Attribute<'a>; RequestId::REMEMBERED],
+struct Found<'a> {
+    pk: NamedValue<'a>,
+    sk: NamedValue<'a>,
+    refilled_at: NamedValue<'a>,
+    expires_at_s: NamedValue<'a>,
+    config_epoch: NamedValue<'a>,
+    config_versions: NamedValue<'a>,
+    rules_hash: NamedValue<'a>,
+    request_ids: [NamedValue<'a>; RequestId::REMEMBERED],
     /// By limit, in the order in which they were met.
     limits: Vec<(&'a str, Fields<'a>)>,
 }
 
 impl<'a> Found<'a> {
-    pub(super) fn take(&mut self, name: &'a str, value: Scalar<'a>) {
+    fn take(&mut self, name: &'a str, value: Scalar<'a>) {
         let place = match name {
             keys::PK => &mut self.pk,
             keys::SK => &mut self.sk,
@@ -74,7 +112,7 @@ impl<'a> Found<'a> {
         &mut self.limits[index].1
     }
 
-    pub(super) fn bucket(self) -> Result<Option<CompositeBucket>, ItemError> {
+    fn bucket(self) -> Result<Option<CompositeBucket>, ItemError> {
         let (pk, sk) = (required(keys::PK, text(self.pk)?)?, required(keys::SK, text(self.sk)?)?);
         let Some(ItemKey::Bucket(entity, resource)) = ItemKey::parse(pk, sk)? else {
             return Ok(None);
@@ -126,7 +164,7 @@ fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<Bucket, ItemError> {
 }
 
 /// Versions count before a time: a process that knows them only as a time leaves them there.
-fn stamp(versions: Attribute<'_>, epoch: Attribute<'_>) -> Result<ConfigStamp, ItemError> {
+fn stamp(versions: NamedValue<'_>, epoch: NamedValue<'_>) -> Result<ConfigStamp, ItemError> {
     if let Some(versions) = text(versions)? {
         let versions = LevelVersions::parse(versions);
         let wrong = || wrong_type(keys::CONFIG_VERSIONS, "the versions of four levels");
@@ -135,7 +173,7 @@ fn stamp(versions: Attribute<'_>, epoch: Attribute<'_>) -> Result<ConfigStamp, I
     Ok(ranged(epoch, EpochMillis::new)?.map_or(ConfigStamp::None, ConfigStamp::Epoch))
 }
 
-fn text(attribute: Attribute<'_>) -> Result<Option<&str>, ItemError> {
+fn text(attribute: NamedValue<'_>) -> Result<Option<&str>, ItemError> {
     match attribute {
         Some((_, Scalar::Text(text))) => Ok(Some(text)),
         Some((name, _)) => Err(wrong_type(name, "a string")),
@@ -143,7 +181,7 @@ fn text(attribute: Attribute<'_>) -> Result<Option<&str>, ItemError> {
     }
 }
 
-fn number<N: FromStr>(attribute: Attribute<'_>) -> Result<Option<N>, ItemError> {
+fn number<N: FromStr>(attribute: NamedValue<'_>) -> Result<Option<N>, ItemError> {
     let Some((name, value)) = attribute else { return Ok(None) };
     let digits = match value {
         Scalar::Number(digits) => digits.parse().ok(),
@@ -153,7 +191,7 @@ fn number<N: FromStr>(attribute: Attribute<'_>) -> Result<Option<N>, ItemError> 
 }
 
 fn ranged<N: FromStr, T>(
-    attribute: Attribute<'_>,
+    attribute: NamedValue<'_>,
     new: impl FnOnce(N) -> Result<T, OutOfRange>,
 ) -> Result<Option<T>, ItemError> {
     let (Some((name, _)), Some(number)) = (attribute, number(attribute)?) else { return Ok(None) };

@@ -29,7 +29,7 @@ pub enum BucketField {
     Tokens,
     /// The nominal capacity in millitokens, `cp`.
     Capacity,
-    /// What a full bucket holds in millitokens, `bx`.
+    /// The balance of a full bucket in millitokens, `bx`.
     Burst,
     /// The refill amount in millitokens, `ra`.
     RefillAmount,
@@ -83,7 +83,7 @@ pub fn parse_counter_attribute(attribute: &str) -> Option<&str> {
     attribute.strip_prefix("b_")?.strip_suffix("_tc")
 }
 
-/// Whether metering reads this attribute of a bucket item.
+/// True if metering reads this attribute of a bucket item.
 #[must_use]
 pub fn is_metered(attribute: &str) -> bool {
     parse_counter_attribute(attribute).is_some() || matches!(attribute, REFILLED_AT | MIGRATED)

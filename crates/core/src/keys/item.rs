@@ -1,10 +1,10 @@
 //! The identity of an item, and the two keys that it is spelled in.
 
-use super::quarantine::QuarantineId;
-use super::{
+use super::names::{
     BUCKET_PREFIX, ENTITY_PREFIX, LIMITS, META, QUARANTINE, RESOURCE_PREFIX, SYSTEM, USAGE_PREFIX,
     VERSION,
 };
+use super::quarantine::QuarantineId;
 use crate::{BucketId, EntityId, NameError, Resource, Window};
 
 /// The identity of an item of the table.
@@ -130,7 +130,7 @@ impl ItemKey {
     }
 }
 
-/// What the stored limits of an item apply to, narrowest first.
+/// The scope of the stored limits of an item, narrowest first.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum LimitsScope {
     /// One entity on one resource.

@@ -1,7 +1,9 @@
 //! The older layout: one item per limit, `#BUCKET#{resource}#{limit}`, with attributes under their
 //! full names. No name holds a `#`, so one more of them tells such an item from a composite bucket.
 
-use super::{BUCKET_PREFIX, BucketField, ENTITY_PREFIX, KeyRange, SortKeys};
+use super::bucket::BucketField;
+use super::names::{BUCKET_PREFIX, ENTITY_PREFIX};
+use super::range::{KeyRange, SortKeys};
 use crate::{BucketId, EntityId, LimitName, NameError, Resource};
 
 /// When refill was last added to the balance of a legacy item, epoch milliseconds.

@@ -3,7 +3,7 @@
 //! A range is one partition of the table or of an index and the sort keys in it, both ends included,
 //! so that whoever sends it knows nothing of how keys are spelled.
 
-use super::{
+use super::names::{
     BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, QUARANTINE, RESOURCE_PREFIX, USAGE_PREFIX,
 };
 use crate::{EntityId, Resource, WindowSpan};
@@ -99,7 +99,7 @@ impl KeyRange {
     }
 }
 
-/// What `GSI2SK` is for the usage windows of a span, whosever they are; `None` for a span without
+/// The range of `GSI2SK` for the usage windows of a span, of all entities; `None` for a span without
 /// windows.
 #[must_use]
 pub fn usage_index_keys(span: &WindowSpan) -> Option<SortKeys> {

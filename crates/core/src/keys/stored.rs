@@ -4,7 +4,7 @@ use crate::LimitName;
 
 /// The parent of an entity.
 pub const PARENT_ID: &str = "parent_id";
-/// Whether an acquire takes from the parent's bucket too.
+/// True if an acquire takes from the parent's bucket too.
 pub const CASCADE: &str = "cascade";
 /// When stored limits were last changed, epoch milliseconds: for people, and the version of an item
 /// that has none.
@@ -18,7 +18,7 @@ pub const LIMITS_VERSION: &str = "version";
 pub enum LimitField {
     /// The nominal capacity in millitokens, `cp`.
     Capacity,
-    /// What a full bucket holds in millitokens, `bx`.
+    /// The balance of a full bucket in millitokens, `bx`.
     Burst,
     /// The refill amount in millitokens, `ra`.
     RefillAmount,

@@ -7,7 +7,7 @@
 use serde_dynamo::{AttributeValue, Item};
 
 use super::{LegacyBucket, LegacyBuckets};
-use crate::decide::is_ahead;
+use crate::clock::is_ahead;
 use crate::keys::{self, BucketField, LegacyKey};
 use crate::{Bucket, CompositeBucket, EpochMillis, Millitokens, RulesHash, expiry};
 
@@ -91,7 +91,7 @@ impl LegacyBuckets {
         }
     }
 
-    /// What they will be converted to, for who only looks. A refill time that is more than a minute
+    /// The bucket that they will be converted to, for readers. A refill time that is more than a minute
     /// ahead stays: counted as `now` at every look nothing would ever accrue, and who finds too little
     /// puts it right.
     ///

@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use super::bucket::Known;
 use super::doubt::{Doubt, is_forgotten};
-use super::place::negated;
+use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
-use super::{
-    Closing, Flight, LOSSES_AT_ONCE, Member, PATIENT_LOSSES_AT_ONCE, Upkeep, WriteBatch, WriteQueue,
-};
-use crate::adjust::extend;
-use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, is_clock_ahead};
+use super::settings::{BUCKETS_MAX, LOSSES_AT_ONCE, PATIENT_LOSSES_AT_ONCE};
+use super::state::{Closing, Flight, Upkeep, WriteBatch, WriteQueue};
+use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
 type BucketImage = Option<Arc<CompositeBucket>>;
 
@@ -96,7 +94,7 @@ impl<W> WriteQueue<W> {
         &mut self,
         write: &Write,
         images: Vec<BucketImage>,
-        is_guess: [bool; super::BUCKETS_MAX],
+        is_guess: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) {
         for ((index, plan), image) in write.plans.iter().zip(images) {
@@ -133,7 +131,7 @@ impl<W> WriteQueue<W> {
             self.share = (batch.members.iter().filter(|member| member.takes()).count() / 2).max(1);
             batch.members.iter_mut().for_each(|member| member.has_lost = true);
             if let Some(remembered) = batch.doubt.take() {
-                self.add_doubt(Doubt::of(&batch, remembered));
+                self.add_doubt(Doubt::of(&batch.id, &batch.members, remembered));
             }
             self.requeue(batch.members);
         }
@@ -194,7 +192,7 @@ impl<W> WriteQueue<W> {
         let is_open = has_debit && (must_look || self.buckets[0].image().is_some_and(outlasts));
         let mut closing = Vec::new();
         for mut member in batch.members {
-            let done = member.done(path, self, batch.is_forced);
+            let done = member.done(path, self.images(), batch.is_forced);
             match (member.waiter.take(), member.request.purpose.clone()) {
                 (Some(waiter), _) if is_open && member.is_debit() => {
                     closing.push((member.request.id, waiter, done));
@@ -224,7 +222,7 @@ impl<W> WriteQueue<W> {
     /// Gives back with the next write what a request took whose caller left.
     pub(super) fn give_back(&mut self, id: RequestId, mut buckets: Vec<BucketDemand>) {
         for demand in &mut buckets {
-            demand.amounts = negated(&demand.amounts);
+            demand.amounts = -&demand.amounts;
         }
         let (purpose, began) = (Purpose::GiveBack, EpochMillis::MIN);
         let request = QueuedRequest { id, purpose, buckets, began, may_update: false };
@@ -250,7 +248,7 @@ impl<W> WriteQueue<W> {
         let Some(mut batch) = self.batch.take() else { return };
         let is_in_doubt = batch.doubt.is_some();
         if let Some(remembered) = batch.doubt.take() {
-            self.add_doubt(Doubt::of(&batch, remembered));
+            self.add_doubt(Doubt::of(&batch.id, &batch.members, remembered));
         }
         let (back, failed): (Vec<_>, Vec<_>) = batch
             .members
@@ -294,7 +292,7 @@ impl<W> WriteQueue<W> {
                         self.losses += 1;
                         self.pause_after_loss();
                     }
-                    // Somebody else moved it further.
+                    // Another writer moved it further.
                     Upkeep::Extend => self.closed(),
                 }
             }

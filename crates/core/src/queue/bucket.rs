@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use super::contention::ContentionEstimate;
 use super::request::BucketDemand;
+use super::settings::Policy;
 use crate::{
     Acquire, BucketId, Change, CompositeBucket, Configuration, EpochMillis, RefillHint, RequestId,
     RulesHash, WritePlan, is_clock_ahead, reconfigure,
 };
-
-use super::Policy;
 
 /// How often the same limits of requests are brought to an item for refusals, in milliseconds.
 const BRINGS_EVERY_MS: u64 = 60_000;

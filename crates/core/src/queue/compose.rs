@@ -7,7 +7,8 @@ use super::draft::{Demand, Draft, Ids};
 use super::member::Member;
 use super::place::Placed;
 use super::request::{Action, Purpose, Write};
-use super::{BUCKETS_MAX, Flight, Upkeep, WriteBatch, WriteQueue};
+use super::settings::BUCKETS_MAX;
+use super::state::{Flight, Upkeep, WriteBatch, WriteQueue};
 use crate::{EpochMillis, RefillHint, RequestId, WritePlan};
 
 impl<W> WriteQueue<W> {
@@ -15,7 +16,7 @@ impl<W> WriteQueue<W> {
     pub(super) fn repeat(&mut self, now: EpochMillis) -> Option<Action> {
         let batch = self.batch.as_mut()?;
         if batch.members.iter().all(|member| member.waiter.is_none()) {
-            // Nobody wants it any more; that it may have happened is not forgotten.
+            // No caller waits for it any more. The queue still remembers that it may have happened.
             self.give_up_batch();
             return None;
         }

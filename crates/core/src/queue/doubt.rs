@@ -1,8 +1,8 @@
 //! Writes whose answers were lost and that were not sent again: they may have happened, and may
 //! still.
 
-use super::request::{BucketDemand, Done, Outcome, Purpose, QueuedRequest};
-use super::{FENCED_MAX, FENCES_MAX, Member, SETTLED_MAX, WriteBatch, WriteQueue};
+use super::member::Member;
+use super::request::{BucketDemand, Purpose, QueuedRequest};
 use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 
 /// A write that may have happened, or may still.
@@ -24,18 +24,14 @@ pub(super) struct DoubtfulRequest {
 }
 
 impl Doubt {
-    pub(super) fn of<W>(batch: &WriteBatch<W>, remembered: Vec<RequestId>) -> Self {
+    pub(super) fn of<W>(id: &RequestId, members: &[Member<W>], remembered: Vec<RequestId>) -> Self {
         let request = |member: &Member<W>| DoubtfulRequest {
             id: member.request.id.clone(),
             purpose: member.request.purpose.clone(),
             buckets: member.request.buckets.clone(),
             leased: member.leased.clone(),
         };
-        Self {
-            id: batch.id.clone(),
-            remembered,
-            requests: batch.members.iter().map(request).collect(),
-        }
+        Self { id: id.clone(), remembered, requests: members.iter().map(request).collect() }
     }
 
     pub(super) fn has(&self, id: &RequestId) -> bool {
@@ -54,156 +50,6 @@ impl DoubtfulRequest {
     pub(super) fn is_debit(&self) -> bool {
         let mut amounts = self.buckets.iter().flat_map(|demand| demand.amounts.values());
         self.purpose == Purpose::Correct && amounts.any(|amount| *amount > Millitokens::ZERO)
-    }
-}
-
-impl<W> WriteQueue<W> {
-    /// Ends a write that was sent before and that an image now shows, or no image can show any more.
-    pub(super) fn look_for_batch(&mut self) {
-        let Some(batch) = &self.batch else { return };
-        if self.is_shown(&batch.id) {
-            (self.losses, self.pauses) = (0, 0);
-            if let Some(batch) = self.batch.take() {
-                self.end_doubts();
-                self.finish(batch, None, self.latest());
-            }
-            return;
-        }
-        let forgets = |remembered: &Vec<RequestId>| {
-            is_forgotten(remembered, self.buckets[0].image(), &batch.id)
-        };
-        if batch.doubt.as_ref().is_some_and(forgets) {
-            self.give_up_batch();
-        }
-    }
-
-    /// Ends the doubts before a write that happened: it required that none of them had, and none of them
-    /// can any more.
-    pub(super) fn end_doubts(&mut self) {
-        let doubts = std::mem::take(&mut self.doubts);
-        self.end(doubts);
-    }
-
-    fn end(&mut self, doubts: Vec<Doubt>) {
-        for doubt in doubts {
-            let is_forgotten = is_forgotten(&doubt.remembered, self.buckets[0].image(), &doubt.id);
-            if is_forgotten {
-                self.counts.ambiguous += 1;
-                self.forget_leases(&doubt);
-            }
-        }
-    }
-
-    /// Leases that enter again do not learn what they took.
-    pub(super) fn forget_leases(&mut self, doubt: &Doubt) {
-        for request in &doubt.requests {
-            let waits = self.waiting.iter().any(|member| member.request.id == request.id);
-            if matches!(request.purpose, Purpose::Lease(_)) && !waits {
-                self.remember_settled(request.id.clone(), None);
-            }
-        }
-    }
-
-    /// The same for writes that were not sent again, the newest first: one that happened kept those
-    /// before it from happening, and the item remembers their ids for that.
-    pub(super) fn look_for_doubts(&mut self) {
-        if self.doubts.iter().any(|doubt| self.is_shown(&doubt.id)) {
-            // It required that this one did not happen.
-            self.give_up_batch();
-        }
-        let mut doubts = std::mem::take(&mut self.doubts);
-        while let Some(mut doubt) = doubts.pop() {
-            if self.is_shown(&doubt.id) {
-                self.end(doubts);
-                self.happened(doubt);
-                return;
-            }
-            let image = self.buckets[0].image();
-            if is_forgotten(&doubt.remembered, image, &doubt.id) {
-                doubt.remembered = image.map(|image| image.request_ids.clone()).unwrap_or_default();
-                self.forget(&doubt);
-            }
-            self.doubts.insert(0, doubt);
-        }
-    }
-
-    /// True if an item remembers a write.
-    pub(super) fn is_shown(&self, id: &RequestId) -> bool {
-        let mut images = self.buckets.iter().filter_map(|bucket| bucket.image());
-        images.any(|image| image.request_ids.contains(id))
-    }
-
-    /// No image can tell any more whether a write happened. It may still come.
-    pub(super) fn forget(&mut self, doubt: &Doubt) {
-        self.counts.ambiguous += 1;
-        self.forget_leases(doubt);
-        for request in &doubt.requests {
-            let is_lease = matches!(request.purpose, Purpose::Lease(_));
-            let is_same = |member: &mut Member<W>| {
-                request.is(&member.request) && (is_lease || member.gives_back())
-            };
-            for refund in self.waiting.extract_if(.., is_same).collect::<Vec<_>>() {
-                self.resolve(refund, Outcome::Ambiguous);
-            }
-        }
-    }
-
-    /// A write happened whose answer was lost.
-    pub(super) fn happened(&mut self, doubt: Doubt) {
-        self.fenced.retain(|id| *id != doubt.id);
-        let mut closing = Vec::new();
-        let mut has_debit = false;
-        for request in doubt.requests {
-            has_debit |= request.is_debit();
-            let at = self.waiting.iter().position(|member| request.is(&member.request));
-            match (at.map(|at| self.waiting.remove(at)), request.purpose) {
-                (Some(mut member), _) => {
-                    let done = Done { leased: request.leased, ..member.done(None, self, false) };
-                    closing.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
-                }
-                (None, Purpose::Acquire) => self.give_back(request.id, request.buckets),
-                (None, Purpose::Correct | Purpose::Lease(_)) => {
-                    self.remember_settled(request.id, Some(request.leased));
-                }
-                (None, Purpose::GiveBack) => {}
-            }
-        }
-        if has_debit {
-            self.close_with(closing, false);
-        } else {
-            self.resolved
-                .extend(closing.into_iter().map(|(_, waiter, done)| (waiter, Outcome::Done(done))));
-        }
-    }
-
-    pub(super) fn remember_settled(&mut self, id: RequestId, leased: Option<Amounts>) {
-        self.settled.push((id, leased));
-        let surplus = self.settled.len().saturating_sub(SETTLED_MAX);
-        self.settled.drain(..surplus);
-    }
-
-    pub(super) fn add_doubt(&mut self, doubt: Doubt) {
-        self.note_lost_id(doubt.id.clone());
-        self.doubts.push(doubt);
-        let surplus = self.doubts.len().saturating_sub(FENCES_MAX);
-        self.counts.ambiguous += u32::from(surplus > 0);
-        self.doubts.drain(..surplus);
-    }
-
-    /// Keeps an id from being used for another write: an item that remembers it would tell nothing.
-    pub(super) fn note_lost_id(&mut self, id: RequestId) {
-        self.fenced.push(id);
-        let surplus = self.fenced.len().saturating_sub(FENCED_MAX);
-        self.fenced.drain(..surplus);
-    }
-
-    /// Stops sending a write whose answer was lost.
-    pub(super) fn give_up_batch(&mut self) {
-        let Some(mut batch) = self.batch.take() else { return };
-        if let Some(remembered) = batch.doubt.take() {
-            self.add_doubt(Doubt::of(&batch, remembered));
-        }
-        self.requeue(batch.members);
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use super::Policy;
 use super::bucket::QueueBucket;
-use crate::adjust::{has_room, unguarded};
-use crate::decide::{new_item, take_from};
-use crate::standing::View;
-use crate::take::{Debit, amount, normal, retry};
+use super::settings::Policy;
+use crate::correction::{has_room, unguarded};
+use crate::debit::{Debit, new_item, normal, retry};
+use crate::decide::take_from;
+use crate::status::View;
 use crate::{
     Acquire, Amounts, Change, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
     RefillHint, RequestId, WritePlan,
@@ -71,10 +71,8 @@ impl Demand {
     /// Adds a request that is granted.
     pub(super) fn grant(&mut self, amounts: &Amounts, floors: Amounts) {
         self.floors.extend(floors);
-        for (limit, more) in amounts {
-            add(&mut self.taken, limit, *more);
-            add(&mut self.counted, limit, *more);
-        }
+        self.taken += amounts;
+        self.counted += amounts;
     }
 
     /// Adds a correction; false: it cannot go in the same write.
@@ -91,12 +89,12 @@ impl Demand {
         for (limit, more) in amounts.iter().filter(|_| fits) {
             match *more < Millitokens::ZERO {
                 true if self.taken.contains_key(limit) => {
-                    add(&mut self.credited, limit, negative(*more));
+                    self.credited.add(limit, negative(*more));
                 }
-                true => add(&mut self.returned, limit, negative(*more)),
-                false => add(&mut self.taken, limit, *more),
+                true => self.returned.add(limit, negative(*more)),
+                false => self.taken.add(limit, *more),
             }
-            add(&mut self.counted, limit, *more);
+            self.counted.add(limit, *more);
         }
         fits
     }
@@ -104,13 +102,9 @@ impl Demand {
     /// Adds a lease, which is the first that takes.
     pub(super) fn settle(&mut self, leased: &Amounts, returned: &Amounts, counted: &Amounts) {
         self.floors.extend(leased.clone());
-        for (sums, amounts) in [
-            (&mut self.taken, leased),
-            (&mut self.returned, returned),
-            (&mut self.counted, counted),
-        ] {
-            amounts.iter().for_each(|(limit, more)| add(sums, limit, *more));
-        }
+        self.taken += leased;
+        self.returned += returned;
+        self.counted += counted;
     }
 
     /// True if it gives tokens back.
@@ -143,7 +137,9 @@ impl Demand {
             let amounts = within_range(image, net(taken, &self.credited));
             return unguarded((&amounts, &self.counted), ids.id, ids.fences);
         }
-        let taken = within_range(image, net(self.taken.clone(), &self.credited));
+        let taken = net(self.taken.clone(), &self.credited);
+        // The balance covers an acquire after the claim, though perhaps not before it.
+        let taken = if draft.corrects { within_range(image, taken) } else { taken };
         let expires = match draft.acquires {
             true => !configuration.is_personal(),
             false => image.expires_at_s.is_some(),
@@ -169,7 +165,7 @@ impl Demand {
             retry(&view, &take, hint).unwrap_or_else(|| normal(&view, &take))
         };
         if draft.corrects {
-            let moved = net(taken, &self.returned);
+            let moved = within_range(image, net(taken, &self.returned));
             plan.conditions.extend(moved.iter().map(|(limit, net)| has_room(limit, *net)));
         }
         plan
@@ -189,20 +185,12 @@ fn within_range(image: &CompositeBucket, amounts: Amounts) -> Amounts {
 
 /// The first amounts less the second.
 pub(super) fn net(mut taken: Amounts, returned: &Amounts) -> Amounts {
-    for (limit, back) in returned {
-        let net = i128::from(amount(&taken, limit).get()) - i128::from(back.get());
-        taken.insert(limit.clone(), Millitokens::saturating(net));
-    }
+    taken -= returned;
     taken
 }
 
 fn sum(amounts: &Amounts, limit: &LimitName, more: Millitokens) -> Option<Millitokens> {
-    Millitokens::new(amount(amounts, limit).get().checked_add(more.get())?).ok()
-}
-
-pub(super) fn add(sums: &mut Amounts, limit: &LimitName, more: Millitokens) {
-    let sum = i128::from(amount(sums, limit).get()) + i128::from(more.get());
-    sums.insert(limit.clone(), Millitokens::saturating(sum));
+    Millitokens::new(amounts.of(limit).get().checked_add(more.get())?).ok()
 }
 
 fn negative(amount: Millitokens) -> Millitokens {

@@ -1,49 +1,15 @@
 //! Leases: a request that takes as much as is wanted and there, and settles earlier ones in the same
 //! write.
 
-use std::collections::BTreeMap;
-
-use super::draft::{Draft, add, net};
+use super::draft::Draft;
+use super::lease_terms::LeaseTerms;
+use super::member::Member;
 use super::place::{Placed, follows, shares};
 use super::request::Outcome;
-use super::{Member, WriteQueue};
+use super::state::WriteQueue;
 use crate::decide::{Assessment, assess};
-use crate::{
-    Amounts, CompositeBucket, Configuration, EpochMillis, LeaseRange, LimitName, Millitokens,
-    lease_size,
-};
-
-/// The terms of a lease beside its demand, which is the least that it takes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub struct LeaseTerms {
-    /// How much of each limit; empty: it only settles.
-    pub wanted: BTreeMap<LimitName, LeaseRange>,
-    /// Tokens that come back, as far as they fit; no amount is negative. A lease whose answer was lost
-    /// names all its limits here, with zeros: the bucket then remembers its id in any case.
-    pub returned: Amounts,
-    /// The amounts that move the counters of consumption. `None`: what is leased less what comes back.
-    pub counted: Option<Amounts>,
-}
-
-impl LeaseTerms {
-    /// The least that is taken: without it the lease is refused.
-    #[must_use]
-    pub fn least(&self) -> Amounts {
-        let is_needed = |(_, want): &(&LimitName, &LeaseRange)| want.least > Millitokens::ZERO;
-        let wanted = self.wanted.iter().filter(is_needed);
-        wanted.map(|(limit, want)| (limit.clone(), want.least)).collect()
-    }
-
-    /// True if nobody waits for what it takes.
-    pub(super) fn is_ahead_of_need(&self) -> bool {
-        let is_no_need = |want: &LeaseRange| want.least <= Millitokens::ZERO;
-        !self.wanted.is_empty() && self.wanted.values().all(is_no_need)
-    }
-
-    fn counted(&self, leased: &Amounts) -> Amounts {
-        self.counted.clone().unwrap_or_else(|| net(leased.clone(), &self.returned))
-    }
-}
+use crate::lease_size::lease_size;
+use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName};
 
 impl<W> WriteQueue<W> {
     /// Sizes a lease by what is there, and puts it into the write. Nothing is taken before it in the
@@ -75,8 +41,9 @@ impl<W> WriteQueue<W> {
             return Placed::Later;
         }
         let mut returned = demand.returned.clone();
-        terms.returned.iter().for_each(|(limit, back)| add(&mut returned, limit, *back));
-        let mut leased = lease_size(image, &terms.wanted, &returned, configuration, now);
+        returned += &terms.returned;
+        let mut leased =
+            lease_size(&bucket.id, image, &terms.wanted, &returned, configuration, now);
         if draft.corrects && !follows(bucket, configuration, &leased) {
             return Placed::Later;
         }
@@ -108,7 +75,7 @@ impl<W> WriteQueue<W> {
             false => (terms.returned.clone(), counted),
         };
         if leased.is_empty() && returned.is_empty() {
-            return Placed::Out(Outcome::Done(member.done(None, self, false)));
+            return Placed::Out(Outcome::Done(member.done(None, self.images(), false)));
         }
         draft.acquires |= !leased.is_empty();
         draft.corrects |= leased.is_empty();

@@ -1,9 +1,10 @@
 //! A request of a queue.
 
+use std::sync::Arc;
+
 use super::request::{Done, Purpose, QueuedRequest};
-use super::{AHEAD_ATTEMPTS_MAX, ATTEMPTS_MAX, BUCKETS_MAX, WriteQueue};
-use crate::take::NOTHING;
-use crate::{Amounts, EpochMillis, LimitName, Millitokens, WritePath};
+use super::settings::{AHEAD_ATTEMPTS_MAX, ATTEMPTS_MAX, BUCKETS_MAX};
+use crate::{Amounts, CompositeBucket, EpochMillis, LimitName, Millitokens, WritePath};
 
 /// A request of the queue.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -61,7 +62,7 @@ impl<W> Member<W> {
     pub(super) fn returned(&self) -> &Amounts {
         match &self.request.purpose {
             Purpose::Lease(terms) => &terms.returned,
-            _ => &NOTHING,
+            _ => Amounts::EMPTY,
         }
     }
 
@@ -87,12 +88,12 @@ impl<W> Member<W> {
     pub(super) fn done(
         &self,
         path: Option<WritePath>,
-        queue: &WriteQueue<W>,
+        images: Vec<Option<Arc<CompositeBucket>>>,
         is_forced: bool,
     ) -> Done {
         Done {
             path,
-            images: queue.images(),
+            images,
             leased: self.leased.clone(),
             dropped: self.dropped.clone(),
             is_forced: is_forced && self.is_debit(),

@@ -2,14 +2,13 @@
 
 use super::bucket::QueueBucket;
 use super::draft::Draft;
-use super::request::{Outcome, Purpose};
-use super::{GUARDED_ATTEMPTS, Member, Upkeep, WriteQueue};
+use super::member::Member;
+use super::request::{BucketDemand, Outcome, Purpose};
+use super::settings::GUARDED_ATTEMPTS;
+use super::state::{Flight, Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
-use crate::standing::{Standing, standings_after};
-use crate::take::NOTHING;
-use crate::{
-    Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens, Wait, WritePlan,
-};
+use crate::status::{LimitStatus, evaluate_after};
+use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Wait, WritePlan};
 
 /// Where a request goes.
 pub(super) enum Placed {
@@ -44,7 +43,7 @@ impl<W> WriteQueue<W> {
     /// Refuses a request that an image of a moment ago cannot serve, whatever is in flight.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.batch.as_ref().is_some_and(|batch| batch.gives_back);
-        let is_bringing = matches!(self.flight, Some(super::Flight::Upkeep(..)));
+        let is_bringing = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
         let is_in_doubt = self.batch.as_ref().is_some_and(|batch| batch.doubt.is_some());
         let may_refuse = is_known && !gives_back && !is_bringing && !is_in_doubt;
@@ -153,7 +152,7 @@ impl<W> WriteQueue<W> {
         if !may_refuse {
             return Some(Placed::Read);
         }
-        Some(Placed::Out(Outcome::Refused(self.standings(member, |_| now))))
+        Some(Placed::Out(Outcome::Refused(self.evaluate(member, |_| now))))
     }
 
     /// True if the image of a bucket may refuse a request: the table said so since it entered, or
@@ -232,28 +231,28 @@ impl<W> WriteQueue<W> {
         as_of: impl Fn(usize) -> EpochMillis,
         now: EpochMillis,
     ) -> Outcome {
-        let mut standings = self.standings(member, &as_of);
-        for (index, of_bucket) in standings.iter_mut().enumerate() {
-            for standing in of_bucket {
-                standing.wait = counted_from(now, as_of(index), standing.wait);
+        let mut limits = self.evaluate(member, &as_of);
+        for (index, of_bucket) in limits.iter_mut().enumerate() {
+            for status in of_bucket {
+                status.wait = counted_from(now, as_of(index), status.wait);
             }
         }
-        Outcome::Refused(standings)
+        Outcome::Refused(limits)
     }
 
-    /// How the limits of a request stand to the images alone.
-    fn standings(
+    /// The status of the limits of a request by the images alone.
+    fn evaluate(
         &self,
         member: &Member<W>,
         as_of: impl Fn(usize) -> EpochMillis,
-    ) -> Vec<Vec<Standing>> {
+    ) -> Vec<Vec<LimitStatus>> {
         let of_bucket = |(index, bucket): (usize, &QueueBucket)| {
-            let wanted = &member.request.buckets[index];
-            let (image, asked) = (bucket.image(), &wanted.amounts);
-            let (returned, limits) = (member.returned(), &wanted.configuration);
-            let all = standings_after(image, asked, returned, limits, as_of(index));
-            let is_asked = |standing: &Standing| wanted.amounts.contains_key(&standing.limit);
-            all.into_iter().filter(is_asked).collect()
+            let BucketDemand { amounts, configuration } = &member.request.buckets[index];
+            let demand = (amounts, member.returned());
+            let (image, now) = (bucket.image(), as_of(index));
+            let mut all = evaluate_after(&bucket.id, image, demand, configuration, now);
+            all.retain(|status| amounts.contains_key(&status.limit));
+            all
         };
         self.buckets.iter().enumerate().map(of_bucket).collect()
     }
@@ -273,7 +272,7 @@ impl<W> WriteQueue<W> {
             let is_shown = |image: &CompositeBucket| image.request_ids.contains(&member.request.id);
             let tells = !self.fenced.contains(&member.request.id);
             if member.request.purpose == Purpose::Correct && tells && image.is_some_and(is_shown) {
-                return Placed::Out(Outcome::Done(member.done(None, self, false)));
+                return Placed::Out(Outcome::Done(member.done(None, self.images(), false)));
             }
             let has = |limit: &LimitName| match image {
                 Some(image) => image.limits.contains_key(limit),
@@ -284,10 +283,10 @@ impl<W> WriteQueue<W> {
             if !gone.is_empty() && !member.is_fresh[index] {
                 return Placed::Read;
             }
-            member.dropped.extend(gone.into_keys());
+            member.dropped.extend(gone.into_iter().map(|(limit, _)| limit));
             let of_acquires = draft.demands[index].configuration.as_deref();
             let may_share = match (of_acquires, image) {
-                (Some(configuration), Some(_)) => follows(bucket, configuration, &NOTHING),
+                (Some(configuration), Some(_)) => follows(bucket, configuration, Amounts::EMPTY),
                 (Some(configuration), None) => shares(Some(configuration), &wanted.configuration),
                 (None, _) => true,
             };
@@ -296,8 +295,8 @@ impl<W> WriteQueue<W> {
             }
             corrections.push(there);
         }
-        if corrections.iter().all(Amounts::is_empty) {
-            return Placed::Out(Outcome::Done(member.done(None, self, false)));
+        if corrections.iter().all(|amounts| amounts.is_empty()) {
+            return Placed::Out(Outcome::Done(member.done(None, self.images(), false)));
         }
         let mut demands = draft.demands.clone();
         for (index, there) in corrections.iter().enumerate() {
@@ -354,10 +353,4 @@ fn counted_from(now: EpochMillis, as_of: EpochMillis, wait: Wait) -> Wait {
     let passed = i128::from(now.get()) - i128::from(as_of.get());
     let left = (i128::from(millis) - passed).max(1);
     Wait::Millis(u64::try_from(left).unwrap_or(u64::MAX))
-}
-
-/// The negative of each amount.
-pub(super) fn negated(amounts: &Amounts) -> Amounts {
-    let back = |amount: &Millitokens| Millitokens::saturating(-i128::from(amount.get()));
-    amounts.iter().map(|(limit, amount)| (limit.clone(), back(amount))).collect()
 }

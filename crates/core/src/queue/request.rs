@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use super::leases::LeaseTerms;
-use crate::standing::Standing;
+use super::lease_terms::LeaseTerms;
 use crate::{
-    Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, RequestId, WritePath,
-    WritePlan,
+    Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, LimitStatus, RequestId,
+    WritePath, WritePlan,
 };
 
 /// A request as it enters a queue.
@@ -55,8 +54,8 @@ pub struct BucketDemand {
 pub enum Outcome {
     /// It took effect.
     Done(Done),
-    /// Some limit is short. The standings of its limits, bucket by bucket, as the table said.
-    Refused(Vec<Vec<Standing>>),
+    /// Some limit is short. The status of its limits, bucket by bucket, as the table said.
+    Refused(Vec<Vec<LimitStatus>>),
     /// The item of this bucket follows newer stored limits than the request: look them up, and enter
     /// again.
     Outdated(usize),

@@ -1,6 +1,5 @@
 //! A process that leases: what it holds, and the one request that its queue carries out.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluicegate_core::{
@@ -171,7 +170,7 @@ impl Process {
         order: Order,
         (image, configuration, now): (&CompositeBucket, &Configuration, EpochMillis),
     ) {
-        let of = |amount: i64| -> Amounts { BTreeMap::from([(limit(), milli(amount))]) };
+        let of = |amount: i64| -> Amounts { Amounts::from([(limit(), milli(amount))]) };
         let want = LeaseRange { least: milli(order.leased), most: milli(order.leased) };
         let terms = LeaseTerms {
             wanted: (order.leased > 0).then_some((limit(), want)).into_iter().collect(),

@@ -328,8 +328,8 @@ impl System {
                         _ => self.tally.corrected += 1,
                     }
                 }
-                Outcome::Refused(standings) => {
-                    self.table.refuse(&standings[0])?;
+                Outcome::Refused(limits) => {
+                    self.table.refuse(&limits[0])?;
                     self.tally.refused += 1;
                 }
                 _ => {}

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluicegate_core::{Change, CompositeBucket, LimitName, RequestId, Standing, Wait, WritePlan};
+use sluicegate_core::{
+    Change, CompositeBucket, LimitName, LimitStatus, RequestId, Wait, WritePlan,
+};
 
 use super::exact::{AHEAD_MS, Exact, Timing, Violation};
 use super::fixtures::{T0, at};
@@ -231,14 +233,14 @@ impl Table {
     }
 
     /// A request was refused from an image that the store has just returned.
-    pub(crate) fn refuse(&mut self, standings: &[Standing]) -> Result<(), Violation> {
+    pub(crate) fn refuse(&mut self, limits: &[LimitStatus]) -> Result<(), Violation> {
         self.advance();
-        let covers = |standing: &Standing| {
-            let exact = self.exact.get(&standing.limit);
-            standing.wait != Wait::ExceedsBurst
-                && exact.is_none_or(|exact| exact.covers(standing.asked.get()))
+        let covers = |status: &LimitStatus| {
+            let exact = self.exact.get(&status.limit);
+            status.wait != Wait::ExceedsBurst
+                && exact.is_none_or(|exact| exact.covers(status.asked.get()))
         };
-        if standings.iter().all(covers) { Err(Violation::FalseRefusal) } else { Ok(()) }
+        if limits.iter().all(covers) { Err(Violation::FalseRefusal) } else { Ok(()) }
     }
 
     /// Whether DynamoDB may delete the item.

@@ -2,16 +2,14 @@
 //! outcome into the caller's result.
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{
-    BucketDemand, LIMITS_MAX, Left, Outcome, Purpose, QueuedRequest, Standing, WritePath,
-};
+use sluicegate_core::{BucketDemand, LIMITS_MAX, Left, Outcome, Purpose, QueuedRequest, WritePath};
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::shared_error::{given_up, setup_error};
 use super::table_call::{Cost, Expired, Settled};
 use crate::call::CallContext;
-use crate::error::{AcquireError, InvalidRequest, LimitStatus};
+use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;
 use crate::table::Table;
 
@@ -48,7 +46,7 @@ impl<T: Table> CompositeStore<T> {
                     let parts = sides.iter().zip(done.images).map(|(side, image)| side.part(image));
                     return Ok((parts.collect(), done.path.or(Some(WritePath::Retry))));
                 }
-                Outcome::Refused(standings) => return Err(refusal(sides, standings)),
+                Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
                 Outcome::Outdated(_) => {
                     may_update = false;
                     self.update(sides, run).await;
@@ -108,15 +106,6 @@ impl<T: Table> CompositeStore<T> {
         }
         Err(given_up(left == Left::InDoubt, table_error.as_deref(), is_silent, run.attempts))
     }
-}
-
-/// A refusal, with the limits of all buckets.
-fn refusal(sides: &[BucketRequest], standings: Vec<Vec<Standing>>) -> AcquireError {
-    let of_side = |(side, standings): (&BucketRequest, Vec<Standing>)| {
-        let entity = side.bucket.entity.clone();
-        standings.into_iter().map(move |standing| LimitStatus::new(&entity, standing))
-    };
-    AcquireError::refused(sides.iter().zip(standings).flat_map(of_side).collect())
 }
 
 impl CallContext<'_> {

@@ -7,11 +7,10 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{Wait, WritePath, standings};
+use sluicegate_core::{Wait, WritePath, evaluate};
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use crate::amounts::negated;
 use crate::call::{CallContext, new_id};
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitExceeded, LimitStatus, NeverAdmissible};
@@ -62,7 +61,7 @@ impl<T: Table> CompositeStore<T> {
     ) -> AcquireError {
         let mut granted = Vec::new();
         for part in taken {
-            let back = negated(&part.amounts);
+            let back = -&part.amounts;
             let correction = Correction {
                 id: &new_id(),
                 bucket: &part.bucket,
@@ -74,15 +73,11 @@ impl<T: Table> CompositeStore<T> {
                 tracing::warn!(bucket = %part.bucket, %error, "tokens of a refused request were not given back");
             }
             let image = part.image.as_deref();
-            let of_request = standings(image, &part.amounts, &part.configuration, clock.now())
-                .into_iter()
-                .filter(|standing| part.amounts.contains_key(&standing.limit))
-                .map(|mut standing| {
-                    // It had enough: that is why its tokens are given back.
-                    standing.wait = Wait::None;
-                    LimitStatus::new(&part.bucket.entity, standing)
-                });
-            granted.extend(of_request);
+            let (amounts, now) = (&part.amounts, clock.now());
+            let limits = evaluate(&part.bucket, image, amounts, &part.configuration, now);
+            let of_request = limits.into_iter().filter(|s| amounts.contains_key(&s.limit));
+            // They had enough: that is why their tokens are given back.
+            granted.extend(of_request.map(|status| LimitStatus { wait: Wait::None, ..status }));
         }
         match refusal {
             AcquireError::LimitExceeded(mut exceeded) => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{
-    BucketId, CompositeBucket, EntityId, EpochMillis, Known, Policy, StoredLimits, standings,
+    BucketId, CompositeBucket, EntityId, EpochMillis, Known, Policy, StoredLimits, evaluate,
 };
 
 use super::bucket_request::BucketRequest;
@@ -64,9 +64,8 @@ impl<T: Table> CompositeStore<T> {
             };
             let now = run.now();
             side.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative: true });
-            let entity = &side.bucket.entity;
-            let all = standings(image.as_deref(), &side.amounts, &side.configuration, now);
-            limits.extend(all.into_iter().map(|standing| LimitStatus::new(entity, standing)));
+            let (image, configuration) = (image.as_deref(), &side.configuration);
+            limits.extend(evaluate(&side.bucket, image, &side.amounts, configuration, now));
         }
         Ok(limits)
     }

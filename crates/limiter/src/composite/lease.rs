@@ -9,8 +9,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sluicegate_core::{
     Acquire, Amounts, BucketDemand, BucketId, CompositeBucket, Configuration, Known, LIMITS_MAX,
-    LeaseTerms, Outcome, Purpose, QueuedRequest, RefillHint, Standing, Wait, reconfigure,
-    standings,
+    LeaseTerms, Outcome, Purpose, QueuedRequest, RefillHint, evaluate, reconfigure,
 };
 
 use super::composite_store::CompositeStore;
@@ -111,9 +110,8 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         if let Some(known) = entry.known().filter(|known| known.may_refuse(now, deny_cache_ms)) {
             let least = terms(order).least();
             let image = known.image.as_deref();
-            let all = standings(image, &least, order.configuration, now);
-            let is_asked = |standing: &Standing| least.contains_key(&standing.limit);
-            let asked: Vec<_> = all.into_iter().filter(is_asked).collect();
+            let mut asked = evaluate(order.bucket, image, &least, order.configuration, now);
+            asked.retain(|status| least.contains_key(&status.limit));
             let acquire = Acquire {
                 bucket: order.bucket,
                 amounts: &least,
@@ -123,8 +121,8 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 hint: RefillHint::TrustImage,
             };
             let is_behind = image.is_some_and(|image| reconfigure(image, acquire, now).is_some());
-            if !is_behind && asked.iter().any(|standing| standing.wait != Wait::None) {
-                return Err(refusal(order.bucket, asked));
+            if !is_behind && asked.iter().any(LimitStatus::is_violated) {
+                return Err(AcquireError::refused(asked));
             }
         }
         loop {
@@ -190,9 +188,7 @@ impl<T: Table> CompositeStore<T> {
             run.add(cost);
             let error: AcquireError = match outcome {
                 Outcome::Done(done) => return Ok(done),
-                Outcome::Refused(standings) => {
-                    refusal(bucket, standings.into_iter().flatten().collect())
-                }
+                Outcome::Refused(limits) => AcquireError::refused(limits.concat()),
                 Outcome::Outdated(_) => {
                     may_update = false;
                     let entry = self.images.entry(bucket);
@@ -225,9 +221,4 @@ fn terms(order: &LeaseRequest<'_>) -> LeaseTerms {
         Counting::Used(used) => Some(used.clone()),
     };
     LeaseTerms { wanted: order.wanted.clone(), returned: order.returned.clone(), counted }
-}
-
-fn refusal(bucket: &BucketId, standings: Vec<Standing>) -> AcquireError {
-    let status = |standing| LimitStatus::new(&bucket.entity, standing);
-    AcquireError::refused(standings.into_iter().map(status).collect())
 }

@@ -1,12 +1,14 @@
 //! Every expression that a plan can become, from the decisions that make the plans.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::*;
 use sluicegate_core::{
-    Acquire, Adjust, Adjustment, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration,
-    Decision, EntityId, EpochMillis, Force, LIMITS_MAX, LevelVersions, Millitokens, RefillHint,
-    Resource, Rules, StoredRules, adjust, decide, extend,
+    Acquire, Action, Amounts, BucketDemand, BucketId, ClaimInterval, CompositeBucket,
+    Configuration, Decision, EntityId, EpochMillis, Known, LIMITS_MAX, LevelVersions, Millitokens,
+    Policy, Purpose, QueuedRequest, RefillHint, Resource, Rules, StoredRules, WriteQueue, decide,
+    extend,
 };
 
 use crate::Limit;
@@ -91,20 +93,30 @@ impl Story {
         }
     }
 
-    fn adjust(&self, amounts: &Amounts, now: EpochMillis, force: Force) -> WritePlan {
-        let correction = Adjust {
-            bucket: &self.bucket,
-            amounts,
-            configuration: &self.configuration,
-            id: &RequestId::from_bits(8),
-            interval: ClaimInterval::default(),
-            hint: RefillHint::TrustImage,
-            force,
-        };
-        match adjust(self.image.as_ref(), correction, now) {
-            Adjustment::Write { plan, .. } => plan,
-            other => panic!("{other:?}"),
-        }
+    /// A queue that knows the image, and a correction that waits in it.
+    fn correction(&self, amounts: &Amounts, now: EpochMillis) -> WriteQueue<()> {
+        let interval = ClaimInterval::default();
+        let policy = Policy { interval, deny_cache_ms: 0, is_transactional: false };
+        let mut queue = WriteQueue::new([self.bucket.clone()], policy);
+        let image = self.image.clone().map(Arc::new);
+        queue.learn(0, &Known { image, as_of: now, is_authoritative: true });
+        let configuration = Arc::new(self.configuration.clone());
+        let buckets = vec![BucketDemand { amounts: amounts.clone(), configuration }];
+        let (id, purpose) = (RequestId::from_bits(8), Purpose::Correct);
+        let request = QueuedRequest { id, purpose, buckets, began: now, may_update: false };
+        queue.enter(request, (), now);
+        queue
+    }
+
+    fn adjust(&self, amounts: &Amounts, now: EpochMillis) -> WritePlan {
+        next_plan(&mut self.correction(amounts, now), now)
+    }
+
+    /// The same without guards.
+    fn force(&self, amounts: &Amounts, now: EpochMillis) -> WritePlan {
+        let mut queue = self.correction(amounts, now);
+        queue.force(&RequestId::from_bits(8));
+        next_plan(&mut queue, now)
     }
 
     fn created() -> Self {
@@ -113,6 +125,13 @@ impl Story {
         story.image = create.apply(None);
         story.image.as_mut().unwrap().request_ids.clear();
         story
+    }
+}
+
+fn next_plan(queue: &mut WriteQueue<()>, now: EpochMillis) -> WritePlan {
+    match queue.next(now, &mut || panic!("the correction names its write")) {
+        Action::Write(write) => write.plans[0].1.clone(),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -168,12 +187,12 @@ fn a_clock_that_was_ahead() {
 fn every_path_of_a_correction() {
     let mut story = Story::created();
     let (more, less) = (amounts(&[("ttl", 50)]), amounts(&[("rpm.v2", -2), ("ttl", -1)]));
-    insta::assert_snapshot!("adjust_retry", shown(&story.adjust(&more, at(T0 + 50), Force::No)));
-    let normal = story.adjust(&more, at(T0 + 1_000), Force::No);
+    insta::assert_snapshot!("adjust_retry", shown(&story.adjust(&more, at(T0 + 50))));
+    let normal = story.adjust(&more, at(T0 + 1_000));
     insta::assert_snapshot!("adjust_normal", shown(&normal));
-    let forced = story.adjust(&more, at(T0 + 1_000), Force::Yes);
+    let forced = story.force(&more, at(T0 + 1_000));
     insta::assert_snapshot!("adjust_forced", shown(&forced));
-    insta::assert_snapshot!("refund", shown(&story.adjust(&less, at(T0 + 1_000), Force::No)));
+    insta::assert_snapshot!("refund", shown(&story.adjust(&less, at(T0 + 1_000))));
     story.image = forced.apply(story.image.as_ref());
     let extension = extend(story.image.as_ref().unwrap(), at(T0 + 1_000)).unwrap();
     insta::assert_snapshot!("extend", shown(&extension));
@@ -227,11 +246,10 @@ fn the_largest_writes_fit_into_an_expression() {
     check("retry", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 50)));
     check("whole", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 1_000)));
     check("cut", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 900_000)));
-    for force in [Force::No, Force::Yes] {
-        for (by, later) in [(1, 50), (1, 1_000), (1, 900_000), (-1, 1_000)] {
-            let plan = all.adjust(&ask(0, LIMITS_MAX, by), at(T0 + later), force);
-            check(&format!("adjust by {by}, {force:?}, {later}"), &plan);
-        }
+    for (by, later) in [(1, 50), (1, 1_000), (1, 900_000), (-1, 1_000)] {
+        let (amounts, later) = (ask(0, LIMITS_MAX, by), at(T0 + later));
+        check(&format!("adjust by {by}, {later:?}"), &all.adjust(&amounts, later));
+        check(&format!("force by {by}, {later:?}"), &all.force(&amounts, later));
     }
     for (kept, dropped) in [(0, LIMITS_MAX), (LIMITS_MAX, 0), (20, 20), (1, 39), (39, 1)] {
         let mut story = of_item(LIMITS_MAX);

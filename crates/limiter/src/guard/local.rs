@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quick_cache::sync;
 use sluicegate_core::{
     Acquire, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, Decision, EntityId,
-    EpochMillis, LIMITS_MAX, Millitokens, RefillHint, RequestId, Rules, decide, reconfigure,
-    standings,
+    EpochMillis, LIMITS_MAX, Millitokens, RefillHint, RequestId, Rules, decide, evaluate,
+    reconfigure,
 };
 
 use super::pending_debits::PendingDebits;
@@ -158,7 +158,7 @@ impl Local {
                         }
                     }
                     let of_side = |(side, image): (&LocalRequest, &Option<_>)| {
-                        side.standings(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
+                        side.evaluate(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
                     };
                     return Err(AcquireError::refused(
                         sides.iter().zip(&images).flat_map(of_side).collect(),
@@ -408,12 +408,10 @@ impl LocalRequest {
         Ok(None)
     }
 
-    fn standings(&self, image: Option<&CompositeBucket>, now: EpochMillis) -> Vec<LimitStatus> {
-        standings(image, &self.amounts, &self.configuration, now)
-            .into_iter()
-            .filter(|standing| self.amounts.contains_key(&standing.limit))
-            .map(|standing| LimitStatus::new(&self.bucket.entity, standing))
-            .collect()
+    fn evaluate(&self, image: Option<&CompositeBucket>, now: EpochMillis) -> Vec<LimitStatus> {
+        let mut limits = evaluate(&self.bucket, image, &self.amounts, &self.configuration, now);
+        limits.retain(|status| self.amounts.contains_key(&status.limit));
+        limits
     }
 }
 

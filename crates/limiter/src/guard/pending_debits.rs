@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use quick_cache::DefaultHashBuilder;
 use sluicegate_core::{Amounts, BucketId, Configuration, RequestId};
 
-use crate::amounts::add;
 use crate::call::new_id;
 use crate::counters::Counters;
 
@@ -76,7 +75,7 @@ impl PendingDebits {
         let sent = sent.iter().filter(|debt| debt.bucket == *bucket).map(|debt| &debt.owed);
         let mut sum = Amounts::new();
         for owed in shard.get(bucket).into_iter().chain(sent) {
-            add(&mut sum, &owed.amounts);
+            sum += &owed.amounts;
         }
         sum
     }
@@ -91,7 +90,7 @@ impl PendingDebits {
     ) {
         let mut shard = self.shard(bucket);
         if let Some(owed) = shard.get_mut(bucket) {
-            add(&mut owed.amounts, amounts);
+            owed.amounts += amounts;
             owed.follow(configuration);
             return;
         }

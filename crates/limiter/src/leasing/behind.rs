@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate_core::{Amounts, CompositeBucket, LeaseRange, LimitName, Millitokens, standings};
+use sluicegate_core::{Amounts, CompositeBucket, LeaseRange, LimitName, Millitokens, evaluate};
 use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
@@ -241,14 +241,14 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
         let until_ms = times.until_ms(&asked, until_ms, max_age_ms);
         // The deadline is shortened before tokens that end earlier are put there.
         bucket.cell.end_by(until_ms.saturating_sub(ROUGH_MS));
-        let nothing = Amounts::new();
-        let standings = standings(image, &nothing, &books.configuration, self.clock.now());
+        let (configuration, now) = (&books.configuration, self.clock.now());
+        let limits = evaluate(&bucket.id(), image, Amounts::EMPTY, configuration, now);
         for index in 0..books.accounts.len() {
             let limit = &bucket.kind.limits[index];
             let in_flight = books.committing(limit);
             let account = &mut books.accounts[index];
-            let standing = standings.iter().find(|standing| standing.limit == *limit);
-            let balance = standing.map_or(0, |standing| standing.available.get());
+            let status = limits.iter().find(|status| status.limit == *limit);
+            let balance = status.map_or(0, |status| status.available.get());
             let open = account.used.saturating_add(in_flight);
             let allowed = unsigned(signed(threshold).saturating_sub(open));
             let target = allowed.min(unsigned(balance.saturating_sub(open)));
@@ -285,7 +285,7 @@ impl LeasedBucket {
     fn undo_commit(&self, books: &mut BucketLedger, now_ms: i64) {
         let Some(commit) = books.unfinished().commit.take() else { return };
         for (limit, account) in self.kind.limits.iter().zip(&mut books.accounts) {
-            let in_flight = commit.amounts.get(limit).map_or(0, |milli| milli.get());
+            let in_flight = commit.amounts.of(limit).get();
             account.used = account.used.saturating_add(in_flight);
         }
         books.reopen(now_ms);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait};
+use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait, evaluate};
 use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
@@ -191,7 +191,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
                 limits.append(&mut refusal);
                 continue;
             }
-            let mut others = self.standings(want);
+            let mut others = self.evaluate(want);
             // The tokens that were taken are about to be given back.
             if n < refused || want.bucket.cell.holds(&want.asks) {
                 others.iter_mut().for_each(|limit| limit.wait = Wait::None);
@@ -204,13 +204,11 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
     }
 
     /// The known status of the limits of a bucket.
-    fn standings(&self, want: &Wants) -> Vec<LimitStatus> {
+    fn evaluate(&self, want: &Wants) -> Vec<LimitStatus> {
         let (part, now) = (&want.part, self.engine.clock.now());
         let image = part.image.as_deref();
-        let standings = sluicegate_core::standings(image, &part.amounts, &part.configuration, now);
-        let asked = standings.into_iter().filter(|s| part.amounts.contains_key(&s.limit));
-        let mut limits: Vec<_> =
-            asked.map(|standing| LimitStatus::new(&part.bucket.entity, standing)).collect();
+        let mut limits = evaluate(&part.bucket, image, &part.amounts, &part.configuration, now);
+        limits.retain(|status| part.amounts.contains_key(&status.limit));
         limits.iter_mut().for_each(|limit| self.see(&want.bucket, limit));
         limits
     }
@@ -222,7 +220,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
             bucket: &want.part.bucket,
             configuration: &want.part.configuration,
             wanted: &wanted,
-            returned: &Amounts::new(),
+            returned: Amounts::EMPTY,
             counting: Counting::Leased,
             last: None,
             deadline: until.saturating_duration_since(Instant::now()),
@@ -230,7 +228,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         let mut limits = match self.engine.store.look(&order, &self.engine.clock).boxed().await {
             Ok((image, _)) => {
                 let part = BucketGrant { image, ..want.part.clone() };
-                return Some(self.standings(&Wants { part, ..want.clone() }));
+                return Some(self.evaluate(&Wants { part, ..want.clone() }));
             }
             Err(AcquireError::LimitExceeded(exceeded)) => exceeded.limits,
             Err(AcquireError::NeverAdmissible(never)) => never.limits,
@@ -291,7 +289,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         configuration: &Arc<Configuration>,
         back: &Amounts,
     ) {
-        let asks = bucket.asks(&crate::amounts::negated(back)).unwrap_or_default();
+        let asks = bucket.asks(&-back).unwrap_or_default();
         self.engine.put_back(bucket, &asks, configuration);
     }
 }

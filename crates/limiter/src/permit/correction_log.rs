@@ -9,7 +9,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use sluicegate_core::{Amounts, LimitName, Millitokens, RequestId};
 
-use crate::amounts::negated;
 use crate::call::new_id;
 use crate::error::AdjustError;
 use crate::store::Adjusted;
@@ -57,7 +56,7 @@ impl CorrectionLog {
 
     /// The tokens taken of a limit.
     pub(super) fn taken(&self, limit: &LimitName) -> Millitokens {
-        self.taken.get(limit).copied().unwrap_or_default()
+        self.taken.of(limit)
     }
 
     /// A write of an earlier call on the same limits, which must be settled before this one.
@@ -76,13 +75,13 @@ impl CorrectionLog {
     pub(super) fn start(&mut self, change: Change<'_>) -> Write {
         let (amounts, uses, leaves) = match change {
             Change::Adjust(limit, by) => {
-                let ahead = self.ahead.get(limit).copied().unwrap_or_default();
+                let ahead = self.ahead.of(limit);
                 let missing = clamped(by.get().saturating_sub(ahead.get()));
                 let leaves = clamped(ahead.get().saturating_add(missing.get()));
                 let of = |amount| Amounts::from([(limit.clone(), amount)]);
                 (of(missing), of(ahead), of(leaves))
             }
-            Change::GiveBack => (negated(&self.taken), self.ahead.clone(), Amounts::new()),
+            Change::GiveBack => (-&self.taken, self.ahead.clone(), Amounts::new()),
         };
         let is_nonzero = |(_, amount): &(LimitName, Millitokens)| *amount != Millitokens::ZERO;
         let amounts = amounts.into_iter().filter(is_nonzero).collect();
@@ -92,8 +91,8 @@ impl CorrectionLog {
     }
 
     fn begin(&mut self, write: &Write) {
-        add(&mut self.taken, write.amounts.iter().filter(is_decrease));
-        add(&mut self.ahead, &negated(&write.uses));
+        self.taken += &owned(write.amounts.iter().filter(is_decrease));
+        self.ahead -= &write.uses;
     }
 
     /// Notes the result of a write; `None`: its caller stopped waiting. Returns the lead of the
@@ -122,16 +121,14 @@ impl CorrectionLog {
     fn done(&mut self, write: Write, dropped: &[LimitName]) -> Amounts {
         let is_dropped = |(limit, _): &(&LimitName, &Millitokens)| dropped.contains(limit);
         let (gone, there): (Vec<_>, Vec<_>) = write.amounts.iter().partition(is_dropped);
-        let back: Amounts = owned(gone.into_iter().filter(is_decrease));
-        add(&mut self.taken, &negated(&back));
-        add(&mut self.taken, there.into_iter().filter(|change| !is_decrease(change)));
+        self.taken -= &owned(gone.into_iter().filter(is_decrease));
+        self.taken += &owned(there.into_iter().filter(|change| !is_decrease(change)));
         owned(write.leaves.iter().filter(|change| !is_dropped(change)))
     }
 
     fn undo(&mut self, write: &Write) {
-        let back: Amounts = owned(write.amounts.iter().filter(is_decrease));
-        add(&mut self.taken, &negated(&back));
-        add(&mut self.ahead, &write.uses);
+        self.taken -= &owned(write.amounts.iter().filter(is_decrease));
+        self.ahead += &write.uses;
     }
 }
 
@@ -179,7 +176,7 @@ impl<'a> UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.settle(None);
-        add(&mut lock(self.accounts)[self.index].ahead, &self.ahead);
+        lock(self.accounts)[self.index].ahead += &self.ahead;
     }
 }
 
@@ -193,16 +190,6 @@ fn is_decrease((_, by): &(&LimitName, &Millitokens)) -> bool {
 
 fn owned<'a>(amounts: impl Iterator<Item = (&'a LimitName, &'a Millitokens)>) -> Amounts {
     amounts.map(|(limit, by)| (limit.clone(), *by)).collect()
-}
-
-fn add<'a>(
-    sums: &mut Amounts,
-    changes: impl IntoIterator<Item = (&'a LimitName, &'a Millitokens)>,
-) {
-    for (limit, by) in changes {
-        let sum = sums.entry(limit.clone()).or_default();
-        *sum = clamped(sum.get().saturating_add(by.get()));
-    }
 }
 
 /// The nearest amount in range.

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use sluicegate_core::{
     Amounts, BucketId, CompositeBucket, EpochMillis, LIMITS_MAX, Millitokens, RequestId, WritePath,
-    standings,
+    evaluate,
 };
 
 use super::RedisStore;
 use super::range::check_amounts;
 use super::reply::{Reply, Status};
 use super::script::{Call, PEEK};
-use super::script_bucket::{Image, ScriptBucket, amount};
+use super::script_bucket::{Image, ScriptBucket};
 use super::value::{id_text, kept_s, push};
 use crate::call::CallContext;
 use crate::clock::{Clock, SystemClock};
@@ -69,7 +69,7 @@ impl RedisStore {
         for side in sides {
             let kept = kept_s(&side.configuration.explicit);
             call.arg(kept.map_or_else(String::new, |seconds| seconds.to_string()));
-            call.arg(side.ask(at, amounts, |limit| [amount(amounts, limit)]));
+            call.arg(side.ask(at, amounts, |limit| [amounts.of(limit).get()]));
         }
         call
     }
@@ -145,7 +145,7 @@ impl RedisStore {
             let mut limits = Vec::new();
             for side in &sides {
                 let image = reply.bucket(&side.bucket)?;
-                limits.extend(side.standings(image.as_ref(), &request.amounts, now));
+                limits.extend(side.evaluate(image.as_ref(), &request.amounts, now));
             }
             Ok(limits)
         };
@@ -154,14 +154,13 @@ impl RedisStore {
 }
 
 impl ScriptBucket {
-    fn standings(
+    fn evaluate(
         &self,
         image: Option<&CompositeBucket>,
         amounts: &Amounts,
         now: EpochMillis,
-    ) -> impl Iterator<Item = LimitStatus> {
-        let standings = standings(image, amounts, &self.configuration, now);
-        standings.into_iter().map(|standing| LimitStatus::new(&self.bucket.entity, standing))
+    ) -> Vec<LimitStatus> {
+        evaluate(&self.bucket, image, amounts, &self.configuration, now)
     }
 }
 
@@ -185,8 +184,9 @@ pub(super) fn stand(
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
     let of_side = |(side, image): (&ScriptBucket, &Image)| {
-        let limits = side.standings(image.as_deref(), amounts, now);
-        limits.filter(|status| amounts.contains_key(&status.limit)).collect::<Vec<_>>()
+        let mut limits = side.evaluate(image.as_deref(), amounts, now);
+        limits.retain(|status| amounts.contains_key(&status.limit));
+        limits
     };
     sides.iter().zip(images).flat_map(of_side).collect()
 }
@@ -202,7 +202,7 @@ pub(super) fn short(
     let mut images = images(reply, sides)?;
     for image in images.iter_mut().flatten() {
         for (limit, bucket) in &mut Arc::make_mut(image).limits {
-            let tokens = i128::from(bucket.tokens.get()) + i128::from(amount(returned, limit));
+            let tokens = i128::from(bucket.tokens.get()) + i128::from(returned.of(limit).get());
             bucket.tokens = Millitokens::saturating(tokens);
         }
     }

@@ -16,7 +16,6 @@ use tokio::sync::oneshot;
 
 use super::range::MILLI_MAX;
 use super::script_bucket::ScriptBucket;
-use crate::amounts::add;
 use crate::error::AcquireError;
 use crate::store::Grant;
 
@@ -93,7 +92,7 @@ impl Batch {
         let mut sum = Cow::Borrowed(own);
         for amounts in self.members.iter().map(|member| &member.amounts).chain([&self.gone]) {
             if !amounts.is_empty() {
-                add(sum.to_mut(), amounts);
+                *sum.to_mut() += amounts;
             }
         }
         sum
@@ -137,7 +136,7 @@ impl Lanes {
         queue.retain(|waiter| !waiter.sender.is_closed());
         let mut sum = own.clone();
         let is_counted = |waiter: &&BatchWaiter| {
-            add(&mut sum, &waiter.amounts);
+            sum += &waiter.amounts;
             sum.values().all(|amount| amount.get() <= MILLI_MAX)
         };
         let count = queue.iter().take_while(is_counted).count();
@@ -186,7 +185,7 @@ fn hand_over(mut batch: Batch) -> Option<Batch> {
             Err(BatchTurn::Lead(back)) => batch = back,
             _ => return None,
         }
-        add(&mut batch.gone, &amounts);
+        batch.gone += &amounts;
     }
     Some(batch)
 }

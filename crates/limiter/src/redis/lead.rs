@@ -19,7 +19,6 @@ use super::acquire::{Decision, Failure, stand};
 use super::lanes::{Batch, BatchPlace, BatchTurn, BatchWaiter, Shape};
 use super::script::ACQUIRE;
 use super::script_bucket::{Image, ScriptBucket};
-use crate::amounts::{add, negated};
 use crate::call::{CallContext, new_id};
 use crate::clock::Clock;
 use crate::error::{AcquireError, LimitStatus};
@@ -139,7 +138,7 @@ impl Asking<'_> {
                     return;
                 }
             }
-            let amounts = &negated(&amounts);
+            let amounts = &-&amounts;
             for ScriptBucket { bucket, configuration } in sides {
                 let id = &new_id();
                 let correction = Correction { id, bucket, amounts, configuration, deadline };
@@ -217,7 +216,7 @@ impl BatchLeader<'_> {
         for BatchWaiter { amounts, sender, .. } in self.batch.members.drain(..) {
             let grant = asking.grant(&amounts, images, WritePath::Normal, attempts);
             if sender.send(BatchTurn::Done(Ok(grant))).is_err() {
-                add(&mut gone, &amounts);
+                gone += &amounts;
             }
         }
         asking.return_later(None, gone);
@@ -252,7 +251,7 @@ impl BatchLeader<'_> {
         let (mut sum, mut others) = ((*own).clone(), Vec::new());
         for member in fitting {
             let mut with = sum.clone();
-            add(&mut with, &member.amounts);
+            with += &member.amounts;
             if is_short(&stand(&with)) {
                 others.push(member);
             } else {
@@ -275,7 +274,7 @@ impl Drop for BatchLeader<'_> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.is_in_doubt |= self.is_in_flight;
         if batch.is_in_doubt {
-            add(&mut batch.gone, asking.amounts);
+            batch.gone += asking.amounts;
         }
         let left = match asking.is_in_lane {
             true => asking.store.lanes.pass(&asking.shape, batch),

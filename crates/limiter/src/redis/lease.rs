@@ -16,7 +16,7 @@ use super::acquire::{Failure, path_of, short, unknown};
 use super::range::{check_amounts, check_rules};
 use super::reply::{Reply, Status};
 use super::script::LEASE;
-use super::script_bucket::{ScriptBucket, amount};
+use super::script_bucket::ScriptBucket;
 use super::value::id_text;
 use crate::call::CallContext;
 use crate::clock::Clock;
@@ -222,7 +222,7 @@ impl LeaseRequest<'_> {
             Counting::Leased => None,
             Counting::Used(used) => Some(used),
         };
-        let others = self.returned.keys().chain(used.into_iter().flat_map(Amounts::keys));
+        let others = self.returned.keys().chain(used.into_iter().flat_map(|used| used.keys()));
         let mut named: Amounts = others.map(|limit| (limit.clone(), Millitokens::ZERO)).collect();
         named.extend(self.wanted.iter().map(|(limit, want)| (limit.clone(), want.least)));
         named
@@ -247,9 +247,9 @@ impl LeaseRequest<'_> {
             let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));
             let used = match self.counting {
                 Counting::Leased => 0,
-                Counting::Used(used) => amount(used, limit),
+                Counting::Used(used) => used.of(limit).get(),
             };
-            [least, most.max(least), amount(self.returned, limit), used]
+            [least, most.max(least), self.returned.of(limit).get(), used]
         })
     }
 }

@@ -1,11 +1,13 @@
 //! The script against `core`: the same leases, settlements and corrections lead to the same bucket.
 
+use std::sync::Arc;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate_core::{
-    Acquire, Adjust, Adjustment, ClaimInterval, Decision, Force, RefillHint, Settle, Settlement,
-    Standing, adjust, lease, lease_size, settle,
+    Action, Answer, BucketDemand, ClaimInterval, Known, LeaseTerms, LimitStatus, Outcome, Policy,
+    Purpose, QueuedRequest, WriteQueue,
 };
 
 use super::*;
@@ -93,45 +95,46 @@ impl Compared<'_> {
         said
     }
 
-    /// The lease by `core`, or the status of the requested limits.
-    fn decide(&mut self, said: &Said) -> Result<Amounts, Vec<Standing>> {
+    /// Carries a request out as the write queue of `core` does, to its outcome.
+    fn decide(&mut self, purpose: Purpose, amounts: Amounts) -> Outcome {
         let Leasing { bucket, configuration, .. } = &self.leasing;
-        let (image, now, id) = (self.image.as_ref(), self.now(), &new_id());
-        let leased = lease_size(image, &said.wanted, &said.returned, configuration, now);
-        let counted = said.used.clone().unwrap_or_else(|| {
-            let net = |limit: &LimitName| {
-                let of = |amounts: &Amounts| amounts.get(limit).map_or(0, |milli| milli.get());
-                milli(of(&leased) - of(&said.returned))
-            };
-            let limits = said.wanted.keys().chain(said.returned.keys());
-            limits.map(|limit| (limit.clone(), net(limit))).collect()
-        });
-        let settlement = Settlement { returned: said.returned.clone(), counted };
-        let plan = if leased.is_empty() {
-            let settling = Settle { bucket, settlement: &settlement, configuration, id };
-            match settle(image, settling, now) {
-                Adjustment::Write { plan, .. } => Some(plan),
-                _ => None,
+        let (now, id) = (self.now(), new_id());
+        let policy =
+            Policy { interval: ClaimInterval(0), deny_cache_ms: 0, is_transactional: false };
+        let mut queue = WriteQueue::new([bucket.clone()], policy);
+        let image = self.image.clone().map(Arc::new);
+        queue.learn(0, &Known { image, as_of: now, is_authoritative: true });
+        let configuration = Arc::new(configuration.clone());
+        let buckets = vec![BucketDemand { amounts, configuration }];
+        queue.enter(QueuedRequest { id, purpose, buckets, began: now, may_update: false }, (), now);
+        loop {
+            let action = queue.next(now, &mut new_id);
+            if let Some(((), outcome)) = queue.take_resolved().pop() {
+                return outcome;
             }
-        } else {
-            let acquire = Acquire {
-                bucket,
-                amounts: &leased,
-                configuration,
-                id,
-                interval: ClaimInterval(0),
-                hint: RefillHint::TrustImage,
-            };
-            match lease(image, acquire, &settlement, now) {
-                Decision::Write(plan) => Some(plan),
-                Decision::Short(standings) => return Err(standings),
+            let answer = match action {
+                Action::Read(_) => Answer::Read(vec![self.image.clone().map(Arc::new)]),
+                Action::Write(write) => {
+                    let after = write.plans[0].1.apply(self.image.as_ref());
+                    self.image = Some(after.expect("no other process writes"));
+                    Answer::Written(vec![self.image.clone().map(Arc::new)])
+                }
                 other => panic!("{other:?}"),
-            }
-        };
-        if let Some(plan) = plan {
-            self.image = plan.changed(image);
+            };
+            queue.answered(answer, now);
         }
-        Ok(leased)
+    }
+
+    /// What `core` leases, or how what is asked stands.
+    fn decide_lease(&mut self, said: &Said) -> Result<Amounts, Vec<LimitStatus>> {
+        let Said { wanted, returned, used } = said.clone();
+        let terms = LeaseTerms { wanted, returned, counted: used };
+        let least = terms.least();
+        match self.decide(Purpose::Lease(Arc::new(terms)), least) {
+            Outcome::Done(done) => Ok(done.leased),
+            Outcome::Refused(mut limits) => Err(limits.swap_remove(0)),
+            other => panic!("{other:?}"),
+        }
     }
 
     async fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
@@ -142,7 +145,7 @@ impl Compared<'_> {
             Step::Correct(n, share) => self.correct(n, share).await,
             Step::Lease(shares, counts) => {
                 let said = self.said(&shares, counts);
-                let decided = self.decide(&said);
+                let decided = self.decide_lease(&said);
                 match (self.leasing.lease(&said).await, decided) {
                     (Ok(done), Ok(leased)) => {
                         prop_assert_eq!(&done.leased, &leased);
@@ -178,20 +181,10 @@ impl Compared<'_> {
         let limits = &self.leasing.configuration.explicit;
         let limit = limits.keys().nth(n % limits.len()).unwrap().clone();
         let amounts = Amounts::from([(limit.clone(), self.share(&limit, share))]);
+        let outcome = self.decide(Purpose::Correct, amounts.clone());
+        assert!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
         let Leasing { bucket, configuration, .. } = &self.leasing;
         let id = &new_id();
-        let asked = Adjust {
-            bucket,
-            amounts: &amounts,
-            configuration,
-            id,
-            interval: ClaimInterval(0),
-            hint: RefillHint::TrustImage,
-            force: Force::No,
-        };
-        if let Adjustment::Write { plan, .. } = adjust(self.image.as_ref(), asked, self.now()) {
-            self.image = plan.changed(self.image.as_ref());
-        }
         let deadline = DEADLINE;
         let correction = Correction { id, bucket, amounts: &amounts, configuration, deadline };
         let corrected = self.leasing.store.correct(&correction, &self.leasing.clock).await.unwrap();

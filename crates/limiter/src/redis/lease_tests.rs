@@ -98,7 +98,7 @@ impl Leasing {
 /// The leased amount, the balance and the consumption.
 fn stand(done: &LeaseOutcome) -> (i64, i64, i64) {
     let limit = done.image.as_ref().unwrap().limits[&name(0)];
-    let leased = done.leased.get(&name(0)).copied().unwrap_or(Millitokens::ZERO);
+    let leased = done.leased.of(&name(0));
     (leased.get(), limit.tokens.get(), i64::try_from(limit.consumed.get()).unwrap())
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration, LimitName, Millitokens};
+use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration, LimitName};
 
 use super::value::{push, push_rules};
 use crate::store::BucketGrant;
@@ -66,9 +66,4 @@ impl ScriptBucket {
         let (bucket, configuration) = (self.bucket.clone(), self.configuration.clone());
         BucketGrant { bucket, amounts, image: image.clone(), configuration }
     }
-}
-
-/// The amount of a limit, zero if it is not named.
-pub(super) fn amount(amounts: &Amounts, limit: &LimitName) -> i64 {
-    amounts.get(limit).copied().map_or(0, Millitokens::get)
 }

@@ -1,44 +1,44 @@
-//! What a write to an item that is there takes and claims, on the two paths that do.
+//! The plans of writes that take tokens: from an item that exists, and by a new item.
+//!
+//! *Normal* claims the refill of every limit up to now, under a lock on the refill timestamp.
+//! *Retry* takes what is there without a claim, after another writer claimed a moment ago.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::claim::{Claim, Gain, milli};
-use crate::decide::{RefillHint, is_clock_ahead};
 use crate::plan::{Change, Condition, WritePath, WritePlan};
-use crate::standing::View;
+use crate::status::View;
 use crate::{
-    Acquire, Amounts, Bucket, ClaimInterval, LimitName, Millitokens, RequestId, Rule, RulesHash,
-    expiry,
+    Acquire, Amounts, Bucket, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
+    LimitName, Millitokens, RefillHint, RequestId, Rule, RulesHash, expiry, is_clock_ahead,
 };
 
-/// What a write takes from a bucket, or gives back.
+/// The amounts that a write takes from a bucket, or gives back.
 pub(crate) struct Debit<'a> {
     pub(crate) amounts: &'a Amounts,
-    /// What comes back first, as far as it fits.
+    /// Tokens that come back before anything is taken, as far as they fit.
     pub(crate) returned: &'a Amounts,
-    /// What the counters move by.
+    /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// What the balances must cover: all of the amounts, or the part of them that may be refused.
+    /// The amounts that the balances must cover: all of them, or the part that may be refused.
     pub(crate) floors: &'a Amounts,
-    /// `None`: a claim on behalf of nobody, which its lock alone keeps from happening twice.
+    /// `None`: a claim without a request. Its lock alone keeps it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
-    /// Writes that may still arrive although their answers were lost: this write requires that they
-    /// did not, and keeps them from it.
+    /// Writes that may still arrive although their answers were lost. This write requires that they
+    /// did not happen, and keeps them from happening later.
     pub(crate) fences: &'a [RequestId],
     pub(crate) interval: ClaimInterval,
     pub(crate) expires: bool,
 }
 
-pub(crate) static NOTHING: Amounts = Amounts::new();
-
 impl<'a> Debit<'a> {
     /// Only claims.
     pub(crate) fn nothing(acquire: Acquire<'a>) -> Self {
         Self {
-            amounts: &NOTHING,
-            returned: &NOTHING,
-            counted: &NOTHING,
-            floors: &NOTHING,
+            amounts: Amounts::EMPTY,
+            returned: Amounts::EMPTY,
+            counted: Amounts::EMPTY,
+            floors: Amounts::EMPTY,
             id: None,
             fences: &[],
             interval: acquire.interval,
@@ -60,14 +60,14 @@ impl<'a> Debit<'a> {
         [self.amounts, self.returned, self.counted].iter().flat_map(|some| some.keys()).collect()
     }
 
-    /// What is asked of a limit, comes back to it and is counted.
+    /// The amounts of a limit that are taken, returned and counted.
     fn of(&self, limit: &LimitName) -> [Millitokens; 3] {
-        [self.amounts, self.returned, self.counted].map(|amounts| amount(amounts, limit))
+        [self.amounts, self.returned, self.counted].map(|amounts| amounts.of(limit))
     }
 }
 
-/// Takes without a claim, if somebody claimed within the interval and every balance is enough
-/// without what accrued since.
+/// Takes without a claim, if another writer claimed within the interval and every balance is enough
+/// without the refill since.
 pub(crate) fn retry(view: &View<'_>, take: &Debit<'_>, hint: RefillHint) -> Option<WritePlan> {
     let image = view.image;
     let is_assumed = hint == RefillHint::AssumeRefilled;
@@ -81,11 +81,11 @@ pub(crate) fn retry(view: &View<'_>, take: &Debit<'_>, hint: RefillHint) -> Opti
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     for limit in take.limits() {
         let [amount, returned, counted] = take.of(limit);
-        let floor = self::amount(take.floors, limit);
+        let floor = take.floors.of(limit);
         let bucket = image.limits.get(limit)?;
         if amount.max(returned) > Millitokens::ZERO {
-            // Full meanwhile: what accrued since the claim would be granted twice, by this write
-            // that makes room for it and by the next claim.
+            // If the bucket filled up meanwhile, the refill since the claim would be granted twice: by
+            // this write, which makes room for it, and by the next claim.
             let unclaimed = bucket.rule.refill().gap(since, view.now);
             let room = i128::from(bucket.rule.burst().get()) - unclaimed;
             let ceiling = milli(room - i128::from(returned.get()));
@@ -107,8 +107,8 @@ pub(crate) fn retry(view: &View<'_>, take: &Debit<'_>, hint: RefillHint) -> Opti
 /// Claims the refill of every limit up to now, takes, and brings the item to the configuration.
 pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
     let View { image, differences, now } = *view;
-    // A clock that is a little behind claims nothing; an `rf` far ahead is pulled back, or one bad
-    // clock would freeze refill for all.
+    // A clock that is a little behind claims nothing. A refill timestamp far ahead is pulled back:
+    // otherwise one bad clock would stop refill for all processes.
     let until = if is_clock_ahead(image, now) { now } else { now.max(image.refilled_at) };
     let since = image.refilled_at.min(until);
     let mut plan = take.plan(WritePath::Normal);
@@ -129,7 +129,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         let claim = Claim::of(limit, bucket, cap, amount, gain, take.interval);
         let tokens =
             i128::from(bucket.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
-        let floor = self::amount(take.floors, limit);
+        let floor = take.floors.of(limit);
         if floor > Millitokens::ZERO {
             // The lock is not enough: Retry and Adjust change the balance and leave the timestamp.
             let floor = floor.get().saturating_sub(claim.tokens);
@@ -166,7 +166,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
     }
     let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| take.expires);
     if expires_at_s != image.expires_at_s {
-        // Somebody may have taken more meanwhile, and moved the expiry for it.
+        // Another writer may have taken more meanwhile, and moved the expiry for it.
         plan.conditions.extend(covered.into_iter().filter(|_| expires_at_s.is_some()));
         plan.changes.push(Change::ExpiresAt(expires_at_s));
     }
@@ -187,8 +187,38 @@ pub(crate) fn debit(
     }
 }
 
-pub(crate) fn amount(amounts: &Amounts, limit: &LimitName) -> Millitokens {
-    amounts.get(limit).copied().unwrap_or(Millitokens::ZERO)
+/// Puts a full bucket less what is taken at once; a refund leaves it full.
+pub(crate) fn new_item(
+    bucket: &BucketId,
+    (amounts, counted): (&Amounts, &Amounts),
+    configuration: &Configuration,
+    id: &RequestId,
+    now: EpochMillis,
+) -> WritePlan {
+    let rules = configuration.rules_with_room(amounts);
+    let limits: BTreeMap<_, _> = rules
+        .iter()
+        .map(|(limit, rule)| {
+            (limit.clone(), new_bucket(*rule, amounts.of(limit), counted.of(limit)))
+        })
+        .collect();
+    let expires_at_s =
+        expiry::expiry_s(limits.values(), now).filter(|_| !configuration.is_personal());
+    let item = CompositeBucket {
+        entity: bucket.entity.clone(),
+        resource: bucket.resource.clone(),
+        refilled_at: now,
+        limits,
+        expires_at_s,
+        config_stamp: configuration.stamp(),
+        rules_hash: Some(RulesHash::of(&rules)),
+        request_ids: vec![id.clone()],
+    };
+    WritePlan {
+        path: WritePath::Create,
+        changes: vec![Change::Put(Box::new(item))],
+        conditions: vec![Condition::Absent],
+    }
 }
 
 /// A full bucket less what is taken at once.

@@ -1,0 +1,31 @@
+//! A request for tokens of one bucket.
+
+use crate::{Amounts, BucketId, ClaimInterval, Configuration, RequestId};
+
+/// A request for tokens of one bucket.
+#[derive(Debug, Clone, Copy)]
+pub struct Acquire<'a> {
+    /// Which bucket.
+    pub bucket: &'a BucketId,
+    /// How much, of at most [`LIMITS_MAX`](crate::LIMITS_MAX) limits; every amount is positive.
+    pub amounts: &'a Amounts,
+    /// The limits that the bucket should have.
+    pub configuration: &'a Configuration,
+    /// The id of the request, the same for all its attempts.
+    pub id: &'a RequestId,
+    /// How long a claim serves the writers behind it.
+    pub interval: ClaimInterval,
+    /// The assumption about writes that the image does not show.
+    pub hint: RefillHint,
+}
+
+/// The assumption of a decision about writes that its image does not show.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefillHint {
+    /// The item is as the image shows it.
+    TrustImage,
+    /// Another process claimed refill within the last interval, although the image does not show it.
+    /// With many processes on one bucket every image is out of date. Writes that are locked to an
+    /// image would then make the processes lose to one another.
+    AssumeRefilled,
+}

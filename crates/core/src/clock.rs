@@ -1,0 +1,17 @@
+//! Refill timestamps that no working clock can have written.
+
+use crate::{CompositeBucket, EpochMillis};
+
+/// A refill timestamp this far ahead of the clock, in milliseconds, is an error of some clock.
+const AHEAD_MS: i64 = 60_000;
+
+/// True if the item's refill timestamp is more than a minute ahead of this clock: the clock that
+/// wrote it or this one is wrong.
+#[must_use]
+pub fn is_clock_ahead(image: &CompositeBucket, now: EpochMillis) -> bool {
+    is_ahead(image.refilled_at, now)
+}
+
+pub(crate) fn is_ahead(refilled_at: EpochMillis, now: EpochMillis) -> bool {
+    refilled_at.get() > now.get() + AHEAD_MS
+}

@@ -1,0 +1,39 @@
+//! The parts of a correction's plan: the range that balances stay in, and the write without guards.
+//!
+//! A correction is never refused. One that takes needs the guards of an acquire all the same: an
+//! unconditional ADD to a bucket that filled up meanwhile is forgiven by the refill of that time.
+//! One that gives back needs none.
+
+use crate::debit::debit;
+use crate::plan::{Change, Condition, WritePath, WritePlan};
+use crate::{Amounts, LimitName, Millitokens, RequestId};
+
+/// The balance leaves room for what is taken, or given back where that is negative. The
+/// condition also requires that the limit exists: an ADD to a missing limit would leave a partial bucket
+/// that no path can use.
+pub(crate) fn has_room(limit: &LimitName, amount: Millitokens) -> Condition {
+    if amount > Millitokens::ZERO {
+        Condition::AtLeast(limit.clone(), Millitokens::MIN.get() + amount.get())
+    } else {
+        Condition::AtMost(limit.clone(), Millitokens::MAX.get() + amount.get())
+    }
+}
+
+/// Adds, on condition that there is something to add to.
+pub(crate) fn unguarded(
+    (amounts, counted): (&Amounts, &Amounts),
+    id: &RequestId,
+    fences: &[RequestId],
+) -> WritePlan {
+    let ids = || fences.iter().chain([id]).cloned();
+    let mut plan = WritePlan {
+        path: WritePath::Adjust,
+        changes: ids().map(Change::Remember).collect(),
+        conditions: ids().map(Condition::Unseen).collect(),
+    };
+    for (limit, amount) in amounts {
+        plan.conditions.push(has_room(limit, *amount));
+        plan.changes.push(debit(limit, 0, *amount, counted.of(limit)));
+    }
+    plan
+}

@@ -1,0 +1,111 @@
+//! The calls of a queue's driver: requests enter and leave, and the next action is decided.
+
+use super::member::Member;
+use super::request::{Action, Done, Left, Outcome, QueuedRequest};
+use super::settings::EXTENSIONS_MAX;
+use super::state::{Upkeep, WriteQueue};
+use crate::{EpochMillis, RequestId, extend};
+
+impl<W> WriteQueue<W> {
+    /// Adds a request. It may be resolved at once.
+    pub fn enter(&mut self, request: QueuedRequest, waiter: W, now: EpochMillis) {
+        if self.is_idle() {
+            // Its callers paused long enough by leaving.
+            self.must_pause = false;
+        }
+        let id = &request.id;
+        if let Some(at) = self.settled.iter().position(|(settled, _)| settled == id) {
+            let (_, leased) = self.settled.remove(at);
+            let images = self.images();
+            let (dropped, is_forced, attempts) = (Vec::new(), false, 0);
+            let done = |leased| Done { path: None, images, leased, dropped, is_forced, attempts };
+            let outcome = leased.map_or(Outcome::Ambiguous, |leased| Outcome::Done(done(leased)));
+            self.resolved.push((waiter, outcome));
+            return;
+        }
+        let batch = self.batch.as_mut().map(|batch| &mut batch.members);
+        let same = batch.into_iter().flatten().find(|member| member.request.id == *id);
+        if let Some(member) = same {
+            member.waiter = Some(waiter);
+            return;
+        }
+        let member = Member::new(request, Some(waiter));
+        match self.refused_at_once(&member, now) {
+            Some(refused) => self.resolve(member, refused),
+            None => self.waiting.push(member),
+        }
+    }
+
+    /// Makes a correction that waits give up its guards: its time is nearly up.
+    pub fn force(&mut self, id: &RequestId) {
+        let mut members = self.waiting.iter_mut();
+        if let Some(member) = members.find(|member| member.request.id == *id) {
+            member.is_forced = true;
+        }
+    }
+
+    /// Removes a request whose caller leaves, and gives back what the driver knows it by.
+    pub fn leave(&mut self, id: &RequestId) -> (Left, Option<W>) {
+        if let Some(closing) = &mut self.closing
+            && let Some(at) = closing.done.iter().position(|(done, ..)| done == id)
+        {
+            let (_, waiter, done) = closing.done.swap_remove(at);
+            return (Left::Done(done), Some(waiter));
+        }
+        let is_same = |member: &Member<W>| member.request.id == *id && member.waiter.is_some();
+        let batch = self.batch.as_mut().map(|batch| &mut batch.members);
+        if let Some(member) = batch.into_iter().flatten().find(|member| is_same(member)) {
+            return (Left::InDoubt, member.waiter.take());
+        }
+        let is_in_doubt = self.doubts.iter().any(|doubt| doubt.has(id));
+        let waiting = self.waiting.iter().position(is_same);
+        let waiter = waiting.and_then(|at| self.waiting.remove(at).waiter);
+        (if is_in_doubt { Left::InDoubt } else { Left::Nothing }, waiter)
+    }
+
+    /// The next action. Not to be asked for while an answer is awaited.
+    pub fn next(&mut self, now: EpochMillis, new_id: &mut dyn FnMut() -> RequestId) -> Action {
+        debug_assert!(!self.is_asking(), "one request to the table at a time");
+        if self.is_idle() {
+            return Action::Idle;
+        }
+        if std::mem::take(&mut self.must_pause) {
+            self.pauses += 1;
+            // Others write meanwhile.
+            self.members().for_each(|member| member.is_fresh = Default::default());
+            let is_patient = self.losses > 0 && self.is_patient();
+            return Action::Pause { in_a_row: self.pauses, is_patient };
+        }
+        if let Some(action) = self.close(now) {
+            return action;
+        }
+        if let Some(action) = self.repeat(now) {
+            return action;
+        }
+        self.compose(now, new_id)
+    }
+
+    /// Moves the expiry of a debt that outlasts it.
+    fn close(&mut self, now: EpochMillis) -> Option<Action> {
+        let closing = self.closing.as_mut()?;
+        if std::mem::take(&mut closing.must_look) {
+            return Some(self.read(vec![0]));
+        }
+        closing.tries += 1;
+        match self.buckets[0].image().and_then(|image| extend(image, now)) {
+            Some(plan) if closing.tries <= EXTENSIONS_MAX => {
+                Some(self.maintain(Upkeep::Extend, 0, plan))
+            }
+            plan => {
+                self.counts.unextended += u32::from(plan.is_some());
+                self.closed();
+                None
+            }
+        }
+    }
+
+    pub(super) fn closed(&mut self) {
+        let done = self.closing.take().map(|closing| closing.done).into_iter().flatten();
+        self.resolved.extend(done.map(|(_, waiter, done)| (waiter, Outcome::Done(done))));
+    }
+}

@@ -1,0 +1,42 @@
+//! The terms of a lease: how much it takes, and what it settles of earlier ones.
+
+use std::collections::BTreeMap;
+
+use crate::{Amounts, LeaseRange, LimitName, Millitokens};
+
+/// The terms of a lease beside its demand, which is the least that it takes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct LeaseTerms {
+    /// How much of each limit; empty: it only settles.
+    pub wanted: BTreeMap<LimitName, LeaseRange>,
+    /// Tokens that come back, as far as they fit; no amount is negative. A lease whose answer was lost
+    /// names all its limits here, with zeros: the bucket then remembers its id in any case.
+    pub returned: Amounts,
+    /// The amounts that move the counters of consumption. `None`: what is leased less what comes back.
+    pub counted: Option<Amounts>,
+}
+
+impl LeaseTerms {
+    /// The least that is taken: without it the lease is refused.
+    #[must_use]
+    pub fn least(&self) -> Amounts {
+        let is_needed = |(_, want): &(&LimitName, &LeaseRange)| want.least > Millitokens::ZERO;
+        let wanted = self.wanted.iter().filter(is_needed);
+        wanted.map(|(limit, want)| (limit.clone(), want.least)).collect()
+    }
+
+    /// True if nobody waits for what it takes.
+    pub(super) fn is_ahead_of_need(&self) -> bool {
+        let is_no_need = |want: &LeaseRange| want.least <= Millitokens::ZERO;
+        !self.wanted.is_empty() && self.wanted.values().all(is_no_need)
+    }
+
+    /// The amounts that move the counters of consumption once `leased` is taken.
+    pub(super) fn counted(&self, leased: &Amounts) -> Amounts {
+        self.counted.clone().unwrap_or_else(|| {
+            let mut counted = leased.clone();
+            counted -= &self.returned;
+            counted
+        })
+    }
+}

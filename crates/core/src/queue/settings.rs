@@ -1,0 +1,50 @@
+//! The trade-offs of a queue, its bounds and its counts.
+
+use crate::{ClaimInterval, RequestId};
+
+/// Writes that one request may be part of. Every attempt that fails saw another writer come first.
+pub(super) const ATTEMPTS_MAX: u32 = 40;
+/// Writes in a row that other writers came before, until the first pause: a failed condition hands
+/// over the item as it is this moment.
+pub(super) const LOSSES_AT_ONCE: u32 = 3;
+/// The same where nobody waits for tokens.
+pub(super) const PATIENT_LOSSES_AT_ONCE: u32 = 1;
+/// Attempts of a correction with guards; after that it is forced through.
+pub(super) const GUARDED_ATTEMPTS: u32 = 12;
+/// Writes of a lease that nobody waits for: others may need the same tokens now.
+pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
+/// Lost writes that one write keeps from happening later: an item remembers four ids.
+pub(super) const FENCES_MAX: usize = 2;
+/// Ids of lost writes that are remembered, of which an item may remember four.
+pub(super) const FENCED_MAX: usize = 2 * RequestId::REMEMBERED;
+/// Corrections and leases that are remembered after their callers left, in case they come again.
+pub(super) const SETTLED_MAX: usize = 64;
+/// Attempts to move an expiry.
+pub(super) const EXTENSIONS_MAX: u32 = 5;
+
+/// Buckets of one queue at most: a child's and its parent's.
+pub(super) const BUCKETS_MAX: usize = 2;
+
+/// The trade-offs of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Policy {
+    /// How long a claim serves the writers behind it.
+    pub interval: ClaimInterval,
+    /// How old an image may be that a request is refused from, in milliseconds.
+    pub deny_cache_ms: u64,
+    /// True if each write is a transaction that is done once under its token.
+    pub is_transactional: bool,
+}
+
+/// The counts of a queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Counts {
+    /// Lost answers that no image could resolve.
+    pub ambiguous: u32,
+    /// Refill times that were pulled back because they were far ahead of this clock.
+    pub clocks_ahead: u32,
+    /// Corrections without guards.
+    pub forced: u32,
+    /// Expiries that could not be moved although a debt outlasts them.
+    pub unextended: u32,
+}

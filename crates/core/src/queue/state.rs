@@ -1,0 +1,206 @@
+//! The state of a queue, and what can be read from it.
+
+use std::sync::Arc;
+
+use super::bucket::{Known, QueueBucket};
+use super::contention::ContentionEstimate;
+use super::doubt::Doubt;
+use super::draft::Draft;
+use super::member::Member;
+use super::request::{Done, Outcome, Write};
+use super::settings::{BUCKETS_MAX, Counts, Policy};
+use crate::{Amounts, BucketId, CompositeBucket, RequestId};
+
+/// The requests of one process on one bucket, or on the buckets of a child and its parent.
+///
+/// `W` is what the driver knows a waiting caller by.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WriteQueue<W> {
+    pub(super) policy: Policy,
+    pub(super) buckets: Vec<QueueBucket>,
+    pub(super) waiting: Vec<Member<W>>,
+    /// The call that the table has not answered.
+    pub(super) flight: Option<Flight>,
+    /// The write in flight, or one whose answer was lost.
+    pub(super) batch: Option<WriteBatch<W>>,
+    /// Requests that are done but for the expiry of a debt.
+    pub(super) closing: Option<Closing<W>>,
+    pub(super) doubts: Vec<Doubt>,
+    /// Corrections and leases that took effect after their callers left, and what they took; `None`: it
+    /// cannot be told any more whether they did.
+    pub(super) settled: Vec<(RequestId, Option<Amounts>)>,
+    /// Ids of lost writes that later ones may have kept from happening: an item that remembers one
+    /// says nothing by it.
+    pub(super) fenced: Vec<RequestId>,
+    /// Writes in a row that other writers came before.
+    pub(super) losses: u32,
+    /// Requests that the next write takes for at most: half as many as the last one that lost.
+    pub(super) share: usize,
+    /// Pauses in a row.
+    pub(super) pauses: u32,
+    pub(super) must_pause: bool,
+    pub(super) must_read: bool,
+    pub(super) resolved: Vec<(W, Outcome)>,
+    pub(super) counts: Counts,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Upkeep {
+    /// Puts a clock right or makes room.
+    Repair,
+    /// Brings an item to the limits of a request that is refused.
+    Bring,
+    /// Moves an expiry.
+    Extend,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Flight {
+    Read(Vec<usize>),
+    WriteBatch,
+    /// A write that takes nothing.
+    Upkeep(Upkeep, Arc<Write>),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct WriteBatch<W> {
+    pub(super) id: RequestId,
+    pub(super) attempts: u32,
+    pub(super) draft: Draft,
+    pub(super) write: Arc<Write>,
+    pub(super) members: Vec<Member<W>>,
+    /// Ids that the first item remembered before an attempt whose answer was lost.
+    pub(super) doubt: Option<Vec<RequestId>>,
+    /// True if the buckets were read after the last attempt.
+    pub(super) has_looked: bool,
+    /// True if it gives tokens back: a repetition that takes effect twice would admit too much.
+    pub(super) gives_back: bool,
+    pub(super) is_forced: bool,
+    /// Of which buckets the image was older than its requests.
+    pub(super) is_guess: [bool; BUCKETS_MAX],
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Closing<W> {
+    pub(super) done: Vec<(RequestId, W, Done)>,
+    /// A claim moves the expiry itself, so that an image which the table did not return may be wrong.
+    pub(super) must_look: bool,
+    pub(super) tries: u32,
+}
+
+impl<W> WriteQueue<W> {
+    /// A queue of these buckets: one, or a child's and its parent's, which are written together.
+    #[must_use]
+    pub fn new(buckets: impl IntoIterator<Item = BucketId>, policy: Policy) -> Self {
+        Self {
+            policy,
+            buckets: buckets.into_iter().take(BUCKETS_MAX).map(QueueBucket::new).collect(),
+            waiting: Vec::new(),
+            flight: None,
+            batch: None,
+            closing: None,
+            doubts: Vec::new(),
+            settled: Vec::new(),
+            fenced: Vec::new(),
+            losses: 0,
+            share: usize::MAX,
+            pauses: 0,
+            must_pause: false,
+            must_read: false,
+            resolved: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The newest knowledge of a bucket.
+    #[must_use]
+    pub fn known(&self, bucket: usize) -> Option<&Known> {
+        self.buckets[bucket].known.as_ref()
+    }
+
+    /// The estimate of how often other processes write a bucket.
+    pub fn contention(&mut self, bucket: usize) -> &mut ContentionEstimate {
+        &mut self.buckets[bucket].contention
+    }
+
+    /// Takes over what was learned elsewhere, unless it is older.
+    pub fn learn(&mut self, bucket: usize, known: &Known) {
+        let is_news = self.buckets[bucket]
+            .known
+            .as_ref()
+            .is_none_or(|old| !known.is_same(old) && !known.is_older_than(old));
+        if is_news {
+            self.buckets[bucket].known = Some(known.clone());
+            self.buckets[bucket].note_claims(known.as_of);
+            self.members().for_each(|member| member.is_fresh[bucket] = false);
+        }
+    }
+
+    /// The outcomes of requests since the last time, with those who wait for them.
+    pub fn take_resolved(&mut self) -> Vec<(W, Outcome)> {
+        std::mem::take(&mut self.resolved)
+    }
+
+    /// The counts since the last time.
+    pub fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// Those who wait for what the table is asked now.
+    pub fn waiters(&mut self) -> impl Iterator<Item = &mut W> {
+        let in_batch = matches!(self.flight, Some(Flight::WriteBatch));
+        let batch = self.batch.as_mut().map(|batch| &mut batch.members).into_iter().flatten();
+        let waiting = self.waiting.iter_mut().filter(move |_| !in_batch);
+        batch.chain(waiting).filter_map(|member| member.waiter.as_mut())
+    }
+
+    /// True if nobody waits for anything.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        let batch = self.batch.iter().flat_map(|batch| &batch.members);
+        let is_closing = self.closing.as_ref().is_some_and(|closing| !closing.done.is_empty());
+        !is_closing && self.waiting.iter().chain(batch).all(|member| member.waiter.is_none())
+    }
+
+    /// True if nothing is open: no request, no lost answer, nothing to give back.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.is_idle() && self.waiting.is_empty() && self.batch.is_none() && self.doubts.is_empty()
+    }
+
+    /// True if the table was asked and has not answered.
+    #[must_use]
+    pub const fn is_asking(&self) -> bool {
+        self.flight.is_some()
+    }
+
+    pub(super) fn members(&mut self) -> impl Iterator<Item = &mut Member<W>> {
+        let batch = self.batch.as_mut().map(|batch| &mut batch.members);
+        self.waiting.iter_mut().chain(batch.into_iter().flatten())
+    }
+
+    /// The buckets as a caller is told of them: without ids that say nothing.
+    pub(super) fn images(&self) -> Vec<Option<Arc<CompositeBucket>>> {
+        let says_nothing = |id: &RequestId| self.fenced.contains(id);
+        let image = |bucket: &QueueBucket| {
+            let image = bucket.known.as_ref()?.image.as_ref()?;
+            if !image.request_ids.iter().any(says_nothing) {
+                return Some(image.clone());
+            }
+            let mut told = image.as_ref().clone();
+            told.request_ids.retain(|id| !says_nothing(id));
+            Some(Arc::new(told))
+        };
+        self.buckets.iter().map(image).collect()
+    }
+
+    pub(super) fn is_patient(&self) -> bool {
+        !self.waiting.iter().any(Member::takes)
+    }
+
+    pub(super) fn resolve(&mut self, member: Member<W>, outcome: Outcome) {
+        if let Some(waiter) = member.waiter {
+            self.resolved.push((waiter, outcome));
+        }
+    }
+}

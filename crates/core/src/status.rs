@@ -1,0 +1,132 @@
+//! The status of a bucket's limits: the balance, and the wait until the asked amount is there.
+
+use std::fmt;
+
+use crate::configuration::Differences;
+use crate::{
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EpochMillis, InTokens, LimitName,
+    MillitokenSum, Millitokens, Rule, Wait,
+};
+
+/// The status of one limit of one entity, given the asked amount.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct LimitStatus {
+    /// The entity: with cascade the child or the parent.
+    pub entity: EntityId,
+    /// Its name.
+    pub limit: LimitName,
+    /// Its rule.
+    pub rule: Rule,
+    /// The amount that was asked, in millitokens.
+    pub asked: Millitokens,
+    /// The balance, in millitokens; negative while a debt stands.
+    pub available: Millitokens,
+    /// How long until the asked amount is there.
+    pub wait: Wait,
+    /// Everything consumed since the bucket was made, less what was given back, in millitokens.
+    pub consumed: MillitokenSum,
+}
+
+impl LimitStatus {
+    /// True if the limit cannot give the asked amount now.
+    #[must_use]
+    pub fn is_violated(&self) -> bool {
+        self.wait != Wait::None
+    }
+
+    /// A limit whose bucket is full.
+    pub(crate) fn full(
+        entity: &EntityId,
+        limit: &LimitName,
+        rule: Rule,
+        asked: Millitokens,
+    ) -> Self {
+        let wait = if asked > rule.burst() { Wait::ExceedsBurst } else { Wait::None };
+        let (entity, limit, available) = (entity.clone(), limit.clone(), rule.burst());
+        Self { entity, limit, rule, asked, available, wait, consumed: MillitokenSum::default() }
+    }
+}
+
+impl fmt::Display for LimitStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { entity, limit, asked, available, .. } = self;
+        write!(f, "{limit} of {entity} has {} of {}", InTokens(*available), InTokens(*asked))
+    }
+}
+
+/// The status of every limit of a bucket, the configuration applied to its item. `None`: there is no
+/// item. The asked amount is zero where `amounts` does not name the limit.
+#[must_use]
+pub fn evaluate(
+    bucket: &BucketId,
+    image: Option<&CompositeBucket>,
+    amounts: &Amounts,
+    configuration: &Configuration,
+    now: EpochMillis,
+) -> Vec<LimitStatus> {
+    evaluate_after(bucket, image, (amounts, Amounts::EMPTY), configuration, now)
+}
+
+/// The same, once some tokens are returned.
+pub(crate) fn evaluate_after(
+    bucket: &BucketId,
+    image: Option<&CompositeBucket>,
+    (amounts, returned): (&Amounts, &Amounts),
+    configuration: &Configuration,
+    now: EpochMillis,
+) -> Vec<LimitStatus> {
+    let Some(image) = image else {
+        let full = |(limit, rule): (&LimitName, &Rule)| {
+            LimitStatus::full(&bucket.entity, limit, *rule, amounts.of(limit))
+        };
+        return configuration.rules().iter().map(full).collect();
+    };
+    let differences = configuration.compare(image);
+    let view = View { image, differences: &differences, now };
+    let limits = image.limits.keys().chain(differences.missing.keys());
+    limits.filter_map(|limit| view.status(limit, amounts.of(limit), returned)).collect()
+}
+
+/// An image as the configuration would have it.
+pub(crate) struct View<'a> {
+    pub(crate) image: &'a CompositeBucket,
+    pub(crate) differences: &'a Differences,
+    pub(crate) now: EpochMillis,
+}
+
+impl View<'_> {
+    /// The status of a limit; `None` when neither the item nor the configuration has it.
+    pub(crate) fn status(
+        &self,
+        limit: &LimitName,
+        asked: Millitokens,
+        returned: &Amounts,
+    ) -> Option<LimitStatus> {
+        let entity = &self.image.entity;
+        if let Some(rule) = self.differences.missing.get(limit) {
+            return Some(LimitStatus::full(entity, limit, *rule, asked));
+        }
+        let bucket = self.image.limits.get(limit)?;
+        if self.differences.removed.contains(limit) {
+            return None;
+        }
+        let (refilled_at, now, consumed) = (self.image.refilled_at, self.now, bucket.consumed);
+        let tokens = with_returned(bucket.tokens, returned.of(limit));
+        let worth = bucket.rule.effective(tokens, refilled_at, now);
+        let (rule, available, wait) = match self.differences.changed.get(limit) {
+            None => (bucket.rule, worth, bucket.rule.wait_for(asked, tokens, refilled_at, now)),
+            // The refill up to now is claimed at the old rate. A surplus over the new burst is lost.
+            Some(rule) => {
+                let available = worth.min(rule.burst());
+                (*rule, available, rule.wait_for(asked, available, now, now))
+            }
+        };
+        let (entity, limit) = (entity.clone(), limit.clone());
+        Some(LimitStatus { entity, limit, rule, asked, available, wait, consumed })
+    }
+}
+
+/// A balance after tokens are returned, as far as they fit.
+fn with_returned(tokens: Millitokens, returned: Millitokens) -> Millitokens {
+    Millitokens::saturating(i128::from(tokens.get()) + i128::from(returned.get()))
+}

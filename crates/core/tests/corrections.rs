@@ -1,0 +1,301 @@
+//! Corrections, as the write queue writes them: guards, dropped limits, memory of ids, expiries.
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests panic")]
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "support/fixtures.rs"]
+mod fixtures;
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "support/lone.rs"]
+mod lone;
+
+use sluicegate_core::{
+    Amounts, Bucket, CompositeBucket, Condition, Configuration, ContentionEstimate, Millitokens,
+    Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, RulesHash, WritePath, extend,
+};
+
+use self::fixtures::{T0, at, bucket_id, milli, name, rule};
+use self::lone::{Lone, Step, done, request};
+
+const HOUR_MS: i64 = 3_600_000;
+
+fn asks(amounts: &[(&str, i64)]) -> Amounts {
+    amounts.iter().map(|(limit, amount)| (name(limit), milli(*amount))).collect()
+}
+
+/// 60 a minute, at most 60 at once.
+fn rpm() -> Rule {
+    rule(60_000, 60_000, 60_000)
+}
+
+fn configuration() -> Configuration {
+    Configuration::explicit(Rules::from([(name("rpm"), rpm()), (name("tpm"), rpm())]))
+}
+
+/// Claimed at T0, expires when both could have filled twice.
+fn item(tokens: i64) -> CompositeBucket {
+    let rules = configuration().rules();
+    let bucket = |rule| Bucket { rule, tokens: milli(tokens), consumed: milli(7_000).into() };
+    CompositeBucket {
+        entity: bucket_id().entity,
+        resource: bucket_id().resource,
+        refilled_at: at(T0),
+        rules_hash: Some(RulesHash::of(&rules)),
+        limits: rules.into_iter().map(|(limit, rule)| (limit, bucket(rule))).collect(),
+        expires_at_s: Some(T0 / 1_000 + 180),
+        config_stamp: sluicegate_core::ConfigStamp::None,
+        request_ids: Vec::new(),
+    }
+}
+
+fn id(bits: u64) -> RequestId {
+    RequestId::from_bits(bits)
+}
+
+fn corrects(bits: u64, amounts: &[(&str, i64)], now_ms: i64) -> QueuedRequest {
+    request(id(bits), Purpose::Correct, asks(amounts), &configuration(), at(now_ms))
+}
+
+fn acquires(bits: u64, amount: i64, now_ms: i64) -> QueuedRequest {
+    let amounts = asks(&[("rpm", amount)]);
+    request(id(bits), Purpose::Acquire, amounts, &configuration(), at(now_ms))
+}
+
+/// A process that read the item when it was last refilled.
+fn seeing(item: &CompositeBucket) -> Lone {
+    Lone::seeing(Some(item), at(T0))
+}
+
+#[test]
+fn correction_of_an_expired_bucket_leaves_one_that_works() {
+    for (amount, tokens) in [(10_000, 50_000), (-10_000, 60_000), (90_000, -30_000)] {
+        let mut process = Lone::seeing(None, at(T0));
+        let mut item = None;
+        let outcome = process.run(corrects(1, &[("rpm", amount)], T0), &mut item, at(T0));
+        assert_eq!(done(outcome).path, Some(WritePath::Create));
+        let created = item.clone().unwrap();
+        let (rpm, tpm) = (created.limits[&name("rpm")], created.limits[&name("tpm")]);
+        assert_eq!((rpm.tokens, rpm.consumed), (milli(tokens), milli(amount).into()));
+        assert_eq!((tpm.tokens, tpm.consumed), (milli(60_000), milli(0).into()));
+        assert_eq!(extend(&created, at(T0)), None, "its expiry covers the debt");
+        let later = T0 + 60_000;
+        done(process.run(acquires(2, 30_000, later), &mut item, at(later)));
+        let rpm = item.unwrap().limits[&name("rpm")];
+        assert_eq!(rpm.consumed, milli(amount + 30_000).into());
+    }
+}
+
+#[test]
+fn correction_of_a_removed_limit_is_dropped_and_reported() {
+    let item = item(0);
+    let mut process = seeing(&item);
+    process.queue.enter(corrects(1, &[("gone", -5_000), ("rpm", -3_000)], T0), (), at(T0));
+    let Step::Writes(plan) = process.step(Some(&item), at(T0)) else { panic!("a write") };
+    let after = plan.apply(Some(&item)).unwrap();
+    assert_eq!(after.limits[&name("rpm")].tokens, milli(3_000));
+    assert_eq!(after.limits.len(), 2, "no stump");
+    process.written(Some(&after), at(T0));
+    let outcome = process.finish(&mut Some(after), at(T0));
+    assert_eq!(done(outcome).dropped, [name("gone")]);
+    for image in [Some(item.clone()), None] {
+        let mut process = Lone::seeing(image.as_ref(), at(T0));
+        let mut stored = image.clone();
+        let alone = process.run(corrects(1, &[("gone", -5_000)], T0), &mut stored, at(T0));
+        let alone = done(alone);
+        assert_eq!((alone.path, alone.dropped), (None, vec![name("gone")]));
+        assert_eq!(stored, image, "nothing is written");
+    }
+    // The limit was removed while the write was in flight.
+    let mut removed = item.clone();
+    removed.limits.remove(&name("rpm"));
+    assert_eq!(plan.apply(Some(&removed)), None);
+    assert!(!plan.holds(Some(&removed)) && !plan.holds(None));
+    let mut process = seeing(&item);
+    let both = corrects(1, &[("rpm", -3_000), ("tpm", -1)], T0);
+    let outcome = done(process.run(both, &mut Some(removed), at(T0)));
+    assert_eq!((outcome.dropped, outcome.attempts), (vec![name("rpm")], 2));
+}
+
+#[test]
+fn debit_keeps_the_guards_of_an_acquire_and_not_its_floor() {
+    let item = item(1_000);
+    for (after_ms, path) in [(50, WritePath::Retry), (500, WritePath::Normal)] {
+        let now = T0 + after_ms;
+        let plan = seeing(&item).plan(corrects(1, &[("rpm", 5_000)], now), at(now));
+        assert_eq!(plan.path, path);
+        let least = |c: &Condition| matches!(c, Condition::AtLeast(_, least) if *least > 0);
+        assert!(!plan.conditions.iter().any(least), "{plan:?}");
+        let after = plan.apply(Some(&item)).unwrap();
+        assert!(after.limits[&name("rpm")].tokens < Millitokens::ZERO, "{after:?}");
+        // The bucket filled up meanwhile: the debit would be forgiven by that refill.
+        let mut full = item.clone();
+        full.limits.get_mut(&name("rpm")).unwrap().tokens = milli(60_000);
+        assert_eq!(plan.apply(Some(&full)), None, "{path:?}");
+    }
+}
+
+#[test]
+fn correction_that_takes_one_limit_and_overfills_another_lands_at_once() {
+    let mut most = item(1_000);
+    let tpm = most.limits.get_mut(&name("tpm")).unwrap();
+    tpm.rule = rule(Millitokens::MAX.get(), 0, 1);
+    tpm.tokens = Millitokens::MAX;
+    let both = [("rpm", 5_000), ("tpm", -5_000)];
+    for after_ms in [50, 500] {
+        let now = T0 + after_ms;
+        let plan = seeing(&most).plan(corrects(1, &both, now), at(now));
+        let after = plan.apply(Some(&most)).unwrap();
+        let tpm = after.limits[&name("tpm")];
+        assert_eq!((tpm.tokens, tpm.consumed), (Millitokens::MAX, milli(2_000).into()));
+    }
+}
+
+#[test]
+fn acquire_takes_all_that_it_asks_from_a_debt_that_refill_covers() {
+    let (most, now) = (Millitokens::MAX, at(T0 + 3_000));
+    let limits = Rules::from([(name("rpm"), rule(most.get(), most.get(), 1_000))]);
+    let mut debt = item(Millitokens::MIN.get());
+    debt.limits.retain(|limit, _| limits.contains_key(limit));
+    debt.limits.get_mut(&name("rpm")).unwrap().rule = limits[&name("rpm")];
+    debt.rules_hash = Some(RulesHash::of(&limits));
+    let (amounts, limits) = (asks(&[("rpm", most.get())]), Configuration::explicit(limits));
+    let asked = request(id(1), Purpose::Acquire, amounts, &limits, now);
+    let plan = seeing(&debt).plan(asked, now);
+    let rpm = plan.apply(Some(&debt)).unwrap().limits[&name("rpm")];
+    assert_eq!((rpm.tokens, rpm.consumed.get()), (milli(0), i128::from(most.get()) + 7_000));
+}
+
+#[test]
+fn forced_debit_lands_whatever_the_balance() {
+    let now = T0 + HOUR_MS;
+    for tokens in [60_000, 0, -70_000] {
+        let item = item(tokens);
+        let mut process = seeing(&item);
+        process.queue.enter(corrects(1, &[("rpm", 5_000)], now), (), at(now));
+        process.queue.force(&id(1));
+        let Step::Writes(plan) = process.step(None, at(now)) else { panic!("a write") };
+        assert_eq!(plan.path, WritePath::Adjust);
+        let is_there = Condition::AtLeast(name("rpm"), Millitokens::MIN.get() + 5_000);
+        assert_eq!(plan.conditions, [Condition::Unseen(id(1)), is_there]);
+        let after = plan.apply(Some(&item)).unwrap();
+        let rpm = after.limits[&name("rpm")];
+        assert_eq!((rpm.tokens, rpm.consumed), (milli(tokens - 5_000), milli(12_000).into()));
+        assert_eq!(after.refilled_at, item.refilled_at);
+        process.written(Some(&after), at(now));
+        assert!(done(process.finish(&mut Some(after), at(now))).is_forced);
+    }
+}
+
+#[test]
+fn item_remembers_the_last_four_ids() {
+    let refund = |bits| corrects(bits, &[("rpm", -1)], T0);
+    let mut item = item(0);
+    for bits in 1..=4 {
+        let plan = seeing(&item).plan(refund(bits), at(T0));
+        item = plan.apply(Some(&item)).unwrap();
+        // A first attempt that was late does not land again.
+        assert_eq!(plan.apply(Some(&item)), None);
+    }
+    assert_eq!(item.request_ids, [id(4), id(3), id(2), id(1)]);
+    for is_forced in [false, true] {
+        let (mut process, mut stored) = (seeing(&item), Some(item.clone()));
+        process.queue.enter(refund(1), (), at(T0));
+        if is_forced {
+            process.queue.force(&id(1));
+        }
+        assert_eq!(done(process.finish(&mut stored, at(T0))).path, None, "it was applied");
+        assert_eq!(stored.as_ref(), Some(&item));
+    }
+    let fifth = seeing(&item).plan(refund(5), at(T0));
+    item = fifth.apply(Some(&item)).unwrap();
+    assert_eq!(item.request_ids, [id(5), id(4), id(3), id(2)]);
+    let first = seeing(&item).plan(refund(1), at(T0));
+    assert!(first.holds(Some(&item)), "the item has forgotten it");
+}
+
+#[test]
+fn idle_bucket_gives_its_burst_once_whatever_drains_it() {
+    // No request came for an hour: every image is as old as that.
+    let idle = item(60_000);
+    let start = T0 + HOUR_MS;
+    let estimates = [ContentionEstimate::QUIET, ContentionEstimate::CLAIMED];
+    let debits = [None, Some(estimates[0]), Some(estimates[1])];
+    for (debit, estimate) in debits.into_iter().flat_map(|debit| estimates.map(|e| (debit, e))) {
+        let (mut stored, mut taken) = (Some(idle.clone()), 0);
+        let mut acquirer = seeing(&idle);
+        if let Some(estimate) = debit {
+            let mut corrector = seeing(&idle);
+            *corrector.queue.contention(0) = estimate;
+            let debit = corrects(1, &[("rpm", 40_000)], start);
+            done(corrector.run(debit, &mut stored, at(start)));
+            taken = 40_000;
+        }
+        for now_ms in start..start + 1_000 {
+            // A write that assumes a claim fails where there was none. Then the queue knows better.
+            *acquirer.queue.contention(0) = estimate;
+            let bits = 1_000_000 + u64::try_from(now_ms - T0).unwrap();
+            match acquirer.run(acquires(bits, 1_000, now_ms), &mut stored, at(now_ms)) {
+                Outcome::Done(_) => taken += 1_000,
+                Outcome::Refused(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!((60_000..=61_000).contains(&taken), "{debit:?} {estimate:?}: {taken}");
+    }
+}
+
+#[test]
+fn debt_that_the_expiry_does_not_cover_moves_it() {
+    assert_eq!(extend(&item(-50_000), at(T0)), None);
+    let debt = item(-400_000);
+    let now = T0 + 5_000;
+    let plan = extend(&debt, at(now)).unwrap();
+    let after = plan.apply(Some(&debt)).unwrap();
+    // A minute, and twice the 460 seconds from the debt to full, in whole seconds.
+    let covered_s = (now + 999) / 1_000 + 60 + 2 * 460;
+    assert_eq!(after.expires_at_s, Some(covered_s));
+    assert_eq!(extend(&after, at(now)), None);
+    assert_eq!(plan.apply(Some(&after)), None, "never moved back");
+    let kept = CompositeBucket { expires_at_s: None, ..debt };
+    assert_eq!(extend(&kept, at(T0)), None);
+}
+
+#[test]
+fn forced_debit_moves_the_expiry_before_it_is_done() {
+    let now = T0 + 5_000;
+    for (amount, is_moved) in [(60_000, false), (400_000, true)] {
+        let mut process = seeing(&item(0));
+        process.queue.enter(corrects(1, &[("rpm", amount)], now), (), at(now));
+        process.queue.force(&id(1));
+        let mut stored = Some(item(0));
+        done(process.finish(&mut stored, at(now)));
+        let stored = stored.unwrap();
+        assert_eq!(stored.expires_at_s != item(0).expires_at_s, is_moved, "{amount}");
+        assert_eq!(extend(&stored, at(now)), None, "{amount}");
+    }
+}
+
+#[test]
+fn claim_from_an_old_image_does_not_shorten_the_expiry_of_a_debt() {
+    let now = T0 + 500;
+    let seen = item(30_000);
+    let after_debit_of = |amount: i64| {
+        let mut process = seeing(&seen);
+        process.queue.enter(corrects(1, &[("tpm", amount)], T0), (), at(T0));
+        process.queue.force(&id(1));
+        let mut stored = Some(seen.clone());
+        done(process.finish(&mut stored, at(T0)));
+        stored.unwrap()
+    };
+    let requests = [acquires(3, 1_000, now), corrects(2, &[("rpm", 70_000)], now)];
+    for request in requests {
+        let claim = seeing(&seen).plan(request, at(now));
+        assert_eq!(claim.path, WritePath::Normal);
+        for (debit, is_covered) in [(60_000, true), (90_000, true), (1_000_000, false)] {
+            let stored = after_debit_of(debit);
+            let after = claim.apply(Some(&stored));
+            assert_eq!(after.is_some(), is_covered, "{debit}: {claim:?}");
+            let Some(after) = after else { continue };
+            assert_eq!(extend(&after, at(now)), None, "{debit}");
+        }
+    }
+}
