@@ -190,7 +190,7 @@
 //!
 //! # HTTP services
 //!
-//! The feature `tower` has a layer that acquires for each request and answers refusals: 429,
+//! The crate `sluicegate-tower` has a layer that acquires for each request and answers refusals: 429,
 //! `Retry-After` and the rate limit fields.
 //!
 //! # On Redis
@@ -200,6 +200,7 @@
 //! module `redis` says what a bucket looks like there, which limits it counts exactly, and what a
 //! cluster needs to know.
 
+#[cfg(feature = "dynamodb")]
 mod admin;
 mod amounts;
 mod call;
@@ -208,9 +209,11 @@ mod clock;
 mod composite;
 mod counters;
 mod degraded;
+#[cfg(feature = "dynamodb")]
 pub mod dynamo;
 mod error;
 mod guard;
+#[cfg(feature = "leasing")]
 mod leasing;
 mod leasing_store;
 mod limit;
@@ -224,18 +227,18 @@ mod request;
 mod store;
 mod store_error;
 mod table;
-#[cfg(feature = "tower")]
-pub mod tower;
 
 pub use clock::{COARSE_RESOLUTION, Clock, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};
 pub use degraded::{Cause, Degraded, OnUnavailable};
+#[cfg(feature = "dynamodb")]
 pub use dynamo::{DynamoStore, DynamoTable};
 pub use error::{
     AcquireError, AdjustError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible,
 };
 pub use guard::BreakerConfig;
+#[cfg(feature = "leasing")]
 pub use leasing::{
     Accounting, LeaseMode, LeaseSettings, Leased, LeasedLimiter, Prepared, PreparedPermit,
     SettleReport,

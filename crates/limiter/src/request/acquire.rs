@@ -59,7 +59,8 @@ impl AcquireRequest<()> {
         }
     }
 
-    pub(crate) fn of<L>(self, limiter: L) -> AcquireRequest<L> {
+    /// The same request for this limiter: `request.bind(&limiter).await`.
+    pub fn bind<L>(self, limiter: L) -> AcquireRequest<L> {
         AcquireRequest {
             limiter,
             entity: self.entity,
@@ -155,7 +156,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         entity: impl AsRef<str>,
         resource: impl AsRef<str>,
     ) -> AcquireRequest<&Self> {
-        AcquireRequest::new(entity, resource).of(self)
+        AcquireRequest::new(entity, resource).bind(self)
     }
 }
 
