@@ -10,14 +10,12 @@ mod replayed;
 mod spool;
 mod target;
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sluicegate_core::keys::ItemKey;
-use sluicegate_processor::{Outcome, Processor, Quarantined};
+use sluicegate_processor::Processor;
 use tokio::time::Instant;
 
 use self::replayed::Replayed;

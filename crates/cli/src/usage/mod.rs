@@ -13,14 +13,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use sluicegate::{Clock, EpochMillis, SystemClock, UsageWindow, WindowKind, WindowSpan};
+use sluicegate::{Clock, EpochMillis, SystemClock, WindowKind, WindowSpan};
 
-use crate::connection::Connection;
 use crate::error::{CliError, exit};
 use crate::options::{Options, Output};
 use crate::output;
-use crate::readable::{Readable, readable};
-use crate::whose::{Whose, Words};
+use crate::readable::Readable;
+use crate::whose::Words;
 use series::{Question, Series};
 use time::Instant;
 

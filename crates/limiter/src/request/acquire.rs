@@ -230,6 +230,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
 
 impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
     /// The deadline that the request set.
+    #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
     pub(crate) const fn said_deadline(&self) -> Option<Duration> {
         self.deadline
     }

@@ -10,7 +10,7 @@ use sluicegate::UsageWindow;
 
 use self::text::{escaped, grouped};
 use super::series::{Question, Series, Slot};
-use crate::output::{tokens, visible};
+use crate::output::tokens;
 
 /// With more bars, each would be too narrow to point at.
 const BARS_MAX: usize = 240;
