@@ -13,6 +13,7 @@ mod capture;
 mod compare;
 mod engines;
 mod examples;
+mod features;
 mod figures;
 mod interop;
 mod lambda;
@@ -48,6 +49,8 @@ enum Task {
     Engines(engines::Args),
     /// Runs the examples of every command's `--help`.
     Examples,
+    /// Checks the limiter with every sensible set of features, and that Redis needs no AWS SDK.
+    Features,
     /// Measures the function beside a bare one: size, memory, time to the first response.
     Figures,
     /// Lets zae-limiter and this library acquire from one bucket, and compares the counts.
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
         Task::Compare(args) => compare::run(&args),
         Task::Engines(args) => engines::run(&args),
         Task::Examples => examples::run(),
+        Task::Features => features::run(),
         Task::Figures => figures::run(),
         Task::Interop => interop::run(),
         Task::Lambda => lambda::run(),

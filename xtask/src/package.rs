@@ -15,7 +15,7 @@ use crate::{process, workspace};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// In the order in which they would be published.
-const PACKAGES: [&str; 2] = ["sluicegate-core", "sluicegate"];
+const PACKAGES: [&str; 3] = ["sluicegate-core", "sluicegate", "sluicegate-tower"];
 
 pub(crate) fn run() -> Result<()> {
     let readme = fs::read_to_string(workspace::root().join("README.md")).context("README.md")?;
@@ -65,9 +65,11 @@ edition = "2024"
 
 [dependencies]
 sluicegate = {{ path = "sluicegate-{VERSION}" }}
+sluicegate-tower = {{ path = "sluicegate-tower-{VERSION}" }}
 tokio = {{ version = "1", features = ["rt", "time"] }}
 
 [patch.crates-io]
+sluicegate = {{ path = "sluicegate-{VERSION}" }}
 sluicegate-core = {{ path = "sluicegate-core-{VERSION}" }}
 
 [profile.dev]

@@ -106,6 +106,17 @@ impl Connection {
     }
 }
 
+impl Options {
+    /// Connects to the table as the options and the AWS environment say. Nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`CliError::BadInput`] if the endpoint from the environment is not a URL;
+    /// [`CliError::Store`] if there is no region or there are no credentials, with advice.
+    pub(crate) async fn connect(&self) -> Result<Connection, CliError> {
+        Connection::open(self).await
+    }
+}
+
 /// True if DynamoDB could have a table of this name; it accepts an ARN as a name, too.
 fn is_table_name(name: &str) -> bool {
     if name.starts_with("arn:") {

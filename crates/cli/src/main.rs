@@ -30,7 +30,7 @@ mod whose;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use error::{CliError, say};
 use options::Options;
@@ -96,12 +96,12 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
     match command {
         Command::Acquire(args) => acquire::run(args, options).await,
         Command::Adjust(args) => adjust::run(args, options).await,
-        Command::Completions(args) => shell::completions(&args),
+        Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Demo(args) => demo::run(args).await,
         Command::Entity(args) => entity::run(args, options).await,
         Command::Limits(args) => limits::run(args, options).await,
         Command::Local(args) => local::run(args, options).await,
-        Command::Man(args) => shell::man(&args),
+        Command::Man(args) => shell::man(&args, Cli::command()),
         Command::Migrate(args) => migrate::run(args, options).await,
         Command::Process(args) => process::run(args, options).await,
         Command::Quarantine(args) => quarantine::run(args, options).await,

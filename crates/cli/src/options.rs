@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use crate::connection::Connection;
 use crate::error::CliError;
 
 /// The table if none is named.
@@ -99,15 +98,6 @@ impl Options {
             }
         }
         Ok(())
-    }
-
-    /// Connects to the table as the options and the AWS environment say. Nothing is sent yet.
-    ///
-    /// # Errors
-    /// [`CliError::BadInput`] if the endpoint from the environment is not a URL;
-    /// [`CliError::Store`] if there is no region or there are no credentials, with advice.
-    pub(crate) async fn connect(&self) -> Result<Connection, CliError> {
-        Connection::open(self).await
     }
 }
 

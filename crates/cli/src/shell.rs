@@ -4,10 +4,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::Cli;
 use crate::error::CliError;
 use crate::output;
 
@@ -38,20 +37,20 @@ pub(crate) struct Man {
     folder: Option<PathBuf>,
 }
 
-pub(crate) fn completions(args: &Completions) -> Result<ExitCode, CliError> {
+pub(crate) fn completions(args: &Completions, mut command: Command) -> Result<ExitCode, CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "sluicegate", &mut script);
+    clap_complete::generate(args.shell, &mut command, "sluicegate", &mut script);
     std::io::stdout().lock().write_all(&script)?;
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn man(args: &Man) -> Result<ExitCode, CliError> {
+pub(crate) fn man(args: &Man, command: Command) -> Result<ExitCode, CliError> {
     let Some(folder) = &args.folder else {
-        clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout().lock())?;
+        clap_mangen::Man::new(command).render(&mut std::io::stdout().lock())?;
         return Ok(ExitCode::SUCCESS);
     };
     std::fs::create_dir_all(folder)?;
-    clap_mangen::generate_to(Cli::command(), folder)?;
+    clap_mangen::generate_to(command, folder)?;
     let pages = std::fs::read_dir(folder)?.count();
     output::line(&format!("{} in {}", output::counted(pages, "page"), folder.display()))?;
     Ok(ExitCode::SUCCESS)

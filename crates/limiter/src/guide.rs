@@ -210,8 +210,8 @@
 //!
 //! # HTTP services
 //!
-//! The tower layer acquires for each request and answers refusals: 429, `Retry-After` and the rate
-//! limit fields.
+//! The layer of the crate `sluicegate-tower` acquires for each request and answers refusals: 429,
+//! `Retry-After` and the rate limit fields.
 //!
 //! # On Redis
 //!

@@ -185,6 +185,7 @@ impl LeaseRequest<'_> {
 
 impl UnackedWrite {
     /// The limits of its lease.
+    #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
     pub(crate) fn limits(&self) -> impl Iterator<Item = &LimitName> {
         self.leased.keys()
     }

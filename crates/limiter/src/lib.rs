@@ -35,6 +35,7 @@
 //! Start with [`Limiter`]. The [`guide`] says where limits come from, which errors there are, what
 //! happens while the store is unavailable, how to lease, and what each call costs.
 
+#[cfg(feature = "dynamodb")]
 mod admin;
 mod call;
 mod check;
@@ -42,6 +43,7 @@ mod clock;
 mod composite;
 mod counters;
 mod degraded;
+#[cfg(feature = "dynamodb")]
 pub mod dynamo;
 mod error;
 mod guard;
@@ -60,18 +62,18 @@ mod request;
 mod store;
 mod store_error;
 mod table;
-#[cfg(feature = "tower")]
-pub mod tower;
 
 pub use clock::{COARSE_RESOLUTION, Clock, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};
 pub use degraded::{Cause, Degraded, OnUnavailable};
+#[cfg(feature = "dynamodb")]
 pub use dynamo::{DynamoStore, DynamoTable};
 pub use error::{
     AcquireError, AdjustError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible,
 };
 pub use guard::BreakerConfig;
+#[cfg(feature = "leasing")]
 pub use leasing::{
     Accounting, LeaseMode, LeaseSettings, Leased, LeasedLimiter, Prepared, PreparedPermit,
     SettleReport,

@@ -220,7 +220,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.inner.guard.counters()
     }
 
-    pub(crate) fn clock(&self) -> &C {
+    /// The clock.
+    #[must_use]
+    pub fn clock(&self) -> &C {
         self.inner.guard.clock()
     }
 
@@ -229,7 +231,9 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         &self.inner.guard
     }
 
-    pub(crate) fn mode(&self) -> Mode {
+    /// Whether refusals are returned to the caller.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
         self.inner.mode
     }
 

@@ -5,6 +5,31 @@
 
 mod fault;
 mod meter;
+impl Proxy {
+    /// Starts a proxy that counts units: it makes every request ask the engine for its cost.
+    ///
+    /// # Panics
+    /// If no port can be bound.
+    pub async fn start_metered(upstream: &str) -> Self {
+        Self::start_with(upstream, Some(Mutex::default())).await
+    }
+
+    /// Closes the connection instead of sending the next answer that acknowledges a write. A policy
+    /// cannot do that: it decides before there is an answer.
+    pub fn lose_next_write(&self) {
+        self.shared.loses_next_write.store(true, Ordering::Relaxed);
+    }
+
+    /// The capacity units since the last call; none unless the proxy is metered.
+    ///
+    /// # Panics
+    /// Never in a test that has not failed already.
+    pub fn take_units(&self) -> Units {
+        let units = self.shared.units.as_ref();
+        units.map(|units| std::mem::take(&mut *units.lock().unwrap())).unwrap_or_default()
+    }
+}
+
 #[cfg(test)]
 mod tests;
 mod wire;

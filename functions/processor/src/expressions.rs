@@ -9,7 +9,14 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{LimitName, QuarantineState, SequenceNumber, WindowFold, WindowUpdate};
 
-use crate::replay::ReplayGuard;
+/// The guard that the transaction relies on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReplayGuard {
+    /// A watermark at or past the record: no delivery counts behind it.
+    OnWatermark,
+    /// The record's age: no stream delivers it.
+    OnAge,
+}
 
 /// An update of one item with its guard.
 #[derive(Debug, Default)]

@@ -9,6 +9,7 @@
 //! * a write that can be repeated (throttling, timeouts) is reported by its position, never
 //!   dropped.
 
+mod attempt;
 mod backoff;
 mod client;
 mod entry;

@@ -8,13 +8,13 @@ use serde_json::value::RawValue;
 use sluicegate_core::{Batch, EpochMillis, fold};
 use tokio::time::Instant;
 
+use crate::attempt::WindowWriter;
 use crate::entry::Entry;
 use crate::outcome::{OutcomeBuilder, count};
 use crate::quarantine::{self, PutOutcome};
 use crate::refusal::Refusal;
 use crate::report::{Outcome, Report};
 use crate::settings::Settings;
-use crate::usage::WindowWriter;
 
 /// Windows written at once (and as many quarantine entries beside them): enough to hide the latency
 /// of a batch of a hundred windows, few enough not to throttle a fresh on-demand table or to need

@@ -16,12 +16,12 @@ use aws_sdk_dynamodb::types::{
 };
 use tokio::time::Instant;
 
+use crate::attempt::{self, Attempt, WindowWriter};
 use crate::backoff::Backoff;
 use crate::entry::Entry;
 use crate::expressions;
 use crate::refusal::{Refusal, is_failed_condition};
 use crate::settings::Settings;
-use crate::usage::{self, Attempt, WindowWriter};
 
 /// An entry that is in the quarantine.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub(crate) async fn put(
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let refusal = match tokio::time::timeout_at(deadline, request.send()).await {
             Err(_) => return Err(Refusal::out_of_time()),
-            Ok(Ok(output)) => match usage::units(output.consumed_capacity) {
+            Ok(Ok(output)) => match attempt::units(output.consumed_capacity) {
                 Some(write_units) => return Ok(PutOutcome { is_new: true, write_units }),
                 None => Refusal::empty_answer(),
             },
@@ -59,7 +59,7 @@ pub(crate) async fn put(
                 Some(PutItemError::ConditionalCheckFailedException(_)) => {
                     return Ok(PutOutcome {
                         is_new: maybe_ours,
-                        write_units: usage::REFUSED_UNITS,
+                        write_units: attempt::REFUSED_UNITS,
                     });
                 }
                 _ => Refusal::of(&error),
@@ -107,7 +107,7 @@ pub(crate) async fn pass_over(
         if let Some(reason) =
             reasons.get(entries.len()).filter(|reason| is_failed_condition(reason))
         {
-            return usage::behind(reason.item(), window.fold);
+            return attempt::behind(reason.item(), window.fold);
         }
         let before = entries.len();
         let mut refused = reasons.iter().map(is_failed_condition);

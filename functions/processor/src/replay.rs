@@ -33,10 +33,10 @@ use sluicegate_core::{
     Batch, EpochMillis, QuarantineEntry, QuarantineState, WindowFold, WindowKind, WindowKinds, fold,
 };
 
-use crate::expressions;
+use crate::attempt;
+use crate::expressions::{self, ReplayGuard};
 use crate::processor::Processor;
 use crate::refusal::Refusal;
-use crate::usage;
 
 /// A stream holds records for 24 hours; twice that leaves room for a delivery in flight.
 const IN_REACH: Duration = Duration::from_secs(48 * 3_600);
@@ -81,15 +81,6 @@ enum Evidence {
     At,
     /// It is past the record.
     Past,
-}
-
-/// The guard that the transaction relies on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReplayGuard {
-    /// A watermark at or past the record: no delivery counts behind it.
-    OnWatermark,
-    /// The record's age: no stream delivers it.
-    OnAge,
 }
 
 impl Processor {
@@ -152,7 +143,7 @@ impl Processor {
         if output.consumed_capacity.is_none() {
             return Err(Refusal::empty_answer());
         }
-        let position = usage::watermark(output.item.as_ref(), window)?;
+        let position = attempt::watermark(output.item.as_ref(), window)?;
         let own = window.records().first().map(|record| record.sequence);
         Ok(match position.cmp(&own) {
             Ordering::Less => Evidence::Before,

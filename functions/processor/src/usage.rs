@@ -4,23 +4,16 @@
 //! The watermark is the only knowledge of the window. If the guard refuses an update, the answer
 //! holds the watermark, and the next update begins behind it, so nothing is ever read.
 
-use std::collections::HashMap;
-
-use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
-use aws_sdk_dynamodb::types::{
-    AttributeValue, ConsumedCapacity, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
-};
-use sluicegate_core::{SequenceNumber, WindowFold, WindowUpdate, keys};
-use tokio::time::Instant;
+use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure};
+use sluicegate_core::{SequenceNumber, WindowUpdate};
 
+use crate::attempt::{Attempt, REFUSED_UNITS, WindowWriter, behind, units};
 use crate::backoff::Backoff;
 use crate::entry::{self, Entry};
-use crate::expressions;
-use crate::quarantine;
 use crate::refusal::Refusal;
 use crate::report::{Failure, Quarantined};
-use crate::settings::Settings;
+use crate::{expressions, quarantine};
 
 /// The result of settling one window.
 #[derive(Debug, Default)]
@@ -35,20 +28,6 @@ pub(crate) struct Settled {
     pub(crate) failure: Option<Failure>,
 }
 
-/// The inputs for settling one window.
-#[derive(Clone, Copy)]
-pub(crate) struct WindowWriter<'a> {
-    pub(crate) client: &'a Client,
-    pub(crate) settings: &'a Settings,
-    pub(crate) fold: &'a WindowFold<'a>,
-    pub(crate) now_s: i64,
-    pub(crate) deadline: Instant,
-}
-
-/// The cost of a refused condition is that of the write: at least this, and the answer does not
-/// name more.
-pub(crate) const REFUSED_UNITS: f64 = 1.0;
-
 /// An attempted write. If its reply was lost, it may have been done: then the watermark is at `to`.
 struct Tried {
     to: SequenceNumber,
@@ -56,27 +35,6 @@ struct Tried {
     counts: bool,
     /// Its entries in the quarantine.
     aside: Vec<Quarantined>,
-}
-
-/// The result of one write.
-pub(crate) enum Attempt {
-    /// Done, at this many write units.
-    Done(f64),
-    /// The guard refused: records up to this position were settled before.
-    Behind(SequenceNumber),
-    Refused(Refusal),
-}
-
-impl Attempt {
-    /// The result of an answer with these units; `None`: the answer does not name them.
-    pub(crate) fn of_answer(units: Option<f64>) -> Self {
-        units.map_or_else(|| Self::Refused(Refusal::empty_answer()), Self::Done)
-    }
-}
-
-/// The units of a write; every write asks for them.
-pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
-    capacity.map(|capacity| capacity.capacity_units.unwrap_or(0.0))
 }
 
 impl WindowWriter<'_> {
@@ -210,36 +168,4 @@ impl Settled {
         self.failure = Some(Failure { first: Some(first), reason: refusal.reason() });
         self
     }
-}
-
-/// Reads a refused guard: the watermark of the item in the answer.
-pub(crate) fn behind(
-    item: Option<&HashMap<String, AttributeValue>>,
-    fold: &WindowFold<'_>,
-) -> Attempt {
-    match watermark(item, fold) {
-        Ok(Some(position)) => Attempt::Behind(position),
-        Ok(None) => Attempt::Refused(broken(fold, "not in the table's answer")),
-        Err(refusal) => Attempt::Refused(refusal),
-    }
-}
-
-/// The watermark in a window's item; `None` if the window has counted nothing of the stream.
-pub(crate) fn watermark(
-    item: Option<&HashMap<String, AttributeValue>>,
-    fold: &WindowFold<'_>,
-) -> Result<Option<SequenceNumber>, Refusal> {
-    let value = item.and_then(|item| item.get(&keys::watermark_attribute(fold.stream())));
-    let Some(value) = value else { return Ok(None) };
-    let digits = value.as_s().map_err(|_| broken(fold, "not a string"))?;
-    SequenceNumber::parse(digits).map(Some).map_err(|bad| broken(fold, &bad.to_string()))
-}
-
-fn broken(fold: &WindowFold<'_>, why: &str) -> Refusal {
-    let (key, watermark) = (fold.key(), keys::watermark_attribute(fold.stream()));
-    Refusal::Setup(format!(
-        "the watermark {watermark} of {} / {} is {why}: repair or delete the item",
-        key.pk(),
-        key.sk()
-    ))
 }

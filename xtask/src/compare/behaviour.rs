@@ -3,9 +3,9 @@
 use anyhow::Result;
 use serde_json::Value;
 
-use super::Store;
 use super::contestant::Process;
 use super::peers::Peer;
+use super::scope::Store;
 
 /// A hundred tokens that practically do not come back.
 const TOKENS: u64 = 100;

@@ -28,7 +28,8 @@ pub(crate) struct Process {
 impl Process {
     /// Starts it and waits for its first line. Its standard error goes to a log.
     pub(crate) fn start(name: &str, command: &mut Command) -> Result<Self> {
-        let log = super::folder().join("log").join(format!("{}.log", name.replace(' ', "-")));
+        let log =
+            super::scope::folder().join("log").join(format!("{}.log", name.replace(' ', "-")));
         let errors =
             File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut child = command
@@ -95,7 +96,7 @@ mod tests {
     use super::*;
 
     fn shell(script: &str) -> Result<Process> {
-        std::fs::create_dir_all(super::super::folder().join("log")).unwrap();
+        std::fs::create_dir_all(crate::compare::scope::folder().join("log")).unwrap();
         Process::start("test contestant", Command::new("sh").args(["-c", script]))
     }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::folder;
+use super::scope::folder;
 use crate::engines::{self, Engine, venv};
 use crate::{process, workspace};
 

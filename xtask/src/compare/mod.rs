@@ -6,10 +6,11 @@
 //! behaves at its limits, so that the page reports observations and not promises.
 
 use anyhow::{Context as _, Result};
-use clap::ValueEnum;
+use clap::ValueEnum as _;
 
 use self::contestant::Process;
-use crate::workspace;
+use self::report::Results;
+use self::scope::Store;
 
 mod behaviour;
 mod contestant;
@@ -18,65 +19,10 @@ mod machine;
 mod page;
 mod peers;
 mod report;
+mod scope;
 mod speed;
 
-/// Measures this project beside other rate limiters, and observes each of them at its limits.
-///
-/// Installs the peers from PyPI, npm and crates.io into `target/peers`; only that needs a network.
-/// Everything listens on 127.0.0.1. A run takes eight minutes after the builds.
-#[derive(clap::Args)]
-pub(crate) struct Args {
-    /// Rewrites the generated part of docs/comparison.md.
-    #[arg(long, conflicts_with_all = ["json", "only"])]
-    write: bool,
-    /// Prints the results as JSON instead of Markdown.
-    #[arg(long)]
-    json: bool,
-    /// Compares on these stores only.
-    #[arg(long)]
-    only: Vec<Store>,
-    /// The number of slices of each contestant; the medians count.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
-    slices: u32,
-    /// Milliseconds of a slice, after a lead-in that does not count.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(10..))]
-    millis: u32,
-    /// The number of tasks that ask at once, beside one task alone.
-    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(2..))]
-    tasks: u32,
-    /// The number of keys that are asked for in turn, beside one key alone.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(2..))]
-    keys: u32,
-}
-
-/// The place of the balances.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Store {
-    /// The embedded DynamoDB engine, over HTTP.
-    Dynamodb,
-    /// A Redis server.
-    Redis,
-    /// The memory of the contestant's process.
-    Process,
-}
-
-impl Store {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Dynamodb => "dynamodb",
-            Self::Redis => "redis",
-            Self::Process => "process",
-        }
-    }
-}
-
-/// The results of a run.
-struct Results {
-    machine: machine::Machine,
-    contestants: Vec<report::Contestant>,
-    speeds: Vec<speed::Speed>,
-    behaviours: Vec<behaviour::Behaviour>,
-}
+pub(crate) use self::scope::Args;
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     // An error of the page is better found before the run than after it.
@@ -128,20 +74,4 @@ fn measure(args: &Args, stores: &[Store]) -> Result<Results> {
         results.behaviours.push(behaviour::observe(peer, &mut process, &mut servers)?);
     }
     Ok(results)
-}
-
-impl Store {
-    /// The same, behind the proxy that counts and loses requests.
-    fn faulty(self) -> &'static str {
-        match self {
-            Self::Dynamodb => "dynamodb_metered",
-            Self::Redis => "redis_lossy",
-            Self::Process => "process",
-        }
-    }
-}
-
-/// The folder of the peers' installs, builds and logs.
-fn folder() -> std::path::PathBuf {
-    workspace::root().join("target").join("peers")
 }

@@ -5,7 +5,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use super::{Store, install};
+use super::install;
+use super::scope::Store;
 use crate::workspace;
 
 /// A rate limiter on a store.

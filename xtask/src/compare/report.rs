@@ -5,9 +5,18 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::behaviour::{Behaviour, Lost, REFILLED_TOKENS, Rush, Several};
+use super::machine::Machine;
 use super::peers::Peer;
+use super::scope::{Args, Store};
 use super::speed::Speed;
-use super::{Args, Results, Store};
+
+/// The results of a run.
+pub(super) struct Results {
+    pub(super) machine: Machine,
+    pub(super) contestants: Vec<Contestant>,
+    pub(super) speeds: Vec<Speed>,
+    pub(super) behaviours: Vec<Behaviour>,
+}
 
 /// A peer that ran.
 pub(crate) struct Contestant {

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::contestant::Process;
-use super::{Args, Store};
+use super::scope::{Args, Store};
 
 /// A limit that no contestant reaches, and that each can count: three billion a minute.
 const AMPLE: &str = "a=3000000000/60";

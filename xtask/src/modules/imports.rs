@@ -8,7 +8,8 @@ use anyhow::{Context, Result};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemUse, UseTree};
 
-use super::Edges;
+/// Why a file depends on another: the names that it takes from there.
+pub(super) type Edges = BTreeMap<(String, String), BTreeSet<String>>;
 
 /// Re-exports that lead to one another in a circle end somewhere.
 const HOPS_MAX: usize = 16;

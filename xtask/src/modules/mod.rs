@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use self::imports::Imports;
+use self::imports::{Edges, Imports};
 use crate::{process, workspace};
 
 mod imports;
@@ -24,9 +24,6 @@ pub(crate) struct Args;
 
 /// Dependencies that may close a circle: package, file, the file that it names, and the reason.
 const ALLOWED: [(&str, &str, &str, &str); 0] = [];
-
-/// Why a file depends on another: the names that it takes from there.
-type Edges = BTreeMap<(String, String), BTreeSet<String>>;
 
 pub(crate) fn run() -> Result<()> {
     let mut circles = 0;

@@ -6,7 +6,7 @@
 mod alarms;
 mod policies;
 
-use super::properties::{Property, absent, holds, is};
+use super::property::{Property, absent, holds, is};
 
 pub(super) const PROPERTIES: &[&[Property]] =
     &[TABLE, FUNCTION, MAPPING, ROLE, OPERATIONS, alarms::ALARMS, policies::POLICIES];

@@ -14,6 +14,7 @@ use crate::{process, workspace};
 
 mod expectations;
 mod properties;
+mod property;
 mod yaml;
 
 pub(crate) fn run() -> Result<()> {

@@ -8,42 +8,7 @@
 use serde_json::Value;
 
 use super::expectations::PROPERTIES;
-
-/// One property of the template.
-pub(super) struct Property {
-    pointer: &'static str,
-    expected: Expected,
-    reason: &'static str,
-}
-
-enum Expected {
-    /// This JSON.
-    Is(&'static str),
-    /// A string that holds this JSON.
-    Holds(&'static str),
-    /// No value.
-    Absent,
-}
-
-pub(super) const fn is(
-    pointer: &'static str,
-    json: &'static str,
-    reason: &'static str,
-) -> Property {
-    Property { pointer, expected: Expected::Is(json), reason }
-}
-
-pub(super) const fn holds(
-    pointer: &'static str,
-    json: &'static str,
-    reason: &'static str,
-) -> Property {
-    Property { pointer, expected: Expected::Holds(json), reason }
-}
-
-pub(super) const fn absent(pointer: &'static str, reason: &'static str) -> Property {
-    Property { pointer, expected: Expected::Absent, reason }
-}
+use super::property::{Expected, Property};
 
 /// The number of properties that are asserted.
 pub(super) fn count() -> usize {

@@ -19,7 +19,7 @@ use sluicegate_local::{EmbeddedEngine, InProcess, client, table};
 use sluicegate_processor::{Processor, Settings};
 
 use super::gateways::{Book, Gateways};
-use super::patient;
+use super::patient::patient;
 use super::traffic::{self, MODEL, REQUESTS, TENANTS, TOKENS};
 use crate::error::CliError;
 use crate::feed::Feed;

@@ -20,7 +20,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::board::{Board, Units, Used};
 use super::gateways::Gateways;
-use super::patient;
+use super::patient::patient;
 use super::traffic::{self, MODEL, REQUESTS, TENANTS, TOKENS};
 use super::view;
 use crate::error::{CliError, say};

@@ -5,13 +5,11 @@ mod board;
 mod gateways;
 mod headless;
 mod live;
+mod patient;
 mod traffic;
 mod view;
 
 use std::process::ExitCode;
-use std::time::Duration;
-
-use sluicegate::{Clock, Limiter, OnUnavailable, Store};
 
 use crate::error::CliError;
 use crate::output;
@@ -48,14 +46,6 @@ pub(crate) struct Args {
 
 /// The duration of a headless run if none is given.
 const HEADLESS_SECONDS: u32 = 60;
-
-/// Long, because the engine is this process: it answers when the machine has time.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// A limiter that never admits without an answer of the store.
-fn patient<S: Store, C: Clock + Clone>(limiter: Limiter<S, C>) -> Limiter<S, C> {
-    limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny)
-}
 
 pub(crate) async fn run(args: Args) -> Result<ExitCode, CliError> {
     if !args.headless {

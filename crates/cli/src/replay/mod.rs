@@ -6,19 +6,19 @@
 mod input;
 mod order;
 mod output;
+mod replayed;
 mod spool;
 mod target;
 
-use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sluicegate_core::keys::ItemKey;
-use sluicegate_processor::{Outcome, Processor, Quarantined};
+use sluicegate_processor::Processor;
 use tokio::time::Instant;
 
+use self::replayed::Replayed;
 use crate::error::{CliError, exit, say};
 use crate::metering::Metering;
 use crate::options::Options;
@@ -59,17 +59,6 @@ pub(crate) struct Args {
     /// environment is ignored.
     #[arg(long, value_name = "NAME")]
     table: Option<String>,
-}
-
-/// The sums of the batches.
-#[derive(Default)]
-struct Replayed {
-    windows: HashSet<ItemKey>,
-    quarantined: Vec<Quarantined>,
-    seen: HashSet<ItemKey>,
-    records: usize,
-    duplicates: u64,
-    write_units: f64,
 }
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
@@ -140,20 +129,6 @@ async fn deliver(
         }
     }
     Ok(None)
-}
-
-impl Replayed {
-    fn add(&mut self, outcome: &Outcome) {
-        self.records += usize::try_from(outcome.report.records).unwrap_or(usize::MAX);
-        self.duplicates += outcome.report.duplicates_dropped;
-        self.write_units += outcome.report.write_units;
-        self.windows.extend(outcome.windows.iter().cloned());
-        for entry in &outcome.quarantined {
-            if self.seen.insert(entry.key.clone()) {
-                self.quarantined.push(entry.clone());
-            }
-        }
-    }
 }
 
 /// Visible only on a terminal.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sluicegate_core::UsageWindow;
 use sluicegate_processor::Quarantined;
 
-use super::Replayed;
+use super::replayed::Replayed;
 use crate::error::say;
 use crate::options::Output;
 use crate::output::{self, counted};

@@ -6,20 +6,20 @@ mod csv;
 mod html;
 mod series;
 pub(crate) mod time;
+mod windows;
 
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use sluicegate::{Clock, EpochMillis, SystemClock, UsageWindow, WindowKind, WindowSpan};
+use sluicegate::{Clock, EpochMillis, SystemClock, WindowKind, WindowSpan};
 
-use crate::connection::Connection;
 use crate::error::{CliError, exit};
 use crate::options::{Options, Output};
 use crate::output;
-use crate::readable::{Readable, readable};
-use crate::whose::{Whose, Words};
+use crate::readable::Readable;
+use crate::whose::Words;
 use series::{Question, Series};
 use time::Instant;
 
@@ -105,7 +105,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     }
     let connection = options.connect().await?;
     let Readable { items: windows, broken } =
-        read(&connection, &question.whose, &question.span).await?;
+        windows::read(&connection, &question.whose, &question.span).await?;
     if let Some(file) = &args.html {
         let page = html::page(&question, &windows);
         let told =
@@ -124,23 +124,4 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
     }
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
-}
-
-/// The windows, sorted as `replay` sorts them. A window that holds only a watermark has no figures.
-pub(crate) async fn read(
-    connection: &Connection,
-    whose: &Whose,
-    span: &WindowSpan,
-) -> Result<Readable<UsageWindow>, CliError> {
-    let reader = connection.reader();
-    let mut windows = match whose {
-        Whose::Bucket(entity, resource) => readable(reader.usage(entity, resource, span)).await?,
-        Whose::Entity(entity) => readable(reader.usage_of_entity(entity, span)).await?,
-        Whose::Resource(resource) => readable(reader.usage_of_resource(resource, span)).await?,
-    };
-    windows.items.retain(|usage| usage.events > 0);
-    windows.items.sort_by_cached_key(|usage| {
-        (usage.entity.clone(), usage.resource.clone(), usage.window.start_s())
-    });
-    Ok(windows)
 }

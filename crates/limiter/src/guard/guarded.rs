@@ -81,6 +81,7 @@ impl<S, C> Guard<S, C> {
     }
 
     /// Whether nobody but a probe asks the store.
+    #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
     pub(crate) fn is_open(&self) -> bool {
         self.health.is_open()
     }

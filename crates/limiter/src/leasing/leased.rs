@@ -8,6 +8,7 @@ use super::settings::LeaseSettings;
 use super::watch::SettleReport;
 use crate::call::as_deadline;
 use crate::clock::{Clock, SystemClock};
+#[cfg(feature = "dynamodb")]
 use crate::dynamo::DynamoStore;
 use crate::leasing_store::LeasingStore;
 use crate::limiter::Limiter;
@@ -94,6 +95,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
     }
 }
 
+#[cfg(feature = "dynamodb")]
 impl<C> AsRef<DynamoStore> for Leased<DynamoStore, C> {
     fn as_ref(&self) -> &DynamoStore {
         &self.engine.store

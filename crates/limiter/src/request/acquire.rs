@@ -59,7 +59,8 @@ impl AcquireRequest<()> {
         }
     }
 
-    pub(crate) fn of<L>(self, limiter: L) -> AcquireRequest<L> {
+    /// The same request for this limiter: `request.bind(&limiter).await`.
+    pub fn bind<L>(self, limiter: L) -> AcquireRequest<L> {
         AcquireRequest {
             limiter,
             entity: self.entity,
@@ -156,7 +157,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         entity: impl AsRef<str>,
         resource: impl AsRef<str>,
     ) -> AcquireRequest<&Self> {
-        AcquireRequest::new(entity, resource).of(self)
+        AcquireRequest::new(entity, resource).bind(self)
     }
 }
 
@@ -232,6 +233,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
 
 impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
     /// The deadline that the request set.
+    #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
     pub(crate) const fn said_deadline(&self) -> Option<Duration> {
         self.deadline
     }

@@ -10,6 +10,7 @@
 //! a shard, the age of records) are missing.
 
 mod batch;
+mod context;
 mod duplicates;
 mod handler;
 mod record;
@@ -27,13 +28,14 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+pub use context::Report;
 pub use handler::Handler;
 pub use record::to_lambda_record;
 pub use recorded::{RecordedShard, RecordedSource};
@@ -42,28 +44,12 @@ pub use source::{Checkpoints, Page, Position, Record, Shard, Source};
 pub use stream::StreamSource;
 
 use crate::Error;
+use context::{Context, Mode, lock};
 use shard::{Outcome, Worker};
 
 /// The interval at which a poller that follows a stream looks for new shards. The children of a
 /// shard that ended are looked for at once.
 const LISTING_INTERVAL: Duration = Duration::from_secs(30);
-
-/// The work of a poller, over all its runs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Records that are done: handled, or given up.
-    pub records: u64,
-    /// Calls of the handler.
-    pub invocations: u64,
-    /// Records in those calls, repeated ones included.
-    pub delivered: u64,
-    /// Calls after a call that failed in part or as a whole.
-    pub retries: u64,
-    /// Records given up after the last attempt: their sequence numbers, or positions without one.
-    pub given_up: Vec<String>,
-    /// Position after the last record done, per shard.
-    pub checkpoints: Checkpoints,
-}
 
 /// Feeds the records of a source to a handler.
 pub struct Poller<S, H> {
@@ -74,23 +60,6 @@ pub struct Poller<S, H> {
     progress: Mutex<Report>,
     /// Shards that were read to their end; their children may start.
     finished: BTreeSet<String>,
-}
-
-/// Says if a run ends at the end of the shards or waits there for more.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Drain,
-    Follow,
-}
-
-/// The data that the workers of one run share.
-struct Context<'a, S, H> {
-    source: &'a S,
-    handler: &'a H,
-    settings: &'a Settings,
-    progress: &'a Mutex<Report>,
-    mode: Mode,
-    stop: watch::Receiver<bool>,
 }
 
 impl<S: Source, H: Handler> Poller<S, H> {
@@ -218,49 +187,4 @@ impl<S: Source, H: Handler> Poller<S, H> {
             }
         }
     }
-}
-
-impl<S: Source, H: Handler> Context<'_, S, H> {
-    /// Shards that are neither running nor finished and do not wait for a parent. A parent that is
-    /// no longer listed was trimmed: nothing of it is left to wait for.
-    async fn startable(
-        &self,
-        finished: &BTreeSet<String>,
-        active: &BTreeSet<String>,
-    ) -> Result<Vec<Shard>, Error> {
-        let listed = match self.source.shards().await {
-            Ok(listed) => listed,
-            Err(error) if self.mode == Mode::Follow => {
-                tracing::warn!(%error, "shards could not be listed; asking again");
-                Vec::new()
-            }
-            Err(error) => return Err(error),
-        };
-        let ids: BTreeSet<&str> = listed.iter().map(|shard| shard.id.as_str()).collect();
-        let waits_for = |parent: &str| ids.contains(parent) && !finished.contains(parent);
-        let startable = listed.iter().filter(|shard| {
-            !finished.contains(&shard.id)
-                && !active.contains(&shard.id)
-                && !shard.parent.as_deref().is_some_and(waits_for)
-        });
-        Ok(startable.cloned().collect())
-    }
-
-    fn stopping(&self) -> bool {
-        *self.stop.borrow()
-    }
-
-    /// Sleeps, but a signal to stop ends the sleep.
-    async fn pause(&self, duration: Duration) {
-        let mut stop = self.stop.clone();
-        tokio::select! {
-            () = tokio::time::sleep(duration) => {}
-            _ = stop.wait_for(|stopping| *stopping) => {}
-        }
-    }
-}
-
-/// A poisoned report is still a report: it is only ever added to.
-fn lock(progress: &Mutex<Report>) -> MutexGuard<'_, Report> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }

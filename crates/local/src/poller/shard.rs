@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::batch::Batch;
+use super::context::{Context, Mode, lock};
 use super::duplicates::Faults;
 use super::handler::Handler;
 use super::settings::{Exhausted, Settings};
 use super::source::{Position, Record, Source};
-use super::{Context, Mode, lock};
 use crate::{BoxError, Error};
 
 /// The payload that Lambda accepts for one invocation, less the envelope.

@@ -1,12 +1,7 @@
 //! Capacity units of the requests that pass a proxy, as the engine reports them.
 
-use std::sync::Mutex;
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 use serde_json::{Value, json};
-
-use super::Proxy;
 
 const READS: [&str; 5] = ["BatchGetItem", "GetItem", "Query", "Scan", "TransactGetItems"];
 const WRITES: [&str; 5] =
@@ -19,31 +14,6 @@ pub struct Units {
     pub read: f64,
     /// Units of writes, failed conditions included.
     pub write: f64,
-}
-
-impl Proxy {
-    /// Starts a proxy that counts units: it makes every request ask the engine for its cost.
-    ///
-    /// # Panics
-    /// If no port can be bound.
-    pub async fn start_metered(upstream: &str) -> Self {
-        Self::start_with(upstream, Some(Mutex::default())).await
-    }
-
-    /// Closes the connection instead of sending the next answer that acknowledges a write. A policy
-    /// cannot do that: it decides before there is an answer.
-    pub fn lose_next_write(&self) {
-        self.shared.loses_next_write.store(true, Ordering::Relaxed);
-    }
-
-    /// The capacity units since the last call; none unless the proxy is metered.
-    ///
-    /// # Panics
-    /// Never in a test that has not failed already.
-    pub fn take_units(&self) -> Units {
-        let units = self.shared.units.as_ref();
-        units.map(|units| std::mem::take(&mut *units.lock().unwrap())).unwrap_or_default()
-    }
 }
 
 /// True if the operation changes items.

@@ -5,8 +5,9 @@ use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update}
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowFold};
 
-use super::{ReplayGuard, Replayed, STILL_IN_REACH, now_s};
+use super::{Replayed, STILL_IN_REACH, now_s};
 use crate::expressions;
+use crate::expressions::ReplayGuard;
 use crate::processor::Processor;
 use crate::refusal::{Refusal, is_failed_condition};
 use crate::settings::Retention;

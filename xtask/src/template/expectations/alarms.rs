@@ -1,6 +1,6 @@
 //! The alarms: every failure must reach a person.
 
-use crate::template::properties::{Property, is};
+use crate::template::property::{Property, is};
 
 /// Alarms, each with its metric, its statistic and the reason.
 macro_rules! alarms {

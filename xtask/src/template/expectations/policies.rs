@@ -1,7 +1,7 @@
 //! The permissions of producers, readers and operators: whole statements, so that an addition is
 //! seen.
 
-use crate::template::properties::{Property, is};
+use crate::template::property::{Property, is};
 
 pub(super) const POLICIES: &[Property] = &[
     is(

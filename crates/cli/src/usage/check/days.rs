@@ -10,7 +10,7 @@ use sluicegate_core::Window;
 use super::findings::{Figures, Findings};
 use crate::connection::Connection;
 use crate::error::CliError;
-use crate::usage::read;
+use crate::usage::windows::read;
 use crate::whose::Whose;
 
 const HOUR_S: i64 = 3_600;

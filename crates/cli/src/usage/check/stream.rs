@@ -20,7 +20,7 @@ use super::findings::{Figures, Findings};
 use super::records::{Change, Collector, Counters, History};
 use crate::connection::Connection;
 use crate::error::CliError;
-use crate::usage::read;
+use crate::usage::windows::read;
 use crate::whose::Whose;
 
 const OF: &str = "windows against counters";

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::super::series::{Series, Slot};
 use super::axis::{Scale, labels, short};
-use super::{escaped, grouped};
+use super::text::{escaped, grouped};
 use crate::output::{counted, tokens};
 
 /// All in the units of the drawing, which the page scales to its width.

@@ -2,9 +2,9 @@
 
 use http::header::{HeaderName, HeaderValue, ToStrError};
 use http::{Response, StatusCode};
-use sluicegate_core::NameError;
+use sluicegate::NameError;
 
-use super::problem::problem;
+use crate::problem::problem;
 
 /// The response to a request that lacks a valid entity or resource.
 ///
@@ -15,7 +15,7 @@ use super::problem::problem;
 /// use http::header::{HeaderValue, WWW_AUTHENTICATE};
 /// use http::request::Parts;
 /// use http::StatusCode;
-/// use sluicegate::tower::Rejection;
+/// use sluicegate_tower::Rejection;
 ///
 /// fn user(parts: &Parts) -> Result<&str, Rejection> {
 ///     let unknown = || {
@@ -45,7 +45,7 @@ impl Rejection {
         self
     }
 
-    pub(super) fn into_response(self) -> Response<String> {
+    pub(crate) fn into_response(self) -> Response<String> {
         *self.response
     }
 }

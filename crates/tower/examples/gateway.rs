@@ -2,7 +2,7 @@
 //! with `Retry-After` otherwise.
 //!
 //! ```sh
-//! cargo run -p sluicegate --example gateway
+//! cargo run -p sluicegate-tower --example gateway
 //! curl -i 'http://127.0.0.1:3000/check?api_key=alice'   # six times
 //! ```
 //!
@@ -24,11 +24,11 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
-use sluicegate::tower::{LimitRequest, RateLimitLayer, Rejection};
 use sluicegate::{
     BoxError, Clock, DynamoStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit, Limiter,
     SettleReport, Store, SystemClock,
 };
+use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 use tokio::net::TcpListener;
 
 /// One request under this limit for every key.

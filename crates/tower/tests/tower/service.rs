@@ -10,7 +10,7 @@ use axum::Router;
 use axum::routing::get;
 use http::{Request, Response};
 use sluicegate::Limit;
-use sluicegate::tower::{LimitRequest, RateLimitLayer};
+use sluicegate_tower::{LimitRequest, RateLimitLayer};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::{ask, limiter};

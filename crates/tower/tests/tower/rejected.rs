@@ -6,8 +6,8 @@ use http::header::{HeaderValue, WWW_AUTHENTICATE};
 use http::request::Parts;
 use http::{Response, StatusCode};
 use serde_json::json;
-use sluicegate::tower::{LimitRequest, RateLimitLayer, Rejection};
 use sluicegate::{EntityId, Limit};
+use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 
 use crate::{Answer, Extracted, app, ask, consumed, limiter, untyped};
 

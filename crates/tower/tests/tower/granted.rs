@@ -8,8 +8,8 @@ use axum::extract::Request;
 use axum::routing::get;
 use futures_util::StreamExt;
 use serde_json::json;
-use sluicegate::tower::{LimitRequest, PermitHandle, RateLimitLayer};
 use sluicegate::{Limit, Limiter};
+use sluicegate_tower::{LimitRequest, PermitHandle, RateLimitLayer};
 use tower::ServiceExt;
 
 use crate::{app, ask, consumed, limiter, wanted};

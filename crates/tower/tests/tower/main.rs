@@ -16,11 +16,11 @@ use axum::routing::get;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
-use sluicegate::tower::{LimitRequest, PermitHandle, RateLimitLayer, Rejection};
 use sluicegate::{
     BucketId, CompositeStore, EntityId, EpochMillis, Limit, LimitName, Limiter, MemoryTable,
     Resource, Store, TestClock,
 };
+use sluicegate_tower::{LimitRequest, PermitHandle, RateLimitLayer, Rejection};
 use tower::ServiceExt;
 
 const T0: i64 = 1_769_608_800_000;

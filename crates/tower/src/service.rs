@@ -7,20 +7,19 @@ use std::task::{Context, Poll};
 
 use http::request::Parts;
 use http::{Request, Response};
+use sluicegate::{Clock, Limiter, Mode, Store, SystemClock};
 use tower_service::Service;
 
-use super::fields::Fields;
-use super::permit::PermitHandle;
-use super::refusal::refusal;
-use super::{LimitRequest, Rejection};
-use crate::clock::{Clock, SystemClock};
-use crate::limiter::{Limiter, Mode};
-use crate::store::Store;
+use crate::fields::Fields;
+use crate::permit::PermitHandle;
+use crate::refusal::refusal;
+use crate::rejection::Rejection;
+use crate::request::LimitRequest;
 
 /// The future of the response of a [`RateLimit`].
 pub type ResponseFuture<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
 
-/// A service whose requests are limited: see [`RateLimitLayer`](super::RateLimitLayer).
+/// A service whose requests are limited: see [`RateLimitLayer`](crate::RateLimitLayer).
 ///
 /// Refusals are responses, never errors. Their body is made from a `String`, which the bodies of
 /// axum, reqwest and `http_body_util::Full` allow.
@@ -31,7 +30,7 @@ pub struct RateLimit<I, F, S, C = SystemClock> {
 }
 
 impl<I, F, S, C> RateLimit<I, F, S, C> {
-    pub(super) const fn new(inner: I, limiter: Limiter<S, C>, extract: Arc<F>) -> Self {
+    pub(crate) const fn new(inner: I, limiter: Limiter<S, C>, extract: Arc<F>) -> Self {
         Self { inner, limiter, extract }
     }
 
@@ -84,7 +83,7 @@ where
         let mut inner = std::mem::replace(&mut self.inner, next);
         let limiter = self.limiter.clone();
         Box::pin(async move {
-            let lease = match wanted.clone().of(&limiter).await {
+            let lease = match wanted.clone().bind(&limiter).await {
                 Ok(lease) => PermitHandle::new(lease),
                 Err(error) => {
                     return Ok(refusal(&error, &wanted, limiter.clock().now()).map(B::from));

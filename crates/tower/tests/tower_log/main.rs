@@ -7,8 +7,8 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response, StatusCode};
-use sluicegate::tower::{LimitRequest, RateLimitLayer};
 use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+use sluicegate_tower::{LimitRequest, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -74,7 +74,7 @@ async fn lines_say_what_was_answered_and_not_to_whom() {
     let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<&str> = log
         .lines()
-        .filter_map(|line| line.split_once("sluicegate::tower::").map(|(_, line)| line))
+        .filter_map(|line| line.split_once("sluicegate_tower::").map(|(_, line)| line))
         .collect();
     let expected = [
         r#"refusal: refused status=429 resource="api" violated=["tpd"]"#,

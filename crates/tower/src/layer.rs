@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use http::request::Parts;
+use sluicegate::{Clock, Limiter, Store, SystemClock};
 use tower_layer::Layer;
 
-use super::service::RateLimit;
-use super::{LimitRequest, Rejection};
-use crate::clock::{Clock, SystemClock};
-use crate::limiter::Limiter;
-use crate::store::Store;
+use crate::rejection::Rejection;
+use crate::request::LimitRequest;
+use crate::service::RateLimit;
 
 /// Wraps services into [`RateLimit`]. Cheap to clone; all wrapped services share the limiter.
 pub struct RateLimitLayer<F, S, C = SystemClock> {

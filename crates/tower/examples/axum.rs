@@ -1,7 +1,7 @@
 //! An axum server whose users have five requests and 1,000 tokens a minute.
 //!
 //! ```sh
-//! cargo run -p sluicegate --example axum
+//! cargo run -p sluicegate-tower --example axum
 //! ```
 //!
 //! Balances are in a DynamoDB engine in this process, or in the table that the environment names:
@@ -16,8 +16,8 @@ use axum::http::header::{HeaderValue, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use sluicegate::tower::{LimitRequest, PermitHandle, RateLimitLayer, Rejection};
 use sluicegate::{BoxError, Clock, Limit, Limiter, Store};
+use sluicegate_tower::{LimitRequest, PermitHandle, RateLimitLayer, Rejection};
 
 /// The estimated cost of an answer, before it is known.
 const TOKENS_ESTIMATED: i64 = 100;

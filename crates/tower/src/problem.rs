@@ -9,7 +9,7 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
 /// A problem. `violated` holds the names of the policies that the request would have violated.
-pub(super) fn problem(
+pub(crate) fn problem(
     status: StatusCode,
     detail: Option<&str>,
     violated: &[String],

@@ -7,7 +7,7 @@
 //!
 //! ```
 //! use http::StatusCode;
-//! use sluicegate::tower::{RateLimitLayer, LimitRequest};
+//! use sluicegate_tower::{RateLimitLayer, LimitRequest};
 //! use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
 //!
 //! let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
@@ -56,18 +56,18 @@
 //!
 //! | result | status | `Retry-After` |
 //! |---|---|---|
-//! | [`LimitExceeded`](crate::AcquireError::LimitExceeded) | 429 | whole seconds, rounded up: the largest `t`; absent for a quota that is used up |
-//! | [`NeverAdmissible`](crate::AcquireError::NeverAdmissible) | 400 | waiting does not help |
-//! | [`InvalidRequest`](crate::AcquireError::InvalidRequest): an entity, a resource or an amount
+//! | [`LimitExceeded`](sluicegate::AcquireError::LimitExceeded) | 429 | whole seconds, rounded up: the largest `t`; absent for a quota that is used up |
+//! | [`NeverAdmissible`](sluicegate::AcquireError::NeverAdmissible) | 400 | waiting does not help |
+//! | [`InvalidRequest`](sluicegate::AcquireError::InvalidRequest): an entity, a resource or an amount
 //! that is invalid | 400 | |
-//! | [`Contended`](crate::AcquireError::Contended) | 503 | 1 |
-//! | [`Unavailable`](crate::AcquireError::Unavailable): under `Deny`, or for limits unknown to the
+//! | [`Contended`](sluicegate::AcquireError::Contended) | 503 | 1 |
+//! | [`Unavailable`](sluicegate::AcquireError::Unavailable): under `Deny`, or for limits unknown to the
 //! process under `Local` | 503 | 5 |
-//! | any other [`InvalidRequest`](crate::AcquireError::InvalidRequest), [`Setup`](crate::AcquireError::Setup) | 500 | |
+//! | any other [`InvalidRequest`](sluicegate::AcquireError::InvalidRequest), [`Setup`](sluicegate::AcquireError::Setup) | 500 | |
 //! | the extractor's [`Rejection`] | its own | its own |
 //!
 //! A request that is granted while the store is unavailable
-//! ([`OnUnavailable`](crate::OnUnavailable)) gets the same response as any other. Under `Allow`,
+//! ([`OnUnavailable`](sluicegate::OnUnavailable)) gets the same response as any other. Under `Allow`,
 //! the fields are missing, as no balance is known; under `Local`, they are those of the process's
 //! own buckets. No field tells the client, who can do nothing about it; a handler asks
 //! [`PermitHandle::degraded`].
@@ -84,24 +84,11 @@ mod permit;
 mod problem;
 mod refusal;
 mod rejection;
+mod request;
 mod service;
 
 pub use layer::RateLimitLayer;
 pub use permit::PermitHandle;
 pub use rejection::Rejection;
+pub use request::LimitRequest;
 pub use service::{RateLimit, ResponseFuture};
-
-/// The tokens that one HTTP request takes, and their entity: the builder of any other
-/// [request](crate::AcquireRequest), for the layer's limiter.
-///
-/// ```
-/// use std::time::Duration;
-/// use sluicegate::Limit;
-/// use sluicegate::tower::LimitRequest;
-///
-/// let limits = [Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 10_000)];
-/// let wanted = LimitRequest::new("user-123", "gpt-4").consume("rpm", 1).consume("tpm", 500).limits(limits);
-/// let wanted = wanted.cascade_to("team-7").wait_up_to(Duration::from_secs(2));
-/// assert_eq!((wanted.entity(), wanted.resource()), ("user-123", "gpt-4"));
-/// ```
-pub type LimitRequest = crate::AcquireRequest<()>;

@@ -6,12 +6,11 @@ use std::error::Error;
 
 use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
-use sluicegate_core::{EpochMillis, Wait};
+use sluicegate::{AcquireError, EpochMillis, InvalidRequest, LimitStatus, Wait};
 
-use super::LimitRequest;
-use super::fields::{Fields, policy, whole_seconds};
-use super::problem::problem;
-use crate::error::{AcquireError, InvalidRequest, LimitStatus};
+use crate::fields::{Fields, policy, whole_seconds};
+use crate::problem::problem;
+use crate::request::LimitRequest;
 
 /// Other writers finish within milliseconds.
 const CONTENDED_RETRY_S: u64 = 1;
@@ -28,7 +27,7 @@ struct Refusal<'a> {
 }
 
 /// The response to `wanted`, and a line in the log.
-pub(super) fn refusal(
+pub(crate) fn refusal(
     error: &AcquireError,
     wanted: &LimitRequest,
     now: EpochMillis,

@@ -7,10 +7,9 @@ use std::fmt::Write;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
-use sluicegate_core::{EntityId, EpochMillis, LimitName, Millitokens, Rule, Wait};
-
-use crate::error::LimitStatus;
-use crate::permit::Remaining;
+use sluicegate::{
+    EntityId, EpochMillis, LimitName, LimitStatus, Millitokens, Remaining, Rule, Wait,
+};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");
@@ -19,14 +18,14 @@ const INTEGER_MAX: u64 = 999_999_999_999_999;
 
 /// The fields of one response.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Fields {
+pub(crate) struct Fields {
     policy: String,
     left: String,
 }
 
 impl Fields {
     /// The fields for the balances `remaining` of a granted request of `entity`.
-    pub(super) fn of_grant(remaining: &[Remaining], entity: &str, now: EpochMillis) -> Self {
+    pub(crate) fn of_grant(remaining: &[Remaining], entity: &str, now: EpochMillis) -> Self {
         let mut fields = Self::default();
         for Remaining { entity: whose, limit, rule, available, .. } in remaining {
             let reset_s = full_in_s(*rule, *available, now);
@@ -37,7 +36,7 @@ impl Fields {
 
     /// The fields for the status `limits` of a request of `entity`, to be repeated after
     /// `retry_after_s`.
-    pub(super) fn of_refusal(
+    pub(crate) fn of_refusal(
         limits: &[LimitStatus],
         entity: &str,
         now: EpochMillis,
@@ -74,7 +73,7 @@ impl Fields {
     }
 
     /// Appends the fields; a list may go over several lines, so another layer's members stay.
-    pub(super) fn append_to(self, headers: &mut HeaderMap) {
+    pub(crate) fn append_to(self, headers: &mut HeaderMap) {
         for (name, field) in [(POLICY, self.policy), (LEFT, self.left)] {
             if let (false, Ok(value)) = (field.is_empty(), HeaderValue::try_from(field)) {
                 headers.append(name, value);
@@ -84,13 +83,13 @@ impl Fields {
 }
 
 /// The name of a limit as the client sees it. It does not name the parent.
-pub(super) fn policy(whose: &EntityId, limit: &LimitName, entity: &str) -> String {
+pub(crate) fn policy(whose: &EntityId, limit: &LimitName, entity: &str) -> String {
     let parent = if whose.as_str() == entity { "" } else { "parent:" };
     format!("{parent}{limit}")
 }
 
 /// Rounded up, so that waiting this long suffices; capped at the largest structured integer.
-pub(super) fn whole_seconds(millis: u64) -> u64 {
+pub(crate) fn whole_seconds(millis: u64) -> u64 {
     millis.div_ceil(1_000).min(INTEGER_MAX)
 }
 
@@ -115,7 +114,7 @@ fn full_in_s(rule: Rule, available: Millitokens, now: EpochMillis) -> Option<u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::Limit;
+    use sluicegate::Limit;
     use std::time::Duration;
 
     const NOW: i64 = 1_769_608_800_000;

@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
-
-use crate::clock::Clock;
-use crate::degraded::Degraded;
-use crate::error::{AdjustError, LimitExceeded};
-use crate::permit::{Cost, Permit, Remaining};
-use crate::store::{Adjusted, Store};
+use sluicegate::{
+    AdjustError, Adjusted, Clock, Cost, Degraded, LimitExceeded, Permit, Remaining, Store,
+};
 
 /// The [`Permit`] of a request, in its extensions: for a handler that learns the real cost of the
 /// work. Cheap to clone; clones share one permit. The type does not name the store, so that a
@@ -22,7 +19,7 @@ use crate::store::{Adjusted, Store};
 ///
 /// ```
 /// use sluicegate::AdjustError;
-/// use sluicegate::tower::PermitHandle;
+/// use sluicegate_tower::PermitHandle;
 ///
 /// async fn handler(request: http::Request<String>) -> Result<String, AdjustError> {
 ///     let answer = request.body().to_uppercase();
@@ -56,7 +53,7 @@ trait AnyPermit: std::fmt::Debug + Send + Sync {
 type Adjusting<'a> = BoxFuture<'a, Result<Adjusted, AdjustError>>;
 
 impl PermitHandle {
-    pub(super) fn new<S: Store, C: Clock>(lease: Permit<S, C>) -> Self {
+    pub(crate) fn new<S: Store, C: Clock>(lease: Permit<S, C>) -> Self {
         Self { lease: Arc::new(lease) }
     }
 

@@ -1,0 +1,91 @@
+//! What the workers of a run share, and what the poller did over all its runs.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use super::handler::Handler;
+use super::settings::Settings;
+use super::source::{Checkpoints, Shard, Source};
+use crate::Error;
+
+/// The work of a poller, over all its runs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Records that are done: handled, or given up.
+    pub records: u64,
+    /// Calls of the handler.
+    pub invocations: u64,
+    /// Records in those calls, repeated ones included.
+    pub delivered: u64,
+    /// Calls after a call that failed in part or as a whole.
+    pub retries: u64,
+    /// Records given up after the last attempt: their sequence numbers, or positions without one.
+    pub given_up: Vec<String>,
+    /// Position after the last record done, per shard.
+    pub checkpoints: Checkpoints,
+}
+
+/// Says if a run ends at the end of the shards or waits there for more.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    Drain,
+    Follow,
+}
+
+/// The data that the workers of one run share.
+pub(super) struct Context<'a, S, H> {
+    pub(super) source: &'a S,
+    pub(super) handler: &'a H,
+    pub(super) settings: &'a Settings,
+    pub(super) progress: &'a Mutex<Report>,
+    pub(super) mode: Mode,
+    pub(super) stop: watch::Receiver<bool>,
+}
+
+impl<S: Source, H: Handler> Context<'_, S, H> {
+    /// Shards that are neither running nor finished and do not wait for a parent. A parent that is
+    /// no longer listed was trimmed: nothing of it is left to wait for.
+    pub(super) async fn startable(
+        &self,
+        finished: &BTreeSet<String>,
+        active: &BTreeSet<String>,
+    ) -> Result<Vec<Shard>, Error> {
+        let listed = match self.source.shards().await {
+            Ok(listed) => listed,
+            Err(error) if self.mode == Mode::Follow => {
+                tracing::warn!(%error, "shards could not be listed; asking again");
+                Vec::new()
+            }
+            Err(error) => return Err(error),
+        };
+        let ids: BTreeSet<&str> = listed.iter().map(|shard| shard.id.as_str()).collect();
+        let waits_for = |parent: &str| ids.contains(parent) && !finished.contains(parent);
+        let startable = listed.iter().filter(|shard| {
+            !finished.contains(&shard.id)
+                && !active.contains(&shard.id)
+                && !shard.parent.as_deref().is_some_and(waits_for)
+        });
+        Ok(startable.cloned().collect())
+    }
+
+    pub(super) fn stopping(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Sleeps, but a signal to stop ends the sleep.
+    pub(super) async fn pause(&self, duration: Duration) {
+        let mut stop = self.stop.clone();
+        tokio::select! {
+            () = tokio::time::sleep(duration) => {}
+            _ = stop.wait_for(|stopping| *stopping) => {}
+        }
+    }
+}
+
+/// A poisoned report is still a report: it is only ever added to.
+pub(super) fn lock(progress: &Mutex<Report>) -> MutexGuard<'_, Report> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
