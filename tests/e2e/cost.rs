@@ -1,4 +1,4 @@
-//! What a batch costs, counted at the server.
+//! The cost of a batch, counted at the server.
 
 use std::collections::BTreeMap;
 

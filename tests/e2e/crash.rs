@@ -11,7 +11,7 @@ use tokio::process::Command;
 
 use crate::support::{assert_exact, on_every_engine};
 
-/// More writes than any batch has: the process lives.
+/// More writes than any batch has: the process survives.
 const NEVER: u64 = u64::MAX;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,7 +45,7 @@ async fn an_abort_after_any_write_loses_and_doubles_nothing() {
     .await;
 }
 
-/// True when the process lived to the end.
+/// True if the process survived to the end.
 async fn run(engine: &RunningEngine, table: &str, event: &std::path::Path, after: u64) -> bool {
     let status = Command::new(env!("CARGO_BIN_EXE_deliver"))
         .args([engine.endpoint_url(), table])

@@ -1,4 +1,5 @@
-//! Exactly once, whatever is delivered twice, split, overlapped, re-batched or replayed.
+//! Exactly-once counting of records that are delivered twice, split, overlapped, re-batched or
+//! replayed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,7 +96,7 @@ async fn misbehaving(kind: &EngineKind, history: &History, seed: u64) {
     engine.stop().await;
 }
 
-/// Counts every batch and then, half the time, claims to have failed from some record on.
+/// Counts every batch and then, half the time, reports a failure from some record on.
 struct Fickle {
     inner: InProcess,
     rng: Mutex<fastrand::Rng>,
@@ -147,7 +148,7 @@ async fn two_processors_on_one_stream_count_once() {
     .await;
 }
 
-/// One of them is held up between the two updates of a window, and the other overtakes it.
+/// One of them is delayed between the two updates of a window, and the other overtakes it.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_overtaken_processor_tells_what_it_counted_from_what_it_dropped() {
     on_every_engine(async |engine| {
@@ -161,7 +162,7 @@ async fn an_overtaken_processor_tells_what_it_counted_from_what_it_dropped() {
         });
         let batch = acquires_of_limits("u", 400);
         let overtake = async {
-            // Two for the first half, two that are being held up.
+            // Two for the first half, two that are delayed.
             while proxy.received("UpdateItem") < 4 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

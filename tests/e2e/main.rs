@@ -1,4 +1,4 @@
-//! End to end over every engine under test: what the product promises, seen from outside.
+//! End to end over every engine under test: the guarantees of the product, seen from outside.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
 mod cost;

@@ -1,4 +1,4 @@
-//! What cannot be counted is kept, once, and the batch goes on.
+//! Records that cannot be counted are kept, once, and the batch continues.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::value::{RawValue, to_raw_value};
@@ -116,8 +116,8 @@ fn many_limits(entity: &str, n: u64, limits: usize, padding: usize) -> Box<RawVa
     to_raw_value(&record).unwrap()
 }
 
-/// An over-long expression is refused before its condition is looked at, so a redelivery learns
-/// only from the transaction that the records were passed over.
+/// An over-long expression is refused before its condition is checked, so a redelivery learns only
+/// from the transaction that the records were passed over.
 #[tokio::test(flavor = "multi_thread")]
 async fn records_that_were_passed_over_stay_so_after_redelivery_and_lost_replies() {
     on_every_engine(async |engine| {
@@ -150,7 +150,7 @@ async fn records_that_were_passed_over_stay_so_after_redelivery_and_lost_replies
     .await;
 }
 
-/// A deleted window takes its watermark along, not the entries of the records that it is missing.
+/// A deleted window loses its watermark, but not the entries of the records that it lacks.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_that_was_passed_over_before_is_told_when_its_window_is_new() {
     on_every_engine(async |engine| {
@@ -219,7 +219,7 @@ async fn large_records_are_kept_in_as_many_transactions_as_it_takes() {
     .await;
 }
 
-/// Positions order the records of one shard; two items may well have the same one.
+/// Positions order the records of one shard; two items may have the same one.
 #[tokio::test(flavor = "multi_thread")]
 async fn items_that_share_a_position_are_kept_apart() {
     on_every_engine(async |engine| {

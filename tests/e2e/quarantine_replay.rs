@@ -1,4 +1,4 @@
-//! What quarantine kept is counted once, whatever else delivers it.
+//! Records from quarantine are counted once, whichever delivery counts them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -61,7 +61,7 @@ fn created_now(record: &RawValue) -> Box<RawValue> {
     to_raw_value(&record).unwrap()
 }
 
-/// A window whose counter was replaced by text, and what is counted once it is repaired.
+/// A window whose counter was replaced by text, and its figures once it is repaired.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_window_gets_what_it_could_not_take() {
     on_every_engine(async |engine| {
@@ -140,7 +140,7 @@ async fn what_the_windows_cannot_tell_is_left_to_a_person() {
         assert!(matches!(passed, Replayed::Undecided(_)), "{passed:?}");
         assert_eq!(hour(engine, &table, "u").await, Some((7, 1)));
         assert!(is_counted(&processor.replay(&entry, Assume::Uncounted).await));
-        // The watermark keeps the stream from doing so again.
+        // The watermark prevents the stream from doing so again.
         deliver(&processor, &[record]).await;
         assert_eq!(processor.replay(&entry, Assume::Uncounted).await, Replayed::Closed);
         assert_eq!(hour(engine, &table, "u").await, Some((1_007, 2)));
@@ -176,7 +176,7 @@ async fn a_record_that_no_stream_has_any_more_is_counted() {
     .await;
 }
 
-/// Neither a watermark that an empty answer does not show nor a transaction that it does not confirm.
+/// A replay trusts neither a watermark missing from an empty answer nor an unconfirmed transaction.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_believes_no_empty_answer() {
     on_every_engine(async |engine| {
@@ -200,7 +200,7 @@ async fn a_replay_believes_no_empty_answer() {
     .await;
 }
 
-/// More limits than a transaction takes, answers that are lost and a replay that dies half-way.
+/// More limits than a transaction takes, answers that are lost and a replay that dies halfway.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replay_that_is_cut_off_goes_on_where_it_was() {
     on_every_engine(async |engine| {

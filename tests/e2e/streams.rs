@@ -14,7 +14,7 @@ use crate::support::{on_every_engine, processor, totals};
 /// 2026-01-28T14:00:00Z.
 const RF: i64 = 1_769_608_800_000;
 
-/// One atomic consumption, as every write path ends in one; creates the bucket when it is absent.
+/// One atomic consumption, the last write of every write path; creates the bucket if absent.
 async fn consume(engine: &RunningEngine, table: &str, entity: &str, rf: i64, milli: i64) {
     let number = |n: i64| AttributeValue::N(n.to_string());
     engine

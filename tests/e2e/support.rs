@@ -1,4 +1,4 @@
-//! What the suites share.
+//! Shared parts of the suites.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub(crate) fn processor(engine: &RunningEngine, table: &str) -> Processor {
     Processor::new(engine.client().clone(), Settings::new(table))
 }
 
-/// Hands one batch over and expects it to be done.
+/// Delivers one batch and expects it to be done.
 pub(crate) async fn deliver(processor: &Processor, records: &[Box<RawValue>]) -> Outcome {
     let outcome = processor.handle(records, soon(60)).await;
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
@@ -77,7 +77,7 @@ pub(crate) fn totals(
     totals
 }
 
-/// Compares with the history and says which window differs first.
+/// Compares with the history and names the first window that differs.
 pub(crate) fn assert_exact(found: &Usages, history: &History, what: &str) {
     for (id, expected) in &history.windows {
         assert_eq!(found.get(id), Some(expected), "{what}: {id:?}");

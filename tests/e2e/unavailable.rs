@@ -1,4 +1,5 @@
-//! A table that throttles, loses replies or is not there: reported, never dropped, later complete.
+//! A table that throttles, loses replies or does not exist: reported, never dropped, later
+//! complete.
 
 use serde_json::value::RawValue;
 use sluicegate_processor::{Processor, Settings};
@@ -11,7 +12,7 @@ use crate::support::{
     on_every_engine, processor, soon,
 };
 
-/// A processor whose way to the table can be disturbed.
+/// A processor whose connection to the table can be disturbed.
 async fn behind_a_proxy(engine: &RunningEngine, table: &str) -> (Proxy, Processor) {
     let proxy = Proxy::start(engine.endpoint_url()).await;
     let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
@@ -101,7 +102,7 @@ async fn a_quarantine_that_is_throttled_is_reported_too() {
             assert_eq!(reported.as_deref(), Some("300000000000000000009"));
         }
 
-        // Without a position there is nothing to report: the whole batch comes again.
+        // Without a position there is nothing to report: the whole batch is delivered again.
         let nameless = [RawValue::from_string("{}".to_owned()).unwrap()];
         assert!(processor_behind.handle(&nameless, soon(1)).await.response.is_err());
         deliver(&processor(engine, &table), &batch[1..]).await;
@@ -123,7 +124,7 @@ async fn a_missing_table_is_reported_at_once() {
     .await;
 }
 
-/// Forty windows, the first of which is throttled all the time: it holds up nobody behind it.
+/// Forty windows, the first of which is throttled all the time: it does not delay the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_throttled_window_holds_up_no_other() {
     on_every_engine(async |engine| {

@@ -1,11 +1,13 @@
-//! Captures what a real stream says about the writes of a bucket's life, as Lambda would get it.
+//! Captures the records of a real stream for the writes of a bucket's life, as Lambda would get
+//! them.
 //!
 //! `capture FILE` writes to a table on the embedded engine as a producer does (every write path, an
-//! expiry, a creation after it), reads the table's stream, and leaves the records in FILE. The
-//! times in the items are fixed, so windows found by `rf` are always the same; the times of the
-//! records are those of the capture, and so are the windows of writes that leave `rf` alone.
+//! expiry, a creation after it), reads the table's stream, and saves the records in FILE. The times
+//! in the items are fixed, so windows found by `rf` are always the same; the times of the records
+//! are those of the capture, and so are the windows of writes that do not change `rf`.
 //!
-//! Requests are spelled out here, not built by the product: what is captured is to test it.
+//! The requests are written out here, not built by the product, because the capture tests the
+//! product.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a tool by hand")]
 
 use std::collections::HashMap;
@@ -155,7 +157,7 @@ async fn create(client: &Client, now_ms: i64, consumed: Amounts) {
         .unwrap();
 }
 
-/// Who claims refill, and when.
+/// The time of a refill claim, and the one before.
 struct Claim {
     expected: i64,
     now: i64,
@@ -184,7 +186,7 @@ fn normal(
         .expression_attribute_values(":tpm_tc", number(tpm.1))
 }
 
-/// Retry: consumes 40 ms after somebody else claimed, and leaves `rf` where it is.
+/// Retry: consumes 40 ms after another writer claimed, and does not change `rf`.
 async fn retry(client: &Client, claimed_ms: i64, asked: Amounts) {
     this_bucket(client)
         .update_expression(

@@ -1,8 +1,9 @@
-//! What a warm acquire costs its client beside the bare SDK, in instructions: nothing is sent.
+//! Measures the cost of a warm acquire for its client beside the bare SDK, in instructions: nothing
+//! is sent.
 //!
 //! `client_cost <ours|bare> <hot|seldom> <acquires>`, under `valgrind --tool=callgrind`; the
-//! difference between two counts of acquires leaves out how it starts. `hot` is a bucket that
-//! somebody claimed a moment ago, `seldom` one that every acquire claims.
+//! difference between two numbers of acquires excludes the start. `hot` is a bucket that another
+//! writer claimed a moment ago, `seldom` one that every acquire claims.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a tool by hand")]
 
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! An empty table on the embedded engine, for a command that is to find it in its environment.
+//! An empty table on the embedded engine, for a command that reads its address from the
+//! environment.
 //!
 //! `engine COMMAND ARG...` runs the command with `TABLE_NAME`, `AWS_ENDPOINT_URL` and credentials
 //! that the engine takes, prints every usage window that appears or changes meanwhile, and ends
@@ -15,7 +16,7 @@ use sluicegate_local::{EmbeddedEngine, Storage, client, table};
 use sluicegate_testkit::usage::scan;
 
 const TABLE: &str = "sluicegate-limits";
-/// Soon enough for eyes.
+/// Fast enough for a person.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 #[tokio::main]
@@ -28,8 +29,8 @@ async fn main() -> ExitCode {
     println!("table {TABLE} at {}", engine.endpoint_url());
 
     let mut command = Command::new(program);
-    // `cargo run` describes this package in variables; a cargo below would build what watches them
-    // anew, and so would the next one without them.
+    // `cargo run` describes this package in variables; a cargo below would rebuild the crates that
+    // watch them, and so would the next one without them.
     let described =
         |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for (name, _) in std::env::vars().filter(|(name, _)| described(name)) {

@@ -1,10 +1,10 @@
-//! Measures functions beside one another: size, resident memory, and time from process start to
-//! the first response on a loopback Runtime API.
+//! Compares functions: size, resident memory, and time from process start to the first response on
+//! a loopback Runtime API.
 //!
-//! `figures BOOTSTRAP BARE`, two release builds; `cargo xtask figures` makes them and runs this. The
-//! runs alternate, so that whatever else the machine does meanwhile falls on all of them, and the
-//! medians are compared. Two rows are `bootstrap`: answering an event without records, which is the
-//! work that the bare function does, and counting a first record in two windows.
+//! `figures BOOTSTRAP BARE`, two release builds; `cargo xtask figures` makes them and runs this.
+//! The runs alternate, so that other load on the machine affects all of them, and the medians are
+//! compared. Two rows are `bootstrap`: answering an event without records, which is the work of the
+//! bare function, and counting a first record in two windows.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a tool by hand")]
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ const NO_RECORDS: &str = r#"{"Records":[]}"#;
 const ONE_RECORD: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/events/01-insert-first-acquire.json");
 
-/// What is measured: a function and its first event.
+/// A measured function and its first event.
 struct Row {
     name: &'static str,
     binary: PathBuf,
@@ -29,7 +29,7 @@ struct Row {
     runs: Vec<Run>,
 }
 
-/// What one start of a function took.
+/// The figures of one start of a function.
 struct Run {
     first_response: Duration,
     /// After the first response.
@@ -57,7 +57,7 @@ async fn main() {
     let engine = RunningEngine::start(EngineKind::Embedded).await;
     for run in 0..=RUNS {
         for row in &mut rows {
-            // A table each: the first record is the first of its windows every time.
+            // A table each: the first record is always the first of its windows.
             let table = engine.create_table().await;
             let measured = measure(row, engine.endpoint_url(), &table).await;
             // The first run reads the binary from the disk.

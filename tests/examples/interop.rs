@@ -1,9 +1,9 @@
-//! Another producer of the reference schema and this library on one bucket, at once.
+//! Runs another producer of the reference schema and this library on one bucket, at once.
 //!
-//! `interop COMMAND...`: the command gets the table, the endpoint and the number of requests behind
-//! its own arguments, and prints what it was granted as JSON on its last line. `cargo xtask interop`
-//! installs zae-limiter and runs this. Both take one request and 100 tokens a time; in the end the
-//! bucket's counters and the usage windows must be what both were granted.
+//! `interop COMMAND...`: the command gets the table, the endpoint and the number of requests after
+//! its own arguments, and prints its grants as JSON on its last line. `cargo xtask interop`
+//! installs zae-limiter and runs this. Both take one request and 100 tokens each time; in the end
+//! the bucket's counters and the usage windows must equal the grants of both.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a tool by hand")]
 
 use std::process::Stdio;
@@ -42,7 +42,7 @@ async fn ours(limiter: Limiter<DynamoStore>) -> Counts {
             Err(AcquireError::LimitExceeded(_)) => counts.refused += 1,
             Err(error) => panic!("{error}"),
         }
-        // About as fast as the other one.
+        // About as fast as the other producer.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     println!("sluicegate: {counts:?}, by path {paths:?}");

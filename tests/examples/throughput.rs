@@ -1,9 +1,9 @@
-//! Acquires beside the bare SDK sending the same UpdateItem to the same engine, in one run.
+//! Compares acquires with the bare SDK sending the same UpdateItem to the same engine, in one run.
 //!
-//! `cargo run --profile bench -p sluicegate-tests --example throughput`. Slices of both alternate, so
-//! that whatever else the machine does meanwhile falls on both; the medians of the slices are
-//! compared. The engine is the embedded one in this process, over HTTP, without a stream. A run fails
-//! with a line of what it missed.
+//! `cargo run --profile bench -p sluicegate-tests --example throughput`. Slices of both alternate,
+//! so that other load on the machine affects both; the medians of the slices are compared. The
+//! engine is the embedded one in this process, over HTTP, without a stream. A run fails with a line
+//! for each missed aim.
 #![allow(
     missing_docs,
     clippy::print_stdout,
@@ -39,7 +39,7 @@ mod sender;
 const SLICE: Duration = Duration::from_millis(1_000);
 const SLICES: usize = 7;
 
-/// Counts what is sent, repetitions included.
+/// Counts the requests sent, repetitions included.
 #[derive(Debug, Clone, Default)]
 struct Requests(Arc<AtomicUsize>);
 
@@ -96,7 +96,7 @@ async fn slice(sender: &Sender, tasks: usize, entities: &Arc<Vec<String>>) -> Sl
     Slice { rate, took: all, write_units, cpu_ticks: cpu_ticks() - ticks }
 }
 
-/// Processor time of this process: what else the machine does is not in it.
+/// Processor time of this process: other load on the machine is not part of it.
 fn cpu_ticks() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     // The name of the process, in parentheses, may hold spaces.
@@ -121,7 +121,7 @@ async fn main() -> ExitCode {
     let ours = Sender::Ours(limiter.clone());
     for entity in &most {
         ours.send(entity).await;
-        // The bare SDK has buckets of its own: its times are none.
+        // The bare SDK has buckets of its own, as its times are no real times.
         let request = limiter.acquire(entity, "bare").consume("rpm", 1).consume("tpm", 1);
         request.limits(limits()).await.unwrap();
     }
@@ -167,7 +167,7 @@ async fn main() -> ExitCode {
     aims.conclude()
 }
 
-/// What the slices of a sender came to.
+/// The results of a sender's slices.
 #[derive(Default)]
 struct Measured {
     rates: Vec<f64>,
@@ -214,7 +214,7 @@ fn check(aims: &mut Aims, (tasks, buckets): (usize, usize), bare: &Figures, ours
     let (rate_least, units_most) = match (tasks, buckets) {
         (16, 1) => (4.0, 0.25),
         (64, 1) => (8.0, 0.1),
-        // A claim may fail now and then.
+        // A claim may sometimes fail.
         _ => (0.93, 1.05),
     };
     aims.at_least(ours.rate / bare.rate, rate_least, &of("rate"));

@@ -1,4 +1,4 @@
-//! Requests that make no sense are refused before anything is sent.
+//! Invalid requests are refused before anything is sent.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn many(count: usize) -> Vec<Limit> {
     (0..count).map(|n| Limit::per_minute(format!("l{n}"), 1)).collect()
 }
 
-/// `sent` says what was sent since it was asked last.
+/// `sent` returns the number of requests since its last call.
 async fn refused_before_anything_is_sent<S: Store>(
     limiter: Limiter<S, TestClock>,
     sent: impl AsyncFn() -> u64,

@@ -47,7 +47,7 @@ async fn raised_limits_of_the_request_reach_a_short_bucket() {
     on_every_store!(suite);
 }
 
-/// As in a deployment that changes the limits of its requests process by process.
+/// As in a deployment that changes the limits in the requests process by process.
 #[tokio::test(start_paused = true)]
 async fn refused_processes_that_disagree_write_once_a_minute_each() {
     let (table, clock) = (Counted::new(1), TestClock::at(at(T0)));
@@ -97,7 +97,7 @@ async fn what_can_never_be_had_under_the_new_rule_leaves_the_new_rule() {
         let never = ask(500, 100).await;
         assert!(matches!(never, Err(AcquireError::NeverAdmissible(_))), "{never:?}");
         assert_eq!(burst(&engine, "u").await, 100);
-        // What could never be had under the old one has a wait.
+        // An amount that was never available under the old rule has a wait.
         let wait = exceeded(ask(500, 600).await).retry_after.unwrap();
         // From a hundred on, or a little less: a claim leaves room below the burst.
         assert_eq!(wait.as_secs(), 40);
@@ -192,7 +192,7 @@ async fn stored_limits_reach_a_short_bucket() {
             assert_eq!(refused.retry_after, Some(Duration::from_millis(2_700)));
             clock.advance(Duration::from_millis(2_700));
             ask(&limiter, 499).await.unwrap();
-            // A look changes nothing.
+            // A peek changes nothing.
             limiter.set_limits(&scope, &[Limit::per_minute("tpm", 7)]).await.unwrap();
             limiter.peek(&entity, "r").await.unwrap();
             assert_eq!(burst(&table, &entity).await, 10_000);

@@ -19,7 +19,7 @@ async fn on_every_engine(suite: impl AsyncFn(DynamoTable, TestClock, bool)) {
     for kind in engines_under_test() {
         let engine = RunningEngine::start(kind).await;
         let table = DynamoTable::new(engine.client(), engine.create_table().await);
-        // MiniStack does not say what a BatchGetItem costs.
+        // MiniStack does not report the cost of a BatchGetItem.
         let counts_reads = *engine.kind() == EngineKind::Embedded;
         suite(table, TestClock::at(at(T0)), counts_reads).await;
         engine.stop().await;
@@ -36,7 +36,7 @@ fn scopes() -> [LimitsScope; 4] {
     ]
 }
 
-/// The bursts that a bucket's limits have, in tokens.
+/// The bursts of a bucket's limits, in tokens.
 async fn bursts(limiter: &Tested) -> Vec<(String, i64)> {
     let limits = limiter.peek("u", "r").await.unwrap();
     limits.iter().map(|l| (l.limit.to_string(), l.rule.burst().get() / 1_000)).collect()
@@ -102,11 +102,11 @@ async fn a_bucket_follows_changes_and_a_process_behind_adopts_them() {
         assert_eq!(after.limits[&name("rpm")].tokens.get(), 41_000);
         assert_eq!(after.limits[&name("rpm")].rule.burst().get(), 600_000);
 
-        // Its copy of the limits is half a minute old and it does not set them back: it asks again
-        // and knows the new limit.
+        // Its copy of the limits is half a minute old, and it does not reset them: it reads again
+        // and learns the new limit.
         clock.advance(Duration::from_secs(30));
         let lease = behind.acquire("u", "r").consume("rpm", 300).await.unwrap();
-        // More than the burst that it knew: "never" is only said of what stands in the table.
+        // More than the burst that it knew: "never" is based only on the table's state.
         assert_eq!(lease.cost().attempts, 1);
         // The bucket and four levels.
         assert_units!(lease.cost().read_units, if counts_reads { 5.0 } else { 1.0 });
@@ -135,7 +135,7 @@ async fn old_copy_of_one_level_beside_a_new_copy_of_another_undoes_nothing() {
         ahead.set_limits(&system, &[Limit::per_minute("tpm", 100)]).await.unwrap();
         ahead.set_limits(&entity, &[Limit::per_minute("rpm", 100)]).await.unwrap();
         ahead.acquire("u", "r").consume("rpm", 1).await.unwrap();
-        // It knows the system's limits, and nothing of this entity.
+        // It knows the system's limits, and none of this entity.
         behind.acquire("other", "r").consume("tpm", 1).await.unwrap();
         clock.advance(Duration::from_secs(5));
         ahead.set_limits(&system, &[Limit::per_minute("tpm", 200)]).await.unwrap();
@@ -182,7 +182,7 @@ async fn item_that_follows_a_time_is_brought_to_versions() {
         limiter.set_limits(&system, &[Limit::per_minute("tpm", 100)]).await.unwrap();
         limiter.set_limits(&entity, &[Limit::per_minute("rpm", 100)]).await.unwrap();
         limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
-        // A time that no level has: its clock was ahead, or the table is restored.
+        // A time that no level has: a clock was ahead, or the table was restored.
         for epoch in [T0 - 1, T0, T0 + 1_000_000] {
             let mut item = table.stored(&bucket("u", "r")).await.unwrap();
             item.config_stamp = ConfigStamp::Epoch(at(epoch));
@@ -212,7 +212,7 @@ async fn limits_that_were_deleted_by_hand_and_stored_again_take_effect() {
         };
         limiter.set_limits(&system, &[Limit::per_minute("rpm", 100)]).await.unwrap();
         limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
-        // By a clock that goes on, and by one that is behind.
+        // With a clock that goes on, and with one that is behind.
         for (n, off_ms) in [(2, 1_000), (3, -500_000)] {
             delete().await;
             let other = TestClock::at(at(T0 + off_ms));
@@ -281,8 +281,8 @@ async fn what_is_stored_is_asked_for_once_a_minute() {
         proxy.reset_counts();
         let first = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
         // Half a unit each: record, three levels and bucket of the child; two levels and bucket of
-        // the parent, which has the others in common. The fourth level was stored here.
-        // MiniStack does not say what a BatchGetItem costs.
+        // the parent, which has the others in common. The fourth level was stored here. MiniStack
+        // does not report the cost of a BatchGetItem.
         let counts_reads = *engine.kind() == EngineKind::Embedded;
         assert_units!(first.cost().read_units, if counts_reads { 4.0 } else { 0.0 });
         assert_eq!(
@@ -335,7 +335,7 @@ async fn a_child_takes_from_its_parent_as_its_record_says() {
     .await;
 }
 
-/// By way of a limiter that leases, too: once what is held is too old.
+/// Through a leasing limiter, too: once the held tokens are too old.
 #[tokio::test(flavor = "multi_thread")]
 async fn leased_limiter_changes_limits_and_entities_at_once() {
     on_every_engine(async |table, clock, _| {

@@ -1,4 +1,4 @@
-//! Corrections that meet others: what they cost, and what they may leave behind.
+//! Concurrent corrections: their cost, and the uncertainty that they may leave.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::intercept::{Call, intercepting};
 use crate::simulated::{Far, Simulated};
 use crate::support::{Memory, T0, at, bucket, limiter_as, limiter_on, name};
 
-/// Every debit claims where the burst is less than what accrues while it is on its way, so each
-/// write that lands refuses all others.
+/// Every debit claims if the burst is less than the refill during its transit, so each write that
+/// succeeds refuses all others.
 #[tokio::test(start_paused = true)]
 async fn corrections_that_lose_to_one_another_pause() {
     const PROCESSES: u32 = 64;
@@ -41,7 +41,7 @@ async fn corrections_that_lose_to_one_another_pause() {
     assert!(writes <= 8.0 * f64::from(PROCESSES), "{writes} writes");
 }
 
-/// What becomes of the next write.
+/// The treatment of the next write.
 #[derive(Debug, Default)]
 enum Keep {
     #[default]
@@ -50,7 +50,7 @@ enum Keep {
     Kept(BucketId, WritePlan),
 }
 
-/// Memory that keeps the next write instead of doing it, and does not answer.
+/// A table in memory that keeps the next write instead of doing it, and does not answer.
 #[derive(Debug, Clone, Default)]
 struct Keeping {
     memory: Memory,
@@ -107,7 +107,7 @@ async fn a_refund_that_may_still_come_twice_is_counted() {
     for _ in 0..4 {
         drop(take(10).await);
     }
-    // What the count stands for: four others came between, and the bucket has forgotten it.
+    // The case behind the count: four others wrote in between, and the bucket has forgotten it.
     table.memory.write(&refunded, &late).await.unwrap();
     assert_eq!(balance().await, 110);
     // Debits may be repeated without a count: one that comes twice is the restrictive side.

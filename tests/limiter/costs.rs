@@ -1,4 +1,4 @@
-//! What each operation costs, as the table itself reports it: indexes included.
+//! The cost of each operation, as the table itself reports it: indexes included.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ macro_rules! ask {
 }
 
 fn units(cost: Cost) -> (f64, f64) {
-    // moto needs a second one for what the others do in one.
+    // moto needs a second attempt for an operation that takes other engines one.
     assert_units!(cost.attempts, 1, "{cost:?}");
     (cost.read_units, cost.write_units)
 }
@@ -55,7 +55,7 @@ async fn costs_of(table: &DynamoTable, clock: &TestClock, count: usize, unit: f6
     // The item and, once, its entry in the index of the resource.
     assert_units!(units(lease.cost()), (1.0, unit + 1.0), "first acquire");
 
-    // Warm: by the claim of a moment ago, and with a claim of its own.
+    // Warm: after a recent claim, and with a claim of its own.
     let lease = ask!(first, count).no_cascade().await.unwrap();
     assert_eq!(lease.cost().path, Some(WritePath::Retry));
     assert_units!(units(lease.cost()), (0.0, unit), "warm acquire, retry");

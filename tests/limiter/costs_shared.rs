@@ -1,4 +1,4 @@
-//! What an admission costs when several processes share a bucket, none of which sees the others.
+//! The cost of an admission when several processes share a bucket, none of which sees the others.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,11 @@ const RATE_PER_S: u32 = 200;
 const LATENCY: Duration = Duration::from_millis(4);
 /// DESIGN 5: 1.2 to 1.35 modelled.
 const UNITS_MOST: f64 = 1.4;
-/// A machine on which a write takes longer than this is too busy to judge by: with a stall between
-/// them all images are old. The same bound holds in simulated time (`simulated.rs`).
+/// A machine on which a write takes longer than this is too busy for a verdict: with a stall
+/// between them all images are old. The same bound holds in simulated time (`simulated.rs`).
 const WRITE_MOST: Duration = Duration::from_millis(12);
 const TRIES: u32 = 6;
-/// What an admission may cost on a machine that is that busy.
+/// The most that an admission may cost on a machine that is that busy.
 const UNITS_MOST_BUSY: f64 = 5.0;
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -48,13 +48,13 @@ impl Tally {
         self.write_units / f64::from(self.granted)
     }
 
-    /// Whether the machine was too busy to judge by.
+    /// True if the machine was too busy for a verdict.
     fn was_busy(&self) -> bool {
         self.unanswered > 0 || self.took / self.attempts.max(1) > WRITE_MOST
     }
 }
 
-/// One process: requests at random instants, each in its turn or beside the one before.
+/// One process: requests at random times, each in its turn or beside the one before.
 async fn process(table: DynamoTable, load: f64, time: Duration) -> Tally {
     let limiter = patient(Limiter::new(CompositeStore::with_table(table)));
     let mean_s = f64::from(PROCESSES) / (f64::from(RATE_PER_S) * load);
@@ -97,14 +97,14 @@ async fn process(table: DynamoTable, load: f64, time: Duration) -> Tally {
     total
 }
 
-/// Everybody on one bucket, at a share of its rate, on an engine without a past: each write scans
-/// the records of those before it.
+/// All processes on one bucket, at a share of its rate, on a new engine: each write scans the
+/// records of those before it.
 async fn shared(load: f64) -> Tally {
     let engine = RunningEngine::start(EngineKind::Embedded).await;
     let proxy = Proxy::start(engine.endpoint_url()).await;
     proxy.inject(|_| Fault::Delay(LATENCY));
     let name = engine.create_table().await;
-    // The bucket is there; nobody has seen it.
+    // The bucket exists; no process has seen it.
     let first = DynamoTable::new(engine.client(), &name);
     process(first, 0.9, Duration::from_millis(200)).await;
     let mut processes = tokio::task::JoinSet::new();

@@ -95,7 +95,7 @@ async fn ever_other_limits<E: Engine>(table: E) {
     }
     assert_eq!(table.image(&bucket("u", "r")).await, before);
 
-    // What it has can be had, whatever else the request names.
+    // Its own limits can be acquired, whatever else the request names.
     for limiter in [&warm, &cold()] {
         clock.advance(Duration::from_secs(1));
         let request = limiter.acquire("u", "r").consume(name(7), 1);

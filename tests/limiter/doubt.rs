@@ -1,4 +1,4 @@
-//! Writes of which nobody knows at first whether they happened: what may be said, and what is counted.
+//! Writes whose result is unknown at first: the errors that are allowed, and the counts.
 
 use std::time::Duration;
 
@@ -31,14 +31,14 @@ async fn a_missing_permission_does_not_hide_that_tokens_may_have_been_taken() {
     table.on_writes([Act::LoseReply, Act::Deny]);
     let result = ask!(limiter, 1_000).await;
     assert!(matches!(result, Err(AcquireError::Unavailable(_))), "{result:?}");
-    // Without a lost answer it is what it is.
+    // Without a lost answer, the error stays as it is.
     table.on_writes([Act::Deny]);
     let result = ask!(limiter, 1_000).await;
     assert!(matches!(result, Err(AcquireError::Setup(_))), "{result:?}");
 }
 
-/// Its write landed, four others came behind it, and what it learns from another task that it waited
-/// for makes it short: it no longer sends anything that could tell.
+/// Its write took effect, four others followed it, and an image learned from another task makes it
+/// short: it sends nothing more that could show the result.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_nobody_remembers_is_counted_when_the_request_is_refused() {
     let (table, clock, limiter) = fresh();
@@ -50,7 +50,7 @@ async fn a_write_that_nobody_remembers_is_counted_when_the_request_is_refused() 
         for _ in 0..4 {
             ask!(other, 1).await.unwrap();
         }
-        // The next must claim, and who comes behind it waits.
+        // The next must claim, and those behind it wait.
         clock.advance(Duration::from_secs(1));
         table.on_writes([Act::Slow(Duration::from_millis(20))]);
         ask!(limiter, 28_000).await.unwrap();
@@ -64,7 +64,7 @@ async fn a_write_that_nobody_remembers_is_counted_when_the_request_is_refused() 
 async fn a_repair_that_returns_no_item_does_not_make_the_item_go() {
     let (table, clock, first) = fresh();
     ask!(first, 50_000).await.unwrap();
-    // The clock of somebody was an hour ahead, and the limit is known from the item alone.
+    // A clock was an hour ahead, and the limit is known from the item alone.
     let mut image = table.memory.stored(&bucket("u", "r")).await.unwrap();
     image.refilled_at = at(T0 + 3_600_000);
     table.memory.place(&bucket("u", "r"), Some(image)).await;

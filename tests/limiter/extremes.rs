@@ -1,4 +1,4 @@
-//! The largest amounts, again and again: a bucket stays usable whatever was legal.
+//! The largest amounts, repeatedly: a bucket stays usable after any legal request.
 
 use std::time::Duration;
 

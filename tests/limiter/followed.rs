@@ -24,11 +24,11 @@ use crate::simulated::Simulated;
 use crate::support::{Memory, bucket, name, patient};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// A copy of a level is believed for a minute; then the next request asks.
+/// A copy of a level is valid for a minute; then the next request reads it again.
 const FOLLOWED: Duration = Duration::from_secs(61);
-/// How far a read that may lag lags at most.
+/// The longest lag of an eventually consistent read.
 const LAG: Duration = Duration::from_millis(300);
-/// How far the processes' clocks are off, in milliseconds.
+/// The offsets of the processes' clocks, in milliseconds.
 const CLOCKS: [i64; 3] = [-4_000, 0, 3_000];
 const SEEDS: std::ops::Range<u64> = 0..4;
 
@@ -40,7 +40,7 @@ type History = Vec<(Instant, StoredLimits)>;
 struct Configured {
     buckets: Memory,
     levels: Arc<Mutex<HashMap<LimitsScope, History>>>,
-    /// Writes of this process on behalf of no request, by bucket: those that were done, and those
+    /// Writes of this process that no request asked for, by bucket: those that were done, and those
     /// that lost to another process.
     extra: Arc<Mutex<BTreeMap<BucketId, [u32; 2]>>>,
 }
@@ -178,8 +178,8 @@ fn child() -> EntityId {
     EntityId::new("child").unwrap()
 }
 
-/// What a process asks for: of an entity with a parent and of one without, as the others do, and of
-/// one that nobody else uses.
+/// The entities that a process asks for: one with a parent and one without, which the others share,
+/// and one that only it uses.
 fn used_by(process: usize) -> [&'static str; 3] {
     ["child", "single", ["plain", "leased", "prepared"][process]]
 }
@@ -198,7 +198,7 @@ fn random_scope(random: &mut fastrand::Rng) -> LimitsScope {
     }
 }
 
-/// So much a minute, or once and for all.
+/// So much a minute, or a quota.
 fn random_rule(random: &mut fastrand::Rng) -> Rule {
     let amount = [6, 60, 600, 6_000, 60_000][random.usize(..5)];
     if random.u8(..3) == 0 { rule(Limit::quota("rpm", amount)) } else { a_minute(amount) }
@@ -212,7 +212,7 @@ fn rule(limit: Limit) -> Rule {
     limit.check().unwrap().1
 }
 
-/// Has a process ask again and again for tokens of its buckets, each at a pace of its own.
+/// Starts a process that asks repeatedly for tokens of its buckets, each at a pace of its own.
 fn start_process(tasks: &mut JoinSet<()>, table: &Configured, clock: Simulated, process: usize) {
     let store = CompositeStore::with_table(table.clone());
     let plain = patient(Limiter::with_clock(store, clock));
@@ -245,7 +245,7 @@ async fn history(seed: u64) {
     let start = Instant::now();
     let table = Configured::default();
     let clock = |process: usize| Simulated { start, off_ms: CLOCKS[process] };
-    // Whatever else is deleted, somebody names the limit that is asked for.
+    // One level always names the requested limit.
     table.change(&LimitsScope::System, &name("rpm"), Some(a_minute(600)), clock(1));
     let tables: Vec<_> = CLOCKS.iter().map(|_| table.of_another_process()).collect();
     let mut processes = JoinSet::new();
@@ -254,7 +254,7 @@ async fn history(seed: u64) {
     }
     let changes = random.u32(1..9);
     for _ in 0..changes {
-        // Often within what the clocks are apart, sometimes when copies have expired.
+        // Often within the difference of the clocks, sometimes when copies have expired.
         let longest_ms = if random.bool() { 8_000 } else { 70_000 };
         tokio::time::sleep(Duration::from_millis(random.u64(..longest_ms))).await;
         let scope = random_scope(&mut random);
@@ -277,7 +277,7 @@ async fn history(seed: u64) {
         let extra = |table: &Configured| table.extra.lock().unwrap().get(&bucket).copied();
         let extra: Vec<_> = tables.iter().map(|table| extra(table).unwrap_or_default()).collect();
         let case = format!("seed {seed}: {changes} changes, [done, lost] on {bucket}: {extra:?}");
-        // Whoever comes first brings a change; the others find it there, or lose to it.
+        // The first process brings a change; the others find it there, or lose to it.
         assert!(extra.iter().map(|[done, _]| done).sum::<u32>() <= changes, "{case}");
         assert!(extra.iter().all(|[_, lost]| *lost <= changes), "{case}");
     }

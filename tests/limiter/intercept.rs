@@ -7,7 +7,7 @@ use sluicegate_core::WritePlan;
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Call<'a> {
     Write(&'a BucketId, &'a WritePlan),
-    /// Of two buckets.
+    /// A transaction on two buckets.
     WriteTogether,
     Read,
 }

@@ -1,5 +1,5 @@
-//! Buckets in the older layout of one item per limit: looked at as they are, converted by the first
-//! write, and never twice or half.
+//! Buckets in the older layout of one item per limit: read as they are, converted by the first
+//! write, and never twice or halfway.
 
 use std::time::Duration;
 
@@ -133,7 +133,7 @@ async fn a_refill_time_far_ahead_does_not_refuse_for_ever() {
         let ahead = at(SystemClock.now().get() + 3_600_000);
         place(&table, &[(key("u", "gpt-4", "rpm"), per_minute(60, 0, ahead))]).await;
         let began = tokio::time::Instant::now();
-        // One a second, from the first request on, although nobody remembers it.
+        // One a second, from the first request on, although no process remembers it.
         let ask = || async {
             limiter(&table).acquire("u", "gpt-4").consume("rpm", 1).no_cascade().await.map(drop)
         };
@@ -187,7 +187,7 @@ async fn a_child_and_its_parent_are_both_converted() {
             place_quotas(&table, &parent).await;
             let limiter = limiter_as(&table, settings);
             let ask = || limiter.acquire(&child, "gpt-4").consume("rpm", 7).cascade_to(&parent);
-            // The child is new, then as old as its parent is.
+            // The child is new, then as old as its parent.
             ask().limits([Limit::quota("rpm", 600)]).await.unwrap();
             let stored = table.stored(&bucket(&parent, "gpt-4")).await;
             assert_eq!(figures(&stored, "rpm"), (493_000, 107_000), "{mode:?}");

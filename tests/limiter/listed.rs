@@ -1,4 +1,4 @@
-//! Lists of buckets where some are in the older layout: each bucket once, in whichever it is.
+//! Lists of buckets, some of them in the older layout: each bucket once, in its layout.
 
 use std::num::NonZeroU16;
 
@@ -11,7 +11,7 @@ use sluicegate_testkit::on_every_engine;
 
 use crate::support::bucket;
 
-/// Names that sort right beside one another and around `#`.
+/// Names that sort directly beside one another and around `#`.
 const NAMES: [&str; 5] = ["a", "a!", "a$", "a-b", "b"];
 const LIMITS: [&str; 3] = ["rpd", "rpm", "tpm"];
 
@@ -25,7 +25,7 @@ async fn place(table: &DynamoTable, bucket: &BucketId) {
     legacy::put(table.client(), table.name(), LIMITS.map(item)).await;
 }
 
-/// What a list says of each bucket: its name and its limits.
+/// The entries of a list: the name and the limits of each bucket.
 async fn listed(
     list: impl futures_util::Stream<Item = Result<CompositeBucket, sluicegate::dynamo::ReadError>>,
 ) -> Vec<(BucketId, Vec<LimitName>)> {
@@ -74,7 +74,7 @@ async fn every_bucket_is_listed_once_in_either_layout() {
     .await;
 }
 
-/// What all segments of a scan find.
+/// The results of all segments of a scan.
 async fn scanned(reader: &Reader, of: u16) -> Vec<BucketId> {
     let mut found = Vec::new();
     for number in 0..of {

@@ -1,5 +1,5 @@
-//! From the limiter to the stream of the engine, through the processor, to usage windows: what they
-//! say is what was granted less what was given back.
+//! From the limiter to the stream of the engine, through the processor, to usage windows: they must
+//! equal the grants less the amounts given back.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn operations(kind: &EngineKind) -> usize {
     asked.map_or(default, |asked| asked.parse().expect("a number of operations"))
 }
 
-/// Random work on a table; what it took less what it gave back.
+/// Random work on a table; returns the tokens taken less those given back.
 async fn work<S: Store>(
     limiter: &Limiter<S, TestClock>,
     clock: &TestClock,
@@ -140,7 +140,7 @@ async fn leased_tokens_are_metered_as_they_were_used_once_all_is_settled() {
     engine.stop().await;
 }
 
-/// Meters the table's stream and holds the windows against what was used.
+/// Meters the table's stream and compares the windows with the use.
 async fn check_windows(engine: &RunningEngine, name: &str, mut sums: Sums, seed: u64) {
     let processor = Processor::new(engine.client().clone(), Settings::new(name));
     let function = InProcess::new(processor, Duration::from_secs(60));

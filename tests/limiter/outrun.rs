@@ -1,4 +1,4 @@
-//! Refused because somebody else claimed a moment ago: for how long, and when not.
+//! Refusals because another writer claimed a moment ago: the wait, and the cases without one.
 
 use std::time::Duration;
 

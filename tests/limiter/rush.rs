@@ -1,6 +1,6 @@
 //! Processes that rush for the last tokens of one bucket of a Redis.
 //!
-//! `SLUICEGATE_TEST_RUNS` sets how often, for a soak.
+//! `SLUICEGATE_TEST_RUNS` sets the number of runs, for a soak.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Ready {
         Self { child, start, lines }
     }
 
-    /// How many it was granted, and how many it was refused.
+    /// The numbers of grants and refusals.
     async fn counts(mut self) -> (u32, u32) {
         let line = self.lines.next_line().await.unwrap().expect("counts");
         assert!(self.child.wait().await.unwrap().success());

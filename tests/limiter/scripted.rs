@@ -1,4 +1,4 @@
-//! A table that a test tells what to do with each call.
+//! A table whose calls behave as a test sets.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use sluicegate::{SetupError, TableError};
 use crate::intercept::{Call, intercepting};
 use crate::support::Memory;
 
-/// What becomes of one call.
+/// The treatment of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Act {
     /// It is done and answered.
@@ -27,13 +27,14 @@ pub(crate) enum Act {
     Throttle,
 }
 
-/// Memory whose next calls are acted upon as the script says; without one they are answered.
+/// A table in memory whose next calls are treated as the script says; without one they are
+/// answered.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Scripted {
     pub(crate) memory: Memory,
     writes: Arc<Mutex<VecDeque<Act>>>,
     reads: Arc<Mutex<VecDeque<Act>>>,
-    /// What becomes of calls that the script does not name.
+    /// The treatment of calls that the script does not name.
     others: Arc<Mutex<Option<Act>>>,
     calls: Arc<AtomicU64>,
 }
@@ -47,12 +48,12 @@ impl Scripted {
         self.reads.lock().unwrap().extend(acts);
     }
 
-    /// From now on, what becomes of calls that the script does not name.
+    /// Sets the treatment of calls that the script does not name.
     pub(crate) fn always(&self, act: Act) {
         *self.others.lock().unwrap() = Some(act);
     }
 
-    /// Calls since this was asked last.
+    /// The number of calls since the last call of this.
     pub(crate) fn calls(&self) -> u64 {
         self.calls.swap(0, Ordering::Relaxed)
     }

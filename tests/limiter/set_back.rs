@@ -1,4 +1,4 @@
-//! Clocks that are set back: nobody waits for them to catch up.
+//! Clocks that are set back: no request waits for them to catch up.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -18,7 +18,7 @@ use crate::support::{Memory, T0, at, limiter_on};
 
 const HOUR_MS: i64 = 3_600_000;
 
-/// The runtime's clock as a system's: it can be set, and sleeps do not mind.
+/// The runtime's clock as a system clock: it can be set, and sleeps are not affected.
 #[derive(Debug, Clone)]
 struct Settable {
     start: Instant,
@@ -74,12 +74,13 @@ async fn what_was_leased_by_a_clock_that_was_ahead_is_not_handed_out() {
     assert_eq!(held(), [true; 3]);
     is_away.store(true, Ordering::Relaxed);
     clock.off_ms.store(-HOUR_MS, Ordering::Relaxed);
-    assert_eq!(held(), [true; 3], "nobody has looked");
+    assert_eq!(held(), [true; 3], "no reading noticed it");
     tokio::time::sleep(SECOND * 3 / 10).await;
     assert_eq!(held(), [false; 3]);
 }
 
-/// The table takes longer than tokens may be handed out: what comes back with an answer is too old.
+/// The table takes longer than tokens may be handed out: tokens that come with an answer are too
+/// old.
 #[tokio::test(start_paused = true)]
 async fn what_was_asked_for_before_the_clock_was_set_back_is_no_younger_for_it() {
     for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 10 }] {

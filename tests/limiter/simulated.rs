@@ -1,5 +1,5 @@
-//! Many processes on one bucket in simulated time: what they spend on a table that answers after a
-//! few milliseconds, and what becomes of what it cannot give.
+//! Many processes on one bucket in simulated time: their cost on a table that answers after a few
+//! milliseconds, and the result of excess requests.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::support::{Memory, T0, at};
 const RATE: u32 = 200;
 const TIME: Duration = Duration::from_secs(30);
 
-/// A table so many milliseconds away, there and back, more or less.
+/// A table with a round trip of so many milliseconds, more or less.
 #[derive(Debug, Clone)]
 pub(crate) struct Far(pub(crate) Memory, pub(crate) u64);
 
@@ -60,7 +60,7 @@ impl Clock for Simulated {
 struct Tally {
     granted: u32,
     refused: u32,
-    /// Neither.
+    /// Requests that were neither granted nor refused.
     lost: u32,
     write_units: f64,
 }
@@ -137,8 +137,8 @@ async fn processes_that_share_a_bucket_spend_little_more() {
     }
 }
 
-/// What is asked beyond the rate is refused for want of tokens, never of attempts, and little of the
-/// rate is left lying.
+/// Requests beyond the rate are refused for lack of tokens, never of attempts, and little of the
+/// rate is unused.
 #[tokio::test(start_paused = true)]
 async fn too_much_is_refused_and_never_contended() {
     for (processes, away_ms, units) in [

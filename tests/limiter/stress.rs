@@ -1,5 +1,5 @@
-//! Many tasks and several processes on one bucket, and what the stream says they did, replayed in
-//! the engine's order against an exact bucket.
+//! Many tasks and several processes on one bucket; the stream's record of their writes is replayed
+//! in the engine's order against an exact bucket.
 //!
 //! `SLUICEGATE_TEST_OPERATIONS` sets how often each task acquires, for a soak.
 
@@ -16,7 +16,7 @@ use crate::support::{Shared, at, bucket, name, patient};
 /// Less than the engines can write, so that requests are refused.
 const RATE_PER_S: u64 = 40;
 
-/// What acquirers say of themselves.
+/// The acquirers' reports.
 #[derive(Debug, Default, Clone, Copy)]
 struct Totals {
     granted: i64,
@@ -70,7 +70,7 @@ pub(crate) async fn images(engine: &RunningEngine, table: &str) -> Vec<Composite
     images
 }
 
-/// Whatever the order and whoever wrote: DESIGN 6.1, 6.2 and 6.4.
+/// For any order and any writer: DESIGN 6.1, 6.2 and 6.4.
 async fn replay(engine: &RunningEngine, table: &DynamoTable, totals: Totals) {
     assert_eq!((totals.contended, totals.errors), (0, 0), "{totals:?}");
     let limit = name("rps");

@@ -1,5 +1,5 @@
-//! What the suites share: one suite, run on every table, or on every store where nothing in it is
-//! peculiar to tables.
+//! Shared parts of the suites: one suite, run on every table, or on every store if nothing in it
+//! depends on tables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(crate) fn limiter<E: Engine>(engine: E, clock: &TestClock) -> Limiter<E::Sto
     with_settings(engine, clock, Settings::default())
 }
 
-/// The same on a table that only this test has.
+/// The same on a table that only this test uses.
 pub(crate) fn limiter_on<T: Table>(table: T, clock: &TestClock) -> Tested<T> {
     limiter_as(table, clock, Settings::default())
 }
@@ -69,7 +69,7 @@ pub(crate) trait Engine: Clone {
     fn store(&self, settings: Settings) -> Self::Store;
     /// The bucket as it is stored.
     async fn image(&self, bucket: &BucketId) -> Option<CompositeBucket>;
-    /// Takes the bucket away, as an expiry does.
+    /// Removes the bucket, as an expiry does.
     async fn forget(&self, bucket: &BucketId);
 }
 
@@ -115,7 +115,7 @@ impl Engine for Redis {
 pub(crate) trait Shared: Table + Clone {
     /// The bucket as it is stored.
     async fn stored(&self, bucket: &BucketId) -> Option<CompositeBucket>;
-    /// Puts a bucket where there may be one already, or takes it away.
+    /// Puts a bucket, also over an existing one, or removes it.
     async fn place(&self, bucket: &BucketId, image: Option<CompositeBucket>);
 }
 
@@ -202,7 +202,7 @@ pub(crate) async fn run_on_every_table(suite: impl Suite) {
     }
 }
 
-/// Runs a suite on every table, and on Redis where that is under test.
+/// Runs a suite on every table, and on Redis if that is under test.
 pub(crate) async fn run_on_every_store(suite: impl EngineSuite) {
     run_on_every_table(OnTables(&suite)).await;
     if is_redis_under_test() {
@@ -224,7 +224,7 @@ impl<S: EngineSuite> Suite for OnTables<'_, S> {
     }
 }
 
-/// Compares capacity units, where the engines under test report them as AWS does.
+/// Compares capacity units, if the engines under test report them as AWS does.
 macro_rules! assert_units {
     ($units:expr, $($expected:tt)+) => {
         let units = $units;
@@ -268,7 +268,7 @@ macro_rules! on_every_table {
 }
 pub(crate) use on_every_table;
 
-/// An engine, a proxy before it, and a table by way of the proxy.
+/// An engine, a proxy in front of it, and a table through the proxy.
 pub(crate) async fn proxied(engine: &RunningEngine) -> (Proxy, DynamoTable) {
     let name = engine.create_table().await;
     let proxy = Proxy::start(engine.endpoint_url()).await;

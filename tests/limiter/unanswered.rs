@@ -1,5 +1,5 @@
-//! What is said while the table is silent: that it does not answer, not that tokens are short or
-//! others in the way.
+//! Errors while the table is silent: they say that it does not answer, not that tokens are short or
+//! that other writers interfere.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn unavailable<T: std::fmt::Debug>(result: Result<T, AcquireError>) {
     assert!(matches!(result, Err(AcquireError::Unavailable(_))), "{result:?}");
 }
 
-/// Long and short before and behind the one whose claim is not answered.
+/// Long and short deadlines, before and behind the request whose claim is not answered.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_a_claim_that_is_not_answered_finds_the_table_silent() {
     let (table, clock, limiter) = used().await;
@@ -70,7 +70,8 @@ async fn who_waits_for_a_claim_behind_a_throttled_one_is_contended() {
     }
 }
 
-/// What the first would take is all that the second would lack, and nobody knows whether it does.
+/// The tokens that the first would take are all that the second lacks, and the first one's result
+/// is unknown.
 #[tokio::test(start_paused = true)]
 async fn nobody_is_refused_for_the_sake_of_a_write_that_is_not_answered() {
     let (table, clock, limiter) = used().await;
@@ -83,12 +84,12 @@ async fn nobody_is_refused_for_the_sake_of_a_write_that_is_not_answered() {
     unavailable(second);
 }
 
-/// The write that sets out behind the second's back is not the answer that it waits for.
+/// The write that starts later is not the answer that the second waits for.
 #[tokio::test(start_paused = true)]
 async fn a_promise_that_is_not_kept_refuses_nobody() {
     let (table, clock, limiter) = used().await;
     clock.advance(Duration::from_millis(60));
-    // Another process takes what the first needs; what it leaves is enough for the second.
+    // Another process takes the tokens that the first needs; the rest is enough for the second.
     ask!(crate::support::limiter_on(table.clone(), &clock), 20).await.unwrap();
     table.on_writes([Act::Slow(Duration::from_millis(10)), Act::Answer]);
     let claim = ask!(limiter, 1).into_future();

@@ -1,4 +1,4 @@
-//! Waiting for tokens in order, shadow mode, and what a lease says of what is left.
+//! Waiting for tokens in order, shadow mode, and the balances of a permit.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,10 +12,11 @@ fn per_second() -> [Limit; 2] {
     [Limit::per_second("rps", 2), Limit::quota("keeps", 1)]
 }
 
-/// Moves the clock a millisecond whenever everybody who still runs is asleep.
+/// Moves the clock a millisecond whenever all running tasks are asleep.
 async fn tick_until_done(clock: &TestClock, tasks: &[tokio::task::JoinHandle<()>]) {
     while !tasks.iter().all(tokio::task::JoinHandle::is_finished) {
-        // Others sleep until the end of their time; the head of the queue until its tokens come.
+        // The others sleep until the end of their time; the head of the queue until its tokens
+        // come.
         tokio::time::sleep(Duration::from_millis(1)).await;
         clock.advance(Duration::from_millis(10));
     }
@@ -33,7 +34,7 @@ async fn waiters_are_served_in_the_order_in_which_they_came() {
         let waiter = if n % 2 == 0 { limiter.clone() } else { limiter.clone().near_share(0.5) };
         let (served, clock) = (served.clone(), clock.clone());
         tasks.push(tokio::spawn(async move {
-            // The later ones ask for less and would overtake.
+            // The later ones ask for less and could overtake.
             let tokens = if n == 0 { 2 } else { 1 };
             let request = waiter.acquire("u", "r").consume("rps", tokens).limits(per_second());
             request.wait_up_to(Duration::from_secs(60)).await.unwrap();
@@ -52,7 +53,7 @@ async fn waiters_are_served_in_the_order_in_which_they_came() {
     assert!((3_500..=3_700).contains(&last), "{served:?}");
 }
 
-/// By what it was told when it was refused it would wait an hour.
+/// By the wait in its refusal it would wait an hour.
 #[tokio::test]
 async fn waiter_gets_what_is_there_earlier_within_a_minute() {
     let clock = TestClock::at(at(T0));
@@ -82,7 +83,7 @@ async fn too_long<E: Engine>(table: E) {
     let limiter = limiter(table, &clock);
     let ask = || limiter.acquire("u", "r").consume("rps", 2).limits(per_second());
     ask().await.unwrap();
-    // A second would be enough; nobody sleeps for what does not come in time.
+    // A second would be enough; no request sleeps for tokens that do not come in time.
     let refused = ask().wait_up_to(Duration::from_millis(999)).await.unwrap_err();
     assert!(matches!(refused, AcquireError::LimitExceeded(_)), "{refused}");
     assert_eq!(clock.now(), at(T0));
@@ -121,7 +122,7 @@ async fn only_counting<E: Engine>(table: E) {
     let stored = table.image(&bucket("u", "r")).await.unwrap();
     assert_eq!(stored.limits[&name("rps")].consumed.get(), 2_000);
     assert_eq!(limiter.counters().shadowed.get(), 1);
-    // More than there ever is would be refused for good.
+    // More than the burst would be refused for good.
     let lease = limiter.acquire("u", "r").consume("rps", 3).limits(per_second()).await.unwrap();
     let exceeded = lease.shadowed().unwrap();
     assert_eq!(exceeded.retry_after, None);
@@ -130,7 +131,7 @@ async fn only_counting<E: Engine>(table: E) {
         "limit exceeded: rps of u has 0 of 3; a full bucket holds less"
     );
     assert_eq!(limiter.counters().shadowed.get(), 2);
-    // What makes no sense is an error all the same.
+    // An invalid request is still an error.
     assert!(limiter.acquire("u", "r").await.is_err());
 }
 

@@ -105,7 +105,7 @@ impl Server {
         while !is_ready(&self.seen) {
             match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(line) => self.seen.push(line),
-                Err(_) => bail!("the server did not say what it should:\n{}", self.seen.join("\n")),
+                Err(_) => bail!("the expected lines did not come:\n{}", self.seen.join("\n")),
             }
         }
         Ok(&self.seen)

@@ -57,8 +57,7 @@ impl Connection {
         }
         let config = loader.load().await;
         let checked = tokio::time::timeout(options.timeout, check_credentials(&config)).await;
-        checked
-            .map_err(|_| CliError::no_credentials("the credentials provider did not answer"))??;
+        checked.map_err(|_| CliError::no_credentials("the provider did not answer"))??;
         Ok(Self { config, table, timeout: options.timeout })
     }
 

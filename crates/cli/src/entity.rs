@@ -20,7 +20,7 @@ Examples:
   sluicegate entity create user-123 --parent team-berlin --cascade
   sluicegate entity children team-berlin
 
-Exit codes: 0 done, 1 nothing is said of this entity, 2 bad input or not confirmed, 5 the table
+Exit codes: 0 done, 1 there is no record of this entity, 2 bad input or not confirmed, 5 the table
 could not be used.")]
 pub(crate) enum Args {
     /// Store the parent of an entity; replaces the earlier record.

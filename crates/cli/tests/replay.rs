@@ -65,7 +65,7 @@ fn the_sample_events_add_up_by_hand() {
         at("user-123", "gpt-4", "hour", "2026-01-28T14:00:00Z"),
         (json!({"rpm": 10_000, "tpm": 4_340_000}), json!(5))
     );
-    // The adjust five hours later counts when it happened, and only tpm.
+    // The adjust five hours later counts at its own time, and only in tpm.
     assert_eq!(
         at("user-123", "gpt-4", "hour", "2026-01-28T19:00:00Z"),
         (json!({"tpm": 12_345_000}), json!(1))
@@ -87,7 +87,7 @@ fn the_sample_events_add_up_by_hand() {
         at("user-123", "odd names", "day", "2026-01-28T00:00:00Z").0,
         json!({"events": 3_000, "req-min": 5_000, "rpm.v2": 4_000, "ttl": 2_000, "window": 2_000})
     );
-    // Converted from the older layout: only what came after counts.
+    // Converted from the older layout: only later records count.
     assert_eq!(at("user-8", "gpt-4", "hour", "2026-01-28T12:00:00Z").0, json!({"rpm": 2_000}));
     // Ten limits in one window.
     let ten = at("ingest-1", "embeddings", "hour", "2026-01-28T15:00:00Z").0;
@@ -375,7 +375,7 @@ fn written(bucket: u64, n: u64, padding: &str) -> String {
     )
 }
 
-/// What a replay of a file took.
+/// The cost of a replay of a file.
 struct Took {
     windows: usize,
     seconds: f64,
@@ -437,14 +437,14 @@ fn memory_is_that_of_the_windows_not_of_the_input() {
     for is_one_event in [false, true] {
         let few = replay_of(20, 10, &padding, is_one_event);
         let many = replay_of(820, 10, &padding, is_one_event);
-        // 32 MiB of input more. A batch is 4 MiB, and is held a few times over.
+        // 32 MiB of input more. A batch is 4 MiB, and several copies of it are held.
         let more_mib = many.peak_mib.saturating_sub(few.peak_mib);
         assert!(more_mib < 26, "{} MiB, then {} MiB", few.peak_mib, many.peak_mib);
         assert_eq!(many.windows, 20);
     }
 }
 
-/// `SLUICEGATE_TEST_REPLAY_RECORDS` sets how many records, for a soak.
+/// `SLUICEGATE_TEST_REPLAY_RECORDS` sets the number of records, for a soak.
 #[test]
 fn a_replay_is_linear_in_its_records() {
     let soak = std::env::var("SLUICEGATE_TEST_REPLAY_RECORDS").ok();
@@ -458,7 +458,7 @@ fn a_replay_is_linear_in_its_records() {
     if soak.is_none() {
         return;
     }
-    // A ratio says something on any machine, where both take seconds.
+    // A ratio is meaningful on any machine, if both runs take seconds.
     let [few, many] = [5_000, 20_000].map(|buckets| replay_of(buckets, buckets, "", false));
     println!("5000 and 20000 buckets: {:.1} and {:.1} s", few.seconds, many.seconds);
     assert!(many.seconds < 6.0 * few.seconds);

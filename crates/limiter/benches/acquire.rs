@@ -1,4 +1,5 @@
-//! What our own code costs per warm acquire: everything but the table, which answers at once.
+//! Measures the cost of our own code per warm acquire: everything but the table, which answers at
+//! once.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::hint::black_box;
@@ -15,7 +16,7 @@ use sluicegate_core::{Bucket, CompositeBucket, Millitokens, RulesHash, WritePlan
 const T0: i64 = 1_769_608_800_000;
 const ACQUIRES: u64 = 1_000;
 
-/// Says yes, and always shows the same item.
+/// Grants every write, and always shows the same item.
 #[derive(Debug, Clone)]
 struct Yes(Arc<CompositeBucket>);
 

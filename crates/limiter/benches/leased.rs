@@ -1,7 +1,7 @@
-//! A decision made in the process, beside governor's and a bare atomic, in one run.
+//! Compares a decision made in the process with governor's and a bare atomic, in one run.
 //!
-//! One and two threads, one key and ten thousand (zipf). Each iteration is a decision of one thread:
-//! with two threads at work, its time is what one of them takes.
+//! One and two threads, one key and ten thousand (zipf). Each iteration is a decision of one
+//! thread: with two threads, the time is that of one of them.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::hint::black_box;
@@ -20,15 +20,15 @@ const PICKS: usize = 1 << 16;
 
 type Call = Prepared<CompositeStore<MemoryTable>, SystemClock>;
 
-/// Runs on so many threads at once, each `iterations` times; the mean time of a thread. A step says
-/// whether it was admitted.
+/// Runs on so many threads at once, each `iterations` times; returns the mean time of a thread. A
+/// step returns true if it was admitted.
 fn on(threads: usize, iterations: u64, step: impl Fn(usize) -> bool + Sync) -> Duration {
     let runtime = tokio::runtime::Handle::current();
     let results: Vec<(Duration, u64)> = std::thread::scope(|scope| {
         let each = |thread: usize| {
             let (step, runtime) = (&step, runtime.clone());
             scope.spawn(move || {
-                // Tokens are leased ahead by a task of the runtime that the caller is in.
+                // A task of the caller's runtime leases tokens ahead.
                 let _entered = runtime.enter();
                 let mut missed = 0;
                 let start = Instant::now();
@@ -64,7 +64,7 @@ fn picks() -> Vec<String> {
 
 /// A request that is always admitted, of so many limits.
 async fn call(limits: usize) -> Call {
-    // Leases of four billion requests: what is measured is the decision, on all cores.
+    // Leases of four billion requests, so that only the decision is measured, on all cores.
     let (min, max_age) = (4_000_000_000, Duration::from_secs(3_600));
     let settings = LeaseSettings { min, max: min, max_age, ..Default::default() };
     let store = CompositeStore::with_table(MemoryTable::new());
@@ -78,7 +78,7 @@ async fn call(limits: usize) -> Call {
     request.prepare().await.unwrap()
 }
 
-/// Asks until it is held.
+/// Asks until tokens are held.
 async fn warm(call: &Call, entity: &str) {
     while call.try_acquire_for(entity).is_none() {
         drop(call.acquire_for(entity).await.unwrap());

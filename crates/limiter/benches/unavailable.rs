@@ -1,5 +1,5 @@
-//! What a decision costs while the store is away and the breaker open: all of the call, from naming
-//! the amounts to the lease.
+//! Measures a decision while the store is unavailable and the breaker open: the whole call, from
+//! naming the amounts to the permit.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark")]
 
 use std::future::IntoFuture;
@@ -16,7 +16,7 @@ use sluicegate_core::keys::ItemKey;
 
 const DECISIONS: u64 = 1_000;
 
-/// Nobody is there.
+/// A table that never answers.
 struct Away;
 
 fn away() -> TableError {

@@ -1,8 +1,8 @@
-//! Bytes per key of a leased limiter, by what the process has resident.
+//! Measures the bytes per key of a leased limiter, by the resident memory of the process.
 //!
 //! `cargo run --profile bench -p sluicegate --example leased_memory`: a million keys, each asked
 //! twice, so that tokens are leased ahead. The table answers and remembers nothing, and the store
-//! behind remembers one bucket, so that what is counted are the keys of the leases.
+//! behind remembers one bucket, so that only the keys of the leases are measured.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example that reports")]
 
 use std::time::Duration;
@@ -17,7 +17,7 @@ use sluicegate_core::keys::ItemKey;
 const KEYS: usize = 1_000_000;
 const AT_ONCE: usize = 10_000;
 
-/// Says yes and forgets it.
+/// Grants every write and forgets it.
 #[derive(Debug)]
 struct Forgetful;
 
@@ -46,7 +46,7 @@ fn resident_bytes() -> usize {
     kilobytes.parse::<usize>().unwrap() * 1_024
 }
 
-/// Asks for every key; what that added for each of them.
+/// Asks for every key; returns the added bytes per key.
 async fn bytes_per_key(limits: usize, max_age: Duration, pause: Duration) -> usize {
     let store = Settings { buckets_max: 1, ..Settings::default() };
     let store = CompositeStore::with_settings(Forgetful, store);
@@ -89,7 +89,7 @@ async fn main() {
     println!("{idle} bytes for a key of which nothing is held any more");
     let program = std::env::current_exe().unwrap();
     for limits in ["1", "2"] {
-        // In a process of its own: what was freed stays resident.
+        // In a process of its own: freed memory stays resident.
         assert!(std::process::Command::new(&program).arg(limits).status().unwrap().success());
     }
 }

@@ -1,12 +1,12 @@
-//! A language model's answer, limited while it streams: what it takes is known only at its end.
+//! Limits a language model's answer while it streams: its cost is known only at its end.
 //!
 //! ```sh
 //! cargo run -p sluicegate --example llm_streaming
 //! ```
 //!
 //! Before: acquire an estimate. While tokens arrive: once they pass the estimate, take more in
-//! batches, a write for each batch instead of one for each token. At the end: settle to the token.
-//! When it fails before the first token: give everything back.
+//! batches, a write for each batch instead of one for each token. At the end: correct to the exact
+//! number. If it fails before the first token: give everything back.
 #![allow(clippy::print_stdout, reason = "an example talks to the terminal")]
 
 use std::time::Duration;
@@ -20,18 +20,18 @@ use tokio::sync::mpsc;
 type BoxError = Box<dyn std::error::Error>;
 
 const MODEL: &str = "gpt-4";
-/// Tokens taken at once when the estimate is passed. Smaller: other requests learn of it sooner.
-/// Larger: fewer writes.
+/// Tokens taken at once when the estimate is passed. With smaller batches, other requests learn of
+/// it sooner; with larger ones, there are fewer writes.
 const BATCH_TOKENS: i64 = 50;
 
-/// What a model sends: so many tokens, or that it broke.
+/// A message of a model: so many tokens, or a failure.
 #[derive(Debug, Clone, Copy)]
 enum Chunk {
     Tokens(i64),
     Broken,
 }
 
-/// Tokens that were taken for an answer and those that it had so far.
+/// The tokens taken for an answer, and the tokens received so far.
 struct Metered<S, C> {
     lease: Permit<S, C>,
     taken: i64,
@@ -39,7 +39,7 @@ struct Metered<S, C> {
 }
 
 impl<S: Store, C: Clock> Metered<S, C> {
-    /// Counts tokens that arrived, and takes the next batch when they pass what is taken.
+    /// Counts received tokens, and takes the next batch when they pass the tokens taken.
     async fn arrived(&mut self, tokens: i64) -> Result<(), AdjustError> {
         self.seen += tokens;
         let short = self.seen - self.taken;
@@ -50,14 +50,14 @@ impl<S: Store, C: Clock> Metered<S, C> {
         Ok(())
     }
 
-    /// The answer is complete, or as complete as it gets: its tokens were used, and no others.
+    /// The answer has ended, completely or not: the tokens received are its cost.
     async fn settle(mut self) -> Result<i64, AdjustError> {
         self.take(self.seen - self.taken).await?;
         Ok(self.seen)
     }
 
-    /// A correction is never refused: the model works already. A balance below zero is waited out by
-    /// the next requests.
+    /// Takes more tokens. A correction is never refused, as the model is already working. The next
+    /// requests wait out a balance below zero.
     async fn take(&mut self, tokens: i64) -> Result<(), AdjustError> {
         self.lease.adjust("tpm", tokens).await?;
         self.taken += tokens;
@@ -84,7 +84,7 @@ async fn answer<S: Store, C: Clock>(
     while let Some(chunk) = chunks.recv().await {
         match chunk {
             Chunk::Tokens(tokens) => metered.arrived(tokens).await?,
-            // Nothing came: the user owes nothing, not even the request.
+            // No token came: the user pays nothing, not even the request.
             Chunk::Broken if metered.seen == 0 => {
                 metered.lease.release().await?;
                 println!("    broke at once: given back");
@@ -101,7 +101,7 @@ async fn answer<S: Store, C: Clock>(
     Ok(())
 }
 
-/// A model that sends what the script says.
+/// A model that sends the messages of a script.
 fn stream(script: &'static [Chunk]) -> mpsc::Receiver<Chunk> {
     let (sender, receiver) = mpsc::channel(8);
     tokio::spawn(async move {

@@ -28,7 +28,7 @@ pub enum OnUnavailable {
     /// is debited there, one sum for each bucket. This holds for 10,000 buckets at most; the
     /// consumption of further ones is not debited ([`Counters::uncommitted`](crate::Counters)). It
     /// is lost if the process ends, or drops its last limiter, before that. A request without an
-    /// answer may have taken its tokens in the store all the same; they are then taken twice, the
+    /// answer may have taken its tokens in the store nevertheless; they are then taken twice, the
     /// restrictive direction.
     Local,
 }

@@ -88,7 +88,7 @@ pub enum InvalidLimit {
     Spec {
         /// The text, cut to 80 characters.
         spec: String,
-        /// What is wrong with it.
+        /// The reason.
         problem: &'static str,
     },
 }

@@ -22,8 +22,8 @@ use crate::store::{Cascade, Store};
 /// let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
 /// let limits = [Limit::per_minute("rpm", 2), Limit::per_minute("tpm", 1_000)];
 /// let ask = || limiter.acquire("user-123", "gpt-4").limits(limits.clone());
-/// let lease = ask().consume("rpm", 1).consume("tpm", 600).await?;
-/// lease.adjust("tpm", 150).await?; // the answer was longer than estimated
+/// let permit = ask().consume("rpm", 1).consume("tpm", 600).await?;
+/// permit.adjust("tpm", 150).await?; // the answer was longer than estimated
 ///
 /// let refused = ask().consume("tpm", 600).await;
 /// assert!(matches!(refused, Err(AcquireError::LimitExceeded(_))));

@@ -12,7 +12,7 @@ pub enum SetupError {
     #[error("access denied: allow this action to the credentials in use")]
     Denied(#[source] BoxError),
     /// The table does not exist.
-    #[error("there is no table {0}: create it with the template or `create_table`")]
+    #[error("the table {0} does not exist: create it with the template or `create_table`")]
     NoTable(String),
     /// An item has the key of a bucket and cannot be read as one.
     #[error("the item of {bucket} is broken: {source}; repair or delete it")]

@@ -78,7 +78,7 @@ pub enum Error {
         setting: &'static str,
         /// The value refused.
         value: String,
-        /// What is accepted.
+        /// The accepted range.
         range: &'static str,
     },
 

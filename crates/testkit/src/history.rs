@@ -173,8 +173,7 @@ impl Generator {
             10..=12 => self.consume(&mut new, -2_000..0),
             _ => self.consume(&mut new, 0..5_000),
         };
-        // A change without a refill is dated by the record's second, one with a refill by the
-        // refill.
+        // A change that moves the refill time is dated by it; any other by the record's second.
         let created = self.now_ms - self.now_ms % 1_000;
         let at = if moves_refill && new.refilled_at != old.refilled_at {
             new.refilled_at

@@ -4,8 +4,8 @@
 //! cargo run -p sluicegate-tower --example axum
 //! ```
 //!
-//! Balances are in a DynamoDB engine in this process, or where the environment says: see
-//! `support/mod.rs`.
+//! Balances are in a DynamoDB engine in this process, or in the table that the environment names:
+//! see `support/mod.rs`.
 #![allow(clippy::print_stdout, reason = "an example talks to the terminal")]
 
 mod support;
@@ -19,16 +19,17 @@ use axum::{Extension, Router};
 use sluicegate::{BoxError, Clock, Limit, Limiter, Store};
 use sluicegate_tower::{LimitRequest, PermitHandle, RateLimitLayer, Rejection};
 
-/// What an answer is estimated to take, before it is known.
+/// The estimated cost of an answer, before it is known.
 const TOKENS_ESTIMATED: i64 = 100;
 
-/// Who asks and what for. Here a header is believed; a real server authenticates first.
+/// The entity and the cost of a request. Here a header is trusted; a real server authenticates
+/// first.
 fn wanted(parts: &Parts) -> Result<Option<LimitRequest>, Rejection> {
     if parts.uri.path() == "/health" {
         return Ok(None);
     }
     let unknown = || {
-        Rejection::new(StatusCode::UNAUTHORIZED, "say who you are in x-user")
+        Rejection::new(StatusCode::UNAUTHORIZED, "name yourself in the header x-user")
             .header(WWW_AUTHENTICATE, HeaderValue::from_static("X-User"))
     };
     let user = parts.headers.get("x-user").ok_or_else(unknown)?.to_str()?;
@@ -37,10 +38,10 @@ fn wanted(parts: &Parts) -> Result<Option<LimitRequest>, Rejection> {
     Ok(Some(wanted.consume("tpm", TOKENS_ESTIMATED)))
 }
 
-/// Four bytes are a token; what was estimated is corrected to it.
+/// Four bytes are a token; the estimate is corrected to that.
 async fn echo(Extension(lease): Extension<PermitHandle>, body: Bytes) -> (StatusCode, String) {
     let Ok(text) = std::str::from_utf8(&body) else {
-        // Nothing was done, so nothing is owed.
+        // No work was done, so the tokens go back.
         return match lease.give_back().await {
             Ok(_) => (StatusCode::BAD_REQUEST, "send text\n".to_owned()),
             Err(error) => (StatusCode::BAD_REQUEST, format!("send text ({error})\n")),
@@ -53,7 +54,7 @@ async fn echo(Extension(lease): Extension<PermitHandle>, body: Bytes) -> (Status
     }
 }
 
-/// The same program over every store and by every clock.
+/// The program, generic over store and clock.
 pub(crate) fn app<S: Store, C: Clock>(limiter: Limiter<S, C>) -> Router {
     Router::new()
         .route("/health", get(|| async { "well\n" }))

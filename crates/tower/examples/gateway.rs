@@ -1,16 +1,16 @@
-//! The check that a gateway makes before it lets a request through: 200 while the key has requests
-//! left, 429 with `Retry-After` when it has not.
+//! A gateway's check before it lets a request through: 200 while the key has requests left, 429
+//! with `Retry-After` otherwise.
 //!
 //! ```sh
 //! cargo run -p sluicegate-tower --example gateway
 //! curl -i 'http://127.0.0.1:3000/check?api_key=alice'   # six times
 //! ```
 //!
-//! With `--leased` a key has a thousand an hour, and the gateway decides by itself: it writes what a
-//! key has used for every 50 requests, and at the end (`kill`, or ctrl-c) what is left.
+//! With `--leased`, a key has a thousand an hour, and the gateway decides by itself: it writes the
+//! use of a key once per 50 requests, and the rest at the end (`kill`, or ctrl-c).
 //!
-//! Balances are in a DynamoDB engine in this process, or where the environment says: see
-//! `support/mod.rs`.
+//! Balances are in a DynamoDB engine in this process, or in the table that the environment names:
+//! see `support/mod.rs`.
 #![allow(clippy::print_stdout, reason = "an example talks to the terminal")]
 
 mod support;
@@ -31,28 +31,28 @@ use sluicegate::{
 use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 use tokio::net::TcpListener;
 
-/// One request of so many for every key.
+/// One request under this limit for every key.
 fn wanted(parts: &Parts, limit: Limit) -> Result<Option<LimitRequest>, Rejection> {
     let query = Query::<HashMap<String, String>>::try_from_uri(&parts.uri);
     let Query(query) = query.map_err(|_| StatusCode::BAD_REQUEST)?;
-    let no_key = || Rejection::new(StatusCode::BAD_REQUEST, "say who you are: /check?api_key=...");
+    let no_key = || Rejection::new(StatusCode::BAD_REQUEST, "name your key: /check?api_key=...");
     let key = query.get("api_key").filter(|key| !key.is_empty()).ok_or_else(no_key)?;
     let wanted = LimitRequest::new(entity(key), "gateway").consume(limit.name(), 1);
     Ok(Some(wanted.limits([limit])))
 }
 
-/// A key is a secret and an entity is none, so the table and the log get 128 bits of the key's hash.
+/// A key is a secret and an entity is not, so the table and the log get 128 bits of the key's hash.
 fn entity(key: &str) -> String {
     let first = |sum: u128, byte: &u8| sum << 8 | u128::from(*byte);
     format!("key-{:032x}", Sha256::digest(key).iter().take(16).fold(0, first))
 }
 
-/// The same program over every store and by every clock.
+/// The program, generic over store and clock.
 pub(crate) fn app<S: Store, C: Clock>(limiter: Limiter<S, C>) -> Router {
     checking(limiter, || Limit::per_minute("rpm", 5))
 }
 
-/// The same for requests that are decided here.
+/// The program with decisions made in this process.
 pub(crate) fn leased_app<S: Store, C: Clock>(limiter: Limiter<S, C>) -> Router {
     checking(limiter, || Limit::per_hour("rph", 1_000))
 }

@@ -22,7 +22,7 @@
 //! # drop(layer);
 //! ```
 //!
-//! # Who asks
+//! # Entities and credentials
 //!
 //! An entity's id is no secret: it is a key of the table and of its stream, it is in usage windows,
 //! and the limiter's spans and some of its errors name it (field `entity`). A credential, such as
@@ -30,7 +30,7 @@
 //! `LimitRequest::new(hex(sha256(key)), ...)`, which also turns every text into a legal id. The log
 //! lines of the layer name no entity, except for a broken item, which must be found to be repaired.
 //!
-//! # What the client sees
+//! # Fields of a response
 //!
 //! Every response to a limited request has the fields of [draft-ietf-httpapi-ratelimit-headers-10],
 //! with one member for each requested limit:
@@ -54,7 +54,7 @@
 //! so that two nested layers add up to one list. They are left out if the balance is not known, and
 //! always by a limiter in shadow mode: no client should slow down for a trial.
 //!
-//! | what happened | status | `Retry-After` |
+//! | result | status | `Retry-After` |
 //! |---|---|---|
 //! | [`LimitExceeded`](sluicegate::AcquireError::LimitExceeded) | 429 | whole seconds, rounded up: the largest `t`; absent for a quota that is used up |
 //! | [`NeverAdmissible`](sluicegate::AcquireError::NeverAdmissible) | 400 | waiting does not help |

@@ -23,10 +23,10 @@ use sluicegate::{
 ///
 /// async fn handler(request: http::Request<String>) -> Result<String, AdjustError> {
 ///     let answer = request.body().to_uppercase();
-///     if let Some(lease) = request.extensions().get::<PermitHandle>() {
+///     if let Some(permit) = request.extensions().get::<PermitHandle>() {
 ///         match answer.len() {
-///             0 => lease.give_back().await?,
-///             more => lease.adjust("tpm", i64::try_from(more).unwrap_or(i64::MAX)).await?,
+///             0 => permit.give_back().await?,
+///             more => permit.adjust("tpm", i64::try_from(more).unwrap_or(i64::MAX)).await?,
 ///         };
 ///     }
 ///     Ok(answer)

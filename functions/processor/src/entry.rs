@@ -33,8 +33,8 @@ impl Entry {
     /// An entry for a record that cannot be counted at all.
     pub(crate) fn of_record(odd: &MalformedRecord<'_>) -> Self {
         let (stream, sequence) = StreamRecord::position_of(odd.json);
-        // The key already holds stream and position; otherwise the whole record tells records
-        // apart.
+        // With a stream and a position in the key, a digest of the item's key suffices; otherwise
+        // only one of the whole record tells records apart.
         let digest = match StreamRecord::from_json(odd.json) {
             Ok(record) if sequence.is_some() && record.stream().is_ok() => {
                 digest_of_item(record.keys())

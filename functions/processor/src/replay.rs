@@ -1,24 +1,25 @@
-//! Counting what quarantine kept, once.
+//! Counts records from quarantine, each once.
 //!
-//! The stored record is read and folded by the very code that reads and folds a delivery, but it
-//! cannot be counted as one: watermarks only move forward, and have passed it. So one transaction
-//! adds it to its windows and turns its entry from open to done; the entry, not the watermark, is
-//! what keeps it from being counted twice by a replay. It never moves a watermark: records before it
-//! that still wait for another delivery would be taken for counted.
+//! The code that reads and folds a delivery also reads and folds the stored record, but the record
+//! cannot be counted as a delivery: watermarks only move forward, and have passed it. So one
+//! transaction adds it to its windows and turns its entry from open to done. The entry, not the
+//! watermark, prevents a second replay from counting it. A replay never moves a watermark: earlier
+//! records that still wait for another delivery would then be taken for counted.
 //!
-//! What remains is the stream, which can deliver the record again for 24 hours, perhaps to a version
-//! that can read what the one before could not. The watermark of each window says what is known of
-//! that:
+//! The stream remains: it can deliver the record again for 24 hours, perhaps to a version that can
+//! read a record that the version before could not. The watermark of each window tells if it was
+//! counted:
 //!
 //! | entry | watermark | stream may deliver it again | the replay |
 //! |---|---|---|---|
 //! | of one window | at or past the record | | counts: the watermark was moved past it without counting, in the transaction that wrote the entry, and no delivery counts behind it |
 //! | of a whole record | at the record | | closes the entry: only a delivery that counted the record put it there |
-//! | of a whole record | past the record | | cannot tell: later records moved it, before or after another delivery counted this one. A person who knows says so ([`Assume::Uncounted`]) |
+//! | of a whole record | past the record | | cannot tell: later records moved it, before or after another delivery counted this one. A person who knows can say so ([`Assume::Uncounted`]) |
 //! | any | before the record, or none | yes | leaves it: that delivery would count it again |
-//! | any | before the record, or none | no | counts: nobody did, and nobody will |
+//! | any | before the record, or none | no | counts: no delivery did, and none will |
 //!
-//! The condition that the table gives is part of the transaction, so that it holds when it counts.
+//! The condition in this table is part of the transaction, so that it holds when the transaction
+//! counts.
 
 mod transactions;
 

@@ -9,7 +9,7 @@ use crate::protocol::{Decision, Limit, Order, Tally, Turn};
 
 /// A rate limiter.
 pub(crate) trait Contestant: Send + Sync + 'static {
-    /// The limits of an order as the limiter wants them.
+    /// The limits of an order in the form of the limiter.
     type Rules: Send + Sync + 'static;
 
     fn rules(&self, limits: &[Limit]) -> Self::Rules;

@@ -27,14 +27,14 @@ pub(crate) fn redis(url: &str) -> Limiter<RedisStore> {
     enforced(Limiter::new(RedisStore::new(url).unwrap()))
 }
 
-/// Nothing is admitted without the store.
+/// Without the store, no request is admitted.
 fn enforced<S: Store>(limiter: Limiter<S>) -> Limiter<S> {
     limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny)
 }
 
 /// A table of its own, with its indexes. Its stream is turned off, as those of the peers are.
 async fn store(url: &str) -> DynamoStore {
-    // As the SDK repeats requests unless it is told otherwise.
+    // With the SDK's default repetitions.
     let config = client::dynamodb_config(url).retry_config(RetryConfig::standard());
     let client = Client::from_conf(config.build());
     let name = format!("sluicegate-{}", std::process::id());

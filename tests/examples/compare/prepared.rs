@@ -25,7 +25,7 @@ pub(crate) fn compete(runtime: &Runtime) {
             runtime.block_on(request.limits(limits).prepare()).unwrap()
         });
         let call = &*call;
-        // Tokens are leased ahead by a task of the runtime that the caller is in.
+        // A task of the caller's runtime leases tokens ahead.
         let enter = || runtime.enter();
         // One key is the request's own, as one key has a limiter of its own elsewhere.
         let is_own = order.keys == [KEY];

@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-/// Decisions whose time is taken together: a clock takes as long as a decision in the process.
+/// Decisions whose time is measured together: reading a clock takes as long as a decision in the
+/// process.
 const BATCH: u16 = 64;
 const WARM_UP_TASKS: usize = 16;
 

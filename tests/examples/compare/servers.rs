@@ -1,9 +1,9 @@
 //! The servers of a comparison: DynamoDB and Redis, each also behind a proxy that counts units or
 //! loses an answer.
 //!
-//! The first line says where they are. Each line of the input is answered: `units` by the capacity
-//! units since the last such line; `lose dynamodb` once the proxy is set to lose the answer to the
-//! next write; `lose redis` once the other is set to lose the next answer.
+//! The first line holds their addresses. Each line of the input is answered: `units` by the
+//! capacity units since the last such line; `lose dynamodb` once the proxy is set to lose the
+//! answer to the next write; `lose redis` once the other proxy is set to lose the next answer.
 
 use redis::cmd;
 use serde_json::json;

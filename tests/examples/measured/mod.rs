@@ -1,4 +1,5 @@
-//! What the examples share that measure at an engine: its table, medians, and what a run must reach.
+//! Shared parts of the examples that measure at an engine: its table, medians, and the aims of a
+//! run.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use aws_sdk_dynamodb::types::{
     AttributeDefinition, BillingMode, KeySchemaElement, KeyType, ScalarAttributeType,
 };
 
-/// The lines that a run must reach.
+/// The aims that a run must reach.
 #[derive(Debug, Default)]
 pub(crate) struct Aims {
     missed: Vec<String>,
@@ -16,7 +17,7 @@ pub(crate) struct Aims {
 
 impl Aims {
     pub(crate) fn at_most(&mut self, figure: f64, aim: f64, of: &str) {
-        // A figure that is no number holds nothing.
+        // A figure that is not a number misses every aim.
         if !(figure <= aim) {
             self.missed.push(format!("{of}: {figure:.3}, at most {aim}"));
         }
@@ -29,7 +30,7 @@ impl Aims {
         }
     }
 
-    /// Says which lines do not hold.
+    /// Prints the aims that were missed.
     pub(crate) fn conclude(self) -> ExitCode {
         if self.missed.is_empty() {
             println!("\nall aims hold");

@@ -1,4 +1,4 @@
-//! An engine behind a proxy, and limiters on it that do not know of each other.
+//! An engine behind a proxy, and independent limiters on it.
 
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ impl Bed {
             .breaker(BreakerConfig::never())
     }
 
-    /// Writes that arrived, those among them that failed: a unit each, because an item is smaller
-    /// than a kilobyte.
+    /// Writes that arrived, and those among them that failed: a unit each, because an item is
+    /// smaller than a kilobyte.
     pub(crate) fn writes(&self) -> f64 {
         (self.proxy.received("UpdateItem") + self.proxy.received("PutItem")) as f64
     }
@@ -48,7 +48,7 @@ impl Bed {
     }
 }
 
-/// More than anybody takes.
+/// More than any request takes.
 pub(crate) fn plenty() -> [Limit; 2] {
     ["rpm", "tpm"].map(|name| Limit::per_minute(name, 1_000_000_000_000))
 }

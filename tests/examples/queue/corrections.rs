@@ -1,4 +1,4 @@
-//! What a correction costs where many tasks correct their permits on one bucket.
+//! Measures the cost of a correction when many tasks correct their permits on one bucket.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! All tasks on one bucket are served alike.
+//! Checks that all tasks on one bucket are served equally.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,11 +9,11 @@ use crate::measured::{Aims, median, percentile};
 
 const TASKS: usize = 64;
 const REQUESTS: usize = 10_000;
-/// Long beside the pauses that a shared machine inserts.
+/// Long compared with the pauses that a shared machine inserts.
 const LATENCY: Duration = Duration::from_millis(4);
-/// Of the median.
+/// A multiple of the median.
 const MOST: f64 = 2.0;
-/// Its own, one that it came too late for, and one that is sent before its task looks.
+/// Its own write, one that it came too late for, and one that is sent before its task runs.
 const WRITES_MOST: f64 = 3.0;
 
 /// Requests of each task until all of them together have made their number.
@@ -62,7 +62,7 @@ pub(crate) async fn measure(aims: &mut Aims) {
         most / half,
     );
     aims.at_most(most, WRITES_MOST, "writes sent while a request waits");
-    // A pause of the machine makes whoever waits then wait longer: no aim.
+    // A pause of the machine delays the requests that wait then, so the maximum is no aim.
     let [least, half, most] = [0.0, 0.5, 1.0].map(|share| percentile(&mut all, share));
     let ratio = most / half;
     println!("| wait of a request, ms | {least:.2} | {half:.2} | {most:.2} | {ratio:.2}x |");

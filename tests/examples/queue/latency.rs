@@ -1,4 +1,4 @@
-//! How long requests wait that share writes, beside a request alone.
+//! Measures how long requests wait that share writes, beside a single request.
 
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,10 @@
-//! Requests on one bucket that share its writes: how long they wait, what they cost, and that none
-//! of them waits for the others.
+//! Measures requests that share the writes of one bucket: their wait, their cost, and that none is
+//! delayed by the others.
 //!
 //! `cargo run --profile bench -p sluicegate-tests --example queue [-- PART ...]`; the parts are
-//! `latency`, `processes`, `corrections` and `fairness`, all of them unless named. The engine is the
-//! embedded one in this process, over HTTP, behind a proxy that delays each request. Times are
-//! ratios within one run. A run fails with a line of what it missed.
+//! `latency`, `processes`, `corrections` and `fairness`, all of them unless named. The engine is
+//! the embedded one in this process, over HTTP, behind a proxy that delays each request. Times are
+//! ratios within one run. A run fails with a line for each missed aim.
 #![allow(
     missing_docs,
     clippy::print_stdout,

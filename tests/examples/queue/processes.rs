@@ -1,4 +1,4 @@
-//! What an admission costs where several processes ask for more of one bucket than there is.
+//! Measures the cost of an admission when several processes ask for more of one bucket than it has.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ const PROCESSES: [u32; 5] = [1, 2, 8, 16, 64];
 const RATE_PER_S: u32 = 200;
 const LOAD: f64 = 1.5;
 const LATENCY: Duration = Duration::from_millis(4);
-/// By then what the bucket held at first is gone.
+/// After this time the initial balance of the bucket is used up.
 const WARM_UP: Duration = Duration::from_secs(4);
 const TIME: Duration = Duration::from_secs(6);
 const UNITS_MOST: f64 = 1.4;
@@ -21,11 +21,11 @@ struct Tally {
     granted: u32,
     refused: u32,
     contended: u32,
-    /// Of those that were granted.
+    /// The write units of granted requests.
     write_units: f64,
 }
 
-/// One process: requests at random instants, whatever became of those before.
+/// One process: requests at random times, independent of the results of earlier ones.
 async fn process(limiter: Limiter<DynamoStore>, processes: u32, time: Duration) -> Tally {
     let mean_s = f64::from(processes) / (f64::from(RATE_PER_S) * LOAD);
     let mut tasks = tokio::task::JoinSet::new();

@@ -9,7 +9,7 @@ use sluicegate_testkit::RedisServer;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;
 
-/// What the store sends.
+/// The script that the store sends.
 const ACQUIRE: &str = concat!(
     "local CORRECTS = false\n",
     include_str!("../../../crates/limiter/src/redis/lua/usual.lua"),
@@ -19,10 +19,10 @@ const ACQUIRE: &str = concat!(
     include_str!("../../../crates/limiter/src/redis/lua/acquire.lua"),
     "\n",
 );
-/// `redis-benchmark` puts another number here in every call.
+/// `redis-benchmark` replaces this by another number in every call.
 const RANDOM: &str = "__rand_int__";
 
-/// A script and the rest of its call: how many keys, the keys, the arguments.
+/// A script and the rest of its call: the number of keys, the keys, the arguments.
 pub(crate) struct Call {
     pub(crate) name: &'static str,
     script: String,
@@ -46,10 +46,10 @@ impl Call {
         ]
     }
 
-    /// The store's own call for so many limits, seen by the server's `MONITOR`.
+    /// The store's own call for so many limits, read with the server's `MONITOR`.
     ///
-    /// `redis-benchmark` cannot send a zero byte, so what is asked is an assignment in front of the
-    /// script, and an argument of the same length stands in its place.
+    /// `redis-benchmark` cannot send a zero byte. So an assignment in front of the script holds the
+    /// packed request, and an argument of the same length stands in its place.
     async fn acquire(server: &RedisServer, name: &'static str, limits: usize) -> Self {
         let mut monitor = BufReader::new(TcpStream::connect(server.address()).await.unwrap());
         monitor.write_all(b"MONITOR\r\n").await.unwrap();
@@ -77,7 +77,7 @@ impl Call {
         &self.script
     }
 
-    /// What follows the digest of the script in a call.
+    /// The part of a call after the digest of the script.
     pub(crate) fn rest(&self) -> &[String] {
         &self.rest
     }
@@ -109,7 +109,7 @@ fn quoted(line: &str) -> Vec<Vec<u8>> {
     words
 }
 
-/// A limiter by the server's time: refill is counted in every call.
+/// A limiter with the server's time: refill is counted in every call.
 pub(crate) fn limiter(server: &RedisServer) -> Limiter<RedisStore> {
     Limiter::new(RedisStore::new(server.url()).unwrap().time(Time::Server))
         .cascade(Cascade::No)

@@ -1,5 +1,5 @@
-//! Instructions of the server for each call, under valgrind: the difference of two runs with different
-//! numbers of calls. Unlike a rate it does not depend on what else the machine does.
+//! Counts the server's instructions for each call, under valgrind: the difference of two runs with
+//! different numbers of calls. Unlike a rate it does not depend on other load on the machine.
 
 use std::path::Path;
 use std::process::Stdio;

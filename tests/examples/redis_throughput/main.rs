@@ -1,12 +1,12 @@
-//! What an acquire costs on Redis, beside a plain script and an empty one, in one run.
+//! Measures the cost of an acquire on Redis, beside a plain script and an empty one, in one run.
 //!
-//! `cargo run --profile bench -p sluicegate-tests --example redis_throughput`. Slices of all take turns,
-//! so that whatever else the machine does falls on each of them, and the medians are compared. The
-//! server and its clients share the machine. The first table is of `redis-benchmark` alone, with the
-//! server's instructions for a call where valgrind is installed. The second one is of acquires through
-//! the limiter, beside `redis-benchmark` sending the same call. The last one is of tasks that share one
-//! limiter, on one bucket and on a bucket each, with what the server ran for them; `-- shared` prints
-//! only that.
+//! `cargo run --profile bench -p sluicegate-tests --example redis_throughput`. Slices of all take
+//! turns, so that other load on the machine affects each of them, and the medians are compared. The
+//! server and its clients share the machine. The first table is of `redis-benchmark` alone, with
+//! the server's instructions for a call if valgrind is installed. The second one is of acquires
+//! through the limiter, beside `redis-benchmark` sending the same call. The last one is of tasks
+//! that share one limiter, on one bucket and on a bucket each, with the scripts that the server ran
+//! for them; `-- shared` prints only that.
 #![allow(missing_docs, clippy::print_stdout, clippy::unwrap_used, reason = "a tool by hand")]
 
 mod calls;
@@ -68,7 +68,7 @@ async fn through(limiters: &[Limiter<RedisStore>], tasks: usize, buckets: usize)
     f64::from(count) / start.elapsed().as_secs_f64()
 }
 
-/// The scripts that the server ran so far, and their time in seconds.
+/// The number of scripts that the server ran so far, and their time in seconds.
 async fn ran(server: &RedisServer) -> (f64, f64) {
     let info: String = server.send(cmd("INFO").arg("commandstats")).await;
     let line = info.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default();
@@ -136,8 +136,8 @@ async fn scripts(server: &RedisServer, calls: &[Call]) {
     }
 }
 
-/// The rate of acquires through the limiter, beside that of the same call sent bare. Each task has a
-/// bucket of its own: acquires on one bucket would go together.
+/// The rate of acquires through the limiter, beside that of the same call sent bare. Each task has
+/// a bucket of its own: acquires on one bucket would share calls.
 async fn limiters(server: &RedisServer, call: &Call) {
     println!("\n| connections | | calls/s | ratio |");
     println!("|--:|---|--:|--:|");

@@ -1,5 +1,5 @@
--- The plain script: one limit in two fields, no ids, no counters, no exactness. It is what the acquires
--- of this project are measured against.
+-- The plain script: one limit in two fields, without ids, counters or exact arithmetic. The
+-- acquires of this project are compared with it.
 -- KEYS the bucket; ARGV capacity, tokens a second, tokens asked.
 
 local capacity, rate, asked = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -11,7 +11,7 @@ use sluicegate::{Clock, DynamoStore, Limit, Limiter, SystemClock};
 
 pub(crate) const TABLE: &str = "sluicegate-bench";
 
-/// Who sends the writes.
+/// The sender of the writes.
 #[derive(Clone)]
 pub(crate) enum Sender<C = SystemClock> {
     Ours(Limiter<DynamoStore, C>),
@@ -27,13 +27,13 @@ pub(crate) struct Bare {
     values: HashMap<String, AttributeValue>,
 }
 
-/// What is written when somebody claimed a moment ago: one hot bucket.
+/// The write after another writer claimed a moment ago: one hot bucket.
 const RETRY_UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exists(#n2, :v0), \
     #n2 = if_not_exists(#n3, :v0), #n3 = :v1 ADD #n4 :v2, #n5 :v3, #n8 :v2, #n9 :v3";
 const RETRY_CONDITION: &str = "NOT #n3 = :v4 AND NOT #n2 = :v4 AND NOT #n0 = :v4 AND NOT #n1 = :v4 \
     AND #n6 >= :v5 AND #n7 = :v6 AND #n4 <= :v7 AND #n4 >= :v8 AND #n8 <= :v7 AND #n8 >= :v8";
 
-/// What is written with a claim: ten thousand buckets, each seldom.
+/// The write with a claim: ten thousand buckets, each rarely used.
 const NORMAL_UPDATE: &str = "SET #n1 = if_not_exists(#n0, :v0), #n0 = if_not_exists(#n2, :v0), \
     #n2 = if_not_exists(#n3, :v0), #n3 = :v1, #n6 = :v9, #n10 = :v10 \
     ADD #n4 :v2, #n5 :v3, #n8 :v2, #n9 :v3";
@@ -61,7 +61,7 @@ impl Bare {
             AttributeValue::S(hash.to_owned()),
             number(1_000_000_000_000_000_000),
             number(1_000),
-            // Ahead of every clock, so that the condition holds whoever wrote last.
+            // Ahead of every clock, so that the condition holds after any writer.
             number(253_402_300_799_999),
             number(253_402_300_799),
         ];
@@ -111,7 +111,7 @@ impl Bare {
 }
 
 impl<C: Clock> Sender<C> {
-    /// Sends one, and tells its write units.
+    /// Sends one, and returns its write units.
     pub(crate) async fn send(&self, entity: &str) -> f64 {
         match self {
             Self::Ours(limiter) => {

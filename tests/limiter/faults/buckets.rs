@@ -1,4 +1,4 @@
-//! Buckets that are not as a writer would wish: about to expire in debt, refilled in the future.
+//! Buckets in unusual states: about to expire in debt, refilled in the future.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ async fn a_debt_beyond_the_expiry_moves_it_at_once() {
         let lease = ask!(limiter, "u").await.unwrap();
         let before = expiry_s().await;
         assert_eq!(before, T0 / 1_000 + 60 + 120);
-        // 55 s below zero: what stands covers it.
+        // 55 s below zero: the present expiry covers it.
         let adjusted = lease.adjust("rpm", 110).await.unwrap();
         assert_eq!(expiry_s().await, before);
         assert_units!(adjusted.write_units, 1.0);
         // 1,000 tokens missing at one a second, and 60 to be full; the answers to the first two
-        // attempts at the expiry are not what was hoped for.
+        // attempts at the expiry are faults.
         on.inject("UpdateItem", |number| match number {
             2 => Fault::THROTTLING,
             3 => Fault::CONFLICT,

@@ -1,4 +1,4 @@
-//! Corrections that fail: whether they may have been made, and that the next call completes them.
+//! Corrections that fail: they may have been made, and the next call completes them.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn a_correction_that_cannot_be_made_says_whether_it_may_have_been() {
 const HALF: Duration = Duration::from_secs(2);
 
 impl Disturbed {
-    /// Until what was on its way for long has had its effect.
+    /// Waits until a delayed request has had its effect.
     async fn late_landed(&self, fault: &Fault) {
         if matches!(fault, Fault::Late(_)) {
             self.all_landed("UpdateItem").await;
@@ -97,7 +97,7 @@ async fn a_correction_that_reached_one_of_two_buckets_can_be_completed() {
             on.calm();
             lease.give_back().await.unwrap();
             on.late_landed(fault).await;
-            // What may have been given back is not given back again.
+            // Tokens that may have been given back are not given back again.
             let left = if *fault == Fault::Cut { (48, 12) } else { (60, 0) };
             let is_certain = matches!(fault, Fault::Refuse { .. });
             assert_eq!(error.may_be_repeated(), is_certain, "{error:?}");

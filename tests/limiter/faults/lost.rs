@@ -1,4 +1,5 @@
-//! Answers that are lost: what was asked is done once, or the caller is told that nobody knows.
+//! Answers that are lost: the request takes effect once, or the caller learns that the result is
+//! unknown.
 
 use std::time::Duration;
 
@@ -8,8 +9,7 @@ use sluicegate_testkit::Fault;
 use super::{Disturbed, on_every_engine, rpm};
 use crate::support::limiter;
 
-/// The first replies are lost or say nothing, or the first requests arrive when they were long
-/// repeated.
+/// The first replies are lost or empty, or the first requests arrive when they were long repeated.
 const UNCERTAIN: [fn(u64) -> Fault; 6] = [
     |number| if number <= 1 { Fault::LoseReply } else { Fault::None },
     |number| if number <= 3 { Fault::LoseReply } else { Fault::None },
@@ -120,7 +120,7 @@ async fn a_read_whose_answer_is_empty_is_read_again() {
     .await;
 }
 
-/// Four others write while an answer is lost and what comes next is on its way.
+/// Four others write while an answer is lost and the next request is on its way.
 async fn four_others(on: &Disturbed, entity: &str) {
     let other = limiter(on.direct.clone(), &on.clock);
     while on.proxy.forwarded("UpdateItem") < 1 {

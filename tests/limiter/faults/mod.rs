@@ -1,4 +1,4 @@
-//! What goes wrong between the limiter and the table, and that it is granted once all the same.
+//! Faults between the limiter and the table; the request is granted once nevertheless.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use sluicegate_testkit::{Call, Fault, Proxy, RunningEngine, engines_under_test};
 
 use crate::support::{Shared, T0, Tested, at, bucket, limiter, name, proxied};
 
-/// An engine, the way to it that can be disturbed, and the way behind the proxy's back.
+/// An engine, a connection to it that can be disturbed, and one that cannot.
 struct Disturbed {
     engine: RunningEngine,
     proxy: Proxy,
@@ -47,7 +47,7 @@ impl Disturbed {
         self.proxy.inject(|_| Fault::None);
     }
 
-    /// Until every request that arrived has had its effect.
+    /// Waits until every request that arrived has had its effect.
     async fn all_landed(&self, operation: &str) {
         let landed = || self.proxy.forwarded(operation) + self.blanks.load(Ordering::Relaxed);
         while landed() < self.proxy.received(operation) {
@@ -80,7 +80,7 @@ fn id(entity: &str) -> BucketId {
     bucket(entity, "r")
 }
 
-/// One token a second, 60 at once: all that the tests compute with are whole tokens.
+/// One token a second, 60 at once: the tests compute with whole tokens only.
 fn rpm() -> [Limit; 1] {
     [Limit::per_minute("rpm", 60)]
 }

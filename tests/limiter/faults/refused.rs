@@ -1,4 +1,4 @@
-//! A table that says "in a moment", does not answer, or may not be used.
+//! A table that is throttled, does not answer, or denies access.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use sluicegate_testkit::Fault;
 use super::{AMPLE, DEADLINE, in_time, on_every_engine, rpm};
 use crate::support::{assert_units, limiter};
 
-/// By whatever is in between.
+/// From a server in between.
 const TOO_MANY: Fault = Fault::Refuse { status: 429, error: "nobody.knows#ThisOne" };
-/// Answers that mean "in a moment": neither a refusal nor an outage.
+/// Answers that mean "try again": neither a refusal nor an outage.
 const IN_A_MOMENT: [Fault; 4] = [Fault::CONFLICT, Fault::THROTTLED, Fault::THROTTLING, TOO_MANY];
 const CANCELLED: [Fault; 4] = [
     Fault::Cancel(&["TransactionConflict", "None"]),
@@ -65,7 +65,7 @@ async fn what_does_not_pass_ends() {
             on.inject("UpdateItem", move |_| always.clone());
             let contended = in_time(async { ask!(limiter, "u").deadline(AMPLE).await }).await;
             assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
-            // Unavailable where the deadline cuts off a write: it may have been done.
+            // Unavailable if the deadline ends a write: it may have been done.
             let cut = in_time(async { ask!(limiter, "u").deadline(DEADLINE).await }).await;
             assert!(
                 matches!(cut, Err(AcquireError::Contended { .. } | AcquireError::Unavailable(_))),
@@ -108,7 +108,7 @@ async fn what_does_not_pass_ends() {
     .await;
 }
 
-/// The store failed, which is said with its own words; any other answer admits nobody.
+/// A store that failed is reported with its own words; any other answer admits no request.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_inside_the_store_is_an_outage_and_a_refusal_is_none() {
     on_every_engine(async |on| {

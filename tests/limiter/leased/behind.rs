@@ -1,4 +1,4 @@
-//! Write-behind: how much more than the bucket held is admitted, measured against the bound.
+//! Write-behind: measures how much more than the bucket's balance is admitted, against the bound.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ async fn never_more_than_the_threshold_of_each_process_is_admitted_too_much() {
         let admitted = admitted(&crowd.processes);
         println!("{processes} processes, threshold {threshold}: {worst} over, bound {bound}");
         assert!(worst <= bound, "{worst} of {bound}");
-        // Nothing is stranded, and everything is debited in the end.
+        // No tokens are lost, and everything is debited in the end.
         assert!(admitted * 100 >= at_most(start) * 98, "{admitted} of {}", at_most(start));
         assert_eq!(consumed(&table, "u0").await, i64::try_from(admitted).unwrap());
     }
@@ -94,7 +94,7 @@ async fn write_behind_peek_knows_what_is_not_debited_yet() {
     };
     for asked in 1..=200 {
         ask(1).await.unwrap();
-        // While a commit is in flight nobody knows whether it is debited. The second look is after it.
+        // While a commit is in flight its result is unknown. The second read is after it.
         let mut more = i64::MAX;
         for _ in 0..2 {
             tokio::time::sleep(SECOND / 50).await;
@@ -108,6 +108,6 @@ async fn write_behind_peek_knows_what_is_not_debited_yet() {
     assert!(consumed(&table, "u0").await < 200, "some of it is not debited");
     assert_eq!(available(800).await.1, Wait::None);
     // One token in 3.6 s.
-    let Wait::Millis(wait) = available(805).await.1 else { panic!("it is not there") };
+    let Wait::Millis(wait) = available(805).await.1 else { panic!("it is not available") };
     assert!((3_600 * 2..=3_600 * 5).contains(&wait), "{wait} ms");
 }

@@ -19,17 +19,17 @@ use crate::simulated::Simulated;
 use crate::support::{T0, at, bucket, name};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Between two requests.
+/// The time between two requests.
 const PACE: Duration = Duration::from_millis(7);
 const AWAY_MS: u64 = 8;
 
-/// A table that limits and entities are stored in, too.
+/// A table that also stores limits and entities.
 #[derive(Debug, Clone)]
 struct Configured {
     counted: Counted,
     limits: Arc<Mutex<HashMap<LimitsScope, StoredLimits>>>,
     entities: Arc<Mutex<HashMap<EntityId, EntityRecord>>>,
-    /// Limits and entities that were read.
+    /// The number of limits and entities that were read.
     lookups: Arc<AtomicU64>,
     start: Instant,
 }
@@ -46,7 +46,7 @@ impl Configured {
         leased(self.clone(), clock, LeaseSettings { mode, ..LeaseSettings::default() })
     }
 
-    /// Stores limits for everybody.
+    /// Stores limits of the system.
     fn set_limits(&self, limits: &[(&str, Rule)]) {
         let rules = limits.iter().map(|(limit, rule)| (name(limit), *rule)).collect();
         let passed = i64::try_from(self.start.elapsed().as_millis()).unwrap();
@@ -113,7 +113,7 @@ fn per_minute(tokens: i64) -> Rule {
     Rule::new(amount, sluicegate::Refill::new(amount, 60_000).unwrap()).unwrap()
 }
 
-/// How many of the requests at a steady pace were admitted in this time.
+/// The number of requests at a steady pace that were admitted in this time.
 async fn admitted(time: Duration, ask: impl AsyncFn() -> bool) -> i64 {
     let until = Instant::now() + time;
     let mut admitted = 0;
@@ -131,7 +131,7 @@ const MODES: [LeaseMode; 3] = [
     LeaseMode::WriteBehind { threshold: 1_000_000 },
 ];
 
-/// Limits are lowered to 60 a minute: what is admitted in the minute after the first.
+/// Lowers limits to 60 a minute; returns the admissions in the minute after the first.
 async fn after_lowering(
     table: &Configured,
     lower: impl FnOnce(),
@@ -169,7 +169,7 @@ async fn leased_steady_pace_follows_stored_limits() {
     }
 }
 
-/// What is said with the request is what the newest request says.
+/// Limits in a request: the newest request's limits hold.
 #[tokio::test(start_paused = true)]
 async fn leased_steady_pace_follows_limits_of_requests() {
     for mode in MODES {
@@ -226,7 +226,7 @@ async fn leased_renewals_look_limits_up_once_a_minute() {
     }
 }
 
-/// Limits that are raised reach it as well.
+/// Raised limits reach it as well.
 #[tokio::test(start_paused = true)]
 async fn leased_steady_pace_follows_raised_limits() {
     for mode in MODES {
@@ -247,8 +247,8 @@ async fn leased_steady_pace_follows_raised_limits() {
     }
 }
 
-/// A parent that is stored later, and another one after it: what is held and what is asked for take
-/// from the same buckets.
+/// A parent that is stored later, and another one after it: held and requested tokens come from the
+/// same buckets.
 #[tokio::test(start_paused = true)]
 async fn leased_prepared_follows_a_changed_parent() {
     for mode in MODES {
@@ -286,7 +286,7 @@ async fn leased_prepared_follows_a_changed_parent() {
     }
 }
 
-/// Tickets of what was found before are given back to where they were taken.
+/// Permits of an earlier result are given back to the buckets that they were taken from.
 #[tokio::test(start_paused = true)]
 async fn leased_ticket_of_an_earlier_parent_is_given_back_to_it() {
     let table = Configured::new();
@@ -311,7 +311,7 @@ async fn leased_ticket_of_an_earlier_parent_is_given_back_to_it() {
     assert_eq!([table.consumed("u0").await, parents], [taken, taken]);
 }
 
-/// Others' parents are theirs.
+/// Each entity has its own parent.
 #[tokio::test(start_paused = true)]
 async fn leased_prepared_for_others_follows_their_parents() {
     let table = Configured::new();

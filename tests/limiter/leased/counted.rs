@@ -1,4 +1,4 @@
-//! What leasing reports to the `metrics` facade.
+//! The metrics of leasing, through the `metrics` facade.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,4 @@
-//! What a process holds: how old it may get, how much of it there may be, and how it ends.
+//! The tokens that a process holds: their age, their number, and their end.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn a_shutdown_reports_what_it_could_not_settle() {
     assert_eq!((report.settled, left), (0, vec!["u0", "u1"]));
 }
 
-/// Whoever stops waiting for a flush loses nothing by it.
+/// A caller that stops waiting for a flush loses nothing.
 #[tokio::test(start_paused = true)]
 async fn a_flush_that_nobody_waits_for_settles_all_the_same() {
     for accounting in [Accounting::AtLease, Accounting::AtSettle] {
@@ -49,8 +49,8 @@ async fn a_flush_that_nobody_waits_for_settles_all_the_same() {
     }
 }
 
-/// A process whose runtime ended, as between two tests or two jobs, looks after what it holds in the
-/// next one.
+/// A process whose runtime ended, as between two tests or two jobs, looks after its held tokens in
+/// the next one.
 #[test]
 fn a_new_runtime_looks_after_what_is_held() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -80,7 +80,8 @@ fn a_new_runtime_looks_after_what_is_held() {
     assert_eq!(limiter.store().held_keys(), 0);
 }
 
-/// Those who ask meanwhile get their tokens, and none are held afterwards that nobody will settle.
+/// Requests meanwhile get their tokens, and afterwards no tokens are held that would not be
+/// settled.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_leased_after_the_end() {
     for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 10 }] {
@@ -165,7 +166,7 @@ async fn prepared_call_is_not_made_for_its_own_parent() {
     );
 }
 
-/// The second request enters between the first one's wish and its write.
+/// The second request enters between the first one's demand and its write.
 #[tokio::test(start_paused = true)]
 async fn leased_requests_with_other_limits_each_get_theirs() {
     for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 10 }] {

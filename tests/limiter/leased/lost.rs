@@ -15,8 +15,8 @@ use crate::intercept::{Call, intercepting};
 use crate::scripted::{Act, Scripted};
 use crate::simulated::Simulated;
 
-/// Of four writes one is lost on its way, the answer to one is, and one arrives when nobody waits
-/// for it any more, but before four others: that many the item remembers.
+/// Of four writes, one is lost, the answer to one is lost, and one arrives after its caller stopped
+/// waiting, but before four others: the item remembers that many.
 #[derive(Debug, Clone)]
 struct Lossy(Counted, Arc<AtomicBool>);
 
@@ -48,7 +48,7 @@ impl Lossy {
 
 intercepting!(Lossy, 0);
 
-/// Nobody will ever know what became of a write. A shutdown with time left settles the rest.
+/// The result of a write will never be known. A shutdown with time left settles the rest.
 #[tokio::test(start_paused = true)]
 async fn leased_shutdown_settles_the_rest_after_a_lost_answer() {
     let table = Scripted::default();
@@ -59,7 +59,7 @@ async fn leased_shutdown_settles_the_rest_after_a_lost_answer() {
         limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade().await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // What is held comes back when it is too old: that write is not answered.
+    // Held tokens go back when they are too old: that write is not answered.
     table.always(Act::Hang);
     tokio::time::sleep(5 * SECOND).await;
     for _ in 0..5 {
@@ -114,7 +114,7 @@ async fn lost_answers_lose_no_token_and_count_none_twice() {
         let ambiguous = limiter.counters().ambiguous.get();
         println!("{mode:?}: {admitted} of {most} admitted, {counted} counted, {ambiguous} unknown");
         assert!(admitted > most / 4, "{mode:?}: {admitted} of {most}");
-        // A lease of which nobody will know is handed out to nobody.
+        // A lease with an unknown result is never handed out.
         if ambiguous == 0 || mode != LeaseMode::default() {
             assert_eq!(counted, i64::try_from(admitted).unwrap(), "{mode:?}, seed {seed}");
         } else {

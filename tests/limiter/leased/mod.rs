@@ -1,5 +1,5 @@
-//! Leased tokens: over every store what a caller sees; in simulated time what is written and admitted,
-//! and what a crash costs; and several processes.
+//! Leased tokens: the caller's view over every store; in simulated time the writes, the admissions
+//! and the cost of a crash; and several processes.
 
 mod behind;
 mod changed;
@@ -100,7 +100,7 @@ pub(crate) async fn consumed_on(engine: &impl Engine, entity: &str) -> i64 {
     i64::try_from(consumed).unwrap()
 }
 
-/// A table of a process that may be killed: from then on nothing of it reaches the table.
+/// A table of a process that may be killed: from then on none of its calls reaches the table.
 #[derive(Debug, Clone)]
 pub(crate) struct Mortal(Counted, Arc<tokio::sync::Semaphore>);
 

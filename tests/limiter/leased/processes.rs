@@ -1,5 +1,5 @@
-//! Several processes on one bucket over HTTP, judged by the table's stream and not by what they say;
-//! on Redis, which has none, by the counters of the bucket.
+//! Several processes on one bucket over HTTP, judged by the table's stream and not by their own
+//! reports; on Redis, which has no stream, by the counters of the bucket.
 //!
 //! `SLUICEGATE_TEST_LEASE_SECONDS` sets how long they ask, for a soak.
 
@@ -18,14 +18,14 @@ use crate::support::{at, name, patient};
 
 const TASKS: u64 = 16;
 
-/// What the processes ask for, and of what.
+/// The number and the size of the processes' requests.
 #[derive(Debug, Clone, Copy)]
 struct Load {
     processes: u64,
     seconds: u64,
     per_minute: u64,
     burst: u64,
-    /// They ask for so many times what the bucket holds.
+    /// The total demand, as a multiple of the bucket's tokens.
     times: u64,
 }
 
@@ -40,7 +40,7 @@ impl Load {
         }
     }
 
-    /// What the bucket held and earned in this time.
+    /// The tokens that the bucket held and earned in this time.
     fn earned_in(&self, time: Duration) -> u64 {
         let millis = u64::try_from(time.as_millis()).unwrap();
         self.burst + self.per_minute * millis / 60_000
@@ -64,7 +64,7 @@ impl Load {
     }
 }
 
-/// How many requests a process admitted, and whether it settled everything.
+/// The number of requests that a process admitted, and true if it settled everything.
 async fn admitted(mut process: Child) -> (i64, bool) {
     let mut bytes = Vec::new();
     process.stdout.take().unwrap().read_to_end(&mut bytes).await.unwrap();
@@ -73,13 +73,13 @@ async fn admitted(mut process: Child) -> (i64, bool) {
     (i64::try_from(admitted).unwrap(), bytes.last() == Some(&b'.'))
 }
 
-/// Tokens that the table says were taken so far, and when.
+/// The tokens that were taken so far according to the table, and the time.
 fn consumed(image: &CompositeBucket) -> (i64, EpochMillis) {
     let consumed = image.limits[&name("rps")].consumed.get();
     (i64::try_from(consumed).unwrap(), image.refilled_at)
 }
 
-/// No stretch of the stream took more than the burst and what accrued.
+/// No stretch of the stream took more than the burst and the refill.
 fn check_stream(images: &[CompositeBucket]) -> i64 {
     let mut lowest = i128::MAX;
     let mut before = 0;
@@ -98,7 +98,8 @@ fn check_stream(images: &[CompositeBucket]) -> i64 {
     before
 }
 
-/// What the bucket held and earned from its first write to its last, and an interval longer.
+/// The tokens that the bucket held and earned from its first write to its last, and an interval
+/// longer.
 fn earned(images: &[CompositeBucket]) -> i128 {
     let [first, .., last] = images else { panic!("{} images", images.len()) };
     let (rule, until) = (first.limits[&name("rps")].rule, at(last.refilled_at.get() + 100));
@@ -156,7 +157,7 @@ async fn killed_processes_lose_what_they_held_at_most() {
     let counted: Vec<_> = images.iter().map(|image| consumed(image).0 / 1_000).collect();
     let leases = counted.windows(2).map(|pair| pair[1] - pair[0]);
     let largest = leases.chain(counted.first().copied()).max().unwrap();
-    // The rest of a lease, one under way, and who was about to say that it was admitted.
+    // The rest of a lease, one in flight, and the tasks that were about to report an admission.
     let most = 2 * (2 * largest + i64::try_from(TASKS).unwrap());
     let lost = took - admitted;
     println!(
@@ -170,12 +171,13 @@ async fn killed_processes_lose_what_they_held_at_most() {
 async fn processes_that_are_killed_while_they_are_idle_lose_nothing() {
     let engine = RunningEngine::start(EngineKind::Embedded).await;
     let table = table(&engine).await;
-    // Less than there is: all of them hold tokens when they stop asking.
+    // Less than there is: all processes hold tokens when they stop asking.
     let load = Load { processes: 4, seconds: 2, per_minute: 600_000, burst: 10_000, times: 1 };
     let start = |_| load.start_on(engine.endpoint_url(), table.name(), "at-lease", "idle");
     let mut processes: Vec<_> = (0..load.processes).map(start).collect();
     tokio::time::sleep(Duration::from_secs(load.seconds)).await;
-    // What is held is given back half as long again after it is too old; nobody asks by then.
+    // Held tokens are given back half as long again after they are too old; no process asks by
+    // then.
     let (mut idle, mut before) = (0, 0);
     while idle < 20 {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -229,7 +231,7 @@ async fn processes_on_redis_admit_what_the_bucket_earns_and_lose_what_they_held_
             let holds = i64::try_from(load.holds()).unwrap();
             assert!(admitted * 100 >= holds * share, "{admitted} of {holds}");
         } else {
-            // A lease is a quarter of what is there at most, and one may be on its way.
+            // A lease is at most a quarter of the balance, and one may be in flight.
             let held = 2 * 2 * i64::try_from(load.burst).unwrap() / 4;
             assert!((0..=held).contains(&(took - admitted)), "{took}, {admitted} of {held}");
         }

@@ -1,4 +1,4 @@
-//! As many keys as may be are held: others are served, and get their place.
+//! As many keys are held as may be: other keys are served, and get their place.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ fn of_ten<T: Table>(table: T, mode: LeaseMode) -> Tested<T> {
     leased(table, clock, settings)
 }
 
-/// Asks for a token of these keys, so many times at an even pace; how often it was granted.
+/// Asks for a token of these keys, so many times at an even pace; returns the number of grants.
 async fn ask<T: Table>(
     limiter: &Tested<T>,
     keys: std::ops::Range<usize>,
@@ -68,16 +68,16 @@ async fn those_who_asked_longest_ago_make_room() {
         let table = Counted::new(1);
         let (limiter, start) = (of_ten(table.clone(), mode), Instant::now());
         ask(&limiter, 0..10, 50, SECOND / 20).await;
-        // Others ask, and so do two of the first: by age, all of those would stay for a second.
+        // Other keys ask, and so do two of the first: by age, all of those would stay for a second.
         ask(&limiter, 8..16, 40, SECOND / 4).await;
         assert!(start.elapsed() < SECOND, "{:?}", start.elapsed());
         let mut told = Vec::new();
         for key in 0..6 {
             told.push(consumed(&table, &format!("u{key}")).await);
         }
-        // As many as there are others without a place.
+        // As many as there are other keys without a place.
         assert_eq!(told, [50; 6], "{mode:?}: settled");
-        // Those in their places need hardly a write.
+        // Keys with a place need hardly a write.
         let writes = table.writes();
         ask(&limiter, 8..16, 100, SECOND * 7 / 10).await;
         let writes = table.writes() - writes;
@@ -108,7 +108,7 @@ async fn a_prepared_call_of_a_key_that_lost_its_place_gets_one_again() {
     }
 }
 
-/// Writes do not arrive while it is away, or nobody hears that they did.
+/// A table whose writes do not arrive while it is unavailable, or are not acknowledged.
 #[derive(Debug, Clone)]
 pub(crate) struct Flaky(pub(crate) Counted, pub(crate) Arc<AtomicBool>);
 
@@ -150,13 +150,13 @@ async fn a_key_that_cannot_be_settled_keeps_its_place_and_loses_nothing() {
         for key in 0..10 {
             assert_eq!(consumed(&table, &format!("u{key}")).await, 50, "{mode:?}, {key}");
         }
-        // A first commit finds no item, and cannot tell whether there was one.
+        // A first commit finds no item, and cannot tell if there was one.
         let is_known = limiter.counters().ambiguous.get() == 0;
         assert!(is_known || mode != MODES[0], "{mode:?}");
     }
 }
 
-/// What is given back to a key that has no place, or after the end, goes to the store.
+/// Tokens given back to a key without a place, or after the end, go to the store.
 #[tokio::test(start_paused = true)]
 async fn what_nobody_here_looks_after_is_given_back_to_the_store() {
     for mode in MODES {

@@ -1,7 +1,7 @@
 //! Writes counted at the engine, by the table's stream, for each acquire; in real time over HTTP.
 //!
-//! `SLUICEGATE_TEST_WRITES_SECONDS` sets for how long is asked, `SLUICEGATE_TEST_WRITES_KEYS` of how
-//! many buckets; more than 100 want an engine that is optimised.
+//! `SLUICEGATE_TEST_WRITES_SECONDS` sets the time, `SLUICEGATE_TEST_WRITES_KEYS` the number of
+//! buckets; more than 100 need an engine that is optimised.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::writes::{load, prepared, zipf};
 use crate::stress::images;
 use crate::support::{name, patient};
 
-/// Settling is part of it, however long it takes.
+/// Settling is included, however long it takes.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 fn seconds() -> u64 {

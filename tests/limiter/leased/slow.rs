@@ -18,7 +18,7 @@ async fn one(limiter: &Tested) -> Result<(), AcquireError> {
     asked.no_cascade().await.map(drop)
 }
 
-/// Requests for one token, by tasks that ask again when they have it; how long that took.
+/// Requests for one token, by tasks that ask again when they have it; returns the time.
 async fn busy(mode: LeaseMode) -> (Counted, u64) {
     let table = Counted::new(AWAY_MS);
     let limiter = limiter(&table, mode).deadline(20 * SECOND).on_unavailable(OnUnavailable::Deny);
@@ -48,7 +48,7 @@ async fn a_write_serves_everybody_who_waits_for_it() {
         let (table, took_ms) = busy(mode).await;
         println!("{mode:?}: {took_ms} ms, {} writes", table.writes());
         assert_eq!(consumed(&table, "u0").await, i64::try_from(TASKS * EACH).unwrap(), "{mode:?}");
-        // A request waits for the write that is under way, and for its own.
+        // A request waits for the write in flight, and for its own.
         assert!(took_ms <= EACH * 2 * AWAY_MS * 3 / 2, "{mode:?}: {took_ms} ms");
         assert!(table.writes() <= 4 * EACH, "{mode:?}: {} writes", table.writes());
     }
@@ -71,7 +71,7 @@ async fn who_is_served_and_gone_consumes_nothing() {
     assert!(timeout(MILLISECOND, &mut third).await.is_err(), "it waits");
     first.await.unwrap().unwrap();
     second.await.unwrap().unwrap();
-    // Its token is there, and it does not hear of it.
+    // Its token is there, and it does not learn of it.
     drop(third);
     limiter.shutdown(20 * SECOND).await;
     assert_eq!(consumed(&table, "u0").await, 2);

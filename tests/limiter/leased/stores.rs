@@ -1,4 +1,4 @@
-//! What a caller of a leased limiter sees, which is the same on every store.
+//! The caller's view of a leased limiter, which is the same on every store.
 
 use std::time::Duration;
 

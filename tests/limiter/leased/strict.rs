@@ -37,7 +37,7 @@ impl Crowd {
         Self::apart(table, count, per_s, mode, 0)
     }
 
-    /// With clocks so far apart, one from the next.
+    /// With clocks this far apart, one from the next.
     fn apart(table: &Counted, count: u32, per_s: u32, mode: LeaseMode, apart_ms: i64) -> Self {
         let start = Instant::now();
         let process = |n| {
@@ -83,7 +83,7 @@ impl Crowd {
     }
 }
 
-/// What the bucket held and earned.
+/// The tokens that the bucket held and earned.
 pub(crate) fn at_most(start: Instant) -> u64 {
     BURST + BURST * u64::try_from(start.elapsed().as_millis()).unwrap() / 60_000
 }
@@ -124,7 +124,7 @@ async fn a_killed_process_loses_what_it_held_and_gains_nothing() {
     let mut crowd = Crowd::apart(&table, 4, 2_000, LeaseMode::default(), 1);
     tokio::time::sleep(3 * SECOND).await;
     let processes = &crowd.processes;
-    // What the dead are told no longer counts.
+    // Answers to dead processes no longer count.
     let mut dead = 0;
     for process in &processes[..2] {
         process.table.kill();

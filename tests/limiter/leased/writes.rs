@@ -46,7 +46,8 @@ async fn ask<T: Table, C: Clock>(
     admitted.fetch_add(1, Ordering::Relaxed);
 }
 
-/// 50,000 requests a second at an even pace, each on behalf of whom `who` picks; what was admitted.
+/// 50,000 requests a second at an even pace, each for an entity that `who` picks; returns the
+/// admissions.
 pub(crate) async fn load<T: Table, C: Clock>(
     call: &Call<T, C>,
     time: Duration,

@@ -67,11 +67,11 @@ async fn the_store_decides_again_as_soon_as_a_probe_was_answered() {
         assert!(ask!(limiter, 1).await.unwrap().degraded().is_none());
         table.calls();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        assert_eq!(table.calls(), 0, "nobody looks for a store that is there");
+        assert_eq!(table.calls(), 0, "an available store is not probed");
     }
 }
 
-/// The probe reads; only a request tells whether the store can be used.
+/// The probe reads; only a request shows if the store can be used.
 #[tokio::test(start_paused = true)]
 async fn a_store_that_only_answers_probes_costs_one_call_its_deadline_now_and_then() {
     let (limiter, table, _) = away(OnUnavailable::Allow).await;
@@ -90,7 +90,7 @@ async fn a_store_that_only_answers_probes_costs_one_call_its_deadline_now_and_th
     assert_eq!(limiter.counters().outages.get(), 1, "one outage, said once");
 }
 
-/// While one call finds out, the others do not wait; and it is overtaken where it hangs.
+/// While one call finds out, the others do not wait; if it hangs, it is overtaken.
 #[tokio::test(start_paused = true)]
 async fn one_call_is_on_trial_at_a_time() {
     let (limiter, table, _) = away(OnUnavailable::Allow).await;
@@ -105,7 +105,7 @@ async fn one_call_is_on_trial_at_a_time() {
     assert_eq!(took, Duration::ZERO);
     tokio::time::sleep(PROBED * 3).await;
     assert!(ask!(limiter, 1).await.unwrap().degraded().is_none());
-    // It was asked again on behalf of both.
+    // The store was asked again on behalf of both.
     assert!(!hung.await.unwrap());
 }
 
@@ -130,7 +130,7 @@ fn a_new_runtime_looks_for_the_store_again() {
         }
         unreachable!("the loop has no end");
     };
-    // The task is given up for lost after twenty of its rounds.
+    // After twenty of its rounds the task is taken for dead.
     let n = runtime()
         .block_on(async { tokio::time::timeout(Duration::from_secs(60), found(limiter)).await });
     assert!(n.unwrap() > 0);
@@ -167,7 +167,7 @@ async fn the_breaker_can_be_set_and_turned_off() {
     assert!(ask!(patient, 1).await.unwrap().degraded().is_none());
 }
 
-/// Each request by a limiter of its own, as where one tenant's has another setting.
+/// Each request with a limiter of its own, as if each tenant had other settings.
 #[tokio::test(start_paused = true)]
 async fn a_limiter_made_for_one_request_finds_the_outage_and_others_its_end() {
     let (limiter, table, _) = hung(OnUnavailable::Allow).await;
@@ -179,7 +179,7 @@ async fn a_limiter_made_for_one_request_finds_the_outage_and_others_its_end() {
     assert_eq!(limiter.counters().outages.get(), 1);
     table.always(Act::Answer);
     tokio::time::sleep(PROBED).await;
-    assert!(!once().await, "somebody looks for the store");
+    assert!(!once().await, "a task probes the store");
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +196,7 @@ async fn probes_can_be_as_rare_as_anybody_says() {
     assert!(ask!(rare, 1).await.unwrap().degraded().is_none());
 }
 
-/// However long a connection may take: probes that hang are spread over that time.
+/// Even if a connection may take long: probes that hang are spread over that time.
 #[tokio::test(start_paused = true)]
 async fn probes_that_hang_for_long_leave_room_for_others() {
     let (limiter, table, _) = hung(OnUnavailable::Allow).await;

@@ -1,4 +1,4 @@
-//! A user without permissions gets nothing, however long nobody gives any.
+//! A user without permissions gets nothing, for as long as the permissions are missing.
 
 use aws_sdk_dynamodb::Client;
 use sluicegate::{AcquireError, DynamoStore, Limiter, OnUnavailable, SetupError};
@@ -9,8 +9,8 @@ use crate::support::DEADLINE;
 
 const TABLE: &str = "sluicegate-guarded";
 
-/// On MiniStack, which enforces permissions as AWS does. Engines that have none say "access denied"
-/// by a proxy.
+/// On MiniStack, which enforces permissions as AWS does. On engines that have none, a proxy answers
+/// "access denied".
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_permission_admits_nothing_under_any_setting() {
     for kind in engines_under_test() {
@@ -52,7 +52,7 @@ async fn admits_nothing(user: &Client, table: &str) {
     }
 }
 
-/// Whoever may is granted the very same.
+/// The owner is granted the same request.
 async fn admits(owner: &Client, table: &str) {
     let limiter = Limiter::new(DynamoStore::new(owner.clone(), table)).deadline(DEADLINE);
     assert!(super::ask!(limiter, 60).await.unwrap().degraded().is_none());

@@ -1,4 +1,4 @@
-//! What a process does with what it holds while the store is away.
+//! The use of held tokens while the store is unavailable.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ macro_rules! ask {
     };
 }
 
-/// A limiter that holds tokens of one entity, and whose store was found to be away.
+/// A limiter that holds tokens of one entity, and whose store was found to be unavailable.
 async fn away(policy: OnUnavailable, mode: LeaseMode) -> (Ours, Scripted) {
     let table = Scripted::default();
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
@@ -55,14 +55,14 @@ async fn what_is_held_is_handed_out_and_then_the_setting_decides() {
         }
         assert!(held >= 10, "{mode:?}: {held}");
         assert_eq!((start.elapsed(), limiter.counters().degraded.get()), (Duration::ZERO, 6));
-        // One write to have more, which hangs.
+        // One write to lease more, which hangs.
         assert!(table.calls() <= 1);
         let denied = ask!(limiter.clone().on_unavailable(OnUnavailable::Deny), "u").await;
         is_unavailable(denied);
     }
 }
 
-/// Whose parent it is would have to be looked up by then: the table is not asked.
+/// The parent would have to be looked up by then: the table is not asked.
 #[tokio::test(start_paused = true)]
 async fn leased_long_outage_asks_the_table_nothing() {
     for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 100 }] {
@@ -98,7 +98,7 @@ async fn leased_long_outage_asks_the_table_nothing() {
     }
 }
 
-/// It may be another's by then.
+/// The tokens may belong to another process by then.
 #[tokio::test(start_paused = true)]
 async fn what_is_held_is_not_handed_out_for_longer_than_it_may_be() {
     let (limiter, _) = away(OnUnavailable::Deny, LeaseMode::default()).await;
@@ -136,11 +136,11 @@ async fn a_request_that_was_prepared_is_degraded_as_any_other() {
     assert!(matches!(cold, Err(AcquireError::Unavailable(_))), "{cold:?}");
 }
 
-/// A limiter that was connected, whose table acts like this from now on.
+/// A limiter that was connected, whose table behaves like this from now on.
 async fn connected(act: Act) -> (Ours, Scripted) {
     let table = Scripted::default();
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
-    // Every "no" is the table's.
+    // Every refusal comes from the table.
     let settings = Settings { deny_cache: Duration::ZERO, ..Settings::default() };
     let store = CompositeStore::with_settings(table.clone(), settings);
     let limiter = LeasedLimiter::leased_with(store, clock, LeaseSettings::default());
@@ -149,7 +149,7 @@ async fn connected(act: Act) -> (Ours, Scripted) {
     (limiter, table)
 }
 
-/// All but one of them wait for another's write: what is said of the store has to be said to each.
+/// All but one of them wait for another's write: each must be told the state of the store.
 #[tokio::test(start_paused = true)]
 async fn a_crowd_that_asks_for_one_key_is_told_what_the_store_says() {
     let (limiter, _) = connected(Act::Hang).await;
@@ -171,7 +171,7 @@ async fn a_crowd_that_asks_for_one_key_is_told_what_the_store_says() {
     assert_eq!(limiter.counters().unanswered.get(), 0);
 }
 
-/// A crowd on a bucket that has nothing left waits for its turn, and nobody is let through because
+/// A crowd on a bucket that has nothing left waits for its turn, and no request is admitted because
 /// there was no time left for an answer.
 #[tokio::test(start_paused = true)]
 async fn who_waited_long_for_a_turn_is_not_in_an_outage() {
@@ -206,7 +206,7 @@ async fn a_childs_and_its_parents_bucket_have_one_deadline() {
     assert_eq!(took, DEADLINE);
 }
 
-/// What is held is given back and corrected without the store: that is no answer of it.
+/// Held tokens are given back and corrected without the store: that is no answer of it.
 #[tokio::test(start_paused = true)]
 async fn a_correction_of_what_is_held_says_nothing_of_the_store() {
     let (limiter, table) = connected(Act::Answer).await;
@@ -227,7 +227,7 @@ async fn a_correction_of_what_is_held_says_nothing_of_the_store() {
     table.always(Act::Answer);
     tokio::time::sleep(super::PROBED).await;
     table.always(Act::Hang);
-    // On trial, if it asked anybody.
+    // A trial, if a call reached the store.
     lease.adjust("rps", -1).await.unwrap();
     let (lease, took) = timed(ask!(limiter, "other")).await;
     assert!(lease.unwrap().degraded().is_some());

@@ -1,4 +1,4 @@
-//! Buckets of the process while the store is away, and what the store is told when it is back.
+//! Buckets of the process while the store is unavailable, and the debits when it answers again.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn stored(table: &Scripted, entity: &str) -> (i64, i64) {
     (rpm.tokens.get() / 1_000, i64::try_from(rpm.consumed.get() / 1_000).unwrap())
 }
 
-/// How many of `asks` requests for a token are granted, all of them without the store.
+/// The number of `asks` requests for a token that are granted, all of them without the store.
 async fn granted(limiter: &Ours, asks: u32) -> i64 {
     let mut granted = 0;
     for _ in 0..asks {
@@ -35,7 +35,7 @@ async fn the_same_limits_hold_and_refill_by_the_same_clock() {
     let (limiter, _, clock) = hung(OnUnavailable::Local).await;
     assert_eq!(granted(&limiter, 100).await, 60);
     let Err(AcquireError::LimitExceeded(exceeded)) = ask!(limiter, 3).await else {
-        panic!("three are not there");
+        panic!("three are not available");
     };
     assert_eq!(exceeded.retry_after, Some(Duration::from_secs(3)));
     clock.advance(Duration::from_millis(2_999));
@@ -79,7 +79,7 @@ async fn limits_that_nobody_here_knows_are_not_made_up() {
     assert!(ask!(limiter, 1).await.is_ok(), "a refusal is of one request");
 }
 
-/// Twice: what is granted in the second outage was not granted in the first.
+/// Twice: the grants of the second outage are not those of the first.
 #[tokio::test(start_paused = true)]
 async fn what_was_consumed_is_taken_from_the_store_when_it_is_back() {
     let (limiter, table, _) = limiter(OnUnavailable::Local);
@@ -92,7 +92,7 @@ async fn what_was_consumed_is_taken_from_the_store_when_it_is_back() {
         tokio::time::sleep(PROBED * 2).await;
         assert_eq!(stored(&table, "u"), (60 - all, all));
     }
-    // What was on its way when the outage was not yet found, and the sum of the rest.
+    // The requests in flight when the outage was not yet found, and the sum of the rest.
     let committed = limiter.counters().committed.get();
     assert!((2..=4).contains(&committed), "{committed}");
     table.always(Act::Hang);
@@ -105,7 +105,7 @@ async fn what_was_consumed_is_taken_from_the_store_when_it_is_back() {
     assert_eq!(limiter.counters().uncommitted.get(), 0);
 }
 
-/// A request may be granted before the store is told what the outage took.
+/// A request may be granted before the outage's debits are made.
 #[tokio::test(start_paused = true)]
 async fn local_second_outage_begins_without_what_the_first_one_took() {
     let (limiter, table, _) = limiter(OnUnavailable::Local);
@@ -122,7 +122,7 @@ async fn local_second_outage_begins_without_what_the_first_one_took() {
     assert_eq!(granted(&limiter, 60).await, left);
 }
 
-/// One call that is not answered is no outage, and is accounted for all the same.
+/// One call that is not answered is no outage, and is debited nevertheless.
 #[tokio::test(start_paused = true)]
 async fn what_one_call_took_is_told_to_a_store_that_was_never_found_away() {
     let (limiter, table, _) = limiter(OnUnavailable::Local);
@@ -141,7 +141,7 @@ async fn a_debt_whose_answer_is_lost_is_taken_once() {
     ask!(limiter, 10).await.unwrap();
     table.on_writes([Act::Hang]);
     ask!(limiter, 5).await.unwrap();
-    // Done, and no answer until the correction gives up; then the very same again.
+    // Done, and no answer until the correction gives up; then the same correction again.
     table.on_writes([Act::LoseReply]);
     table.on_reads([Act::Hang]);
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -198,7 +198,7 @@ async fn what_more_buckets_owe_than_are_kept_is_counted() {
         let limits = [Limit::per_minute("rpm", 60)];
         limiter.acquire(entity, "r").consume("rpm", 1).limits(limits).no_cascade().await.unwrap();
     }
-    // The bucket that found the outage owes something as well: what is on its way, and more.
+    // The bucket that found the outage has pending debits as well: those in flight, and more.
     let lost = limiter.counters().uncommitted.get();
     assert!((2..=3).contains(&lost), "{lost}");
     table.always(Act::Answer);

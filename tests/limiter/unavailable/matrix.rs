@@ -1,4 +1,5 @@
-//! Every way of being away under every setting, on real servers behind a wire that can be cut.
+//! Every kind of unavailability under every setting, on real servers behind a connection that can
+//! be cut.
 
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
@@ -10,33 +11,34 @@ use sluicegate_testkit::Wire;
 use super::pulse::Pulse;
 use super::servers::{Data, Embedded, Redis, Server};
 
-/// Of every call; longer than usual, since an answer that takes longer would be an outage.
+/// The deadline of every call; longer than usual, since an answer that takes longer would be an
+/// outage.
 const DEADLINE: Duration = Duration::from_secs(1);
-/// How much later than its deadline a call may come back.
+/// The most by which a call may exceed its deadline.
 const SLACK: Duration = Duration::from_millis(250);
-/// From the moment at which the server answers somebody who just asks it.
+/// Counted from the moment at which the server answers a plain request.
 const RECOVERY: Duration = Duration::from_secs(1);
-/// Nothing here takes so long that is not broken.
+/// Longer than any step here takes, unless it is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What the bucket holds, and what is taken of it before the outage.
+/// The tokens of the bucket, and those taken before the outage.
 const TOKENS: i64 = 40;
 const BEFORE: i64 = 10;
 const TASKS: usize = 8;
 const ASKS: usize = 10;
-/// How often a case is tried on a machine that stands still.
+/// The number of tries of a case on a machine that stands still.
 const TRIES: u32 = 6;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outage {
     /// Connections are closed, and new ones refused.
     ConnectionCut,
-    /// What is sent arrives and is done; nothing is answered in time.
+    /// Requests arrive and are executed; no answer comes in time.
     ReplyDelayed,
     /// The server ends and another one starts, with its data or without.
     Restarted(Data),
 }
 
-/// How many requests were granted by the store, without it, refused, and not decided.
+/// The numbers of requests granted by the store, granted without it, refused, and not decided.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Tally {
     granted: i64,
@@ -84,7 +86,7 @@ impl Tally {
     }
 }
 
-/// Runs a case, and again where it failed while the machine stood still.
+/// Runs a case, and again if it failed while the machine stood still.
 async fn on_a_steady_machine(case: impl AsyncFn()) {
     for _ in 1..TRIES {
         let pulse = Pulse::start();
@@ -143,7 +145,7 @@ async fn away<S: Server>(policy: OnUnavailable, outage: Outage) {
     server.end().await;
 }
 
-/// Nobody asks a store that is away, but for a probe now and then.
+/// Checks that an unavailable store gets only probes.
 async fn is_spared<S: Store>(limiter: &Limiter<S>, wire: &Wire) {
     assert_eq!(limiter.counters().outages.get(), 1);
     let (sent, start) = (wire.sent(), Instant::now());
@@ -155,7 +157,7 @@ async fn is_spared<S: Store>(limiter: &Limiter<S>, wire: &Wire) {
     assert!(u128::from(wire.sent() - sent) <= 4 * probes, "{} pieces", wire.sent() - sent);
 }
 
-/// The store decides again within a second of its return, without anybody's help.
+/// Checks that the store decides again within a second of its return, without help.
 async fn is_back<S: Server>(limiter: &Limiter<S::Store>, server: &S, wire: &Wire) {
     let start = Instant::now();
     while Limiter::new(server.store(wire.address())).warm_up().await.is_err() {
@@ -168,7 +170,7 @@ async fn is_back<S: Server>(limiter: &Limiter<S::Store>, server: &S, wire: &Wire
     }
 }
 
-/// Everything that the bucket has left is granted, and no more than that.
+/// Checks that everything left in the bucket is granted, and no more.
 async fn settled<S: Server>(
     limiter: &Limiter<S::Store>,
     server: &S,
@@ -177,7 +179,7 @@ async fn settled<S: Server>(
 ) {
     let held = if outage == Outage::Restarted(Data::Lost) { TOKENS } else { TOKENS - BEFORE };
     let left = if policy == OnUnavailable::Local { held - (TOKENS - BEFORE) } else { held };
-    // By another process, which has seen nothing of it.
+    // By another process, which has not seen the outage.
     let other = Limiter::new(server.store(server.address()))
         .deadline(DEADLINE)
         .on_unavailable(OnUnavailable::Deny);
@@ -185,7 +187,7 @@ async fn settled<S: Server>(
     loop {
         let owed = other.peek("u", "r").await.unwrap();
         let available = owed.iter().map(|limit| limit.available.get() / 1_000).next();
-        // A bucket that is not there is a full one.
+        // A bucket that does not exist counts as full.
         if policy != OnUnavailable::Local || available.is_some_and(|available| available <= left) {
             break;
         }
@@ -196,14 +198,14 @@ async fn settled<S: Server>(
     granted = granted.and(ask_often(&other).await);
     assert_eq!((granted.degraded, granted.unavailable), (0, 0), "{granted:?}");
     if outage == Outage::ReplyDelayed {
-        // What was sent in the outage was done, whoever waited for it.
+        // Requests sent in the outage were executed, with or without a waiting caller.
         assert!(granted.granted <= left, "{granted:?}");
     } else {
         assert_eq!(granted.granted, left, "{granted:?}");
     }
 }
 
-/// A Redis that forgets its scripts is there: nobody notices, whatever the setting.
+/// A Redis that forgets its scripts is available: no call notices, under any setting.
 async fn flushed(policy: OnUnavailable) {
     on_a_steady_machine(async || forgetful(policy).await).await;
 }

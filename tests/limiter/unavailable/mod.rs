@@ -1,4 +1,4 @@
-//! The store is away: what is granted, what is waited for, and what is sent.
+//! The store is unavailable: grants, waits, and calls.
 
 mod breaker;
 mod denied;
@@ -37,7 +37,7 @@ macro_rules! ask {
 }
 use ask;
 
-/// A limiter as it is when nothing is said, but for what it does without its store.
+/// A limiter with default settings, except for its policy without the store.
 fn limiter(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
     let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
     let store = CompositeStore::with_table(table.clone());
@@ -54,7 +54,7 @@ async fn hung(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
     (limiter, table, clock)
 }
 
-/// The same, and found to be away.
+/// The same, and found to be unavailable.
 async fn away(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
     let (limiter, table, clock) = hung(policy).await;
     for _ in 0..FAILURES {
@@ -65,7 +65,7 @@ async fn away(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
     (limiter, table, clock)
 }
 
-/// What a call comes to, and how long it takes.
+/// The result of a call, and its duration.
 async fn timed<T>(call: impl IntoFuture<Output = T>) -> (T, Duration) {
     let start = tokio::time::Instant::now();
     let result = call.await;

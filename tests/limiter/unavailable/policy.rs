@@ -1,4 +1,4 @@
-//! What comes of a request that the store does not decide, and what is never degraded.
+//! Requests that the store does not decide, and errors that are never degraded.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ async fn the_first_connection_has_its_own_deadline() {
     assert_eq!(took, CONNECT_DEADLINE);
 }
 
-/// A permission that is missing must not admit everything for ever.
+/// A missing permission must not admit everything for ever.
 #[tokio::test(start_paused = true)]
 async fn what_the_store_says_is_never_degraded() {
     let (limiter, table, _) = limiter(OnUnavailable::Allow);
@@ -85,7 +85,7 @@ async fn what_the_store_says_is_never_degraded() {
     assert_eq!(counts, (0, 0, 0));
 }
 
-/// The throttled table's last word is cut off by the deadline: it is there all the same.
+/// The deadline ends the throttled table's last answer: the table is available nevertheless.
 #[tokio::test(start_paused = true)]
 async fn a_throttled_table_whose_answer_is_cut_off_is_not_away() {
     let (limiter, table, _) = limiter(OnUnavailable::Allow);

@@ -1,16 +1,16 @@
-//! Whether the machine stood still meanwhile: what was late then says nothing of the limiter.
+//! Tells if the machine stood still: a delay during that time says nothing about the limiter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often it beats.
+/// The interval of the beats.
 const BEAT: Duration = Duration::from_millis(5);
-/// Beats that are later by no more than this are as ever.
+/// Beats that are late by no more than this count as normal.
 const STEADY: Duration = Duration::from_millis(50);
 
-/// A thread that does nothing but look at the time.
+/// A thread that only reads the time.
 pub(super) struct Pulse {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -39,7 +39,7 @@ impl Pulse {
         Self { shared, thread: Some(thread) }
     }
 
-    /// How long the machine stood still at most; `None`: it did not.
+    /// The longest stand-still of the machine; `None`: there was none.
     pub(super) fn stood_still(&self) -> Option<Duration> {
         let latest = Duration::from_micros(self.shared.latest_us.load(Ordering::Relaxed));
         (latest > STEADY).then_some(latest)

@@ -7,7 +7,7 @@ use sluicegate::{CompositeStore, DynamoStore, DynamoTable, Store};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 use sluicegate_testkit::RedisServer;
 
-/// What a server that is started again still knows.
+/// The data that a server keeps over a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Data {
     Kept,
@@ -20,9 +20,9 @@ pub(crate) trait Server: Sized {
 
     async fn start() -> Self;
     fn address(&self) -> SocketAddr;
-    /// A store on what listens there.
+    /// A store on the server at this address.
     fn store(&self, address: SocketAddr) -> Self::Store;
-    /// Ends it as hard as can be.
+    /// Ends it as abruptly as possible.
     async fn end(&mut self);
     /// Starts it after its end, at another address.
     async fn start_again(&mut self, data: Data);
@@ -84,7 +84,7 @@ impl Server for Embedded {
 pub(crate) struct Redis(RedisServer);
 
 impl Redis {
-    /// Has it forget every script.
+    /// Makes it forget every script.
     pub(crate) async fn flush_scripts(&self) {
         self.0.send(redis::cmd("SCRIPT").arg("FLUSH")).await
     }

@@ -1,7 +1,7 @@
 //! One of several processes that acquire from one bucket.
 //!
-//! `acquirer ENDPOINT TABLE TASKS OPERATIONS`: every task acquires one token of `rps` that often and
-//! gives every eighth back. The last line says what came of it, in the order of [`Totals`].
+//! `acquirer ENDPOINT TABLE TASKS OPERATIONS`: every task acquires one token of `rps` that often
+//! and gives every eighth back. The last line holds the results, in the order of [`Totals`].
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool of one test")]
 
 use std::time::Duration;

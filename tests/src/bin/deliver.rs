@@ -1,7 +1,7 @@
-//! Delivers one event to the processor and dies where it is told to.
+//! Delivers one event to the processor and dies at a given write.
 //!
 //! `deliver ENDPOINT TABLE EVENT-FILE ABORT-AFTER`: the process aborts (no unwinding, no flushing)
-//! as soon as DynamoDB has answered that many writes, before the handler hears of the last one.
+//! as soon as DynamoDB has answered that many writes, before the handler learns of the last one.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool of one test")]
 
 use std::sync::atomic::{AtomicU64, Ordering};

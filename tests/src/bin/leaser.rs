@@ -1,10 +1,10 @@
 //! One of several processes that lease from one bucket.
 //!
-//! `leaser STORE TABLE TASKS PER_SECOND SECONDS PER_MINUTE BURST ACCOUNTING END`: every task asks for
-//! one token of `rps` at an even pace. Each admission is a byte on the standard output, so that those
-//! of a process that is killed are known; the last one is `.` when everything was settled. The store
-//! is the address of an engine, or of a Redis, where the table is only a name; the end is `settle`, or
-//! `idle` for one that asks no more and waits to be killed.
+//! `leaser STORE TABLE TASKS PER_SECOND SECONDS PER_MINUTE BURST ACCOUNTING END`: every task asks
+//! for one token of `rps` at an even pace. Each admission is a byte on the standard output, so that
+//! those of a process that is killed are known; the last byte is `.` if everything was settled. The
+//! store is the address of an engine, or of a Redis, for which the table is only a name. The end is
+//! `settle`, or `idle` for a process that stops asking and waits to be killed.
 #![allow(clippy::unwrap_used, reason = "a tool of one test")]
 
 use std::io::Write as _;
@@ -68,7 +68,7 @@ impl Load {
             let call = call.clone();
             work.spawn(async move {
                 let mut next = start + every.mul_f64(f64::from(task) / 16.0);
-                // A machine that cannot keep up asks less, not longer.
+                // A machine that cannot keep up asks less often, not longer.
                 while next < end && Instant::now() < end {
                     tokio::time::sleep_until(next.into()).await;
                     next += every;
@@ -94,6 +94,6 @@ impl Load {
 
 fn say(byte: &[u8]) {
     std::io::stdout().write_all(byte).unwrap();
-    // Standard output keeps what has no line end.
+    // Standard output buffers data without a line end.
     std::io::stdout().flush().unwrap();
 }

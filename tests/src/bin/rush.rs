@@ -1,8 +1,8 @@
 //! One of several processes that rush for the tokens of one bucket of a Redis.
 //!
-//! `rush URL ENTITY TASKS OPERATIONS`: says "ready" once it is connected, waits for a line, and then
-//! every task asks that often for one of 40 tokens that never refill. The last line says how many
-//! were granted and how many refused; anything else ends it.
+//! `rush URL ENTITY TASKS OPERATIONS`: prints "ready" once it is connected, waits for a line, and
+//! then every task asks that often for one of 40 tokens that never refill. The last line holds the
+//! numbers of grants and refusals; any other result ends it.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool of one test")]
 
 use std::time::Duration;

@@ -201,7 +201,7 @@ mod tests {
         let large = need.ages(&Limits { batch: 2_800.0, ..LIMITS }, 10.0, 600.0, 100_000);
         assert!((small[0] - 600.0).abs() < 1e-6);
         assert!(large.len() < small.len() && !large.is_empty(), "{} {}", large.len(), small.len());
-        // One invocation a shard that does nothing for a second and a half falls behind for good.
+        // With one invocation per shard, 1.5 s of overhead makes it fall behind for good.
         let slow = Limits { overhead: 1.5, ..LIMITS };
         assert_eq!(need.ages(&slow, 1.0, 600.0, 1_000).len(), 1_000);
     }

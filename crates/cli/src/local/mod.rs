@@ -21,7 +21,7 @@ use crate::options::Options;
 ///
 /// The engine is a part of this process and listens on 127.0.0.1 only. Every acquire on it shows up
 /// in the usage windows within a second. Prints the variables that point producers, and the other
-/// commands, to it; Ctrl-C counts what is left and stops.
+/// commands, to it; Ctrl-C counts the remaining records and stops.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -176,7 +176,7 @@ struct Tape {
     lines: usize,
     columns: usize,
     started: Place,
-    /// Where the record of an event begins; `None`: the parser is about to read it.
+    /// The place at which the record of an event begins; `None`: the parser is about to read it.
     record: Option<Place>,
 }
 

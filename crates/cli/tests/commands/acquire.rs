@@ -52,7 +52,7 @@ async fn every_decision_has_its_exit_code_and_its_json() {
 
         let answer = acquire("--consume rpm=1 --consume tpm=1").json(3);
         assert_eq!(answer["granted"], false);
-        // One of two a day, less what the test took so far.
+        // One of two a day, less the time of the test so far.
         let wait = answer["retry_after_ms"].as_u64().unwrap();
         assert!((43_000_000..=43_200_000).contains(&wait), "{wait}");
         let violated: Vec<_> =
@@ -133,7 +133,7 @@ async fn an_adjustment_takes_and_gives_back() {
         assert_eq!((&answer["adjusted"], &answer["dropped"]), (&json!(true), &json!([])));
         assert_eq!(available(&left().json(3)), -31_500, "a debt");
 
-        // One that is stored and that the bucket does not follow yet.
+        // A stored limit that the bucket does not follow yet.
         shell.run("limits set --system usd=5/never").text(0);
         let answer = shell.run("adjust u r usd=1 --output json").json(1);
         assert_eq!((&answer["adjusted"], &answer["dropped"]), (&json!(false), &json!(["usd"])));

@@ -1,4 +1,4 @@
-//! `entity`, `limits` and `status`: what is stored, and where a bucket's limits come from.
+//! `entity`, `limits` and `status`: stored data, and the sources of a bucket's limits.
 
 use serde_json::{Value, json};
 
@@ -84,7 +84,7 @@ async fn status_shows_balances_and_the_level_of_each_limit() {
         shell.run("limits set --resource r b=200/never c=200/never d=200/never").text(0);
         shell.run("limits set --entity u c=300/never d=300/never").text(0);
         shell.run("limits set --entity u --resource r d=400/never").text(0);
-        // Nobody used it yet: as it would begin.
+        // Never used: the status is that of a new bucket.
         let status = shell.run("status u r --output json").json(0);
         assert_eq!(of(&status, "u", "d")["available_milli"], 400_000);
 
@@ -138,7 +138,7 @@ async fn status_shows_balances_and_the_level_of_each_limit() {
             (&a["rule"], &a["now"], &a["available_milli"]),
             (&json!("a=70/never"), &json!("a=100/never"), &json!(70_000))
         );
-        // One that nobody names any more.
+        // A limit that is no longer named anywhere.
         shell.run("limits delete --system a --yes").text(0);
         let a = of(&shell.run("status u r --output json").json(0), "u", "a").clone();
         assert_eq!((&a["from"], &a["rule"]), (&json!("deleted"), &json!("a=100/never")));

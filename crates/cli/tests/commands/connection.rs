@@ -1,4 +1,4 @@
-//! Options that every command takes, and what is said when the table cannot be used.
+//! Options of every command, and the messages when the table cannot be used.
 
 use std::time::Duration;
 
@@ -41,12 +41,12 @@ const COMMANDS: [&str; 25] = [
     "table delete --yes",
 ];
 
-/// What an endpoint that is none of DynamoDB does with a connection.
+/// The reaction to a connection of an endpoint that is not DynamoDB.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Manner {
-    /// Accepts it and says nothing.
+    /// Accepts it and stays silent.
     Silent,
-    /// Sends an answer that begins well, a byte at a time, and never ends.
+    /// Sends an answer that begins correctly, a byte at a time, and never ends.
     Trickles,
     /// Answers with this status and body.
     Answers(u16, &'static str),
@@ -91,7 +91,7 @@ async fn trickle(stream: &mut TcpStream) -> std::io::Result<()> {
     }
 }
 
-/// Runs all these commands at once; how each of them ended. A minute only keeps a failure short.
+/// Runs all these commands at once; returns their results. The minute only bounds a failure.
 async fn run_all(lines: Vec<String>, url: &str) -> Vec<(String, Said)> {
     let mut running = JoinSet::new();
     for line in lines {

@@ -1,4 +1,5 @@
-//! `migrate`: what is converted, what is skipped and why, and what the other commands see before.
+//! `migrate`: converted buckets, skipped buckets with reasons, and the view of other commands
+//! before.
 
 use std::collections::HashMap;
 
@@ -31,7 +32,7 @@ fn text(text: &str) -> AttributeValue {
     AttributeValue::S(text.to_owned())
 }
 
-/// What an older producer notes of itself when the table is made.
+/// Stores the version item that an older producer writes when the table is made.
 async fn note_older(shell: &Shell, client_min: &str) {
     let version = [("schema_version", text("1.0.0")), ("client_min_version", text(client_min))];
     note(shell, version.into()).await;
@@ -46,7 +47,7 @@ async fn note(shell: &Shell, version: HashMap<&str, AttributeValue>) {
     put.send().await.unwrap();
 }
 
-/// Runs the command over a line that does this to its requests.
+/// Runs the command through a proxy with these faults.
 async fn migrate_over(
     shell: &Shell,
     policy: impl Fn(&Call<'_>) -> Fault + Send + Sync + 'static,

@@ -27,13 +27,13 @@ use crate::support::{Said, Shell, finish};
 
 const LIMITERS: usize = 2;
 const TASKS_OF_EACH: usize = 3;
-/// Longer than any answer takes: every producer knows what it was told.
+/// Longer than any answer takes: every producer knows the result of its calls.
 const DEADLINE: Duration = Duration::from_secs(60);
 const RPM_MILLI: i64 = 1_000;
 const TPM_MILLI: i64 = 10_000;
-/// How many of a hundred buckets nobody but the command may convert in each of its first two runs.
+/// The number of a hundred buckets that only the command may convert in each of its first two runs.
 const RESERVED: [usize; 2] = [60, 30];
-/// After how many of a hundred it is killed.
+/// The number of a hundred after which it is killed.
 const KILLED_AFTER: usize = 10;
 
 /// Acquires that were granted, by entity.
@@ -49,7 +49,7 @@ fn entity(n: usize) -> String {
     format!("user-{n}")
 }
 
-/// A quota, and a limit that refills and is never full: what becomes of either is known exactly.
+/// A quota, and a limit that refills and is never full: the result for either is known exactly.
 fn items(buckets: usize) -> Vec<(LegacyKey, LegacyBucket)> {
     let mut rng = fastrand::Rng::with_seed(17);
     let now = SystemClock.now().get();
@@ -77,14 +77,14 @@ struct Producers {
 struct Work {
     buckets: usize,
     is_over: AtomicBool,
-    /// Buckets that no producer acquired from yet.
+    /// Buckets that no producer has acquired from yet.
     untouched: Mutex<Vec<usize>>,
-    /// How many of them are left alone for now.
+    /// The number of them that producers must not touch for now.
     reserved: AtomicUsize,
 }
 
 impl Work {
-    /// Every bucket once, as soon as that is allowed; in between any that was had before.
+    /// Every bucket once, as soon as that is allowed; in between, any earlier one.
     fn next(&self, rng: &mut fastrand::Rng) -> usize {
         let mut untouched = self.untouched.lock().unwrap();
         if untouched.len() > self.reserved.load(Ordering::Relaxed) {
@@ -126,7 +126,7 @@ impl Producers {
         self.work.reserved.store(self.work.buckets * percent / 100, Ordering::Relaxed);
     }
 
-    /// Lets them acquire from what is left, and stops them.
+    /// Lets them acquire from the rest, and stops them.
     async fn stop(self) -> Grants {
         self.reserve(0);
         while !self.work.untouched.lock().unwrap().is_empty() {
@@ -174,7 +174,7 @@ async fn legacy_left(shell: &Shell) -> usize {
 async fn kill_after(shell: &Shell, transactions: u64) {
     let proxy = Proxy::start(shell.engine.endpoint_url()).await;
     proxy.inject(move |call| match call.operation {
-        // Some never come, some land when the command is long dead.
+        // Some never arrive, some take effect when the command is long dead.
         "TransactWriteItems" if call.number > transactions && call.number.is_multiple_of(2) => {
             Fault::Late(Duration::from_millis(300))
         }
@@ -190,7 +190,7 @@ async fn kill_after(shell: &Shell, transactions: u64) {
     }
     child.kill().unwrap();
     child.wait().unwrap();
-    // Until what was under way has landed.
+    // Until the writes in flight have taken effect.
     tokio::time::sleep(Duration::from_millis(600)).await;
 }
 
@@ -198,7 +198,7 @@ fn migrate(shell: &Shell) -> Said {
     finish(shell.command().args(["migrate", "--yes", "--output", "json"]))
 }
 
-/// Holds what is in the table against what is known to have been done.
+/// Compares the table with the known results.
 async fn check(shell: &Shell, items: &[(LegacyKey, LegacyBucket)], grants: &Grants) {
     let client = shell.engine.client();
     let mut composites = BTreeMap::new();
@@ -225,7 +225,7 @@ async fn check(shell: &Shell, items: &[(LegacyKey, LegacyBucket)], grants: &Gran
     }
 }
 
-/// Counts the whole stream, and holds the windows against what was granted.
+/// Counts the whole stream, and compares the windows with the grants.
 async fn check_windows(shell: &Shell, grants: &Grants) {
     let client = shell.engine.client();
     let processor = Processor::new(client.clone(), Settings::new(&shell.table));
@@ -273,7 +273,7 @@ async fn every_bucket_of_a_table_in_use_is_converted_once() {
     for kind in engines_under_test() {
         let buckets = buckets(&kind);
         let file = match kind {
-            // In memory each write would look at the whole stream.
+            // In memory, each write would scan the whole stream.
             EngineKind::Embedded => Some(EmbeddedEngine::start(Storage::Temporary).await.unwrap()),
             _ => None,
         };

@@ -44,7 +44,7 @@ async fn entries_are_listed_and_dropped_when_that_is_meant() {
         assert_eq!(listed(shell, "").len(), open.len() - 1);
         assert_eq!(listed(shell, "--closed").len(), open.len());
 
-        // Delivered again: what was given up stays so.
+        // Delivered again: the entry that was given up stays so.
         assert_eq!(entries(shell).len(), open.len() - 1);
         assert_eq!(shell.run("quarantine drop").code, 2);
     })

@@ -1,4 +1,4 @@
-//! Running the binary against a table of its own.
+//! Runs the binary against a table of its own.
 
 use std::process::{Command, Output};
 
@@ -22,7 +22,7 @@ pub(crate) async fn on_every_engine(test: impl AsyncFn(&Shell)) {
     }
 }
 
-/// What a run of the binary said.
+/// The output of a run of the binary.
 pub(crate) struct Said {
     pub(crate) code: i32,
     pub(crate) out: String,
@@ -38,21 +38,21 @@ impl From<Output> for Said {
 }
 
 impl Said {
-    /// The JSON it printed, when it ended with this code.
+    /// The JSON that it printed, if it ended with this code.
     #[track_caller]
     pub(crate) fn json(&self, code: i32) -> Value {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
         serde_json::from_str(&self.out).unwrap_or_else(|_| panic!("not JSON: {}", self.out))
     }
 
-    /// The table or text it printed, when it ended with this code.
+    /// The table or text that it printed, if it ended with this code.
     #[track_caller]
     pub(crate) fn text(&self, code: i32) -> &str {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
         &self.out
     }
 
-    /// The one line it complained in, when it ended with this code.
+    /// The one line of its error, if it ended with this code.
     #[track_caller]
     pub(crate) fn error(&self, code: i32) -> &str {
         assert_eq!(self.code, code, "{}{}", self.out, self.err);
@@ -62,7 +62,7 @@ impl Said {
     }
 }
 
-/// The binary in an environment without AWS but for dummy credentials.
+/// The binary in an environment without AWS except dummy credentials.
 pub(crate) fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
     command
@@ -74,7 +74,7 @@ pub(crate) fn command() -> Command {
     command
 }
 
-/// Runs it to its end without keeping a runtime's thread from its work.
+/// Runs it to its end without blocking a runtime's thread.
 pub(crate) fn finish(command: &mut Command) -> Said {
     tokio::task::block_in_place(|| Said::from(command.output().unwrap()))
 }
@@ -90,7 +90,7 @@ impl Shell {
         finish(self.command().args(words))
     }
 
-    /// The binary, about to be used on the table.
+    /// A command of the binary for the table.
     pub(crate) fn command(&self) -> Command {
         let mut command = command();
         command

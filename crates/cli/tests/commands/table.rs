@@ -1,4 +1,4 @@
-//! `table`: created once, looked at, deleted only when that is meant.
+//! `table`: created once, checked, deleted only with confirmation.
 
 use serde_json::json;
 

@@ -1,9 +1,9 @@
-//! Names with characters that are not seen, or that turn the text around them: a person is shown
-//! what they are, a program gets the name as it is.
+//! Names with invisible characters, or characters that change the text direction: a person sees
+//! them escaped, a program gets the name as it is.
 
 use crate::support::on_every_engine;
 
-/// Shown as it is, the second would look like the first, or like something else.
+/// Without escapes, the second would look like the first, or like another name.
 const ENTITY: &str = "user\u{202e}321-\u{200b}";
 const SHOWN: &str = "user\\u{202e}321-\\u{200b}";
 
@@ -26,7 +26,7 @@ async fn names_are_spelled_out_for_people_and_exact_for_programs() {
             (&["usage", ENTITY], 0),
             (&["usage", ENTITY, "--chart"], 0),
             (&["entity", "delete", ENTITY, "--yes"], 0),
-            // What is not counted yet differs, or is not checked.
+            // Records that are not counted yet differ, or are not checked.
             (&acquire, 0),
             (&["usage", "check", ENTITY], 1),
         ] {

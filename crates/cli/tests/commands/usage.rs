@@ -60,7 +60,7 @@ async fn windows_are_those_of_replay_by_bucket_entity_and_resource() {
     .await;
 }
 
-/// A counter that somebody replaced by text hides no other window and is not passed over in silence.
+/// A counter that was replaced by text hides no other window and is reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_item_is_told_and_the_rest_is_shown() {
     on_every_engine(async |shell| {

@@ -1,4 +1,4 @@
-//! `usage check`: what agrees, what does not, and what nobody can say.
+//! `usage check`: figures that agree, figures that differ, and figures that cannot be checked.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use sluicegate_processor::Processor;
 
 use crate::support::{Shell, on_every_engine};
 
-/// Counts what the stream has.
+/// Counts the records of the stream.
 async fn process(shell: &Shell) {
     let settings = sluicegate_processor::Settings::new(&shell.table);
     let processor = Processor::new(shell.engine.client().clone(), settings);
@@ -44,7 +44,7 @@ async fn figures_that_agree_and_figures_that_do_not() {
         }
         shell.run("adjust u r tpm=-40").text(0);
         shell.run("acquire v r --consume rpm=1 --limit rpm=9/never").text(0);
-        // Counted late: the hours and days of the stream's records are not there.
+        // Counted late: the hours and days of the stream's records do not exist.
         let late = check("u r", 1);
         assert_eq!(lengths(&late), (0, 0), "{late}");
         process(shell).await;
@@ -55,7 +55,7 @@ async fn figures_that_agree_and_figures_that_do_not() {
 
         assert_eq!(uncertain("u r", 0), 0);
 
-        // Somebody counts an hour by hand.
+        // An hour is counted by hand.
         let usage = shell.run("usage u r --output json --from -2h").json(0);
         let start = usage[0]["start"].as_str().unwrap();
         let update = shell.engine.client().update_item().table_name(&shell.table);

@@ -1,6 +1,7 @@
-//! A `sluicegate local` that is killed: nothing that it answered is lost, nothing is counted twice.
+//! A `sluicegate local` that is killed: no acknowledged write is lost, nothing is counted twice.
 //!
-//! `SLUICEGATE_TEST_KILLS` sets how often, for a soak; `SLUICEGATE_TEST_SEED` what a failure named.
+//! `SLUICEGATE_TEST_KILLS` sets the number of kills, for a soak; `SLUICEGATE_TEST_SEED` repeats the
+//! seed that a failure named.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,9 +15,9 @@ use sluicegate_testkit::usage::{read_usages, scan};
 use crate::process::Local;
 use crate::producers::{Books, LIMIT, Producers, TABLE, Told};
 
-/// A process that is away is soon asked again.
+/// The time after which a stopped process is asked again.
 const SOON: Duration = Duration::from_millis(500);
-/// Longer than any answer takes: every producer knows what it was told.
+/// Longer than any answer takes: every producer knows the result of its calls.
 const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn number(variable: &str) -> Option<u64> {
@@ -24,7 +25,7 @@ pub(crate) fn number(variable: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
 }
 
-/// Tokens by entity: as the buckets count them, and as hour and day windows do.
+/// Tokens by entity, as counted by the buckets and by the hour and day windows.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) counters: BTreeMap<String, i128>,
@@ -51,7 +52,7 @@ pub(crate) async fn found(file: PathBuf) -> Found {
     found
 }
 
-/// Starts it once more and lets it count what is left.
+/// Starts it once more and lets it count the rest.
 async fn settled(file: &Path, port: &str) -> Found {
     let ended = Local::restart(file, port).await.stop().await;
     assert!(ended.status.success(), "{}", ended.stderr);

@@ -1,5 +1,4 @@
-//! `sluicegate local` as its users see it: what it prints, how it stops, and what is left of it when
-//! it is killed.
+//! `sluicegate local` as its users see it: its output, its end, and the data that a kill leaves.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
 mod killed;

@@ -10,11 +10,11 @@ use tokio::process::{Child, ChildStderr, Command};
 pub(crate) struct Local {
     child: Child,
     stderr: ChildStderr,
-    /// What it printed for a shell to paste.
+    /// The lines that it printed for a shell to paste.
     pub(crate) exports: Vec<String>,
 }
 
-/// How one ended.
+/// The end of a process.
 pub(crate) struct Ended {
     pub(crate) status: ExitStatus,
     pub(crate) stderr: String,
@@ -28,23 +28,23 @@ pub(crate) fn command(args: &[&str]) -> Command {
 }
 
 impl Local {
-    /// How long it used the processor so far, in ticks of the kernel's clock.
+    /// The processor time that it used so far, in ticks of the kernel's clock.
     pub(crate) fn processor_ticks(&self) -> u64 {
         let pid = self.child.id().unwrap();
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-        // The name of the program may hold blanks. Behind it the first field is the third of all; the
-        // 14th and 15th are the times in the program and in the kernel.
+        // The name of the program may hold blanks. Behind it, the first field is the third of all;
+        // the 14th and 15th are the times in the program and in the kernel.
         let (_, fields) = stat.rsplit_once(')').unwrap();
         let ticks = |field: &str| field.parse::<u64>().unwrap();
         fields.split_whitespace().skip(14 - 3).take(2).map(ticks).sum()
     }
 
-    /// Starts it and waits until it serves; why not, when it ends instead.
+    /// Starts it and waits until it serves; `Err` if it ends instead.
     pub(crate) async fn start(args: &[&str]) -> Result<Self, Ended> {
         Self::serving(command(args)).await
     }
 
-    /// The same for a command that is put together already.
+    /// The same for a command that is already built.
     pub(crate) async fn serving(mut command: Command) -> Result<Self, Ended> {
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -58,8 +58,8 @@ impl Local {
         if local.exports.len() == 5 { Ok(local) } else { Err(local.end().await) }
     }
 
-    /// On a file and a port that it had before. Until the kernel lets go of the port, which a client
-    /// that tried to connect may hold for a moment.
+    /// Starts it on a file and a port that it had before. Repeats until the kernel releases the
+    /// port, which a connecting client may hold for a moment.
     pub(crate) async fn restart(file: &Path, port: &str) -> Self {
         for _ in 0..100 {
             match Self::start(&["--port", port, "--data", file.to_str().unwrap()]).await {
@@ -87,7 +87,7 @@ impl Local {
         self.end().await
     }
 
-    /// Kills it where it stands.
+    /// Kills it at once.
     pub(crate) async fn kill(mut self) {
         self.child.start_kill().unwrap();
         self.end().await;

@@ -1,4 +1,4 @@
-//! Producers that acquire and keep books of what they were told.
+//! Producers that acquire and record the answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,28 +15,28 @@ use tokio::task::JoinSet;
 pub(crate) const TABLE: &str = "sluicegate-limits";
 pub(crate) const LIMIT: &str = "tpd";
 
-/// Bounds of what was consumed, in tokens.
+/// Bounds of the consumption, in tokens.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Told {
-    /// Granted less returned, and less what may have been returned.
+    /// Granted less returned, and less the tokens that may have been returned.
     pub(crate) least: i128,
-    /// Granted less returned, and what may have been taken besides.
+    /// Granted less returned, plus the tokens that may have been taken besides.
     pub(crate) most: i128,
     /// Requests that were granted.
     pub(crate) granted: u64,
 }
 
-/// What producers were told, by entity.
+/// The answers to producers, by entity.
 pub(crate) type Books = BTreeMap<String, Told>;
 
-/// Eight producers on three buckets, until they are told to stop.
+/// Eight producers on three buckets, until they are stopped.
 pub(crate) struct Producers {
     tasks: JoinSet<Books>,
     stop: Arc<AtomicBool>,
 }
 
 impl Producers {
-    /// With the time that a call may take.
+    /// Starts them; each call may take `deadline`.
     pub(crate) fn start(url: &str, seed: u64, deadline: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();

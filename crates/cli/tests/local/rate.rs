@@ -1,6 +1,6 @@
-//! A run of acquires is counted whole. In a soak, which has `SLUICEGATE_TEST_ACQUIRES` of them, the
-//! last writes also cost no more time of the processor than the first: other programs do not change
-//! that.
+//! A run of acquires is counted completely. In a soak, which makes `SLUICEGATE_TEST_ACQUIRES` of
+//! them, the last writes also cost no more processor time than the first: other programs do not
+//! change that.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::producers::{LIMIT, TABLE};
 
 /// Acquires whose cost is measured together.
 const STRETCH: u64 = 10_000;
-/// Stretches at the beginning and at the end, of which the middle one counts.
+/// Stretches at the beginning and at the end; the median of each counts.
 const STRETCHES: usize = 3;
 const TASKS: u64 = 8;
 const ENTITIES: u64 = 50;

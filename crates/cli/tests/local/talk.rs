@@ -1,4 +1,4 @@
-//! What it prints and how it exits.
+//! Its output and its exit codes.
 
 use std::path::Path;
 use std::time::Duration;
@@ -90,7 +90,7 @@ async fn what_cannot_be_used_is_named_and_left_as_it_is() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// A process whose files end at a megabyte: what is written beyond that fails as on a full disk.
+/// A process whose files are limited to a megabyte: writes beyond that fail as on a full disk.
 fn on_a_small_disk(file: &Path) -> tokio::process::Command {
     let mut shell = tokio::process::Command::new("sh");
     let limited = "trap '' XFSZ; ulimit -f 2000; exec \"$0\" local --port 0 --data \"$1\"";

@@ -113,14 +113,20 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// Forgets an entity's record, because it was changed.
-    #[cfg_attr(not(feature = "dynamodb"), allow(dead_code, reason = "the table is changed by way of the limiter"))]
+    #[cfg_attr(
+        not(feature = "dynamodb"),
+        allow(dead_code, reason = "the table is changed by way of the limiter")
+    )]
     pub(crate) fn forget_entity(&self, entity: &EntityId) {
         self.directory.forget_entity(entity);
     }
 
     /// Takes over stored limits that this process changed just now; `None`: the stored limits are
     /// unknown.
-    #[cfg_attr(not(feature = "dynamodb"), allow(dead_code, reason = "the table is changed by way of the limiter"))]
+    #[cfg_attr(
+        not(feature = "dynamodb"),
+        allow(dead_code, reason = "the table is changed by way of the limiter")
+    )]
     pub(crate) fn note_limits(
         &self,
         scope: &LimitsScope,

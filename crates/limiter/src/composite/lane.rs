@@ -1,4 +1,5 @@
-//! The requests of this process on one bucket, or on a child's and its parent's: one write at a time.
+//! The requests of this process on one bucket, or on a child's and its parent's bucket: one write
+//! at a time.
 //!
 //! A [`WriteQueue`] decides what to do next. One of the waiting callers, the leader, does it for
 //! all of them. If the leader's own request is resolved, runs out of time or is dropped, the lane

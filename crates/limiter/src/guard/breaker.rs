@@ -275,7 +275,7 @@ mod tests {
         assert!(!circuit.needs_probes());
         let trial = circuit.permit().unwrap();
         assert!(trial.is_trial() && circuit.permit().is_none());
-        assert!(!fail(trial), "no news: it was away before");
+        assert!(!fail(trial), "it was unavailable before");
         assert!(circuit.permit().is_none());
 
         circuit.probed();

@@ -17,7 +17,7 @@ use crate::store_error::BoxError;
 /// How an acquire was granted.
 #[derive(Debug)]
 pub(crate) enum Granted {
-    /// By the store.
+    /// The store granted it.
     Store(Grant),
     /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),

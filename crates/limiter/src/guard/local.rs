@@ -90,7 +90,8 @@ impl Default for Local {
 }
 
 impl Local {
-    /// Remembers an answer of the store. Only a request that asked for the parent brings one.
+    /// Remembers an answer of the store. A parent is learned only from a request with
+    /// `Cascade::Stored`.
     pub(super) fn note(&self, request: &Request, grant: &Grant) {
         for (n, part) in grant.parts.iter().enumerate() {
             let parent = if n == 0 && request.cascade == Cascade::Stored {

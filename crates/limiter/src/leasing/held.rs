@@ -186,7 +186,7 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &buckets.get_or_insert(&id(1), || new(1))));
         let second = Arc::new(new(1));
         second.cell.watch();
-        assert!(buckets.take_name(&second), "nobody holds tokens of the first");
+        assert!(buckets.take_name(&second), "no tokens are held of the first");
         assert!(Arc::ptr_eq(&second, &buckets.get(&id(1)).unwrap()));
         assert!(!buckets.take_name(&first), "the second holds some");
         buckets.forget(&second);

@@ -36,10 +36,10 @@ use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 /// let limits = [Limit::per_minute("rpm", 6_000)];
 /// let call = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();
 /// let call = call.prepare().await?;
-/// let ticket = call.acquire().await?;
-/// ticket.release(); // back into the process; dropping it keeps the tokens consumed
-/// let ticket = call.acquire_for("user-456").await?;
-/// ticket.into_lease().adjust("rpm", 2).await?;
+/// let permit = call.acquire().await?;
+/// permit.release(); // back into the process; dropping it keeps the tokens consumed
+/// let permit = call.acquire_for("user-456").await?;
+/// permit.into_lease().adjust("rpm", 2).await?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

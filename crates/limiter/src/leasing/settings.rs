@@ -22,19 +22,19 @@ pub struct LeaseSettings {
     pub deadline: Duration,
 }
 
-/// What a process may hand out, by mode.
+/// The tokens that a process may hand out.
 ///
 /// | | tokens admitted in any time | counted as consumed | a crash costs |
 /// |---|---|---|---|
-/// | [`Strict`](Self::Strict), [`AtLease`](Accounting::AtLease) | what the bucket held and earned, and what was leased before | when leased; what comes back is taken out again | what the process held is neither used nor given back, and counted: at most one lease, and one on its way |
-/// | `Strict`, [`AtSettle`](Accounting::AtSettle) | the same | when handed out, with the next write | the same, and what it handed out since its last write is not counted |
-/// | [`WriteBehind`](Self::WriteBehind) | that, and `threshold` for each process | when handed out, with the next write | what it handed out since its last write is neither debited nor counted: at most `threshold` |
+/// | [`Strict`](Self::Strict), [`AtLease`](Accounting::AtLease) | the tokens that the bucket held and earned, and those leased before | when leased; tokens given back are subtracted again | the tokens that the process held are counted, but neither used nor given back: at most one lease, and one in flight |
+/// | `Strict`, [`AtSettle`](Accounting::AtSettle) | the same | when handed out, with the next write | the same, and the tokens handed out since the last write are not counted |
+/// | [`WriteBehind`](Self::WriteBehind) | the same, and `threshold` for each process | when handed out, with the next write | the tokens handed out since the last write are neither debited nor counted: at most `threshold` |
 ///
-/// | | what counts the consumption | an answer that was lost |
+/// | | counters of the consumption | an answer that was lost |
 /// |---|---|---|
-/// | on DynamoDB | the counters of the item; by its stream, usage windows | is found out: the item remembers the last four writes |
+/// | on DynamoDB | the counters of the item; by its stream, usage windows | its result is found out: the item remembers the last four writes |
 /// | in memory | the counters of the item | |
-/// | on Redis | the counters of the hash, as long as it lives; no windows, as there is no stream | is found out: the hash remembers the last four writes, and what they leased |
+/// | on Redis | the counters of the hash, as long as it lives; no windows, as there is no stream | its result is found out: the hash remembers the last four writes, and the amounts that they leased |
 ///
 /// If four other writes came before the result could be found out, the tokens of the lost write are
 /// neither handed out nor given back. They are counted in

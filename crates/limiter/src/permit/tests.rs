@@ -120,7 +120,7 @@ async fn a_repeated_release_gives_each_bucket_its_own_back() {
         story.lease.give_back().await.unwrap();
         assert_eq!(story.consumed("tpm"), (0, 0), "{fate:?}");
         story.lease.adjust("tpm", 3).await.unwrap();
-        assert_eq!(story.consumed("tpm"), (3, 3), "{fate:?}: nobody is ahead any more");
+        assert_eq!(story.consumed("tpm"), (3, 3), "{fate:?}: no bucket is ahead any more");
     }
 }
 

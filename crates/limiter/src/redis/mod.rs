@@ -8,8 +8,8 @@
 //! let limiter = Limiter::new(RedisStore::new("redis://127.0.0.1/")?);
 //! let limits = [Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 100_000)];
 //! let ask = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).consume("tpm", 500);
-//! let lease = ask.limits(limits).await?;
-//! lease.adjust("tpm", 740).await?;
+//! let permit = ask.limits(limits).await?;
+//! permit.adjust("tpm", 740).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -38,7 +38,7 @@
 //! evicts keys when its memory is full therefore forgets debts: let it refuse writes instead
 //! (`maxmemory-policy noeviction`).
 //!
-//! # What is exact, and in which range
+//! # Exactness and ranges
 //!
 //! A script is atomic: it counts the refill, checks every limit and takes, all or nothing, from a
 //! child's and its parent's bucket too. Its numbers are doubles. So a limit is refused before any
@@ -69,7 +69,7 @@
 //!
 //! `rediss://` works if the program turns on the feature `tokio-rustls-comp` of the crate `redis`.
 //!
-//! # What it costs
+//! # Costs
 //!
 //! One call for an acquire, an adjustment or a peek, of any number of limits and with a parent;
 //! nothing is remembered between calls. Acquires of one process that differ only in their amounts
@@ -79,7 +79,7 @@
 //! counts units of DynamoDB: none. With [`LeasedLimiter::leased`](crate::LeasedLimiter) a process
 //! decides by itself, and one call settles and leases more.
 //!
-//! # What is refused, and what is away
+//! # Refusals and outages
 //!
 //! As on other stores ([`AcquireError`]). A script is sent again under its request's id until its
 //! deadline, so it takes effect once, unless four other writes come in between. A refund that may

@@ -5,7 +5,7 @@
 //! | 48 | the ids of the last four requests that wrote, newest first, 12 bytes each; blanks for none |
 //! | 8 | when refill was last counted, for all limits |
 //! | 24 for each limit | the balance then, negative for a debt; the consumption, low and high part |
-//! | any | what remembered leases took: `id limit amount limit amount;` of each |
+//! | any | the amounts of remembered leases: `id limit amount limit amount;` of each |
 //! | the rest | the rules |
 //!
 //! Rules are 24 bytes for each limit (burst, refill amount and period in lowest terms), then of each

@@ -1,4 +1,4 @@
-//! Every interleaving of threads on the cell, as far as the memory model allows them (loom).
+//! Every interleaving of threads on an `AtomicBucket` that the memory model allows (loom).
 #![allow(missing_docs, dead_code, clippy::unwrap_used, reason = "tests panic, and use a part")]
 
 /// The atomics of the model in the place of the real ones.
@@ -62,7 +62,7 @@ fn several_limits_are_taken_together_or_not_at_all() {
         };
         let mine = took(&cell, &both(2, 1));
         let other = other.join().unwrap();
-        // The second limit is enough for one of them; both may give way to a take that is undone.
+        // The second limit is enough for one of them; a take that is undone may make both fail.
         assert!(!(mine && other));
         let taken =
             [2 * u64::from(mine) + u64::from(other), u64::from(mine) + 2 * u64::from(other)];
@@ -77,7 +77,7 @@ fn an_undone_take_of_a_pool_that_was_filled_meanwhile_counts_no_takes() {
         let cell = cell(&[POOL_MAX, 0]);
         let filling = {
             let cell = cell.clone();
-            // Fits while the other one is at it.
+            // Fits while the other thread is taking.
             thread::spawn(move || cell.put(0, 3))
         };
         assert!(!took(&cell, &both(5, 1)));
@@ -117,7 +117,7 @@ fn what_is_given_back_never_lies_there_unwatched() {
     });
 }
 
-/// As `Bucket::conclude` has it: how long the tokens last is told after they were put.
+/// As in `LeasedBucket::conclude`: the deadline is set after the tokens were put.
 #[test]
 fn a_new_lease_is_not_handed_out_by_the_old_ones_deadline() {
     loom::model(|| {
@@ -137,7 +137,7 @@ fn a_new_lease_is_not_handed_out_by_the_old_ones_deadline() {
     });
 }
 
-/// As `Bucket::undo` has it.
+/// As in `LeasedBucket::undo`.
 #[test]
 fn tokens_that_came_back_are_not_handed_out_by_the_deadline_of_others() {
     loom::model(|| {

@@ -1,4 +1,4 @@
-//! What the crate asks of DynamoDB, on every engine under test.
+//! The requests of this crate to DynamoDB, on every engine under test.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
 mod readers;

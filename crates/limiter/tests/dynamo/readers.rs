@@ -1,4 +1,4 @@
-//! Ranges of items as they are read, in pages of every size.
+//! Reads ranges of items, in pages of every size.
 
 use std::num::NonZeroU16;
 
@@ -54,7 +54,7 @@ async fn put(client: &Client, table: &str, key: &ItemKey, figures: &[(&str, i64)
     put.send().await.unwrap();
 }
 
-/// Two entities on two resources, over six hours and the days they lie in, and their buckets.
+/// Two entities on two resources, over six hours and their days, and their buckets.
 async fn populate(client: &Client, table: &str) {
     for (number, (user, model)) in
         [("a", "gpt-4"), ("a", "search"), ("b", "gpt-4")].into_iter().enumerate()

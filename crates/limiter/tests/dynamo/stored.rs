@@ -1,4 +1,4 @@
-//! Entities and stored limits as they are written and read back.
+//! Writes entities and stored limits and reads them back.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ async fn limits_are_set_changed_deleted_and_set_again_at_every_level() {
             );
             assert_eq!(store.get_limits(scope).await.unwrap(), Some(stored));
 
-            // Only what is named changes.
+            // Only the named limit changes.
             let rpm = [Limit::per_minute("rpm", 200)];
             let stored = store.set_limits(scope, &rpm, at(2_000)).await.unwrap();
             assert_eq!(
@@ -126,7 +126,7 @@ async fn limits_are_set_changed_deleted_and_set_again_at_every_level() {
             let names = ["rpm", "never-stored"].map(|name| LimitName::new(name).unwrap());
             let stored = store.delete_limits(scope, &names, at(3_000)).await.unwrap().unwrap();
             assert_eq!(shown(&stored), (vec![tpm], vec!["rpm"], 3_000));
-            // Once is enough.
+            // A repetition changes nothing.
             let again = store.delete_limits(scope, &names, at(4_000)).await.unwrap();
             assert_eq!(again, Some(stored));
 
@@ -141,7 +141,7 @@ async fn limits_are_set_changed_deleted_and_set_again_at_every_level() {
     .await;
 }
 
-/// The time of an item without a counter stands for its version, whatever this clock says.
+/// The time of an item without a counter stands for its version, independently of this clock.
 #[tokio::test]
 async fn a_counter_goes_on_from_the_time_that_stood_for_it() {
     on_every_engine(async |engine| {
@@ -172,7 +172,7 @@ async fn every_change_moves_the_version_whatever_the_clock_says() {
         }
         let stored = store.delete_all_limits(&LimitsScope::System, at(0)).await.unwrap().unwrap();
         seen.push((stored.updated_at.get(), stored.version));
-        // The first one is of the time; from then on it counts.
+        // The first one is the time; from then on it counts.
         let versions = [5_001, 5_002, 5_003, 5_004, 5_005];
         assert!(seen.iter().copied().eq([5_000, 5_000, 10, 5_001, 0].into_iter().zip(versions)));
     })
@@ -229,7 +229,7 @@ async fn a_limit_that_is_stored_during_a_deletion_of_all_stays() {
     .await;
 }
 
-/// Whatever is asked: an answer that does not say so is none.
+/// For every operation: an answer without the requested data is no answer.
 #[tokio::test]
 async fn an_empty_answer_is_no_answer() {
     on_every_engine(async |engine| {

@@ -11,7 +11,7 @@ use sluicegate::dynamo::{RequestError, TableSetupError, create_table, stream_arn
 use crate::on_every_engine;
 
 const TEMPLATE: &str = include_str!("../../../../template.yaml");
-/// What the table does, as against what it is called and how it is protected.
+/// The properties of the table's behaviour, not its name and protection.
 const PROPERTIES: [&str; 6] = [
     "AttributeDefinitions",
     "BillingMode",

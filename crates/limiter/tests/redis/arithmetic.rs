@@ -1,4 +1,4 @@
-//! The scripts against the arithmetic of `core`, over all that the store accepts.
+//! Compares the scripts with the arithmetic of `core`, over the whole range that the store accepts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,7 +22,7 @@ const PRODUCT_MAX: i64 = (1 << 53) - 1;
 const AHEAD_MS: i64 = 60_000;
 const CASES: u32 = 128;
 
-/// A number from 0 to `most`; small ones, large ones and those between are about as likely.
+/// A number from 0 to `most`; small, large and medium ones are about equally likely.
 fn up_to(most: i64) -> impl Strategy<Value = i64> {
     let bits = 64 - most.leading_zeros();
     (0..=bits, any::<u64>()).prop_map(move |(bits, random)| {
@@ -54,13 +54,14 @@ fn rule() -> impl Strategy<Value = Rule> {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// A share of each limit's burst, in parts of a thousand.
+    /// A share of each limit's burst, in thousandths.
     Acquire(Vec<i64>),
     /// The same of one limit, more or less.
     Adjust(usize, i64),
     Advance(i64),
     GoBack(i64),
-    /// To the first millisecond at which a limit has earned one more millitoken, or the one before.
+    /// Moves to the first millisecond at which a limit has earned one more millitoken, or the one
+    /// before.
     Edge(usize, i64),
     Change(usize, Rule),
 }
@@ -76,7 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a bucket should be.
+/// The expected state of a bucket.
 #[derive(Debug, Default)]
 struct Model {
     refilled_at: Option<EpochMillis>,
@@ -107,7 +108,7 @@ impl Model {
     }
 }
 
-/// A bucket in the server and what it should be.
+/// A bucket on the server and its expected state.
 struct Compared<'a> {
     server: &'a RedisServer,
     limiter: Limiter<RedisStore, TestClock>,
@@ -226,7 +227,7 @@ impl Compared<'_> {
 
     async fn compare(&self) -> Result<(), TestCaseError> {
         let key = format!("sluicegate:{{{}}}#r", self.entity);
-        // The server's clock goes on while the test's stands still.
+        // The server's clock runs while the test's stands still.
         self.server.send::<i64>(cmd("PERSIST").arg(&key)).await;
         let hash = shown(self.server, &key).await;
         let id = BucketId {

@@ -26,7 +26,7 @@ async fn a_child_and_its_parent_are_taken_from_together() {
         let (team, user) = (format!("team-{n}"), format!("team-{n}/user"));
         let ask = |tokens| limiter.acquire(&user, "r").consume("rpm", tokens).limits(limits());
         let lease = ask(4).await.unwrap();
-        // By its name, the same parent.
+        // The same parent, by its name.
         ask(4).cascade_to(&team).await.unwrap();
         let other = limiter.acquire(&team, "r").consume("rpm", 1).limits(limits());
         other.no_cascade().await.unwrap();

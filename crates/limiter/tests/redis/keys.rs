@@ -1,4 +1,4 @@
-//! What stands in the server, and for how long.
+//! The stored keys and values, and their expiry.
 
 use std::time::Duration;
 

@@ -29,7 +29,7 @@ async fn ask(limiter: &Leased) -> Result<(), AcquireError> {
     limiter.acquire("u", "r").consume("l", 1).limits(limits).no_cascade().await.map(drop)
 }
 
-/// What is left and what was consumed.
+/// The balance and the consumption.
 async fn stand(server: &RedisServer) -> (i64, i64) {
     let number = |name| async move { field::<i64>(server, KEY, name).await / 1_000 };
     (number("tokens:l").await, number("tc:l").await)
@@ -48,7 +48,7 @@ async fn what_was_lost_is_leased_and_settled_once() {
             if round > 0 {
                 wire.cut_next(if round % 2 == 0 { Cut::Request } else { Cut::Answer });
             }
-            // What was held is too old: a write settles it and leases more.
+            // The held tokens are too old: a write settles them and leases more.
             clock.advance(Duration::from_millis(1_001));
             for _ in 0..20 {
                 ask(&limiter).await.unwrap();
@@ -77,7 +77,7 @@ async fn a_lease_that_nobody_waited_for_is_found_by_the_next() {
         }
         clock.advance(Duration::from_millis(1_001));
         server.send::<()>(cmd("CLIENT").arg("PAUSE").arg(400)).await;
-        // It is in the server, which does it later.
+        // The request is at the server, which executes it later.
         let hasty = limiter.clone().deadline(Duration::from_millis(100));
         let error = ask(&hasty).await.unwrap_err();
         assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
@@ -109,7 +109,7 @@ async fn a_cluster_leases_of_a_child_and_of_its_parent() {
                 clock.advance(Duration::from_millis(1));
             }
         }
-        // The team has no more, its members have.
+        // The team has no more; its members have.
         limiter.flush(DEADLINE).await;
         let refused = ask("a").await.unwrap_err();
         let AcquireError::LimitExceeded(refused) = refused else { panic!("{refused:?}") };

@@ -1,4 +1,4 @@
-//! Calls whose request or answer was lost on the way: done once, or said to be in doubt.
+//! Calls whose request or answer was lost: done once, or reported as unknown.
 
 use redis::cmd;
 use sluicegate::redis::RedisStore;
@@ -78,7 +78,7 @@ async fn a_refund_that_may_have_been_made_is_not_made_again() {
     assert!(matches!(error, AdjustError::Ambiguous(_)), "{error:?}");
     assert_eq!((on.left().await, on.limiter.counters().ambiguous.get()), (79, 2));
 
-    // A bucket that went may have had it.
+    // An expired bucket may have had it.
     let lease = on.acquire().await;
     on.wire.cut_next(Cut::Request);
     on.server.send::<i64>(cmd("DEL").arg(KEY)).await;

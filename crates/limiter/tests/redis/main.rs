@@ -1,5 +1,5 @@
-//! The store on a real Redis: its arithmetic, its keys, and what it makes of a server's moods. Run
-//! by `cargo xtask test`, which brings a server.
+//! The store on a real Redis: its arithmetic, its keys, and its reactions to server failures. Run
+//! by `cargo xtask test`, which starts a server.
 #![allow(clippy::unwrap_used, reason = "tests panic")]
 
 mod arithmetic;
@@ -50,7 +50,7 @@ fn on(store: RedisStore, clock: &TestClock) -> Limiter<RedisStore, TestClock> {
         .breaker(BreakerConfig::never())
 }
 
-/// What `show.lua` prints of a bucket.
+/// The output of `show.lua` for a bucket.
 async fn shown(server: &RedisServer, key: &str) -> BTreeMap<String, String> {
     const SHOW: &str = include_str!("../../src/redis/lua/show.lua");
     server.send(cmd("EVAL").arg(SHOW).arg(1).arg(key)).await

@@ -1,4 +1,4 @@
-//! What becomes of a request when the server is not as it was.
+//! Requests while the server changes: restarts, failures, other clocks.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ async fn a_server_that_is_away_is_unavailable_and_nothing_else() {
 
 #[tokio::test]
 async fn what_a_script_cannot_count_is_refused_before_a_call() {
-    // Nobody answers there.
+    // There is no server at this address.
     let store = RedisStore::new("redis://127.0.0.1:1/").unwrap();
     let limiter = on(store, &TestClock::at(at(T0)));
     let trillion = 1_000_000_000_000;
@@ -151,7 +151,7 @@ fn a_store_is_made_outside_of_a_runtime() {
     assert!(RedisStore::cluster(["no url"]).is_err());
 }
 
-/// A server that may not write, since it has too few replicas, has failed inside.
+/// A server that may not write, since it has too few replicas, counts as failed.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_server_without_its_replicas_is_away() {
@@ -171,7 +171,7 @@ async fn a_server_without_its_replicas_is_away() {
     lease.release().await.unwrap();
 }
 
-/// Nobody is asked about it, so it is no answer.
+/// No server is asked, so the error is no answer of one.
 #[tokio::test]
 async fn a_request_that_no_script_can_count_says_nothing_of_the_server() {
     let store = RedisStore::new("redis://127.0.0.1:1/").unwrap();
@@ -190,7 +190,7 @@ async fn a_request_that_no_script_can_count_says_nothing_of_the_server() {
     assert_eq!(limiter.counters().outages.get(), 1);
 }
 
-/// A request that leaves the parent out says nothing of who it is.
+/// A request without a parent does not change the stored parent.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_process_without_its_server_knows_whose_parent_was_asked() {

@@ -1,4 +1,5 @@
-//! Requests that wait while a call is in flight: they go as one, and each is decided as if alone.
+//! Requests that wait while a call is in flight: they are sent as one, and each is decided as if
+//! alone.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ const PARENT: &str = "top";
 
 type Caller = Limiter<RedisStore, TestClock>;
 
-/// The scripts that a server ran so far.
+/// The number of scripts that a server ran so far.
 async fn scripts(server: &RedisServer) -> u64 {
     let info: String = server.send(cmd("INFO").arg("commandstats")).await;
     let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
@@ -31,7 +32,7 @@ async fn scripts(server: &RedisServer) -> u64 {
 /// Requests of one process for tokens of two limits, all at the same time.
 #[derive(Debug, Clone)]
 struct Rush {
-    /// The tokens of the buckets, and those that each request asks for.
+    /// The tokens of the buckets, and those of each request.
     left: [u32; 2],
     asked: Vec<[u32; 2]>,
     has_parent: bool,
@@ -164,14 +165,14 @@ impl Together {
         }
     }
 
-    /// Has requests in flight as one call that is not answered: the first is of `leader`, the others
-    /// ask for 2, 3 and 4 tokens.
+    /// Puts requests in flight as one call that is not answered: the first is of `leader`, the
+    /// others ask for 2, 3 and 4 tokens.
     async fn in_flight(&self, leader: &Caller) -> Vec<JoinHandle<Result<u32, AcquireError>>> {
         let first = self.ask(&self.limiter, 1);
         let mut asked = vec![self.ask(leader, 1)];
         asked.extend((2..=4).map(|tokens| self.ask(&self.limiter, tokens)));
         let tasks = asked.into_iter().map(tokio::spawn);
-        // The tasks start while the first call is in flight, and go on after it.
+        // The tasks start while the first call is in flight, and continue after it.
         let (first, tasks) = tokio::join!(
             async {
                 let answered = first.await;
@@ -194,7 +195,7 @@ async fn requests_wait_for_one_call_at_most() {
     let asked = (0..50).map(|_| on.ask(&on.limiter, 1));
     assert!(join_all(asked).await.iter().all(|result| matches!(result, Ok(1))));
     assert_eq!((scripts(&on.server).await - before, on.left().await), (2, 49));
-    // One call refuses all that waited.
+    // One call refuses all waiting requests.
     let asked = (0..50).map(|_| on.ask(&on.limiter, 50));
     let before = scripts(&on.server).await;
     assert!(join_all(asked).await.iter().all(Result::is_err));
@@ -212,7 +213,7 @@ async fn a_batch_that_was_lost_is_done_once() {
             async move {
                 let attempts = ask.await.unwrap();
                 if n == 0 {
-                    // The others go next.
+                    // The others are sent next.
                     wire.cut_next(cut);
                 }
                 attempts
@@ -272,7 +273,7 @@ async fn a_caller_that_is_not_polled_holds_nobody_up() {
     let start = Instant::now();
     on.ask(&on.limiter, 2).await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(5));
-    // One that is dropped while it waits took nothing.
+    // A request that is dropped while it waits took nothing.
     let mut waiting = Box::pin(on.ask(&on.limiter, 5));
     assert!((&mut waiting).now_or_never().is_none());
     drop(waiting);

@@ -1,5 +1,5 @@
-//! What an outage writes to the log. A process of its own: whether a line is wanted is remembered
-//! for all threads, so tests beside it would decide it too.
+//! The log lines of an outage. Tested in a process of its own: the decision to log a line is
+//! remembered for all threads, so other tests beside it would influence it.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests panic")]
 
 use std::io::Read;
@@ -15,7 +15,7 @@ use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// A table that is there or not.
+/// A table that can be made unavailable.
 #[derive(Clone, Default)]
 struct Switched(Arc<(MemoryTable, AtomicBool)>);
 
@@ -73,7 +73,7 @@ async fn an_outage_is_said_when_it_is_found_and_when_it_is_over() {
         for _ in 0..1_000 {
             ask().await.unwrap();
         }
-        // Found and lost again, by one request each time: no news.
+        // Found available and lost again, by one request each time: that is not logged.
         table.set_away(false);
         tokio::time::sleep(Duration::from_millis(300)).await;
         table.set_away(true);

@@ -38,7 +38,7 @@ impl Faults {
         }
     }
 
-    /// How many of `available` records to deliver now.
+    /// The number of `available` records to deliver now.
     pub(super) fn split(&mut self, available: usize) -> usize {
         if available > 1 && self.strikes(self.settings.split_percent) {
             return self.rng.usize(1..available);

@@ -84,7 +84,7 @@ pub struct Duplicates {
 }
 
 impl Duplicates {
-    /// Everything in one of four batches.
+    /// Each fault in one of four batches.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         Self { seed, redeliver_percent: 25, overlap_percent: 25, split_percent: 25 }

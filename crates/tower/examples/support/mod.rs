@@ -1,9 +1,9 @@
-//! What the servers among the examples share: a table, and a port of this machine.
+//! Shared parts of the example servers: a table, and a port of this machine.
 //!
 //! Without any environment, the table is an empty one on a DynamoDB engine in this process. With
 //! `SLUICEGATE_TABLE`, it is the table of that name, by the usual AWS environment (region,
 //! credentials, `AWS_ENDPOINT_URL`). With `AWS_ENDPOINT_URL` alone it is `sluicegate-limits` there,
-//! created where it is missing. `PORT` chooses another port than 3000, 0 any that is free.
+//! created if it is missing. `PORT` chooses another port than 3000; 0 chooses a free one.
 
 use std::env;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 const TABLE: &str = "sluicegate-limits";
 
-/// A table's store, and what must be kept as long as it is used.
+/// A table's store, and the values that must live as long as it is used.
 pub(crate) struct Place {
     pub(crate) store: DynamoStore,
     /// The engine ends with the value that holds it.
@@ -56,7 +56,7 @@ pub(crate) async fn port() -> Result<TcpListener, BoxError> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?)
 }
 
-/// Serves requests until the process is told to end, those under way included.
+/// Serves requests until the process is told to end; requests in flight are finished.
 pub(crate) async fn listen(listener: TcpListener, app: Router) -> Result<(), BoxError> {
     let mut terminated = signal(SignalKind::terminate())?;
     let mut interrupted = signal(SignalKind::interrupt())?;
@@ -70,8 +70,8 @@ pub(crate) async fn listen(listener: TcpListener, app: Router) -> Result<(), Box
     Ok(())
 }
 
-/// Serves what `app` makes of the table's store, until the process is told to end; `says` is told
-/// the address first.
+/// Serves the router that `app` makes for the table's store, until the process is told to end.
+/// Calls `says` with the address first.
 pub(crate) async fn serve(
     app: impl FnOnce(DynamoStore) -> Router,
     says: impl FnOnce(SocketAddr),

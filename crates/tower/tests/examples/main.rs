@@ -1,5 +1,5 @@
-//! The servers among the examples, on the engine that they start without an environment, by a clock
-//! that the tests move.
+//! The example servers, on the engine that they start without an environment, by a clock that the
+//! tests move.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests panic")]
 #![allow(clippy::duplicate_mod, reason = "each example brings its own copy of what both share")]
 
@@ -35,7 +35,7 @@ struct Running {
 impl Running {
     async fn start(app: impl FnOnce(Limiter<DynamoStore, TestClock>) -> Router) -> Self {
         Self::start_on(|store, clock| {
-            // The machine may be busy, and the deadline is by its own clock.
+            // The machine may be busy, and the deadline uses the machine's own clock.
             let limiter = Limiter::with_clock(store, clock).deadline(Duration::from_secs(60));
             app(limiter.on_unavailable(OnUnavailable::Deny))
         })
@@ -91,7 +91,7 @@ async fn a_gateway_refuses_until_retry_after() {
     assert_eq!(refused.field("ratelimit"), Some(r#""rpm";r=0;t=12"#));
     assert_eq!(refused.field("content-type"), Some("application/problem+json"));
     assert!(refused.body.contains(r#""violated-policies":["rpm"]"#), "{}", refused.body);
-    // Another key has requests of its own, whatever it is spelt with.
+    // Another key has requests of its own, with any characters.
     assert_eq!(gateway.get("/check?api_key=b%23b%0a").await.status, 200);
 
     gateway.clock.advance(Duration::from_secs(11));
@@ -122,7 +122,7 @@ async fn a_gateway_writes_no_key_to_the_table() {
     gateway.engine.stop().await.unwrap();
 }
 
-/// Writes to the table, as its stream has them.
+/// The number of writes to the table, from its stream.
 async fn writes(engine: &EmbeddedEngine) -> usize {
     let client = client::dynamodb(&engine.endpoint_url());
     let arn = table::stream_arn(&client, "limits").await.unwrap();
@@ -134,7 +134,7 @@ async fn writes(engine: &EmbeddedEngine) -> usize {
     writes
 }
 
-/// What the table says every key has used, in thousandths.
+/// The use of every key in the table, in thousandths.
 async fn used(engine: &EmbeddedEngine) -> Vec<String> {
     let client = client::dynamodb(&engine.endpoint_url());
     let items = client.scan().table_name("limits").send().await.unwrap().items.unwrap();

@@ -83,7 +83,7 @@ async fn a_handler_corrects_its_lease() {
     assert_eq!(adjusted.field("ratelimit"), r#""rpm";r=9;t=6, "tpm";r=250;t=45"#);
     assert_eq!(consumed(&limiter, "u", "tpm"), Some(750_000));
 
-    // Below zero is nothing left.
+    // A balance below zero counts as nothing left.
     let few = [("x-user", "u"), ("x-tokens", "50"), ("x-by", "400")];
     assert_eq!(
         ask(&app, "/adjust", &few).await.field("ratelimit"),
@@ -135,7 +135,7 @@ async fn a_body_that_is_being_sent_corrects_its_lease() {
     let app = Router::new().route("/", get(stream)).layer(layer);
     let request = Request::get("/").header("x-user", "u").header("x-tokens", "10");
     let response = app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
-    // What the fields say was true when the body began.
+    // The fields show the state at the beginning of the body.
     assert_eq!(response.headers()["ratelimit"], r#""rpm";r=9;t=6, "tpm";r=90;t=6"#);
     assert_eq!(consumed(&limiter, "u", "tpm"), Some(10_000));
 

@@ -1,4 +1,4 @@
-//! What clients and handlers see of the tower layer, over a table in memory and a clock that the
+//! The tower layer as clients and handlers see it, over a table in memory and a clock that the
 //! tests move.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
@@ -32,7 +32,7 @@ fn limiter() -> (Tested, TestClock) {
     (Limiter::with_clock(CompositeStore::with_table(MemoryTable::new()), clock.clone()), clock)
 }
 
-/// Limits whoever says who it is: one `rpm` a request, and as many `tpm` as it says.
+/// Limits every client that names itself: one `rpm` a request, and as many `tpm` as it names.
 fn wanted(limits: &[Limit]) -> impl Fn(&Parts) -> Extracted + Send + Sync + 'static {
     let limits = limits.to_vec();
     move |parts| {
@@ -52,7 +52,7 @@ fn wanted(limits: &[Limit]) -> impl Fn(&Parts) -> Extracted + Send + Sync + 'sta
 type Extracted = Result<Option<LimitRequest>, Rejection>;
 
 /// A router behind the layer. `/` answers at once, `/adjust` first takes `tpm` by its `x-by`,
-/// `/fail` gives the lease back.
+/// `/fail` gives the permit back.
 fn app<S: Store>(limiter: &Limiter<S, TestClock>, limits: &[Limit]) -> Router {
     let adjust = |request: Request| async move {
         let lease = request.extensions().get::<PermitHandle>().unwrap();
@@ -112,7 +112,7 @@ async fn ask(app: &Router, path: &str, headers: &[(&str, &str)]) -> Answer {
     Answer { status: parts.status.as_u16(), headers: parts.headers, body }
 }
 
-/// What is consumed of a limit by now, in millitokens; `None`: there is no bucket.
+/// The current consumption of a limit, in millitokens; `None`: there is no bucket.
 fn consumed(limiter: &Tested, entity: &str, limit: &str) -> Option<i64> {
     let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new("api").unwrap());
     let bucket: Arc<_> = limiter.store().table().bucket(&BucketId { entity, resource })?;

@@ -64,7 +64,7 @@ async fn no_field_names_a_later_time_than_retry_after() {
     let app = app(&limiter, &[Limit::per_second("rpm", 1), Limit::per_hour("tpm", 600)]);
     ask(&app, "/", &[("x-user", "u"), ("x-tokens", "500")]).await;
     let refused = ask(&app, "/", &[("x-user", "u"), ("x-tokens", "100")]).await;
-    // `tpm` is full in 50 minutes, but has what is asked.
+    // `tpm` is full in 50 minutes, but has the requested amount.
     assert_eq!(refused.field("ratelimit"), r#""rpm";r=0;t=1, "tpm";r=100;t=1"#);
     assert_eq!(refused.field("retry-after"), "1");
 }
@@ -97,7 +97,7 @@ async fn what_can_never_be_had_is_the_clients_mistake() {
     assert_eq!(refused.problem(), expected);
 }
 
-/// A store that fails as it is told to.
+/// A store that fails as the test sets.
 struct Broken(Failure, Counters);
 
 type Failure = fn() -> AcquireError;
@@ -147,7 +147,7 @@ async fn what_cannot_be_decided_says_nothing_of_the_inside() {
     }
 }
 
-/// Nothing is known under `Allow`; under `Local`, what the process itself has left.
+/// Under `Allow` no balance is known; under `Local`, the fields show those of the process itself.
 #[tokio::test]
 async fn an_answer_of_an_outage_says_what_is_known_and_not_that_there_is_one() {
     for (policy, fields) in [
@@ -162,7 +162,7 @@ async fn an_answer_of_an_outage_says_what_is_known_and_not_that_there_is_one() {
         let granted = ask(&app, "/", &[("x-user", "u")]).await;
         assert_eq!(granted.figures(), (200, fields.0, fields.1));
         assert_eq!(granted.body, "done");
-        // Its handler gives the lease back, twice: that does nothing, and is no error.
+        // The handler gives the permit back, twice: that does nothing, and is no error.
         assert_eq!(ask(&app, "/fail", &[("x-user", "u")]).await.status, 502);
         let third = ask(&app, "/", &[("x-user", "u")]).await;
         assert_eq!(third.status, if policy == OnUnavailable::Local { 429 } else { 200 });

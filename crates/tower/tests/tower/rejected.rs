@@ -1,4 +1,4 @@
-//! Requests that say not, or not properly, who asks.
+//! Requests without a valid entity.
 
 use axum::Router;
 use axum::routing::get;
@@ -52,7 +52,7 @@ async fn names_and_rules_of_limits_are_the_programs_mistakes() {
     }
 }
 
-/// What somebody gets of a service behind this extractor.
+/// The response of a service behind this extractor.
 async fn answer(extract: fn(&Parts) -> Extracted) -> Answer {
     let (limiter, _) = limiter();
     let layer = RateLimitLayer::new(limiter, extract);

@@ -1,5 +1,5 @@
-//! What the layer writes to the log. A process of its own: whether a line is wanted is remembered
-//! for all threads, so tests beside it would decide it too.
+//! The log lines of the layer. Tested in a process of its own: the decision to log a line is
+//! remembered for all threads, so other tests beside it would influence it.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests panic")]
 
 use std::convert::Infallible;

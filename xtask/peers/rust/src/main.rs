@@ -52,7 +52,7 @@ fn governor() {
     });
 }
 
-/// Whether the order is of a slice on one key.
+/// True if the order is a slice on one key.
 fn is_one_key(order: &Order) -> bool {
     order.keys == ["key-0"]
 }

@@ -11,11 +11,11 @@ macro_rules! alarms {
             is(concat!("/Resources/", $name, "/Properties/MetricName"), concat!('"', $metric, '"'), $why),
             is(concat!("/Resources/", $name, "/Properties/Dimensions"), $dimension, "of this stack"),
             is(concat!("/Resources/", $name, "/Properties/", $kind), concat!('"', $statistic, '"'), $why),
-            is(concat!("/Resources/", $name, "/Properties/AlarmActions"), HEARD, "somebody hears of it"),
+            is(concat!("/Resources/", $name, "/Properties/AlarmActions"), HEARD, "a person is told"),
             is(
                 concat!("/Resources/", $name, "/Properties/TreatMissingData"),
                 r#""notBreaching""#,
-                "nobody acquires, nothing is measured",
+                "without acquires nothing is measured",
             ),
         )*]
     };
@@ -27,7 +27,7 @@ pub(super) const ALARMS: &[Property] = alarms! {
     "RetryableFailuresAlarm": "Sluicegate" "RetryableFailures" of METERED, "Statistic" "Sum", "endless retries must be seen";
     "ErrorsAlarm": "AWS/Lambda" "Errors" of FUNCTION, "Statistic" "Sum", "a broken deployment must be seen";
     "FunctionThrottlesAlarm": "AWS/Lambda" "Throttles" of FUNCTION, "Statistic" "Sum", "the account's concurrency is shared";
-    "DurationAlarm": "AWS/Lambda" "Duration" of FUNCTION, "ExtendedStatistic" "p99", "a batch that times out is counted by nobody";
+    "DurationAlarm": "AWS/Lambda" "Duration" of FUNCTION, "ExtendedStatistic" "p99", "a batch that times out is not counted";
     "WriteThrottlesAlarm": "AWS/DynamoDB" "WriteThrottleEvents" of TABLE, "Statistic" "Sum", "a hot bucket must be seen";
 };
 

@@ -14,7 +14,7 @@ use crate::options::Options;
 use crate::output::{self, counted, tokens};
 
 /// The note about figures that were not checked.
-const UNCERTAIN: &str = "uncertain: whether figures that were not checked are complete; hours and \
+const UNCERTAIN: &str = "uncertain: figures that were not checked may be incomplete; hours and \
     days that agree may both lack a record that the stream no longer has, so check within a day \
     of the traffic";
 

@@ -50,7 +50,7 @@ pub(super) struct Args {
 
 pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     if options.output() == Output::Csv {
-        return Err(CliError::bad("what a check finds is no CSV; take --output table or json"));
+        return Err(CliError::bad("a check has no CSV output; use --output table or json"));
     }
     let whose = args.whose.whose()?;
     let now = SystemClock.now();

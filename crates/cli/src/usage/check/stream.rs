@@ -68,7 +68,7 @@ async fn check_bucket(
     let changes = match history {
         History::Changes(changes) => changes,
         History::Odd(why) => {
-            findings.unchecked(name, format!("a record is odd: {why}"));
+            findings.unchecked(name, format!("a record cannot be counted: {why}"));
             return Ok(());
         }
     };

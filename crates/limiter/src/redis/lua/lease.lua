@@ -4,8 +4,8 @@
 -- earlier one, and if the lease is short only the rest is done); the ids that the bucket remembered
 -- before; and what to count: the amounts USED, or else the leased amounts less those given back.
 
--- A lease takes at most one part in so many of the balance: other processes on the bucket find
--- tokens too.
+-- Beyond the least that is wanted, a lease takes at most one part in so many of the balance: other
+-- processes on the bucket find tokens too.
 local SHARE, GIVEN_UP, USED = 4, 'given up', 'used'
 
 local id, list, now = ARGV[1], asked(ARGV[2], 4)

@@ -1,8 +1,8 @@
 -- Decides the usual acquire or correction: every bucket exists, follows the caller's limits, holds
 -- no leases and does not remember the id. The whole script below decides everything else, and would
--- decide this the same. KEYS and ARGV are those of `acquire.lua`. Up to its first line, no function
--- and no table per limit is made: making them costs more than this decision. CORRECTS is defined in
--- front of it.
+-- decide this the same. KEYS and ARGV are those of `acquire.lua`. Nothing above the whole script's
+-- first line makes a function, or a table per limit: that would cost more than this decision.
+-- CORRECTS is defined in front of it.
 
 do
   local call, pack, unpack_of, sub, fmod = redis.call, struct.pack, struct.unpack, string.sub, math.fmod
