@@ -203,8 +203,8 @@ mod tests {
     fn what_a_write_did_not_settle_is_no_younger_for_a_clock_that_was_set_back() {
         let at = |now, set_backs| Times { now, set_backs, ..Times::default() };
         assert_eq!(left_after_undo(at(100, 0), at(200, 0)), 5_000);
-        assert_eq!(left_after_undo(at(100, 0), at(200 - HOUR_MS, 1)), 0, "while it was under way");
+        assert_eq!(left_after_undo(at(100, 0), at(200 - HOUR_MS, 1)), 0, "while it was in flight");
         let unseen = [100, 200].map(|ms| at(ms - HOUR_MS, 1));
-        assert_eq!(left_after_undo(unseen[0], unseen[1]), 0, "nobody has looked");
+        assert_eq!(left_after_undo(unseen[0], unseen[1]), 0, "no reading noticed it");
     }
 }
