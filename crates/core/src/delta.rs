@@ -147,7 +147,7 @@ pub fn extract_deltas<'a>(
 fn compare(old: &Image<'_>, new: &Image<'_>) -> Result<Vec<Delta>, RecordError> {
     for (image, name) in [(old, "OldImage"), (new, "NewImage")] {
         if let Some(pair) = image.counters.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            let limit = crate::excerpt(&pair[0].0.0);
+            let limit = crate::excerpt::excerpt(&pair[0].0.0);
             return Err(RecordError::Repeated { limit, image: name });
         }
     }
@@ -181,7 +181,7 @@ fn counter(limit: &str, value: &ImageValue<'_>, image: &'static str) -> Result<i
         ImageValue::Other => None,
     };
     number.map(MillitokenSum::get).ok_or_else(|| {
-        bad_number(&format!("counter of limit {:?}", crate::excerpt(limit)), value, image)
+        bad_number(&format!("counter of limit {:?}", crate::excerpt::excerpt(limit)), value, image)
     })
 }
 
@@ -208,7 +208,9 @@ fn instant(value: &ImageValue<'_>, image: &'static str) -> Result<EpochMillis, R
 
 fn bad_number(attribute: &str, value: &ImageValue<'_>, image: &'static str) -> RecordError {
     let value = match value {
-        ImageValue::Number(digits) => format!("the number {:?}", crate::excerpt(&digits.0)),
+        ImageValue::Number(digits) => {
+            format!("the number {:?}", crate::excerpt::excerpt(&digits.0))
+        }
         ImageValue::Other => "not a number at all".to_owned(),
     };
     RecordError::BadNumber { attribute: attribute.to_owned(), image, value }

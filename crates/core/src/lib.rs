@@ -40,6 +40,7 @@ mod debit;
 mod decide;
 mod delta;
 mod error_code;
+mod excerpt;
 mod expiry;
 mod fold;
 mod item;
@@ -98,8 +99,3 @@ pub use stored::{EntityRecord, StoredLimits, rule_attributes};
 pub use usage::UsageWindow;
 pub use versions::{ConfigStamp, LevelVersions, Recency};
 pub use window::{UnknownWindowKind, Window, WindowKind, WindowKinds};
-
-/// The first 80 characters of a text from outside, for an error message.
-fn excerpt(text: &str) -> String {
-    text.chars().take(80).collect()
-}

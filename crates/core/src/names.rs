@@ -64,9 +64,12 @@ fn check(
         return Ok(());
     }
     match name.chars().find(|&c| !is_allowed(c)) {
-        Some(character) => {
-            Err(NameError::Illegal { what, name: crate::excerpt(name), character, allowed })
-        }
+        Some(character) => Err(NameError::Illegal {
+            what,
+            name: crate::excerpt::excerpt(name),
+            character,
+            allowed,
+        }),
         None => Ok(()),
     }
 }

@@ -31,7 +31,7 @@ impl SequenceNumber {
     pub fn parse(text: &str) -> Result<Self, BadSequenceNumber> {
         let digits = text.len();
         if !(1..=WIDTH).contains(&digits) || !text.bytes().all(|b| b.is_ascii_digit()) {
-            return Err(BadSequenceNumber { text: crate::excerpt(text) });
+            return Err(BadSequenceNumber { text: crate::excerpt::excerpt(text) });
         }
         let mut padded = [b'0'; WIDTH];
         padded[WIDTH - digits..].copy_from_slice(text.as_bytes());
@@ -120,7 +120,7 @@ impl StreamLabel {
         let Some(arn) = arn else { return Ok(Self::default()) };
         match arn.split_once("/stream/") {
             Some((_, label)) if Self::is_valid(label) => Ok(Self(SmolStr::new(label))),
-            _ => Err(BadStreamArn { arn: crate::excerpt(arn) }),
+            _ => Err(BadStreamArn { arn: crate::excerpt::excerpt(arn) }),
         }
     }
 
