@@ -48,6 +48,7 @@ pub mod dynamo;
 mod error;
 mod guard;
 pub mod guide;
+#[cfg(feature = "leasing")]
 mod leasing;
 mod leasing_store;
 mod limit;
