@@ -116,8 +116,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 
     /// The most time that one call may take, all attempts together. Default: 250 ms for an acquire
-    /// or a peek, one second for a correction. Waiting for tokens ([`AcquireRequest::wait_up_to`])
-    /// is not counted. Until the store has answered once, calls have the
+    /// or a peek, one second for a correction. Waiting for tokens
+    /// ([`wait_up_to`](crate::AcquireRequest::wait_up_to)) is not counted. Until the store has answered once, calls have the
     /// [`connect_deadline`](Self::connect_deadline) if that is longer.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self

@@ -105,7 +105,7 @@ pub enum TableError {
     #[error("the table is throttled")]
     Throttled(#[source] BoxError),
     /// There was no answer, or none that says if the write was done. The source is a
-    /// [`StoreFailure`] if the table answered that it failed.
+    /// [`StoreFailure`](crate::StoreFailure) if the table answered that it failed.
     #[error("the table does not answer, or failed")]
     Unreachable(#[source] BoxError),
     /// Access is denied, the table does not exist, or the request is invalid: a repetition fails

@@ -34,8 +34,8 @@ use crate::limiter::Limiter;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// For the guarantees of each mode, and the cost of a crash, see [`LeaseMode`]. On Redis
-/// (`LeasedLimiter::leased(RedisStore::new(url)?)`) they are the same, except for usage windows:
+/// For the guarantees of each mode, and the cost of a crash, see
+/// [`LeaseMode`](crate::LeaseMode). On Redis (`LeasedLimiter::leased(RedisStore::new(url)?)`) they are the same, except for usage windows:
 /// these need a table's stream. On Redis, a peek reads the amounts counted as consumed.
 ///
 /// The size of a lease follows the number of tokens that the process handed out lately. It is never
