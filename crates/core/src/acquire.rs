@@ -5,7 +5,7 @@ use crate::{Amounts, BucketId, ClaimInterval, Configuration, RequestId};
 /// A request for tokens of one bucket.
 #[derive(Debug, Clone, Copy)]
 pub struct Acquire<'a> {
-    /// Which bucket.
+    /// The bucket.
     pub bucket: &'a BucketId,
     /// How much, of at most [`LIMITS_MAX`](crate::LIMITS_MAX) limits; every amount is positive.
     pub amounts: &'a Amounts,

@@ -108,7 +108,7 @@ mod tests {
             let acquire = Acquire {
                 bucket: &before.id(),
                 amounts: &amounts,
-                configuration: &Configuration::explicit(rules.collect()),
+                configuration: &Configuration::explicit(rules.collect::<Rules>()),
                 id: &RequestId::from_bits(1),
                 interval: ClaimInterval(0),
                 hint: RefillHint::TrustImage,

@@ -6,6 +6,7 @@
 //! win in what they name, and never remove anything.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use crate::keys::LimitsScope;
 use crate::{
@@ -84,7 +85,7 @@ impl StoredRules {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Configuration {
     /// Limits that came with the request.
-    pub explicit: Rules,
+    pub explicit: Arc<Rules>,
     /// Limits from the table; `None`: the table was not read.
     pub stored: Option<StoredRules>,
 }
@@ -92,8 +93,8 @@ pub struct Configuration {
 impl Configuration {
     /// Limits that come with a request; the table is not asked.
     #[must_use]
-    pub const fn explicit(rules: Rules) -> Self {
-        Self { explicit: rules, stored: None }
+    pub fn explicit(rules: impl Into<Arc<Rules>>) -> Self {
+        Self { explicit: rules.into(), stored: None }
     }
 
     /// The rule of a limit.
@@ -111,7 +112,8 @@ impl Configuration {
         let mut missing = other.explicit.iter().filter(is_missing).peekable();
         missing.peek()?;
         let mut both = self.clone();
-        both.explicit.extend(missing.map(|(limit, rule)| (limit.clone(), *rule)));
+        let missing = missing.map(|(limit, rule)| (limit.clone(), *rule));
+        Arc::make_mut(&mut both.explicit).extend(missing);
         Some(both)
     }
 
@@ -163,7 +165,7 @@ impl Configuration {
     /// The differences of the item from this configuration.
     pub(crate) fn compare(&self, image: &CompositeBucket) -> Differences {
         let mut differences = Differences::default();
-        for (limit, rule) in &self.explicit {
+        for (limit, rule) in self.explicit.iter() {
             differences.want(image, limit, *rule, true);
         }
         let Some(stored) = &self.stored else { return differences };

@@ -46,7 +46,7 @@ fn stored(limits: &[(&str, i64)], dropped: &[&str], system: u64, personal: u64) 
         versions: versions(system, personal),
         ..StoredRules::default()
     };
-    Configuration { explicit: Rules::new(), stored: Some(stored) }
+    Configuration { explicit: Arc::default(), stored: Some(stored) }
 }
 
 /// It came with a request after the item had followed the deletion, and may be in debt.
@@ -122,7 +122,7 @@ fn explicit_limits_win_over_any_version_and_remove_nothing() {
     let item = item(&[("rpm", 10), ("tpm", 7)], 5, 5);
     for at in [4, 5, 6] {
         let mut both = stored(&[("rpm", 20)], &["tpm"], at, 5);
-        both.explicit = rules(&[("rpm", 30), ("tpm", 7)]);
+        both.explicit = rules(&[("rpm", 30), ("tpm", 7)]).into();
         let found = both.compare(&item);
         assert_eq!(found.changed, rules(&[("rpm", 30)]), "version {at}");
         assert!(found.removed.is_empty(), "version {at}");

@@ -1,5 +1,6 @@
 //! Single decisions. Schedules of many writers are in `tests/simulation`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
@@ -362,7 +363,7 @@ fn what_was_dropped_goes_before_others_come() {
         versions: LevelVersions([0, 0, 0, 1]),
         ..StoredRules::default()
     };
-    let configuration = Configuration { explicit: Rules::new(), stored: Some(stored) };
+    let configuration = Configuration { explicit: Arc::default(), stored: Some(stored) };
     let amounts = asks(&[("l50", 1_000)]);
     let ask = |image: &CompositeBucket| {
         decide_with(image, &amounts, &configuration, RefillHint::TrustImage, at(T0 + 1_000))

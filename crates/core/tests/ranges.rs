@@ -17,8 +17,8 @@ use serde_json::{Map, Value, json};
 use sluicegate_core::keys::{self, BucketField};
 use sluicegate_core::{
     Amounts, Change, CompositeBucket, Configuration, EpochMillis, LeaseRange, LeaseTerms,
-    LimitName, Millitokens, Outcome, Purpose, QueuedRequest, Refill, RequestId, Rule, StreamRecord,
-    UsageWindow, WindowKinds, WritePlan, extract_deltas, fold,
+    LimitName, Millitokens, Outcome, Purpose, QueuedRequest, Refill, RequestId, Rule, Rules,
+    StreamRecord, UsageWindow, WindowKinds, WritePlan, extract_deltas, fold,
 };
 
 use self::fixtures::{T0, at, milli, name};
@@ -206,7 +206,7 @@ proptest! {
         calls in prop::collection::vec((call(), 0..3_000_i64, any::<bool>()), 1..40),
     ) {
         let [a, b] = rules;
-        let configuration = Configuration::explicit([(name("a"), a), (name("b"), b)].into());
+        let configuration = Configuration::explicit(Rules::from([(name("a"), a), (name("b"), b)]));
         let mut table =
             Table { item: None, writes: 0, counted: Sums::new(), usage: Sums::new() };
         let mut now_ms = T0;

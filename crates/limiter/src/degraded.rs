@@ -1,4 +1,4 @@
-//! What is granted without the store: by which policy, and why the store did not decide.
+//! Grants without the store: the policy that grants, and the reason why the store did not decide.
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{LIMITS_MAX, Rules};
+use sluicegate_core::Rules;
 
 use crate::check::rules;
 use crate::error::InvalidRequest;
@@ -94,21 +94,15 @@ impl NamedLimits {
         if self.list.is_empty() {
             return Ok(set.rules.clone());
         }
-        let mut both = rules(&self.list)?;
-        for (name, rule) in set.rules.iter() {
-            if both.insert(name.clone(), *rule).is_some() {
-                return Err(InvalidRequest::DuplicateLimit(name.clone()));
-            }
-        }
-        if both.len() > LIMITS_MAX {
-            return Err(InvalidRequest::TooManyLimits { count: both.len(), max: LIMITS_MAX });
-        }
-        Ok(Arc::new(both))
+        let both: Vec<_> = self.list.iter().cloned().chain(set.iter()).collect();
+        Ok(Arc::new(rules(&both)?))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sluicegate_core::LIMITS_MAX;
+
     use super::*;
 
     fn named(set: &LimitSet, list: &[Limit]) -> NamedLimits {

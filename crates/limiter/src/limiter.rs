@@ -117,8 +117,8 @@ impl<S: Store, C: Clock> Limiter<S, C> {
 
     /// The most time that one call may take, all attempts together. Default: 250 ms for an acquire
     /// or a peek, one second for a correction. Waiting for tokens
-    /// ([`wait_up_to`](crate::AcquireRequest::wait_up_to)) is not counted. Until the store has answered once, calls have the
-    /// [`connect_deadline`](Self::connect_deadline) if that is longer.
+    /// ([`wait_up_to`](crate::AcquireRequest::wait_up_to)) is not counted. Until the store has
+    /// answered once, calls have the [`connect_deadline`](Self::connect_deadline) if that is longer.
     #[must_use]
     pub fn deadline(self, deadline: Duration) -> Self
     where
@@ -226,12 +226,12 @@ impl<S: Store, C: Clock> Limiter<S, C> {
         self.inner.guard.clock()
     }
 
-    /// The way to the store.
+    /// The guard of the store.
     pub(crate) fn guard(&self) -> &Arc<Guard<S, C>> {
         &self.inner.guard
     }
 
-    /// Whether refusals are returned to the caller.
+    /// The mode: refusals are returned to the caller, or only counted.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.inner.mode

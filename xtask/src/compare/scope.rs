@@ -1,4 +1,4 @@
-//! What a run compares: its arguments, the stores, and the folder of the peers.
+//! The scope of a comparison: its arguments, the stores, and the folder of the peers.
 
 use clap::ValueEnum;
 

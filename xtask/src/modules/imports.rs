@@ -30,7 +30,7 @@ struct Module {
     named: BTreeSet<Vec<String>>,
 }
 
-/// What a path leads to.
+/// The target of a path.
 enum Target {
     Module(Vec<String>),
     File(String),
@@ -48,7 +48,7 @@ impl Imports {
         &self.files
     }
 
-    /// Which file names what of which other.
+    /// The names that each file takes from each other file.
     pub(super) fn edges(&self) -> Edges {
         let mut edges = Edges::new();
         for (at, module) in &self.modules {
@@ -126,12 +126,12 @@ impl Imports {
         match rest.first() {
             None => Some(Target::Module(start)),
             Some(next) if next == "super" => self.resolve(&start, rest, hops),
-            // What is in the module and not found was made by a macro.
+            // A macro made the items of a module that are not found.
             Some(_) => self.lookup(&start, rest, hops).or_else(|| self.file(&start)),
         }
     }
 
-    /// What the names of a path are in this module.
+    /// Looks up the names of a path in this module.
     fn lookup(&self, at: &[String], path: &[String], hops: usize) -> Option<Target> {
         let (module, (first, rest)) = (self.modules.get(at)?, path.split_first()?);
         let child = [at, std::slice::from_ref(first)].concat();
@@ -189,7 +189,7 @@ impl<'ast> Visit<'ast> for Module {
         visit::visit_path(self, path);
     }
 
-    /// What a macro is given need not be Rust: every `a::b` in it is a path.
+    /// The input of a macro need not be Rust: every `a::b` in it is a path.
     fn visit_macro(&mut self, item: &'ast syn::Macro) {
         self.visit_path(&item.path);
         let text = item.tokens.to_string().replace(" :: ", "::");
@@ -265,11 +265,11 @@ fn attributes(item: &Item) -> Option<&[Attribute]> {
     })
 }
 
-/// Whether this is `#[cfg(test)]`, or `#[cfg(all(test, ..))]`.
+/// True for `#[cfg(test)]`, or `#[cfg(all(test, ..))]`.
 fn is_test(attributes: &[Attribute]) -> bool {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).any(|attribute| {
         let mut is_test = false;
-        // What else stands there is not read.
+        // Other conditions are not read.
         let _ = attribute.parse_nested_meta(|meta| {
             if meta.path.is_ident("all") {
                 return meta.parse_nested_meta(|meta| {

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use self::imports::{Edges, Imports};
@@ -22,9 +22,6 @@ mod imports;
 #[derive(clap::Args)]
 pub(crate) struct Args;
 
-/// Dependencies that may close a circle: package, file, the file that it names, and the reason.
-const ALLOWED: [(&str, &str, &str, &str); 0] = [];
-
 pub(crate) fn run() -> Result<()> {
     let mut circles = 0;
     for (package, roots) in packages()? {
@@ -33,7 +30,7 @@ pub(crate) fn run() -> Result<()> {
             let root = Path::new(&root);
             let imports = Imports::read(root).with_context(|| root.display().to_string())?;
             files += imports.files().len();
-            let edges = without_allowed(&package, imports.edges())?;
+            let edges = imports.edges();
             for circle in circles_of(imports.files(), &edges) {
                 circles += 1;
                 println!("{package}: a circle of {} files", circle.len());
@@ -71,16 +68,6 @@ fn packages() -> Result<Vec<(String, Vec<String>)>> {
             (text(&package["name"]), roots.map(|target| text(&target["src_path"])).collect())
         })
         .collect())
-}
-
-fn without_allowed(package: &str, mut edges: Edges) -> Result<Edges> {
-    for (of, from, to, reason) in ALLOWED {
-        let is_gone = of == package && edges.remove(&(from.into(), to.into())).is_none();
-        if is_gone {
-            bail!("{of}: {from} no longer names {to}: forget that it may ({reason})");
-        }
-    }
-    Ok(edges)
 }
 
 /// The sets of files of which each depends on each, over however many others.

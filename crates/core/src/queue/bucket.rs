@@ -128,7 +128,7 @@ impl QueueBucket {
         let is_stored = |change: &Change| matches!(change, Change::ConfigVersions(_));
         let is_repeated = |(before, at): &(RulesHash, EpochMillis)| {
             is_within(*at, BRINGS_EVERY_MS)
-                && *before == RulesHash::of(&acquire.configuration.explicit)
+                && *before == RulesHash::of(&*acquire.configuration.explicit)
         };
         let may_bring =
             plan.changes.iter().any(is_stored) || !self.brought.as_ref().is_some_and(is_repeated);
@@ -143,7 +143,7 @@ impl QueueBucket {
 
     /// Notes to which limits of requests an item is being brought.
     pub(super) fn note_bringing(&mut self, configuration: &Configuration) {
-        self.bringing = Some(RulesHash::of(&configuration.explicit));
+        self.bringing = Some(RulesHash::of(&*configuration.explicit));
     }
 
     pub(super) fn note_lost(&mut self, now: EpochMillis) {

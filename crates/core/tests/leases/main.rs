@@ -10,7 +10,7 @@ mod process;
 use process::{Flight, Phase, Process};
 use sluicegate_core::{
     Bucket, BucketId, Change, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
-    Refill, RequestId, Rule, RulesHash,
+    Refill, RequestId, Rule, Rules, RulesHash,
 };
 use stateright::{Checker as _, Model, Property};
 
@@ -363,7 +363,7 @@ fn checked(model: Leases) {
 }
 
 fn model(accounting: Accounting, ticks_ms: &[i64], writes: [u8; 2], faults: Faults) -> Leases {
-    let configuration = Configuration::explicit([(limit(), rule())].into());
+    let configuration = Configuration::explicit(Rules::from([(limit(), rule())]));
     let ticks_ms = ticks_ms.to_vec();
     Leases { accounting, configuration, tokens: 3_000, ticks_ms, writes, faults }
 }

@@ -50,7 +50,7 @@ fn configurations(limits: Limits) -> Vec<Configuration> {
     let with_extra = [&base[..], &rules(&[EXTRA])].concat();
     let mut explicit = stored(1, &base, &[]);
     let (limit, bigger) = with_first(3, 2)[0];
-    explicit.explicit = Rules::from([(name(limit), bigger)]);
+    explicit.explicit = Rules::from([(name(limit), bigger)]).into();
     vec![
         stored(1, &base, &[]),
         stored(2, &with_first(5, 1), &[]),

@@ -16,7 +16,7 @@ pub(crate) struct Lone {
     pub(crate) queue: WriteQueue<()>,
 }
 
-/// What a process does next about its request.
+/// The next step of a process for its request.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Step {
     /// It sends this, and waits for the answer.
@@ -39,7 +39,7 @@ impl Lone {
         Self { queue }
     }
 
-    /// What it does next. Where it has to look first, the table says `item`.
+    /// The next step. If the queue reads first, the table answers with `item`.
     pub(crate) fn step(&mut self, item: Option<&CompositeBucket>, now: EpochMillis) -> Step {
         loop {
             let action = self.queue.next(now, &mut || panic!("the request names its write"));

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use quick_cache::sync::Cache;
-use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, Policy, Rules};
+use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, Policy};
 
 use super::directory::Changes;
 use super::lane::Lane;
@@ -58,8 +58,6 @@ struct ImageTable {
 #[derive(Debug, Clone)]
 pub(super) struct Resolved {
     pub(super) configuration: Arc<Configuration>,
-    /// The limits of the request that it was made for.
-    pub(super) explicit: Arc<Rules>,
     /// The stored levels that it was made from; `None`: it holds explicit limits alone.
     pub(super) made_from: Option<MadeFrom>,
 }

@@ -57,12 +57,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         if before.stored.is_none() {
             return Ok(before.clone());
         }
-        self.limits(
-            bucket,
-            &Arc::new(before.explicit.clone()),
-            &mut CallContext::new(clock, deadline),
-        )
-        .await
+        self.limits(bucket, &before.explicit, &mut CallContext::new(clock, deadline)).await
     }
 
     async fn carry_out(

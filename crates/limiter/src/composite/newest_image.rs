@@ -1,4 +1,4 @@
-//! What this process knows of one bucket: the newest answer, whoever got it.
+//! The newest answer on one bucket that any task of this process received.
 
 use std::sync::{Mutex, PoisonError};
 

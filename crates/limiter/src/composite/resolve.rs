@@ -132,7 +132,7 @@ impl<T: Table> CompositeStore<T> {
         needs_stored: bool,
         now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
-        let Resolved { configuration, explicit, made_from } = entry.resolved()?;
+        let Resolved { configuration, made_from } = entry.resolved()?;
         let is_current = match &made_from {
             None => !needs_stored,
             Some(levels) => {
@@ -141,8 +141,7 @@ impl<T: Table> CompositeStore<T> {
                     && levels.believed.contains(&now)
             }
         };
-        let is_same = || Arc::ptr_eq(&explicit, wanted.explicit) || explicit == *wanted.explicit;
-        (is_current && is_same()).then_some(configuration)
+        (is_current && configuration.explicit == *wanted.explicit).then_some(configuration)
     }
 
     /// Reads records and limits from the table, and the bucket if it is not known.
@@ -202,8 +201,7 @@ impl<T: Table> CompositeStore<T> {
         let _turn = self.directory.refreshes.try_acquire().ok()?;
         let levels = self.directory.levels(bucket, run.now());
         if levels.are_known() {
-            let known =
-                put_together(entry, &Arc::new(configuration.explicit.clone()), Some(levels));
+            let known = put_together(entry, &configuration.explicit, Some(levels));
             if !known.is_behind(image) {
                 return Some(known);
             }
@@ -222,7 +220,7 @@ impl<T: Table> CompositeStore<T> {
         self.learn_levels(&keys, &found, &mut levels, run.now())
             .inspect_err(|error| tracing::warn!(%bucket, %error, "stored limits cannot be used"))
             .ok()?;
-        let known = put_together(entry, &Arc::new(configuration.explicit.clone()), Some(levels));
+        let known = put_together(entry, &configuration.explicit, Some(levels));
         if !known.is_behind(image) {
             return Some(known);
         }
@@ -266,8 +264,7 @@ impl<T: Table> CompositeStore<T> {
                 levels.take(&scope, said);
             }
         }
-        let explicit = Arc::new(side.configuration.explicit.clone());
-        side.configuration = put_together(&side.entry, &explicit, Some(levels));
+        side.configuration = put_together(&side.entry, &side.configuration.explicit, Some(levels));
         Ok(())
     }
 }
@@ -278,11 +275,10 @@ fn put_together(
     levels: Option<Levels>,
 ) -> Arc<Configuration> {
     let stored = levels.as_ref().map(Levels::rules);
-    let configuration = Arc::new(Configuration { explicit: explicit.as_ref().clone(), stored });
+    let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
     let made_from =
         levels.map(|levels| MadeFrom { believed: levels.believed(), changes: levels.changes });
-    let explicit = explicit.clone();
-    entry.resolve(Resolved { configuration: configuration.clone(), explicit, made_from });
+    entry.resolve(Resolved { configuration: configuration.clone(), made_from });
     configuration
 }
 

@@ -1,4 +1,4 @@
-//! What a store of composite buckets does for a limiter.
+//! The calls of a limiter on a store of composite buckets.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What an answer of DynamoDB says: its cost, the item that a condition met, the image of a bucket.
+//! Reads answers of DynamoDB: the cost, the item that a condition met, the image of a bucket.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -160,7 +160,7 @@ fn buckets_of_another_producer() {
 fn a_change_of_the_configuration() {
     let mut story = Story::created();
     story.configuration = Configuration {
-        explicit: rules(&[Limit::per_minute("rpm.v2", 30)]),
+        explicit: rules(&[Limit::per_minute("rpm.v2", 30)]).into(),
         stored: Some(StoredRules {
             rules: rules(&[Limit::quota("usd", 9)]),
             dropped: BTreeMap::from([(name("ttl"), LevelVersions([0, 2, 0, 5]))]),
@@ -254,7 +254,7 @@ fn the_largest_writes_fit_into_an_expression() {
     for (kept, dropped) in [(0, LIMITS_MAX), (LIMITS_MAX, 0), (20, 20), (1, 39), (39, 1)] {
         let mut story = of_item(LIMITS_MAX);
         let rules = stored(LIMITS_MAX - kept, LIMITS_MAX, LIMITS_MAX - kept);
-        story.configuration = Configuration { explicit: Rules::new(), stored: Some(rules) };
+        story.configuration = Configuration { explicit: Arc::default(), stored: Some(rules) };
         let asked = ask(LIMITS_MAX - kept, LIMITS_MAX, 1);
         let later = at(T0 + 1_000);
         if dropped > 0 {
@@ -270,7 +270,7 @@ fn the_largest_writes_fit_into_an_expression() {
         let mut story = of_item(count);
         let room = LIMITS_MAX - count;
         story.configuration = Configuration {
-            explicit: Rules::new(),
+            explicit: Arc::default(),
             stored: Some(stored(count / 2, LIMITS_MAX - count / 2, count / 2)),
         };
         let plan = story.acquire(&ask(count, room, 1), at(T0 + 1_000));

@@ -1,4 +1,4 @@
-//! Which end of a call is an answer of the store, and which means that it is away.
+//! Tells an answer of the store from a sign that the store is unavailable.
 
 use crate::error::{AcquireError, AdjustError, InvalidRequest};
 use crate::store_error::BoxError;

@@ -80,7 +80,7 @@ impl<S, C> Guard<S, C> {
         &self.settings
     }
 
-    /// Whether nobody but a probe asks the store.
+    /// True if only probes ask the store.
     #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
     pub(crate) fn is_open(&self) -> bool {
         self.health.is_open()

@@ -1,4 +1,4 @@
-//! What the limiters of one store know of its absence, and whether a task looks for it.
+//! The health of one store, which its limiters share, and the place of its recovery task.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,6 +75,7 @@ impl StoreHealth {
         NotAsked { since: self.circuit.opened_at() }
     }
 }
+
 impl StoreHealth {
     /// True if there is something to do.
     fn needs_keeper(&self) -> bool {

@@ -268,7 +268,7 @@ impl Local {
     }
 
     /// Limits in the request win over those that the store reported.
-    fn side(&self, bucket: BucketId, explicit: &Rules, amounts: &Amounts) -> LocalRequest {
+    fn side(&self, bucket: BucketId, explicit: &Arc<Rules>, amounts: &Amounts) -> LocalRequest {
         let seen = self.seen.get(&bucket);
         let configuration = match &seen {
             None => Arc::new(Configuration::explicit(explicit.clone())),

@@ -1,4 +1,4 @@
-//! What one write is to lease and to settle.
+//! The plan of one write: the tokens to lease, and the amounts to settle.
 
 use std::collections::BTreeMap;
 

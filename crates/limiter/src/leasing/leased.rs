@@ -35,8 +35,9 @@ use crate::limiter::Limiter;
 /// ```
 ///
 /// For the guarantees of each mode, and the cost of a crash, see
-/// [`LeaseMode`](crate::LeaseMode). On Redis (`LeasedLimiter::leased(RedisStore::new(url)?)`) they are the same, except for usage windows:
-/// these need a table's stream. On Redis, a peek reads the amounts counted as consumed.
+/// [`LeaseMode`](crate::LeaseMode). On Redis (`LeasedLimiter::leased(RedisStore::new(url)?)`) they
+/// are the same, except for usage windows: these need a table's stream. On Redis, a peek reads the
+/// amounts counted as consumed.
 ///
 /// The size of a lease follows the number of tokens that the process handed out lately. It is never
 /// more than a part of the bucket's balance, so that other processes find tokens too. More is

@@ -1,6 +1,7 @@
 //! Limits that the program names once, instead of with every request.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{BucketId, Configuration, LIMITS_MAX, Rules};
@@ -32,7 +33,7 @@ impl Configured {
     pub(super) fn of(
         &self,
         bucket: &BucketId,
-        request: &Rules,
+        request: &Arc<Rules>,
     ) -> Result<Configuration, InvalidRequest> {
         check_rules(request)?;
         if self.0.is_empty() {
@@ -40,7 +41,7 @@ impl Configured {
         }
         let mut rules = Rules::new();
         let levels = LimitsScope::levels(bucket);
-        let named = levels.iter().rev().filter_map(|scope| self.0.get(scope)).chain([request]);
+        let named = levels.iter().rev().filter_map(|scope| self.0.get(scope)).chain([&**request]);
         for level in named {
             rules.extend(level.iter().map(|(limit, rule)| (limit.clone(), *rule)));
         }

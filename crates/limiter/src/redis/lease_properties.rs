@@ -125,7 +125,7 @@ impl Compared<'_> {
         }
     }
 
-    /// What `core` leases, or how what is asked stands.
+    /// The lease by `core`, or the status of the requested limits.
     fn decide_lease(&mut self, said: &Said) -> Result<Amounts, Vec<LimitStatus>> {
         let Said { wanted, returned, used } = said.clone();
         let terms = LeaseTerms { wanted, returned, counted: used };

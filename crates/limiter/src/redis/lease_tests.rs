@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sluicegate_core::{
-    BucketId, Configuration, EntityId, EpochMillis, Refill, RequestId, Resource, Rule,
+    BucketId, Configuration, EntityId, EpochMillis, Refill, RequestId, Resource, Rule, Rules,
 };
 use sluicegate_testkit::RedisServer;
 
@@ -64,7 +64,7 @@ impl Leasing {
             store: RedisStore::new(server.url()).unwrap(),
             clock: TestClock::at(EpochMillis::new(T0).unwrap()),
             bucket: BucketId { entity, resource },
-            configuration: Configuration::explicit(named.collect()),
+            configuration: Configuration::explicit(named.collect::<Rules>()),
         }
     }
 

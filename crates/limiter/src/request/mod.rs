@@ -1,4 +1,4 @@
-//! What a caller makes, fills in and awaits: requests for tokens, corrections and looks.
+//! The requests that a caller builds and awaits: for tokens, corrections and peeks.
 
 mod acquire;
 mod adjust;

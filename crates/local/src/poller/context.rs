@@ -1,4 +1,4 @@
-//! What the workers of a run share, and what the poller did over all its runs.
+//! The state that the workers of a run share, and the report over all runs of a poller.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
