@@ -64,11 +64,13 @@ async fn main() {
         .http_client(http_client_fn(move |_, _| connector.clone()));
     let sdk = Client::from_conf(config.build());
     let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
-    let limiter = Limiter::with_clock(DynamoStore::new(sdk.clone(), TABLE), clock.clone())
+    let limiter = Limiter::builder(DynamoStore::new(sdk.clone(), TABLE))
+        .clock(clock.clone())
         .cascade(Cascade::No)
         .default_limits(limits())
         .deadline(Duration::from_secs(30))
-        .on_unavailable(OnUnavailable::Deny);
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
     let ours = Sender::Ours(limiter);
     ours.send("user-0").await;
     let hash = canned.hash.lock().unwrap().clone();

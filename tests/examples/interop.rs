@@ -28,7 +28,7 @@ struct Counts {
     refused: i64,
 }
 
-async fn ours(limiter: Limiter<DynamoStore>) -> Counts {
+async fn ours(limiter: Limiter) -> Counts {
     let limits = || [Limit::per_minute("rpm", 300), Limit::per_minute("tpm", 1_000_000)];
     let mut counts = Counts::default();
     let mut paths = std::collections::BTreeMap::<WritePath, u32>::new();
@@ -71,9 +71,10 @@ async fn main() {
     let engine = RunningEngine::start(EngineKind::Embedded).await;
     let client = engine.client();
     sluicegate::dynamo::create_table(client, TABLE).await.unwrap();
-    let limiter = Limiter::new(DynamoStore::new(client.clone(), TABLE))
+    let limiter = Limiter::builder(DynamoStore::new(client.clone(), TABLE))
         .deadline(std::time::Duration::from_secs(1))
-        .on_unavailable(OnUnavailable::Deny);
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
     let (ours, theirs) = tokio::join!(ours(limiter), theirs(&command, engine.endpoint_url()));
 
     let key =

@@ -112,11 +112,12 @@ async fn main() -> ExitCode {
     let config = client::dynamodb_config(&engine.endpoint_url()).interceptor(requests.clone());
     let sdk = Client::from_conf(config.build());
     create_table(&sdk, TABLE).await;
-    let limiter = Limiter::new(DynamoStore::new(sdk.clone(), TABLE))
+    let limiter = Limiter::builder(DynamoStore::new(sdk.clone(), TABLE))
         .cascade(Cascade::No)
         .default_limits(limits())
         .deadline(Duration::from_secs(30))
-        .on_unavailable(OnUnavailable::Deny);
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
     let most: Vec<String> = (0..10_000).map(|n| format!("user-{n}")).collect();
     println!("creating {} buckets", most.len());
     let ours = Sender::Ours(limiter.clone());

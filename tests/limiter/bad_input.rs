@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::{
-    AcquireError, AdjustError, InvalidRequest, LIMITS_MAX, Limit, Limiter, Store, TestClock,
+    AcquireError, AdjustError, InvalidRequest, LIMITS_MAX, Limit, Limiter, TestClock,
 };
 use sluicegate_testkit::{RedisServer, RunningEngine, engines_under_test};
 
@@ -26,10 +26,7 @@ fn many(count: usize) -> Vec<Limit> {
 }
 
 /// `sent` returns the number of requests since its last call.
-async fn refused_before_anything_is_sent<S: Store>(
-    limiter: Limiter<S, TestClock>,
-    sent: impl AsyncFn() -> u64,
-) {
+async fn refused_before_anything_is_sent(limiter: Limiter, sent: impl AsyncFn() -> u64) {
     let ask = |entity: &str, resource: &str| limiter.acquire(entity, resource);
 
     for milli in [0, -1, -1_000, i64::MIN, i64::MAX] {

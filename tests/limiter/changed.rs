@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use sluicegate::{
-    AcquireError, CascadeMode, Certainty, DynamoTable, LeaseMode, LeaseSettings, LeasedLimiter,
-    Limit, LimitExceeded, Limiter, LimitsScope, OnUnavailable, Settings, TestClock,
+    AcquireError, BreakerConfig, CascadeMode, Certainty, CompositeStore, DynamoTable, LeaseMode,
+    LeaseSettings, Limit, LimitExceeded, Limiter, LimitsScope, OnUnavailable, Settings, TestClock,
 };
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 
 use crate::leased::Counted;
 use crate::scripted::{Act, Scripted};
 use crate::support::{
-    DEADLINE, Engine, T0, Tested, at, bucket, limiter, limiter_on, name, on_every_store, patient,
+    DEADLINE, Engine, T0, at, bucket, limiter, limiter_on, name, on_every_store, patient,
     with_settings,
 };
 
@@ -52,7 +52,7 @@ async fn raised_limits_of_the_request_reach_a_short_bucket() {
 async fn refused_processes_that_disagree_write_once_a_minute_each() {
     let (table, clock) = (Counted::new(1), TestClock::at(at(T0)));
     let processes = [10, 20].map(|limit| (limiter_on(table.clone(), &clock), limit));
-    let ask = async |limiter: &Tested<Counted>, limit: u64| {
+    let ask = async |limiter: &Limiter, limit: u64| {
         let limits = [Limit::per_day("tpm", limit)];
         limiter.acquire("u", "r").consume("tpm", 10).limits(limits).await
     };
@@ -156,7 +156,7 @@ async fn a_lease_brings_raised_limits_to_a_short_bucket() {
                 .unwrap();
             let settings = LeaseSettings { mode, deadline: DEADLINE, ..LeaseSettings::default() };
             let store = engine.store(Settings::default());
-            let leased = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));
+            let leased = patient(Limiter::builder(store).clock(clock.clone()).leasing(settings));
             let raised = || [Limit::per_minute("tpm", 10_000)];
             let ask = || leased.acquire(entity, "r").consume("tpm", 500).limits(raised());
             let refused = exceeded(ask().await);
@@ -181,7 +181,7 @@ async fn stored_limits_reach_a_short_bucket() {
             let settings = || Settings { certainty, ..Settings::default() };
             let of = || with_settings(table.clone(), &clock, settings());
             let (limiter, other) = (of(), of());
-            let ask = async |limiter: &Limiter<_, _>, tokens| {
+            let ask = async |limiter: &Limiter, tokens| {
                 limiter.acquire(&entity, "r").consume("tpm", tokens).no_cascade().await
             };
             limiter.set_limits(&scope, &[Limit::per_minute("tpm", 100)]).await.unwrap();
@@ -245,9 +245,12 @@ async fn a_refusal_stands_whatever_becomes_of_the_change() {
 async fn buckets_of_a_process_without_its_store_are_changed_by_a_refusal() {
     let table = Scripted::default();
     let clock = TestClock::at(at(T0));
-    let limiter = limiter_on(table.clone(), &clock)
+    let limiter = Limiter::builder(CompositeStore::with_table(table.clone()))
+        .clock(clock.clone())
         .deadline(Duration::from_millis(100))
-        .on_unavailable(OnUnavailable::Local);
+        .on_unavailable(OnUnavailable::Local)
+        .breaker(BreakerConfig::never())
+        .build();
     let ask = |tokens, limit: u64| {
         let limits = [Limit::per_minute("tpm", limit)];
         limiter.acquire("u", "r").consume("tpm", tokens).limits(limits).no_cascade()

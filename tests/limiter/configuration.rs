@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sluicegate::{
-    AcquireError, DynamoStore, DynamoTable, EntityRecord, InvalidRequest, LeaseSettings,
-    LeasedLimiter, Limit, Limiter, LimitsScope, TestClock,
+    AcquireError, DynamoStore, DynamoTable, EntityRecord, InvalidRequest, LeaseSettings, Limit,
+    Limiter, LimitsScope, TestClock,
 };
 use sluicegate_core::ConfigStamp;
 use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
@@ -12,8 +12,6 @@ use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
 use crate::support::{
     DEADLINE, Shared, T0, assert_units, at, bucket, limiter, name, patient, proxied,
 };
-
-type Tested = Limiter<DynamoStore, TestClock>;
 
 async fn on_every_engine(suite: impl AsyncFn(DynamoTable, TestClock, bool)) {
     for kind in engines_under_test() {
@@ -37,7 +35,7 @@ fn scopes() -> [LimitsScope; 4] {
 }
 
 /// The bursts of a bucket's limits, in tokens.
-async fn bursts(limiter: &Tested) -> Vec<(String, i64)> {
+async fn bursts(limiter: &Limiter) -> Vec<(String, i64)> {
     let limits = limiter.peek("u", "r").await.unwrap();
     limits.iter().map(|l| (l.limit.to_string(), l.rule.burst().get() / 1_000)).collect()
 }
@@ -45,7 +43,7 @@ async fn bursts(limiter: &Tested) -> Vec<(String, i64)> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_comes_from_the_narrowest_scope_that_names_it() {
     on_every_engine(async |table, clock, _| {
-        let limiter: Tested = limiter(table, &clock);
+        let limiter: Limiter = limiter(table, &clock);
         let [personal, entity, resource, system] = scopes();
         limiter.set_limits(&system, &[Limit::per_minute("rpm", 1), Limit::per_minute("tpm", 1)]).await.unwrap();
         limiter.set_limits(&resource, &[Limit::per_minute("rpm", 2), Limit::per_minute("rpd", 2)]).await.unwrap();
@@ -61,7 +59,7 @@ async fn a_limit_comes_from_the_narrowest_scope_that_names_it() {
 
         // A bucket with limits of its entity's own never expires.
         limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
-        let stored = limiter.store().table().stored(&bucket("u", "r")).await.unwrap();
+        let stored = limiter.store::<DynamoStore>().unwrap().table().stored(&bucket("u", "r")).await.unwrap();
         assert_eq!((stored.limits.len(), stored.expires_at_s), (3, None));
         let unknown = limiter.acquire("u", "r").consume("typo", 1).await.unwrap_err();
         assert!(
@@ -75,7 +73,7 @@ async fn a_limit_comes_from_the_narrowest_scope_that_names_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_bucket_follows_changes_and_a_process_behind_adopts_them() {
     on_every_engine(async |table, clock, counts_reads| {
-        let (ahead, behind): (Tested, Tested) =
+        let (ahead, behind): (Limiter, Limiter) =
             (limiter(table.clone(), &clock), limiter(table.clone(), &clock));
         let [.., system] = scopes();
         ahead
@@ -129,7 +127,7 @@ async fn a_bucket_follows_changes_and_a_process_behind_adopts_them() {
 #[tokio::test(flavor = "multi_thread")]
 async fn old_copy_of_one_level_beside_a_new_copy_of_another_undoes_nothing() {
     on_every_engine(async |table, clock, _| {
-        let (ahead, behind): (Tested, Tested) =
+        let (ahead, behind): (Limiter, Limiter) =
             (limiter(table.clone(), &clock), limiter(table.clone(), &clock));
         let [_, entity, _, system] = scopes();
         ahead.set_limits(&system, &[Limit::per_minute("tpm", 100)]).await.unwrap();
@@ -158,7 +156,7 @@ async fn old_copy_of_one_level_beside_a_new_copy_of_another_undoes_nothing() {
 async fn change_by_a_clock_behind_that_of_another_level_takes_effect() {
     on_every_engine(async |table, clock, _| {
         let slow = TestClock::at(at(T0 - 30_000));
-        let (ahead, behind): (Tested, Tested) =
+        let (ahead, behind): (Limiter, Limiter) =
             (limiter(table.clone(), &clock), limiter(table.clone(), &slow));
         let [_, entity, _, system] = scopes();
         behind.set_limits(&system, &[Limit::per_minute("tpm", 100)]).await.unwrap();
@@ -176,7 +174,7 @@ async fn change_by_a_clock_behind_that_of_another_level_takes_effect() {
 #[tokio::test(flavor = "multi_thread")]
 async fn item_that_follows_a_time_is_brought_to_versions() {
     on_every_engine(async |table, clock, _| {
-        let (limiter, other): (Tested, Tested) =
+        let (limiter, other): (Limiter, Limiter) =
             (limiter(table.clone(), &clock), limiter(table.clone(), &clock));
         let [_, entity, _, system] = scopes();
         limiter.set_limits(&system, &[Limit::per_minute("tpm", 100)]).await.unwrap();
@@ -203,7 +201,7 @@ async fn item_that_follows_a_time_is_brought_to_versions() {
 #[tokio::test(flavor = "multi_thread")]
 async fn limits_that_were_deleted_by_hand_and_stored_again_take_effect() {
     on_every_engine(async |table, clock, _| {
-        let limiter: Tested = limiter(table.clone(), &clock);
+        let limiter: Limiter = limiter(table.clone(), &clock);
         let [.., system] = scopes();
         let delete = async || {
             let text = |text: &str| aws_sdk_dynamodb::types::AttributeValue::S(text.to_owned());
@@ -216,7 +214,7 @@ async fn limits_that_were_deleted_by_hand_and_stored_again_take_effect() {
         for (n, off_ms) in [(2, 1_000), (3, -500_000)] {
             delete().await;
             let other = TestClock::at(at(T0 + off_ms));
-            let other: Tested = crate::support::limiter(table.clone(), &other);
+            let other: Limiter = crate::support::limiter(table.clone(), &other);
             other.set_limits(&system, &[Limit::per_minute("rpm", n * 100)]).await.unwrap();
             for _ in 0..2 {
                 clock.advance(Duration::from_secs(61));
@@ -234,13 +232,13 @@ async fn limits_that_were_deleted_by_hand_and_stored_again_take_effect() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_writers_add_a_limit_at_once() {
     on_every_engine(async |table, clock, _| {
-        let (a, b): (Tested, Tested) =
+        let (a, b): (Limiter, Limiter) =
             (limiter(table.clone(), &clock), limiter(table.clone(), &clock));
         let rpm = || Limit::per_minute("rpm", 100);
         for limiter in [&a, &b] {
             limiter.acquire("u", "r").consume("rpm", 1).limits([rpm()]).await.unwrap();
         }
-        let both = |limiter: &Tested, tokens| {
+        let both = |limiter: &Limiter, tokens| {
             let limiter = limiter.clone();
             let limits = [rpm(), Limit::per_minute("tpm", 1_000)];
             async move {
@@ -268,7 +266,7 @@ async fn what_is_stored_is_asked_for_once_a_minute() {
         let engine = RunningEngine::start(kind).await;
         let (proxy, table) = proxied(&engine).await;
         let clock = TestClock::at(at(T0));
-        let limiter: Tested = limiter(table, &clock);
+        let limiter: Limiter = limiter(table, &clock);
         let [.., system] = scopes();
         limiter.set_limits(&system, &[Limit::per_minute("rpm", 100)]).await.unwrap();
         let id = bucket("u", "r");
@@ -304,7 +302,7 @@ async fn what_is_stored_is_asked_for_once_a_minute() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_child_takes_from_its_parent_as_its_record_says() {
     on_every_engine(async |table, clock, _| {
-        let limiter: Tested = limiter(table.clone(), &clock);
+        let limiter: Limiter = limiter(table.clone(), &clock);
         let (child, parent) = (bucket("u", "r"), bucket("team", "r"));
         limiter
             .set_limits(&LimitsScope::Entity(parent.entity.clone()), &[Limit::per_minute("rpm", 5)])
@@ -341,7 +339,7 @@ async fn leased_limiter_changes_limits_and_entities_at_once() {
     on_every_engine(async |table, clock, _| {
         let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
         let store = DynamoStore::with_table(table.clone());
-        let limiter = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));
+        let limiter = patient(Limiter::builder(store).clock(clock.clone()).leasing(settings));
         let [.., system] = scopes();
         let ask = async || limiter.acquire("u", "r").consume("rpm", 1).await.is_ok();
         limiter.set_limits(&system, &[Limit::per_minute("rpm", 6_000)]).await.unwrap();

@@ -26,7 +26,8 @@ async fn corrections_that_lose_to_one_another_pause() {
     let mut leases = Vec::new();
     for _ in 0..PROCESSES {
         let clock = Simulated { start, off_ms: 0 };
-        let limiter = Limiter::with_clock(CompositeStore::with_table(table.clone()), clock);
+        let limiter =
+            Limiter::builder(CompositeStore::with_table(table.clone())).clock(clock).build();
         leases.push(limiter.acquire("u", "r").consume("rps", 1).limits(limits()).await.unwrap());
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -123,7 +124,7 @@ async fn a_debt_in_a_transaction_is_covered_whatever_others_took() {
     let settings = Settings { certainty: Certainty::Transactional, ..Settings::default() };
     let process = || limiter_as(table.clone(), &clock, settings.clone());
     let (one, other) = (process(), process());
-    let take = async |limiter: &crate::support::Tested<Memory>| {
+    let take = async |limiter: &Limiter| {
         let request = limiter.acquire("u", "r").consume("rpm", 1);
         request.limits([Limit::per_minute("rpm", 60)]).no_cascade().await.unwrap()
     };

@@ -5,13 +5,12 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate::{
-    AcquireError, CascadeMode, Certainty, Cost, DynamoTable, Limit, Settings, TestClock, WritePath,
+    AcquireError, CascadeMode, Certainty, Cost, DynamoTable, Limit, Limiter, Settings, TestClock,
+    WritePath,
 };
 use sluicegate_testkit::{Fault, RunningEngine, engines_under_test};
 
-use crate::support::{
-    Shared, T0, Tested, assert_units, at, bucket, limiter, proxied, with_settings,
-};
+use crate::support::{Shared, T0, assert_units, at, bucket, limiter, proxied, with_settings};
 
 const ENTITY: &str = "user-0123456789-0123456789-01234";
 const PARENT: &str = "team-0123456789-0123456789-01234";
@@ -49,7 +48,7 @@ fn size(item: &HashMap<String, AttributeValue>) -> usize {
 }
 
 async fn costs_of(table: &DynamoTable, clock: &TestClock, count: usize, unit: f64) {
-    let no_parent = |table: &DynamoTable| -> Tested<DynamoTable> { limiter(table.clone(), clock) };
+    let no_parent = |table: &DynamoTable| -> Limiter { limiter(table.clone(), clock) };
     let first = no_parent(table);
     let lease = ask!(first, count).no_cascade().await.unwrap();
     // The item and, once, its entry in the index of the resource.

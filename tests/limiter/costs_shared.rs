@@ -56,7 +56,7 @@ impl Tally {
 
 /// One process: requests at random times, each in its turn or beside the one before.
 async fn process(table: DynamoTable, load: f64, time: Duration) -> Tally {
-    let limiter = patient(Limiter::new(CompositeStore::with_table(table)));
+    let limiter = patient(Limiter::builder(CompositeStore::with_table(table)));
     let mean_s = f64::from(PROCESSES) / (f64::from(RATE_PER_S) * load);
     let mut tasks = tokio::task::JoinSet::new();
     let end = Instant::now() + time;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, Certainty, Limit, Settings, TestClock};
+use sluicegate::{AcquireError, Certainty, Limit, Limiter, Settings, TestClock};
 
 use crate::scripted::{Act, Scripted};
-use crate::support::{Shared, T0, Tested, at, bucket, limiter_as, limiter_on, name};
+use crate::support::{Shared, T0, at, bucket, limiter_as, limiter_on, name};
 
 /// One token a second, 60 at once.
 macro_rules! ask {
@@ -18,7 +18,7 @@ macro_rules! ask {
     };
 }
 
-fn fresh() -> (Scripted, TestClock, Tested<Scripted>) {
+fn fresh() -> (Scripted, TestClock, Limiter) {
     let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
     let limiter = limiter_on(table.clone(), &clock);
     (table, clock, limiter)

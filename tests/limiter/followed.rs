@@ -19,7 +19,6 @@ use sluicegate_core::{Change, LimitName, Rule, StoredLimits, WritePlan};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::leased::leased;
 use crate::simulated::Simulated;
 use crate::support::{Memory, bucket, name, patient};
 
@@ -215,8 +214,10 @@ fn rule(limit: Limit) -> Rule {
 /// Starts a process that asks repeatedly for tokens of its buckets, each at a pace of its own.
 fn start_process(tasks: &mut JoinSet<()>, table: &Configured, clock: Simulated, process: usize) {
     let store = CompositeStore::with_table(table.clone());
-    let plain = patient(Limiter::with_clock(store, clock));
-    let leased = patient(leased(table.clone(), clock, LeaseSettings::default()));
+    let plain = patient(Limiter::builder(store).clock(clock));
+    let store = CompositeStore::with_table(table.clone());
+    let leased = Limiter::builder(store).clock(clock).leasing(LeaseSettings::default());
+    let leased = patient(leased);
     for entity in used_by(process) {
         let tokens = [1, 1, 1, 500][fastrand::usize(..4)];
         // Tokens that are held cost little, also at a steady pace.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use sluicegate::{
-    AcquireError, CascadeMode, Clock, CompositeStore, DynamoStore, DynamoTable, EpochMillis,
-    LeasedLimiter, Limit, Limiter, Settings, SystemClock,
+    AcquireError, CascadeMode, Clock, CompositeStore, DynamoTable, EpochMillis, LeaseSettings,
+    Limit, Limiter, Settings, SystemClock,
 };
 use sluicegate_core::keys::LegacyKey;
 use sluicegate_core::{CompositeBucket, LIMITS_MAX, LegacyBucket};
@@ -21,13 +21,13 @@ fn then() -> EpochMillis {
     at(SystemClock.now().get() - 30_000)
 }
 
-fn limiter(table: &DynamoTable) -> Limiter<DynamoStore> {
+fn limiter(table: &DynamoTable) -> Limiter {
     limiter_as(table, Settings::default())
 }
 
-fn limiter_as(table: &DynamoTable, settings: Settings) -> Limiter<DynamoStore> {
+fn limiter_as(table: &DynamoTable, settings: Settings) -> Limiter {
     let table = table.clone().converting_legacy();
-    patient(Limiter::new(CompositeStore::with_settings(table, settings)))
+    patient(Limiter::builder(CompositeStore::with_settings(table, settings)))
 }
 
 async fn place(table: &DynamoTable, items: &[(LegacyKey, LegacyBucket)]) {
@@ -166,7 +166,7 @@ async fn tokens_are_leased_from_what_was_converted() {
     on_every_engine(async |_, table| {
         place_quotas(&table, "u").await;
         let store = CompositeStore::with_table(table.clone().converting_legacy());
-        let limiter = patient(LeasedLimiter::leased(store));
+        let limiter = patient(Limiter::builder(store).leasing(LeaseSettings::default()));
         for _ in 0..3 {
             limiter.acquire("u", "gpt-4").consume("rpm", 1).no_cascade().await.unwrap();
         }
@@ -354,8 +354,8 @@ async fn a_composite_bucket_costs_nothing_more_and_a_new_one_two_reads() {
     on_every_engine(async |_, table| {
         place_quotas(&table, "old").await;
         let limits = [Limit::quota("rpm", 600)];
-        let plain = patient(Limiter::new(CompositeStore::with_table(table.clone())));
-        let cost = async |limiter: &Limiter<DynamoStore>, entity: &str| {
+        let plain = patient(Limiter::builder(CompositeStore::with_table(table.clone())));
+        let cost = async |limiter: &Limiter, entity: &str| {
             let request = limiter.acquire(entity, "gpt-4").consume("rpm", 1).limits(limits.clone());
             let lease = request.no_cascade().await.unwrap();
             lease.cost().read_units

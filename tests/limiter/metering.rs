@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sluicegate::{
-    Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, LeasedLimiter,
-    Limit, Limiter, Store, TestClock,
+    Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, Limit,
+    Limiter, TestClock,
 };
 use sluicegate_local::InProcess;
 use sluicegate_local::poller::{BatchSize, Duplicates, Poller, Settings as PollerSettings};
@@ -35,12 +35,7 @@ fn operations(kind: &EngineKind) -> usize {
 }
 
 /// Random work on a table; returns the tokens taken less those given back.
-async fn work<S: Store>(
-    limiter: &Limiter<S, TestClock>,
-    clock: &TestClock,
-    seed: u64,
-    operations: usize,
-) -> Sums {
+async fn work(limiter: &Limiter, clock: &TestClock, seed: u64, operations: usize) -> Sums {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut sums = Sums::new();
     let mut leases = Vec::new();
@@ -131,7 +126,7 @@ async fn leased_tokens_are_metered_as_they_were_used_once_all_is_settled() {
         let clock = TestClock::at(at(T0));
         let settings = LeaseSettings { mode, ..LeaseSettings::default() };
         let store = CompositeStore::with_table(DynamoTable::new(engine.client(), &name));
-        let limiter = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));
+        let limiter = patient(Limiter::builder(store).clock(clock.clone()).leasing(settings));
         let sums = work(&limiter, &clock, seed, OPERATIONS_PER_TABLE).await;
         let report = limiter.shutdown(Duration::from_secs(20)).await;
         assert!(report.unsettled.is_empty(), "{mode:?}: {report:?}");

@@ -2,26 +2,18 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, Limit, Permit, Settings, TestClock};
+use sluicegate::{AcquireError, Limit, Limiter, Permit, Settings, TestClock};
 
-use crate::support::{Shared, T0, Tested, at, limiter_on, on_every_table, with_settings};
+use crate::support::{Shared, T0, at, limiter_on, on_every_table, with_settings};
 
 /// A thousand tokens a second, one every millisecond.
-async fn ask<T: Shared>(
-    limiter: &Tested<T>,
-    tokens: i64,
-) -> Result<Permit<sluicegate::CompositeStore<T>, TestClock>, AcquireError> {
+async fn ask(limiter: &Limiter, tokens: i64) -> Result<Permit, AcquireError> {
     let limits = [Limit::per_second("rps", 1_000)];
     limiter.acquire("u", "r").consume("rps", tokens).limits(limits).no_cascade().await
 }
 
 /// A limiter with an old image of a bucket that another process has emptied `ms` ago.
-async fn emptied<T: Shared>(
-    table: &T,
-    clock: &TestClock,
-    settings: Settings,
-    ms: u64,
-) -> Tested<T> {
+async fn emptied<T: Shared>(table: &T, clock: &TestClock, settings: Settings, ms: u64) -> Limiter {
     let stale = with_settings(table.clone(), clock, settings);
     ask(&stale, 1).await.unwrap();
     clock.advance(Duration::from_secs(5));

@@ -39,7 +39,9 @@ impl Clock for Settable {
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_tokens_waits_no_longer_than_it_said() {
     let clock = Settable { start: Instant::now(), off_ms: Arc::default() };
-    let limiter = Limiter::with_clock(CompositeStore::with_table(Memory::default()), clock.clone());
+    let limiter = Limiter::builder(CompositeStore::with_table(Memory::default()))
+        .clock(clock.clone())
+        .build();
     let ask = || {
         let limits = [Limit::per_minute("rpm", 60)];
         limiter.acquire("u", "r").consume("rpm", 60).limits(limits).no_cascade()

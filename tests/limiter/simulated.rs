@@ -78,10 +78,12 @@ async fn load(processes: usize, share: f64, away_ms: u64) -> Tally {
     let limiters: Vec<_> = (0..processes)
         .map(|_| {
             let clock = Simulated { start, off_ms: fastrand::i64(-3..=3) };
-            Limiter::with_clock(CompositeStore::with_table(table.clone()), clock)
+            Limiter::builder(CompositeStore::with_table(table.clone()))
+                .clock(clock)
                 .deadline(Duration::from_secs(1))
                 .on_unavailable(OnUnavailable::Deny)
                 .breaker(BreakerConfig::never())
+                .build()
         })
         .collect();
     let mean_s = 1.0 / (share * f64::from(RATE));

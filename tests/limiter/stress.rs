@@ -97,7 +97,7 @@ async fn replay(engine: &RunningEngine, table: &DynamoTable, totals: Totals) {
     println!("{:?}: {totals:?}, {} records replayed", engine.kind(), images.len());
 }
 
-async fn acquire_often(limiter: Limiter<CompositeStore<DynamoTable>>, operations: u64) -> Totals {
+async fn acquire_often(limiter: Limiter, operations: u64) -> Totals {
     let mut totals = Totals::default();
     for n in 1..=operations {
         let limits = [Limit::per_second("rps", RATE_PER_S)];
@@ -125,7 +125,7 @@ async fn tasks_of_one_process_share_a_bucket_exactly() {
     for kind in engines_under_test() {
         let engine = RunningEngine::start(kind).await;
         let table = DynamoTable::new(engine.client(), engine.create_table().await);
-        let limiter = patient(Limiter::new(CompositeStore::with_table(table.clone())));
+        let limiter = patient(Limiter::builder(CompositeStore::with_table(table.clone())));
         let mut tasks = tokio::task::JoinSet::new();
         for _ in 0..64 {
             tasks.spawn(acquire_often(limiter.clone(), operations(&engine, 16, 6)));

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    BreakerConfig, BucketId, Clock, CompositeStore, DynamoTable, EntityId, EpochMillis,
-    LeasingStore, LimitName, Limiter, MemoryTable, OnUnavailable, Resource, Settings, Store, Table,
-    TestClock,
+    BreakerConfig, BucketId, CompositeStore, DynamoTable, EntityId, EpochMillis, LeasingStore,
+    LimitName, Limiter, LimiterBuilder, MemoryTable, OnUnavailable, Resource, Settings, Store,
+    Table, TestClock,
 };
 use sluicegate_core::CompositeBucket;
 use sluicegate_core::keys::ItemKey;
@@ -33,31 +33,46 @@ pub(crate) fn bucket(entity: &str, resource: &str) -> BucketId {
 }
 
 /// A limiter by a clock that the test moves.
-pub(crate) type Tested<T> = Limiter<CompositeStore<T>, TestClock>;
-
-pub(crate) fn limiter<E: Engine>(engine: E, clock: &TestClock) -> Limiter<E::Store, TestClock> {
+pub(crate) fn limiter<E: Engine>(engine: E, clock: &TestClock) -> Limiter {
     with_settings(engine, clock, Settings::default())
 }
 
 /// The same on a table that only this test uses.
-pub(crate) fn limiter_on<T: Table>(table: T, clock: &TestClock) -> Tested<T> {
+pub(crate) fn limiter_on<T: Table>(table: T, clock: &TestClock) -> Limiter {
     limiter_as(table, clock, Settings::default())
 }
 
-pub(crate) fn limiter_as<T: Table>(table: T, clock: &TestClock, settings: Settings) -> Tested<T> {
-    patient(Limiter::with_clock(CompositeStore::with_settings(table, settings), clock.clone()))
+pub(crate) fn limiter_as<T: Table>(table: T, clock: &TestClock, settings: Settings) -> Limiter {
+    patient(Limiter::builder(CompositeStore::with_settings(table, settings)).clock(clock.clone()))
 }
 
 pub(crate) fn with_settings<E: Engine>(
     engine: E,
     clock: &TestClock,
     settings: Settings,
-) -> Limiter<E::Store, TestClock> {
-    patient(Limiter::with_clock(engine.store(settings), clock.clone()))
+) -> Limiter {
+    with_settings_of(engine, clock, settings).build()
+}
+
+/// The settings of such a limiter.
+pub(crate) fn with_settings_of<E: Engine>(
+    engine: E,
+    clock: &TestClock,
+    settings: Settings,
+) -> LimiterBuilder<E::Store> {
+    patiently(Limiter::builder(engine.store(settings)).clock(clock.clone()))
+}
+
+pub(crate) fn builder<E: Engine>(engine: E, clock: &TestClock) -> LimiterBuilder<E::Store> {
+    with_settings_of(engine, clock, Settings::default())
 }
 
 /// A limiter that waits for its store on a busy machine, and does nothing without it.
-pub(crate) fn patient<S: Store, C: Clock + Clone>(limiter: Limiter<S, C>) -> Limiter<S, C> {
+pub(crate) fn patient<S: Store>(limiter: LimiterBuilder<S>) -> Limiter {
+    patiently(limiter).build()
+}
+
+fn patiently<S: Store>(limiter: LimiterBuilder<S>) -> LimiterBuilder<S> {
     limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny).breaker(BreakerConfig::never())
 }
 

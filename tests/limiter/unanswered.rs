@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use sluicegate::{AcquireError, Limit, TestClock};
+use sluicegate::{AcquireError, Limit, Limiter, TestClock};
 
 use crate::scripted::{Act, Scripted};
-use crate::support::{T0, Tested, at, bucket, limiter_on, name};
+use crate::support::{T0, at, bucket, limiter_on, name};
 
 macro_rules! ask {
     ($limiter:expr, $tokens:expr) => {
@@ -20,7 +20,7 @@ macro_rules! ask {
 }
 
 /// One token a second, 60 at once; one of them is taken.
-async fn used() -> (Scripted, TestClock, Tested<Scripted>) {
+async fn used() -> (Scripted, TestClock, Limiter) {
     let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
     let limiter = limiter_on(table.clone(), &clock);
     ask!(limiter, 1).await.unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::{AcquireError, Clock, Limit, TestClock};
 
-use crate::support::{Engine, Memory, T0, Tested, at, bucket, limiter, name, on_every_store};
+use crate::support::{Engine, Memory, T0, at, bucket, builder, limiter, name, on_every_store};
 
 /// The quota is for stores that expire buckets by a clock of their own: one that has it stays.
 fn per_second() -> [Limit; 2] {
@@ -25,13 +25,12 @@ async fn tick_until_done(clock: &TestClock, tasks: &[tokio::task::JoinHandle<()>
 #[tokio::test]
 async fn waiters_are_served_in_the_order_in_which_they_came() {
     let clock = TestClock::at(at(T0));
-    let limiter: Tested<Memory> = limiter(Memory::default(), &clock);
+    let limiter = limiter(Memory::default(), &clock);
     limiter.acquire("u", "r").consume("rps", 2).limits(per_second()).await.unwrap();
     let served = Arc::new(Mutex::new(Vec::new()));
     let mut tasks = Vec::new();
     for n in 0..6 {
-        // A limiter that a setter made of a clone stands in the same queue.
-        let waiter = if n % 2 == 0 { limiter.clone() } else { limiter.clone().near_share(0.5) };
+        let waiter = limiter.clone();
         let (served, clock) = (served.clone(), clock.clone());
         tasks.push(tokio::spawn(async move {
             // The later ones ask for less and could overtake.
@@ -57,7 +56,7 @@ async fn waiters_are_served_in_the_order_in_which_they_came() {
 #[tokio::test]
 async fn waiter_gets_what_is_there_earlier_within_a_minute() {
     let clock = TestClock::at(at(T0));
-    let limiter: Tested<Memory> = limiter(Memory::default(), &clock);
+    let limiter = limiter(Memory::default(), &clock);
     let limits = || [Limit::per_hour("rph", 10), Limit::quota("keeps", 1)];
     let lease = limiter.acquire("u", "r").consume("rph", 10).limits(limits()).await.unwrap();
     let (waiter, woken) = (limiter.clone(), clock.clone());
@@ -96,7 +95,7 @@ async fn what_does_not_come_in_time_is_refused_at_once() {
 
 async fn for_ever<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
-    let limiter = limiter(table, &clock).deadline(Duration::MAX);
+    let limiter = builder(table, &clock).deadline(Duration::MAX).build();
     let ask = || limiter.acquire("u", "r").consume("rps", 1).limits(per_second());
     let lease = ask().wait_up_to(Duration::MAX).await.unwrap();
     lease.adjust("rps", 1).await.unwrap();
@@ -112,7 +111,7 @@ async fn time_without_end_is_a_deadline_too() {
 
 async fn only_counting<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
-    let limiter = limiter(table.clone(), &clock).shadow();
+    let limiter = builder(table.clone(), &clock).shadow().build();
     let ask = || limiter.acquire("u", "r").consume("rps", 2).limits(per_second());
     assert!(ask().await.unwrap().shadowed().is_none());
     let lease = ask().await.unwrap();
@@ -142,7 +141,7 @@ async fn shadow_mode_refuses_nobody_and_takes_what_would_have_been_granted() {
 
 async fn what_is_left<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
-    let limiter = limiter(table, &clock).near_share(0.25);
+    let limiter = builder(table, &clock).near_share(0.25).build();
     let limits = [Limit::per_minute("rpm", 10), Limit::per_minute("tpm", 1_000)];
     let ask = |tpm| {
         limiter.acquire("u", "r").consume("rpm", 1).consume("tpm", tpm).limits(limits.clone())

@@ -5,9 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use sluicegate::{
-    AcquireError, AcquireRequest, DynamoStore, LimitStatus, Limiter, Remaining, Wait,
-};
+use sluicegate::{AcquireError, AcquireRequest, LimitStatus, Limiter, Remaining, Wait};
 
 use crate::amount::Amount;
 use crate::bucket::{Bucket, Parent};
@@ -102,8 +100,8 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
 
 async fn request<'a>(
     args: &Args,
-    limiter: &'a Limiter<DynamoStore>,
-) -> Result<AcquireRequest<&'a Limiter<DynamoStore>>, CliError> {
+    limiter: &'a Limiter,
+) -> Result<AcquireRequest<&'a Limiter>, CliError> {
     let Bucket { entity, resource, limit, .. } = &args.bucket;
     let mut request = limiter.acquire(entity, resource).limits(limit.iter().cloned());
     for Amount { limit, milli } in &args.consume {

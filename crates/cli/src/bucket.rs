@@ -1,6 +1,6 @@
 //! The bucket that a command takes from or corrects, and if its parent's bucket is included.
 
-use sluicegate::{DynamoStore, EntityId, Limit, Limiter};
+use sluicegate::{EntityId, Limit, Limiter};
 
 use crate::error::CliError;
 
@@ -35,7 +35,7 @@ impl Bucket {
     ///
     /// # Errors
     /// [`CliError::BadInput`] if the record names none.
-    pub(crate) async fn parent(&self, limiter: &Limiter<DynamoStore>) -> Result<Parent, CliError> {
+    pub(crate) async fn parent(&self, limiter: &Limiter) -> Result<Parent, CliError> {
         if self.no_cascade {
             return Ok(Parent::No);
         }

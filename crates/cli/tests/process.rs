@@ -28,9 +28,10 @@ fn process(engine: &RunningEngine, table: &str, args: &[&str]) -> Command {
 
 async fn acquire(engine: &RunningEngine, table: &str, times: u32) {
     let limiter =
-        Limiter::new(CompositeStore::with_table(DynamoTable::new(engine.client(), table)))
+        Limiter::builder(CompositeStore::with_table(DynamoTable::new(engine.client(), table)))
             .deadline(Duration::from_secs(60))
-            .on_unavailable(OnUnavailable::Deny);
+            .on_unavailable(OnUnavailable::Deny)
+            .build();
     for _ in 0..times {
         let limits = [Limit::per_day("tpd", 1_000_000)];
         let request = limiter.acquire("user-1", "model").consume("tpd", 10).limits(limits);

@@ -74,7 +74,7 @@ fn acquire(c: &mut Criterion) {
         for (path, age_ms) in [("retry", 10), ("normal", 1_000)] {
             let clock = TestClock::at(EpochMillis::new(T0).unwrap());
             let table = Yes(Arc::new(item(count, age_ms)));
-            let limiter = Limiter::with_clock(CompositeStore::with_table(table), clock);
+            let limiter = Limiter::builder(CompositeStore::with_table(table)).clock(clock).build();
             let limits = limits(count);
             let names: Vec<String> = (0..count).map(|n| format!("limit-{n}")).collect();
             let one = || {

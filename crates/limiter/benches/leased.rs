@@ -11,14 +11,12 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
-use sluicegate::{
-    CompositeStore, LeaseSettings, LeasedLimiter, Limit, MemoryTable, Prepared, SystemClock,
-};
+use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable, Prepared};
 
 const KEYS: usize = 10_000;
 const PICKS: usize = 1 << 16;
 
-type Call = Prepared<CompositeStore<MemoryTable>, SystemClock>;
+type Call = Prepared;
 
 /// Runs on so many threads at once, each `iterations` times; returns the mean time of a thread. A
 /// step returns true if it was admitted.
@@ -68,7 +66,7 @@ async fn call(limits: usize) -> Call {
     let (min, max_age) = (4_000_000_000, Duration::from_secs(3_600));
     let settings = LeaseSettings { min, max: min, max_age, ..Default::default() };
     let store = CompositeStore::with_table(MemoryTable::new());
-    let limiter = LeasedLimiter::leased_with(store, SystemClock, settings);
+    let limiter = Limiter::builder(store).leasing(settings).build();
     let names: Vec<_> = (0..limits).map(|n| format!("limit-{n}")).collect();
     let ample = names.iter().map(|name| Limit::per_second(name, 1_000_000_000_000));
     let mut request = limiter.acquire("user-00000", "r").limits(ample).no_cascade();

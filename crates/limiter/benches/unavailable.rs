@@ -47,11 +47,13 @@ fn degraded(c: &mut Criterion) {
     group.throughput(Throughput::Elements(DECISIONS));
     for policy in [OnUnavailable::Allow, OnUnavailable::Deny, OnUnavailable::Local] {
         let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
-        let limiter = Limiter::with_clock(CompositeStore::with_table(Away), clock)
+        let limiter = Limiter::builder(CompositeStore::with_table(Away))
+            .clock(clock)
             .on_unavailable(policy)
             .connect_deadline(Duration::from_millis(1))
             .deadline(Duration::from_millis(1))
-            .breaker(BreakerConfig { failures: 1, ..BreakerConfig::default() });
+            .breaker(BreakerConfig { failures: 1, ..BreakerConfig::default() })
+            .build();
         let limits = [Limit::quota("rpm", 1_000_000_000_000)];
         let one = || {
             let request = limiter.acquire("user-123", "gpt-4").consume("rpm", 1);

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use sluicegate::{
-    BucketId, CompositeStore, Consistency, LeaseSettings, LeasedLimiter, Limit, ReadItems,
-    Settings, SystemClock, Table, TableError, TransactError, WriteError, Written,
+    BucketId, CompositeStore, Consistency, LeaseSettings, Limit, Limiter, ReadItems, Settings,
+    Table, TableError, TransactError, WriteError, Written,
 };
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
@@ -51,7 +51,7 @@ async fn bytes_per_key(limits: usize, max_age: Duration, pause: Duration) -> usi
     let store = Settings { buckets_max: 1, ..Settings::default() };
     let store = CompositeStore::with_settings(Forgetful, store);
     let settings = LeaseSettings { max_age, max_keys: KEYS + AT_ONCE, ..LeaseSettings::default() };
-    let limiter = LeasedLimiter::leased_with(store, SystemClock, settings);
+    let limiter = Limiter::builder(store).leasing(settings).build();
     let names = &["rpm", "tpm"][..limits];
     let request = names
         .iter()

@@ -12,8 +12,8 @@
 use std::time::Duration;
 
 use sluicegate::{
-    AdjustError, BucketId, Clock, CompositeStore, EntityId, Limit, Limiter, MemoryTable, Permit,
-    Resource, Store,
+    AdjustError, BucketId, CompositeStore, EntityId, Limit, Limiter, MemoryTable, Permit, Resource,
+    Store,
 };
 use tokio::sync::mpsc;
 
@@ -32,13 +32,13 @@ enum Chunk {
 }
 
 /// The tokens taken for an answer, and the tokens received so far.
-struct Metered<S, C> {
-    lease: Permit<S, C>,
+struct Metered {
+    lease: Permit,
     taken: i64,
     seen: i64,
 }
 
-impl<S: Store, C: Clock> Metered<S, C> {
+impl Metered {
     /// Counts received tokens, and takes the next batch when they pass the tokens taken.
     async fn arrived(&mut self, tokens: i64) -> Result<(), AdjustError> {
         self.seen += tokens;
@@ -66,8 +66,8 @@ impl<S: Store, C: Clock> Metered<S, C> {
     }
 }
 
-async fn answer<S: Store, C: Clock>(
-    limiter: &Limiter<S, C>,
+async fn answer(
+    limiter: &Limiter,
     user: &str,
     prompt: &str,
     script: &'static [Chunk],
@@ -115,6 +115,8 @@ fn stream(script: &'static [Chunk]) -> mpsc::Receiver<Chunk> {
     receiver
 }
 
+type InMemory = CompositeStore<MemoryTable>;
+
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
@@ -126,7 +128,8 @@ async fn main() -> Result<(), BoxError> {
         .await?;
 
     let bucket = BucketId { entity: EntityId::new("alice")?, resource: Resource::new(MODEL)? };
-    let image = limiter.store().table().bucket(&bucket).ok_or("there is no bucket")?;
+    let store: &InMemory = limiter.store().ok_or("the store is in memory")?;
+    let image = store.table().bucket(&bucket).ok_or("there is no bucket")?;
     for (limit, bucket) in &image.limits {
         println!("alice consumed {} millitokens of {limit}", bucket.consumed.get());
     }

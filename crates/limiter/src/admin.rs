@@ -6,13 +6,11 @@ use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{EntityId, EntityRecord, LimitName, StoredLimits};
 
 use crate::DynamoStore;
-use crate::clock::Clock;
 use crate::dynamo::{ConfigError, Reader};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::store::Store;
 
-impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
+impl Limiter {
     /// Stores limits, from 1 to 50, all or none of them; other limits of the scope stay as they
     /// are.
     ///
@@ -26,14 +24,9 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
         scope: &LimitsScope,
         limits: &[Limit],
     ) -> Result<StoredLimits, ConfigError> {
-        let stored = self
-            .store()
-            .as_ref()
-            .table()
-            .config()
-            .set_limits(scope, limits, self.clock().now())
-            .await;
-        self.store().as_ref().note_limits(scope, stored.as_ref().ok(), self.clock().now());
+        let (store, clock) = (self.dynamo()?, self.clock());
+        let stored = store.table().config().set_limits(scope, limits, clock.now()).await;
+        store.note_limits(scope, stored.as_ref().ok(), clock.now());
         stored
     }
 
@@ -47,15 +40,10 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
         scope: &LimitsScope,
         limits: &[LimitName],
     ) -> Result<Option<StoredLimits>, ConfigError> {
-        let left = self
-            .store()
-            .as_ref()
-            .table()
-            .config()
-            .delete_limits(scope, limits, self.clock().now())
-            .await;
+        let (store, clock) = (self.dynamo()?, self.clock());
+        let left = store.table().config().delete_limits(scope, limits, clock.now()).await;
         let known = left.as_ref().ok().and_then(Option::as_ref);
-        self.store().as_ref().note_limits(scope, known, self.clock().now());
+        store.note_limits(scope, known, clock.now());
         left
     }
 
@@ -67,7 +55,7 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
         &self,
         scope: &LimitsScope,
     ) -> Result<Option<StoredLimits>, ConfigError> {
-        self.store().as_ref().table().config().get_limits(scope).await
+        self.dynamo()?.table().config().get_limits(scope).await
     }
 
     /// Stores the parent of an entity, and if its requests take from the parent's bucket too.
@@ -75,8 +63,8 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
     /// # Errors
     /// [`ConfigError`]; an entity cannot be its own parent.
     pub async fn put_entity(&self, record: &EntityRecord) -> Result<(), ConfigError> {
-        let put = self.store().as_ref().table().config().put_entity(record).await;
-        self.store().as_ref().forget_entity(&record.entity);
+        let put = self.dynamo()?.table().config().put_entity(record).await;
+        self.dynamo()?.forget_entity(&record.entity);
         put
     }
 
@@ -85,7 +73,7 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
     /// # Errors
     /// [`ConfigError`].
     pub async fn entity(&self, entity: &EntityId) -> Result<Option<EntityRecord>, ConfigError> {
-        self.store().as_ref().table().config().get_entity(entity).await
+        self.dynamo()?.table().config().get_entity(entity).await
     }
 
     /// Deletes the stored record of an entity; its buckets and usage stay.
@@ -93,14 +81,20 @@ impl<S: Store + AsRef<DynamoStore>, C: Clock> Limiter<S, C> {
     /// # Errors
     /// [`ConfigError`].
     pub async fn delete_entity(&self, entity: &EntityId) -> Result<(), ConfigError> {
-        let deleted = self.store().as_ref().table().config().delete_entity(entity).await;
-        self.store().as_ref().forget_entity(entity);
+        let deleted = self.dynamo()?.table().config().delete_entity(entity).await;
+        self.dynamo()?.forget_entity(entity);
         deleted
     }
 
     /// Reads usage windows, buckets of a resource, and children.
-    #[must_use]
-    pub fn reader(&self) -> Reader {
-        self.store().as_ref().table().reader()
+    ///
+    /// # Errors
+    /// [`ConfigError::NotDynamo`].
+    pub fn reader(&self) -> Result<Reader, ConfigError> {
+        Ok(self.dynamo()?.table().reader())
+    }
+
+    fn dynamo(&self) -> Result<&DynamoStore, ConfigError> {
+        self.store().ok_or(ConfigError::NotDynamo)
     }
 }

@@ -52,6 +52,37 @@ impl Clock for SystemClock {
     }
 }
 
+/// The clock of a limiter. The clock of the system is read without an indirect call.
+#[derive(Clone)]
+pub(crate) enum SharedClock {
+    System,
+    Other(Arc<dyn Clock>),
+}
+
+impl Clock for SharedClock {
+    #[inline]
+    fn now_coarse(&self) -> EpochMillis {
+        match self {
+            Self::System => SystemClock.now_coarse(),
+            Self::Other(clock) => clock.now_coarse(),
+        }
+    }
+
+    fn now(&self) -> EpochMillis {
+        match self {
+            Self::System => SystemClock.now(),
+            Self::Other(clock) => clock.now(),
+        }
+    }
+
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
+        match self {
+            Self::System => SystemClock.sleep(duration),
+            Self::Other(clock) => clock.sleep(duration),
+        }
+    }
+}
+
 /// A clock that stands still until a test moves it. Clones are the same clock.
 ///
 /// ```

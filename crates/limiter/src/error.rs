@@ -149,6 +149,9 @@ pub enum InvalidRequest {
     /// A limit that came with the request is invalid.
     #[error(transparent)]
     Limit(#[from] InvalidLimit),
+    /// A call was prepared by a limiter that does not [lease](crate::LimiterBuilder::leasing).
+    #[error("only a limiter that leases prepares calls: build it with `leasing`")]
+    NotLeasing,
     /// The request names no amount.
     #[error("the request asks for no tokens: consume at least one limit")]
     Empty,

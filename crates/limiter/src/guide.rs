@@ -13,7 +13,7 @@
 //! # async fn limiter() -> Result<(), sluicegate::AcquireError> {
 //! let aws = aws_config::load_defaults(aws_config::BehaviorVersion::latest()).await;
 //! let store = DynamoStore::new(aws_sdk_dynamodb::Client::new(&aws), "sluicegate-limits");
-//! let limiter = Limiter::new(store).deadline(Duration::from_millis(500)); // the default is 250 ms
+//! let limiter = Limiter::builder(store).deadline(Duration::from_millis(500)).build(); // the default is 250 ms
 //! limiter.warm_up().await?; // otherwise the first request waits for the connection
 //! # Ok(())
 //! # }
@@ -78,10 +78,10 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use sluicegate::{CompositeStore, LeasedLimiter, Limit, MemoryTable};
+//! use sluicegate::{CompositeStore, Limiter, Limit, MemoryTable};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! let limiter = LeasedLimiter::leased(CompositeStore::with_table(MemoryTable::new()));
+//! let limiter = Limiter::builder(CompositeStore::with_table(MemoryTable::new())).leasing(LeaseSettings::default()).build();
 //! let limits = [Limit::per_minute("rpm", 60_000)];
 //! limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits.clone()).await?; // as before
 //!
@@ -144,7 +144,7 @@
 //! use sluicegate::{CompositeStore, Limiter, MemoryTable, OnUnavailable};
 //!
 //! let store = CompositeStore::with_table(MemoryTable::new());
-//! let limiter = Limiter::new(store).on_unavailable(OnUnavailable::Deny);
+//! let limiter = Limiter::builder(store).on_unavailable(OnUnavailable::Deny).build();
 //! # drop(limiter);
 //! ```
 //!

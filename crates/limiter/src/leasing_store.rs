@@ -6,7 +6,6 @@
 //! write cannot take effect until four others have written.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::composite::Lane;
 use crate::error::{AcquireError, AdjustError};
-use crate::store::{Adjusted, BucketGrant, Correction, Request, Store};
+use crate::store::{Adjusted, BoxFuture, BucketGrant, Correction, Request, Store};
 
 /// A store that tokens can be leased from: [`CompositeStore`](crate::CompositeStore) and, with the
 /// feature `redis`, `RedisStore`. The trait is sealed: a lost answer is described in types that
@@ -32,28 +31,28 @@ pub trait LeaseCalls: Store {
     /// The buckets of a request, without taking anything; `None`: some of it cannot be leased.
     /// Makes no call if the request's deadline has passed: it is then an error if something has to
     /// be looked up.
-    fn parts(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Option<Vec<BucketGrant>>, AcquireError>> + Send;
+    fn parts<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>>;
 
     /// The current limits of a bucket. Limits that came with a request stay as they are; stored
     /// limits, if there were some, are looked up. Remembered data is not read again.
-    fn limits_now(
-        &self,
-        bucket: &BucketId,
-        before: &Arc<Configuration>,
+    fn limits_now<'a>(
+        &'a self,
+        bucket: &'a BucketId,
+        before: &'a Arc<Configuration>,
         deadline: Duration,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Arc<Configuration>, AcquireError>> + Send;
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Arc<Configuration>, AcquireError>>;
 
     /// Leases and settles.
-    fn lease(
-        &self,
-        order: &LeaseRequest<'_>,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<LeaseOutcome, LeaseError>> + Send {
+    fn lease<'a>(
+        &'a self,
+        order: &'a LeaseRequest<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
         self.carry_out(order, None, clock)
     }
 
@@ -62,37 +61,37 @@ pub trait LeaseCalls: Store {
     /// leases if the tokens are wanted and there. Otherwise it only settles, and makes the bucket
     /// remember the id, so that the lost attempt cannot take effect as long as fewer than four
     /// others write.
-    fn resolve(
-        &self,
-        order: &LeaseRequest<'_>,
+    fn resolve<'a>(
+        &'a self,
+        order: &'a LeaseRequest<'a>,
         doubt: UnackedWrite,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<LeaseOutcome, LeaseError>> + Send {
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
         self.carry_out(order, Some(doubt), clock)
     }
 
     /// Leases and settles, or finds out the result of an unanswered write.
-    fn carry_out(
-        &self,
-        order: &LeaseRequest<'_>,
+    fn carry_out<'a>(
+        &'a self,
+        order: &'a LeaseRequest<'a>,
         doubt: Option<UnackedWrite>,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<LeaseOutcome, LeaseError>> + Send;
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>>;
 
     /// The bucket, by a read that sees every write, and the read units spent. If the store said a
     /// moment ago that the bucket is short, a refusal without a read.
-    fn look(
-        &self,
-        order: &LeaseRequest<'_>,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> + Send;
+    fn look<'a>(
+        &'a self,
+        order: &'a LeaseRequest<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>>;
 
     /// Makes a correction, and returns the bucket after it.
-    fn correct(
-        &self,
-        correction: &Correction<'_>,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Corrected, AdjustError>> + Send;
+    fn correct<'a>(
+        &'a self,
+        correction: &'a Correction<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Corrected, AdjustError>>;
 }
 
 /// The tokens to lease, and the amounts to settle with them.

@@ -37,6 +37,7 @@
 
 #[cfg(feature = "dynamodb")]
 mod admin;
+mod builder;
 mod call;
 mod check;
 mod clock;
@@ -60,10 +61,11 @@ mod queue;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod request;
-mod store;
+pub mod store;
 mod store_error;
 mod table;
 
+pub use builder::LimiterBuilder;
 pub use clock::{COARSE_RESOLUTION, Clock, SystemClock, TestClock};
 pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
 pub use counters::{Counter, Counters};
@@ -76,8 +78,7 @@ pub use error::{
 pub use guard::BreakerConfig;
 #[cfg(feature = "leasing")]
 pub use leasing::{
-    Accounting, LeaseMode, LeaseSettings, Leased, LeasedLimiter, Prepared, PreparedPermit,
-    SettleReport,
+    Accounting, LeaseMode, LeaseSettings, Leased, Prepared, PreparedPermit, SettleReport,
 };
 pub use leasing_store::LeasingStore;
 pub use limit::{InvalidLimit, Limit};

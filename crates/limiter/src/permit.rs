@@ -10,17 +10,16 @@ use sluicegate_core::{EntityId, LimitName, Millitokens, Rule, WritePath};
 
 use self::correction_log::{Change, CorrectionLog, clamped};
 use crate::check::amount;
-use crate::clock::Clock;
 use crate::degraded::Degraded;
 use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
-use crate::store::{Adjusted, BucketGrant, Grant, Store};
+use crate::store::{Adjusted, BucketGrant, Grant};
 
 /// Tokens that were taken before the guarded work starts.
 ///
 /// Dropping it keeps the consumption as it is, at once and without a call.
-pub struct Permit<S, C> {
-    limiter: Limiter<S, C>,
+pub struct Permit {
+    limiter: Limiter,
     deadline: Duration,
     parts: Vec<BucketGrant>,
     /// The later corrections of each part; empty if the store took nothing, and none can be made.
@@ -59,8 +58,8 @@ pub struct Remaining {
     pub share: f64,
 }
 
-impl<S: Store, C: Clock> Permit<S, C> {
-    pub(crate) fn granted(limiter: &Limiter<S, C>, deadline: Duration, grant: Grant) -> Self {
+impl Permit {
+    pub(crate) fn granted(limiter: &Limiter, deadline: Duration, grant: Grant) -> Self {
         let Grant { parts, path, attempts, write_units, read_units } = grant;
         let accounts = parts.iter().map(|part| CorrectionLog::new(part.amounts.clone()));
         let accounts = Mutex::new(accounts.collect());
@@ -70,22 +69,18 @@ impl<S: Store, C: Clock> Permit<S, C> {
     }
 
     /// A permit for nothing, or for parts that the store does not know of.
-    fn unwritten(limiter: &Limiter<S, C>, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
+    fn unwritten(limiter: &Limiter, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
         let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
         let (accounts, shadowed, degraded) = (Mutex::default(), None, None);
         Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed, degraded, cost }
     }
 
-    pub(crate) fn shadow(
-        limiter: &Limiter<S, C>,
-        deadline: Duration,
-        exceeded: LimitExceeded,
-    ) -> Self {
+    pub(crate) fn shadow(limiter: &Limiter, deadline: Duration, exceeded: LimitExceeded) -> Self {
         Self { shadowed: Some(exceeded), ..Self::unwritten(limiter, deadline, Vec::new()) }
     }
 
     pub(crate) fn degraded_by(
-        limiter: &Limiter<S, C>,
+        limiter: &Limiter,
         deadline: Duration,
         degraded: Degraded,
         parts: Vec<BucketGrant>,
@@ -239,7 +234,7 @@ impl<S: Store, C: Clock> Permit<S, C> {
     }
 }
 
-impl<S, C> std::fmt::Debug for Permit<S, C> {
+impl std::fmt::Debug for Permit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { parts, accounts, shadowed, degraded, .. } = self;
         let buckets: Vec<_> = parts.iter().map(|part| &part.bucket).collect();

@@ -2,10 +2,12 @@
 //!
 //! A request here is complete and checked; every name and amount in it is within its range.
 
-use std::future::Future;
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+pub use futures_util::future::BoxFuture;
 use sluicegate_core::{
     Amounts, BucketId, CompositeBucket, Configuration, EntityId, LimitName, RequestId, Resource,
     Rules, WritePath,
@@ -17,13 +19,13 @@ use crate::degraded::Degraded;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 
 /// A store of balances.
-pub trait Store: Send + Sync + 'static {
+pub trait Store: Any + Send + Sync {
     /// Takes all tokens of the request, or none.
-    fn acquire(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Grant, AcquireError>> + Send;
+    fn acquire<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>>;
 
     /// Corrects a grant. A repeated correction under the same id is made once, as long as the
     /// bucket remembers the id.
@@ -31,25 +33,25 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// [`AdjustError::Ambiguous`] if tokens may have been given back; [`AdjustError::Unavailable`]
     /// if tokens may have been taken, or nothing was done. After any other error, nothing was done.
-    fn adjust(
-        &self,
-        correction: &Correction<'_>,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Adjusted, AdjustError>> + Send;
+    fn adjust<'a>(
+        &'a self,
+        correction: &'a Correction<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Adjusted, AdjustError>>;
 
     /// The current status of all limits of a bucket, and of its parent's.
-    fn peek(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> impl Future<Output = Result<Vec<LimitStatus>, AcquireError>> + Send;
+    fn peek<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>>;
 
     /// Checks that the store answers, by the cheapest read.
-    fn check(
-        &self,
-        clock: &dyn Clock,
+    fn check<'a>(
+        &'a self,
+        clock: &'a dyn Clock,
         deadline: Duration,
-    ) -> impl Future<Output = Result<(), AcquireError>> + Send {
+    ) -> BoxFuture<'a, Result<(), AcquireError>> {
         async move {
             let request = Request {
                 entity: EntityId::new("sluicegate").map_err(InvalidRequest::from)?,
@@ -62,6 +64,7 @@ pub trait Store: Send + Sync + 'static {
             };
             self.peek(&request, clock).await.map(drop)
         }
+        .boxed()
     }
 
     /// Grants tokens held in this process, without a call. The limiter calls this, and not
@@ -73,6 +76,11 @@ pub trait Store: Send + Sync + 'static {
     /// Makes a correction with tokens held in this process, all of it or nothing, without a call.
     /// The limiter calls this before [`adjust`](Self::adjust). Most stores hold no tokens.
     fn adjust_held(&self, _correction: &Correction<'_>) -> Option<Adjusted> {
+        None
+    }
+
+    /// The store behind this one, if there is one.
+    fn inner(&self) -> Option<&dyn Store> {
         None
     }
 

@@ -219,9 +219,10 @@ mod tests {
 
     async fn acquire(url: &str, times: u32) {
         let table = DynamoTable::new(&client::dynamodb(url), TABLE);
-        let limiter = Limiter::new(CompositeStore::with_table(table))
+        let limiter = Limiter::builder(CompositeStore::with_table(table))
             .deadline(Duration::from_secs(60))
-            .on_unavailable(OnUnavailable::Deny);
+            .on_unavailable(OnUnavailable::Deny)
+            .build();
         for _ in 0..times {
             let limits = [Limit::per_hour("rph", 1_000_000)];
             let request = limiter.acquire(ENTITY, "model").consume("rph", 1).limits(limits);

@@ -10,14 +10,16 @@
 
 mod support;
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::http::StatusCode;
 use axum::http::header::{HeaderValue, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use sluicegate::{BoxError, Clock, Limit, Limiter, Store};
-use sluicegate_tower::{LimitRequest, PermitHandle, RateLimitLayer, Rejection};
+use sluicegate::{BoxError, Limit, Limiter, Permit};
+use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 
 /// The estimated cost of an answer, before it is known.
 const TOKENS_ESTIMATED: i64 = 100;
@@ -39,7 +41,7 @@ fn wanted(parts: &Parts) -> Result<Option<LimitRequest>, Rejection> {
 }
 
 /// Four bytes are a token; the estimate is corrected to that.
-async fn echo(Extension(lease): Extension<PermitHandle>, body: Bytes) -> (StatusCode, String) {
+async fn echo(Extension(lease): Extension<Arc<Permit>>, body: Bytes) -> (StatusCode, String) {
     let Ok(text) = std::str::from_utf8(&body) else {
         // No work was done, so the tokens go back.
         return match lease.give_back().await {
@@ -55,7 +57,7 @@ async fn echo(Extension(lease): Extension<PermitHandle>, body: Bytes) -> (Status
 }
 
 /// The program, generic over store and clock.
-pub(crate) fn app<S: Store, C: Clock>(limiter: Limiter<S, C>) -> Router {
+pub(crate) fn app(limiter: Limiter) -> Router {
     Router::new()
         .route("/health", get(|| async { "well\n" }))
         .route("/echo", post(echo))

@@ -24,10 +24,7 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
-use sluicegate::{
-    BoxError, Clock, DynamoStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit, Limiter,
-    SettleReport, Store, SystemClock,
-};
+use sluicegate::{BoxError, DynamoStore, LeaseMode, LeaseSettings, Limit, Limiter, SettleReport};
 use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 use tokio::net::TcpListener;
 
@@ -48,16 +45,16 @@ fn entity(key: &str) -> String {
 }
 
 /// The program, generic over store and clock.
-pub(crate) fn app<S: Store, C: Clock>(limiter: Limiter<S, C>) -> Router {
+pub(crate) fn app(limiter: Limiter) -> Router {
     checking(limiter, || Limit::per_minute("rpm", 5))
 }
 
 /// The program with decisions made in this process.
-pub(crate) fn leased_app<S: Store, C: Clock>(limiter: Limiter<S, C>) -> Router {
+pub(crate) fn leased_app(limiter: Limiter) -> Router {
     checking(limiter, || Limit::per_hour("rph", 1_000))
 }
 
-fn checking<S: Store, C: Clock>(limiter: Limiter<S, C>, limit: fn() -> Limit) -> Router {
+fn checking(limiter: Limiter, limit: fn() -> Limit) -> Router {
     let wanted = move |parts: &Parts| wanted(parts, limit());
     let check = get(|| async { "pass\n" }).layer(RateLimitLayer::new(limiter, wanted));
     Router::new().route("/check", check)
@@ -74,7 +71,7 @@ pub(crate) async fn serve_leased(
     listener: TcpListener,
     store: DynamoStore,
 ) -> Result<SettleReport, BoxError> {
-    let limiter = LeasedLimiter::leased_with(store, SystemClock, leases());
+    let limiter = Limiter::builder(store).leasing(leases()).build();
     support::listen(listener, leased_app(limiter.clone())).await?;
     Ok(limiter.shutdown(Duration::from_secs(5)).await)
 }

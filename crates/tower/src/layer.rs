@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use sluicegate::{Clock, Limiter, Store, SystemClock};
+use sluicegate::Limiter;
 use tower_layer::Layer;
 
 use crate::rejection::Rejection;
@@ -11,12 +11,12 @@ use crate::request::LimitRequest;
 use crate::service::RateLimit;
 
 /// Wraps services into [`RateLimit`]. Cheap to clone; all wrapped services share the limiter.
-pub struct RateLimitLayer<F, S, C = SystemClock> {
-    limiter: Limiter<S, C>,
+pub struct RateLimitLayer<F> {
+    limiter: Limiter,
     extract: Arc<F>,
 }
 
-impl<F, S: Store, C: Clock> RateLimitLayer<F, S, C>
+impl<F> RateLimitLayer<F>
 where
     F: Fn(&Parts) -> Result<Option<LimitRequest>, Rejection>,
 {
@@ -25,26 +25,26 @@ where
     ///
     /// The extractor runs before anything else and should only read the request. An authenticating
     /// layer around this one should find out the entity and leave it in the request's extensions.
-    pub fn new(limiter: Limiter<S, C>, extract: F) -> Self {
+    pub fn new(limiter: Limiter, extract: F) -> Self {
         Self { limiter, extract: Arc::new(extract) }
     }
 }
 
-impl<I, F, S, C> Layer<I> for RateLimitLayer<F, S, C> {
-    type Service = RateLimit<I, F, S, C>;
+impl<I, F> Layer<I> for RateLimitLayer<F> {
+    type Service = RateLimit<I, F>;
 
     fn layer(&self, inner: I) -> Self::Service {
         RateLimit::new(inner, self.limiter.clone(), self.extract.clone())
     }
 }
 
-impl<F, S, C> Clone for RateLimitLayer<F, S, C> {
+impl<F> Clone for RateLimitLayer<F> {
     fn clone(&self) -> Self {
         Self { limiter: self.limiter.clone(), extract: self.extract.clone() }
     }
 }
 
-impl<F, S, C> std::fmt::Debug for RateLimitLayer<F, S, C> {
+impl<F> std::fmt::Debug for RateLimitLayer<F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RateLimitLayer").field("limiter", &self.limiter).finish_non_exhaustive()
     }

@@ -3,7 +3,7 @@
 //! A [`RateLimitLayer`] has a limiter and an extractor. The extractor returns the entity and the
 //! cost of a request ([`LimitRequest`]), `None` for a request that is not limited, or the response
 //! to one that goes no further ([`Rejection`]). A granted request goes on to the inner service with
-//! a [`PermitHandle`] in its extensions; a refused one never reaches it.
+//! an `Arc<`[`Permit`](sluicegate::Permit)`>` in its extensions; a refused one never reaches it.
 //!
 //! ```
 //! use http::StatusCode;
@@ -20,6 +20,31 @@
 //!     Ok(Some(LimitRequest::new(user, "api").consume("rpm", 1).limits(limits)))
 //! });
 //! # drop(layer);
+//! ```
+//!
+//! # Corrections
+//!
+//! A handler that learns the real cost of the work corrects the permit of the request. When the
+//! last clone is dropped, the tokens stay taken. With two layers around a service, the handler
+//! finds the permit of the inner one. The permit may outlive the response: a body that is still
+//! being sent can hold a clone and adjust it with every part. The fields of the response are those
+//! at the start of its body.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use sluicegate::{AdjustError, Permit};
+//!
+//! async fn handler(request: http::Request<String>) -> Result<String, AdjustError> {
+//!     let answer = request.body().to_uppercase();
+//!     if let Some(permit) = request.extensions().get::<Arc<Permit>>() {
+//!         match answer.len() {
+//!             0 => permit.give_back().await?,
+//!             more => permit.adjust("tpm", i64::try_from(more).unwrap_or(i64::MAX)).await?,
+//!         };
+//!     }
+//!     Ok(answer)
+//! }
+//! # drop(handler(http::Request::default()));
 //! ```
 //!
 //! # Entities and credentials
@@ -70,7 +95,7 @@
 //! ([`OnUnavailable`](sluicegate::OnUnavailable)) gets the same response as any other. Under `Allow`,
 //! the fields are missing, as no balance is known; under `Local`, they are those of the process's
 //! own buckets. No field tells the client, who can do nothing about it; a handler asks
-//! [`PermitHandle::degraded`].
+//! [`Permit::degraded`](sluicegate::Permit::degraded).
 //!
 //! The body of a refusal is a problem ([RFC 9457], `application/problem+json`) that names limits
 //! (`violated-policies`), never entities, resources or causes.
@@ -80,7 +105,6 @@
 
 mod fields;
 mod layer;
-mod permit;
 mod problem;
 mod refusal;
 mod rejection;
@@ -88,7 +112,6 @@ mod request;
 mod service;
 
 pub use layer::RateLimitLayer;
-pub use permit::PermitHandle;
 pub use rejection::Rejection;
 pub use request::LimitRequest;
 pub use service::{RateLimit, ResponseFuture};

@@ -107,6 +107,7 @@ const fn is_of_client(invalid: &InvalidRequest) -> bool {
             true
         }
         InvalidRequest::LimitName(_)
+        | InvalidRequest::NotLeasing
         | InvalidRequest::Limit(_)
         | InvalidRequest::Empty
         | InvalidRequest::DuplicateLimit(_)

@@ -7,11 +7,10 @@ use std::task::{Context, Poll};
 
 use http::request::Parts;
 use http::{Request, Response};
-use sluicegate::{Clock, Limiter, Mode, Store, SystemClock};
+use sluicegate::{Limiter, Mode};
 use tower_service::Service;
 
 use crate::fields::Fields;
-use crate::permit::PermitHandle;
 use crate::refusal::refusal;
 use crate::rejection::Rejection;
 use crate::request::LimitRequest;
@@ -23,14 +22,14 @@ pub type ResponseFuture<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, 
 ///
 /// Refusals are responses, never errors. Their body is made from a `String`, which the bodies of
 /// axum, reqwest and `http_body_util::Full` allow.
-pub struct RateLimit<I, F, S, C = SystemClock> {
+pub struct RateLimit<I, F> {
     inner: I,
-    limiter: Limiter<S, C>,
+    limiter: Limiter,
     extract: Arc<F>,
 }
 
-impl<I, F, S, C> RateLimit<I, F, S, C> {
-    pub(crate) const fn new(inner: I, limiter: Limiter<S, C>, extract: Arc<F>) -> Self {
+impl<I, F> RateLimit<I, F> {
+    pub(crate) const fn new(inner: I, limiter: Limiter, extract: Arc<F>) -> Self {
         Self { inner, limiter, extract }
     }
 
@@ -50,13 +49,11 @@ impl<I, F, S, C> RateLimit<I, F, S, C> {
     }
 }
 
-impl<I, F, S, C, A, B> Service<Request<A>> for RateLimit<I, F, S, C>
+impl<I, F, A, B> Service<Request<A>> for RateLimit<I, F>
 where
     I: Service<Request<A>, Response = Response<B>> + Clone + Send + 'static,
     I::Future: Send + 'static,
     F: Fn(&Parts) -> Result<Option<LimitRequest>, Rejection>,
-    S: Store,
-    C: Clock,
     A: Send + 'static,
     B: From<String>,
 {
@@ -83,16 +80,16 @@ where
         let mut inner = std::mem::replace(&mut self.inner, next);
         let limiter = self.limiter.clone();
         Box::pin(async move {
-            let lease = match wanted.clone().bind(&limiter).await {
-                Ok(lease) => PermitHandle::new(lease),
+            let permit = match wanted.clone().bind(&limiter).await {
+                Ok(permit) => Arc::new(permit),
                 Err(error) => {
                     return Ok(refusal(&error, &wanted, limiter.clock().now()).map(B::from));
                 }
             };
-            parts.extensions.insert(lease.clone());
+            parts.extensions.insert(permit.clone());
             let mut response = inner.call(Request::from_parts(parts, body)).await?;
             if limiter.mode() == Mode::Enforce {
-                Fields::of_grant(&lease.remaining(), wanted.entity(), limiter.clock().now())
+                Fields::of_grant(&permit.remaining(), wanted.entity(), limiter.clock().now())
                     .append_to(response.headers_mut());
             }
             Ok(response)
@@ -100,13 +97,13 @@ where
     }
 }
 
-impl<I: Clone, F, S, C> Clone for RateLimit<I, F, S, C> {
+impl<I: Clone, F> Clone for RateLimit<I, F> {
     fn clone(&self) -> Self {
         Self::new(self.inner.clone(), self.limiter.clone(), self.extract.clone())
     }
 }
 
-impl<I: std::fmt::Debug, F, S, C> std::fmt::Debug for RateLimit<I, F, S, C> {
+impl<I: std::fmt::Debug, F> std::fmt::Debug for RateLimit<I, F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RateLimit")
             .field("inner", &self.inner)

@@ -6,7 +6,9 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::types::StreamSpecification;
 use sluicegate::redis::RedisStore;
-use sluicegate::{AcquireError, DynamoStore, LeasedLimiter, Limit, Limiter, OnUnavailable, Store};
+use sluicegate::{
+    AcquireError, DynamoStore, LeaseSettings, Limit, Limiter, LimiterBuilder, OnUnavailable, Store,
+};
 use sluicegate_local::{client, table};
 
 use crate::contestant::Contestant;
@@ -15,21 +17,21 @@ use crate::protocol::{self, Decision};
 /// A write on the embedded engine may wait for those of 32 tasks; an outage is not compared.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-pub(crate) async fn dynamodb(url: &str) -> Limiter<DynamoStore> {
-    enforced(Limiter::new(store(url).await))
+pub(crate) async fn dynamodb(url: &str) -> Limiter {
+    enforced(Limiter::builder(store(url).await))
 }
 
 pub(crate) async fn leased(url: &str) -> impl Contestant {
-    enforced(LeasedLimiter::leased(store(url).await))
+    enforced(Limiter::builder(store(url).await).leasing(LeaseSettings::default()))
 }
 
-pub(crate) fn redis(url: &str) -> Limiter<RedisStore> {
-    enforced(Limiter::new(RedisStore::new(url).unwrap()))
+pub(crate) fn redis(url: &str) -> Limiter {
+    enforced(Limiter::builder(RedisStore::new(url).unwrap()))
 }
 
 /// Without the store, no request is admitted.
-fn enforced<S: Store>(limiter: Limiter<S>) -> Limiter<S> {
-    limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny)
+fn enforced<S: Store>(limiter: LimiterBuilder<S>) -> Limiter {
+    limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny).build()
 }
 
 /// A table of its own, with its indexes. Its stream is turned off, as those of the peers are.
@@ -61,7 +63,7 @@ pub(crate) fn decision<T>(answer: Result<T, AcquireError>) -> Decision {
     }
 }
 
-impl<S: Store> Contestant for Limiter<S> {
+impl Contestant for Limiter {
     type Rules = Vec<Limit>;
 
     fn rules(&self, wanted: &[protocol::Limit]) -> Vec<Limit> {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate::{CompositeStore, LeasedLimiter, MemoryTable};
+use sluicegate::{CompositeStore, LeaseSettings, Limiter, MemoryTable};
 use tokio::runtime::Runtime;
 
 use crate::VERSION;
@@ -13,7 +13,9 @@ use crate::protocol::{Decision, in_threads, serve};
 const KEY: &str = "key-0";
 
 pub(crate) fn compete(runtime: &Runtime) {
-    let limiter = LeasedLimiter::leased(CompositeStore::with_table(MemoryTable::new()));
+    let limiter = Limiter::builder(CompositeStore::with_table(MemoryTable::new()))
+        .leasing(LeaseSettings::default())
+        .build();
     let mut calls = BTreeMap::new();
     serve(VERSION, |order| {
         let call = calls.entry(order.limits.clone()).or_insert_with(|| {

@@ -28,13 +28,14 @@ impl Bed {
     }
 
     /// A process: a limiter with connections and a memory of its own.
-    pub(crate) fn process(&self) -> Limiter<DynamoStore> {
+    pub(crate) fn process(&self) -> Limiter {
         let client = client::dynamodb(&self.proxy.endpoint_url());
-        Limiter::new(DynamoStore::new(client, TABLE))
+        Limiter::builder(DynamoStore::new(client, TABLE))
             .cascade(Cascade::No)
             .deadline(Duration::from_secs(30))
             .on_unavailable(OnUnavailable::Deny)
             .breaker(BreakerConfig::never())
+            .build()
     }
 
     /// Writes that arrived, and those among them that failed: a unit each, because an item is

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::{DynamoStore, Limiter};
+use sluicegate::Limiter;
 
 use crate::bed::{Bed, plenty};
 use crate::measured::{Aims, percentile};
@@ -21,7 +21,7 @@ struct Slice {
     rate: f64,
 }
 
-async fn slice(limiters: &[Limiter<DynamoStore>], tasks: usize) -> Slice {
+async fn slice(limiters: &[Limiter], tasks: usize) -> Slice {
     let start = Instant::now();
     let mut running = tokio::task::JoinSet::new();
     for n in 0..tasks {

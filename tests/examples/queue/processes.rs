@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::{AcquireError, DynamoStore, Limit, Limiter};
+use sluicegate::{AcquireError, Limit, Limiter};
 
 use crate::bed::Bed;
 use crate::measured::Aims;
@@ -26,7 +26,7 @@ struct Tally {
 }
 
 /// One process: requests at random times, independent of the results of earlier ones.
-async fn process(limiter: Limiter<DynamoStore>, processes: u32, time: Duration) -> Tally {
+async fn process(limiter: Limiter, processes: u32, time: Duration) -> Tally {
     let mean_s = f64::from(processes) / (f64::from(RATE_PER_S) * LOAD);
     let mut tasks = tokio::task::JoinSet::new();
     let end = Instant::now() + time;
@@ -58,7 +58,7 @@ async fn process(limiter: Limiter<DynamoStore>, processes: u32, time: Duration) 
     total
 }
 
-async fn all(limiters: &[Limiter<DynamoStore>], time: Duration) -> Tally {
+async fn all(limiters: &[Limiter], time: Duration) -> Tally {
     let count = u32::try_from(limiters.len()).unwrap();
     let running = limiters.iter().map(|limiter| process(limiter.clone(), count, time));
     let running: tokio::task::JoinSet<_> = running.collect();

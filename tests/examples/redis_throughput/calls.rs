@@ -110,15 +110,16 @@ fn quoted(line: &str) -> Vec<Vec<u8>> {
 }
 
 /// A limiter with the server's time: refill is counted in every call.
-pub(crate) fn limiter(server: &RedisServer) -> Limiter<RedisStore> {
-    Limiter::new(RedisStore::new(server.url()).unwrap().time(Time::Server))
+pub(crate) fn limiter(server: &RedisServer) -> Limiter {
+    Limiter::builder(RedisStore::new(server.url()).unwrap().time(Time::Server))
         .cascade(Cascade::No)
         .deadline(Duration::from_secs(30))
         .on_unavailable(OnUnavailable::Deny)
+        .build()
 }
 
 /// One acquire of so many limits.
-pub(crate) async fn acquire(limiter: &Limiter<RedisStore>, entity: &str, limits: usize) {
+pub(crate) async fn acquire(limiter: &Limiter, entity: &str, limits: usize) {
     let names: Vec<_> = (0..limits).map(|n| format!("limit-{n}")).collect();
     let ask = limiter.acquire(entity, "gpt-4");
     let ask = names.iter().fold(ask, |ask, name| ask.consume(name, 1));

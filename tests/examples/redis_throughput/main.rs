@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use redis::cmd;
 use sluicegate::Limiter;
-use sluicegate::redis::RedisStore;
 use sluicegate_testkit::RedisServer;
 use tokio::process::Command;
 
@@ -49,7 +48,7 @@ async fn bare(server: &RedisServer, call: &Call, (connections, pipeline): (usize
 }
 
 /// A slice of acquires by so many tasks through these limiters, on so many buckets: acquires a second.
-async fn through(limiters: &[Limiter<RedisStore>], tasks: usize, buckets: usize) -> f64 {
+async fn through(limiters: &[Limiter], tasks: usize, buckets: usize) -> f64 {
     let start = Instant::now();
     let mut running = tokio::task::JoinSet::new();
     for n in 0..tasks {

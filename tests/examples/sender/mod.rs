@@ -7,14 +7,14 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{
     AttributeValue, ReturnConsumedCapacity, ReturnValue, ReturnValuesOnConditionCheckFailure,
 };
-use sluicegate::{Clock, DynamoStore, Limit, LimitSet, Limiter, SystemClock};
+use sluicegate::{Limit, LimitSet, Limiter};
 
 pub(crate) const TABLE: &str = "sluicegate-bench";
 
 /// The sender of the writes.
 #[derive(Clone)]
-pub(crate) enum Sender<C = SystemClock> {
-    Ours(Limiter<DynamoStore, C>),
+pub(crate) enum Sender {
+    Ours(Limiter),
     Bare(Arc<Bare>),
 }
 
@@ -111,7 +111,7 @@ impl Bare {
     }
 }
 
-impl<C: Clock> Sender<C> {
+impl Sender {
     /// Sends one, and returns its write units.
     pub(crate) async fn send(&self, entity: &str) -> f64 {
         match self {

@@ -6,18 +6,18 @@ use sluicegate::{AdjustError, Certainty, Settings, SetupError};
 use sluicegate_testkit::Fault;
 
 use super::{AMPLE, DEADLINE, Disturbed, in_time, on_every_engine, rpm};
-use crate::support::with_settings;
+use crate::support::with_settings_of;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_correction_that_cannot_be_made_says_whether_it_may_have_been() {
     on_every_engine(async |on| {
-        let patient = on.limiter().deadline(AMPLE);
+        let patient = on.builder().deadline(AMPLE).build();
         let lease = ask!(patient, "v").await.unwrap();
         on.inject("UpdateItem", |_| Fault::THROTTLING);
         let error = in_time(lease.adjust("rpm", 1)).await.unwrap_err();
         assert!(matches!(error, AdjustError::Contended), "{error:?}");
         on.calm();
-        let limiter = on.limiter().deadline(DEADLINE);
+        let limiter = on.builder().deadline(DEADLINE).build();
         let lease = ask!(limiter, "u").await.unwrap();
         let other = ask!(limiter, "w").await.unwrap();
         on.inject("UpdateItem", |_| Fault::DENIED);
@@ -73,7 +73,8 @@ async fn a_correction_that_reached_one_of_two_buckets_can_be_completed() {
         for (n, (fault, certainty)) in cases.iter().enumerate() {
             let certainty = *certainty;
             let settings = Settings { certainty, ..Settings::default() };
-            let limiter = with_settings(on.table.clone(), &on.clock, settings).deadline(HALF);
+            let limiter =
+                with_settings_of(on.table.clone(), &on.clock, settings).deadline(HALF).build();
             let (child, parent) = (format!("c{n}"), format!("p{n}"));
             on.calm();
             on.proxy.reset_counts();

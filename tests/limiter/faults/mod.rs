@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sluicegate::{BucketId, DynamoTable, Limit, TestClock};
+use sluicegate::{BucketId, DynamoStore, DynamoTable, Limit, Limiter, LimiterBuilder, TestClock};
 use sluicegate_testkit::{Call, Fault, Proxy, RunningEngine, engines_under_test};
 
-use crate::support::{Shared, T0, Tested, at, bucket, limiter, name, proxied};
+use crate::support::{Shared, T0, at, bucket, builder, name, proxied};
 
 /// An engine, a connection to it that can be disturbed, and one that cannot.
 struct Disturbed {
@@ -21,8 +21,12 @@ struct Disturbed {
 }
 
 impl Disturbed {
-    fn limiter(&self) -> Tested<DynamoTable> {
-        limiter(self.table.clone(), &self.clock)
+    fn limiter(&self) -> Limiter {
+        self.builder().build()
+    }
+
+    fn builder(&self) -> LimiterBuilder<DynamoStore> {
+        builder(self.table.clone(), &self.clock)
     }
 
     /// Faults for requests of one operation, the first of them being number 1.

@@ -112,8 +112,8 @@ async fn what_does_not_pass_ends() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_inside_the_store_is_an_outage_and_a_refusal_is_none() {
     on_every_engine(async |on| {
-        let denying = on.limiter().deadline(DEADLINE);
-        let allowing = denying.clone().on_unavailable(OnUnavailable::Allow);
+        let denying = on.builder().deadline(DEADLINE).build();
+        let allowing = on.builder().deadline(DEADLINE).on_unavailable(OnUnavailable::Allow).build();
         ask!(denying, "u").await.unwrap();
         ask!(denying, "u", "p").await.unwrap();
         let internal = "com.amazonaws.dynamodb.v20120810#InternalServerError";

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sluicegate::{
-    Accounting, BucketId, CompositeStore, Consistency, EntityId, EntityRecord, LeaseMode,
-    LeaseSettings, LeasedLimiter, Limit, LimitsScope, ReadItems, StoredLimits, Table, TableError,
-    TransactError, WriteError, Written,
+    Accounting, BucketId, Consistency, EntityId, EntityRecord, LeaseMode, LeaseSettings, Limit,
+    Limiter, LimitsScope, ReadItems, StoredLimits, Table, TableError, TransactError, WriteError,
+    Written,
 };
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Rule, WritePlan};
@@ -41,7 +41,7 @@ impl Configured {
         Self { counted, limits, entities, lookups, start: Instant::now() }
     }
 
-    fn limiter(&self, mode: LeaseMode) -> LeasedLimiter<CompositeStore<Self>, Simulated> {
+    fn limiter(&self, mode: LeaseMode) -> Limiter {
         let clock = Simulated { start: self.start, off_ms: 0 };
         leased(self.clone(), clock, LeaseSettings { mode, ..LeaseSettings::default() })
     }

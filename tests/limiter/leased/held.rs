@@ -65,19 +65,19 @@ fn a_new_runtime_looks_after_what_is_held() {
         }
     };
     runtime().block_on(ask("u0"));
-    assert_eq!(limiter.store().held_keys(), 1);
+    assert_eq!(limiter.leased().unwrap().held_keys(), 1);
     runtime().block_on(async {
         ask("u1").await;
         // Long enough for a hundred looks, each when the clock says so.
         for _ in 0..10_000 {
-            if limiter.store().held_keys() == 0 {
+            if limiter.leased().unwrap().held_keys() == 0 {
                 break;
             }
             clock.advance(Duration::from_millis(50));
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     });
-    assert_eq!(limiter.store().held_keys(), 0);
+    assert_eq!(limiter.leased().unwrap().held_keys(), 0);
 }
 
 /// Requests meanwhile get their tokens, and afterwards no tokens are held that would not be
@@ -141,7 +141,10 @@ async fn a_ticket_of_a_bucket_that_was_forgotten_gives_back() {
         kept += 1;
     };
     tokio::time::sleep(5 * SECOND).await;
-    assert_eq!((limiter.store().held_keys(), consumed(&table, "u1").await), (0, kept + 1));
+    assert_eq!(
+        (limiter.leased().unwrap().held_keys(), consumed(&table, "u1").await),
+        (0, kept + 1)
+    );
     ticket.release();
     assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
     assert_eq!(consumed(&table, "u1").await, kept);

@@ -54,7 +54,8 @@ async fn leased_shutdown_settles_the_rest_after_a_lost_answer() {
     let table = Scripted::default();
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     let limiter = leased(table.clone(), clock, LeaseSettings::default());
-    let other = Limiter::with_clock(CompositeStore::with_table(table.memory.clone()), clock);
+    let other =
+        Limiter::builder(CompositeStore::with_table(table.memory.clone())).clock(clock).build();
     for _ in 0..500 {
         limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade().await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;

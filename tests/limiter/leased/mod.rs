@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluicegate::{
-    BreakerConfig, Clock, CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
+    BreakerConfig, Clock, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, LimiterBuilder,
     OnUnavailable, Table,
 };
 use tokio::time::Instant;
@@ -60,27 +60,35 @@ impl Counted {
 
 intercepting!(Counted, 0);
 
-pub(crate) type Tested = LeasedLimiter<CompositeStore<Counted>, Simulated>;
+pub(crate) fn limiter(table: &Counted, mode: LeaseMode) -> Limiter {
+    builder(table, mode).build()
+}
 
-pub(crate) fn limiter(table: &Counted, mode: LeaseMode) -> Tested {
+fn builder(table: &Counted, mode: LeaseMode) -> LimiterBuilder<CompositeStore<Counted>> {
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     let settings = LeaseSettings { mode, ..LeaseSettings::default() };
-    leased(table.clone(), clock, settings)
+    builder_of(table.clone(), clock, settings)
 }
 
 /// A limiter that waits a second for its table, and does nothing without it.
-pub(crate) fn leased<T: Table, C: Clock + Clone>(
+pub(crate) fn leased<T: Table, C: Clock>(table: T, clock: C, settings: LeaseSettings) -> Limiter {
+    builder_of(table, clock, settings).build()
+}
+
+fn builder_of<T: Table>(
     table: T,
-    clock: C,
+    clock: impl Clock,
     settings: LeaseSettings,
-) -> LeasedLimiter<CompositeStore<T>, C> {
-    LeasedLimiter::leased_with(CompositeStore::with_table(table), clock, settings)
+) -> LimiterBuilder<CompositeStore<T>> {
+    Limiter::builder(CompositeStore::with_table(table))
+        .clock(clock)
+        .leasing(settings)
         .deadline(SECOND)
         .on_unavailable(OnUnavailable::Deny)
         .breaker(BreakerConfig::never())
 }
 
-pub(crate) fn strict(table: &Counted) -> Tested {
+pub(crate) fn strict(table: &Counted) -> Limiter {
     limiter(table, LeaseMode::default())
 }
 

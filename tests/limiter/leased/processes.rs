@@ -218,7 +218,7 @@ async fn processes_on_redis_admit_what_the_bucket_earns_and_lose_what_they_held_
         let admitted: i64 = ended.iter().map(|(admitted, _)| admitted).sum();
 
         let store = RedisStore::new(server.url()).unwrap().prefix(&prefix);
-        let limiter = patient(Limiter::new(store));
+        let limiter = patient(Limiter::builder(store));
         let stand = limiter.peek("shared", "r").await.unwrap();
         let took = i64::try_from(stand[0].consumed.get() / 1_000).unwrap();
         println!(

@@ -4,27 +4,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sluicegate::{CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Table, TableError};
+use sluicegate::{LeaseMode, LeaseSettings, Limiter, Table, TableError};
 use tokio::time::Instant;
 
 use super::{Counted, SECOND, ample, consumed, leased};
 use crate::intercept::{Call, intercepting};
 use crate::simulated::Simulated;
 
-type Tested<T> = LeasedLimiter<CompositeStore<T>, Simulated>;
-
 const MODES: [LeaseMode; 2] =
     [LeaseMode::Strict(sluicegate::Accounting::AtLease), LeaseMode::WriteBehind { threshold: 100 }];
 
-fn of_ten<T: Table>(table: T, mode: LeaseMode) -> Tested<T> {
+fn of_ten<T: Table>(table: T, mode: LeaseMode) -> Limiter {
     let settings = LeaseSettings { mode, max_keys: 10, ..LeaseSettings::default() };
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     leased(table, clock, settings)
 }
 
 /// Asks for a token of these keys, so many times at an even pace; returns the number of grants.
-async fn ask<T: Table>(
-    limiter: &Tested<T>,
+async fn ask(
+    limiter: &Limiter,
     keys: std::ops::Range<usize>,
     rounds: u32,
     time: Duration,
@@ -34,7 +32,7 @@ async fn ask<T: Table>(
         for (n, key) in keys.clone().enumerate() {
             let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(ample());
             granted[n] += i64::from(request.no_cascade().await.is_ok());
-            assert!(limiter.store().held_keys() <= 10);
+            assert!(limiter.leased().unwrap().held_keys() <= 10);
         }
         tokio::time::sleep(time / rounds).await;
     }
@@ -49,14 +47,14 @@ async fn beyond_max_keys_requests_are_writes_until_others_are_settled() {
         for key in 0..20 {
             let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 1).limits(ample());
             request.no_cascade().await.unwrap();
-            assert!(limiter.store().held_keys() <= 10, "round {round}");
+            assert!(limiter.leased().unwrap().held_keys() <= 10, "round {round}");
         }
     }
     // The held ones need hardly any.
     let writes = table.writes();
     assert!((300..400).contains(&writes), "{writes} writes");
     tokio::time::sleep(3 * SECOND).await;
-    assert_eq!(limiter.store().held_keys(), 0);
+    assert_eq!(limiter.leased().unwrap().held_keys(), 0);
     for key in 0..20 {
         assert_eq!(consumed(&table, &format!("u{key}")).await, 30);
     }
@@ -140,11 +138,11 @@ async fn a_key_that_cannot_be_settled_keeps_its_place_and_loses_nothing() {
         is_away.store(true, Ordering::Relaxed);
         let refused = ask(&limiter, 10..12, 3, 3 * SECOND).await;
         assert_eq!(refused, [0, 0], "{mode:?}");
-        assert_eq!(limiter.store().held_keys(), 10, "{mode:?}: nothing was settled");
+        assert_eq!(limiter.leased().unwrap().held_keys(), 10, "{mode:?}: nothing was settled");
 
         is_away.store(false, Ordering::Relaxed);
         ask(&limiter, 10..12, 100, 2 * SECOND).await;
-        assert!(limiter.store().held_keys() <= 4, "{mode:?}");
+        assert!(limiter.leased().unwrap().held_keys() <= 4, "{mode:?}");
         let report = limiter.shutdown(SECOND).await;
         assert!(report.unsettled.is_empty(), "{report:?}");
         for key in 0..10 {
@@ -204,7 +202,7 @@ async fn bounds_can_be_as_they_like() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
-        assert_eq!(limiter.store().held_keys(), max_keys.min(3));
+        assert_eq!(limiter.leased().unwrap().held_keys(), max_keys.min(3));
         let report = limiter.shutdown(Duration::MAX).await;
         assert!(report.unsettled.is_empty(), "{report:?}");
         for key in 0..3 {

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::{CompositeStore, DynamoTable, LeaseSettings, LeasedLimiter, SystemClock};
+use sluicegate::{CompositeStore, DynamoStore, DynamoTable, LeaseSettings, Limiter};
 use sluicegate_local::{EmbeddedEngine, Storage};
 use sluicegate_testkit::{EngineKind, RunningEngine};
 
@@ -34,7 +34,7 @@ async fn acquires_per_write(what: &str, who: impl Fn() -> usize, gives_back: boo
     let table = DynamoTable::new(engine.client(), engine.create_table().await);
     let settings = LeaseSettings { deadline: DEADLINE, ..LeaseSettings::default() };
     let store = CompositeStore::with_table(table);
-    let limiter = patient(LeasedLimiter::leased_with(store, SystemClock, settings));
+    let limiter = patient(Limiter::builder(store).leasing(settings));
     let call = prepared(&limiter).await;
     let start = Instant::now();
     let admitted = load(&call, Duration::from_secs(seconds()), who, gives_back).await;
@@ -42,7 +42,7 @@ async fn acquires_per_write(what: &str, who: impl Fn() -> usize, gives_back: boo
     let report = limiter.shutdown(DEADLINE).await;
     assert!(report.unsettled.is_empty(), "{report:?}");
 
-    let table = limiter.store().store().table();
+    let table = limiter.store::<DynamoStore>().unwrap().table();
     let images = images(&engine, table.name()).await;
     let mut consumed = std::collections::BTreeMap::new();
     for image in &images {
@@ -52,7 +52,7 @@ async fn acquires_per_write(what: &str, who: impl Fn() -> usize, gives_back: boo
     assert_eq!(consumed.values().sum::<i128>(), i128::from(kept), "{what}");
     assert_eq!(admitted, 50_000 * seconds());
     // A refused write costs as much, and leaves no record.
-    let writes = limiter.store().writes().max(u64::try_from(images.len()).unwrap());
+    let writes = limiter.leased().unwrap().writes().max(u64::try_from(images.len()).unwrap());
     let fewer = 100.0 * (1.0 - writes as f64 / admitted as f64);
     println!(
         "{what}: {admitted} acquires in {took:.1?}, {} records, {writes} writes: {fewer:.3} % fewer",

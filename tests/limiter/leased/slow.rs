@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, LeaseMode, OnUnavailable};
+use sluicegate::{AcquireError, LeaseMode, Limiter};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Counted, SECOND, Tested, ample, consumed, limiter, strict};
+use super::{Counted, SECOND, ample, builder, consumed};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const AWAY_MS: u64 = 2_500;
 const TASKS: u64 = 200;
 const EACH: u64 = 5;
 
-async fn one(limiter: &Tested) -> Result<(), AcquireError> {
+async fn one(limiter: &Limiter) -> Result<(), AcquireError> {
     let asked = limiter.acquire("u0", "r").consume("rps", 1).limits(ample());
     asked.no_cascade().await.map(drop)
 }
@@ -21,7 +21,7 @@ async fn one(limiter: &Tested) -> Result<(), AcquireError> {
 /// Requests for one token, by tasks that ask again when they have it; returns the time.
 async fn busy(mode: LeaseMode) -> (Counted, u64) {
     let table = Counted::new(AWAY_MS);
-    let limiter = limiter(&table, mode).deadline(20 * SECOND).on_unavailable(OnUnavailable::Deny);
+    let limiter = builder(&table, mode).deadline(20 * SECOND).build();
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
@@ -57,7 +57,7 @@ async fn a_write_serves_everybody_who_waits_for_it() {
 #[tokio::test(start_paused = true)]
 async fn who_is_served_and_gone_consumes_nothing() {
     let table = Counted::new(AWAY_MS);
-    let limiter = strict(&table).deadline(20 * SECOND);
+    let limiter = builder(&table, LeaseMode::default()).deadline(20 * SECOND).build();
     let spawned = || {
         let limiter = limiter.clone();
         tokio::spawn(async move { one(&limiter).await })
@@ -81,7 +81,7 @@ async fn who_is_served_and_gone_consumes_nothing() {
 async fn who_is_answered_and_gone_consumes_nothing() {
     for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 1_000 }] {
         let table = Counted::new(AWAY_MS);
-        let limiter = limiter(&table, mode).deadline(20 * SECOND);
+        let limiter = builder(&table, mode).deadline(20 * SECOND).build();
         let mut asked = Box::pin(one(&limiter));
         assert!(timeout(MILLISECOND, &mut asked).await.is_err(), "it waits");
         sleep(10 * SECOND).await;

@@ -2,20 +2,16 @@
 
 use std::time::Duration;
 
-use sluicegate::{
-    AcquireError, LeaseMode, LeaseSettings, LeasedLimiter, Limit, Settings, TestClock,
-};
+use sluicegate::{AcquireError, LeaseMode, LeaseSettings, Limit, Limiter, Settings, TestClock};
 
 use super::{SECOND, ample, consumed_on as consumed};
 use crate::support::{DEADLINE, Engine, T0, at, on_every_store, patient};
 
-type Stopped<E> = LeasedLimiter<<E as Engine>::Store, TestClock>;
-
-fn by_hand<E: Engine>(engine: &E, mode: LeaseMode) -> (Stopped<E>, TestClock) {
+fn by_hand<E: Engine>(engine: &E, mode: LeaseMode) -> (Limiter, TestClock) {
     let clock = TestClock::at(at(T0));
     let settings = LeaseSettings { mode, deadline: DEADLINE, ..LeaseSettings::default() };
     let store = engine.store(Settings::default());
-    (patient(LeasedLimiter::leased_with(store, clock.clone(), settings)), clock)
+    (patient(Limiter::builder(store).clock(clock.clone()).leasing(settings)), clock)
 }
 
 #[tokio::test]
@@ -28,7 +24,7 @@ async fn a_busy_bucket_costs_a_handful_of_calls() {
             drop(call.acquire().await.unwrap());
             clock.advance(Duration::from_millis(1));
         }
-        let writes = limiter.store().writes();
+        let writes = limiter.leased().unwrap().writes();
         assert!(writes <= 60, "{writes} writes");
         let report = limiter.shutdown(DEADLINE).await;
         assert!(report.unsettled.is_empty(), "{report:?}");
@@ -208,7 +204,7 @@ async fn what_is_given_back_cancels_before_it_is_committed() {
             request.no_cascade().await.unwrap().release().await.unwrap();
         }
         limiter.shutdown(DEADLINE).await;
-        assert_eq!((limiter.store().writes(), consumed(&engine, "back").await), (0, 0));
+        assert_eq!((limiter.leased().unwrap().writes(), consumed(&engine, "back").await), (0, 0));
     }
     on_every_store!(suite);
 }
@@ -226,7 +222,7 @@ async fn a_thousand_requests_behind_cost_a_commit_for_every_fifty() {
         }
         let Err(AcquireError::LimitExceeded(refused)) = ask().await else { panic!("admitted") };
         assert_eq!(refused.retry_after, Some(Duration::from_millis(3_600)));
-        let writes = limiter.store().writes();
+        let writes = limiter.leased().unwrap().writes();
         // The commits, and the refusal.
         assert!(writes <= 25, "{writes} writes");
         let report = limiter.shutdown(DEADLINE).await;

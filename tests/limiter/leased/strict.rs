@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sluicegate::{
-    Accounting, AcquireError, CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
-};
+use sluicegate::{Accounting, AcquireError, LeaseMode, LeaseSettings, Limit, Limiter};
 use tokio::time::Instant;
 
 use super::{Counted, Mortal, SECOND, consumed, leased};
@@ -13,7 +11,7 @@ use crate::simulated::Simulated;
 use crate::support::{Engine as _, bucket, name};
 
 pub(crate) struct Process {
-    pub(crate) limiter: LeasedLimiter<CompositeStore<Mortal>, Simulated>,
+    pub(crate) limiter: Limiter,
     table: Mortal,
     pub(crate) admitted: Arc<AtomicU64>,
 }
@@ -107,7 +105,7 @@ async fn processes_that_ask_for_too_much_get_all_of_it_and_no_more() {
         }
         let (admitted, writes) = (admitted(&processes), table.writes());
         let shares: Vec<_> = processes.iter().map(|p| p.admitted.load(Ordering::Relaxed)).collect();
-        let own: Vec<_> = processes.iter().map(|p| p.limiter.store().writes()).collect();
+        let own: Vec<_> = processes.iter().map(|p| p.limiter.leased().unwrap().writes()).collect();
         println!("{accounting:?}: {admitted} admitted, {shares:?}, {writes} writes: {own:?}");
         let most = at_most(start);
         assert!(admitted <= most, "{admitted} of {most}");

@@ -4,17 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate::{Clock, CompositeStore, LeasedLimiter, Limit, Prepared, Table};
+use sluicegate::{Limit, Limiter, Prepared};
 use tokio::time::Instant;
 
 use super::{Counted, SECOND, consumed, strict};
 
-pub(crate) type Call<T, C> = Arc<Prepared<CompositeStore<T>, C>>;
-
 /// A request for one token of a bucket of ample capacity.
-pub(crate) async fn prepared<T: Table, C: Clock>(
-    limiter: &LeasedLimiter<CompositeStore<T>, C>,
-) -> Call<T, C> {
+pub(crate) async fn prepared(limiter: &Limiter) -> Arc<Prepared> {
     let ample = [Limit::per_second("rps", 200_000)];
     let call = limiter.acquire("u0", "r").consume("rps", 1).limits(ample).no_cascade();
     Arc::new(call.prepare().await.unwrap())
@@ -33,12 +29,7 @@ pub(crate) fn zipf(keys: u32) -> impl Fn() -> usize {
 }
 
 /// One request for one token, given back if so wanted.
-async fn ask<T: Table, C: Clock>(
-    call: Call<T, C>,
-    entity: String,
-    gives_back: bool,
-    admitted: Arc<AtomicU64>,
-) {
+async fn ask(call: Arc<Prepared>, entity: String, gives_back: bool, admitted: Arc<AtomicU64>) {
     let ticket = call.acquire_for(&entity).await.unwrap();
     if gives_back {
         ticket.release();
@@ -48,8 +39,8 @@ async fn ask<T: Table, C: Clock>(
 
 /// 50,000 requests a second at an even pace, each for an entity that `who` picks; returns the
 /// admissions.
-pub(crate) async fn load<T: Table, C: Clock>(
-    call: &Call<T, C>,
+pub(crate) async fn load(
+    call: &Arc<Prepared>,
     time: Duration,
     who: impl Fn() -> usize,
     gives_back: bool,

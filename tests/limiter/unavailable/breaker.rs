@@ -5,8 +5,8 @@ use std::time::Duration;
 use sluicegate::{BreakerConfig, OnUnavailable};
 
 use super::{
-    CONNECT_DEADLINE, DEADLINE, FAILURES, PROBED, ask, away, hung, is_unavailable, timed,
-    was_not_asked, was_unanswered,
+    CONNECT_DEADLINE, DEADLINE, FAILURES, PROBED, ask, away, hung, hung_with, is_unavailable,
+    timed, was_not_asked, was_unanswered,
 };
 use crate::scripted::Act;
 use crate::support::bucket;
@@ -97,8 +97,10 @@ async fn one_call_is_on_trial_at_a_time() {
     table.always(Act::Answer);
     tokio::time::sleep(PROBED).await;
     table.on_reads([Act::Hang]);
-    let patient = limiter.clone().deadline(Duration::from_secs(60));
-    let hung = tokio::spawn(async move { ask!(patient, 1).await.unwrap().degraded().is_some() });
+    let patient = limiter.clone();
+    let hung = tokio::spawn(async move {
+        ask!(patient, 1).deadline(Duration::from_secs(60)).await.unwrap().degraded().is_some()
+    });
     tokio::task::yield_now().await;
     let (lease, took) = timed(ask!(limiter, 1)).await;
     was_not_asked(&lease.unwrap());
@@ -121,7 +123,7 @@ fn a_new_runtime_looks_for_the_store_again() {
     };
     let (limiter, table, _) = runtime().block_on(away(OnUnavailable::Allow));
     table.always(Act::Answer);
-    let found = |limiter: super::Ours| async move {
+    let found = |limiter: sluicegate::Limiter| async move {
         for n in 0_u32.. {
             if ask!(limiter, 1).await.unwrap().degraded().is_none() {
                 return n;
@@ -148,16 +150,13 @@ async fn a_limiter_that_is_dropped_is_looked_for_by_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn the_breaker_can_be_set_and_turned_off() {
-    let (limiter, table, _) = hung(OnUnavailable::Allow).await;
-    let eager = limiter.clone().breaker(BreakerConfig {
-        failures: 1,
-        probe_every: Duration::ZERO,
-        ..BreakerConfig::default()
-    });
+    let breaker =
+        BreakerConfig { failures: 1, probe_every: Duration::ZERO, ..BreakerConfig::default() };
+    let (eager, _, _) = hung_with(|builder| builder.breaker(breaker)).await;
     let _ = ask!(eager, 1).deadline(DEADLINE).await;
     was_not_asked(&ask!(eager, 1).await.unwrap());
-    drop(eager);
-    let patient = limiter.breaker(BreakerConfig::never());
+    let never = BreakerConfig::never();
+    let (patient, table, _) = hung_with(|builder| builder.breaker(never)).await;
     for _ in 0..50 {
         let (lease, took) = timed(ask!(patient, 1).deadline(DEADLINE)).await;
         was_unanswered(&lease.unwrap());
@@ -167,12 +166,11 @@ async fn the_breaker_can_be_set_and_turned_off() {
     assert!(ask!(patient, 1).await.unwrap().degraded().is_none());
 }
 
-/// Each request with a limiter of its own, as if each tenant had other settings.
+/// Each request by a clone of its own.
 #[tokio::test(start_paused = true)]
-async fn a_limiter_made_for_one_request_finds_the_outage_and_others_its_end() {
+async fn clone_made_for_one_request_finds_the_outage_and_others_its_end() {
     let (limiter, table, _) = hung(OnUnavailable::Allow).await;
-    let once =
-        async || ask!(limiter.clone().deadline(DEADLINE), 1).await.unwrap().degraded().is_some();
+    let once = async || ask!(limiter.clone(), 1).await.unwrap().degraded().is_some();
     for _ in 0..FAILURES {
         assert!(once().await);
     }
@@ -184,12 +182,9 @@ async fn a_limiter_made_for_one_request_finds_the_outage_and_others_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn probes_can_be_as_rare_as_anybody_says() {
-    let (limiter, table, _) = hung(OnUnavailable::Allow).await;
-    let rare = limiter.breaker(BreakerConfig {
-        failures: 1,
-        probe_every: Duration::MAX,
-        ..BreakerConfig::default()
-    });
+    let breaker =
+        BreakerConfig { failures: 1, probe_every: Duration::MAX, ..BreakerConfig::default() };
+    let (rare, table, _) = hung_with(|builder| builder.breaker(breaker)).await;
     let _ = ask!(rare, 1).deadline(DEADLINE).await;
     table.always(Act::Answer);
     tokio::time::sleep(Duration::from_secs(61)).await;
@@ -199,8 +194,8 @@ async fn probes_can_be_as_rare_as_anybody_says() {
 /// Even if a connection may take long: probes that hang are spread over that time.
 #[tokio::test(start_paused = true)]
 async fn probes_that_hang_for_long_leave_room_for_others() {
-    let (limiter, table, _) = hung(OnUnavailable::Allow).await;
-    let limiter = limiter.connect_deadline(Duration::from_secs(60));
+    let minute = Duration::from_secs(60);
+    let (limiter, table, _) = hung_with(|builder| builder.connect_deadline(minute)).await;
     for _ in 0..FAILURES {
         ask!(limiter, 1).await.unwrap();
     }

@@ -33,10 +33,11 @@ async fn a_missing_permission_admits_nothing_under_any_setting() {
 
 async fn admits_nothing(user: &Client, table: &str) {
     for policy in [OnUnavailable::Allow, OnUnavailable::Local, OnUnavailable::Deny] {
-        let limiter = Limiter::new(DynamoStore::new(user.clone(), table))
+        let limiter = Limiter::builder(DynamoStore::new(user.clone(), table))
             .deadline(DEADLINE)
             .connect_deadline(DEADLINE)
-            .on_unavailable(policy);
+            .on_unavailable(policy)
+            .build();
         let warmed = limiter.warm_up().await;
         assert!(matches!(warmed, Err(AcquireError::Setup(SetupError::Denied(_)))), "{warmed:?}");
         for _ in 0..20 {
@@ -54,6 +55,7 @@ async fn admits_nothing(user: &Client, table: &str) {
 
 /// The owner is granted the same request.
 async fn admits(owner: &Client, table: &str) {
-    let limiter = Limiter::new(DynamoStore::new(owner.clone(), table)).deadline(DEADLINE);
+    let limiter =
+        Limiter::builder(DynamoStore::new(owner.clone(), table)).deadline(DEADLINE).build();
     assert!(super::ask!(limiter, 60).await.unwrap().degraded().is_none());
 }

@@ -3,16 +3,13 @@
 use std::time::Duration;
 
 use sluicegate::{
-    AcquireError, CompositeStore, LeaseMode, LeaseSettings, LeasedLimiter, Limit, OnUnavailable,
-    Settings,
+    AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, OnUnavailable, Settings,
 };
 use tokio::time::Instant;
 
 use super::{DEADLINE, FAILURES, is_unavailable, timed};
 use crate::scripted::{Act, Scripted};
 use crate::simulated::Simulated;
-
-type Ours = LeasedLimiter<CompositeStore<Scripted>, Simulated>;
 
 macro_rules! ask {
     ($limiter:expr, $entity:expr) => {
@@ -25,12 +22,13 @@ macro_rules! ask {
 }
 
 /// A limiter that holds tokens of one entity, and whose store was found to be unavailable.
-async fn away(policy: OnUnavailable, mode: LeaseMode) -> (Ours, Scripted) {
+async fn away(policy: OnUnavailable, mode: LeaseMode) -> (Limiter, Scripted) {
     let table = Scripted::default();
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     let settings = LeaseSettings { mode, ..LeaseSettings::default() };
     let store = CompositeStore::with_table(table.clone());
-    let limiter = LeasedLimiter::leased_with(store, clock, settings).on_unavailable(policy);
+    let limiter =
+        Limiter::builder(store).clock(clock).leasing(settings).on_unavailable(policy).build();
     limiter.warm_up().await.unwrap();
     for _ in 0..500 {
         ask!(limiter, "u").await.unwrap();
@@ -57,8 +55,12 @@ async fn what_is_held_is_handed_out_and_then_the_setting_decides() {
         assert_eq!((start.elapsed(), limiter.counters().degraded.get()), (Duration::ZERO, 6));
         // One write to lease more, which hangs.
         assert!(table.calls() <= 1);
-        let denied = ask!(limiter.clone().on_unavailable(OnUnavailable::Deny), "u").await;
-        is_unavailable(denied);
+        let (limiter, _) = away(OnUnavailable::Deny, mode).await;
+        while limiter.counters().unanswered.get() == u64::from(FAILURES) {
+            if let Err(error) = ask!(limiter, "u").await {
+                is_unavailable::<()>(Err(error));
+            }
+        }
     }
 }
 
@@ -70,7 +72,7 @@ async fn leased_long_outage_asks_the_table_nothing() {
         let clock = Simulated { start: Instant::now(), off_ms: 0 };
         let settings = LeaseSettings { mode, ..LeaseSettings::default() };
         let store = CompositeStore::with_table(table.clone());
-        let limiter = LeasedLimiter::leased_with(store, clock, settings);
+        let limiter = Limiter::builder(store).clock(clock).leasing(settings).build();
         limiter.warm_up().await.unwrap();
         let ask = || {
             let limits = [Limit::per_second("rps", 10_000)];
@@ -87,7 +89,7 @@ async fn leased_long_outage_asks_the_table_nothing() {
         }
         assert_eq!(limiter.counters().outages.get(), 1);
         tokio::time::sleep(Duration::from_secs(90)).await;
-        assert_eq!(limiter.store().held_keys(), 1, "something is not settled");
+        assert_eq!(limiter.leased().unwrap().held_keys(), 1, "something is not settled");
         table.calls();
         for _ in 0..100 {
             assert!(ask().await.unwrap().degraded().is_some());
@@ -129,21 +131,20 @@ async fn a_request_that_was_prepared_is_degraded_as_any_other() {
     table.always(Act::Answer);
     tokio::time::sleep(super::PROBED).await;
     assert!(call.acquire().await.unwrap().degraded().is_none());
-    let denying = limiter.on_unavailable(OnUnavailable::Deny);
-    table.always(Act::Hang);
+    let (denying, _) = away(OnUnavailable::Deny, LeaseMode::default()).await;
     let call = ask!(denying, "cold").prepare().await.unwrap();
     let cold = call.acquire().await.map(drop);
     assert!(matches!(cold, Err(AcquireError::Unavailable(_))), "{cold:?}");
 }
 
 /// A limiter that was connected, whose table behaves like this from now on.
-async fn connected(act: Act) -> (Ours, Scripted) {
+async fn connected(act: Act) -> (Limiter, Scripted) {
     let table = Scripted::default();
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     // Every refusal comes from the table.
     let settings = Settings { deny_cache: Duration::ZERO, ..Settings::default() };
     let store = CompositeStore::with_settings(table.clone(), settings);
-    let limiter = LeasedLimiter::leased_with(store, clock, LeaseSettings::default());
+    let limiter = Limiter::builder(store).clock(clock).leasing(LeaseSettings::default()).build();
     limiter.warm_up().await.unwrap();
     table.always(act);
     (limiter, table)
@@ -153,7 +154,7 @@ async fn connected(act: Act) -> (Ours, Scripted) {
 #[tokio::test(start_paused = true)]
 async fn a_crowd_that_asks_for_one_key_is_told_what_the_store_says() {
     let (limiter, _) = connected(Act::Hang).await;
-    let crowd = async |limiter: &Ours| {
+    let crowd = async |limiter: &Limiter| {
         let asks = (0..64).map(|_| ask!(limiter, "u").into_future());
         timed(futures_util::future::join_all(asks)).await
     };

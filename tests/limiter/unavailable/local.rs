@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, Limit, LimitStatus, OnUnavailable};
+use sluicegate::{AcquireError, Limit, LimitStatus, Limiter, OnUnavailable};
 
-use super::{DEADLINE, Ours, PROBED, ask, away, hung, is_unavailable, limiter, timed};
+use super::{DEADLINE, PROBED, ask, away, hung, is_unavailable, limiter, timed};
 use crate::scripted::{Act, Scripted};
 use crate::support::{bucket, name};
 
@@ -16,7 +16,7 @@ fn stored(table: &Scripted, entity: &str) -> (i64, i64) {
 }
 
 /// The number of `asks` requests for a token that are granted, all of them without the store.
-async fn granted(limiter: &Ours, asks: u32) -> i64 {
+async fn granted(limiter: &Limiter, asks: u32) -> i64 {
     let mut granted = 0;
     for _ in 0..asks {
         match ask!(limiter, 1).await {

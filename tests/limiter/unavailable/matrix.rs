@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use sluicegate::{AcquireError, Limit, Limiter, OnUnavailable, Store};
+use sluicegate::{AcquireError, Limit, Limiter, OnUnavailable};
 use sluicegate_testkit::Wire;
 
 use super::pulse::Pulse;
@@ -48,7 +48,7 @@ struct Tally {
 }
 
 /// Asks for one token of a bucket that does not refill.
-async fn ask<S: Store>(limiter: &Limiter<S>, entity: &str) -> Tally {
+async fn ask(limiter: &Limiter, entity: &str) -> Tally {
     let limits = [Limit::quota("q", TOKENS.unsigned_abs())];
     let request = limiter.acquire(entity, "r").consume("q", 1).limits(limits).no_cascade();
     let start = Instant::now();
@@ -63,7 +63,7 @@ async fn ask<S: Store>(limiter: &Limiter<S>, entity: &str) -> Tally {
     }
 }
 
-async fn ask_often<S: Store>(limiter: &Limiter<S>) -> Tally {
+async fn ask_often(limiter: &Limiter) -> Tally {
     let task = || async {
         let mut tally = Tally::default();
         for _ in 0..ASKS {
@@ -102,9 +102,11 @@ async fn run<S: Server>(policy: OnUnavailable, outage: Outage) {
 }
 
 /// A limiter that has a connection and has taken some tokens.
-async fn connected<S: Server>(server: &S, wire: &Wire, policy: OnUnavailable) -> Limiter<S::Store> {
-    let limiter =
-        Limiter::new(server.store(wire.address())).deadline(DEADLINE).on_unavailable(policy);
+async fn connected<S: Server>(server: &S, wire: &Wire, policy: OnUnavailable) -> Limiter {
+    let limiter = Limiter::builder(server.store(wire.address()))
+        .deadline(DEADLINE)
+        .on_unavailable(policy)
+        .build();
     limiter.warm_up().await.unwrap();
     for _ in 0..BEFORE {
         assert_eq!(ask(&limiter, "u").await.granted, 1);
@@ -146,7 +148,7 @@ async fn away<S: Server>(policy: OnUnavailable, outage: Outage) {
 }
 
 /// Checks that an unavailable store gets only probes.
-async fn is_spared<S: Store>(limiter: &Limiter<S>, wire: &Wire) {
+async fn is_spared(limiter: &Limiter, wire: &Wire) {
     assert_eq!(limiter.counters().outages.get(), 1);
     let (sent, start) = (wire.sent(), Instant::now());
     for _ in 0..200 {
@@ -158,7 +160,7 @@ async fn is_spared<S: Store>(limiter: &Limiter<S>, wire: &Wire) {
 }
 
 /// Checks that the store decides again within a second of its return, without help.
-async fn is_back<S: Server>(limiter: &Limiter<S::Store>, server: &S, wire: &Wire) {
+async fn is_back<S: Server>(limiter: &Limiter, server: &S, wire: &Wire) {
     let start = Instant::now();
     while Limiter::new(server.store(wire.address())).warm_up().await.is_err() {
         assert!(start.elapsed() < PATIENCE, "the server does not come back");
@@ -171,18 +173,14 @@ async fn is_back<S: Server>(limiter: &Limiter<S::Store>, server: &S, wire: &Wire
 }
 
 /// Checks that everything left in the bucket is granted, and no more.
-async fn settled<S: Server>(
-    limiter: &Limiter<S::Store>,
-    server: &S,
-    outage: Outage,
-    policy: OnUnavailable,
-) {
+async fn settled<S: Server>(limiter: &Limiter, server: &S, outage: Outage, policy: OnUnavailable) {
     let held = if outage == Outage::Restarted(Data::Lost) { TOKENS } else { TOKENS - BEFORE };
     let left = if policy == OnUnavailable::Local { held - (TOKENS - BEFORE) } else { held };
     // By another process, which has not seen the outage.
-    let other = Limiter::new(server.store(server.address()))
+    let other = Limiter::builder(server.store(server.address()))
         .deadline(DEADLINE)
-        .on_unavailable(OnUnavailable::Deny);
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
     let start = Instant::now();
     loop {
         let owed = other.peek("u", "r").await.unwrap();

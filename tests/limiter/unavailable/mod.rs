@@ -11,13 +11,14 @@ mod servers;
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, Cause, CompositeStore, Limiter, OnUnavailable, Permit, TestClock};
+use sluicegate::{
+    AcquireError, Cause, CompositeStore, Limiter, LimiterBuilder, OnUnavailable, Permit, TestClock,
+};
 
 use crate::scripted::{Act, Scripted};
 use crate::support::{T0, at};
 
-type Ours = Limiter<CompositeStore<Scripted>, TestClock>;
-type Given = Permit<CompositeStore<Scripted>, TestClock>;
+type Builder = LimiterBuilder<CompositeStore<Scripted>>;
 
 const DEADLINE: Duration = Duration::from_millis(250);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
@@ -38,16 +39,23 @@ macro_rules! ask {
 use ask;
 
 /// A limiter with default settings, except for its policy without the store.
-fn limiter(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
+fn limiter(policy: OnUnavailable) -> (Limiter, Scripted, TestClock) {
+    limiter_with(|builder| builder.on_unavailable(policy))
+}
+
+fn limiter_with(set: impl FnOnce(Builder) -> Builder) -> (Limiter, Scripted, TestClock) {
     let (table, clock) = (Scripted::default(), TestClock::at(at(T0)));
     let store = CompositeStore::with_table(table.clone());
-    let limiter = Limiter::with_clock(store, clock.clone()).on_unavailable(policy);
-    (limiter, table, clock)
+    (set(Limiter::builder(store).clock(clock.clone())).build(), table, clock)
 }
 
 /// The same, connected, and from now on without an answer.
-async fn hung(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
-    let (limiter, table, clock) = limiter(policy);
+async fn hung(policy: OnUnavailable) -> (Limiter, Scripted, TestClock) {
+    hung_with(|builder| builder.on_unavailable(policy)).await
+}
+
+async fn hung_with(set: impl FnOnce(Builder) -> Builder) -> (Limiter, Scripted, TestClock) {
+    let (limiter, table, clock) = limiter_with(set);
     limiter.warm_up().await.unwrap();
     table.always(Act::Hang);
     table.calls();
@@ -55,8 +63,12 @@ async fn hung(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
 }
 
 /// The same, and found to be unavailable.
-async fn away(policy: OnUnavailable) -> (Ours, Scripted, TestClock) {
-    let (limiter, table, clock) = hung(policy).await;
+async fn away(policy: OnUnavailable) -> (Limiter, Scripted, TestClock) {
+    away_with(|builder| builder.on_unavailable(policy)).await
+}
+
+async fn away_with(set: impl FnOnce(Builder) -> Builder) -> (Limiter, Scripted, TestClock) {
+    let (limiter, table, clock) = hung_with(set).await;
     for _ in 0..FAILURES {
         let _ = ask!(limiter, 1).await;
     }
@@ -78,13 +90,13 @@ fn is_unavailable<T: std::fmt::Debug>(result: Result<T, AcquireError>) {
 }
 
 #[track_caller]
-fn was_unanswered(lease: &Given) {
+fn was_unanswered(lease: &Permit) {
     let cause = lease.degraded().map(|degraded| &degraded.cause);
     assert!(matches!(cause, Some(Cause::Unanswered(_))), "{cause:?}");
 }
 
 #[track_caller]
-fn was_not_asked(lease: &Given) {
+fn was_not_asked(lease: &Permit) {
     let cause = lease.degraded().map(|degraded| &degraded.cause);
     assert!(matches!(cause, Some(Cause::NotAsked { .. })), "{cause:?}");
 }

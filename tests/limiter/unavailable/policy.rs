@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, AdjustError, OnUnavailable, SetupError};
+use sluicegate::{AcquireError, AdjustError, LimiterBuilder, OnUnavailable, SetupError};
 
 use super::{
-    CONNECT_DEADLINE, DEADLINE, ask, away, hung, is_unavailable, limiter, timed, was_not_asked,
-    was_unanswered,
+    Builder, CONNECT_DEADLINE, DEADLINE, ask, away, away_with, hung, is_unavailable, limiter,
+    timed, was_not_asked, was_unanswered,
 };
 use crate::scripted::Act;
 use crate::support::bucket;
@@ -49,8 +49,8 @@ async fn the_first_connection_has_its_own_deadline() {
     let (connected, took) = timed(ask!(limiter, 1)).await;
     is_unavailable(connected);
     assert_eq!(took, DEADLINE);
-    let elsewhere = super::limiter(OnUnavailable::Deny).0;
-    elsewhere.store().table().always(Act::Hang);
+    let (elsewhere, table, _) = super::limiter(OnUnavailable::Deny);
+    table.always(Act::Hang);
     let (warmed, took) = timed(elsewhere.warm_up()).await;
     is_unavailable(warmed);
     assert_eq!(took, CONNECT_DEADLINE);
@@ -119,7 +119,7 @@ async fn nothing_is_corrected_where_nothing_was_taken_and_that_is_said() {
         assert_eq!((corrected.degraded, corrected.write_units), (degraded.clone(), 0.0));
     }
     assert_eq!(table.calls(), 0);
-    assert!(limiter.store().table().memory.stored_now(&bucket("u", "r")).is_none());
+    assert!(table.memory.stored_now(&bucket("u", "r")).is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,8 +154,8 @@ async fn corrections_and_looks_in_an_outage_fail_at_once_and_can_be_repeated() {
 
 #[tokio::test(start_paused = true)]
 async fn in_shadow_mode_an_outage_is_one_too() {
-    let (limiter, _, _) = away(OnUnavailable::Allow).await;
-    let lease = ask!(limiter.clone().shadow(), 1).await.unwrap();
-    was_not_asked(&lease);
-    is_unavailable(ask!(limiter.on_unavailable(OnUnavailable::Deny).shadow(), 1).await);
+    let (limiter, _, _) = away_with(LimiterBuilder::shadow).await;
+    was_not_asked(&ask!(limiter, 1).await.unwrap());
+    let denying = |builder: Builder| builder.on_unavailable(OnUnavailable::Deny).shadow();
+    is_unavailable(ask!(away_with(denying).await.0, 1).await);
 }

@@ -24,9 +24,10 @@ async fn main() {
         panic!("usage: acquirer ENDPOINT TABLE TASKS OPERATIONS");
     };
     let table = DynamoTable::new(&sluicegate_local::client::dynamodb(endpoint), table);
-    let limiter = Limiter::new(CompositeStore::with_table(table))
+    let limiter = Limiter::builder(CompositeStore::with_table(table))
         .deadline(Duration::from_secs(20))
-        .on_unavailable(OnUnavailable::Deny);
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
     let operations: u64 = operations.parse().unwrap();
     let mut work = tokio::task::JoinSet::new();
     for _ in 0..tasks.parse::<u32>().unwrap() {
@@ -45,7 +46,7 @@ async fn main() {
     println!("{granted} {returned} {refused} {contended} {errors}");
 }
 
-async fn task(limiter: Limiter<CompositeStore<DynamoTable>>, operations: u64) -> Totals {
+async fn task(limiter: Limiter, operations: u64) -> Totals {
     let mut totals = Totals::default();
     for n in 1..=operations {
         let limits = [Limit::per_second("rps", 40)];

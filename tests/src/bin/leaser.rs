@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, LeasedLimiter,
-    LeasingStore, Limit, OnUnavailable, SystemClock,
+    Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, LeasingStore,
+    Limit, Limiter, OnUnavailable,
 };
 
 struct Load {
@@ -55,9 +55,11 @@ impl Load {
     async fn run(self, store: impl LeasingStore) {
         let mode = LeaseMode::Strict(self.accounting);
         let settings = LeaseSettings { mode, ..LeaseSettings::default() };
-        let limiter = LeasedLimiter::leased_with(store, SystemClock, settings)
+        let limiter = Limiter::builder(store)
+            .leasing(settings)
             .deadline(Duration::from_secs(20))
-            .on_unavailable(OnUnavailable::Deny);
+            .on_unavailable(OnUnavailable::Deny)
+            .build();
         let call = limiter.acquire("shared", "r").consume("rps", 1).limits([self.limit]);
         let call = Arc::new(call.no_cascade().prepare().await.unwrap());
         let start = Instant::now();

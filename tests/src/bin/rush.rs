@@ -18,8 +18,10 @@ async fn main() {
         panic!("usage: rush URL ENTITY TASKS OPERATIONS");
     };
     let store = RedisStore::new(url.as_str()).unwrap();
-    let limiter =
-        Limiter::new(store).deadline(Duration::from_secs(20)).on_unavailable(OnUnavailable::Deny);
+    let limiter = Limiter::builder(store)
+        .deadline(Duration::from_secs(20))
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
     limiter.peek("nobody", "r").await.unwrap();
     println!("ready");
     BufReader::new(tokio::io::stdin()).read_line(&mut String::new()).await.unwrap();
@@ -38,7 +40,7 @@ async fn main() {
     println!("{granted} {refused}");
 }
 
-async fn rush(limiter: Limiter<RedisStore>, entity: String, operations: u32) -> (u32, u32) {
+async fn rush(limiter: Limiter, entity: String, operations: u32) -> (u32, u32) {
     let (mut granted, mut refused) = (0, 0);
     for _ in 0..operations {
         let request = limiter.acquire(&entity, "r").consume("l", 1).limits([Limit::quota("l", 40)]);

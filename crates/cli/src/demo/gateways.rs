@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
-use sluicegate::{AcquireError, Clock, Limiter, Permit, Store};
+use sluicegate::{AcquireError, Limiter, Permit};
 
 use super::traffic::{self, Call, MODEL, REQUESTS, TENANTS, TOKENS, Traffic};
 use crate::error::CliError;
 
 /// Calls to come and calls in flight.
-pub(crate) struct Gateways<S, C> {
-    limiter: Limiter<S, C>,
+pub(crate) struct Gateways {
+    limiter: Limiter,
     traffic: Vec<Traffic>,
     /// By time, and by the order in which they were planned.
-    events: BTreeMap<(i64, u64), Event<S, C>>,
+    events: BTreeMap<(i64, u64), Event>,
     planned: u64,
     log: Sha256,
     /// The consumption and refusals so far, by tenant.
@@ -28,9 +28,9 @@ pub(crate) struct Gateways<S, C> {
     pub(crate) adjust_units: f64,
 }
 
-enum Event<S, C> {
+enum Event {
     Call { tenant: usize, call: Call },
-    Answer { tenant: usize, lease: Permit<S, C>, by: i64 },
+    Answer { tenant: usize, lease: Permit, by: i64 },
 }
 
 /// The grants of one tenant.
@@ -42,8 +42,8 @@ pub(crate) struct Book {
     pub(crate) tokens: i64,
 }
 
-impl<S: Store, C: Clock + Clone> Gateways<S, C> {
-    pub(crate) fn new(limiter: Limiter<S, C>, seed: u64, start_ms: i64) -> Self {
+impl Gateways {
+    pub(crate) fn new(limiter: Limiter, seed: u64, start_ms: i64) -> Self {
         let mut gateways = Self {
             limiter,
             traffic: (0..TENANTS).map(|tenant| Traffic::new(tenant, seed, start_ms)).collect(),
@@ -109,12 +109,7 @@ impl<S: Store, C: Clock + Clone> Gateways<S, C> {
         Ok(())
     }
 
-    async fn answer(
-        &mut self,
-        tenant: usize,
-        lease: &Permit<S, C>,
-        by: i64,
-    ) -> Result<(), CliError> {
+    async fn answer(&mut self, tenant: usize, lease: &Permit, by: i64) -> Result<(), CliError> {
         let adjusted = lease.adjust(TOKENS, by).await?;
         self.adjust_units += adjusted.write_units;
         self.books[tenant].tokens += by;
@@ -126,7 +121,7 @@ impl<S: Store, C: Clock + Clone> Gateways<S, C> {
         self.plan(call.at_ms, Event::Call { tenant, call });
     }
 
-    fn plan(&mut self, at_ms: i64, event: Event<S, C>) {
+    fn plan(&mut self, at_ms: i64, event: Event) {
         self.planned += 1;
         self.events.insert((at_ms, self.planned), event);
     }

@@ -10,8 +10,7 @@ use futures_util::TryStreamExt;
 use serde::Serialize;
 use sluicegate::dynamo::Reader;
 use sluicegate::{
-    CompositeStore, DynamoTable, EpochMillis, LeaseSettings, LeasedLimiter, Limiter, Store,
-    TestClock,
+    CompositeStore, DynamoTable, EpochMillis, LeaseSettings, Leased, Limiter, TestClock,
 };
 use sluicegate_core::{LimitName, Resource, WindowKind, WindowSpan};
 use sluicegate_local::poller::{self, Poller, StreamSource};
@@ -95,22 +94,16 @@ pub(super) async fn run(seconds: u32, seed: u64, leased: bool) -> Result<Summary
 
     let end_ms = START_MS + i64::from(seconds) * 1_000;
     let store = CompositeStore::with_table(table);
-    let played = if leased {
-        let settings = LeaseSettings::default();
-        let limiter = patient(LeasedLimiter::leased_with(store, clock.clone(), settings));
-        let gateways = Gateways::new(limiter.clone(), seed, START_MS);
-        let mut played = play(gateways, &mut poller, &clock, end_ms).await?;
-        let report = limiter.shutdown(SETTLING_TIME).await;
-        if let Some((bucket, error)) = report.unsettled.into_iter().next() {
-            return Err(CliError::Store(format!("{bucket} is not settled: {error}")));
-        }
-        poller.drain().await?;
-        played.writes = Some(limiter.store().writes());
-        played
-    } else {
-        let limiter = patient(Limiter::with_clock(store, clock.clone()));
-        play(Gateways::new(limiter, seed, START_MS), &mut poller, &clock, end_ms).await?
-    };
+    let builder = Limiter::builder(store).clock(clock.clone());
+    let limiter = patient(if leased { builder.leasing(LeaseSettings::default()) } else { builder });
+    let gateways = Gateways::new(limiter.clone(), seed, START_MS);
+    let mut played = play(gateways, &mut poller, &clock, end_ms).await?;
+    let report = limiter.shutdown(SETTLING_TIME).await;
+    if let Some((bucket, error)) = report.unsettled.into_iter().next() {
+        return Err(CliError::Store(format!("{bucket} is not settled: {error}")));
+    }
+    poller.drain().await?;
+    played.writes = limiter.leased().map(Leased::writes);
     let admitted = played.books.iter().map(|book| book.admitted).sum();
     let per_s = |count: u64| count as f64 / f64::from(seconds);
     let tenants = tenants(&Reader::new(client, TABLE), &played.books).await?;
@@ -146,8 +139,8 @@ struct Played {
 }
 
 /// Runs all events before `end_ms`. Metering runs concurrently, once a second.
-async fn play<S: Store>(
-    mut gateways: Gateways<S, TestClock>,
+async fn play(
+    mut gateways: Gateways,
     poller: &mut Poller<StreamSource, InProcess>,
     clock: &TestClock,
     end_ms: i64,

@@ -10,7 +10,7 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use sluicegate::dynamo::Reader;
 use sluicegate::{
-    Clock, CompositeStore, DynamoTable, EpochMillis, LeasedLimiter, Limiter, Store, SystemClock,
+    Clock, CompositeStore, DynamoTable, EpochMillis, LeaseSettings, Leased, Limiter, SystemClock,
 };
 use sluicegate_core::{LimitName, Resource, UsageWindow, WindowKind, WindowSpan};
 use sluicegate_local::{LocalLoop, LoopOptions, Storage, client};
@@ -36,11 +36,9 @@ const SETTLING_TIME: Duration = Duration::from_secs(2);
 const KEY_POLL: Duration = Duration::from_millis(200);
 
 /// The gateways, and access to their figures.
-struct Scene<S> {
-    gateways: Gateways<S, SystemClock>,
-    limiter: Limiter<S>,
-    /// The number of lease writes so far; `None`: there are no leases.
-    writes: fn(&S) -> Option<u64>,
+struct Scene {
+    gateways: Gateways,
+    limiter: Limiter,
     reader: Reader,
     metering_units: Arc<Mutex<f64>>,
     board: Board,
@@ -68,14 +66,10 @@ pub(super) async fn run(
 
     let store = CompositeStore::with_table(DynamoTable::new(&client, TABLE));
     let stage = Stage { reader: Reader::new(client, TABLE), metering_units, seed };
-    let board = if leased {
-        let limiter = patient(LeasedLimiter::leased(store));
-        let board = stage.show(limiter.clone(), |store| Some(store.writes()), seconds).await?;
-        limiter.shutdown(SETTLING_TIME).await;
-        board
-    } else {
-        stage.show(patient(Limiter::new(store)), |_| None, seconds).await?
-    };
+    let builder = Limiter::builder(store);
+    let limiter = patient(if leased { builder.leasing(LeaseSettings::default()) } else { builder });
+    let board = stage.show(limiter.clone(), seconds).await?;
+    limiter.shutdown(SETTLING_TIME).await;
     drop(stop);
     metering.await.map_err(CliError::bad)??;
     let (requests, elapsed_s) = (board.requests, board.elapsed_s);
@@ -95,18 +89,12 @@ struct Stage {
 
 impl Stage {
     /// Plays until the user ends it; returns the last board.
-    async fn show<S: Store>(
-        self,
-        limiter: Limiter<S>,
-        writes: fn(&S) -> Option<u64>,
-        seconds: Option<u32>,
-    ) -> Result<Board, CliError> {
+    async fn show(self, limiter: Limiter, seconds: Option<u32>) -> Result<Board, CliError> {
         let Self { reader, metering_units, seed } = self;
         let start_ms = SystemClock.now().get();
         let gateways = Gateways::new(limiter.clone(), seed, start_ms);
         let board = Board::default();
-        let mut scene =
-            Scene { gateways, limiter, writes, reader, metering_units, board, start_ms };
+        let mut scene = Scene { gateways, limiter, reader, metering_units, board, start_ms };
         let mut terminal = ratatui::try_init()?;
         let played = scene.play(&mut terminal, seconds).await;
         ratatui::restore();
@@ -131,7 +119,7 @@ async fn start(units: &Arc<Mutex<f64>>) -> Result<LocalLoop, CliError> {
     Ok(LocalLoop::start(parts).await?)
 }
 
-impl<S: Store> Scene<S> {
+impl Scene {
     /// Plays until a key, a signal, or the end of the time.
     async fn play(
         &mut self,
@@ -154,7 +142,7 @@ impl<S: Store> Scene<S> {
                 _ = frames.tick() => {
                     let elapsed_ms = SystemClock.now().get() - self.start_ms;
                     let elapsed_s = u64::try_from(elapsed_ms / 1_000).unwrap_or(0);
-                    let writes = (self.writes)(self.limiter.store());
+                    let writes = self.limiter.leased().map(Leased::writes);
                     self.board.tick(elapsed_s, &self.gateways.books, writes);
                     terminal.draw(|frame| view::draw(frame, &self.board))?;
                     if seconds.is_some_and(|seconds| elapsed_s >= u64::from(seconds)) {

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use sluicegate::{Clock, Limiter, OnUnavailable, Store};
+use sluicegate::{Limiter, LimiterBuilder, OnUnavailable, Store};
 
 /// Long, because the engine is this process: it answers when the machine has time.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A limiter that never admits without an answer of the store.
-pub(super) fn patient<S: Store, C: Clock + Clone>(limiter: Limiter<S, C>) -> Limiter<S, C> {
-    limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny)
+pub(super) fn patient<S: Store>(limiter: LimiterBuilder<S>) -> Limiter {
+    limiter.deadline(DEADLINE).on_unavailable(OnUnavailable::Deny).build()
 }

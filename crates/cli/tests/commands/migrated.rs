@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::Select;
 use sluicegate::{
-    Clock, CompositeStore, DynamoStore, DynamoTable, EpochMillis, Limiter, Millitokens,
-    OnUnavailable, Refill, Rule, SystemClock,
+    Clock, CompositeStore, DynamoTable, EpochMillis, Limiter, Millitokens, OnUnavailable, Refill,
+    Rule, SystemClock,
 };
 use sluicegate_core::keys::LegacyKey;
 use sluicegate_core::{CompositeBucket, LegacyBucket};
@@ -112,8 +112,10 @@ impl Producers {
         let mut tasks = Vec::new();
         for _ in 0..LIMITERS {
             let table = DynamoTable::new(shell.engine.client(), &shell.table).converting_legacy();
-            let limiter = Limiter::new(CompositeStore::with_table(table)).deadline(DEADLINE);
-            let limiter = limiter.on_unavailable(OnUnavailable::Deny);
+            let limiter = Limiter::builder(CompositeStore::with_table(table))
+                .deadline(DEADLINE)
+                .on_unavailable(OnUnavailable::Deny)
+                .build();
             for _ in 0..TASKS_OF_EACH {
                 let seed = tasks.len() as u64;
                 tasks.push(tokio::spawn(produce(limiter.clone(), work.clone(), seed)));
@@ -143,7 +145,7 @@ impl Producers {
     }
 }
 
-async fn produce(limiter: Limiter<DynamoStore>, work: Arc<Work>, seed: u64) -> Grants {
+async fn produce(limiter: Limiter, work: Arc<Work>, seed: u64) -> Grants {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut grants = Grants::new();
     while !work.is_over.load(Ordering::Relaxed) {

@@ -64,11 +64,12 @@ impl Producers {
 
 async fn produce(url: String, mut rng: Rng, deadline: Duration, stop: Arc<AtomicBool>) -> Books {
     let table = DynamoTable::new(&client::dynamodb(&url), TABLE);
-    let limiter = Limiter::new(CompositeStore::with_table(table))
+    let limiter = Limiter::builder(CompositeStore::with_table(table))
         .deadline(deadline)
         .connect_deadline(deadline)
         .on_unavailable(OnUnavailable::Deny)
-        .breaker(BreakerConfig::never());
+        .breaker(BreakerConfig::never())
+        .build();
     let mut books = Books::new();
     while !stop.load(Ordering::Relaxed) {
         let entity = format!("user-{}", rng.u8(0..3));

@@ -19,7 +19,7 @@ const STRETCHES: usize = 3;
 const TASKS: u64 = 8;
 const ENTITIES: u64 = 50;
 
-async fn acquire(limiter: Limiter<CompositeStore<DynamoTable>>, numbers: std::ops::Range<u64>) {
+async fn acquire(limiter: Limiter, numbers: std::ops::Range<u64>) {
     for n in numbers {
         let limits = [Limit::per_day(LIMIT, 1_000_000_000)];
         let entity = format!("user-{}", n % ENTITIES);
@@ -36,9 +36,10 @@ async fn a_run_is_counted_whole_and_a_long_one_does_not_get_slower() {
     let data = file.to_str().unwrap();
     let local = Local::start(&["--port", "0", "--data", data]).await.ok().unwrap();
     let table = DynamoTable::new(&client::dynamodb(local.value("AWS_ENDPOINT_URL")), TABLE);
-    let limiter = Limiter::new(CompositeStore::with_table(table))
+    let limiter = Limiter::builder(CompositeStore::with_table(table))
         .deadline(Duration::from_secs(60))
-        .on_unavailable(OnUnavailable::Deny);
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
 
     let mut costs = Vec::new();
     for start in (0..acquires).step_by(STRETCH.try_into().unwrap()) {

@@ -114,9 +114,10 @@ async fn on_a_full_disk_one_request_to_stop_ends_it() {
     let file = folder.path().join("local.db");
     let local = Local::serving(on_a_small_disk(&file)).await.ok().unwrap();
     let table = DynamoTable::new(&client::dynamodb(local.value("AWS_ENDPOINT_URL")), TABLE);
-    let limiter = Limiter::new(CompositeStore::with_table(table))
+    let limiter = Limiter::builder(CompositeStore::with_table(table))
         .deadline(Duration::from_secs(20))
-        .on_unavailable(OnUnavailable::Deny);
+        .on_unavailable(OnUnavailable::Deny)
+        .build();
     let mut granted = 0;
     for n in 0..10_000 {
         let limits = [Limit::per_day(LIMIT, 1_000_000_000)];

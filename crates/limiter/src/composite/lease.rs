@@ -23,126 +23,144 @@ use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::leasing_store::{
     Corrected, Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
 };
-use crate::store::{BucketGrant, Correction, Request};
+use crate::store::{BoxFuture, BucketGrant, Correction, Request};
 use crate::table::Table;
 
 impl<T: Table> LeaseCalls for CompositeStore<T> {
-    async fn parts(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> Result<Option<Vec<BucketGrant>>, AcquireError> {
-        let mut run = CallContext::new(clock, request.deadline);
-        let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
-        for side in &mut sides {
-            let Some(image) = side.image() else { continue };
-            if side.configuration.is_behind(&image) {
-                let (bucket, entry) = (&side.bucket, &side.entry);
-                let newer = self.updated(bucket, entry, &side.configuration, &image, &mut run);
-                // Boxed: this future is rare, and larger than the rest of what waits.
-                let newer = newer.boxed();
-                side.configuration = newer.await.unwrap_or_else(|| side.configuration.clone());
-            }
-        }
-        Ok(Some(sides.iter().map(|side| side.part(side.image())).collect()))
-    }
-
-    async fn limits_now(
-        &self,
-        bucket: &BucketId,
-        before: &Arc<Configuration>,
-        deadline: Duration,
-        clock: &dyn Clock,
-    ) -> Result<Arc<Configuration>, AcquireError> {
-        if before.stored.is_none() {
-            return Ok(before.clone());
-        }
-        self.limits(bucket, &before.explicit, &mut CallContext::new(clock, deadline)).await
-    }
-
-    async fn carry_out(
-        &self,
-        order: &LeaseRequest<'_>,
-        doubt: Option<UnackedWrite>,
-        clock: &dyn Clock,
-    ) -> Result<LeaseOutcome, LeaseError> {
-        let mut run = order.run(doubt.as_ref(), clock);
-        // A lane that the cache has forgotten still knows the outcome of its writes.
-        let lane = doubt.and_then(|doubt| doubt.lane);
-        let lane = lane
-            .unwrap_or_else(|| self.images.entry(order.bucket).lane(order.bucket, self.policy()));
-        let result = self.lease_from(&lane, order, &mut run).await;
-        let CallContext { id, attempts, write_units, read_units, .. } = run;
-        match result {
-            Ok(sluicegate_core::Done { leased, images, path, .. }) => {
-                let image = images.into_iter().next().flatten();
-                Ok(LeaseOutcome { id, leased, image, path, attempts, write_units, read_units })
-            }
-            Err((error, is_lost)) => {
-                let leased = lane.doubtful_lease(&id);
-                let leased = leased.or_else(|| is_lost.then(Amounts::new));
-                let remembered = Vec::new();
-                let doubt = leased.map(|leased| UnackedWrite {
-                    id,
-                    leased,
-                    remembered,
-                    is_lost,
-                    lane: Some(lane.clone()),
-                });
-                Err(LeaseError { error, doubt, attempts })
-            }
-        }
-    }
-
-    async fn look(
-        &self,
-        order: &LeaseRequest<'_>,
-        clock: &dyn Clock,
-    ) -> Result<(Option<Arc<CompositeBucket>>, f64), AcquireError> {
-        let mut run = CallContext::new(clock, order.deadline);
-        let entry = self.images.entry(order.bucket);
-        let (now, deny_cache_ms) = (run.now(), self.policy().deny_cache_ms);
-        if let Some(known) = entry.known().filter(|known| known.may_refuse(now, deny_cache_ms)) {
-            let least = terms(order).least();
-            let image = known.image.as_deref();
-            let mut asked = evaluate(order.bucket, image, &least, order.configuration, now);
-            asked.retain(|status| least.contains_key(&status.limit));
-            let acquire = Acquire {
-                bucket: order.bucket,
-                amounts: &least,
-                configuration: order.configuration,
-                id: &run.id,
-                interval: self.settings.claim_interval,
-                hint: RefillHint::TrustImage,
-            };
-            let is_behind = image.is_some_and(|image| reconfigure(image, acquire, now).is_some());
-            if !is_behind && asked.iter().any(LimitStatus::is_violated) {
-                return Err(AcquireError::refused(asked));
-            }
-        }
-        loop {
-            match self.read_bucket(order.bucket, &mut run).await {
-                Ok(image) => {
-                    let (as_of, is_authoritative) = (run.now(), true);
-                    entry.learn(Known { image: image.clone(), as_of, is_authoritative });
-                    return Ok((image, run.read_units));
+    fn parts<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>> {
+        async move {
+            let mut run = CallContext::new(clock, request.deadline);
+            let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
+            for side in &mut sides {
+                let Some(image) = side.image() else { continue };
+                if side.configuration.is_behind(&image) {
+                    let (bucket, entry) = (&side.bucket, &side.entry);
+                    let newer = self.updated(bucket, entry, &side.configuration, &image, &mut run);
+                    // Boxed: this future is rare, and larger than the rest of what waits.
+                    let newer = newer.boxed();
+                    side.configuration = newer.await.unwrap_or_else(|| side.configuration.clone());
                 }
-                Err(table_error) => {
-                    if !run.wait_out(table_error).await {
-                        return Err(run.given_up());
+            }
+            Ok(Some(sides.iter().map(|side| side.part(side.image())).collect()))
+        }
+        .boxed()
+    }
+
+    fn limits_now<'a>(
+        &'a self,
+        bucket: &'a BucketId,
+        before: &'a Arc<Configuration>,
+        deadline: Duration,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Arc<Configuration>, AcquireError>> {
+        async move {
+            if before.stored.is_none() {
+                return Ok(before.clone());
+            }
+            self.limits(bucket, &before.explicit, &mut CallContext::new(clock, deadline)).await
+        }
+        .boxed()
+    }
+
+    fn carry_out<'a>(
+        &'a self,
+        order: &'a LeaseRequest<'a>,
+        doubt: Option<UnackedWrite>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
+        async move {
+            let mut run = order.run(doubt.as_ref(), clock);
+            // A lane that the cache has forgotten still knows the outcome of its writes.
+            let lane = doubt.and_then(|doubt| doubt.lane);
+            let lane = lane.unwrap_or_else(|| {
+                self.images.entry(order.bucket).lane(order.bucket, self.policy())
+            });
+            let result = self.lease_from(&lane, order, &mut run).await;
+            let CallContext { id, attempts, write_units, read_units, .. } = run;
+            match result {
+                Ok(sluicegate_core::Done { leased, images, path, .. }) => {
+                    let image = images.into_iter().next().flatten();
+                    Ok(LeaseOutcome { id, leased, image, path, attempts, write_units, read_units })
+                }
+                Err((error, is_lost)) => {
+                    let leased = lane.doubtful_lease(&id);
+                    let leased = leased.or_else(|| is_lost.then(Amounts::new));
+                    let remembered = Vec::new();
+                    let doubt = leased.map(|leased| UnackedWrite {
+                        id,
+                        leased,
+                        remembered,
+                        is_lost,
+                        lane: Some(lane.clone()),
+                    });
+                    Err(LeaseError { error, doubt, attempts })
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn look<'a>(
+        &'a self,
+        order: &'a LeaseRequest<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
+        async move {
+            let mut run = CallContext::new(clock, order.deadline);
+            let entry = self.images.entry(order.bucket);
+            let (now, deny_cache_ms) = (run.now(), self.policy().deny_cache_ms);
+            if let Some(known) = entry.known().filter(|known| known.may_refuse(now, deny_cache_ms))
+            {
+                let least = terms(order).least();
+                let image = known.image.as_deref();
+                let mut asked = evaluate(order.bucket, image, &least, order.configuration, now);
+                asked.retain(|status| least.contains_key(&status.limit));
+                let acquire = Acquire {
+                    bucket: order.bucket,
+                    amounts: &least,
+                    configuration: order.configuration,
+                    id: &run.id,
+                    interval: self.settings.claim_interval,
+                    hint: RefillHint::TrustImage,
+                };
+                let is_behind =
+                    image.is_some_and(|image| reconfigure(image, acquire, now).is_some());
+                if !is_behind && asked.iter().any(LimitStatus::is_violated) {
+                    return Err(AcquireError::refused(asked));
+                }
+            }
+            loop {
+                match self.read_bucket(order.bucket, &mut run).await {
+                    Ok(image) => {
+                        let (as_of, is_authoritative) = (run.now(), true);
+                        entry.learn(Known { image: image.clone(), as_of, is_authoritative });
+                        return Ok((image, run.read_units));
+                    }
+                    Err(table_error) => {
+                        if !run.wait_out(table_error).await {
+                            return Err(run.given_up());
+                        }
                     }
                 }
             }
         }
+        .boxed()
     }
 
-    async fn correct(
-        &self,
-        correction: &Correction<'_>,
-        clock: &dyn Clock,
-    ) -> Result<Corrected, AdjustError> {
-        let mut run = CallContext::under(correction.id.clone(), clock, correction.deadline);
-        self.make(correction, &mut run).await
+    fn correct<'a>(
+        &'a self,
+        correction: &'a Correction<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Corrected, AdjustError>> {
+        async move {
+            let mut run = CallContext::under(correction.id.clone(), clock, correction.deadline);
+            self.make(correction, &mut run).await
+        }
+        .boxed()
     }
 }
 

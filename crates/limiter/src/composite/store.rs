@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sluicegate_core::keys::ItemKey;
 
 use super::composite_store::CompositeStore;
@@ -12,48 +13,66 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::leasing_store::LeaseCalls as _;
-use crate::store::{Adjusted, Correction, Grant, Request, Store};
+use crate::store::{Adjusted, BoxFuture, Correction, Grant, Request, Store};
 use crate::table::{Consistency, Table};
 
 impl<T: Table> Store for CompositeStore<T> {
-    async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
-        let mut run = CallContext::new(clock, request.deadline);
-        let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
-        let is_split = sides.len() > 1 && self.settings.cascade_mode == CascadeMode::Compensating;
-        let (parts, path) = if is_split {
-            self.side_by_side(sides, &mut run, clock, request.deadline).await?
-        } else {
-            self.take(&mut sides, &mut run).await?
-        };
-        let CallContext { attempts, write_units, read_units, .. } = run;
-        Ok(Grant { parts, path, attempts, write_units, read_units })
-    }
-
-    async fn adjust(
-        &self,
-        correction: &Correction<'_>,
-        clock: &dyn Clock,
-    ) -> Result<Adjusted, AdjustError> {
-        Ok(self.correct(correction, clock).await?.adjusted)
-    }
-
-    async fn peek(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> Result<Vec<LimitStatus>, AcquireError> {
-        let mut run = CallContext::new(clock, request.deadline);
-        let sides = self.sides(request, Lookup::Always, &mut run).await?;
-        self.look_at(&sides, &mut run).await
-    }
-
-    async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
-        let mut run = CallContext::new(clock, deadline);
-        let read = self.table.read(&[ItemKey::SchemaVersion], Consistency::Eventual);
-        match run.in_time(read).await {
-            Ok(_) => Ok(()),
-            Err(table_error) => Err(run.end(table_error)),
+    fn acquire<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
+        async move {
+            let mut run = CallContext::new(clock, request.deadline);
+            let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
+            let is_split =
+                sides.len() > 1 && self.settings.cascade_mode == CascadeMode::Compensating;
+            let (parts, path) = if is_split {
+                self.side_by_side(sides, &mut run, clock, request.deadline).await?
+            } else {
+                self.take(&mut sides, &mut run).await?
+            };
+            let CallContext { attempts, write_units, read_units, .. } = run;
+            Ok(Grant { parts, path, attempts, write_units, read_units })
         }
+        .boxed()
+    }
+
+    fn adjust<'a>(
+        &'a self,
+        correction: &'a Correction<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
+        async move { Ok(self.correct(correction, clock).await?.adjusted) }.boxed()
+    }
+
+    fn peek<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
+        async move {
+            let mut run = CallContext::new(clock, request.deadline);
+            let sides = self.sides(request, Lookup::Always, &mut run).await?;
+            self.look_at(&sides, &mut run).await
+        }
+        .boxed()
+    }
+
+    fn check<'a>(
+        &'a self,
+        clock: &'a dyn Clock,
+        deadline: Duration,
+    ) -> BoxFuture<'a, Result<(), AcquireError>> {
+        async move {
+            let mut run = CallContext::new(clock, deadline);
+            let read = self.table.read(&[ItemKey::SchemaVersion], Consistency::Eventual);
+            match run.in_time(read).await {
+                Ok(_) => Ok(()),
+                Err(table_error) => Err(run.end(table_error)),
+            }
+        }
+        .boxed()
     }
 
     fn counters(&self) -> &Counters {

@@ -14,9 +14,3 @@ impl CompositeStore<DynamoTable> {
         Self::with_table(DynamoTable::new(&client, table))
     }
 }
-
-impl AsRef<Self> for DynamoStore {
-    fn as_ref(&self) -> &Self {
-        self
-    }
-}

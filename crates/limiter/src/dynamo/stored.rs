@@ -24,6 +24,12 @@ pub(super) const LIMITS_PER_WRITE: usize = 50;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
+    /// The limiter's store is not a [`DynamoStore`](crate::DynamoStore).
+    #[error(
+        "only DynamoDB stores limits, entities and usage: make the limiter with a DynamoStore, or name the limits with each request"
+    )]
+    NotDynamo,
+
     /// An entity would be its own parent.
     #[error("entity {entity} cannot be its own parent; name another one, or none")]
     OwnParent {

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 
 use super::answer::{StoreError, described, is_answer, is_told};
@@ -11,7 +10,7 @@ use super::guarded::Guard;
 use crate::clock::Clock;
 use crate::degraded::{Cause, Degraded, OnUnavailable};
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request, Store};
+use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request};
 use crate::store_error::BoxError;
 
 /// How an acquire was granted.
@@ -23,7 +22,7 @@ pub(crate) enum Granted {
     Degraded(Degraded, Vec<BucketGrant>),
 }
 
-impl<S: Store, C: Clock> Guard<S, C> {
+impl Guard {
     /// Looks whether the store is there.
     pub(crate) async fn warm_up(&self) -> Result<(), AcquireError> {
         let checked = self.store.check(&self.clock, self.settings.connect_deadline).await;
@@ -36,7 +35,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
 
     /// Acquires from the store. If the store is unavailable, the limiter's policy decides.
     pub(crate) async fn take(self: &Arc<Self>, request: &Request) -> Result<Granted, AcquireError> {
-        self.take_by(request, || self.store.acquire(request, &self.clock).boxed()).await
+        self.take_by(request, || self.store.acquire(request, &self.clock)).await
     }
 
     /// As [`take`](Self::take), with `acquire` as the call on the store.
@@ -53,8 +52,6 @@ impl<S: Store, C: Clock> Guard<S, C> {
             let cause = Cause::NotAsked { since: not_asked.since };
             return self.degrade(request, cause, || not_asked.into());
         };
-        // Boxed, for two reasons: a decision without the store need not carry the size of the call,
-        // and the nested type would exceed the default `recursion_limit` of crates that await it.
         let result = acquire().await;
         match &result {
             // The tokens were held: the store was not asked.
@@ -96,7 +93,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
         if let Some(adjusted) = self.store.adjust_held(correction) {
             return Ok(adjusted);
         }
-        let result = self.store.adjust(correction, &self.clock).boxed().await;
+        let result = self.store.adjust(correction, &self.clock).await;
         self.note(permit, &result);
         result
     }
@@ -109,7 +106,7 @@ impl<S: Store, C: Clock> Guard<S, C> {
         let Some(permit) = self.permit() else {
             return Err(AcquireError::Unavailable(self.health.not_asked().into()));
         };
-        let result = self.store.peek(request, &self.clock).boxed().await;
+        let result = self.store.peek(request, &self.clock).await;
         self.note(permit, &result);
         result
     }

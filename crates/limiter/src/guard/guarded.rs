@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::breaker::BreakerConfig;
 use super::health::StoreHealth;
-use crate::clock::Clock;
+use crate::clock::SharedClock;
 use crate::counters::Counters;
 use crate::degraded::OnUnavailable;
 use crate::store::Store;
@@ -19,18 +19,16 @@ const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
 /// Time for name resolution, a TLS handshake and credentials.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The store of a limiter. It knows no limiter: who asks and what becomes of an answer is not its
-/// concern.
-#[derive(Debug)]
-pub(crate) struct Guard<S, C> {
-    pub(super) store: Arc<S>,
-    pub(super) clock: C,
-    pub(super) health: Arc<StoreHealth>,
+/// The store of a limiter. It knows no limiter: the caller decides what becomes of an answer.
+pub(crate) struct Guard {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) clock: SharedClock,
+    pub(super) health: StoreHealth,
     pub(super) settings: Settings,
 }
 
-/// How long a call may take, and what an acquire comes to without an answer.
-#[derive(Debug, Clone)]
+/// The time that a call may take, and the result of an acquire without an answer.
+#[derive(Debug)]
 pub(crate) struct Settings {
     /// `None`: a default for each kind of call.
     pub(crate) deadline: Option<Duration>,
@@ -38,41 +36,31 @@ pub(crate) struct Settings {
     pub(crate) on_unavailable: OnUnavailable,
 }
 
-impl<S, C> Guard<S, C> {
-    pub(crate) fn new(store: S, clock: C) -> Self {
-        let settings = Settings {
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
             deadline: None,
             connect_deadline: CONNECT_DEADLINE,
             on_unavailable: OnUnavailable::default(),
-        };
-        let health = Arc::new(StoreHealth::new(BreakerConfig::default()));
-        Self { store: Arc::new(store), clock, health, settings }
+        }
+    }
+}
+
+impl Guard {
+    pub(crate) fn new(
+        store: Arc<dyn Store>,
+        clock: SharedClock,
+        settings: Settings,
+        breaker: BreakerConfig,
+    ) -> Self {
+        Self { store, clock, health: StoreHealth::new(breaker), settings }
     }
 
-    /// A guard of the same store and its health that works differently.
-    pub(crate) fn with(&self, change: impl FnOnce(&mut Settings)) -> Self
-    where
-        C: Clone,
-    {
-        let (store, clock, health) = (self.store.clone(), self.clock.clone(), self.health.clone());
-        let mut settings = self.settings.clone();
-        change(&mut settings);
-        Self { store, clock, health, settings }
+    pub(crate) fn store(&self) -> &dyn Store {
+        self.store.as_ref()
     }
 
-    /// A guard of the same store that finds out for itself whether it is away.
-    pub(crate) fn with_breaker(&self, breaker: BreakerConfig) -> Self
-    where
-        C: Clone,
-    {
-        Self { health: Arc::new(StoreHealth::new(breaker)), ..self.with(|_| ()) }
-    }
-
-    pub(crate) fn store(&self) -> &S {
-        &self.store
-    }
-
-    pub(crate) const fn clock(&self) -> &C {
+    pub(crate) const fn clock(&self) -> &SharedClock {
         &self.clock
     }
 
@@ -105,15 +93,6 @@ impl<S, C> Guard<S, C> {
         })
     }
 
-    /// Limiters that share this guard, the task and its probes, and others that know the same of the
-    /// store's absence.
-    pub(super) fn holders(self: &Arc<Self>) -> usize {
-        let others = Arc::strong_count(&self.health) - 1;
-        Arc::strong_count(self) + others
-    }
-}
-
-impl<S: Store, C: Clock> Guard<S, C> {
     pub(crate) fn counters(&self) -> &Counters {
         self.store.counters()
     }

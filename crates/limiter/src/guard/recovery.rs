@@ -9,14 +9,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use super::answer::is_answer;
 use super::guarded::Guard;
-use crate::clock::Clock;
-use crate::store::Store;
 
 /// The most probes in flight, evenly spaced if they hang until their deadline. A probe that hangs
 /// must not keep the next one from finding the store available.
 const PROBES_MAX: u32 = 8;
 
-impl<S: Store, C: Clock> Guard<S, C> {
+impl Guard {
     /// Starts the task, unless there is one.
     pub(super) fn keep(self: &Arc<Self>) {
         if self.health.claim_keeper() {
@@ -34,9 +32,8 @@ impl<S: Store, C: Clock> Guard<S, C> {
     }
 }
 
-/// Ends with the last limiter. Not with the one that started it, which may have been made for a
-/// single request.
-async fn keep<S: Store, C: Clock>(guard: Arc<Guard<S, C>>, term: u64) {
+/// Ends with the last clone of the limiter.
+async fn keep(guard: Arc<Guard>, term: u64) {
     let outage = &guard.health;
     let every = outage.circuit.settings().probe_every;
     let mut sent_at = Instant::now();
@@ -47,8 +44,8 @@ async fn keep<S: Store, C: Clock>(guard: Arc<Guard<S, C>>, term: u64) {
         rounds.tick().await;
         while probes.try_join_next().is_some() {}
         let has_successor = outage.keeper.term.load(Ordering::Relaxed) != term;
-        // This task and its probes hold limiters too.
-        if has_successor || guard.holders() == 1 + probes.len() {
+        // This task and its probes hold the guard too.
+        if has_successor || Arc::strong_count(&guard) == 1 + probes.len() {
             return;
         }
         outage.keeper_is_alive();

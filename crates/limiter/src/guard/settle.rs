@@ -6,11 +6,10 @@ use futures_util::future::{FutureExt as _, join_all};
 
 use super::guarded::Guard;
 use super::pending_debits::{Debt, PendingDebits};
-use crate::clock::Clock;
 use crate::error::AdjustError;
-use crate::store::{Correction, Store};
+use crate::store::Correction;
 
-impl<S: Store, C: Clock> Guard<S, C> {
+impl Guard {
     /// Debits the pending sums at the store, as long as it answers.
     pub(super) async fn settle(self: &Arc<Self>, debts: &PendingDebits) {
         while debts.are_some() {

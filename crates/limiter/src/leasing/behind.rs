@@ -21,14 +21,14 @@ use super::times::Times;
 use crate::call::new_id;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
-use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
+use crate::leasing_store::{Counting, LeaseRequest};
 use crate::store::Correction;
 
 /// A commit starts when one part in so many of the threshold is left. A larger part would cause
 /// more commits; callers take from this part while the commit is in flight.
 const LEFT: u64 = 25;
 
-impl<S: LeasingStore, C: Clock> Engine<S, C> {
+impl Engine {
     /// Debits the tokens that were handed out, and hands out those that are needed.
     pub(super) async fn commit(
         &self,

@@ -18,13 +18,13 @@ use super::settings::{LeaseMode, LeaseSettings};
 use super::spent::Spent;
 use super::times::Times;
 use super::waiters::WaitWindow;
-use crate::clock::Clock;
+use crate::clock::{Clock as _, SharedClock};
 use crate::error::AcquireError;
-use crate::leasing_store::LeasingStore;
+use crate::leasing_store::LeaseCalls;
 
-pub(super) struct Engine<S, C> {
-    pub(super) store: S,
-    pub(super) clock: C,
+pub(super) struct Engine {
+    pub(super) store: Arc<dyn LeaseCalls>,
+    pub(super) clock: SharedClock,
     pub(super) settings: LeaseSettings,
     pub(super) buckets: Buckets,
     pub(super) names: Names,
@@ -69,8 +69,12 @@ pub(super) enum FlushScope {
     SettleAll,
 }
 
-impl<S: LeasingStore, C: Clock> Engine<S, C> {
-    pub(super) fn new(store: S, clock: C, settings: LeaseSettings) -> Self {
+impl Engine {
+    pub(super) fn new(
+        store: Arc<dyn LeaseCalls>,
+        clock: SharedClock,
+        settings: LeaseSettings,
+    ) -> Self {
         Self {
             store,
             clock,

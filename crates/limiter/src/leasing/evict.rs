@@ -13,13 +13,11 @@ use futures_util::StreamExt as _;
 use super::engine::{Engine, FlushScope};
 use super::leased_bucket::LeasedBucket;
 use super::watch::SETTLING_MAX;
-use crate::clock::Clock;
-use crate::leasing_store::LeasingStore;
 
 /// At most one in so many of the keys that may be held is settled at once.
 const PART: usize = 4;
 
-impl<S: LeasingStore, C: Clock> Engine<S, C> {
+impl Engine {
     /// Settles as many buckets as there were requests that found no room: of those that no request
     /// used since `since_ms`, the longest idle first.
     pub(super) fn make_room(self: &Arc<Self>, watched: &[Arc<LeasedBucket>], since_ms: i64) {

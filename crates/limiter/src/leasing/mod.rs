@@ -1,7 +1,7 @@
 //! Decides requests in the process: tokens are leased ahead of need and handed out by a few atomic
 //! operations, with few writes to the store.
 //!
-//! [`LeasedLimiter`] holds what users need to know.
+//! [`LimiterBuilder::leasing`](crate::LimiterBuilder::leasing) says all that users need to know.
 
 mod atomic_bucket;
 mod behind;
@@ -20,6 +20,7 @@ mod names;
 mod need;
 mod plan_lease;
 mod prepared;
+mod setting;
 mod settings;
 mod spent;
 mod store;
@@ -29,7 +30,7 @@ mod times;
 mod waiters;
 mod watch;
 
-pub use self::leased::{Leased, LeasedLimiter};
+pub use self::leased::Leased;
 pub use self::prepared::{Prepared, PreparedPermit};
 pub use self::settings::{Accounting, LeaseMode, LeaseSettings};
 pub use self::watch::SettleReport;

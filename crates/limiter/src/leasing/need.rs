@@ -13,20 +13,18 @@ use super::engine::{Engine, FlushScope};
 use super::leased_bucket::{LeasedBucket, Turn};
 use super::spent::Spent;
 use super::waiters::WaiterResult;
-use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::leasing_store::LeasingStore;
 
 /// A request that waits for its answer. A grant that no caller takes is given back.
-struct PendingWaiter<'a, S: LeasingStore, C: Clock> {
-    engine: &'a Arc<Engine<S, C>>,
+struct PendingWaiter<'a> {
+    engine: &'a Arc<Engine>,
     bucket: &'a Arc<LeasedBucket>,
     asks: &'a [Demand],
     configuration: &'a Arc<Configuration>,
     answer: oneshot::Receiver<WaiterResult>,
 }
 
-impl<S: LeasingStore, C: Clock> Engine<S, C> {
+impl Engine {
     /// Gets the tokens from the store, and more if they can be used. `None`: the request needs a
     /// call of its own, for one of two reasons. This process holds tokens of as many buckets as it
     /// may. Or no request for this bucket was answered in half the time: only a call of its own
@@ -95,7 +93,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
     }
 }
 
-impl<S: LeasingStore, C: Clock> PendingWaiter<'_, S, C> {
+impl PendingWaiter<'_> {
     /// The right to write; `None`: another request's write has served this one.
     async fn turn(mut self, turn: Arc<tokio::sync::Mutex<()>>) -> Option<Turn> {
         let turn = tokio::select! {
@@ -107,7 +105,7 @@ impl<S: LeasingStore, C: Clock> PendingWaiter<'_, S, C> {
     }
 }
 
-impl<S: LeasingStore, C: Clock> Drop for PendingWaiter<'_, S, C> {
+impl Drop for PendingWaiter<'_> {
     fn drop(&mut self) {
         self.answer.close();
         if let Ok(Ok(_)) = self.answer.try_recv() {

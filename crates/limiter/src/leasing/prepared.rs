@@ -14,25 +14,24 @@ use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::spent::Spent;
 use super::store::Wants;
-use crate::clock::Clock;
 use crate::degraded::Degraded;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, InvalidRequest};
 use crate::guard::Granted;
-use crate::leasing_store::LeasingStore;
 use crate::limiter::Limiter;
 use crate::permit::Permit;
 use crate::request::AcquireRequest;
 use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 
-/// A request to a [`LeasedLimiter`](crate::LeasedLimiter) that was checked once. As long as the
+/// A request to a limiter that [leases](crate::LimiterBuilder::leasing), checked once. As long as the
 /// process holds tokens, it is decided without a call, a lock or an allocation. Every half second
 /// it is compared with the known parent and stored limits, which are looked up once a minute in the
 /// background; `no_cascade` saves that.
 ///
 /// ```
-/// # use sluicegate::{CompositeStore, Limit, LeasedLimiter, MemoryTable};
+/// # use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable};
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let limiter = LeasedLimiter::leased(CompositeStore::with_table(MemoryTable::new()));
+/// let store = CompositeStore::with_table(MemoryTable::new());
+/// let limiter = Limiter::builder(store).leasing(LeaseSettings::default()).build();
 /// let limits = [Limit::per_minute("rpm", 6_000)];
 /// let call = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();
 /// let call = call.prepare().await?;
@@ -44,8 +43,9 @@ use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct Prepared<S, C> {
-    limiter: Limiter<Leased<S, C>, C>,
+pub struct Prepared {
+    limiter: Limiter,
+    leased: Leased,
     request: Request,
     /// The deadline that the request set.
     deadline: Option<Duration>,
@@ -76,8 +76,8 @@ const CHANGES_MAX: u32 = 64;
 
 /// The tokens that a prepared call took. Dropping it keeps them consumed.
 #[must_use = "dropping a ticket keeps the tokens consumed"]
-pub struct PreparedPermit<'a, S: LeasingStore, C: Clock> {
-    prepared: &'a Prepared<S, C>,
+pub struct PreparedPermit<'a> {
+    prepared: &'a Prepared,
     from: Source<'a>,
 }
 
@@ -102,23 +102,26 @@ impl Drop for LookingUp {
     }
 }
 
-impl<S: LeasingStore, C: Clock> AcquireRequest<&Limiter<Leased<S, C>, C>> {
+impl AcquireRequest<&Limiter> {
     /// Checks the request and looks up the data that it needs, so that it can be made many times.
     ///
     /// # Errors
     /// As for awaiting it; a limit that is short is no error here. `Unavailable`, under every
     /// setting, if limits or a parent have to be looked up and the store is unavailable.
-    pub async fn prepare(self) -> Result<Prepared<S, C>, AcquireError> {
+    pub async fn prepare(self) -> Result<Prepared, AcquireError> {
         let deadline = self.said_deadline();
         let (limiter, request) = self.checked()?;
-        let wants = limiter.store().wanted_by(&request).await?.unwrap_or_default();
-        let engine = &limiter.store().engine;
+        let Some(leased) = limiter.leased().cloned() else {
+            return Err(InvalidRequest::NotLeasing.into());
+        };
+        let wants = leased.wanted_by(&request).await?.unwrap_or_default();
+        let engine = &leased.engine;
         for want in &wants {
             want.bucket.follow(&want.part.configuration, &engine.names);
         }
         let first = Found::new(wants, engine.rough_ms(), 0);
         let (limiter, is_looking_up) = (limiter.clone(), Arc::default());
-        Ok(Prepared { limiter, request, deadline, first, is_looking_up })
+        Ok(Prepared { limiter, leased, request, deadline, first, is_looking_up })
     }
 }
 
@@ -152,12 +155,12 @@ impl Found {
     }
 }
 
-impl<S: LeasingStore, C: Clock> Prepared<S, C> {
+impl Prepared {
     /// Takes the tokens if this process holds them; never waits. Otherwise more is leased in the
     /// background, as long as there were requests lately. The first request, and one after a pause,
     /// must be awaited ([`acquire`](Self::acquire)).
     #[inline]
-    pub fn try_acquire(&self) -> Option<PreparedPermit<'_, S, C>> {
+    pub fn try_acquire(&self) -> Option<PreparedPermit<'_>> {
         let now_ms = self.engine().rough_ms();
         let Some(found) = self.found(now_ms) else { return self.held_by_name(&self.request) };
         let ticket = self.held(found, now_ms);
@@ -172,8 +175,8 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
         self.engine().renew_soon(bucket, want.limits());
     }
 
-    fn engine(&self) -> &Arc<Engine<S, C>> {
-        &self.limiter.store().engine
+    fn engine(&self) -> &Arc<Engine> {
+        &self.leased.engine
     }
 
     fn newest(&self) -> &Found {
@@ -196,7 +199,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
     /// the background.
     #[cold]
     fn find_again<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<&'a Found> {
-        let Some(wants) = self.limiter.store().known_wants(&self.request) else {
+        let Some(wants) = self.leased.known_wants(&self.request) else {
             self.look_up_soon();
             return Some(found).filter(|found| found.is_used_for(FOUND_MS, now_ms));
         };
@@ -215,37 +218,37 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
         if self.limiter.guard().is_open() || self.is_looking_up.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (limiter, request) = (self.limiter.clone(), self.request.clone());
+        let (leased, request) = (self.leased.clone(), self.request.clone());
         let looking_up = LookingUp(self.is_looking_up.clone());
         runtime.spawn(async move {
             let _looking_up = looking_up;
-            if let Err(error) = limiter.store().wanted_by(&request).await {
+            if let Err(error) = leased.wanted_by(&request).await {
                 tracing::debug!(%error, "the buckets of a prepared call were not looked up");
             }
         });
     }
 
     #[inline]
-    fn held<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a, S, C>> {
+    fn held<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a>> {
         let is_taken = match found.wants.as_slice() {
             [want] => self.engine().take(&want.bucket, &want.asks, want.limits(), now_ms),
             [] => false,
-            wants => self.limiter.store().take_held(wants, None),
+            wants => self.leased.take_held(wants, None),
         };
         is_taken.then_some(PreparedPermit { prepared: self, from: Source::Prepared(found) })
     }
 
     /// Takes as a request that was not prepared does.
     #[cold]
-    fn held_by_name(&self, request: &Request) -> Option<PreparedPermit<'_, S, C>> {
-        let grant = self.limiter.store().acquire_held(request)?;
+    fn held_by_name(&self, request: &Request) -> Option<PreparedPermit<'_>> {
+        let grant = self.leased.acquire_held(request)?;
         Some(PreparedPermit { prepared: self, from: Source::Asked(Box::new(grant)) })
     }
 
     /// Takes on behalf of another entity, of which this process has seen a request before. The
     /// parent, if there is one, is the same. With [`Cascade::Stored`], nothing is taken here.
     #[inline]
-    pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_, S, C>> {
+    pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_>> {
         if self.request.cascade == Cascade::Stored || self.is_parent(entity) {
             return None;
         }
@@ -265,7 +268,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
     }
 
     #[inline]
-    fn held_for<'a>(&'a self, found: &'a Found, entity: &str) -> Option<PreparedPermit<'a, S, C>> {
+    fn held_for<'a>(&'a self, found: &'a Found, entity: &str) -> Option<PreparedPermit<'a>> {
         let (first, others) = found.wants.split_first()?;
         let engine = self.engine();
         let key = KeyRef { entity, resource: &self.request.resource };
@@ -281,7 +284,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
             engine.buckets.with(&key, take)?
         } else {
             let bucket = engine.buckets.get(&key).filter(is_as_prepared)?;
-            let is_taken = self.limiter.store().take_held(&found.wants, Some(&bucket));
+            let is_taken = self.leased.take_held(&found.wants, Some(&bucket));
             is_taken.then(|| bucket.entity.clone())
         };
         entity.map(|entity| PreparedPermit { prepared: self, from: Source::Other(entity, found) })
@@ -292,7 +295,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
     /// # Errors
     /// As for awaiting the request.
     #[inline]
-    pub async fn acquire(&self) -> Result<PreparedPermit<'_, S, C>, AcquireError> {
+    pub async fn acquire(&self) -> Result<PreparedPermit<'_>, AcquireError> {
         let now_ms = self.engine().rough_ms();
         match self.found(now_ms).and_then(|found| self.held(found, now_ms)) {
             Some(ticket) => Ok(ticket),
@@ -310,13 +313,10 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
     /// # Errors
     /// As for awaiting the request.
     #[inline]
-    pub async fn acquire_for(
-        &self,
-        entity: &str,
-    ) -> Result<PreparedPermit<'_, S, C>, AcquireError> {
+    pub async fn acquire_for(&self, entity: &str) -> Result<PreparedPermit<'_>, AcquireError> {
         if self.is_parent(entity) {
-            let parent = EntityId::new(entity).map_err(crate::error::InvalidRequest::from)?;
-            return Err(crate::error::InvalidRequest::OwnParent(parent).into());
+            let parent = EntityId::new(entity).map_err(InvalidRequest::from)?;
+            return Err(InvalidRequest::OwnParent(parent).into());
         }
         if self.request.cascade != Cascade::Stored
             && let Some(found) = self.found(self.engine().rough_ms())
@@ -324,7 +324,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
         {
             return Ok(ticket);
         }
-        let entity = EntityId::new(entity).map_err(crate::error::InvalidRequest::from)?;
+        let entity = EntityId::new(entity).map_err(InvalidRequest::from)?;
         self.ask(Request { entity, ..self.request.clone() }).await
     }
 
@@ -342,14 +342,14 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
     }
 
     async fn acquired(&self, request: &Request) -> Result<Grant, AcquireError> {
-        let (store, clock) = (self.limiter.store(), self.limiter.clock());
+        let (leased, clock) = (&self.leased, self.limiter.clock());
         let until = Instant::now() + request.deadline;
-        let wants = store.wanted_by(request).await?.map(|wants| self.with_own(wants));
-        store.acquire_wanted(wants, request, until, clock).await
+        let wants = leased.wanted_by(request).await?.map(|wants| self.with_own(wants));
+        leased.acquire_wanted(wants, request, until, clock).await
     }
 
     #[cold]
-    async fn ask(&self, mut request: Request) -> Result<PreparedPermit<'_, S, C>, AcquireError> {
+    async fn ask(&self, mut request: Request) -> Result<PreparedPermit<'_>, AcquireError> {
         request.deadline = self.limiter.guard().call_time(self.deadline);
         let from =
             match self.limiter.guard().take_by(&request, || self.acquired(&request).boxed()).await?
@@ -361,7 +361,7 @@ impl<S: LeasingStore, C: Clock> Prepared<S, C> {
     }
 }
 
-impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
+impl PreparedPermit<'_> {
     /// The reason for a grant without the store, if it was one: see [`Permit::degraded`].
     #[must_use]
     pub fn degraded(&self) -> Option<&Degraded> {
@@ -375,38 +375,38 @@ impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
     /// bucket. After a shutdown, or if as many keys are held as may be, they stay consumed:
     /// [`into_permit`](Self::into_permit) gives them back to the store.
     pub fn release(self) {
-        let store = self.prepared.limiter.store();
+        let leased = &self.prepared.leased;
         match &self.from {
             Source::Prepared(found) => {
-                found.wants.iter().for_each(|want| store.give_back(want, None));
+                found.wants.iter().for_each(|want| leased.give_back(want, None));
             }
             Source::Other(entity, found) => {
                 self.give_back_of(entity, found);
-                found.wants.iter().skip(1).for_each(|want| store.give_back(want, None));
+                found.wants.iter().skip(1).for_each(|want| leased.give_back(want, None));
             }
             Source::Degraded(_) => {}
             Source::Asked(grant) => {
-                grant.parts.iter().for_each(|part| store.give_back_part(part.clone()));
+                grant.parts.iter().for_each(|part| leased.give_back_part(part.clone()));
             }
         }
     }
 
     /// Gives back the tokens of another entity's own bucket.
     fn give_back_of(&self, entity: &EntityId, found: &Found) {
-        let Prepared { limiter, request, .. } = self.prepared;
-        let (store, first) = (limiter.store(), &found.wants[0]);
+        let Prepared { leased, request, .. } = self.prepared;
+        let first = &found.wants[0];
         let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
-        match store.engine.buckets.get(&key) {
+        match leased.engine.buckets.get(&key) {
             Some(bucket) if bucket.kind == first.bucket.kind => {
-                store.give_back(first, Some(&bucket));
+                leased.give_back(first, Some(&bucket));
             }
-            _ => store.give_back_part(found.first_part(entity.clone())),
+            _ => leased.give_back_part(found.first_part(entity.clone())),
         }
     }
 
     /// The tokens as a [`Permit`], to be adjusted.
     #[must_use]
-    pub fn into_permit(self) -> Permit<Leased<S, C>, C> {
+    pub fn into_permit(self) -> Permit {
         let Prepared { limiter, deadline, .. } = self.prepared;
         let deadline = limiter.guard().correction_time(*deadline);
         let grant = match self.from {
@@ -428,13 +428,13 @@ impl<S: LeasingStore, C: Clock> PreparedPermit<'_, S, C> {
     }
 }
 
-impl<S, C> std::fmt::Debug for Prepared<S, C> {
+impl std::fmt::Debug for Prepared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Prepared").field("request", &self.request).finish_non_exhaustive()
     }
 }
 
-impl<S: LeasingStore, C: Clock> std::fmt::Debug for PreparedPermit<'_, S, C> {
+impl std::fmt::Debug for PreparedPermit<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PreparedPermit").field("of", &self.prepared.request).finish_non_exhaustive()
     }

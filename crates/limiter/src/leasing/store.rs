@@ -18,8 +18,8 @@ use super::spent::Spent;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::leasing_store::{Counting, LeaseRequest, LeasingStore};
-use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request, Store};
+use crate::leasing_store::{Counting, LeaseRequest};
+use crate::store::{Adjusted, BoxFuture, BucketGrant, Correction, Grant, Request, Store};
 
 /// The largest refund to a pool, in millitokens; larger ones go to the store.
 const REFUND_MAX: u64 = POOL_MAX / 4;
@@ -40,18 +40,18 @@ impl Wants {
 
 /// The tokens taken for a request that is not granted yet. They are given back if it never is, also
 /// when the caller stops waiting.
-struct Taken<'a, S: LeasingStore, C: Clock> {
-    from: &'a Leased<S, C>,
+struct Taken<'a> {
+    from: &'a Leased,
     wants: &'a [Wants],
 }
 
-impl<S: LeasingStore, C: Clock> Drop for Taken<'_, S, C> {
+impl Drop for Taken<'_> {
     fn drop(&mut self) {
         self.wants.iter().for_each(|taken| self.from.give_back(taken, None));
     }
 }
 
-impl<S: LeasingStore, C: Clock> Leased<S, C> {
+impl Leased {
     /// The bucket, with a slot for each of its limits and of the requested limits.
     fn bucket(
         &self,
@@ -73,6 +73,13 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         let bucket = self.bucket(&part.bucket, &part.configuration, &part.amounts);
         let asks = bucket.asks(&part.amounts)?;
         Some(Wants { part, bucket, asks })
+    }
+
+    /// Takes held tokens, leases more, or asks the store.
+    async fn take(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
+        let until = Instant::now() + request.deadline;
+        let wants = self.wanted_by(request).await?;
+        self.acquire_wanted(wants, request, until, clock).await
     }
 
     /// The buckets of a request; `None`: some of it cannot be leased.
@@ -167,8 +174,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
         }
         let deadline = until.saturating_duration_since(Instant::now());
         let request = Request { deadline, ..request.clone() };
-        // Boxed: this future is rare, and thirty times as large as the rest of a request.
-        self.engine.store.acquire(&request, clock).boxed().await
+        self.engine.store.acquire(&request, clock).await
     }
 
     /// Completes a refusal: it names every limit of the request, and those of all buckets that are
@@ -225,7 +231,7 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
             last: None,
             deadline: until.saturating_duration_since(Instant::now()),
         };
-        let mut limits = match self.engine.store.look(&order, &self.engine.clock).boxed().await {
+        let mut limits = match self.engine.store.look(&order, &self.engine.clock).await {
             Ok((image, _)) => {
                 let part = BucketGrant { image, ..want.part.clone() };
                 return Some(self.evaluate(&Wants { part, ..want.clone() }));
@@ -294,34 +300,39 @@ impl<S: LeasingStore, C: Clock> Leased<S, C> {
     }
 }
 
-impl<S: LeasingStore, C: Clock> Store for Leased<S, C> {
-    async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
-        let until = Instant::now() + request.deadline;
-        let wants = self.wanted_by(request).await?;
-        self.acquire_wanted(wants, request, until, clock).await
+impl Store for Leased {
+    fn acquire<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
+        self.take(request, clock).boxed()
     }
 
-    async fn adjust(
-        &self,
-        correction: &Correction<'_>,
-        clock: &dyn Clock,
-    ) -> Result<Adjusted, AdjustError> {
-        let (bucket, configuration) = self.corrected(correction);
-        let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
-        let mut adjusted = Adjusted::default();
-        // Before anything is given back to the pools.
-        if !rest.is_empty() {
-            let rest = Correction { amounts: &rest, ..*correction };
-            let result = self.engine.store.adjust(&rest, clock).await;
-            if matches!(result, Err(AdjustError::Unavailable(_)))
-                && let Some(books) = bucket.books().as_mut()
-            {
-                books.doubt(correction.id);
+    fn adjust<'a>(
+        &'a self,
+        correction: &'a Correction<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
+        async move {
+            let (bucket, configuration) = self.corrected(correction);
+            let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
+            let mut adjusted = Adjusted::default();
+            // Before anything is given back to the pools.
+            if !rest.is_empty() {
+                let rest = Correction { amounts: &rest, ..*correction };
+                let result = self.engine.store.adjust(&rest, clock).await;
+                if matches!(result, Err(AdjustError::Unavailable(_)))
+                    && let Some(books) = bucket.books().as_mut()
+                {
+                    books.doubt(correction.id);
+                }
+                adjusted = result?;
             }
-            adjusted = result?;
+            self.take_back(&bucket, &configuration, &back);
+            Ok(adjusted)
         }
-        self.take_back(&bucket, &configuration, &back);
-        Ok(adjusted)
+        .boxed()
     }
 
     fn adjust_held(&self, correction: &Correction<'_>) -> Option<Adjusted> {
@@ -339,23 +350,30 @@ impl<S: LeasingStore, C: Clock> Store for Leased<S, C> {
         Some(Adjusted::default())
     }
 
-    async fn peek(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> Result<Vec<LimitStatus>, AcquireError> {
-        let mut limits = self.engine.store.peek(request, clock).await?;
-        for limit in &mut limits {
-            let resource = request.resource.clone();
-            let id = BucketId { entity: limit.entity.clone(), resource };
-            let Some(bucket) = self.engine.buckets.get(&id) else { continue };
-            self.see(&bucket, limit);
+    fn peek<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
+        async move {
+            let mut limits = self.engine.store.peek(request, clock).await?;
+            for limit in &mut limits {
+                let resource = request.resource.clone();
+                let id = BucketId { entity: limit.entity.clone(), resource };
+                let Some(bucket) = self.engine.buckets.get(&id) else { continue };
+                self.see(&bucket, limit);
+            }
+            Ok(limits)
         }
-        Ok(limits)
+        .boxed()
     }
 
-    async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
-        self.engine.store.check(clock, deadline).await
+    fn check<'a>(
+        &'a self,
+        clock: &'a dyn Clock,
+        deadline: Duration,
+    ) -> BoxFuture<'a, Result<(), AcquireError>> {
+        self.engine.store.check(clock, deadline)
     }
 
     fn acquire_held(&self, request: &Request) -> Option<Grant> {
@@ -379,6 +397,10 @@ impl<S: LeasingStore, C: Clock> Store for Leased<S, C> {
         Some(Spent::default().granted(wants.into_iter().map(|want| want.part)))
     }
 
+    fn inner(&self) -> Option<&dyn Store> {
+        Some(&*self.engine.store)
+    }
+
     fn counters(&self) -> &Counters {
         self.engine.store.counters()
     }
@@ -389,14 +411,15 @@ mod tests {
     use sluicegate_core::{EntityId, Resource};
 
     use super::*;
-    use crate::{Cascade, DynamoStore, LeasedLimiter, SystemClock};
+    use crate::{Cascade, DynamoStore, LeaseSettings, Limiter, SystemClock};
 
     /// A burst on a key that is not held makes thousands of them.
     #[test]
     fn a_request_that_waits_takes_little_memory() {
         let config = aws_sdk_dynamodb::Config::builder().behavior_version_latest().build();
         let client = aws_sdk_dynamodb::Client::from_conf(config);
-        let limiter = LeasedLimiter::leased(DynamoStore::new(client, "t"));
+        let store = DynamoStore::new(client, "t");
+        let limiter = Limiter::builder(store).leasing(LeaseSettings::default()).build();
         let request = Request {
             entity: EntityId::new("u").unwrap(),
             resource: Resource::new("r").unwrap(),
@@ -406,7 +429,7 @@ mod tests {
             cascade: Cascade::No,
             deadline: Duration::from_secs(1),
         };
-        let waiting = limiter.store().acquire(&request, &SystemClock);
+        let waiting = limiter.leased().unwrap().take(&request, &SystemClock);
         assert!(size_of_val(&waiting) <= 2_048, "{} bytes", size_of_val(&waiting));
     }
 }

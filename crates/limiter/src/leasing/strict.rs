@@ -13,11 +13,10 @@ use super::lease_plan::LeasePlan;
 use super::leased_bucket::LeasedBucket;
 use super::settings::Accounting;
 use super::spent::Spent;
-use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::leasing_store::{Counting, LeaseOutcome, LeaseRequest, LeasingStore, UnackedWrite};
+use crate::leasing_store::{Counting, LeaseOutcome, LeaseRequest, UnackedWrite};
 
-impl<S: LeasingStore, C: Clock> Engine<S, C> {
+impl Engine {
     /// Leases the tokens that are needed and those that can be used, and settles.
     pub(super) async fn lease(
         &self,

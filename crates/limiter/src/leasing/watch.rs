@@ -15,7 +15,6 @@ use super::held;
 use super::leased_bucket::LeasedBucket;
 use crate::clock::Clock;
 use crate::error::AcquireError;
-use crate::leasing_store::LeasingStore;
 
 /// Looks per `max_age`.
 const LOOKS: u64 = 4;
@@ -40,7 +39,7 @@ pub struct SettleReport {
     pub unsettled: Vec<(BucketId, AcquireError)>,
 }
 
-impl<S: LeasingStore, C: Clock> Engine<S, C> {
+impl Engine {
     /// Starts the task that looks at the held tokens now and then, as long as there are any.
     pub(super) fn look_soon(self: &Arc<Self>) {
         let Ok(looking) = self.looking.clone().try_lock_owned() else { return };
@@ -173,7 +172,7 @@ impl<S: LeasingStore, C: Clock> Engine<S, C> {
     }
 }
 
-impl<S, C> Drop for Engine<S, C> {
+impl Drop for Engine {
     fn drop(&mut self) {
         let watched = self.watched.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (mut buckets, mut unused, mut uncounted) = (0, 0, 0);

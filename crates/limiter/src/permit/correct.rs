@@ -5,11 +5,10 @@ use tokio::time::Instant;
 
 use super::Permit;
 use super::correction_log::{Change, UnderWay, Write};
-use crate::clock::Clock;
 use crate::error::AdjustError;
-use crate::store::{Adjusted, Correction, Store};
+use crate::store::{Adjusted, Correction};
 
-impl<S: Store, C: Clock> Permit<S, C> {
+impl Permit {
     /// Makes a change in several buckets concurrently.
     pub(super) async fn correct(
         &self,

@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 
+use futures_util::FutureExt as _;
+
 use super::*;
-use crate::clock::TestClock;
+use crate::clock::{Clock, TestClock};
 use crate::composite::CompositeStore;
 use crate::counters::Counters;
 use crate::error::{AcquireError, LimitStatus};
 use crate::limit::Limit;
 use crate::memory::MemoryTable;
-use crate::store::{Correction, Grant, Request};
+use crate::store::{BoxFuture, Correction, Grant, Request, Store};
 use sluicegate_core::EpochMillis;
 
 /// The result of a correction.
@@ -41,44 +43,51 @@ pub(super) struct ScriptedStore {
 }
 
 impl Store for ScriptedStore {
-    async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
-        self.store.acquire(request, clock).await
+    fn acquire<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
+        async move { self.store.acquire(request, clock).await }.boxed()
     }
 
-    async fn adjust(
-        &self,
-        correction: &Correction<'_>,
-        clock: &dyn Clock,
-    ) -> Result<Adjusted, AdjustError> {
-        let entity = correction.bucket.entity.to_string();
-        let is_meant = entity == self.entity;
-        self.corrections.lock().unwrap().push(entity);
-        let fate = if is_meant { self.fates.lock().unwrap().pop_front() } else { None };
-        let Some(fate) = fate else { return self.store.adjust(correction, clock).await };
-        if matches!(fate, Fate::Later | Fate::ContendedLater) {
-            tokio::task::yield_now().await;
-        }
-        let adjusted = match fate {
-            Fate::Later | Fate::Lost | Fate::Forgotten | Fate::HangsAfter => {
-                self.store.adjust(correction, clock).await?
+    fn adjust<'a>(
+        &'a self,
+        correction: &'a Correction<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
+        async move {
+            let entity = correction.bucket.entity.to_string();
+            let is_meant = entity == self.entity;
+            self.corrections.lock().unwrap().push(entity);
+            let fate = if is_meant { self.fates.lock().unwrap().pop_front() } else { None };
+            let Some(fate) = fate else { return self.store.adjust(correction, clock).await };
+            if matches!(fate, Fate::Later | Fate::ContendedLater) {
+                tokio::task::yield_now().await;
             }
-            _ => Adjusted::default(),
-        };
-        match fate {
-            Fate::Later => Ok(adjusted),
-            Fate::Contended | Fate::ContendedLater => Err(AdjustError::Contended),
-            Fate::Cut | Fate::Lost => Err(AdjustError::Unavailable("cut".into())),
-            Fate::Forgotten => Err(AdjustError::Ambiguous("forgotten".into())),
-            Fate::Hangs | Fate::HangsAfter => std::future::pending().await,
+            let adjusted = match fate {
+                Fate::Later | Fate::Lost | Fate::Forgotten | Fate::HangsAfter => {
+                    self.store.adjust(correction, clock).await?
+                }
+                _ => Adjusted::default(),
+            };
+            match fate {
+                Fate::Later => Ok(adjusted),
+                Fate::Contended | Fate::ContendedLater => Err(AdjustError::Contended),
+                Fate::Cut | Fate::Lost => Err(AdjustError::Unavailable("cut".into())),
+                Fate::Forgotten => Err(AdjustError::Ambiguous("forgotten".into())),
+                Fate::Hangs | Fate::HangsAfter => std::future::pending().await,
+            }
         }
+        .boxed()
     }
 
-    async fn peek(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> Result<Vec<LimitStatus>, AcquireError> {
-        self.store.peek(request, clock).await
+    fn peek<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
+        async move { self.store.peek(request, clock).await }.boxed()
     }
 
     fn counters(&self) -> &Counters {
@@ -87,7 +96,7 @@ impl Store for ScriptedStore {
 }
 
 pub(super) struct Story {
-    pub(super) lease: Permit<ScriptedStore, TestClock>,
+    pub(super) lease: Permit,
 }
 
 impl Story {
@@ -106,7 +115,7 @@ impl Story {
         let (fates, corrections) = Default::default();
         let store = ScriptedStore { store, entity, fates, corrections };
         let clock = TestClock::at(EpochMillis::new(1_769_608_800_000).unwrap());
-        let limiter = Limiter::with_clock(store, clock);
+        let limiter = Limiter::builder(store).clock(clock).build();
         let limits = [Limit::quota("tpm", 100), Limit::quota("rpm", 100)];
         let request = limiter.acquire("child", "r").consume("tpm", 60).limits(limits);
         let request =
@@ -115,12 +124,12 @@ impl Story {
     }
 
     pub(super) fn meets(&self, fates: &[Fate]) {
-        self.lease.limiter.store().fates.lock().unwrap().extend(fates);
+        self.lease.limiter.store::<ScriptedStore>().unwrap().fates.lock().unwrap().extend(fates);
     }
 
     /// The consumption of the child's and of the parent's limit, in tokens.
     pub(super) fn consumed(&self, limit: &str) -> (i64, i64) {
-        let table = self.lease.limiter.store().store.table();
+        let table = self.lease.limiter.store::<ScriptedStore>().unwrap().store.table();
         let limit = LimitName::new(limit).unwrap();
         let of = |part: &BucketGrant| {
             let consumed = table.bucket(&part.bucket).unwrap().limits[&limit].consumed.get();
@@ -132,7 +141,9 @@ impl Story {
 
     /// The entities whose buckets were corrected, or were to be, since the last call of this.
     pub(super) fn corrected(&self) -> Vec<String> {
-        std::mem::take(&mut *self.lease.limiter.store().corrections.lock().unwrap())
+        std::mem::take(
+            &mut *self.lease.limiter.store::<ScriptedStore>().unwrap().corrections.lock().unwrap(),
+        )
     }
 
     /// The balance of `tpm`, in tokens, as the permit knows it.

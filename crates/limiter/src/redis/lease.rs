@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sluicegate_core::{
     Amounts, BucketId, CompositeBucket, Configuration, LeaseRange, LimitName, Millitokens,
     WritePath,
@@ -24,7 +25,7 @@ use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{
     Corrected, Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
 };
-use crate::store::{BucketGrant, Correction, Request};
+use crate::store::{BoxFuture, BucketGrant, Correction, Request};
 
 /// The values that tell a script of lost answers.
 const SENT: &str = "sent";
@@ -33,58 +34,64 @@ const GIVEN_UP: &str = "given up";
 const USED: &str = "used";
 
 impl LeaseCalls for RedisStore {
-    async fn parts(
-        &self,
-        request: &Request,
-        _clock: &dyn Clock,
-    ) -> Result<Option<Vec<BucketGrant>>, AcquireError> {
-        check_amounts(&request.amounts)?;
-        let mut parts = Vec::new();
-        for side in self.sides(request)? {
-            // A parent is not asked for a limit that it does not have, and only the parent knows.
-            if side.bucket.entity != request.entity && !side.knows(&request.amounts) {
-                return Ok(None);
+    fn parts<'a>(
+        &'a self,
+        request: &'a Request,
+        _clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>> {
+        async move {
+            check_amounts(&request.amounts)?;
+            let mut parts = Vec::new();
+            for side in self.sides(request)? {
+                // A parent is not asked for a limit that it does not have, and only the parent knows.
+                if side.bucket.entity != request.entity && !side.knows(&request.amounts) {
+                    return Ok(None);
+                }
+                parts.push(side.unread(&request.amounts));
             }
-            parts.push(side.unread(&request.amounts));
+            Ok(Some(parts))
         }
-        Ok(Some(parts))
+        .boxed()
     }
 
     /// They are named once, when the store is made.
-    async fn limits_now(
-        &self,
-        _bucket: &BucketId,
-        before: &Arc<Configuration>,
+    fn limits_now<'a>(
+        &'a self,
+        _bucket: &'a BucketId,
+        before: &'a Arc<Configuration>,
         _deadline: Duration,
-        _clock: &dyn Clock,
-    ) -> Result<Arc<Configuration>, AcquireError> {
-        Ok(before.clone())
+        _clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Arc<Configuration>, AcquireError>> {
+        async move { Ok(before.clone()) }.boxed()
     }
 
-    async fn carry_out(
-        &self,
-        order: &LeaseRequest<'_>,
+    fn carry_out<'a>(
+        &'a self,
+        order: &'a LeaseRequest<'a>,
         doubt: Option<UnackedWrite>,
-        clock: &dyn Clock,
-    ) -> Result<LeaseOutcome, LeaseError> {
-        self.send(order, doubt, clock).await
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
+        self.send(order, doubt, clock).boxed()
     }
 
-    async fn look(
-        &self,
-        order: &LeaseRequest<'_>,
-        _clock: &dyn Clock,
-    ) -> Result<(Option<Arc<CompositeBucket>>, f64), AcquireError> {
-        let image = self.bucket(order.bucket, order.deadline).await?;
-        Ok((image.map(Arc::new), 0.0))
+    fn look<'a>(
+        &'a self,
+        order: &'a LeaseRequest<'a>,
+        _clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
+        async move {
+            let image = self.bucket(order.bucket, order.deadline).await?;
+            Ok((image.map(Arc::new), 0.0))
+        }
+        .boxed()
     }
 
-    async fn correct(
-        &self,
-        correction: &Correction<'_>,
-        clock: &dyn Clock,
-    ) -> Result<Corrected, AdjustError> {
-        Self::correct(self, correction, clock).await
+    fn correct<'a>(
+        &'a self,
+        correction: &'a Correction<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Corrected, AdjustError>> {
+        Self::correct(self, correction, clock).boxed()
     }
 }
 

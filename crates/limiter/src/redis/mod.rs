@@ -76,7 +76,7 @@
 //! share a call if they arrive while another one is in flight: each is decided as if it came by
 //! itself, in order of arrival. An acquire is cheapest if requests name the same limits as the one
 //! before: the script then compares them with those of the bucket as bytes. [`Cost`](crate::Cost)
-//! counts units of DynamoDB: none. With [`LeasedLimiter::leased`](crate::LeasedLimiter) a process
+//! counts units of DynamoDB: none. With [`Limiter::leased`](crate::Limiter) a process
 //! decides by itself, and one call settles and leases more.
 //!
 //! # Refusals and outages
@@ -109,6 +109,7 @@ mod value;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use redis::{IntoConnectionInfo, RedisError};
 use sluicegate_core::EntityId;
 use sluicegate_core::keys::LimitsScope;
@@ -122,7 +123,7 @@ use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
-use crate::store::{Adjusted, Correction, Grant, Request, Store};
+use crate::store::{Adjusted, BoxFuture, Correction, Grant, Request, Store};
 
 /// Balances on Redis. Can be made with or without a runtime; the first call connects.
 #[derive(Debug)]
@@ -236,36 +237,47 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    async fn acquire(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
-        self.take(request, clock).await
+    fn acquire<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
+        self.take(request, clock).boxed()
     }
 
-    async fn adjust(
-        &self,
-        correction: &Correction<'_>,
-        clock: &dyn Clock,
-    ) -> Result<Adjusted, AdjustError> {
-        Ok(self.correct(correction, clock).await?.adjusted)
+    fn adjust<'a>(
+        &'a self,
+        correction: &'a Correction<'a>,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
+        async move { Ok(self.correct(correction, clock).await?.adjusted) }.boxed()
     }
 
-    async fn peek(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> Result<Vec<LimitStatus>, AcquireError> {
-        self.look(request, clock).await
+    fn peek<'a>(
+        &'a self,
+        request: &'a Request,
+        clock: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
+        self.look(request, clock).boxed()
     }
 
     /// Asks a server for its time. In a cluster, any of them: one that fails makes only its own
     /// buckets unavailable.
-    async fn check(&self, clock: &dyn Clock, deadline: Duration) -> Result<(), AcquireError> {
-        let mut run = CallContext::new(clock, deadline);
-        let time = redis::cmd("TIME");
-        let asked = async { self.connection.send(&time).await.map_err(table_error::of) };
-        match run.in_time(asked).await {
-            Ok(_) => Ok(()),
-            Err(table_error) => Err(run.end(table_error)),
+    fn check<'a>(
+        &'a self,
+        clock: &'a dyn Clock,
+        deadline: Duration,
+    ) -> BoxFuture<'a, Result<(), AcquireError>> {
+        async move {
+            let mut run = CallContext::new(clock, deadline);
+            let time = redis::cmd("TIME");
+            let asked = async { self.connection.send(&time).await.map_err(table_error::of) };
+            match run.in_time(asked).await {
+                Ok(_) => Ok(()),
+                Err(table_error) => Err(run.end(table_error)),
+            }
         }
+        .boxed()
     }
 
     fn counters(&self) -> &Counters {

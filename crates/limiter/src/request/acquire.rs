@@ -10,13 +10,12 @@ use smol_str::SmolStr;
 use super::send::{attempt, wait_for};
 use crate::call::as_deadline;
 use crate::check::amounts;
-use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
 use crate::guard::Granted;
 use crate::limit_set::{IntoLimits, LimitSet, NamedLimits};
 use crate::limiter::{Limiter, Mode};
 use crate::permit::Permit;
-use crate::store::{Cascade, Request, Store};
+use crate::store::{Cascade, Request};
 
 /// A request for tokens. Awaiting it takes all the tokens, or none.
 ///
@@ -150,7 +149,7 @@ impl<L> AcquireRequest<L> {
     }
 }
 
-impl<S: Store, C: Clock> Limiter<S, C> {
+impl Limiter {
     /// A request for tokens: name the amounts, then await it.
     pub fn acquire(
         &self,
@@ -161,7 +160,7 @@ impl<S: Store, C: Clock> Limiter<S, C> {
     }
 }
 
-impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
+impl AcquireRequest<&Limiter> {
     /// The status of all limits for this request; takes nothing.
     ///
     /// # Errors
@@ -203,7 +202,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
         Ok(Request { entity, resource, amounts, limits, parent_limits, cascade, deadline })
     }
 
-    async fn send(self) -> Result<Permit<S, C>, AcquireError> {
+    async fn send(self) -> Result<Permit, AcquireError> {
         let (wait, correction_time) =
             (self.wait, self.limiter.guard().correction_time(self.deadline));
         let (limiter, request) = self.checked()?;
@@ -231,7 +230,7 @@ impl<S: Store, C: Clock> AcquireRequest<&Limiter<S, C>> {
     }
 }
 
-impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
+impl<'a> AcquireRequest<&'a Limiter> {
     /// The deadline that the request set.
     #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
     pub(crate) const fn said_deadline(&self) -> Option<Duration> {
@@ -239,7 +238,7 @@ impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
     }
 
     /// The limiter, and a request for at least one token.
-    pub(crate) fn checked(self) -> Result<(&'a Limiter<S, C>, Request), InvalidRequest> {
+    pub(crate) fn checked(self) -> Result<(&'a Limiter, Request), InvalidRequest> {
         let limiter = self.limiter;
         let request = self.check()?;
         if request.amounts.is_empty() {
@@ -249,8 +248,8 @@ impl<'a, S: Store, C: Clock> AcquireRequest<&'a Limiter<S, C>> {
     }
 }
 
-impl<'a, S: Store, C: Clock> IntoFuture for AcquireRequest<&'a Limiter<S, C>> {
-    type Output = Result<Permit<S, C>, AcquireError>;
+impl<'a> IntoFuture for AcquireRequest<&'a Limiter> {
+    type Output = Result<Permit, AcquireError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 
     fn into_future(self) -> Self::IntoFuture {

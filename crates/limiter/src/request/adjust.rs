@@ -11,11 +11,10 @@ use smol_str::SmolStr;
 use super::peek::PeekRequest;
 use crate::call::new_id;
 use crate::check::amounts;
-use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::store::{Adjusted, Correction, Store};
+use crate::store::{Adjusted, Correction};
 
 /// A correction of a bucket. Awaiting it adds every amount to the consumption. It is never refused,
 /// and a balance may go below zero.
@@ -41,29 +40,25 @@ use crate::store::{Adjusted, Correction, Store};
 /// ```
 #[must_use = "a correction does nothing until it is awaited"]
 #[derive(Debug)]
-pub struct AdjustRequest<'a, S, C> {
-    limiter: &'a Limiter<S, C>,
+pub struct AdjustRequest<'a> {
+    limiter: &'a Limiter,
     /// Finds the buckets and their limits, by one read.
-    peek: PeekRequest<'a, S, C>,
+    peek: PeekRequest<'a>,
     entity: SmolStr,
     resource: SmolStr,
     amounts: Vec<(SmolStr, i128)>,
     deadline: Duration,
 }
 
-impl<S: Store, C: Clock> Limiter<S, C> {
+impl Limiter {
     /// A correction of a bucket without a permit: name the amounts, then await it.
-    pub fn adjust(
-        &self,
-        entity: impl AsRef<str>,
-        resource: impl AsRef<str>,
-    ) -> AdjustRequest<'_, S, C> {
+    pub fn adjust(&self, entity: impl AsRef<str>, resource: impl AsRef<str>) -> AdjustRequest<'_> {
         AdjustRequest::new(self, entity.as_ref(), resource.as_ref())
     }
 }
 
-impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
-    pub(crate) fn new(limiter: &'a Limiter<S, C>, entity: &str, resource: &str) -> Self {
+impl<'a> AdjustRequest<'a> {
+    pub(crate) fn new(limiter: &'a Limiter, entity: &str, resource: &str) -> Self {
         Self {
             limiter,
             peek: limiter.peek(entity, resource),
@@ -146,7 +141,7 @@ impl<'a, S: Store, C: Clock> AdjustRequest<'a, S, C> {
     }
 }
 
-impl<'a, S: Store, C: Clock> IntoFuture for AdjustRequest<'a, S, C> {
+impl<'a> IntoFuture for AdjustRequest<'a> {
     type Output = Result<Adjusted, AdjustError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 

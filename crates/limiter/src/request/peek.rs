@@ -5,32 +5,26 @@ use std::future::IntoFuture;
 use futures_util::future::BoxFuture;
 
 use super::acquire::AcquireRequest;
-use crate::clock::Clock;
 use crate::error::{AcquireError, LimitStatus};
 use crate::limit_set::IntoLimits;
 use crate::limiter::Limiter;
-use crate::store::Store;
 
 /// A request for the state of a bucket.
 #[must_use = "a request does nothing until it is awaited"]
 #[derive(Debug)]
-pub struct PeekRequest<'a, S, C> {
-    request: AcquireRequest<&'a Limiter<S, C>>,
+pub struct PeekRequest<'a> {
+    request: AcquireRequest<&'a Limiter>,
 }
 
-impl<S: Store, C: Clock> Limiter<S, C> {
+impl Limiter {
     /// The status of all limits of a bucket: one read that sees every write; takes nothing.
-    pub fn peek(
-        &self,
-        entity: impl AsRef<str>,
-        resource: impl AsRef<str>,
-    ) -> PeekRequest<'_, S, C> {
+    pub fn peek(&self, entity: impl AsRef<str>, resource: impl AsRef<str>) -> PeekRequest<'_> {
         PeekRequest::new(self.acquire(entity, resource))
     }
 }
 
-impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
-    pub(crate) const fn new(request: AcquireRequest<&'a Limiter<S, C>>) -> Self {
+impl<'a> PeekRequest<'a> {
+    pub(crate) const fn new(request: AcquireRequest<&'a Limiter>) -> Self {
         Self { request }
     }
 
@@ -50,7 +44,7 @@ impl<'a, S: Store, C: Clock> PeekRequest<'a, S, C> {
     }
 }
 
-impl<'a, S: Store, C: Clock> IntoFuture for PeekRequest<'a, S, C> {
+impl<'a> IntoFuture for PeekRequest<'a> {
     type Output = Result<Vec<LimitStatus>, AcquireError>;
     type IntoFuture = BoxFuture<'a, Self::Output>;
 

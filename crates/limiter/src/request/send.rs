@@ -10,13 +10,10 @@ use crate::clock::Clock;
 use crate::error::{AcquireError, LimitExceeded};
 use crate::guard::Granted;
 use crate::limiter::Limiter;
-use crate::store::{Request, Store};
+use crate::store::Request;
 
 /// One acquire, with its span.
-pub(super) async fn attempt<S: Store, C: Clock>(
-    limiter: &Limiter<S, C>,
-    request: &Request,
-) -> Result<Granted, AcquireError> {
+pub(super) async fn attempt(limiter: &Limiter, request: &Request) -> Result<Granted, AcquireError> {
     let span = tracing::info_span!(
         "acquire",
         entity = %request.entity,
@@ -63,8 +60,8 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
 const ASKS_EVERY: Duration = Duration::from_secs(60);
 
 /// Acquires now or, in its turn, when the tokens are there.
-pub(super) async fn wait_for<S: Store, C: Clock>(
-    limiter: &Limiter<S, C>,
+pub(super) async fn wait_for(
+    limiter: &Limiter,
     request: &Request,
     wait: Duration,
 ) -> Result<Granted, AcquireError> {
@@ -97,14 +94,14 @@ pub(super) async fn wait_for<S: Store, C: Clock>(
 
 /// The time for which a request still waits. It never grows: a clock that is set back does not make
 /// the request wait longer.
-struct Patience<'c, C> {
-    clock: &'c C,
+struct Patience<'c> {
+    clock: &'c dyn Clock,
     seen: EpochMillis,
     left: Duration,
 }
 
-impl<'c, C: Clock> Patience<'c, C> {
-    fn new(clock: &'c C, wait: Duration) -> Self {
+impl<'c> Patience<'c> {
+    fn new(clock: &'c dyn Clock, wait: Duration) -> Self {
         Self { clock, seen: clock.now(), left: wait }
     }
 

@@ -7,7 +7,6 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::cmd;
-use sluicegate::redis::RedisStore;
 use sluicegate::{
     AcquireError, AdjustError, BucketId, EntityId, EpochMillis, InvalidRequest, Limit, LimitName,
     Limiter, Millitokens, Refill, Resource, Rule, TestClock, Wait,
@@ -111,7 +110,7 @@ impl Model {
 /// A bucket on the server and its expected state.
 struct Compared<'a> {
     server: &'a RedisServer,
-    limiter: Limiter<RedisStore, TestClock>,
+    limiter: Limiter,
     clock: TestClock,
     entity: String,
     rules: BTreeMap<LimitName, Rule>,

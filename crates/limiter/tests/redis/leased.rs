@@ -5,28 +5,28 @@ use std::time::Duration;
 use redis::cmd;
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    Accounting, AcquireError, BreakerConfig, LeaseMode, LeaseSettings, LeasedLimiter, Limit,
-    OnUnavailable, TestClock,
+    Accounting, AcquireError, AcquireRequest, LeaseMode, LeaseSettings, Limit, Limiter, TestClock,
 };
 use sluicegate_testkit::{Cut, RedisCluster, RedisServer, Wire};
 
-use super::{T0, at, entity, field};
+use super::{T0, at, builder, entity, field};
 
 const KEY: &str = "sluicegate:{u}#r";
 const DEADLINE: Duration = Duration::from_secs(20);
 
-type Leased = LeasedLimiter<RedisStore, TestClock>;
-
-fn leased(store: RedisStore, accounting: Accounting) -> (Leased, TestClock) {
+fn leased(store: RedisStore, accounting: Accounting) -> (Limiter, TestClock) {
     let (mode, clock) = (LeaseMode::Strict(accounting), TestClock::at(at(T0)));
     let settings = LeaseSettings { mode, deadline: DEADLINE, ..LeaseSettings::default() };
-    let limiter = LeasedLimiter::leased_with(store, clock.clone(), settings).deadline(DEADLINE);
-    (limiter.on_unavailable(OnUnavailable::Deny).breaker(BreakerConfig::never()), clock)
+    (builder(store, &clock).leasing(settings).build(), clock)
 }
 
-async fn ask(limiter: &Leased) -> Result<(), AcquireError> {
+fn request(limiter: &Limiter) -> AcquireRequest<&Limiter> {
     let limits = [Limit::quota("l", 10_000)];
-    limiter.acquire("u", "r").consume("l", 1).limits(limits).no_cascade().await.map(drop)
+    limiter.acquire("u", "r").consume("l", 1).limits(limits).no_cascade()
+}
+
+async fn ask(limiter: &Limiter) -> Result<(), AcquireError> {
+    request(limiter).await.map(drop)
 }
 
 /// The balance and the consumption.
@@ -78,8 +78,7 @@ async fn a_lease_that_nobody_waited_for_is_found_by_the_next() {
         clock.advance(Duration::from_millis(1_001));
         server.send::<()>(cmd("CLIENT").arg("PAUSE").arg(400)).await;
         // The request is at the server, which executes it later.
-        let hasty = limiter.clone().deadline(Duration::from_millis(100));
-        let error = ask(&hasty).await.unwrap_err();
+        let error = request(&limiter).deadline(Duration::from_millis(100)).await.unwrap_err();
         assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
     }
     let report = limiter.shutdown(DEADLINE).await;
@@ -116,7 +115,7 @@ async fn a_cluster_leases_of_a_child_and_of_its_parent() {
         let short: Vec<_> = refused.violations().map(|limit| limit.entity.to_string()).collect();
         assert_eq!(short, [format!("team-{n}")]);
     }
-    let writes = limiter.store().writes();
+    let writes = limiter.leased().unwrap().writes();
     assert!(writes < 6 * 60, "{writes} writes");
     let report = limiter.shutdown(DEADLINE).await;
     assert!(report.unsettled.is_empty(), "{report:?}");

@@ -12,7 +12,7 @@ const KEY: &str = "sluicegate:{u}#r";
 struct Disturbed {
     server: RedisServer,
     wire: Wire,
-    limiter: Limiter<RedisStore, TestClock>,
+    limiter: Limiter,
 }
 
 async fn disturbed() -> Disturbed {
@@ -34,7 +34,7 @@ impl Disturbed {
         field::<i64>(&self.server, KEY, "tokens:l").await / 1_000
     }
 
-    async fn acquire(&self) -> sluicegate::Permit<RedisStore, TestClock> {
+    async fn acquire(&self) -> sluicegate::Permit {
         self.limiter.acquire("u", "r").consume("l", 10).limits(limits()).await.unwrap()
     }
 }

@@ -17,7 +17,8 @@ use std::str::FromStr;
 use redis::cmd;
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    BreakerConfig, EntityId, EpochMillis, LimitName, Limiter, Millitokens, OnUnavailable, TestClock,
+    BreakerConfig, EntityId, EpochMillis, LimitName, Limiter, LimiterBuilder, Millitokens,
+    OnUnavailable, TestClock,
 };
 use sluicegate_testkit::RedisServer;
 
@@ -39,12 +40,17 @@ fn entity(id: &str) -> EntityId {
     EntityId::new(id).unwrap()
 }
 
-fn limiter(server: &RedisServer, clock: &TestClock) -> Limiter<RedisStore, TestClock> {
+fn limiter(server: &RedisServer, clock: &TestClock) -> Limiter {
     on(RedisStore::new(server.url()).unwrap(), clock)
 }
 
-fn on(store: RedisStore, clock: &TestClock) -> Limiter<RedisStore, TestClock> {
-    Limiter::with_clock(store, clock.clone())
+fn on(store: RedisStore, clock: &TestClock) -> Limiter {
+    builder(store, clock).build()
+}
+
+fn builder(store: RedisStore, clock: &TestClock) -> LimiterBuilder<RedisStore> {
+    Limiter::builder(store)
+        .clock(clock.clone())
         .deadline(std::time::Duration::from_secs(20))
         .on_unavailable(OnUnavailable::Deny)
         .breaker(BreakerConfig::never())

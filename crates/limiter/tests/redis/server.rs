@@ -10,7 +10,7 @@ use sluicegate::{
 };
 use sluicegate_testkit::RedisServer;
 
-use super::{T0, at, field, limiter, on};
+use super::{T0, at, builder, field, limiter, on};
 
 fn rpm() -> [Limit; 1] {
     [Limit::per_minute("rpm", 60)]
@@ -100,7 +100,9 @@ async fn a_refill_time_far_ahead_is_pulled_back_and_counted() {
 async fn a_server_that_is_away_is_unavailable_and_nothing_else() {
     let server = RedisServer::start().await;
     let clock = TestClock::at(at(T0));
-    let limiter = limiter(&server, &clock).deadline(Duration::from_millis(200));
+    let limiter = builder(RedisStore::new(server.url()).unwrap(), &clock)
+        .deadline(Duration::from_millis(200))
+        .build();
     let lease = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap();
     drop(server);
     let error = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
@@ -133,8 +135,8 @@ async fn what_a_script_cannot_count_is_refused_before_a_call() {
         assert_eq!(of.as_str(), "l");
         assert!(error.to_string().contains("this store counts exactly up to"), "{error}");
     }
-    let limiter = limiter.deadline(Duration::from_millis(100));
     let within = limiter.acquire("u", "r").consume("l", 1).limits([Limit::every("l", 9, period)]);
+    let within = within.deadline(Duration::from_millis(100));
     let error = within.await.unwrap_err();
     assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
     let asked = limiter.acquire("u", "r").consume("l", 1_000_000_000_001).limits(rpm());
@@ -157,7 +159,9 @@ fn a_store_is_made_outside_of_a_runtime() {
 async fn a_server_without_its_replicas_is_away() {
     let server = RedisServer::start().await;
     let clock = TestClock::at(at(T0));
-    let limiter = limiter(&server, &clock).deadline(Duration::from_millis(200));
+    let limiter = builder(RedisStore::new(server.url()).unwrap(), &clock)
+        .deadline(Duration::from_millis(200))
+        .build();
     let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(rpm());
     let lease = ask().await.unwrap();
     let replicas =
@@ -176,11 +180,12 @@ async fn a_server_without_its_replicas_is_away() {
 async fn a_request_that_no_script_can_count_says_nothing_of_the_server() {
     let store = RedisStore::new("redis://127.0.0.1:1/").unwrap();
     let deadline = Duration::from_millis(50);
-    let limiter = Limiter::new(store)
+    let limiter = Limiter::builder(store)
         .connect_deadline(deadline)
         .deadline(deadline)
         .on_unavailable(OnUnavailable::Deny)
-        .breaker(BreakerConfig { failures: 3, ..BreakerConfig::default() });
+        .breaker(BreakerConfig { failures: 3, ..BreakerConfig::default() })
+        .build();
     for _ in 0..3 {
         let error = limiter.acquire("u", "r").consume("rpm", 1).limits(rpm()).await.unwrap_err();
         assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
@@ -198,8 +203,10 @@ async fn a_process_without_its_server_knows_whose_parent_was_asked() {
     let store = RedisStore::new(server.url()).unwrap();
     let store = store.parents(|id| (id.as_str() == "child").then(|| super::entity("parent")));
     let clock = TestClock::at(at(T0));
-    let limiter =
-        on(store, &clock).deadline(Duration::from_millis(200)).on_unavailable(OnUnavailable::Local);
+    let limiter = builder(store, &clock)
+        .deadline(Duration::from_millis(200))
+        .on_unavailable(OnUnavailable::Local)
+        .build();
     let ask = |tokens| {
         let parent = [Limit::quota("q", 10)];
         let request = limiter.acquire("child", "r").consume("q", tokens).parent_limits(parent);

@@ -20,7 +20,7 @@ const KEY: &str = "sluicegate:{u}#r";
 const CASES: u32 = 64;
 const PARENT: &str = "top";
 
-type Caller = Limiter<RedisStore, TestClock>;
+const LONG: Duration = Duration::from_secs(20);
 
 /// The number of scripts that a server ran so far.
 async fn scripts(server: &RedisServer) -> u64 {
@@ -51,7 +51,7 @@ fn rush() -> impl Strategy<Value = Rush> {
 impl Rush {
     fn ask<'a>(
         &'a self,
-        limiter: &'a Caller,
+        limiter: &'a Limiter,
         entity: &str,
         [a, b]: [u32; 2],
     ) -> impl Future<Output = bool> + 'a {
@@ -107,7 +107,7 @@ fn requests_that_go_together_come_to_what_they_come_to_one_after_the_other() {
             counts.set((sent + now - before, asked + rush.asked.len()));
             prop_assert_eq!(granted, expected);
             for entity in [entity.clone(), format!("{entity}-{PARENT}")] {
-                let stands = async |limiter: &Caller| {
+                let stands = async |limiter: &Limiter| {
                     let limits = limiter.peek(&entity, "r").await.unwrap();
                     limits.into_iter().map(|l| (l.available, l.consumed)).collect::<Vec<_>>()
                 };
@@ -124,7 +124,7 @@ fn requests_that_go_together_come_to_what_they_come_to_one_after_the_other() {
 struct Together {
     server: RedisServer,
     wire: Wire,
-    limiter: Caller,
+    limiter: Limiter,
 }
 
 impl Together {
@@ -135,19 +135,20 @@ impl Together {
         let limiter = on(store, &TestClock::at(at(T0)));
         let together = Self { server, wire, limiter };
         // Connected, and the script is known.
-        together.ask(&together.limiter, 1).await.unwrap();
+        together.ask(LONG, 1).await.unwrap();
         together
     }
 
     fn ask(
         &self,
-        limiter: &Caller,
+        deadline: Duration,
         tokens: i64,
     ) -> impl Future<Output = Result<u32, AcquireError>> + Send + use<> {
-        let limiter = limiter.clone();
+        let limiter = self.limiter.clone();
         async move {
             let request = limiter.acquire("u", "r").consume("l", tokens);
-            let lease = request.limits([Limit::quota("l", 100)]).no_cascade().await?;
+            let lease = request.limits([Limit::quota("l", 100)]);
+            let lease = lease.no_cascade().deadline(deadline).await?;
             Ok(lease.cost().attempts)
         }
     }
@@ -165,12 +166,12 @@ impl Together {
         }
     }
 
-    /// Puts requests in flight as one call that is not answered: the first is of `leader`, the
+    /// Puts requests in flight as one call that is not answered: the first has this deadline, the
     /// others ask for 2, 3 and 4 tokens.
-    async fn in_flight(&self, leader: &Caller) -> Vec<JoinHandle<Result<u32, AcquireError>>> {
-        let first = self.ask(&self.limiter, 1);
+    async fn in_flight(&self, leader: Duration) -> Vec<JoinHandle<Result<u32, AcquireError>>> {
+        let first = self.ask(LONG, 1);
         let mut asked = vec![self.ask(leader, 1)];
-        asked.extend((2..=4).map(|tokens| self.ask(&self.limiter, tokens)));
+        asked.extend((2..=4).map(|tokens| self.ask(LONG, tokens)));
         let tasks = asked.into_iter().map(tokio::spawn);
         // The tasks start while the first call is in flight, and continue after it.
         let (first, tasks) = tokio::join!(
@@ -192,11 +193,11 @@ impl Together {
 async fn requests_wait_for_one_call_at_most() {
     let on = Together::start().await;
     let before = scripts(&on.server).await;
-    let asked = (0..50).map(|_| on.ask(&on.limiter, 1));
+    let asked = (0..50).map(|_| on.ask(LONG, 1));
     assert!(join_all(asked).await.iter().all(|result| matches!(result, Ok(1))));
     assert_eq!((scripts(&on.server).await - before, on.left().await), (2, 49));
     // One call refuses all waiting requests.
-    let asked = (0..50).map(|_| on.ask(&on.limiter, 50));
+    let asked = (0..50).map(|_| on.ask(LONG, 50));
     let before = scripts(&on.server).await;
     assert!(join_all(asked).await.iter().all(Result::is_err));
     assert_eq!(scripts(&on.server).await - before, 2);
@@ -208,7 +209,7 @@ async fn a_batch_that_was_lost_is_done_once() {
     let on = Together::start().await;
     for (cut, left) in [(Cut::Request, 89), (Cut::Answer, 79)] {
         let asked = (0..10).map(|n| {
-            let ask = on.ask(&on.limiter, 1);
+            let ask = on.ask(LONG, 1);
             let wire = &on.wire;
             async move {
                 let attempts = ask.await.unwrap();
@@ -232,7 +233,7 @@ async fn a_caller_dropped_in_flight_gives_its_share_back() {
     // The leader, another, both, and all of them.
     for dropped in [vec![0], vec![2], vec![0, 1], vec![0, 1, 2, 3]] {
         let on = Together::start().await;
-        let tasks = on.in_flight(&on.limiter).await;
+        let tasks = on.in_flight(LONG).await;
         let mut left = 88;
         for n in dropped.iter().copied() {
             tasks[n].abort();
@@ -253,8 +254,7 @@ async fn a_caller_dropped_in_flight_gives_its_share_back() {
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_leader_out_of_time_leaves_its_batch_to_the_next() {
     let on = Together::start().await;
-    let hasty = on.limiter.clone().deadline(Duration::from_millis(150));
-    let mut tasks = on.in_flight(&hasty).await.into_iter();
+    let mut tasks = on.in_flight(Duration::from_millis(150)).await.into_iter();
     let error = tasks.next().unwrap().await.unwrap().unwrap_err();
     assert!(matches!(error, AcquireError::Unavailable(_)), "{error:?}");
     on.wire.open();
@@ -268,17 +268,17 @@ async fn a_leader_out_of_time_leaves_its_batch_to_the_next() {
 #[ignore = "needs Redis: cargo xtask test"]
 async fn a_caller_that_is_not_polled_holds_nobody_up() {
     let on = Together::start().await;
-    let mut leader = Box::pin(on.ask(&on.limiter, 1));
+    let mut leader = Box::pin(on.ask(LONG, 1));
     assert!((&mut leader).now_or_never().is_none());
     let start = Instant::now();
-    on.ask(&on.limiter, 2).await.unwrap();
+    on.ask(LONG, 2).await.unwrap();
     assert!(start.elapsed() < Duration::from_secs(5));
     // A request that is dropped while it waits took nothing.
-    let mut waiting = Box::pin(on.ask(&on.limiter, 5));
+    let mut waiting = Box::pin(on.ask(LONG, 5));
     assert!((&mut waiting).now_or_never().is_none());
     drop(waiting);
     leader.await.unwrap();
     on.until_left(96).await;
-    on.ask(&on.limiter, 1).await.unwrap();
+    on.ask(LONG, 1).await.unwrap();
     assert_eq!(on.left().await, 95);
 }

@@ -18,7 +18,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use http::HeaderMap;
 use sluicegate::{
-    Clock, DynamoStore, LeasedLimiter, Limiter, OnUnavailable, SystemClock, TestClock,
+    Clock, DynamoStore, Limiter, LimiterBuilder, OnUnavailable, SystemClock, TestClock,
 };
 use sluicegate_local::poller::{Source as _, StreamSource};
 use sluicegate_local::{EmbeddedEngine, Storage, client, table};
@@ -32,12 +32,15 @@ struct Running {
     app: Router,
 }
 
+fn patient(limiter: LimiterBuilder<DynamoStore>) -> Limiter {
+    limiter.deadline(Duration::from_secs(60)).on_unavailable(OnUnavailable::Deny).build()
+}
+
 impl Running {
-    async fn start(app: impl FnOnce(Limiter<DynamoStore, TestClock>) -> Router) -> Self {
+    async fn start(app: impl FnOnce(Limiter) -> Router) -> Self {
         Self::start_on(|store, clock| {
             // The machine may be busy, and the deadline uses the machine's own clock.
-            let limiter = Limiter::with_clock(store, clock).deadline(Duration::from_secs(60));
-            app(limiter.on_unavailable(OnUnavailable::Deny))
+            app(patient(Limiter::builder(store).clock(clock)))
         })
         .await
     }
@@ -145,8 +148,7 @@ async fn used(engine: &EmbeddedEngine) -> Vec<String> {
 async fn a_leased_gateway_writes_once_for_fifty_requests() {
     let mut limiter = None;
     let gateway = Running::start_on(|store, clock| {
-        let leased = LeasedLimiter::leased_with(store, clock, gateway::leases());
-        let leased = leased.deadline(Duration::from_secs(60)).on_unavailable(OnUnavailable::Deny);
+        let leased = patient(Limiter::builder(store).clock(clock).leasing(gateway::leases()));
         gateway::leased_app(limiter.insert(leased).clone())
     })
     .await;

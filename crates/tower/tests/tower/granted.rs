@@ -1,5 +1,6 @@
 //! Requests that pass.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -8,11 +9,11 @@ use axum::extract::Request;
 use axum::routing::get;
 use futures_util::StreamExt;
 use serde_json::json;
-use sluicegate::{Limit, Limiter};
-use sluicegate_tower::{LimitRequest, PermitHandle, RateLimitLayer};
+use sluicegate::{Limit, Permit};
+use sluicegate_tower::{LimitRequest, RateLimitLayer};
 use tower::ServiceExt;
 
-use crate::{app, ask, consumed, limiter, wanted};
+use crate::{app, ask, builder, consumed, limiter, wanted};
 
 #[tokio::test]
 async fn a_granted_request_says_what_is_left() {
@@ -109,8 +110,7 @@ async fn a_handler_gives_back_once() {
 
 #[tokio::test]
 async fn a_trial_tells_nobody() {
-    let (limiter, _) = limiter();
-    let limiter = Limiter::shadow(limiter);
+    let limiter = builder().0.shadow().build();
     let app = app(&limiter, &[Limit::per_minute("rpm", 1)]);
     for _ in 0..2 {
         assert_eq!(ask(&app, "/", &[("x-user", "u")]).await.figures(), (200, "", ""));
@@ -120,7 +120,7 @@ async fn a_trial_tells_nobody() {
 
 /// Sends three parts and takes 40 tokens before each.
 async fn stream(request: Request) -> Body {
-    let lease = request.extensions().get::<PermitHandle>().unwrap().clone();
+    let lease = request.extensions().get::<Arc<Permit>>().unwrap().clone();
     Body::from_stream(futures_util::stream::iter(0..3).then(move |n| {
         let lease = lease.clone();
         async move { lease.adjust("tpm", 40).await.map(|_| Bytes::from(format!("part {n};"))) }
@@ -151,9 +151,9 @@ async fn a_body_that_is_being_sent_corrects_its_lease() {
 
 #[tokio::test]
 async fn what_is_wanted_is_asked_in_every_way_that_a_request_can_be() {
-    let (limiter, clock) = limiter();
-    let limiter =
-        limiter.cascade(sluicegate::Cascade::To(sluicegate::EntityId::new("all").unwrap()));
+    let (builder, clock) = builder();
+    let parent = sluicegate::EntityId::new("all").unwrap();
+    let limiter = builder.cascade(sluicegate::Cascade::To(parent)).build();
     let layer = RateLimitLayer::new(limiter.clone(), |parts| {
         let wanted = LimitRequest::new("u", "api").limits([Limit::per_minute("rpm", 2)]);
         Ok(Some(match parts.uri.path() {

@@ -17,20 +17,25 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use sluicegate::{
-    BucketId, CompositeStore, EntityId, EpochMillis, Limit, LimitName, Limiter, MemoryTable,
-    Resource, Store, TestClock,
+    BucketId, CompositeStore, EntityId, EpochMillis, Limit, LimitName, Limiter, LimiterBuilder,
+    MemoryTable, Permit, Resource, TestClock,
 };
-use sluicegate_tower::{LimitRequest, PermitHandle, RateLimitLayer, Rejection};
+use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 use tower::ServiceExt;
 
 const T0: i64 = 1_769_608_800_000;
 
-type Tested = Limiter<CompositeStore<MemoryTable>, TestClock>;
-
-fn limiter() -> (Tested, TestClock) {
-    let clock = TestClock::at(EpochMillis::new(T0).unwrap());
-    (Limiter::with_clock(CompositeStore::with_table(MemoryTable::new()), clock.clone()), clock)
+fn limiter() -> (Limiter, TestClock) {
+    let (builder, clock) = builder();
+    (builder.build(), clock)
 }
+
+fn builder() -> (LimiterBuilder<InMemory>, TestClock) {
+    let clock = TestClock::at(EpochMillis::new(T0).unwrap());
+    (Limiter::builder(CompositeStore::with_table(MemoryTable::new())).clock(clock.clone()), clock)
+}
+
+type InMemory = CompositeStore<MemoryTable>;
 
 /// Limits every client that names itself: one `rpm` a request, and as many `tpm` as it names.
 fn wanted(limits: &[Limit]) -> impl Fn(&Parts) -> Extracted + Send + Sync + 'static {
@@ -53,14 +58,14 @@ type Extracted = Result<Option<LimitRequest>, Rejection>;
 
 /// A router behind the layer. `/` answers at once, `/adjust` first takes `tpm` by its `x-by`,
 /// `/fail` gives the permit back.
-fn app<S: Store>(limiter: &Limiter<S, TestClock>, limits: &[Limit]) -> Router {
+fn app(limiter: &Limiter, limits: &[Limit]) -> Router {
     let adjust = |request: Request| async move {
-        let lease = request.extensions().get::<PermitHandle>().unwrap();
+        let lease = request.extensions().get::<Arc<Permit>>().unwrap();
         let by = request.headers()["x-by"].to_str().unwrap().parse().unwrap();
         lease.adjust("tpm", by).await.unwrap();
     };
     let fail = |request: Request| async move {
-        let lease = request.extensions().get::<PermitHandle>().unwrap().clone();
+        let lease = request.extensions().get::<Arc<Permit>>().unwrap().clone();
         lease.give_back().await.unwrap();
         lease.give_back().await.unwrap();
         StatusCode::BAD_GATEWAY
@@ -113,8 +118,9 @@ async fn ask(app: &Router, path: &str, headers: &[(&str, &str)]) -> Answer {
 }
 
 /// The current consumption of a limit, in millitokens; `None`: there is no bucket.
-fn consumed(limiter: &Tested, entity: &str, limit: &str) -> Option<i64> {
+fn consumed(limiter: &Limiter, entity: &str, limit: &str) -> Option<i64> {
     let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new("api").unwrap());
-    let bucket: Arc<_> = limiter.store().table().bucket(&BucketId { entity, resource })?;
+    let bucket: Arc<_> =
+        limiter.store::<InMemory>().unwrap().table().bucket(&BucketId { entity, resource })?;
     i64::try_from(bucket.limits[&LimitName::new(limit).unwrap()].consumed.get()).ok()
 }

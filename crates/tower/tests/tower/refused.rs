@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use serde_json::json;
+use std::future::ready;
+
+use sluicegate::store::BoxFuture;
 use sluicegate::{
     AcquireError, AdjustError, Adjusted, Clock, Correction, Counters, EpochMillis, Grant,
     InvalidRequest, Limit, LimitStatus, Limiter, OnUnavailable, SetupError, Store, TestClock,
@@ -103,20 +106,28 @@ struct Broken(Failure, Counters);
 type Failure = fn() -> AcquireError;
 
 impl Store for Broken {
-    async fn acquire(&self, _: &sluicegate::Request, _: &dyn Clock) -> Result<Grant, AcquireError> {
-        Err(self.0())
+    fn acquire<'a>(
+        &'a self,
+        _: &'a sluicegate::Request,
+        _: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
+        Box::pin(ready(Err(self.0())))
     }
 
-    async fn adjust(&self, _: &Correction<'_>, _: &dyn Clock) -> Result<Adjusted, AdjustError> {
-        Ok(Adjusted::default())
+    fn adjust<'a>(
+        &'a self,
+        _: &'a Correction<'a>,
+        _: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
+        Box::pin(ready(Ok(Adjusted::default())))
     }
 
-    async fn peek(
-        &self,
-        _: &sluicegate::Request,
-        _: &dyn Clock,
-    ) -> Result<Vec<LimitStatus>, AcquireError> {
-        Err(self.0())
+    fn peek<'a>(
+        &'a self,
+        _: &'a sluicegate::Request,
+        _: &'a dyn Clock,
+    ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
+        Box::pin(ready(Err(self.0())))
     }
 
     fn counters(&self) -> &Counters {
@@ -137,8 +148,10 @@ async fn what_cannot_be_decided_says_nothing_of_the_inside() {
     ];
     for (failure, status, retry_after, (title, detail)) in failures {
         let clock = TestClock::at(EpochMillis::new(T0).unwrap());
-        let limiter = Limiter::with_clock(Broken(failure, Counters::default()), clock)
-            .on_unavailable(OnUnavailable::Deny);
+        let limiter = Limiter::builder(Broken(failure, Counters::default()))
+            .clock(clock)
+            .on_unavailable(OnUnavailable::Deny)
+            .build();
         let app = app(&limiter, &[Limit::per_minute("rpm", 1)]);
         let refused = ask(&app, "/", &[("x-user", "secret")]).await;
         assert_eq!(refused.figures(), (status, "", ""));
@@ -156,8 +169,10 @@ async fn an_answer_of_an_outage_says_what_is_known_and_not_that_there_is_one() {
     ] {
         let clock = TestClock::at(EpochMillis::new(T0).unwrap());
         let away: Failure = || AcquireError::Unavailable("secret".into());
-        let limiter =
-            Limiter::with_clock(Broken(away, Counters::default()), clock).on_unavailable(policy);
+        let limiter = Limiter::builder(Broken(away, Counters::default()))
+            .clock(clock)
+            .on_unavailable(policy)
+            .build();
         let app = app(&limiter, &[Limit::per_minute("rpm", 2)]);
         let granted = ask(&app, "/", &[("x-user", "u")]).await;
         assert_eq!(granted.figures(), (200, fields.0, fields.1));
