@@ -15,7 +15,9 @@ use aws_smithy_runtime_api::client::http::{
     HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn,
 };
 use serde_json::{Value, json};
-use sluicegate::{Cascade, DynamoStore, EpochMillis, Limiter, OnUnavailable, TestClock};
+use sluicegate::settings::Cascade;
+use sluicegate::types::EpochMillis;
+use sluicegate::{DynamoStore, Limiter, OnUnavailable, TestClock};
 use sluicegate_local::client;
 
 use self::sender::{Bare, Sender, TABLE, limits};

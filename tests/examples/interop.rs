@@ -9,9 +9,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use sluicegate::{
-    AcquireError, DynamoStore, EntityId, Limit, Limiter, OnUnavailable, Resource, WritePath,
-};
+use sluicegate::types::WritePath;
+use sluicegate::{AcquireError, DynamoStore, EntityId, Limit, Limiter, OnUnavailable, Resource};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_local::InProcess;
 use sluicegate_local::poller::{Poller, Settings as PollerSettings};

@@ -27,7 +27,8 @@ use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_dynamodb::error::BoxError;
 use aws_sdk_dynamodb::types::AttributeValue;
 use aws_smithy_runtime_api::client::interceptors::dyn_dispatch_hint;
-use sluicegate::{Cascade, DynamoStore, Limiter, OnUnavailable};
+use sluicegate::settings::Cascade;
+use sluicegate::{DynamoStore, Limiter, OnUnavailable};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 
 use self::measured::{Aims, create_table, median, percentile};

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::{
-    AcquireError, AdjustError, InvalidRequest, LIMITS_MAX, Limit, Limiter, TestClock,
-};
+use sluicegate::error::InvalidRequest;
+use sluicegate::types::LIMITS_MAX;
+use sluicegate::{AcquireError, AdjustError, Limit, Limiter, TestClock};
 use sluicegate_testkit::{RedisServer, RunningEngine, engines_under_test};
 
 use crate::support::{Redis, T0, at, limiter, proxied};

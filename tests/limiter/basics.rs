@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, Limit, TestClock, Wait, WritePath};
+use sluicegate::types::{Wait, WritePath};
+use sluicegate::{AcquireError, Limit, TestClock};
 use sluicegate_core::{Bucket, CompositeBucket, Millitokens, RulesHash};
 
 use crate::support::limiter as make;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, AdjustError, CascadeMode, Limit, Settings, TestClock};
+use sluicegate::settings::{CascadeMode, Settings};
+use sluicegate::{AcquireError, AdjustError, Limit, TestClock};
 
 use crate::support::limiter as make;
 use crate::support::{Engine, T0, at, bucket, name, on_every_store, with_settings};

@@ -1,10 +1,14 @@
-//! Changed limits take effect on buckets that refuse, too: once, and the wait is that of the new rule.
+//! Changed limits take effect on buckets that refuse, too: once, and the wait is that of the new
+//! rule.
 
 use std::time::Duration;
 
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::settings::{BreakerConfig, CascadeMode, Certainty, Settings};
+use sluicegate::types::LimitsScope;
 use sluicegate::{
-    AcquireError, BreakerConfig, CascadeMode, Certainty, CompositeStore, DynamoTable, LeaseMode,
-    LeaseSettings, Limit, LimitExceeded, Limiter, LimitsScope, OnUnavailable, Settings, TestClock,
+    AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, LimitExceeded, Limiter,
+    OnUnavailable, TestClock,
 };
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 

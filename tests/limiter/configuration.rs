@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use sluicegate::{
-    AcquireError, DynamoStore, DynamoTable, EntityRecord, InvalidRequest, LeaseSettings, Limit,
-    Limiter, LimitsScope, TestClock,
-};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::error::InvalidRequest;
+use sluicegate::types::{EntityRecord, LimitsScope};
+use sluicegate::{AcquireError, DynamoStore, LeaseSettings, Limit, Limiter, TestClock};
 use sluicegate_core::ConfigStamp;
 use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};
 

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::{
-    BucketId, Certainty, CompositeStore, Limit, Limiter, Settings, Table as _, TableError,
-    TestClock,
-};
+use sluicegate::settings::{Certainty, Settings};
+use sluicegate::store::{Table as _, TableError};
+use sluicegate::types::BucketId;
+use sluicegate::{CompositeStore, Limit, Limiter, TestClock};
 use sluicegate_core::{WritePlan, extend};
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use sluicegate::{
-    AcquireError, CascadeMode, Certainty, Cost, DynamoTable, Limit, Limiter, Settings, TestClock,
-    WritePath,
-};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::request::Cost;
+use sluicegate::settings::{CascadeMode, Certainty, Settings};
+use sluicegate::types::WritePath;
+use sluicegate::{AcquireError, Limit, Limiter, TestClock};
 use sluicegate_testkit::{Fault, RunningEngine, engines_under_test};
 
 use crate::support::{Shared, T0, assert_units, at, bucket, limiter, proxied, with_settings};

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::{AcquireError, CompositeStore, DynamoTable, Limit, Limiter};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::{AcquireError, CompositeStore, Limit, Limiter};
 use sluicegate_local::client;
 use sluicegate_testkit::{EngineKind, Fault, Proxy, RunningEngine};
 

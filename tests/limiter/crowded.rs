@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use sluicegate::{
-    AcquireError, AcquireRequest, CascadeMode, DynamoTable, EntityId, InvalidRequest, LIMITS_MAX,
-    Limit, LimitsScope, Settings, TestClock, WritePath,
-};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::error::InvalidRequest;
+use sluicegate::settings::{CascadeMode, Settings};
+use sluicegate::types::{LIMITS_MAX, LimitsScope, WritePath};
+use sluicegate::{AcquireError, AcquireRequest, EntityId, Limit, TestClock};
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 
 use crate::support::{

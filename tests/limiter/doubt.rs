@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, Certainty, Limit, Limiter, Settings, TestClock};
+use sluicegate::settings::{Certainty, Settings};
+use sluicegate::{AcquireError, Limit, Limiter, TestClock};
 
 use crate::scripted::{Act, Scripted};
 use crate::support::{Shared, T0, at, bucket, limiter_as, limiter_on, name};

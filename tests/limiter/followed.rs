@@ -1,8 +1,8 @@
 //! Stored limits that change at random, on every level, under three processes: one asks the table
 //! each time, one leases, one leases by prepared calls.
 //!
-//! Each process has its own cache and its own clock, seconds apart; each change is stamped by one of
-//! these clocks. Time is simulated, and a read that may lag does.
+//! Each process has its own cache and its own clock, seconds apart; each change is stamped by one
+//! of these clocks. Time is simulated, and a read that may lag does.
 //!
 //! `SLUICEGATE_TEST_SEEDS=FROM..TO` runs other seeds.
 
@@ -10,10 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::{
-    BucketId, CompositeStore, Consistency, EntityId, EntityRecord, LeaseSettings, Limit, Limiter,
-    LimitsScope, Resource, Table, TableError,
-};
+use sluicegate::store::{Consistency, Table, TableError};
+use sluicegate::types::{BucketId, EntityRecord, LimitsScope};
+use sluicegate::{CompositeStore, EntityId, LeaseSettings, Limit, Limiter, Resource};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Change, LimitName, Rule, StoredLimits, WritePlan};
 use tokio::task::JoinSet;
@@ -129,7 +128,7 @@ impl Table for Configured {
         &self,
         bucket: &BucketId,
         plan: &WritePlan,
-    ) -> Result<sluicegate::Written, sluicegate::WriteError> {
+    ) -> Result<sluicegate::store::Written, sluicegate::store::WriteError> {
         Self::travel().await;
         let written = self.buckets.write(bucket, plan).await;
         self.note(bucket, plan, written.is_ok());
@@ -141,7 +140,7 @@ impl Table for Configured {
         &self,
         writes: &[(BucketId, WritePlan)],
         token: &str,
-    ) -> Result<f64, sluicegate::TransactError> {
+    ) -> Result<f64, sluicegate::store::TransactError> {
         Self::travel().await;
         let written = self.buckets.transact_write(writes, token).await;
         Self::travel().await;
@@ -152,7 +151,7 @@ impl Table for Configured {
         &self,
         keys: &[ItemKey],
         consistency: Consistency,
-    ) -> Result<sluicegate::ReadItems, TableError> {
+    ) -> Result<sluicegate::store::ReadItems, TableError> {
         Self::travel().await;
         let mut found = self.buckets.read(keys, consistency).await?;
         for (key, item) in keys.iter().zip(&mut found.items) {

@@ -1,6 +1,6 @@
 //! Tables whose calls a test delays, counts or loses.
 
-use sluicegate::BucketId;
+use sluicegate::types::BucketId;
 use sluicegate_core::WritePlan;
 
 /// A call on a table.
@@ -16,33 +16,41 @@ pub(crate) enum Call<'a> {
 /// the table in the field.
 macro_rules! intercepting {
     ($name:ident, $inner:tt) => {
-        impl sluicegate::Table for $name {
+        impl sluicegate::store::Table for $name {
             async fn write(
                 &self,
-                bucket: &sluicegate::BucketId,
+                bucket: &sluicegate::types::BucketId,
                 plan: &sluicegate_core::WritePlan,
-            ) -> Result<sluicegate::Written, sluicegate::WriteError> {
+            ) -> Result<sluicegate::store::Written, sluicegate::store::WriteError> {
                 let call = crate::intercept::Call::Write(bucket, plan);
-                self.intercept(call, sluicegate::Table::write(&self.$inner, bucket, plan)).await
+                self.intercept(call, sluicegate::store::Table::write(&self.$inner, bucket, plan))
+                    .await
             }
 
             async fn transact_write(
                 &self,
-                writes: &[(sluicegate::BucketId, sluicegate_core::WritePlan)],
+                writes: &[(sluicegate::types::BucketId, sluicegate_core::WritePlan)],
                 token: &str,
-            ) -> Result<f64, sluicegate::TransactError> {
+            ) -> Result<f64, sluicegate::store::TransactError> {
                 let call = crate::intercept::Call::WriteTogether;
-                self.intercept(call, sluicegate::Table::transact_write(&self.$inner, writes, token))
-                    .await
+                self.intercept(
+                    call,
+                    sluicegate::store::Table::transact_write(&self.$inner, writes, token),
+                )
+                .await
             }
 
             async fn read(
                 &self,
                 keys: &[sluicegate_core::keys::ItemKey],
-                consistency: sluicegate::Consistency,
-            ) -> Result<sluicegate::ReadItems, sluicegate::TableError> {
+                consistency: sluicegate::store::Consistency,
+            ) -> Result<sluicegate::store::ReadItems, sluicegate::store::TableError> {
                 let call = crate::intercept::Call::Read;
-                self.intercept(call, sluicegate::Table::read(&self.$inner, keys, consistency)).await
+                self.intercept(
+                    call,
+                    sluicegate::store::Table::read(&self.$inner, keys, consistency),
+                )
+                .await
             }
         }
     };

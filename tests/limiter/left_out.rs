@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, DynamoTable, Limit, TestClock};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::{AcquireError, Limit, TestClock};
 use sluicegate_testkit::{LeaveOut, on_every_engine};
 
 use crate::support::{DEADLINE, T0, at, limiter_on};

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use sluicegate::{
-    AcquireError, CascadeMode, Clock, CompositeStore, DynamoTable, EpochMillis, LeaseSettings,
-    Limit, Limiter, Settings, SystemClock,
-};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::settings::{CascadeMode, Settings};
+use sluicegate::types::EpochMillis;
+use sluicegate::{AcquireError, Clock, CompositeStore, LeaseSettings, Limit, Limiter, SystemClock};
 use sluicegate_core::keys::LegacyKey;
 use sluicegate_core::{CompositeBucket, LIMITS_MAX, LegacyBucket};
 use sluicegate_testkit::legacy::{self, consume, key, per_minute};
@@ -39,8 +39,9 @@ async fn place(table: &DynamoTable, items: &[(LegacyKey, LegacyBucket)]) {
 async fn place_quotas(table: &DynamoTable, entity: &str) {
     let quota = |limit: &str, tokens: i64, left_milli: i64| {
         let bucket = per_minute(tokens, left_milli, then());
-        let refill = sluicegate::Refill::new(sluicegate::Millitokens::ZERO, 1_000).unwrap();
-        let rule = sluicegate::Rule::new(bucket.rule.capacity(), refill).unwrap();
+        let refill =
+            sluicegate::types::Refill::new(sluicegate::types::Millitokens::ZERO, 1_000).unwrap();
+        let rule = sluicegate::types::Rule::new(bucket.rule.capacity(), refill).unwrap();
         (key(entity, "gpt-4", limit), LegacyBucket { rule, ..bucket })
     };
     place(table, &[quota("rpm", 600, 500_000), quota("tpm", 6_000, -3_000)]).await;

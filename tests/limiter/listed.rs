@@ -3,8 +3,10 @@
 use std::num::NonZeroU16;
 
 use futures_util::TryStreamExt;
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::{Reader, Segment};
-use sluicegate::{BucketId, Clock, DynamoTable, EpochMillis, LimitName, SystemClock};
+use sluicegate::types::{BucketId, EpochMillis, LimitName};
+use sluicegate::{Clock, SystemClock};
 use sluicegate_core::CompositeBucket;
 use sluicegate_testkit::legacy::{self, key, per_minute};
 use sluicegate_testkit::on_every_engine;

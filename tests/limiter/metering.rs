@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::leasing::Accounting;
 use sluicegate::{
-    Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, Limit,
-    Limiter, TestClock,
+    AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, TestClock,
 };
 use sluicegate_local::InProcess;
 use sluicegate_local::poller::{BatchSize, Duplicates, Poller, Settings as PollerSettings};
@@ -18,7 +19,8 @@ use crate::support::{T0, at, limiter, patient};
 
 const ENTITIES: u8 = 50;
 const PARENTS: u8 = 5;
-/// The embedded engine slows down as the stream of a table grows: twice as many take four times as long.
+/// The embedded engine slows down as the stream of a table grows: twice as many take four times as
+/// long.
 const OPERATIONS_PER_TABLE: usize = 250;
 
 /// Millitokens by entity and limit.

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, Limit, Limiter, Permit, Settings, TestClock};
+use sluicegate::settings::Settings;
+use sluicegate::{AcquireError, Limit, Limiter, Permit, TestClock};
 
 use crate::support::{Shared, T0, at, limiter_on, on_every_table, with_settings};
 

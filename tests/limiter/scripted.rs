@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::{SetupError, TableError};
+use sluicegate::error::SetupError;
+use sluicegate::store::TableError;
 
 use crate::intercept::{Call, intercepting};
 use crate::support::Memory;

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::types::{EpochMillis, LimitsScope};
 use sluicegate::{
-    AcquireError, Clock, CompositeStore, DynamoTable, EpochMillis, LeaseMode, LeaseSettings, Limit,
-    Limiter, LimitsScope, TestClock,
+    AcquireError, Clock, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, TestClock,
 };
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 use tokio::time::Instant;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sluicegate::{
-    AcquireError, BreakerConfig, Clock, CompositeStore, EpochMillis, Limit, Limiter, OnUnavailable,
-};
+use sluicegate::settings::BreakerConfig;
+use sluicegate::types::EpochMillis;
+use sluicegate::{AcquireError, Clock, CompositeStore, Limit, Limiter, OnUnavailable};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

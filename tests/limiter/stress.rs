@@ -6,7 +6,9 @@
 use std::process::Stdio;
 
 use serde_json::Value;
-use sluicegate::{AcquireError, ClaimInterval, CompositeStore, DynamoTable, Limit, Limiter};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::types::ClaimInterval;
+use sluicegate::{AcquireError, CompositeStore, Limit, Limiter};
 use sluicegate_core::CompositeBucket;
 use sluicegate_local::poller::Source;
 use sluicegate_testkit::{EngineKind, RunningEngine, engines_under_test};

@@ -4,11 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::leasing::LeasingStore;
 use sluicegate::redis::RedisStore;
+use sluicegate::settings::{BreakerConfig, Settings};
+use sluicegate::store::{Store, Table};
+use sluicegate::types::{BucketId, EpochMillis, LimitName};
 use sluicegate::{
-    BreakerConfig, BucketId, CompositeStore, DynamoTable, EntityId, EpochMillis, LeasingStore,
-    LimitName, Limiter, LimiterBuilder, MemoryTable, OnUnavailable, Resource, Settings, Store,
-    Table, TestClock,
+    CompositeStore, EntityId, Limiter, LimiterBuilder, MemoryTable, OnUnavailable, Resource,
+    TestClock,
 };
 use sluicegate_core::CompositeBucket;
 use sluicegate_core::keys::ItemKey;
@@ -150,7 +154,7 @@ impl Table for Memory {
         &self,
         bucket: &BucketId,
         plan: &sluicegate_core::WritePlan,
-    ) -> Result<sluicegate::Written, sluicegate::WriteError> {
+    ) -> Result<sluicegate::store::Written, sluicegate::store::WriteError> {
         self.0.write(bucket, plan).await
     }
 
@@ -158,15 +162,15 @@ impl Table for Memory {
         &self,
         writes: &[(BucketId, sluicegate_core::WritePlan)],
         token: &str,
-    ) -> Result<f64, sluicegate::TransactError> {
+    ) -> Result<f64, sluicegate::store::TransactError> {
         self.0.transact_write(writes, token).await
     }
 
     async fn read(
         &self,
         keys: &[ItemKey],
-        consistency: sluicegate::Consistency,
-    ) -> Result<sluicegate::ReadItems, sluicegate::TableError> {
+        consistency: sluicegate::store::Consistency,
+    ) -> Result<sluicegate::store::ReadItems, sluicegate::store::TableError> {
         self.0.read(keys, consistency).await
     }
 }
@@ -184,7 +188,7 @@ impl Shared for Memory {
 impl Shared for DynamoTable {
     async fn stored(&self, bucket: &BucketId) -> Option<CompositeBucket> {
         let key = ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone());
-        let found = self.read(&[key], sluicegate::Consistency::Strong).await.unwrap();
+        let found = self.read(&[key], sluicegate::store::Consistency::Strong).await.unwrap();
         let item = found.items.into_iter().next().flatten()?;
         CompositeBucket::from_item(&item).unwrap()
     }

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde::Serialize;
-use sluicegate::{AcquireError, AcquireRequest, LimitStatus, Limiter, Remaining, Wait};
+use sluicegate::request::Remaining;
+use sluicegate::types::Wait;
+use sluicegate::{AcquireError, AcquireRequest, LimitStatus, Limiter};
 
 use crate::amount::Amount;
 use crate::bucket::{Bucket, Parent};

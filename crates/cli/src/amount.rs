@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use sluicegate::{LimitName, Millitokens};
+use sluicegate::types::{LimitName, Millitokens};
 
 /// An amount of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]

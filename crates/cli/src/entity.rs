@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use futures_util::TryStreamExt;
 use serde::Serialize;
-use sluicegate::{EntityId, EntityRecord};
+use sluicegate::EntityId;
+use sluicegate::types::EntityRecord;
 
 use crate::confirm::Confirm;
 use crate::connection::Connection;

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 
 use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use sluicegate::dynamo::{ConfigError, ReadError, RequestError, TableSetupError};
-use sluicegate::{AcquireError, AdjustError, BoxError, SetupError, StoreFailure, TableError};
+use sluicegate::error::{BoxError, SetupError, StoreFailure};
+use sluicegate::store::TableError;
+use sluicegate::{AcquireError, AdjustError};
 use sluicegate_core::ErrorClass;
 use sluicegate_processor::{chain, explain};
 

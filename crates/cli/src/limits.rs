@@ -4,9 +4,8 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde::Serialize;
-use sluicegate::{
-    Clock, EntityId, Limit, LimitName, LimitsScope, Resource, StoredLimits, SystemClock,
-};
+use sluicegate::types::{LimitName, LimitsScope, StoredLimits};
+use sluicegate::{Clock, EntityId, Limit, Resource, SystemClock};
 
 use crate::confirm::Confirm;
 use crate::error::CliError;

@@ -5,7 +5,8 @@ use std::process::{Output, Stdio};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
-use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::{CompositeStore, Limit, Limiter, OnUnavailable};
 use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{RunningEngine, engines_under_test};
 use tokio::process::Command;

@@ -6,10 +6,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sluicegate::{
-    BucketId, CompositeStore, Consistency, EpochMillis, Limit, Limiter, ReadItems, Table,
-    TableError, TestClock, TransactError, WriteError, Written,
+use sluicegate::store::{
+    Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
+use sluicegate::types::{BucketId, EpochMillis};
+use sluicegate::{CompositeStore, Limit, Limiter, TestClock};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Bucket, CompositeBucket, Millitokens, RulesHash, WritePlan};
 

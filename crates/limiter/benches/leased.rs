@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
-use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable, Prepared};
+use sluicegate::leasing::Prepared;
+use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable};
 
 const KEYS: usize = 10_000;
 const PICKS: usize = 1 << 16;

@@ -7,10 +7,12 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use sluicegate::{
-    BreakerConfig, BucketId, CompositeStore, Consistency, EpochMillis, Limit, Limiter,
-    OnUnavailable, ReadItems, Table, TableError, TestClock, TransactError, WriteError, Written,
+use sluicegate::settings::BreakerConfig;
+use sluicegate::store::{
+    Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
+use sluicegate::types::{BucketId, EpochMillis};
+use sluicegate::{CompositeStore, Limit, Limiter, OnUnavailable, TestClock};
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
 

@@ -7,10 +7,12 @@
 
 use std::time::Duration;
 
-use sluicegate::{
-    BucketId, CompositeStore, Consistency, LeaseSettings, Limit, Limiter, ReadItems, Settings,
-    Table, TableError, TransactError, WriteError, Written,
+use sluicegate::settings::Settings;
+use sluicegate::store::{
+    Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
+use sluicegate::types::BucketId;
+use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter};
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
 

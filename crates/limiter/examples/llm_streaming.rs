@@ -11,9 +11,9 @@
 
 use std::time::Duration;
 
+use sluicegate::types::BucketId;
 use sluicegate::{
-    AdjustError, BucketId, CompositeStore, EntityId, Limit, Limiter, MemoryTable, Permit, Resource,
-    Store,
+    AdjustError, CompositeStore, EntityId, Limit, Limiter, MemoryTable, Permit, Resource,
 };
 use tokio::sync::mpsc;
 

@@ -33,7 +33,8 @@ pub trait Clock: Send + Sync + 'static {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    /// The time of the kernel's last tick: no counter is read. It goes on while the process is frozen.
+    /// The time of the kernel's last tick: no counter is read. It goes on while the process is
+    /// frozen.
     #[cfg(target_os = "linux")]
     #[inline]
     fn now_coarse(&self) -> EpochMillis {
@@ -87,12 +88,13 @@ impl Clock for SharedClock {
 ///
 /// ```
 /// use std::time::Duration;
-/// use sluicegate::{Clock, EpochMillis, TestClock};
+/// use sluicegate::types::EpochMillis;
+/// use sluicegate::{Clock, TestClock};
 ///
 /// let clock = TestClock::at(EpochMillis::new(1_769_608_800_000)?);
 /// clock.clone().advance(Duration::from_secs(60));
 /// assert_eq!(clock.now().get(), 1_769_608_860_000);
-/// # Ok::<(), sluicegate::OutOfRange>(())
+/// # Ok::<(), sluicegate::error::OutOfRange>(())
 /// ```
 #[derive(Debug, Clone)]
 pub struct TestClock {

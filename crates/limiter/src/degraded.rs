@@ -7,7 +7,7 @@ use sluicegate_core::EpochMillis;
 /// The result of an acquire while the store is unavailable: it does not answer by the deadline, it
 /// answers that it failed (HTTP 5xx), or it has done so for a while and is not asked.
 ///
-/// A [`LeasedLimiter`](crate::LeasedLimiter) first hands out the tokens that it holds.
+/// A limiter that leases first hands out the tokens that it holds.
 ///
 /// Any other answer is an error under every setting: a limit that is short, contention and
 /// throttling, a missing permission or table, a refusal for an unknown reason. Otherwise a missing
@@ -26,10 +26,10 @@ pub enum OnUnavailable {
     /// A bucket starts with the store's last answer, or full. Each process has its own copy, so N
     /// processes may admit up to N times the balance. When the store answers again, the consumption
     /// is debited there, one sum for each bucket. This holds for 10,000 buckets at most; the
-    /// consumption of further ones is not debited ([`Counters::uncommitted`](crate::Counters)). It
-    /// is lost if the process ends, or drops its last limiter, before that. A request without an
-    /// answer may have taken its tokens in the store nevertheless; they are then taken twice, the
-    /// restrictive direction.
+    /// consumption of further ones is not debited
+    /// ([`Counters::uncommitted`](crate::store::Counters)). It is lost if the process ends, or
+    /// drops its last limiter, before that. A request without an answer may have taken its tokens
+    /// in the store nevertheless; they are then taken twice, the restrictive direction.
     Local,
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-pub use sluicegate_core::LimitStatus;
-use sluicegate_core::{EntityId, InTokens, LimitName, Millitokens, NameError, Wait};
+use sluicegate_core::{EntityId, InTokens, LimitName, Millitokens, Wait};
+pub use sluicegate_core::{ItemError, LimitStatus, NameError, OutOfRange};
 
-use crate::limit::InvalidLimit;
-use crate::store_error::{BoxError, SetupError, StoreFailure};
+pub use crate::limit::InvalidLimit;
+pub use crate::store_error::{BoxError, SetupError, StoreFailure};
 
 /// The reason why an acquire granted nothing. No balance changed, except where
 /// [`Unavailable`](Self::Unavailable) and [`Contended`](Self::Contended) say otherwise.
@@ -29,8 +29,8 @@ pub enum AcquireError {
         attempts: u32,
     },
     /// The store did not answer in time, or answered that it failed (the source is a
-    /// [`StoreFailure`](crate::StoreFailure) then): 503. A write whose answer was lost may take
-    /// effect; then the tokens are taken, never granted twice.
+    /// [`StoreFailure`] then): 503. A write whose answer was lost may
+    /// take effect; then the tokens are taken, never granted twice.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The request is invalid: 500, because the program that made it is wrong; 400 if the invalid
@@ -230,8 +230,8 @@ pub enum AdjustError {
     #[error("the bucket was contended or the store throttled: adjust again in a moment")]
     Contended,
     /// The store did not answer in time, or answered that it failed (the source is a
-    /// [`StoreFailure`](crate::StoreFailure) then). A debit may have been made; the permit sends it
-    /// again as the same write, which takes effect once.
+    /// [`StoreFailure`] then). A debit may have been made; the permit
+    /// sends it again as the same write, which takes effect once.
     #[error("{}", unavailable(.0))]
     Unavailable(#[source] BoxError),
     /// The correction is invalid.

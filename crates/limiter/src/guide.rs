@@ -2,8 +2,8 @@
 //!
 //! # On DynamoDB
 //!
-//! Make one [`Limiter`](crate::Limiter) when the process starts, and clone it. Clones share what they
-//! remember of buckets, entities and stored limits; that is why a warm acquire is one write.
+//! Make one [`Limiter`](crate::Limiter) when the process starts, and clone it. Clones share what
+//! they remember of buckets, entities and stored limits; that is why a warm acquire is one write.
 //! [`dynamo::create_table`](crate::dynamo::create_table) creates the table where no template does.
 //!
 //! ```no_run
@@ -13,7 +13,8 @@
 //! # async fn limiter() -> Result<(), sluicegate::AcquireError> {
 //! let aws = aws_config::load_defaults(aws_config::BehaviorVersion::latest()).await;
 //! let store = DynamoStore::new(aws_sdk_dynamodb::Client::new(&aws), "sluicegate-limits");
-//! let limiter = Limiter::builder(store).deadline(Duration::from_millis(500)).build(); // the default is 250 ms
+//! // The default is 250 ms.
+//! let limiter = Limiter::builder(store).deadline(Duration::from_millis(500)).build();
 //! limiter.warm_up().await?; // otherwise the first request waits for the connection
 //! # Ok(())
 //! # }
@@ -53,23 +54,22 @@
 //!
 //! # Where limits come from
 //!
-//! A request names its [limits](crate::AcquireRequest::limits), the limiter has
-//! [default limits](crate::Limiter::default_limits) for requests that name none, or the table stores
-//! them
-//! ([`Limiter::set_limits`](crate::Limiter::set_limits)) at one of four levels: an entity and a
-//! resource, an entity, a resource, or everything. Each limit comes from the narrowest level that
-//! names it. A limiter remembers stored limits for a minute. A bucket follows a change with its next
-//! refill: new limits start full, changed limits keep their balance, deleted limits disappear. A
-//! process that has not seen the change yet adopts the limits that it finds in the bucket.
+//! A request names its [limits](crate::AcquireRequest::limits), the limiter has [default
+//! limits](crate::LimiterBuilder::default_limits) for requests that name none, or the table stores
+//! them ([`Limiter::set_limits`](crate::Limiter::set_limits)) at one of four levels: an entity and
+//! a resource, an entity, a resource, or everything. Each limit comes from the narrowest level that
+//! names it. A limiter remembers stored limits for a minute. A bucket follows a change with its
+//! next refill: new limits start full, changed limits keep their balance, deleted limits disappear.
+//! A process that has not seen the change yet adopts the limits that it finds in the bucket.
 //!
 //! # A user and its team
 //!
-//! An entity can have a parent, stored ([`Limiter::put_entity`](crate::Limiter::put_entity)) or named
-//! in a request ([`cascade_to`](crate::AcquireRequest::cascade_to)). An acquire then takes from both
-//! buckets or from neither, in one transaction.
-//! [`CascadeMode::Compensating`](crate::CascadeMode::Compensating) costs half as much; in exchange,
-//! another process may see one bucket debited before the other. A refusal names the entity whose
-//! limit is short.
+//! An entity can have a parent, stored ([`Limiter::put_entity`](crate::Limiter::put_entity)) or
+//! named in a request ([`cascade_to`](crate::AcquireRequest::cascade_to)). An acquire then takes
+//! from both buckets or from neither, in one transaction.
+//! [`CascadeMode::Compensating`](crate::settings::CascadeMode::Compensating) costs half as much; in
+//! exchange, another process may see one bucket debited before the other. A refusal names the
+//! entity whose limit is short.
 //!
 //! # Leasing: most requests without a call
 //!
@@ -78,10 +78,11 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use sluicegate::{CompositeStore, Limiter, Limit, MemoryTable};
+//! use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! let limiter = Limiter::builder(CompositeStore::with_table(MemoryTable::new())).leasing(LeaseSettings::default()).build();
+//! let store = CompositeStore::with_table(MemoryTable::new());
+//! let limiter = Limiter::builder(store).leasing(LeaseSettings::default()).build();
 //! let limits = [Limit::per_minute("rpm", 60_000)];
 //! limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits.clone()).await?; // as before
 //!
@@ -100,30 +101,31 @@
 //!
 //! Leasing never over-admits. A process that is killed loses the tokens that it held. With
 //! [`LeaseMode::WriteBehind`](crate::LeaseMode::WriteBehind), a process grants first and debits the
-//! bucket later, within a threshold for each process. [`LeaseMode`](crate::LeaseMode) says what each
-//! mode guarantees and what a crash costs.
+//! bucket later, within a threshold for each process. [`LeaseMode`](crate::LeaseMode) says what
+//! each mode guarantees and what a crash costs.
 //!
 //! # Errors
 //!
 //! | [`AcquireError`](crate::AcquireError) | meaning | a gateway answers |
 //! |---|---|---|
 //! | [`LimitExceeded`](crate::LimitExceeded) | a limit is short; `retry_after` is exact | 429 |
-//! | [`NeverAdmissible`](crate::NeverAdmissible) | the request asks for more than a full bucket holds: waiting does not help | 400 |
+//! | [`NeverAdmissible`](crate::error::NeverAdmissible) | the request asks for more than a full bucket holds: waiting does not help | 400 |
 //! | `Contended` | other writers or throttling used up all attempts or the deadline | 503 |
 //! | `Unavailable` | the store did not answer in time or failed, and [`OnUnavailable`](crate::OnUnavailable) does not grant without it | 503 |
-//! | [`InvalidRequest`](crate::InvalidRequest) | the program is wrong, names more limits than a bucket holds, or passes an illegal name | 500, 400 |
+//! | [`InvalidRequest`](crate::error::InvalidRequest) | the program is wrong, names more limits than a bucket holds, or passes an illegal name | 500, 400 |
 //! | `Setup` | an operator must repair permissions, the table or an item | 500 |
 //!
-//! An acquire ends by its [`deadline`](crate::Limiter::deadline). The deadline does not count time
-//! that a request waits for tokens, nor the time in which a compensating cascade gives tokens back.
+//! An acquire ends by its [`deadline`](crate::LimiterBuilder::deadline). The deadline does not
+//! count time that a request waits for tokens, nor the time in which a compensating cascade gives
+//! tokens back.
 //!
 //! Every write carries the id of its request, and the item remembers the last four ids. So a write
 //! whose answer was lost is neither repeated nor forgotten. After four other writes the item has
-//! forgotten the id. An acquire then takes its tokens again, which errs on the restrictive side, and
-//! a refund is not repeated; the limiter [counts](crate::Counters) both as ambiguous. A refund that
-//! the item does not show is repeated. If its first attempt arrives after four other writes, the
-//! tokens are given back twice; therefore the limiter counts each refund that it repeats after a
-//! lost answer.
+//! forgotten the id. An acquire then takes its tokens again, which errs on the restrictive side,
+//! and a refund is not repeated; the limiter [counts](crate::store::Counters) both as ambiguous. A
+//! refund that the item does not show is repeated. If its first attempt arrives after four other
+//! writes, the tokens are given back twice; therefore the limiter counts each refund that it
+//! repeats after a lost answer.
 //!
 //! A correction that fails can be repeated on the same [`Permit`](crate::Permit). The permit
 //! remembers what it did in each bucket, completes what is missing, and does nothing twice
@@ -148,25 +150,27 @@
 //! # drop(limiter);
 //! ```
 //!
-//! A permit that was granted without the store says why ([`Permit::degraded`](crate::Permit::degraded)).
-//! The store took nothing for it, so its corrections change nothing, and say so
-//! ([`Adjusted::degraded`](crate::Adjusted::degraded)). Corrections of other permits, peeks and
-//! changes of stored limits fail while the store is unavailable; a permit's correction can be
-//! repeated later.
+//! A permit that was granted without the store says why
+//! ([`Permit::degraded`](crate::Permit::degraded)). The store took nothing for it, so its
+//! corrections change nothing, and say so
+//! ([`Adjusted::degraded`](crate::request::Adjusted::degraded)). Corrections of other permits,
+//! peeks and changes of stored limits fail while the store is unavailable; a permit's correction
+//! can be repeated later.
 //!
 //! Under `Local`, a bucket starts with the balance that the store last returned, or full. Each
 //! process has its own copy, so N processes may admit up to N times the balance. When the store
 //! answers again, the limiter takes the consumption from it, as one correction for each bucket, of
-//! up to 10,000 buckets. A request whose limits are unknown to the process fails with `Unavailable`.
+//! up to 10,000 buckets. A request whose limits are unknown to the process fails with
+//! `Unavailable`.
 //!
 //! The first calls of an outage wait for their deadline: 250 ms for an acquire, or 2 s while there
 //! is no connection yet ([`Limiter::warm_up`](crate::Limiter::warm_up) makes one ahead). After five
 //! failures in a row, or two that are a second apart, the circuit breaker opens
-//! ([`BreakerConfig`](crate::BreakerConfig)) and a decision takes about a microsecond. A task probes
-//! the store every 250 ms. After an answered probe the limiter lets one request through, and after
-//! the answer to that request all of them: within a second of the store's return. The limiter logs
-//! the start and the end of an outage and [counts](crate::Counters) each decision made without the
-//! store.
+//! ([`BreakerConfig`](crate::settings::BreakerConfig)) and a decision takes about a microsecond. A
+//! task probes the store every 250 ms. After an answered probe the limiter lets one request
+//! through, and after the answer to that request all of them: within a second of the store's
+//! return. The limiter logs the start and the end of an outage and [counts](crate::store::Counters)
+//! each decision made without the store.
 //!
 //! Any other answer of the store is an answer, and an error under every policy: short limits,
 //! contention, throttling (`Contended` at the deadline), a missing permission or table, a refusal
@@ -197,12 +201,12 @@
 //! first write, or `sluicegate migrate` converts all of them. Until all are converted, tell the
 //! table that older items exist:
 //! `CompositeStore::with_table(DynamoTable::new(&client, "limits").converting_legacy())`.
-//! [`DynamoTable::convert`](crate::DynamoTable::convert) converts one bucket.
+//! [`DynamoTable::convert`](crate::dynamo::DynamoTable::convert) converts one bucket.
 //!
 //! # Trying limits out
 //!
-//! [`Limiter::shadow`](crate::Limiter::shadow) decides and counts on real traffic and refuses
-//! nothing. [`peek`](crate::Limiter::peek) reads a bucket without taking.
+//! [`LimiterBuilder::shadow`](crate::LimiterBuilder::shadow) decides and counts on real traffic and
+//! refuses nothing. [`peek`](crate::Limiter::peek) reads a bucket without taking.
 //! [`Permit::cost`](crate::Permit::cost) says what a grant cost,
 //! [`Permit::remaining`](crate::Permit::remaining) what is left, and every acquire is a `tracing`
 //! span. Tests of programs that use a limiter need no engine: see
@@ -216,5 +220,6 @@
 //! # On Redis
 //!
 //! With the feature `redis`, `Limiter::new(RedisStore::new("redis://127.0.0.1/")?)` is the same
-//! limiter. The guide holds for it, except for stored limits, entities and units. The module `redis`
-//! describes a bucket's value, the limits that it counts exactly, and the needs of a cluster.
+//! limiter. The guide holds for it, except for stored limits, entities and units. The module
+//! `redis` describes a bucket's value, the limits that it counts exactly, and the needs of a
+//! cluster.

@@ -84,7 +84,7 @@ pub trait LeaseCalls: Store {
         &'a self,
         order: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,
-    ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>>;
+    ) -> BoxFuture<'a, Result<BucketRead, AcquireError>>;
 
     /// Makes a correction, and returns the bucket after it.
     fn correct<'a>(
@@ -93,6 +93,9 @@ pub trait LeaseCalls: Store {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Corrected, AdjustError>>;
 }
+
+/// A bucket, if it exists, and the read units that were spent.
+pub(crate) type BucketRead = (Option<Arc<CompositeBucket>>, f64);
 
 /// The tokens to lease, and the amounts to settle with them.
 #[derive(Debug, Clone, Copy)]

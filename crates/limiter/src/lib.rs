@@ -1,8 +1,8 @@
-//! Rate limiting on DynamoDB or Redis: a program acquires tokens from several limits of an entity and a
-//! resource at once.
+//! Rate limiting on DynamoDB or Redis: a program acquires tokens from several limits of an entity
+//! and a resource at once.
 //!
-//! All balances of one entity and one resource live in a single item. Atomic `ADD`s under conditions
-//! change it, and a read refills it. One write takes from all of them, up to 40.
+//! All balances of one entity and one resource live in a single item. Atomic `ADD`s under
+//! conditions change it, and a read refills it. One write takes from all of them, up to 40.
 //!
 //! ```
 //! use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
@@ -46,11 +46,11 @@ mod counters;
 mod degraded;
 #[cfg(feature = "dynamodb")]
 pub mod dynamo;
-mod error;
+pub mod error;
 mod guard;
 pub mod guide;
 #[cfg(feature = "leasing")]
-mod leasing;
+pub mod leasing;
 mod leasing_store;
 mod limit;
 mod limit_set;
@@ -60,45 +60,46 @@ mod permit;
 mod queue;
 #[cfg(feature = "redis")]
 pub mod redis;
-mod request;
+pub mod request;
 pub mod store;
 mod store_error;
 mod table;
 
 pub use builder::LimiterBuilder;
-pub use clock::{COARSE_RESOLUTION, Clock, SystemClock, TestClock};
-pub use composite::{CascadeMode, Certainty, CompositeStore, Settings};
-pub use counters::{Counter, Counters};
-pub use degraded::{Cause, Degraded, OnUnavailable};
+pub use clock::{Clock, SystemClock, TestClock};
+pub use composite::CompositeStore;
+pub use degraded::OnUnavailable;
 #[cfg(feature = "dynamodb")]
-pub use dynamo::{DynamoStore, DynamoTable};
-pub use error::{
-    AcquireError, AdjustError, InvalidRequest, LimitExceeded, LimitStatus, NeverAdmissible,
-};
-pub use guard::BreakerConfig;
+pub use dynamo::DynamoStore;
+pub use error::{AcquireError, AdjustError, LimitExceeded, LimitStatus};
 #[cfg(feature = "leasing")]
-pub use leasing::{
-    Accounting, LeaseMode, LeaseSettings, Leased, Prepared, PreparedPermit, SettleReport,
-};
-pub use leasing_store::LeasingStore;
-pub use limit::{InvalidLimit, Limit};
-pub use limit_set::{IntoLimits, LimitSet};
-pub use limiter::{Limiter, Mode};
+pub use leasing::{LeaseMode, LeaseSettings};
+pub use limit::Limit;
+pub use limit_set::LimitSet;
+pub use limiter::Limiter;
 pub use memory::MemoryTable;
-pub use permit::{Cost, Permit, Remaining};
-pub use request::{AcquireRequest, AdjustRequest, PeekRequest};
-pub use store::{Adjusted, BucketGrant, Cascade, Correction, Grant, Request, Store};
-pub use store_error::{BoxError, SetupError, StoreFailure};
-pub use table::{
-    Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
-};
+pub use permit::Permit;
+pub use request::AcquireRequest;
+pub use sluicegate_core::{EntityId, Resource};
 
-pub use sluicegate_core::keys::LimitsScope;
-pub use sluicegate_core::{
-    BucketId, ClaimInterval, CompositeBucket, EntityId, EntityRecord, EpochMillis, ItemError,
-    LIMITS_MAX, LimitName, MillitokenSum, Millitokens, NameError, OutOfRange, Refill, RequestId,
-    Resource, Rule, StoredLimits, UsageWindow, Wait, Window, WindowKind, WindowSpan, WritePath,
-};
+/// The values of a limiter's settings.
+pub mod settings {
+    pub use crate::composite::{CascadeMode, Certainty, Settings};
+    pub use crate::guard::BreakerConfig;
+    pub use crate::limiter::Mode;
+    pub use crate::store::Cascade;
+}
+
+/// Names, amounts, rules, and the items of a table.
+pub mod types {
+    pub use crate::clock::COARSE_RESOLUTION;
+    pub use sluicegate_core::keys::LimitsScope;
+    pub use sluicegate_core::{
+        BucketId, ClaimInterval, CompositeBucket, EntityRecord, EpochMillis, LIMITS_MAX, LimitName,
+        MillitokenSum, Millitokens, Refill, RequestId, Rule, StoredLimits, UsageWindow, Wait,
+        Window, WindowKind, WindowSpan, WritePath,
+    };
+}
 
 /// The examples of the project's front page compile and run.
 #[cfg(doctest)]

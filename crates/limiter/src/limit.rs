@@ -31,7 +31,7 @@ const QUOTA_PERIOD_MS: i64 = 1_000;
 /// }
 /// assert_eq!(limits[1], "tpm=100000/min,burst=200000".parse()?);
 /// assert!(Limit::per_minute("no spaces", 100).check().is_err());
-/// # Ok::<(), sluicegate::InvalidLimit>(())
+/// # Ok::<(), sluicegate::error::InvalidLimit>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit {
@@ -165,8 +165,8 @@ impl Limit {
     /// The checked name and rule.
     ///
     /// # Errors
-    /// [`InvalidLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, or the
-    /// period is not a whole number of milliseconds from 1 to 10^12.
+    /// [`InvalidLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, or
+    /// the period is not a whole number of milliseconds from 1 to 10^12.
     pub fn check(&self) -> Result<(LimitName, Rule), InvalidLimit> {
         let name = LimitName::try_from(self.name.clone())?;
         let in_range = |what, amount: Amount| {

@@ -16,12 +16,13 @@ use crate::limit::Limit;
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 /// let limits = LimitSet::new([Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 10_000)])?;
-/// let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
-/// limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(&limits).await?;
-///
-/// // Or as the limits of every request that names none:
-/// let limiter = limiter.default_limits(limits);
+/// let store = CompositeStore::with_table(MemoryTable::new());
+/// // The limits of every request that names none:
+/// let limiter = Limiter::builder(store).default_limits(limits).build();
 /// limiter.acquire("user-456", "gpt-4").consume("rpm", 1).await?;
+///
+/// let higher = LimitSet::new([Limit::per_minute("rpm", 1_000)])?;
+/// limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(&higher).await?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

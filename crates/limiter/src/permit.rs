@@ -205,7 +205,8 @@ impl Permit {
         self.parts.iter().enumerate().flat_map(of_part).collect()
     }
 
-    /// True if a limit of the request is nearly used up: see [`Limiter::near_share`].
+    /// True if a limit of the request is nearly used up: see
+    /// [`LimiterBuilder::near_share`](crate::LimiterBuilder::near_share).
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
         let near = self.limiter.options().near_share;

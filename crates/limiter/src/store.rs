@@ -14,9 +14,12 @@ use sluicegate_core::{
 };
 
 use crate::clock::Clock;
-use crate::counters::Counters;
+pub use crate::counters::{Counter, Counters};
 use crate::degraded::Degraded;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
+pub use crate::table::{
+    Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
+};
 
 /// A store of balances.
 pub trait Store: Any + Send + Sync {

@@ -1,7 +1,7 @@
 //! The operations that the write paths need of a table: execute a plan, execute several in a
 //! transaction, read items.
 //!
-//! A table executes and knows no policy. [`DynamoTable`](crate::DynamoTable) sends plans to
+//! A table executes and knows no policy. [`DynamoTable`](crate::dynamo::DynamoTable) sends plans to
 //! DynamoDB; [`MemoryTable`](crate::MemoryTable) applies them to a map, for tests of programs that
 //! use a limiter and for the model of this one. Both pass the same suite.
 
@@ -105,7 +105,7 @@ pub enum TableError {
     #[error("the table is throttled")]
     Throttled(#[source] BoxError),
     /// There was no answer, or none that says if the write was done. The source is a
-    /// [`StoreFailure`](crate::StoreFailure) if the table answered that it failed.
+    /// [`StoreFailure`](crate::error::StoreFailure) if the table answered that it failed.
     #[error("the table does not answer, or failed")]
     Unreachable(#[source] BoxError),
     /// Access is denied, the table does not exist, or the request is invalid: a repetition fails

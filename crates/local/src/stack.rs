@@ -204,8 +204,9 @@ fn polling() -> Result<poller::Settings, Error> {
 #[cfg(test)]
 mod tests {
     use futures_util::TryStreamExt;
+    use sluicegate::dynamo::DynamoTable;
     use sluicegate::dynamo::Reader;
-    use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
+    use sluicegate::{CompositeStore, Limit, Limiter, OnUnavailable};
     use sluicegate_core::{EntityId, EpochMillis, WindowKind, WindowSpan};
 
     use super::*;

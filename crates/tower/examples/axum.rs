@@ -18,7 +18,8 @@ use axum::http::header::{HeaderValue, WWW_AUTHENTICATE};
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use sluicegate::{BoxError, Limit, Limiter, Permit};
+use sluicegate::error::BoxError;
+use sluicegate::{Limit, Limiter, Permit};
 use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 
 /// The estimated cost of an answer, before it is known.

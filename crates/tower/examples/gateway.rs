@@ -24,7 +24,9 @@ use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::get;
 use sha2::{Digest as _, Sha256};
-use sluicegate::{BoxError, DynamoStore, LeaseMode, LeaseSettings, Limit, Limiter, SettleReport};
+use sluicegate::error::BoxError;
+use sluicegate::leasing::SettleReport;
+use sluicegate::{DynamoStore, LeaseMode, LeaseSettings, Limit, Limiter};
 use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 use tokio::net::TcpListener;
 

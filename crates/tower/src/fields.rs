@@ -7,9 +7,9 @@ use std::fmt::Write;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
-use sluicegate::{
-    EntityId, EpochMillis, LimitName, LimitStatus, Millitokens, Remaining, Rule, Wait,
-};
+use sluicegate::request::Remaining;
+use sluicegate::types::{EpochMillis, LimitName, Millitokens, Rule, Wait};
+use sluicegate::{EntityId, LimitStatus};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LEFT: HeaderName = HeaderName::from_static("ratelimit");

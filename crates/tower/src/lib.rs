@@ -92,9 +92,9 @@
 //! | the extractor's [`Rejection`] | its own | its own |
 //!
 //! A request that is granted while the store is unavailable
-//! ([`OnUnavailable`](sluicegate::OnUnavailable)) gets the same response as any other. Under `Allow`,
-//! the fields are missing, as no balance is known; under `Local`, they are those of the process's
-//! own buckets. No field tells the client, who can do nothing about it; a handler asks
+//! ([`OnUnavailable`](sluicegate::OnUnavailable)) gets the same response as any other. Under
+//! `Allow`, the fields are missing, as no balance is known; under `Local`, they are those of the
+//! process's own buckets. No field tells the client, who can do nothing about it; a handler asks
 //! [`Permit::degraded`](sluicegate::Permit::degraded).
 //!
 //! The body of a refusal is a problem ([RFC 9457], `application/problem+json`) that names limits

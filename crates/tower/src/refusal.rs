@@ -6,7 +6,9 @@ use std::error::Error;
 
 use http::header::RETRY_AFTER;
 use http::{Response, StatusCode};
-use sluicegate::{AcquireError, EpochMillis, InvalidRequest, LimitStatus, Wait};
+use sluicegate::error::InvalidRequest;
+use sluicegate::types::{EpochMillis, Wait};
+use sluicegate::{AcquireError, LimitStatus};
 
 use crate::fields::{Fields, policy, whole_seconds};
 use crate::problem::problem;

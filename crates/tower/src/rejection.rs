@@ -2,7 +2,7 @@
 
 use http::header::{HeaderName, HeaderValue, ToStrError};
 use http::{Response, StatusCode};
-use sluicegate::NameError;
+use sluicegate::error::NameError;
 
 use crate::problem::problem;
 

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 
 use http::request::Parts;
 use http::{Request, Response};
-use sluicegate::{Limiter, Mode};
+use sluicegate::Limiter;
+use sluicegate::settings::Mode;
 use tower_service::Service;
 
 use crate::fields::Fields;

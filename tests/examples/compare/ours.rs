@@ -6,8 +6,9 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::retry::RetryConfig;
 use aws_sdk_dynamodb::types::StreamSpecification;
 use sluicegate::redis::RedisStore;
+use sluicegate::store::Store;
 use sluicegate::{
-    AcquireError, DynamoStore, LeaseSettings, Limit, Limiter, LimiterBuilder, OnUnavailable, Store,
+    AcquireError, DynamoStore, LeaseSettings, Limit, Limiter, LimiterBuilder, OnUnavailable,
 };
 use sluicegate_local::{client, table};
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{BreakerConfig, Cascade, DynamoStore, Limit, Limiter, OnUnavailable};
+use sluicegate::settings::{BreakerConfig, Cascade};
+use sluicegate::{DynamoStore, Limit, Limiter, OnUnavailable};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 use sluicegate_testkit::{Fault, Proxy};
 

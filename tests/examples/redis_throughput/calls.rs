@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use sluicegate::redis::{RedisStore, Time};
-use sluicegate::{Cascade, Limit, Limiter, OnUnavailable};
+use sluicegate::settings::Cascade;
+use sluicegate::{Limit, Limiter, OnUnavailable};
 use sluicegate_testkit::RedisServer;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::TcpStream;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, CascadeMode, Settings, WritePath};
+use sluicegate::AcquireError;
+use sluicegate::settings::{CascadeMode, Settings};
+use sluicegate::types::WritePath;
 use sluicegate_testkit::Fault;
 
 use super::{Disturbed, id, on_every_engine, rpm};
@@ -42,7 +44,7 @@ async fn ahead(on: &Disturbed, entity: &str, tokens: i64) {
     let mut image = on.direct.stored(&id(entity)).await.unwrap();
     image.refilled_at = at(T0 + 120_000);
     let rpm = image.limits.get_mut(&name("rpm")).unwrap();
-    rpm.tokens = sluicegate::Millitokens::from_tokens(tokens).unwrap();
+    rpm.tokens = sluicegate::types::Millitokens::from_tokens(tokens).unwrap();
     on.direct.place(&id(entity), Some(image)).await;
 }
 

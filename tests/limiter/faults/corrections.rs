@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::{AdjustError, Certainty, Settings, SetupError};
+use sluicegate::AdjustError;
+use sluicegate::error::SetupError;
+use sluicegate::settings::{Certainty, Settings};
 use sluicegate_testkit::Fault;
 
 use super::{AMPLE, DEADLINE, Disturbed, in_time, on_every_engine, rpm};

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AdjustError, EntityId, EntityRecord};
+use sluicegate::types::EntityRecord;
+use sluicegate::{AdjustError, EntityId};
 use sluicegate_testkit::Fault;
 
 use super::{Disturbed, on_every_engine, rpm};

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use sluicegate::{BucketId, DynamoStore, DynamoTable, Limit, Limiter, LimiterBuilder, TestClock};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::types::BucketId;
+use sluicegate::{DynamoStore, Limit, Limiter, LimiterBuilder, TestClock};
 use sluicegate_testkit::{Call, Fault, Proxy, RunningEngine, engines_under_test};
 
 use crate::support::{Shared, T0, at, bucket, builder, name, proxied};

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, DynamoTable, OnUnavailable, SetupError, StoreFailure};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::error::{SetupError, StoreFailure};
+use sluicegate::{AcquireError, OnUnavailable};
 use sluicegate_testkit::Fault;
 
 use super::{AMPLE, DEADLINE, in_time, on_every_engine, rpm};

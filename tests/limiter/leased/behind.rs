@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, LeaseMode, Limit, Wait};
+use sluicegate::types::Wait;
+use sluicegate::{AcquireError, LeaseMode, Limit};
 use tokio::time::Instant;
 
 use super::strict::{Crowd, admitted, at_most};

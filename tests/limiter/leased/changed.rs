@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::{
-    Accounting, BucketId, Consistency, EntityId, EntityRecord, LeaseMode, LeaseSettings, Limit,
-    Limiter, LimitsScope, ReadItems, StoredLimits, Table, TableError, TransactError, WriteError,
-    Written,
+use sluicegate::leasing::Accounting;
+use sluicegate::store::{
+    Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
+use sluicegate::types::{BucketId, EntityRecord, LimitsScope, StoredLimits};
+use sluicegate::{EntityId, LeaseMode, LeaseSettings, Limit, Limiter};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Rule, WritePlan};
 use tokio::time::{Instant, sleep};
@@ -109,8 +110,8 @@ impl Table for Configured {
 }
 
 fn per_minute(tokens: i64) -> Rule {
-    let amount = sluicegate::Millitokens::from_tokens(tokens).unwrap();
-    Rule::new(amount, sluicegate::Refill::new(amount, 60_000).unwrap()).unwrap()
+    let amount = sluicegate::types::Millitokens::from_tokens(tokens).unwrap();
+    Rule::new(amount, sluicegate::types::Refill::new(amount, 60_000).unwrap()).unwrap()
 }
 
 /// The number of requests at a steady pace that were admitted in this time.

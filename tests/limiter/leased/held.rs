@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate::{
-    Accounting, AcquireError, InvalidRequest, LeaseMode, LeaseSettings, Limit, TestClock,
-};
+use sluicegate::error::InvalidRequest;
+use sluicegate::leasing::Accounting;
+use sluicegate::{AcquireError, LeaseMode, LeaseSettings, Limit, TestClock};
 
 use super::{Counted, Mortal, SECOND, ample, consumed, leased, limiter, strict};
 use crate::support::{T0, at};

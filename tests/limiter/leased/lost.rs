@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sluicegate::{
-    Accounting, AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, Table as _,
-    TableError,
-};
+use sluicegate::leasing::Accounting;
+use sluicegate::store::{Table as _, TableError};
+use sluicegate::{AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter};
 use tokio::time::Instant;
 
 use super::{Counted, SECOND, ample, consumed, leased};

@@ -18,9 +18,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use sluicegate::settings::BreakerConfig;
+use sluicegate::store::Table;
 use sluicegate::{
-    BreakerConfig, Clock, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, LimiterBuilder,
-    OnUnavailable, Table,
+    Clock, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, LimiterBuilder, OnUnavailable,
 };
 use tokio::time::Instant;
 

@@ -6,8 +6,9 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use sluicegate::Limiter;
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::redis::RedisStore;
-use sluicegate::{DynamoTable, Limiter};
 use sluicegate_core::{CompositeBucket, EpochMillis};
 use sluicegate_testkit::{EngineKind, RedisServer, RunningEngine};
 use tokio::io::AsyncReadExt as _;

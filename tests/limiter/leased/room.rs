@@ -4,15 +4,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sluicegate::{LeaseMode, LeaseSettings, Limiter, Table, TableError};
+use sluicegate::store::{Table, TableError};
+use sluicegate::{LeaseMode, LeaseSettings, Limiter};
 use tokio::time::Instant;
 
 use super::{Counted, SECOND, ample, consumed, leased};
 use crate::intercept::{Call, intercepting};
 use crate::simulated::Simulated;
 
-const MODES: [LeaseMode; 2] =
-    [LeaseMode::Strict(sluicegate::Accounting::AtLease), LeaseMode::WriteBehind { threshold: 100 }];
+const MODES: [LeaseMode; 2] = [
+    LeaseMode::Strict(sluicegate::leasing::Accounting::AtLease),
+    LeaseMode::WriteBehind { threshold: 100 },
+];
 
 fn of_ten<T: Table>(table: T, mode: LeaseMode) -> Limiter {
     let settings = LeaseSettings { mode, max_keys: 10, ..LeaseSettings::default() };

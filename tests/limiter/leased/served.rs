@@ -5,7 +5,8 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::{CompositeStore, DynamoStore, DynamoTable, LeaseSettings, Limiter};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::{CompositeStore, DynamoStore, LeaseSettings, Limiter};
 use sluicegate_local::{EmbeddedEngine, Storage};
 use sluicegate_testkit::{EngineKind, RunningEngine};
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, LeaseMode, LeaseSettings, Limit, Limiter, Settings, TestClock};
+use sluicegate::settings::Settings;
+use sluicegate::{AcquireError, LeaseMode, LeaseSettings, Limit, Limiter, TestClock};
 
 use super::{SECOND, ample, consumed_on as consumed};
 use crate::support::{DEADLINE, Engine, T0, at, on_every_store, patient};

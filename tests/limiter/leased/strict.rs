@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sluicegate::{Accounting, AcquireError, LeaseMode, LeaseSettings, Limit, Limiter};
+use sluicegate::leasing::Accounting;
+use sluicegate::{AcquireError, LeaseMode, LeaseSettings, Limit, Limiter};
 use tokio::time::Instant;
 
 use super::{Counted, Mortal, SECOND, consumed, leased};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sluicegate::{Limit, Limiter, Prepared};
+use sluicegate::leasing::Prepared;
+use sluicegate::{Limit, Limiter};
 use tokio::time::Instant;
 
 use super::{Counted, SECOND, consumed, strict};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{BreakerConfig, OnUnavailable};
+use sluicegate::OnUnavailable;
+use sluicegate::settings::BreakerConfig;
 
 use super::{
     CONNECT_DEADLINE, DEADLINE, FAILURES, PROBED, ask, away, hung, hung_with, is_unavailable,

@@ -1,7 +1,8 @@
 //! A user without permissions gets nothing, for as long as the permissions are missing.
 
 use aws_sdk_dynamodb::Client;
-use sluicegate::{AcquireError, DynamoStore, Limiter, OnUnavailable, SetupError};
+use sluicegate::error::SetupError;
+use sluicegate::{AcquireError, DynamoStore, Limiter, OnUnavailable};
 use sluicegate_local::client;
 use sluicegate_testkit::{EngineKind, Fault, Guarded, Proxy, RunningEngine, engines_under_test};
 

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use sluicegate::settings::Settings;
 use sluicegate::{
-    AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, OnUnavailable, Settings,
+    AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, OnUnavailable,
 };
 use tokio::time::Instant;
 

@@ -11,8 +11,9 @@ mod servers;
 
 use std::time::Duration;
 
+use sluicegate::request::Cause;
 use sluicegate::{
-    AcquireError, Cause, CompositeStore, Limiter, LimiterBuilder, OnUnavailable, Permit, TestClock,
+    AcquireError, CompositeStore, Limiter, LimiterBuilder, OnUnavailable, Permit, TestClock,
 };
 
 use crate::scripted::{Act, Scripted};

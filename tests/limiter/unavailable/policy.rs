@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, AdjustError, LimiterBuilder, OnUnavailable, SetupError};
+use sluicegate::error::SetupError;
+use sluicegate::{AcquireError, AdjustError, LimiterBuilder, OnUnavailable};
 
 use super::{
     Builder, CONNECT_DEADLINE, DEADLINE, ask, away, away_with, hung, is_unavailable, limiter,

@@ -2,8 +2,10 @@
 
 use std::net::SocketAddr;
 
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::redis::RedisStore;
-use sluicegate::{CompositeStore, DynamoStore, DynamoTable, Store};
+use sluicegate::store::Store;
+use sluicegate::{CompositeStore, DynamoStore};
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 use sluicegate_testkit::RedisServer;
 

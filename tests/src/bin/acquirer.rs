@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{AcquireError, CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::{AcquireError, CompositeStore, Limit, Limiter, OnUnavailable};
 
 #[derive(Debug, Default)]
 struct Totals {

@@ -11,10 +11,11 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::leasing::{Accounting, LeasingStore};
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    Accounting, AcquireError, CompositeStore, DynamoTable, LeaseMode, LeaseSettings, LeasingStore,
-    Limit, Limiter, OnUnavailable,
+    AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, OnUnavailable,
 };
 
 struct Load {

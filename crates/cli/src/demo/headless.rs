@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use serde::Serialize;
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::Reader;
-use sluicegate::{
-    CompositeStore, DynamoTable, EpochMillis, LeaseSettings, Leased, Limiter, TestClock,
-};
+use sluicegate::leasing::Leased;
+use sluicegate::types::EpochMillis;
+use sluicegate::{CompositeStore, LeaseSettings, Limiter, TestClock};
 use sluicegate_core::{LimitName, Resource, WindowKind, WindowSpan};
 use sluicegate_local::poller::{self, Poller, StreamSource};
 use sluicegate_local::{EmbeddedEngine, InProcess, client, table};

@@ -8,10 +8,11 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::Reader;
-use sluicegate::{
-    Clock, CompositeStore, DynamoTable, EpochMillis, LeaseSettings, Leased, Limiter, SystemClock,
-};
+use sluicegate::leasing::Leased;
+use sluicegate::types::EpochMillis;
+use sluicegate::{Clock, CompositeStore, LeaseSettings, Limiter, SystemClock};
 use sluicegate_core::{LimitName, Resource, UsageWindow, WindowKind, WindowSpan};
 use sluicegate_local::{LocalLoop, LoopOptions, Storage, client};
 use sluicegate_processor::Settings;

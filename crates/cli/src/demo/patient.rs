@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{Limiter, LimiterBuilder, OnUnavailable, Store};
+use sluicegate::store::Store;
+use sluicegate::{Limiter, LimiterBuilder, OnUnavailable};
 
 /// Long, because the engine is this process: it answers when the machine has time.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -5,8 +5,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::{ConvertError, Converted, LegacyPage, Reader, Segment};
-use sluicegate::{BucketId, DynamoTable, SetupError, TableError};
+use sluicegate::error::SetupError;
+use sluicegate::store::TableError;
+use sluicegate::types::BucketId;
 use sluicegate_processor::chain;
 use tokio::time::Instant;
 

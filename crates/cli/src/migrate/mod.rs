@@ -13,7 +13,7 @@ use std::process::ExitCode;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::retry::{RetryConfig, RetryPartition, TokenBucket};
-use sluicegate::DynamoTable;
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::Reader;
 
 use crate::confirm::Confirm;

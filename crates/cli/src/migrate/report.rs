@@ -3,7 +3,7 @@
 use std::io;
 
 use serde::Serialize;
-use sluicegate::BucketId;
+use sluicegate::types::BucketId;
 
 use super::producers::OlderProducers;
 use crate::options::Options;

@@ -7,7 +7,9 @@ use std::collections::{HashMap, HashSet};
 use std::process::ExitCode;
 
 use serde_dynamo::Item;
-use sluicegate::{Clock, Consistency, DynamoTable, SystemClock, Table};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::store::{Consistency, Table};
+use sluicegate::{Clock, SystemClock};
 use sluicegate_core::keys::{ItemKey, LimitsScope};
 use sluicegate_core::{BucketId, CompositeBucket, ItemError, StoredLimits};
 

@@ -1,6 +1,6 @@
 //! Usage windows as CSV (RFC 4180), a line for every limit of a window.
 
-use sluicegate::UsageWindow;
+use sluicegate::types::UsageWindow;
 
 const HEADER: &str = "entity,resource,window,start,limit,consumed_milli,events";
 

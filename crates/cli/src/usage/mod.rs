@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use sluicegate::{Clock, EpochMillis, SystemClock, WindowKind, WindowSpan};
+use sluicegate::types::{EpochMillis, WindowKind, WindowSpan};
+use sluicegate::{Clock, SystemClock};
 
 use crate::error::{CliError, exit};
 use crate::options::{Options, Output};

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::DateTime;
-use sluicegate::{LimitName, UsageWindow, WindowKind, WindowSpan};
+use sluicegate::types::{LimitName, UsageWindow, WindowKind, WindowSpan};
 use sluicegate_core::Window;
 
 use crate::error::CliError;
@@ -81,7 +81,7 @@ impl Question {
 
     /// `user-123 on gpt-4, by hour, 2026-01-28T00:00:00Z to 2026-01-29T00:00:00Z`.
     pub(super) fn title(&self) -> String {
-        let instant = |at: sluicegate::EpochMillis| {
+        let instant = |at: sluicegate::types::EpochMillis| {
             let at = DateTime::from_timestamp_millis(at.get()).unwrap_or_default();
             at.format("%Y-%m-%d %H:%M").to_string()
         };
@@ -98,7 +98,7 @@ impl Question {
     fn windows(&self) -> Vec<Window> {
         let Some((first, last)) = self.span.ends() else { return Vec::new() };
         let next = |window: &Window| {
-            let after = sluicegate::EpochMillis::new(window.end_s() * 1_000).ok()?;
+            let after = sluicegate::types::EpochMillis::new(window.end_s() * 1_000).ok()?;
             let next = window.kind().containing(after);
             (next.start_s() <= last.start_s()).then_some(next)
         };
@@ -182,7 +182,8 @@ impl Series {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate::{EntityId, EpochMillis, Resource};
+    use sluicegate::types::EpochMillis;
+    use sluicegate::{EntityId, Resource};
 
     pub(crate) fn question(hours: i64) -> Question {
         let at = |hour: i64| EpochMillis::new(1_769_558_400_000 + hour * 3_600_000).unwrap();

@@ -1,7 +1,7 @@
 //! Instants on the command line: RFC 3339, or a duration before now.
 
 use chrono::DateTime;
-use sluicegate::EpochMillis;
+use sluicegate::types::EpochMillis;
 
 /// An instant, as it was given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! Reads the windows of a table.
 
-use sluicegate::{UsageWindow, WindowSpan};
+use sluicegate::types::{UsageWindow, WindowSpan};
 
 use crate::connection::Connection;
 use crate::error::CliError;

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::{Value, json};
-use sluicegate::{Clock, EpochMillis, SystemClock};
+use sluicegate::types::EpochMillis;
+use sluicegate::{Clock, SystemClock};
 use sluicegate_testkit::legacy::{self, key, per_minute};
 use sluicegate_testkit::usage::scan;
 use sluicegate_testkit::{Call, Fault, Proxy};

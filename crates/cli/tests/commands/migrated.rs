@@ -10,10 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use aws_sdk_dynamodb::types::Select;
-use sluicegate::{
-    Clock, CompositeStore, DynamoTable, EpochMillis, Limiter, Millitokens, OnUnavailable, Refill,
-    Rule, SystemClock,
-};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::types::{EpochMillis, Millitokens, Refill, Rule};
+use sluicegate::{Clock, CompositeStore, Limiter, OnUnavailable, SystemClock};
 use sluicegate_core::keys::LegacyKey;
 use sluicegate_core::{CompositeBucket, LegacyBucket};
 use sluicegate_local::poller::{Poller, Settings as PollerSettings};

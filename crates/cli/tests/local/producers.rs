@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use sluicegate::{
-    AcquireError, BreakerConfig, CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable,
-};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::settings::BreakerConfig;
+use sluicegate::{AcquireError, CompositeStore, Limit, Limiter, OnUnavailable};
 use sluicegate_local::client;
 use tokio::task::JoinSet;
 

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::{CompositeStore, Limit, Limiter, OnUnavailable};
 use sluicegate_local::client;
 use tokio::task::JoinSet;
 

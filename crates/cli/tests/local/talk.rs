@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sluicegate::{CompositeStore, DynamoTable, Limit, Limiter, OnUnavailable};
+use sluicegate::dynamo::DynamoTable;
+use sluicegate::{CompositeStore, Limit, Limiter, OnUnavailable};
 use sluicegate_local::client;
 
 use crate::process::{Local, command};

@@ -50,7 +50,7 @@ pub enum CascadeMode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Certainty {
     /// The item remembers the last four requests. After four other writes it cannot tell: see
-    /// [`Counters::ambiguous`](crate::Counters).
+    /// [`Counters::ambiguous`](crate::store::Counters).
     #[default]
     Remembered,
     /// Every write is a transaction under a token of its own, which DynamoDB remembers for ten

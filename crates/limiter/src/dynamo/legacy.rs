@@ -97,7 +97,8 @@ impl DynamoTable {
     /// request that caused it.
     ///
     /// ```no_run
-    /// use sluicegate::{DynamoStore, DynamoTable, Limiter};
+    /// use sluicegate::dynamo::DynamoTable;
+    /// use sluicegate::{DynamoStore, Limiter};
     ///
     /// # fn limiter(client: aws_sdk_dynamodb::Client) {
     /// let table = DynamoTable::new(&client, "sluicegate-limits").converting_legacy();

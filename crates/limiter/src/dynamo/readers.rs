@@ -30,7 +30,8 @@ use crate::table::Consistency;
 /// ```no_run
 /// use futures_util::TryStreamExt;
 /// use sluicegate::dynamo::{ReadError, Reader};
-/// use sluicegate::{EntityId, EpochMillis, Resource, WindowKind, WindowSpan};
+/// use sluicegate::types::{EpochMillis, WindowKind, WindowSpan};
+/// use sluicegate::{EntityId, Resource};
 ///
 /// async fn tokens_of_a_day(
 ///     reader: &Reader,

@@ -15,7 +15,8 @@ use sluicegate_core::{EntityId, EntityRecord, EpochMillis, ItemError, LimitName,
 use super::item::{Attributes, decode};
 use super::stored_expressions::{self as expressions, Level, StoredUpdate};
 use super::{BrokenItem, RequestError};
-use crate::{InvalidLimit, Limit};
+use crate::Limit;
+use crate::error::InvalidLimit;
 
 /// The most limits that one write can name: an expression has at most 4,096 bytes.
 pub(super) const LIMITS_PER_WRITE: usize = 50;

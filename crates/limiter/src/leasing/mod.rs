@@ -34,3 +34,4 @@ pub use self::leased::Leased;
 pub use self::prepared::{Prepared, PreparedPermit};
 pub use self::settings::{Accounting, LeaseMode, LeaseSettings};
 pub use self::watch::SettleReport;
+pub use crate::leasing_store::LeasingStore;

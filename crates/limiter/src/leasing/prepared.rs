@@ -22,10 +22,10 @@ use crate::permit::Permit;
 use crate::request::AcquireRequest;
 use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 
-/// A request to a limiter that [leases](crate::LimiterBuilder::leasing), checked once. As long as the
-/// process holds tokens, it is decided without a call, a lock or an allocation. Every half second
-/// it is compared with the known parent and stored limits, which are looked up once a minute in the
-/// background; `no_cascade` saves that.
+/// A request to a limiter that [leases](crate::LimiterBuilder::leasing), checked once. As long as
+/// the process holds tokens, it is decided without a call, a lock or an allocation. Every half
+/// second it is compared with the known parent and stored limits, which are looked up once a minute
+/// in the background; `no_cascade` saves that.
 ///
 /// ```
 /// # use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable};

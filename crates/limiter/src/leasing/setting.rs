@@ -35,32 +35,33 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// ```
     ///
     /// For the guarantees of each mode, and the cost of a crash, see
-    /// [`LeaseMode`](crate::LeaseMode). On Redis they are the same, except for usage windows: these need a table's stream. On Redis, a peek reads the
-    /// amounts counted as consumed.
+    /// [`LeaseMode`](crate::LeaseMode). On Redis they are the same, except for usage windows: these
+    /// need a table's stream. On Redis, a peek reads the amounts counted as consumed.
     ///
-    /// The size of a lease follows the number of tokens that the process handed out lately. It is never
-    /// more than a part of the bucket's balance, so that other processes find tokens too. More is
-    /// leased in the background before it runs out. When a bucket is short, a lease is no larger than
-    /// the request: every request is one write, as without leasing, and a refusal names the exact wait.
+    /// The size of a lease follows the number of tokens that the process handed out lately. It is
+    /// never more than a part of the bucket's balance, so that other processes find tokens too.
+    /// More is leased in the background before it runs out. When a bucket is short, a lease is no
+    /// larger than the request: every request is one write, as without leasing, and a refusal names
+    /// the exact wait.
     ///
-    /// Limits and parents that change are followed as without leasing: at once if this process changed
-    /// them, within a minute if another did, and as the newest request says if it brings them. Tokens
-    /// leased before are handed out until they are `max_age` old.
+    /// Limits and parents that change are followed as without leasing: at once if this process
+    /// changed them, within a minute if another did, and as the newest request says if it brings
+    /// them. Tokens leased before are handed out until they are `max_age` old.
     ///
     /// Giving back ([`Permit::release`](crate::Permit::release)) and correcting downwards costs no
     /// call. Correcting upwards takes from the held tokens, or goes to the store when they are not
     /// enough.
     ///
-    /// While the store is unavailable, held tokens are handed out as before: for `max_age` at most, or
-    /// up to the threshold. For a bucket of which nothing is held,
+    /// While the store is unavailable, held tokens are handed out as before: for `max_age` at most,
+    /// or up to the threshold. For a bucket of which nothing is held,
     /// [`OnUnavailable`](crate::OnUnavailable) decides, and the permit says so
     /// ([`Permit::degraded`](crate::Permit::degraded)). Corrections then need the store, those
     /// downwards too: they fail with [`Unavailable`](crate::AdjustError::Unavailable) and can be
     /// repeated.
     ///
     /// For a bucket whose tokens are held, [`Permit::remaining`](crate::Permit::remaining) is the
-    /// balance of the table at its last answer. It includes neither the tokens that this process holds
-    /// nor the use that it has not written yet.
+    /// balance of the table at its last answer. It includes neither the tokens that this process
+    /// holds nor the use that it has not written yet.
     pub fn leasing(self, mut settings: LeaseSettings) -> Self {
         settings.deadline = as_deadline(settings.deadline);
         self.front(|store, clock| {

@@ -38,7 +38,7 @@ pub struct LeaseSettings {
 ///
 /// If four other writes came before the result could be found out, the tokens of the lost write are
 /// neither handed out nor given back. They are counted in
-/// [`Counters::ambiguous`](crate::Counters::ambiguous).
+/// [`Counters::ambiguous`](crate::store::Counters::ambiguous).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseMode {
     /// Tokens are debited from the shared bucket first.

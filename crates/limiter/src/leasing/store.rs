@@ -411,7 +411,8 @@ mod tests {
     use sluicegate_core::{EntityId, Resource};
 
     use super::*;
-    use crate::{Cascade, DynamoStore, LeaseSettings, Limiter, SystemClock};
+    use crate::settings::Cascade;
+    use crate::{DynamoStore, LeaseSettings, Limiter, SystemClock};
 
     /// A burst on a key that is not held makes thousands of them.
     #[test]

@@ -43,7 +43,8 @@ impl LeaseCalls for RedisStore {
             check_amounts(&request.amounts)?;
             let mut parts = Vec::new();
             for side in self.sides(request)? {
-                // A parent is not asked for a limit that it does not have, and only the parent knows.
+                // A parent is not asked for a limit that it does not have, and only the parent
+                // knows.
                 if side.bucket.entity != request.entity && !side.knows(&request.amounts) {
                     return Ok(None);
                 }

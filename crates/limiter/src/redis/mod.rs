@@ -75,9 +75,10 @@
 //! nothing is remembered between calls. Acquires of one process that differ only in their amounts
 //! share a call if they arrive while another one is in flight: each is decided as if it came by
 //! itself, in order of arrival. An acquire is cheapest if requests name the same limits as the one
-//! before: the script then compares them with those of the bucket as bytes. [`Cost`](crate::Cost)
-//! counts units of DynamoDB: none. With [`Limiter::leased`](crate::Limiter) a process
-//! decides by itself, and one call settles and leases more.
+//! before: the script then compares them with those of the bucket as bytes.
+//! [`Cost`](crate::request::Cost) counts units of DynamoDB: none. With
+//! [`Limiter::leased`](crate::Limiter) a process decides by itself, and one call settles and leases
+//! more.
 //!
 //! # Refusals and outages
 //!

@@ -27,8 +27,8 @@ impl ScriptBucket {
         rules.keys().chain(asked.keys().filter(|limit| !rules.contains_key(*limit)))
     }
 
-    /// The packed argument for the bucket: the time, the number of lost answers, the number of limits,
-    /// these amounts of each, and the rules.
+    /// The packed argument for the bucket: the time, the number of lost answers, the number of
+    /// limits, these amounts of each, and the rules.
     pub(super) fn ask<const WIDTH: usize>(
         &self,
         (now, lost): (i64, u32),

@@ -30,8 +30,8 @@ pub(super) fn of(error: RedisError) -> TableError {
     }
 }
 
-/// The error of the command inside a script, which Redis before 7 wraps:
-/// `Error running script (call to f_30c1): @user_script:226: @user_script: 226: -READONLY You can't`.
+/// The error of the command inside a script, which Redis before 7 wraps: `Error running script
+/// (call to f_30c1): @user_script:226: @user_script: 226: -READONLY You can't`.
 fn of_command(error: RedisError) -> RedisError {
     let detail = error.detail().and_then(|detail| detail.strip_prefix("Error running script"));
     let Some((_, mut inner)) = detail.and_then(|detail| detail.split_once("): ")) else {

@@ -102,9 +102,9 @@ impl<L> AcquireRequest<L> {
         self
     }
 
-    /// Limits of the bucket, at most 40: a list, or a [`LimitSet`](crate::LimitSet) that was checked
-    /// once. A limit named here wins over a stored one. Nothing is read from the table if every
-    /// requested limit is named here.
+    /// Limits of the bucket, at most 40: a list, or a [`LimitSet`](crate::LimitSet) that was
+    /// checked once. A limit named here wins over a stored one. Nothing is read from the table if
+    /// every requested limit is named here.
     ///
     /// Use names of a fixed set: the bucket keeps every limit that it ever had, 40 at most, and
     /// every refill claims each of them. A requested limit that does not fit is refused with

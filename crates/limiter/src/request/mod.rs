@@ -8,3 +8,7 @@ mod send;
 pub use self::acquire::AcquireRequest;
 pub use self::adjust::AdjustRequest;
 pub use self::peek::PeekRequest;
+pub use crate::degraded::{Cause, Degraded};
+pub use crate::limit_set::IntoLimits;
+pub use crate::permit::{Cost, Remaining};
+pub use crate::store::Adjusted;

@@ -5,9 +5,10 @@ use std::num::NonZeroU16;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
 use futures_util::{Stream, TryStreamExt};
+use sluicegate::Resource;
 use sluicegate::dynamo::{ConfigStore, ReadError, Reader, RequestError};
-use sluicegate::{
-    CompositeBucket, EntityRecord, EpochMillis, Resource, UsageWindow, WindowKind, WindowSpan,
+use sluicegate::types::{
+    CompositeBucket, EntityRecord, EpochMillis, UsageWindow, WindowKind, WindowSpan,
 };
 use sluicegate_core::keys::ItemKey;
 use sluicegate_testkit::LeaveOut;

@@ -8,9 +8,8 @@ use futures_util::TryStreamExt;
 use sluicegate::dynamo::{
     ConfigError, ConfigStore, ReadError, Reader, RequestError, Segment, TableSetupError, stream_arn,
 };
-use sluicegate::{
-    EntityId, EntityRecord, EpochMillis, Limit, LimitName, LimitsScope, Resource, StoredLimits,
-};
+use sluicegate::types::{EntityRecord, EpochMillis, LimitName, LimitsScope, StoredLimits};
+use sluicegate::{EntityId, Limit, Resource};
 use sluicegate_testkit::usage::scan;
 use sluicegate_testkit::{Fault, Proxy};
 

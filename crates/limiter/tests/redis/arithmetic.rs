@@ -7,10 +7,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::cmd;
-use sluicegate::{
-    AcquireError, AdjustError, BucketId, EntityId, EpochMillis, InvalidRequest, Limit, LimitName,
-    Limiter, Millitokens, Refill, Resource, Rule, TestClock, Wait,
-};
+use sluicegate::error::InvalidRequest;
+use sluicegate::types::{BucketId, EpochMillis, LimitName, Millitokens, Refill, Rule, Wait};
+use sluicegate::{AcquireError, AdjustError, EntityId, Limit, Limiter, Resource, TestClock};
 use sluicegate_testkit::RedisServer;
 
 use super::{at, limiter, milli, name, shown};

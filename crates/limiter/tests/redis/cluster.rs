@@ -1,8 +1,9 @@
 //! A cluster: an entity and its parent on one node, entities on all of them.
 
 use redis::cmd;
+use sluicegate::error::InvalidRequest;
 use sluicegate::redis::RedisStore;
-use sluicegate::{AcquireError, InvalidRequest, Limit, TestClock};
+use sluicegate::{AcquireError, Limit, TestClock};
 use sluicegate_testkit::RedisCluster;
 
 use super::{T0, at, entity, on};

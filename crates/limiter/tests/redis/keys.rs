@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use redis::cmd;
 use sluicegate::redis::RedisStore;
-use sluicegate::{Limit, LimitsScope, TestClock};
+use sluicegate::types::LimitsScope;
+use sluicegate::{Limit, TestClock};
 use sluicegate_testkit::RedisServer;
 
 use super::{T0, at, field, limiter, on, shown};

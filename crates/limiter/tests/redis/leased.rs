@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use redis::cmd;
+use sluicegate::leasing::Accounting;
 use sluicegate::redis::RedisStore;
 use sluicegate::{
-    Accounting, AcquireError, AcquireRequest, LeaseMode, LeaseSettings, Limit, Limiter, TestClock,
+    AcquireError, AcquireRequest, LeaseMode, LeaseSettings, Limit, Limiter, TestClock,
 };
 use sluicegate_testkit::{Cut, RedisCluster, RedisServer, Wire};
 

@@ -16,10 +16,9 @@ use std::str::FromStr;
 
 use redis::cmd;
 use sluicegate::redis::RedisStore;
-use sluicegate::{
-    BreakerConfig, EntityId, EpochMillis, LimitName, Limiter, LimiterBuilder, Millitokens,
-    OnUnavailable, TestClock,
-};
+use sluicegate::settings::BreakerConfig;
+use sluicegate::types::{EpochMillis, LimitName, Millitokens};
+use sluicegate::{EntityId, Limiter, LimiterBuilder, OnUnavailable, TestClock};
 use sluicegate_testkit::RedisServer;
 
 const T0: i64 = 1_769_608_800_000;

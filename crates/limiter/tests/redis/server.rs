@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use redis::cmd;
+use sluicegate::error::{InvalidRequest, SetupError};
 use sluicegate::redis::{RedisStore, Time};
+use sluicegate::settings::BreakerConfig;
 use sluicegate::{
-    AcquireError, AdjustError, BreakerConfig, Clock as _, InvalidRequest, Limit, Limiter,
-    OnUnavailable, SetupError, SystemClock, TestClock,
+    AcquireError, AdjustError, Clock as _, Limit, Limiter, OnUnavailable, SystemClock, TestClock,
 };
 use sluicegate_testkit::RedisServer;
 

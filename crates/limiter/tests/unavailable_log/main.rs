@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sluicegate::{
-    BucketId, CompositeStore, Consistency, Limit, Limiter, MemoryTable, ReadItems, Table,
-    TableError, TransactError, WriteError, Written,
+use sluicegate::store::{
+    Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
+use sluicegate::types::BucketId;
+use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
 use tracing_subscriber::util::SubscriberInitExt;

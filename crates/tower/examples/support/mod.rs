@@ -10,8 +10,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use aws_config::BehaviorVersion;
 use axum::Router;
+use sluicegate::DynamoStore;
 use sluicegate::dynamo::{TableSetupError, create_table};
-use sluicegate::{BoxError, DynamoStore};
+use sluicegate::error::BoxError;
 use sluicegate_local::{EmbeddedEngine, Storage, client};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};

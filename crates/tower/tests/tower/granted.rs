@@ -153,7 +153,7 @@ async fn a_body_that_is_being_sent_corrects_its_lease() {
 async fn what_is_wanted_is_asked_in_every_way_that_a_request_can_be() {
     let (builder, clock) = builder();
     let parent = sluicegate::EntityId::new("all").unwrap();
-    let limiter = builder.cascade(sluicegate::Cascade::To(parent)).build();
+    let limiter = builder.cascade(sluicegate::settings::Cascade::To(parent)).build();
     let layer = RateLimitLayer::new(limiter.clone(), |parts| {
         let wanted = LimitRequest::new("u", "api").limits([Limit::per_minute("rpm", 2)]);
         Ok(Some(match parts.uri.path() {

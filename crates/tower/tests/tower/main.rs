@@ -16,9 +16,10 @@ use axum::routing::get;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
+use sluicegate::types::{BucketId, EpochMillis, LimitName};
 use sluicegate::{
-    BucketId, CompositeStore, EntityId, EpochMillis, Limit, LimitName, Limiter, LimiterBuilder,
-    MemoryTable, Permit, Resource, TestClock,
+    CompositeStore, EntityId, Limit, Limiter, LimiterBuilder, MemoryTable, Permit, Resource,
+    TestClock,
 };
 use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 use tower::ServiceExt;

@@ -5,10 +5,13 @@ use std::time::Duration;
 use serde_json::json;
 use std::future::ready;
 
+use sluicegate::error::{InvalidRequest, SetupError};
+use sluicegate::request::Adjusted;
 use sluicegate::store::BoxFuture;
+use sluicegate::store::{Correction, Counters, Grant, Store};
+use sluicegate::types::EpochMillis;
 use sluicegate::{
-    AcquireError, AdjustError, Adjusted, Clock, Correction, Counters, EpochMillis, Grant,
-    InvalidRequest, Limit, LimitStatus, Limiter, OnUnavailable, SetupError, Store, TestClock,
+    AcquireError, AdjustError, Clock, Limit, LimitStatus, Limiter, OnUnavailable, TestClock,
 };
 
 use crate::{T0, app, ask, limiter, untyped};
@@ -108,7 +111,7 @@ type Failure = fn() -> AcquireError;
 impl Store for Broken {
     fn acquire<'a>(
         &'a self,
-        _: &'a sluicegate::Request,
+        _: &'a sluicegate::store::Request,
         _: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         Box::pin(ready(Err(self.0())))
@@ -124,7 +127,7 @@ impl Store for Broken {
 
     fn peek<'a>(
         &'a self,
-        _: &'a sluicegate::Request,
+        _: &'a sluicegate::store::Request,
         _: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
         Box::pin(ready(Err(self.0())))

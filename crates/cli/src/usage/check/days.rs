@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sluicegate::{
-    Clock, EntityId, EpochMillis, Resource, SystemClock, UsageWindow, WindowKind, WindowSpan,
-};
+use sluicegate::types::{EpochMillis, UsageWindow, WindowKind, WindowSpan};
+use sluicegate::{Clock, EntityId, Resource, SystemClock};
 use sluicegate_core::Window;
 
 use super::findings::{Figures, Findings};
@@ -85,7 +84,7 @@ fn may_miss_hours(day: &UsageWindow, now_s: i64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate::LimitName;
+    use sluicegate::types::LimitName;
 
     const DAY_S: i64 = 1_769_558_400;
     const KEPT_S: i64 = 90 * 86_400;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use futures_util::TryStreamExt;
 use serde::Serialize;
-use sluicegate::{LimitName, UsageWindow};
+use sluicegate::types::{LimitName, UsageWindow};
 use sluicegate_core::{QuarantineEntry, QuarantineState};
 
 use crate::connection::Connection;

@@ -11,7 +11,8 @@ mod stream;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use sluicegate::{Clock, SystemClock, WindowKind, WindowSpan};
+use sluicegate::types::{WindowKind, WindowSpan};
+use sluicegate::{Clock, SystemClock};
 
 use super::time::Instant;
 use crate::connection::Connection;

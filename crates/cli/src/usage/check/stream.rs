@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::{TableSetupError, stream_arn};
-use sluicegate::{
-    CompositeBucket, Consistency, DynamoTable, EntityId, EpochMillis, ItemError, Resource, Table,
-    WindowKind, WindowSpan,
-};
+use sluicegate::error::ItemError;
+use sluicegate::store::{Consistency, Table};
+use sluicegate::types::{CompositeBucket, EpochMillis, WindowKind, WindowSpan};
+use sluicegate::{EntityId, Resource};
 use sluicegate_core::Window;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_local::poller::{Poller, Settings, StreamSource};
@@ -170,7 +171,7 @@ fn compare(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate::LimitName;
+    use sluicegate::types::LimitName;
 
     const HOUR_MS: i64 = 3_600_000;
 

@@ -1,6 +1,6 @@
 //! Round numbers on the axes.
 
-use sluicegate::WindowKind;
+use sluicegate::types::WindowKind;
 
 use super::super::series::{Slot, time};
 

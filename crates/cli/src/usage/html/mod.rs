@@ -6,7 +6,7 @@ mod text;
 
 use std::fmt::Write;
 
-use sluicegate::UsageWindow;
+use sluicegate::types::UsageWindow;
 
 use self::text::{escaped, grouped};
 use super::series::{Question, Series, Slot};
