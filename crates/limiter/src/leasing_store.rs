@@ -17,7 +17,7 @@ use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::composite::Lane;
 use crate::error::{AcquireError, AdjustError};
-use crate::store::{Adjusted, BoxFuture, BucketGrant, Correction, Request, Store};
+use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request, Store};
 
 /// A store that tokens can be leased from: [`CompositeStore`](crate::CompositeStore) and, with the
 /// feature `redis`, `RedisStore`. The trait is sealed: a lost answer is described in types that
@@ -187,19 +187,7 @@ impl LeaseRequest<'_> {
 
 impl UnackedWrite {
     /// The limits of its lease.
-    #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
     pub(crate) fn limits(&self) -> impl Iterator<Item = &LimitName> {
         self.leased.keys()
     }
-}
-
-/// A correction that was made.
-#[derive(Debug)]
-pub struct Corrected {
-    /// Its result.
-    pub adjusted: Adjusted,
-    /// The bucket after it, as far as it is known.
-    pub image: Option<Arc<CompositeBucket>>,
-    /// Writes attempted.
-    pub attempts: u32,
 }

@@ -51,6 +51,7 @@ mod guard;
 pub mod guide;
 #[cfg(feature = "leasing")]
 pub mod leasing;
+#[cfg(feature = "leasing")]
 mod leasing_store;
 mod limit;
 mod limit_set;

@@ -186,3 +186,14 @@ impl Adjusted {
         self.write_units += other.write_units;
     }
 }
+
+/// A correction that was made.
+#[derive(Debug)]
+pub struct Corrected {
+    /// Its result.
+    pub adjusted: Adjusted,
+    /// The bucket after it, as far as it is known.
+    pub image: Option<Arc<CompositeBucket>>,
+    /// Writes attempted.
+    pub attempts: u32,
+}

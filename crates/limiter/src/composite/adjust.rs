@@ -14,9 +14,9 @@ use super::composite_store::CompositeStore;
 use super::shared_error::{given_up, setup_error};
 use super::table_call::{Expired, Settled};
 use crate::call::CallContext;
+use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
-use crate::leasing_store::Corrected;
-use crate::store::{Adjusted, Correction};
+use crate::store::{Adjusted, Corrected, Correction};
 use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
@@ -24,8 +24,9 @@ impl<T: Table> CompositeStore<T> {
     pub(super) async fn make(
         &self,
         correction: &Correction<'_>,
-        run: &mut CallContext<'_>,
+        clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
+        let run = &mut CallContext::under(correction.id.clone(), clock, correction.deadline);
         let lane = self.images.entry(correction.bucket).lane(correction.bucket, self.policy());
         let configuration = Arc::new(correction.configuration.clone());
         let buckets = vec![BucketDemand { amounts: correction.amounts.clone(), configuration }];

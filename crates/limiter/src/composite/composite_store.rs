@@ -3,10 +3,8 @@
 use std::sync::Arc;
 
 use serde_dynamo::Item;
-use sluicegate_core::keys::{ItemKey, LimitsScope};
-use sluicegate_core::{
-    BucketId, CompositeBucket, EntityId, EpochMillis, Known, Policy, StoredLimits, evaluate,
-};
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{BucketId, CompositeBucket, Known, Policy, evaluate};
 
 use super::bucket_request::BucketRequest;
 use super::directory::Directory;
@@ -109,33 +107,6 @@ impl<T: Table> CompositeStore<T> {
     #[must_use]
     pub fn table(&self) -> &T {
         &self.table
-    }
-
-    /// Forgets an entity's record, because it was changed.
-    #[cfg_attr(
-        not(feature = "dynamodb"),
-        allow(dead_code, reason = "the table is changed by way of the limiter")
-    )]
-    pub(crate) fn forget_entity(&self, entity: &EntityId) {
-        self.directory.forget_entity(entity);
-    }
-
-    /// Takes over stored limits that this process changed just now; `None`: the stored limits are
-    /// unknown.
-    #[cfg_attr(
-        not(feature = "dynamodb"),
-        allow(dead_code, reason = "the table is changed by way of the limiter")
-    )]
-    pub(crate) fn note_limits(
-        &self,
-        scope: &LimitsScope,
-        stored: Option<&StoredLimits>,
-        now: EpochMillis,
-    ) {
-        match stored {
-            Some(stored) => self.directory.note_limits(stored, now),
-            None => self.directory.forget_limits(scope),
-        }
     }
 }
 

@@ -195,19 +195,13 @@ impl Directory {
     }
 
     /// Forgets the answer for an entity.
-    #[cfg_attr(
-        not(feature = "dynamodb"),
-        allow(dead_code, reason = "the table is changed by way of the limiter")
-    )]
+    #[cfg(feature = "dynamodb")]
     pub(super) fn forget_entity(&self, entity: &EntityId) {
         self.entities.remove(entity);
     }
 
     /// Forgets the answer for a level.
-    #[cfg_attr(
-        not(feature = "dynamodb"),
-        allow(dead_code, reason = "the table is changed by way of the limiter")
-    )]
+    #[cfg(feature = "dynamodb")]
     pub(super) fn forget_limits(&self, scope: &LimitsScope) {
         self.limits.remove(scope);
         self.note_change(scope);
@@ -215,10 +209,7 @@ impl Directory {
 
     /// Takes over limits that this process has just stored. A read that began earlier may be
     /// answered later.
-    #[cfg_attr(
-        not(feature = "dynamodb"),
-        allow(dead_code, reason = "the table is changed by way of the limiter")
-    )]
+    #[cfg(feature = "dynamodb")]
     pub(super) fn note_limits(&self, stored: &StoredLimits, now: EpochMillis) {
         let dated = Dated { said: Some(Arc::new(stored.clone())), as_of: now };
         self.limits.insert(stored.scope.clone(), dated);

@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use sluicegate_core::{
-    Action, Amounts, Answer, BucketId, Counts, EpochMillis, Left, Policy, QueuedRequest, RequestId,
-    Write, WriteQueue,
+    Action, Answer, BucketId, Counts, EpochMillis, Left, Policy, QueuedRequest, RequestId, Write,
+    WriteQueue,
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, Sleep};
@@ -167,7 +167,8 @@ impl Lane {
     }
 
     /// The most that a lease with an unknown outcome took.
-    pub(super) fn doubtful_lease(&self, id: &RequestId) -> Option<Amounts> {
+    #[cfg(feature = "leasing")]
+    pub(super) fn doubtful_lease(&self, id: &RequestId) -> Option<sluicegate_core::Amounts> {
         self.lock().queue.doubtful_lease(id)
     }
 

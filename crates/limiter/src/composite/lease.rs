@@ -21,9 +21,9 @@ use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::leasing_store::{
-    Corrected, Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
+    Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
 };
-use crate::store::{BoxFuture, BucketGrant, Correction, Request};
+use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request};
 use crate::table::Table;
 
 impl<T: Table> LeaseCalls for CompositeStore<T> {
@@ -156,11 +156,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         correction: &'a Correction<'a>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Corrected, AdjustError>> {
-        async move {
-            let mut run = CallContext::under(correction.id.clone(), clock, correction.deadline);
-            self.make(correction, &mut run).await
-        }
-        .boxed()
+        self.make(correction, clock).boxed()
     }
 }
 

@@ -7,11 +7,14 @@ mod acquire;
 mod adjust;
 mod bucket_request;
 mod calls;
+#[cfg(feature = "dynamodb")]
+mod changed;
 mod compensating;
 mod composite_store;
 mod directory;
 mod images;
 mod lane;
+#[cfg(feature = "leasing")]
 mod lease;
 mod newest_image;
 mod resolve;
@@ -21,5 +24,6 @@ mod store;
 mod table_call;
 
 pub use self::composite_store::CompositeStore;
+#[cfg(feature = "leasing")]
 pub(crate) use self::lane::Lane;
 pub use self::settings::{CascadeMode, Certainty, Settings};

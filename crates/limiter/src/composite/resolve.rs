@@ -68,6 +68,7 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// The limits of a bucket, those of a request among them.
+    #[cfg(feature = "leasing")]
     pub(super) async fn limits(
         &self,
         bucket: &BucketId,

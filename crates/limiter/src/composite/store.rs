@@ -12,7 +12,6 @@ use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
-use crate::leasing_store::LeaseCalls as _;
 use crate::store::{Adjusted, BoxFuture, Correction, Grant, Request, Store};
 use crate::table::{Consistency, Table};
 
@@ -43,7 +42,7 @@ impl<T: Table> Store for CompositeStore<T> {
         correction: &'a Correction<'a>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
-        async move { Ok(self.correct(correction, clock).await?.adjusted) }.boxed()
+        async move { Ok(self.make(correction, clock).await?.adjusted) }.boxed()
     }
 
     fn peek<'a>(

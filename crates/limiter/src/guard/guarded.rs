@@ -69,7 +69,7 @@ impl Guard {
     }
 
     /// True if only probes ask the store.
-    #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
+    #[cfg(feature = "leasing")]
     pub(crate) fn is_open(&self) -> bool {
         self.health.is_open()
     }

@@ -51,7 +51,7 @@ impl StoreHealth {
     }
 
     /// True if only probes ask the store.
-    #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
+    #[cfg(feature = "leasing")]
     pub(crate) fn is_open(&self) -> bool {
         self.circuit.needs_probes()
     }

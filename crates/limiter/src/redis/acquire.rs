@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, EpochMillis, LIMITS_MAX, Millitokens, RequestId, WritePath,
-    evaluate,
+    Amounts, BucketId, CompositeBucket, EpochMillis, LIMITS_MAX, RequestId, WritePath, evaluate,
 };
 
 use super::RedisStore;
@@ -172,7 +171,7 @@ pub(super) fn path_of(image: &CompositeBucket) -> WritePath {
     }
 }
 
-fn images(reply: &mut Reply, sides: &[ScriptBucket]) -> Result<Vec<Image>, TableError> {
+pub(super) fn images(reply: &mut Reply, sides: &[ScriptBucket]) -> Result<Vec<Image>, TableError> {
     sides.iter().map(|side| Ok(reply.bucket(&side.bucket)?.map(Arc::new))).collect()
 }
 
@@ -189,24 +188,6 @@ pub(super) fn stand(
         limits
     };
     sides.iter().zip(images).flat_map(of_side).collect()
-}
-
-/// A refusal, from the refusing bucket and the amounts that would have come back.
-pub(super) fn short(
-    reply: &mut Reply,
-    sides: &[ScriptBucket],
-    amounts: &Amounts,
-    returned: &Amounts,
-    now: EpochMillis,
-) -> Result<AcquireError, TableError> {
-    let mut images = images(reply, sides)?;
-    for image in images.iter_mut().flatten() {
-        for (limit, bucket) in &mut Arc::make_mut(image).limits {
-            let tokens = i128::from(bucket.tokens.get()) + i128::from(returned.of(limit).get());
-            bucket.tokens = Millitokens::saturating(tokens);
-        }
-    }
-    Ok(AcquireError::refused(stand(sides, &images, amounts, now)))
 }
 
 /// A limit that is unknown, or that there is no room for.

@@ -1,6 +1,6 @@
 //! Tests which acquires the script decides without its functions.
 
-use sluicegate_core::{EntityId, Resource};
+use sluicegate_core::{EntityId, Millitokens, Resource};
 use sluicegate_testkit::RedisServer;
 
 use super::super::script::{ACQUIRE, ADJUST};

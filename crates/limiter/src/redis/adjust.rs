@@ -12,8 +12,7 @@ use super::script_bucket::ScriptBucket;
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
-use crate::leasing_store::Corrected;
-use crate::store::{Adjusted, Correction};
+use crate::store::{Adjusted, Corrected, Correction};
 
 impl RedisStore {
     pub(super) async fn correct(

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, LeaseRange, LimitName, Millitokens,
-    WritePath,
+    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LeaseRange, LimitName,
+    Millitokens, WritePath,
 };
 
 use super::RedisStore;
-use super::acquire::{Failure, path_of, short, unknown};
+use super::acquire::{Failure, images, path_of, stand, unknown};
 use super::range::{check_amounts, check_rules};
 use super::reply::{Reply, Status};
 use super::script::LEASE;
@@ -23,9 +23,10 @@ use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{
-    Corrected, Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
+    Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
 };
-use crate::store::{BoxFuture, BucketGrant, Correction, Request};
+use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request};
+use crate::table::TableError;
 
 /// The values that tell a script of lost answers.
 const SENT: &str = "sent";
@@ -265,3 +266,21 @@ impl LeaseRequest<'_> {
 #[cfg(test)]
 #[path = "lease_tests.rs"]
 mod tests;
+
+/// A refusal, from the refusing bucket and the amounts that would have come back.
+fn short(
+    reply: &mut Reply,
+    sides: &[ScriptBucket],
+    amounts: &Amounts,
+    returned: &Amounts,
+    now: EpochMillis,
+) -> Result<AcquireError, TableError> {
+    let mut images = images(reply, sides)?;
+    for image in images.iter_mut().flatten() {
+        for (limit, bucket) in &mut Arc::make_mut(image).limits {
+            let tokens = i128::from(bucket.tokens.get()) + i128::from(returned.of(limit).get());
+            bucket.tokens = Millitokens::saturating(tokens);
+        }
+    }
+    Ok(AcquireError::refused(stand(sides, &images, amounts, now)))
+}

@@ -95,6 +95,7 @@ mod connection;
 mod keys;
 mod lanes;
 mod lead;
+#[cfg(feature = "leasing")]
 mod lease;
 mod range;
 mod repeat;

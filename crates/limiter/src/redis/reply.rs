@@ -1,7 +1,7 @@
 //! Reads the replies of the scripts.
 
 use redis::Value;
-use sluicegate_core::{BucketId, CompositeBucket, EpochMillis, LimitName, Millitokens};
+use sluicegate_core::{BucketId, CompositeBucket, EpochMillis, LimitName};
 
 use super::table_error::{broken, odd};
 use super::value;
@@ -82,10 +82,11 @@ impl Reply {
     }
 
     /// Millitokens, if the limit is there.
-    pub(super) fn milli(&mut self) -> Result<Option<Millitokens>, TableError> {
+    #[cfg(feature = "leasing")]
+    pub(super) fn milli(&mut self) -> Result<Option<sluicegate_core::Millitokens>, TableError> {
         match self.next() {
             Value::Nil => Ok(None),
-            Value::Int(number) => Ok(Some(Millitokens::saturating(number.into()))),
+            Value::Int(number) => Ok(Some(sluicegate_core::Millitokens::saturating(number.into()))),
             other => Err(unexpected("an amount", &other)),
         }
     }

@@ -28,6 +28,7 @@ macro_rules! script {
 script!(ACQUIRE, "local CORRECTS = false\n", "lua/usual.lua", "lua/bucket.lua", "lua/acquire.lua");
 script!(ADJUST, "local CORRECTS = true\n", "lua/usual.lua", "lua/bucket.lua", "lua/adjust.lua");
 script!(PEEK, "", "lua/bucket.lua", "lua/peek.lua");
+#[cfg(feature = "leasing")]
 script!(LEASE, "", "lua/bucket.lua", "lua/lease.lua");
 #[cfg(test)]
 script!(WHOLE_ACQUIRE, "", "lua/bucket.lua", "lua/acquire.lua");

@@ -232,7 +232,7 @@ impl AcquireRequest<&Limiter> {
 
 impl<'a> AcquireRequest<&'a Limiter> {
     /// The deadline that the request set.
-    #[cfg_attr(not(feature = "leasing"), allow(dead_code, reason = "a leasing limiter asks"))]
+    #[cfg(feature = "leasing")]
     pub(crate) const fn said_deadline(&self) -> Option<Duration> {
         self.deadline
     }
