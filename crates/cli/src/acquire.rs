@@ -41,15 +41,15 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct AcquireOutput {
     granted: bool,
     retry_after_ms: Option<u64>,
-    limits: Vec<Standing>,
+    limits: Vec<LimitOutput>,
 }
 
 /// The status of one limit: after the grant, or at the refusal.
 #[derive(Serialize)]
-struct Standing {
+struct LimitOutput {
     entity: String,
     limit: String,
     asked_milli: i64,
@@ -75,19 +75,19 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let retry_after_ms = exceeded
                 .retry_after
                 .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX));
-            let limits = exceeded.limits.iter().map(Standing::from).collect();
-            (Answer { granted: false, retry_after_ms, limits }, Verdict::LimitExceeded)
+            let limits = exceeded.limits.iter().map(LimitOutput::from).collect();
+            (AcquireOutput { granted: false, retry_after_ms, limits }, Verdict::LimitExceeded)
         }
         Err(AcquireError::NeverAdmissible(never)) => {
             let limits = never
                 .limits
                 .iter()
-                .map(|status| Standing {
+                .map(|status| LimitOutput {
                     violated: status.wait == Wait::ExceedsBurst,
-                    ..Standing::from(status)
+                    ..LimitOutput::from(status)
                 })
                 .collect();
-            let answer = Answer { granted: false, retry_after_ms: None, limits };
+            let answer = AcquireOutput { granted: false, retry_after_ms: None, limits };
             (answer, Verdict::NeverAdmissible)
         }
         Err(error) => return Err(error.into()),
@@ -120,10 +120,10 @@ async fn request<'a>(
     Ok(request)
 }
 
-fn granted(args: &Args, remaining: &[Remaining]) -> Answer {
+fn granted(args: &Args, remaining: &[Remaining]) -> AcquireOutput {
     let limits = remaining.iter().map(|remaining| {
         let asked = args.consume.iter().find(|asked| asked.limit == remaining.limit);
-        Standing {
+        LimitOutput {
             entity: remaining.entity.to_string(),
             limit: remaining.limit.to_string(),
             asked_milli: asked.map_or(0, |asked| asked.milli),
@@ -132,10 +132,10 @@ fn granted(args: &Args, remaining: &[Remaining]) -> Answer {
             violated: false,
         }
     });
-    Answer { granted: true, retry_after_ms: None, limits: limits.collect() }
+    AcquireOutput { granted: true, retry_after_ms: None, limits: limits.collect() }
 }
 
-impl From<&LimitStatus> for Standing {
+impl From<&LimitStatus> for LimitOutput {
     fn from(status: &LimitStatus) -> Self {
         Self {
             entity: status.entity.to_string(),
@@ -158,7 +158,7 @@ impl Verdict {
     }
 }
 
-fn shown(answer: &Answer, verdict: Verdict) -> String {
+fn shown(answer: &AcquireOutput, verdict: Verdict) -> String {
     let verdict = match (verdict, answer.retry_after_ms) {
         (Verdict::Granted, _) => "granted".to_owned(),
         (Verdict::LimitExceeded, Some(millis)) => {

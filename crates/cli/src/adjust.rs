@@ -31,7 +31,7 @@ pub(crate) struct Args {
 }
 
 #[derive(Serialize)]
-struct Answer {
+struct AdjustOutput {
     adjusted: bool,
     /// Limits that the bucket does not have.
     dropped: Vec<String>,
@@ -57,7 +57,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let is_whole = dropped.is_empty();
     if options.is_json() {
         let (forced, write_units) = (adjusted.is_forced, adjusted.write_units);
-        output::json(&Answer { adjusted: is_whole, dropped, forced, write_units })?;
+        output::json(&AdjustOutput { adjusted: is_whole, dropped, forced, write_units })?;
     } else if is_whole {
         output::line("adjusted")?;
     } else {

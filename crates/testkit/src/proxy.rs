@@ -65,11 +65,11 @@ type Policy = Box<dyn Fn(&Call<'_>) -> Fault + Send + Sync>;
 /// A running proxy. Dropping it closes its port and every connection.
 pub struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<Upstream>,
     _server: JoinSet<()>,
 }
 
-struct Shared {
+struct Upstream {
     upstream: String,
     client: Client<HttpConnector, Full<Bytes>>,
     policy: Mutex<Policy>,
@@ -99,7 +99,7 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Upstream {
             upstream: upstream.trim_end_matches('/').to_owned(),
             client: Client::builder(TokioExecutor::new()).build(connector),
             policy: Mutex::new(Box::new(|_| Fault::None)),
@@ -157,7 +157,7 @@ impl Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<Upstream>) {
     // Owned by this task, so that the connections end with it.
     let mut connections = JoinSet::new();
     loop {
@@ -167,7 +167,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-async fn serve(stream: TcpStream, shared: Arc<Shared>) {
+async fn serve(stream: TcpStream, shared: Arc<Upstream>) {
     let _ = stream.set_nodelay(true);
     let service = service_fn(|request| answer(request, &shared));
     // An error means that either side closed the connection, which clients may do and this proxy
@@ -195,7 +195,7 @@ impl From<Infallible> for Close {
 
 async fn answer(
     request: Request<Incoming>,
-    shared: &Arc<Shared>,
+    shared: &Arc<Upstream>,
 ) -> Result<Response<Full<Bytes>>, Close> {
     let operation = operation(request.headers());
     let (mut head, body) = request.into_parts();
@@ -249,7 +249,7 @@ async fn answer(
     }
 }
 
-impl Shared {
+impl Upstream {
     /// The same request, addressed to the engine.
     fn forward(&self, head: Parts, body: Bytes) -> Request<Full<Bytes>> {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());

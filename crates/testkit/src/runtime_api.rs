@@ -47,11 +47,11 @@ pub struct RuntimeError {
 /// A running Runtime API for one function. Dropping it closes its port.
 pub struct RuntimeApi {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<Invocations>,
     _server: JoinSet<()>,
 }
 
-struct Shared {
+struct Invocations {
     queue: mpsc::UnboundedSender<Invocation>,
     /// Locked while a runtime waits for an event, so that several take turns.
     queued: tokio::sync::Mutex<mpsc::UnboundedReceiver<Invocation>>,
@@ -75,7 +75,7 @@ impl RuntimeApi {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (queue, queued) = mpsc::unbounded_channel();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Invocations {
             queue,
             queued: queued.into(),
             under_way: Mutex::default(),
@@ -140,7 +140,7 @@ impl RuntimeApi {
     }
 }
 
-async fn next(State(shared): State<Arc<Shared>>) -> Response<Body> {
+async fn next(State(shared): State<Arc<Invocations>>) -> Response<Body> {
     let mut queued = shared.queued.lock().await;
     let invocation = loop {
         let invocation = queued.recv().await.unwrap();
@@ -164,7 +164,7 @@ async fn next(State(shared): State<Arc<Shared>>) -> Response<Body> {
 }
 
 async fn response(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<Invocations>>,
     Path(id): Path<String>,
     body: Bytes,
 ) -> StatusCode {
@@ -172,7 +172,7 @@ async fn response(
 }
 
 async fn error(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<Invocations>>,
     Path(id): Path<String>,
     headers: HeaderMap,
     body: Bytes,
@@ -181,7 +181,7 @@ async fn error(
 }
 
 async fn init_error(
-    State(shared): State<Arc<Shared>>,
+    State(shared): State<Arc<Invocations>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> StatusCode {
@@ -189,7 +189,7 @@ async fn init_error(
     StatusCode::ACCEPTED
 }
 
-impl Shared {
+impl Invocations {
     fn answer(&self, id: &str, result: InvocationResult) -> StatusCode {
         match self.under_way.lock().unwrap().remove(id) {
             Some(waiting) => {

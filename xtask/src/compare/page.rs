@@ -12,18 +12,18 @@ const BEGIN: &str = "<!-- begin: cargo xtask compare --write -->\n";
 const END: &str = "<!-- end: cargo xtask compare --write -->\n";
 
 /// The page around its generated part.
-pub(crate) struct Page {
+pub(crate) struct ComparisonPage {
     before: String,
     after: String,
 }
 
-pub(crate) fn read() -> Result<Page> {
+pub(crate) fn read() -> Result<ComparisonPage> {
     let text = fs::read_to_string(path()).with_context(|| format!("cannot read {PAGE}"))?;
     parse(&text).with_context(|| format!("{PAGE} needs these lines:\n{BEGIN}{END}"))
 }
 
 /// Writes the page with another generated part.
-pub(crate) fn write(page: &Page, generated: &str) -> Result<()> {
+pub(crate) fn write(page: &ComparisonPage, generated: &str) -> Result<()> {
     fs::write(path(), page.with(generated)).with_context(|| format!("cannot write {PAGE}"))?;
     println!("{PAGE} is written");
     Ok(())
@@ -33,13 +33,13 @@ fn path() -> PathBuf {
     workspace::root().join(PAGE)
 }
 
-fn parse(text: &str) -> Option<Page> {
+fn parse(text: &str) -> Option<ComparisonPage> {
     let (before, rest) = text.split_once(BEGIN)?;
     let (_, after) = rest.split_once(END)?;
-    Some(Page { before: before.to_owned(), after: after.to_owned() })
+    Some(ComparisonPage { before: before.to_owned(), after: after.to_owned() })
 }
 
-impl Page {
+impl ComparisonPage {
     fn with(&self, generated: &str) -> String {
         format!("{}{BEGIN}\n{}\n\n{END}{}", self.before, generated.trim(), self.after)
     }

@@ -74,11 +74,11 @@ fn fnv1a(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{Answer, Batch, Script, records, settings};
+    use super::super::testing::{Answer, Numbers, Script, records, settings};
     use super::super::{Poller, RecordedSource, Settings};
     use super::*;
 
-    async fn deliveries(duplicates: Duplicates, batch_size: usize) -> Vec<Batch> {
+    async fn deliveries(duplicates: Duplicates, batch_size: usize) -> Vec<Numbers> {
         let settings = Settings { duplicates: Some(duplicates), ..settings(batch_size) };
         let handler = Script::new(|_: &[u64]| Answer::Done);
         let mut poller = Poller::new(RecordedSource::new(records(1..=200)), &handler, settings);

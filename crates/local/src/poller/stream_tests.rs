@@ -21,14 +21,14 @@ use crate::{EmbeddedEngine, Error, Storage, client, table};
 const TABLE: &str = "sluicegate-stream";
 const SHARD: &str = "shardId-00000001-scripted";
 
-struct Fixture {
+struct ScriptedEngine {
     engine: EmbeddedEngine,
     client: aws_sdk_dynamodb::Client,
     source: StreamSource,
     shard: String,
 }
 
-async fn fixture() -> Fixture {
+async fn fixture() -> ScriptedEngine {
     let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
     let url = engine.endpoint_url();
     let client = client::dynamodb(&url);
@@ -38,7 +38,7 @@ async fn fixture() -> Fixture {
     let shards = source.shards().await.unwrap();
     assert_eq!(shards.len(), 1);
     let shard = shards[0].id.clone();
-    Fixture { engine, client, source, shard }
+    ScriptedEngine { engine, client, source, shard }
 }
 
 fn text(value: &str) -> AttributeValue {
@@ -64,7 +64,7 @@ fn decode(record: &Record) -> EventRecord {
 
 #[tokio::test]
 async fn changes_of_an_item_arrive_as_lambda_would_hand_them_over() {
-    let Fixture { engine, client, source, shard } = fixture().await;
+    let ScriptedEngine { engine, client, source, shard } = fixture().await;
     put(&client, "p", 1, 1).await;
     put(&client, "p", 2, 1).await;
     // Expired long ago: the sweep makes the REMOVE, with an identity.
@@ -112,7 +112,7 @@ async fn changes_of_an_item_arrive_as_lambda_would_hand_them_over() {
 
 #[tokio::test]
 async fn reads_go_on_where_the_last_left_off_and_start_where_they_are_told() {
-    let Fixture { engine, client, source, shard } = fixture().await;
+    let ScriptedEngine { engine, client, source, shard } = fixture().await;
     for version in 1..=5 {
         put(&client, "p", version, u64::MAX).await;
     }
@@ -131,7 +131,7 @@ async fn reads_go_on_where_the_last_left_off_and_start_where_they_are_told() {
 /// Detects a new version of the engine that makes a part of `quirks` unnecessary.
 #[tokio::test]
 async fn the_engine_still_spells_identities_in_lower_case() {
-    let Fixture { engine, client, shard, .. } = fixture().await;
+    let ScriptedEngine { engine, client, shard, .. } = fixture().await;
     put(&client, "p", 1, 1).await;
     engine.sweep_ttl().await.unwrap();
     let streams = client::streams(&engine.endpoint_url());

@@ -18,11 +18,11 @@ pub(super) enum Answer {
 }
 
 /// A batch, as the short numbers its records were made from.
-pub(super) type Batch = Vec<u64>;
+pub(super) type Numbers = Vec<u64>;
 
 pub(super) struct Script<F> {
     answer: F,
-    batches: Mutex<Vec<Batch>>,
+    batches: Mutex<Vec<Numbers>>,
 }
 
 impl<F: Fn(&[u64]) -> Answer + Send + Sync> Script<F> {
@@ -30,7 +30,7 @@ impl<F: Fn(&[u64]) -> Answer + Send + Sync> Script<F> {
         Self { answer, batches: Mutex::default() }
     }
 
-    pub(super) fn batches(&self) -> Vec<Batch> {
+    pub(super) fn batches(&self) -> Vec<Numbers> {
         self.batches.lock().unwrap().clone()
     }
 }
@@ -42,7 +42,7 @@ impl<F: Fn(&[u64]) -> Answer + Send + Sync> Handler for Script<F> {
         &self,
         records: &[Box<RawValue>],
     ) -> Result<DynamoDbEventResponse, Self::Error> {
-        let batch: Batch = records.iter().map(|record| number(record)).collect();
+        let batch: Numbers = records.iter().map(|record| number(record)).collect();
         let answer = (self.answer)(&batch);
         self.batches.lock().unwrap().push(batch);
         // Other shards run here, as they do while a real handler writes.

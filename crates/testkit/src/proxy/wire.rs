@@ -33,12 +33,12 @@ pub enum Cut {
 #[derive(Debug)]
 pub struct Wire {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<WireState>,
     _server: JoinSet<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct WireState {
     upstream: Mutex<SocketAddr>,
     state: watch::Sender<State>,
     next_cut: Mutex<Option<Cut>>,
@@ -54,7 +54,7 @@ impl Wire {
     pub async fn start(upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WireState {
             upstream: Mutex::new(upstream),
             state: watch::Sender::new(State::Open),
             next_cut: Mutex::default(),
@@ -109,14 +109,14 @@ impl Wire {
     }
 }
 
-impl Shared {
+impl WireState {
     /// True if bytes in this direction must be lost.
     fn loses(&self, direction: Cut) -> bool {
         self.next_cut.lock().unwrap().take_if(|cut| *cut == direction).is_some()
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, shared: Arc<WireState>) {
     let mut connections = JoinSet::new();
     loop {
         let Ok((client, _)) = listener.accept().await else { continue };
@@ -127,7 +127,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 }
 
 /// Ends with either side, or when the proxy is cut.
-async fn serve(client: TcpStream, shared: Arc<Shared>) {
+async fn serve(client: TcpStream, shared: Arc<WireState>) {
     let mut state = shared.state.subscribe();
     if *state.borrow_and_update() == State::Cut {
         return;
