@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::settings::{CascadeMode, Settings};
+use sluicegate::settings::{CascadeMode, StoreSettings};
 use sluicegate::{AcquireError, AdjustError, Limit, TestClock};
 
 use crate::support::limiter as make;
@@ -19,7 +19,7 @@ async fn tokens<E: Engine>(table: &E, entity: &str) -> i64 {
 async fn another_writer_comes_between<E: Engine>(table: E) {
     for (n, mode) in MODES.into_iter().enumerate() {
         let clock = TestClock::at(at(T0));
-        let settings = || Settings { cascade_mode: mode, ..Settings::default() };
+        let settings = || StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
         let (limiter, other) = (
             with_settings(table.clone(), &clock, settings()),
             with_settings(table.clone(), &clock, settings()),
@@ -98,7 +98,7 @@ async fn buckets_are_corrected_without_a_lease() {
 async fn a_short_parent<E: Engine>(table: E) {
     for (n, mode) in MODES.into_iter().enumerate() {
         let clock = TestClock::at(at(T0));
-        let settings = Settings { cascade_mode: mode, ..Settings::default() };
+        let settings = StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
         let limiter = with_settings(table.clone(), &clock, settings);
         let (child, parent) = (format!("child-{n}"), format!("parent-{n}"));
         let ask = |tokens| {

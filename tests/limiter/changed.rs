@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sluicegate::dynamo::DynamoTable;
-use sluicegate::settings::{BreakerConfig, CascadeMode, Certainty, Settings};
+use sluicegate::settings::{BreakerConfig, CascadeMode, Certainty, StoreSettings};
 use sluicegate::types::LimitsScope;
 use sluicegate::{
     AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, LimitExceeded, Limiter,
@@ -122,7 +122,7 @@ async fn both_buckets_of_a_refused_cascade_are_changed() {
         ];
         for (n, (mode, short)) in cases.into_iter().enumerate() {
             let clock = TestClock::at(at(T0));
-            let settings = Settings { cascade_mode: mode, ..Settings::default() };
+            let settings = StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
             let limiter = with_settings(engine.clone(), &clock, settings);
             let (child, parent) = (format!("child-{n}"), format!("parent-{n}"));
             let limits = |of, limit: u64| {
@@ -159,7 +159,7 @@ async fn a_lease_brings_raised_limits_to_a_short_bucket() {
                 .await
                 .unwrap();
             let settings = LeaseSettings { mode, deadline: DEADLINE, ..LeaseSettings::default() };
-            let store = engine.store(Settings::default());
+            let store = engine.store(StoreSettings::default());
             let leased = patient(Limiter::builder(store).clock(clock.clone()).leasing(settings));
             let raised = || [Limit::per_minute("tpm", 10_000)];
             let ask = || leased.acquire(entity, "r").consume("tpm", 500).limits(raised());
@@ -182,7 +182,7 @@ async fn stored_limits_reach_a_short_bucket() {
             let entity = format!("{certainty:?}");
             let scope = LimitsScope::Entity(bucket(&entity, "r").entity);
             let clock = TestClock::at(at(T0));
-            let settings = || Settings { certainty, ..Settings::default() };
+            let settings = || StoreSettings { certainty, ..StoreSettings::default() };
             let of = || with_settings(table.clone(), &clock, settings());
             let (limiter, other) = (of(), of());
             let ask = async |limiter: &Limiter, tokens| {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::settings::{Certainty, Settings};
+use sluicegate::settings::{Certainty, StoreSettings};
 use sluicegate::store::{Table as _, TableError};
 use sluicegate::types::BucketId;
 use sluicegate::{CompositeStore, Limit, Limiter, TestClock};
@@ -121,7 +121,8 @@ async fn a_refund_that_may_still_come_twice_is_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_debt_in_a_transaction_is_covered_whatever_others_took() {
     let (table, clock) = (Memory::default(), TestClock::at(at(T0)));
-    let settings = Settings { certainty: Certainty::Transactional, ..Settings::default() };
+    let settings =
+        StoreSettings { certainty: Certainty::Transactional, ..StoreSettings::default() };
     let process = || limiter_as(table.clone(), &clock, settings.clone());
     let (one, other) = (process(), process());
     let take = async |limiter: &Limiter| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate::dynamo::DynamoTable;
 use sluicegate::request::Cost;
-use sluicegate::settings::{CascadeMode, Certainty, Settings};
+use sluicegate::settings::{CascadeMode, Certainty, StoreSettings};
 use sluicegate::types::WritePath;
 use sluicegate::{AcquireError, Limit, Limiter, TestClock};
 use sluicegate_testkit::{Fault, RunningEngine, engines_under_test};
@@ -129,7 +129,7 @@ async fn a_cascade_is_four_units_or_two() {
             for count in [2, 5] {
                 let table = DynamoTable::new(engine.client(), engine.create_table().await);
                 let clock = TestClock::at(at(T0));
-                let settings = Settings { cascade_mode: mode, ..Settings::default() };
+                let settings = StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
                 let limiter = with_settings(table, &clock, settings);
                 ask!(limiter, count).cascade_to(PARENT).await.unwrap();
                 for _ in 0..3 {
@@ -153,7 +153,8 @@ async fn certainty_costs_twice_and_a_lost_answer_takes_once() {
         let engine = RunningEngine::start(kind).await;
         let (proxy, table) = proxied(&engine).await;
         let clock = TestClock::at(at(T0));
-        let settings = Settings { certainty: Certainty::Transactional, ..Settings::default() };
+        let settings =
+            StoreSettings { certainty: Certainty::Transactional, ..StoreSettings::default() };
         let limiter = with_settings(table.clone(), &clock, settings);
         ask!(limiter, 2).no_cascade().await.unwrap();
         proxy.inject(|call| match (call.operation, call.number) {

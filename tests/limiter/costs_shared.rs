@@ -22,7 +22,7 @@ const TRIES: u32 = 6;
 const UNITS_MOST_BUSY: f64 = 5.0;
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Tally {
+struct AskedTotals {
     granted: u32,
     refused: u32,
     contended: u32,
@@ -33,7 +33,7 @@ struct Tally {
     took: Duration,
 }
 
-impl Tally {
+impl AskedTotals {
     fn add(&mut self, other: Self) {
         self.granted += other.granted;
         self.refused += other.refused;
@@ -56,7 +56,7 @@ impl Tally {
 }
 
 /// One process: requests at random times, each in its turn or beside the one before.
-async fn process(table: DynamoTable, load: f64, time: Duration) -> Tally {
+async fn process(table: DynamoTable, load: f64, time: Duration) -> AskedTotals {
     let limiter = patient(Limiter::builder(CompositeStore::with_table(table)));
     let mean_s = f64::from(PROCESSES) / (f64::from(RATE_PER_S) * load);
     let mut tasks = tokio::task::JoinSet::new();
@@ -70,7 +70,7 @@ async fn process(table: DynamoTable, load: f64, time: Duration) -> Tally {
         tokio::time::sleep_until(next).await;
         let limiter = limiter.clone();
         tasks.spawn(async move {
-            let mut tally = Tally::default();
+            let mut tally = AskedTotals::default();
             let limits = [Limit::per_second("rps", u64::from(RATE_PER_S))];
             let start = Instant::now();
             match limiter.acquire("shared", "r").consume("rps", 1).limits(limits).no_cascade().await
@@ -91,7 +91,7 @@ async fn process(table: DynamoTable, load: f64, time: Duration) -> Tally {
             tally
         });
     }
-    let mut total = Tally::default();
+    let mut total = AskedTotals::default();
     while let Some(tally) = tasks.join_next().await {
         total.add(tally.unwrap());
     }
@@ -100,7 +100,7 @@ async fn process(table: DynamoTable, load: f64, time: Duration) -> Tally {
 
 /// All processes on one bucket, at a share of its rate, on a new engine: each write scans the
 /// records of those before it.
-async fn shared(load: f64) -> Tally {
+async fn shared(load: f64) -> AskedTotals {
     let engine = RunningEngine::start(EngineKind::Embedded).await;
     let proxy = Proxy::start(engine.endpoint_url()).await;
     proxy.inject(|_| Fault::Delay(LATENCY));
@@ -115,7 +115,7 @@ async fn shared(load: f64) -> Tally {
         let table = DynamoTable::new(&client, &name);
         processes.spawn(process(table, load, Duration::from_secs(4)));
     }
-    let mut total = Tally::default();
+    let mut total = AskedTotals::default();
     while let Some(tally) = processes.join_next().await {
         total.add(tally.unwrap());
     }

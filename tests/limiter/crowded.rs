@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::dynamo::DynamoTable;
 use sluicegate::error::InvalidRequest;
-use sluicegate::settings::{CascadeMode, Settings};
+use sluicegate::settings::{CascadeMode, StoreSettings};
 use sluicegate::types::{LIMITS_MAX, LimitsScope, WritePath};
 use sluicegate::{AcquireError, AcquireRequest, EntityId, Limit, TestClock};
 use sluicegate_testkit::{RunningEngine, engines_under_test};
@@ -37,7 +37,7 @@ async fn consumed<T: Shared>(table: &T, entity: &str) -> Vec<i128> {
 async fn the_largest_requests<T: Shared>(table: T) {
     for mode in [CascadeMode::Transaction, CascadeMode::Compensating] {
         let clock = TestClock::at(at(T0));
-        let settings = Settings { cascade_mode: mode, ..Settings::default() };
+        let settings = StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
         let limiter = with_settings(table.clone(), &clock, settings);
         let (child, parent) = (format!("child {mode:?}"), format!("parent {mode:?}"));
         let steps = [(0, WritePath::Create), (50, WritePath::Retry), (2_000, WritePath::Normal)];
@@ -108,7 +108,7 @@ async fn ever_other_limits<E: Engine>(table: E) {
 
     // A full parent refuses, and takes nothing from its child.
     for mode in [CascadeMode::Transaction, CascadeMode::Compensating] {
-        let settings = Settings { cascade_mode: mode, ..Settings::default() };
+        let settings = StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
         let limiter = with_settings(table.clone(), &clock, settings);
         let child = format!("child {mode:?}");
         let request = limiter.acquire(&child, "r").consume(name(99), 1).limits(limits(99..100));

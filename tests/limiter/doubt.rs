@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::settings::{Certainty, Settings};
+use sluicegate::settings::{Certainty, StoreSettings};
 use sluicegate::{AcquireError, Limit, Limiter, TestClock};
 
 use crate::scripted::{Act, Scripted};
@@ -69,7 +69,8 @@ async fn a_repair_that_returns_no_item_does_not_make_the_item_go() {
     let mut image = table.memory.stored(&bucket("u", "r")).await.unwrap();
     image.refilled_at = at(T0 + 3_600_000);
     table.memory.place(&bucket("u", "r"), Some(image)).await;
-    let settings = Settings { certainty: Certainty::Transactional, ..Settings::default() };
+    let settings =
+        StoreSettings { certainty: Certainty::Transactional, ..StoreSettings::default() };
     let limiter = limiter_as(table.clone(), &clock, settings);
     let result = limiter.acquire("u", "r").consume("rpm", 11).no_cascade().await;
     assert!(matches!(result, Err(AcquireError::LimitExceeded(_))), "{result:?}");

@@ -35,7 +35,7 @@ type History = Vec<(Instant, StoredLimits)>;
 
 /// A table whose levels the test changes, as one process reaches it.
 #[derive(Debug, Clone, Default)]
-struct Configured {
+struct SharedTable {
     buckets: Memory,
     levels: Arc<Mutex<HashMap<LimitsScope, History>>>,
     /// Writes of this process that no request asked for, by bucket: those that were done, and those
@@ -43,7 +43,7 @@ struct Configured {
     extra: Arc<Mutex<BTreeMap<BucketId, [u32; 2]>>>,
 }
 
-impl Configured {
+impl SharedTable {
     /// The same table as another process reaches it.
     fn of_another_process(&self) -> Self {
         Self { extra: Arc::default(), ..self.clone() }
@@ -123,7 +123,7 @@ impl Configured {
     }
 }
 
-impl Table for Configured {
+impl Table for SharedTable {
     async fn write(
         &self,
         bucket: &BucketId,
@@ -211,7 +211,7 @@ fn rule(limit: Limit) -> Rule {
 }
 
 /// Starts a process that asks repeatedly for tokens of its buckets, each at a pace of its own.
-fn start_process(tasks: &mut JoinSet<()>, table: &Configured, clock: Simulated, process: usize) {
+fn start_process(tasks: &mut JoinSet<()>, table: &SharedTable, clock: Simulated, process: usize) {
     let store = CompositeStore::with_table(table.clone());
     let plain = patient(Limiter::builder(store).clock(clock));
     let store = CompositeStore::with_table(table.clone());
@@ -243,7 +243,7 @@ async fn history(seed: u64) {
     fastrand::seed(seed);
     let mut random = fastrand::Rng::with_seed(seed);
     let start = Instant::now();
-    let table = Configured::default();
+    let table = SharedTable::default();
     let clock = |process: usize| Simulated { start, off_ms: CLOCKS[process] };
     // One level always names the requested limit.
     table.change(&LimitsScope::System, &name("rpm"), Some(a_minute(600)), clock(1));
@@ -274,7 +274,7 @@ async fn history(seed: u64) {
         tokio::time::sleep(SECOND / 4).await;
     }
     for bucket in ENTITIES.map(|entity| bucket(entity, "r")) {
-        let extra = |table: &Configured| table.extra.lock().unwrap().get(&bucket).copied();
+        let extra = |table: &SharedTable| table.extra.lock().unwrap().get(&bucket).copied();
         let extra: Vec<_> = tables.iter().map(|table| extra(table).unwrap_or_default()).collect();
         let case = format!("seed {seed}: {changes} changes, [done, lost] on {bucket}: {extra:?}");
         // The first process brings a change; the others find it there, or lose to it.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use sluicegate::dynamo::DynamoTable;
-use sluicegate::settings::{CascadeMode, Settings};
+use sluicegate::settings::{CascadeMode, StoreSettings};
 use sluicegate::types::EpochMillis;
 use sluicegate::{AcquireError, Clock, CompositeStore, LeaseSettings, Limit, Limiter, SystemClock};
 use sluicegate_core::keys::LegacyKey;
@@ -22,10 +22,10 @@ fn then() -> EpochMillis {
 }
 
 fn limiter(table: &DynamoTable) -> Limiter {
-    limiter_as(table, Settings::default())
+    limiter_as(table, StoreSettings::default())
 }
 
-fn limiter_as(table: &DynamoTable, settings: Settings) -> Limiter {
+fn limiter_as(table: &DynamoTable, settings: StoreSettings) -> Limiter {
     let table = table.clone().converting_legacy();
     patient(Limiter::builder(CompositeStore::with_settings(table, settings)))
 }
@@ -183,7 +183,7 @@ async fn tokens_are_leased_from_what_was_converted() {
 async fn a_child_and_its_parent_are_both_converted() {
     on_every_engine(async |_, table| {
         for mode in [CascadeMode::Transaction, CascadeMode::Compensating] {
-            let settings = Settings { cascade_mode: mode, ..Settings::default() };
+            let settings = StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
             let (child, parent) = (format!("child {mode:?}"), format!("parent {mode:?}"));
             place_quotas(&table, &parent).await;
             let limiter = limiter_as(&table, settings);

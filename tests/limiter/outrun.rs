@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::settings::Settings;
+use sluicegate::settings::StoreSettings;
 use sluicegate::{AcquireError, Limit, Limiter, Permit, TestClock};
 
 use crate::support::{Shared, T0, at, limiter_on, on_every_table, with_settings};
@@ -14,7 +14,12 @@ async fn ask(limiter: &Limiter, tokens: i64) -> Result<Permit, AcquireError> {
 }
 
 /// A limiter with an old image of a bucket that another process has emptied `ms` ago.
-async fn emptied<T: Shared>(table: &T, clock: &TestClock, settings: Settings, ms: u64) -> Limiter {
+async fn emptied<T: Shared>(
+    table: &T,
+    clock: &TestClock,
+    settings: StoreSettings,
+    ms: u64,
+) -> Limiter {
     let stale = with_settings(table.clone(), clock, settings);
     ask(&stale, 1).await.unwrap();
     clock.advance(Duration::from_secs(5));
@@ -33,7 +38,7 @@ fn wait_ms<T: std::fmt::Debug>(result: Result<T, AcquireError>) -> u128 {
 
 async fn exact_waits<T: Shared>(table: T) {
     let clock = TestClock::at(at(T0));
-    let stale = emptied(&table, &clock, Settings::default(), 40).await;
+    let stale = emptied(&table, &clock, StoreSettings::default(), 40).await;
     // Forty of the hundred are there already.
     assert_eq!(wait_ms(ask(&stale, 100).await), 60);
     clock.advance(Duration::from_millis(59));
@@ -49,7 +54,7 @@ async fn who_was_outrun_is_told_the_exact_wait_from_now_on() {
 
 async fn from_before_the_call<T: Shared>(table: T) {
     let clock = TestClock::at(at(T0));
-    let settings = Settings { deny_cache: Duration::ZERO, ..Settings::default() };
+    let settings = StoreSettings { deny_cache: Duration::ZERO, ..StoreSettings::default() };
     let stale = emptied(&table, &clock, settings, 90).await;
     ask(&stale, 50).await.unwrap();
     assert_eq!(wait_ms(ask(&stale, 50).await), 10);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sluicegate::dynamo::DynamoTable;
 use sluicegate::leasing::LeasingStore;
 use sluicegate::redis::RedisStore;
-use sluicegate::settings::{BreakerConfig, Settings};
+use sluicegate::settings::{BreakerConfig, StoreSettings};
 use sluicegate::store::{Store, Table};
 use sluicegate::types::{BucketId, EpochMillis, LimitName};
 use sluicegate::{
@@ -38,22 +38,26 @@ pub(crate) fn bucket(entity: &str, resource: &str) -> BucketId {
 
 /// A limiter by a clock that the test moves.
 pub(crate) fn limiter<E: Engine>(engine: E, clock: &TestClock) -> Limiter {
-    with_settings(engine, clock, Settings::default())
+    with_settings(engine, clock, StoreSettings::default())
 }
 
 /// The same on a table that only this test uses.
 pub(crate) fn limiter_on<T: Table>(table: T, clock: &TestClock) -> Limiter {
-    limiter_as(table, clock, Settings::default())
+    limiter_as(table, clock, StoreSettings::default())
 }
 
-pub(crate) fn limiter_as<T: Table>(table: T, clock: &TestClock, settings: Settings) -> Limiter {
+pub(crate) fn limiter_as<T: Table>(
+    table: T,
+    clock: &TestClock,
+    settings: StoreSettings,
+) -> Limiter {
     patient(Limiter::builder(CompositeStore::with_settings(table, settings)).clock(clock.clone()))
 }
 
 pub(crate) fn with_settings<E: Engine>(
     engine: E,
     clock: &TestClock,
-    settings: Settings,
+    settings: StoreSettings,
 ) -> Limiter {
     with_settings_of(engine, clock, settings).build()
 }
@@ -62,13 +66,13 @@ pub(crate) fn with_settings<E: Engine>(
 pub(crate) fn with_settings_of<E: Engine>(
     engine: E,
     clock: &TestClock,
-    settings: Settings,
+    settings: StoreSettings,
 ) -> LimiterBuilder<E::Store> {
     patiently(Limiter::builder(engine.store(settings)).clock(clock.clone()))
 }
 
 pub(crate) fn builder<E: Engine>(engine: E, clock: &TestClock) -> LimiterBuilder<E::Store> {
-    with_settings_of(engine, clock, Settings::default())
+    with_settings_of(engine, clock, StoreSettings::default())
 }
 
 /// A limiter that waits for its store on a busy machine, and does nothing without it.
@@ -85,7 +89,7 @@ pub(crate) trait Engine: Clone {
     type Store: LeasingStore;
 
     /// A store on them; settings that it does not have are left out.
-    fn store(&self, settings: Settings) -> Self::Store;
+    fn store(&self, settings: StoreSettings) -> Self::Store;
     /// The bucket as it is stored.
     async fn image(&self, bucket: &BucketId) -> Option<CompositeBucket>;
     /// Removes the bucket, as an expiry does.
@@ -95,7 +99,7 @@ pub(crate) trait Engine: Clone {
 impl<T: Shared> Engine for T {
     type Store = CompositeStore<T>;
 
-    fn store(&self, settings: Settings) -> Self::Store {
+    fn store(&self, settings: StoreSettings) -> Self::Store {
         CompositeStore::with_settings(self.clone(), settings)
     }
 
@@ -115,12 +119,12 @@ pub(crate) struct Redis(pub(crate) Arc<RedisServer>);
 impl Engine for Redis {
     type Store = RedisStore;
 
-    fn store(&self, _settings: Settings) -> RedisStore {
+    fn store(&self, _settings: StoreSettings) -> RedisStore {
         RedisStore::new(self.0.url()).unwrap()
     }
 
     async fn image(&self, bucket: &BucketId) -> Option<CompositeBucket> {
-        self.store(Settings::default()).bucket(bucket, DEADLINE).await.unwrap()
+        self.store(StoreSettings::default()).bucket(bucket, DEADLINE).await.unwrap()
     }
 
     async fn forget(&self, bucket: &BucketId) {

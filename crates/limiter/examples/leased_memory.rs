@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use sluicegate::settings::Settings;
+use sluicegate::settings::StoreSettings;
 use sluicegate::store::{
     Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
@@ -50,7 +50,7 @@ fn resident_bytes() -> usize {
 
 /// Asks for every key; returns the added bytes per key.
 async fn bytes_per_key(limits: usize, max_age: Duration, pause: Duration) -> usize {
-    let store = Settings { buckets_max: 1, ..Settings::default() };
+    let store = StoreSettings { buckets_max: 1, ..StoreSettings::default() };
     let store = CompositeStore::with_settings(Forgetful, store);
     let settings = LeaseSettings { max_age, max_keys: KEYS + AT_ONCE, ..LeaseSettings::default() };
     let limiter = Limiter::builder(store).leasing(settings).build();

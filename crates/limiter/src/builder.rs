@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::call::as_deadline;
 use crate::clock::{Clock, SharedClock};
 use crate::degraded::OnUnavailable;
-use crate::guard::{BreakerConfig, Guard, Settings};
+use crate::guard::{BreakerConfig, CallSettings, Guard};
 use crate::limit_set::LimitSet;
 use crate::limiter::{Limiter, Mode, Options};
 use crate::store::{Cascade, Store};
@@ -28,7 +28,7 @@ pub struct LimiterBuilder<S> {
     clock: SharedClock,
     /// Puts a store of this process in front of the given one.
     front: Option<Front<S>>,
-    settings: Settings,
+    settings: CallSettings,
     breaker: BreakerConfig,
     mode: Mode,
     options: Options,
@@ -49,7 +49,7 @@ impl Limiter {
             store,
             clock: SharedClock::System,
             front: None,
-            settings: Settings::default(),
+            settings: CallSettings::default(),
             breaker: BreakerConfig::default(),
             mode: Mode::Enforce,
             options: Options::default(),

@@ -50,10 +50,10 @@ pub trait LeaseCalls: Store {
     /// Leases and settles.
     fn lease<'a>(
         &'a self,
-        order: &'a LeaseRequest<'a>,
+        lease: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
-        self.carry_out(order, None, clock)
+        self.carry_out(lease, None, clock)
     }
 
     /// Finds out the result of a write that was not answered, by sending it again under its id. The
@@ -63,18 +63,18 @@ pub trait LeaseCalls: Store {
     /// others write.
     fn resolve<'a>(
         &'a self,
-        order: &'a LeaseRequest<'a>,
-        doubt: UnackedWrite,
+        lease: &'a LeaseRequest<'a>,
+        unacked: UnackedWrite,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
-        self.carry_out(order, Some(doubt), clock)
+        self.carry_out(lease, Some(unacked), clock)
     }
 
     /// Leases and settles, or finds out the result of an unanswered write.
     fn carry_out<'a>(
         &'a self,
-        order: &'a LeaseRequest<'a>,
-        doubt: Option<UnackedWrite>,
+        lease: &'a LeaseRequest<'a>,
+        unacked: Option<UnackedWrite>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>>;
 
@@ -82,7 +82,7 @@ pub trait LeaseCalls: Store {
     /// moment ago that the bucket is short, a refusal without a read.
     fn look<'a>(
         &'a self,
-        order: &'a LeaseRequest<'a>,
+        lease: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<BucketRead, AcquireError>>;
 
@@ -151,7 +151,7 @@ pub struct LeaseError {
     pub error: AcquireError,
     /// A write whose result is unknown. Until it is settled, no token that the request returned or
     /// counted may be used again.
-    pub doubt: Option<UnackedWrite>,
+    pub unacked: Option<UnackedWrite>,
     /// Writes attempted.
     pub attempts: u32,
 }
@@ -175,11 +175,11 @@ impl LeaseRequest<'_> {
     /// The context of a call for it, under the id of the unanswered write, if there is one.
     pub(crate) fn run<'c>(
         &self,
-        doubt: Option<&UnackedWrite>,
+        unacked: Option<&UnackedWrite>,
         clock: &'c dyn Clock,
     ) -> CallContext<'c> {
-        match doubt {
-            Some(doubt) => CallContext::under(doubt.id.clone(), clock, self.deadline),
+        match unacked {
+            Some(unacked) => CallContext::under(unacked.id.clone(), clock, self.deadline),
             None => CallContext::new(clock, self.deadline),
         }
     }

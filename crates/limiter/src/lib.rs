@@ -85,7 +85,7 @@ pub use sluicegate_core::{EntityId, Resource};
 
 /// The values of a limiter's settings.
 pub mod settings {
-    pub use crate::composite::{CascadeMode, Certainty, Settings};
+    pub use crate::composite::{CascadeMode, Certainty, StoreSettings};
     pub use crate::guard::BreakerConfig;
     pub use crate::limiter::Mode;
     pub use crate::store::Cascade;

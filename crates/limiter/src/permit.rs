@@ -23,7 +23,7 @@ pub struct Permit {
     deadline: Duration,
     parts: Vec<BucketGrant>,
     /// The later corrections of each part; empty if the store took nothing, and none can be made.
-    accounts: Mutex<Vec<CorrectionLog>>,
+    logs: Mutex<Vec<CorrectionLog>>,
     shadowed: Option<LimitExceeded>,
     degraded: Option<Degraded>,
     cost: Cost,
@@ -61,18 +61,18 @@ pub struct Remaining {
 impl Permit {
     pub(crate) fn granted(limiter: &Limiter, deadline: Duration, grant: Grant) -> Self {
         let Grant { parts, path, attempts, write_units, read_units } = grant;
-        let accounts = parts.iter().map(|part| CorrectionLog::new(part.amounts.clone()));
-        let accounts = Mutex::new(accounts.collect());
+        let logs = parts.iter().map(|part| CorrectionLog::new(part.amounts.clone()));
+        let logs = Mutex::new(logs.collect());
         let cost = Cost { path, attempts, write_units, read_units };
         let (shadowed, degraded) = (None, None);
-        Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed, degraded, cost }
+        Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
     }
 
     /// A permit for nothing, or for parts that the store does not know of.
     fn unwritten(limiter: &Limiter, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
         let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
-        let (accounts, shadowed, degraded) = (Mutex::default(), None, None);
-        Self { limiter: limiter.clone(), deadline, parts, accounts, shadowed, degraded, cost }
+        let (logs, shadowed, degraded) = (Mutex::default(), None, None);
+        Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
     }
 
     pub(crate) fn shadow(limiter: &Limiter, deadline: Duration, exceeded: LimitExceeded) -> Self {
@@ -175,8 +175,8 @@ impl Permit {
         }
     }
 
-    fn accounts(&self) -> MutexGuard<'_, Vec<CorrectionLog>> {
-        correction_log::lock(&self.accounts)
+    fn logs(&self) -> MutexGuard<'_, Vec<CorrectionLog>> {
+        correction_log::lock(&self.logs)
     }
 
     /// The balances of the request's limits, as of the grant and the adjustments since. Empty if
@@ -184,13 +184,13 @@ impl Permit {
     #[must_use]
     pub fn remaining(&self) -> Vec<Remaining> {
         let now = self.limiter.clock().now();
-        let accounts = self.accounts();
+        let logs = self.logs();
         let of_part = |(n, part): (usize, &BucketGrant)| -> Vec<Remaining> {
             let remaining = |(limit, granted): (&LimitName, &Millitokens)| {
                 let image = part.image.as_ref()?;
                 let bucket = image.limits.get(limit)?;
                 let rule = bucket.rule;
-                let taken = accounts.get(n).map_or(*granted, |account| account.taken(limit));
+                let taken = logs.get(n).map_or(*granted, |log| log.taken(limit));
                 let adjusted = taken.get() - granted.get();
                 // The adjustment comes after the cap: tokens that a full bucket would have earned
                 // meanwhile cannot make up for it.
@@ -237,11 +237,11 @@ impl Permit {
 
 impl std::fmt::Debug for Permit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { parts, accounts, shadowed, degraded, .. } = self;
+        let Self { parts, logs, shadowed, degraded, .. } = self;
         let buckets: Vec<_> = parts.iter().map(|part| &part.bucket).collect();
         f.debug_struct("Permit")
             .field("buckets", &buckets)
-            .field("accounts", accounts)
+            .field("logs", logs)
             .field("shadowed", shadowed)
             .field("degraded", degraded)
             .finish_non_exhaustive()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::AcquireError;
-use sluicegate::settings::{CascadeMode, Settings};
+use sluicegate::settings::{CascadeMode, StoreSettings};
 use sluicegate::types::WritePath;
 use sluicegate_testkit::Fault;
 
@@ -74,7 +74,7 @@ async fn a_clock_that_was_ahead_does_not_stop_refill() {
             let (child, parent) = (format!("child-{n}"), format!("parent-{n}"));
             ahead(on, &child, 20).await;
             ahead(on, &parent, 20).await;
-            let settings = Settings { cascade_mode: mode, ..Settings::default() };
+            let settings = StoreSettings { cascade_mode: mode, ..StoreSettings::default() };
             let limiter = with_settings(on.table.clone(), &on.clock, settings);
             ask!(limiter, &child, &parent).await.unwrap();
             assert_eq!(limiter.counters().clocks_ahead.get(), 2, "{mode:?}");

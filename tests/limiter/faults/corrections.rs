@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::AdjustError;
 use sluicegate::error::SetupError;
-use sluicegate::settings::{Certainty, Settings};
+use sluicegate::settings::{Certainty, StoreSettings};
 use sluicegate_testkit::Fault;
 
 use super::{AMPLE, DEADLINE, Disturbed, in_time, on_every_engine, rpm};
@@ -74,7 +74,7 @@ async fn a_correction_that_reached_one_of_two_buckets_can_be_completed() {
     on_every_engine(async |on| {
         for (n, (fault, certainty)) in cases.iter().enumerate() {
             let certainty = *certainty;
-            let settings = Settings { certainty, ..Settings::default() };
+            let settings = StoreSettings { certainty, ..StoreSettings::default() };
             let limiter =
                 with_settings_of(on.table.clone(), &on.clock, settings).deadline(HALF).build();
             let (child, parent) = (format!("c{n}"), format!("p{n}"));

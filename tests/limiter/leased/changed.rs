@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sluicegate::leasing::Accounting;
+use sluicegate::leasing::{Accounting, PreparedPermit};
 use sluicegate::store::{
     Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
@@ -330,6 +330,28 @@ async fn leased_prepared_for_others_follows_their_parents() {
     limiter.flush(SECOND).await;
     assert!(first > 400 && second > 400, "{first}, {second}");
     assert_eq!(table.consumed("org").await, before + second);
+    assert_eq!(table.consumed("team").await, 0);
+}
+
+/// Held tokens of another entity and of its own stored parent are taken without a call.
+#[tokio::test(start_paused = true)]
+async fn prepared_call_with_a_stored_parent_is_made_for_others_without_a_call() {
+    let table = Configured::new();
+    let limiter = table.limiter(LeaseMode::default());
+    table.set_limits(&[("rps", per_minute(60_000))]);
+    table.put_entity("u0", "team");
+    table.put_entity("u1", "org");
+    let call = limiter.acquire("u0", "r").consume("rps", 1).prepare().await.unwrap();
+    assert!(call.try_acquire_for("u1").is_none(), "this process has not seen u1");
+    let ask = async || call.acquire_for("u1").await.is_ok();
+    admitted(2 * SECOND, &ask).await;
+    let taken: Vec<_> = (0..100).filter_map(|_| call.try_acquire_for("u1")).collect();
+    assert!(taken.len() >= 20, "{}", taken.len());
+    taken.into_iter().for_each(PreparedPermit::release);
+    let taken: i64 = (0..20).map(|_| i64::from(call.try_acquire_for("u1").is_some())).sum();
+    limiter.flush(SECOND).await;
+    assert_eq!(taken, 20);
+    assert_eq!(table.consumed("u1").await, table.consumed("org").await);
     assert_eq!(table.consumed("team").await, 0);
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::settings::Settings;
+use sluicegate::settings::StoreSettings;
 use sluicegate::{AcquireError, LeaseMode, LeaseSettings, Limit, Limiter, TestClock};
 
 use super::{SECOND, ample, consumed_on as consumed};
@@ -11,7 +11,7 @@ use crate::support::{DEADLINE, Engine, T0, at, on_every_store, patient};
 fn by_hand<E: Engine>(engine: &E, mode: LeaseMode) -> (Limiter, TestClock) {
     let clock = TestClock::at(at(T0));
     let settings = LeaseSettings { mode, deadline: DEADLINE, ..LeaseSettings::default() };
-    let store = engine.store(Settings::default());
+    let store = engine.store(StoreSettings::default());
     (patient(Limiter::builder(store).clock(clock.clone()).leasing(settings)), clock)
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::settings::Settings;
+use sluicegate::settings::StoreSettings;
 use sluicegate::{
     AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter, OnUnavailable,
 };
@@ -143,7 +143,7 @@ async fn connected(act: Act) -> (Limiter, Scripted) {
     let table = Scripted::default();
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     // Every refusal comes from the table.
-    let settings = Settings { deny_cache: Duration::ZERO, ..Settings::default() };
+    let settings = StoreSettings { deny_cache: Duration::ZERO, ..StoreSettings::default() };
     let store = CompositeStore::with_settings(table.clone(), settings);
     let limiter = Limiter::builder(store).clock(clock).leasing(LeaseSettings::default()).build();
     limiter.warm_up().await.unwrap();

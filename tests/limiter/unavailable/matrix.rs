@@ -9,7 +9,7 @@ use sluicegate::{AcquireError, Limit, Limiter, OnUnavailable};
 use sluicegate_testkit::Wire;
 
 use super::pulse::Pulse;
-use super::servers::{Data, Embedded, Redis, Server};
+use super::servers::{Data, DurableRedis, Embedded, Server};
 
 /// The deadline of every call; longer than usual, since an answer that takes longer would be an
 /// outage.
@@ -40,7 +40,7 @@ enum Outage {
 
 /// The numbers of requests granted by the store, granted without it, refused, and not decided.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Tally {
+struct Decisions {
     granted: i64,
     degraded: i64,
     refused: i64,
@@ -48,34 +48,36 @@ struct Tally {
 }
 
 /// Asks for one token of a bucket that does not refill.
-async fn ask(limiter: &Limiter, entity: &str) -> Tally {
+async fn ask(limiter: &Limiter, entity: &str) -> Decisions {
     let limits = [Limit::quota("q", TOKENS.unsigned_abs())];
     let request = limiter.acquire(entity, "r").consume("q", 1).limits(limits).no_cascade();
     let start = Instant::now();
     let result = request.await;
     assert!(start.elapsed() < DEADLINE + SLACK, "it took {:?}", start.elapsed());
     match result {
-        Ok(lease) if lease.degraded().is_some() => Tally { degraded: 1, ..Tally::default() },
-        Ok(_) => Tally { granted: 1, ..Tally::default() },
-        Err(AcquireError::LimitExceeded(_)) => Tally { refused: 1, ..Tally::default() },
-        Err(AcquireError::Unavailable(_)) => Tally { unavailable: 1, ..Tally::default() },
+        Ok(lease) if lease.degraded().is_some() => {
+            Decisions { degraded: 1, ..Decisions::default() }
+        }
+        Ok(_) => Decisions { granted: 1, ..Decisions::default() },
+        Err(AcquireError::LimitExceeded(_)) => Decisions { refused: 1, ..Decisions::default() },
+        Err(AcquireError::Unavailable(_)) => Decisions { unavailable: 1, ..Decisions::default() },
         Err(error) => panic!("{error:?}"),
     }
 }
 
-async fn ask_often(limiter: &Limiter) -> Tally {
+async fn ask_often(limiter: &Limiter) -> Decisions {
     let task = || async {
-        let mut tally = Tally::default();
+        let mut tally = Decisions::default();
         for _ in 0..ASKS {
             tally = tally.and(ask(limiter, "u").await);
         }
         tally
     };
     let tallies = futures_util::future::join_all((0..TASKS).map(|_| task())).await;
-    tallies.into_iter().fold(Tally::default(), Tally::and)
+    tallies.into_iter().fold(Decisions::default(), Decisions::and)
 }
 
-impl Tally {
+impl Decisions {
     fn and(self, more: Self) -> Self {
         Self {
             granted: self.granted + more.granted,
@@ -129,10 +131,10 @@ async fn away<S: Server>(policy: OnUnavailable, outage: Outage) {
     assert_eq!(
         tally,
         match policy {
-            OnUnavailable::Allow => Tally { degraded: asked, ..Tally::default() },
-            OnUnavailable::Deny => Tally { unavailable: asked, ..Tally::default() },
+            OnUnavailable::Allow => Decisions { degraded: asked, ..Decisions::default() },
+            OnUnavailable::Deny => Decisions { unavailable: asked, ..Decisions::default() },
             OnUnavailable::Local =>
-                Tally { degraded: left, refused: asked - left, ..Tally::default() },
+                Decisions { degraded: left, refused: asked - left, ..Decisions::default() },
         }
     );
     is_spared(&limiter, &wire).await;
@@ -209,7 +211,7 @@ async fn flushed(policy: OnUnavailable) {
 }
 
 async fn forgetful(policy: OnUnavailable) {
-    let server = Redis::start().await;
+    let server = DurableRedis::start().await;
     let wire = Wire::start(server.address()).await;
     let limiter = connected(&server, &wire, policy).await;
     server.flush_scripts().await;
@@ -223,7 +225,7 @@ async fn forgetful(policy: OnUnavailable) {
         () = forgetting => unreachable!("the loop has no end"),
     };
     let (left, asked) = (TOKENS - BEFORE, i64::try_from(TASKS * ASKS).unwrap());
-    assert_eq!(tally, Tally { granted: left, refused: asked - left, ..Tally::default() });
+    assert_eq!(tally, Decisions { granted: left, refused: asked - left, ..Decisions::default() });
     assert_eq!(limiter.counters().unanswered.get(), 0);
 }
 
@@ -270,7 +272,7 @@ mod redis {
 
     use super::flushed;
 
-    matrix!(#[ignore = "needs Redis: cargo xtask test"] Redis, Allow: allow, Deny: deny, Local: local);
+    matrix!(#[ignore = "needs Redis: cargo xtask test"] DurableRedis, Allow: allow, Deny: deny, Local: local);
 
     #[tokio::test(flavor = "multi_thread")]
     #[ignore = "needs Redis: cargo xtask test"]

@@ -12,12 +12,12 @@ const STEADY: Duration = Duration::from_millis(50);
 
 /// A thread that only reads the time.
 pub(super) struct Pulse {
-    shared: Arc<Shared>,
+    shared: Arc<PulseState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct PulseState {
     is_over: AtomicBool,
     /// The latest beat, in microseconds after its time.
     latest_us: AtomicU64,
@@ -25,7 +25,7 @@ struct Shared {
 
 impl Pulse {
     pub(super) fn start() -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(PulseState::default());
         let beating = shared.clone();
         let thread = std::thread::spawn(move || {
             while !beating.is_over.load(Ordering::Relaxed) {

@@ -82,17 +82,17 @@ impl Server for Embedded {
     }
 }
 
-/// A Redis that writes everything to its file before it answers.
-pub(crate) struct Redis(RedisServer);
+/// A DurableRedis that writes everything to its file before it answers.
+pub(crate) struct DurableRedis(RedisServer);
 
-impl Redis {
+impl DurableRedis {
     /// Makes it forget every script.
     pub(crate) async fn flush_scripts(&self) {
         self.0.send(redis::cmd("SCRIPT").arg("FLUSH")).await
     }
 }
 
-impl Server for Redis {
+impl Server for DurableRedis {
     type Store = RedisStore;
 
     async fn start() -> Self {

@@ -7,7 +7,7 @@ use sluicegate_core::{BucketDemand, LIMITS_MAX, Left, Outcome, Purpose, QueuedRe
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::shared_error::{given_up, setup_error};
-use super::table_call::{Cost, Expired, Settled};
+use super::table_call::{CallCost, Expired, Settled};
 use crate::call::CallContext;
 use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;
@@ -17,50 +17,51 @@ impl<T: Table> CompositeStore<T> {
     /// Takes from all of these buckets, or from none.
     pub(super) async fn take(
         &self,
-        sides: &mut [BucketRequest],
+        targets: &mut [BucketRequest],
         run: &mut CallContext<'_>,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         let mut may_update = true;
         let mut may_look_again = true;
         loop {
-            let lane = self.lane(sides);
-            let demand = |side: &BucketRequest| BucketDemand {
-                amounts: side.amounts.clone(),
-                configuration: side.configuration.clone(),
+            let lane = self.lane(targets);
+            let demand = |target: &BucketRequest| BucketDemand {
+                amounts: target.amounts.clone(),
+                configuration: target.configuration.clone(),
             };
             let request = QueuedRequest {
                 id: run.id.clone(),
                 purpose: Purpose::Acquire,
-                buckets: sides.iter().map(demand).collect(),
+                buckets: targets.iter().map(demand).collect(),
                 began: run.began,
                 may_update,
             };
             let settled = lane.settle(self, request, run.deadline, run.clock).await;
             let Settled { outcome, cost, table_error } = match settled {
                 Ok(settled) => settled,
-                Err(expired) => return self.expired(sides, run, expired),
+                Err(expired) => return self.expired(targets, run, expired),
             };
             run.add(cost);
             match outcome {
                 Outcome::Done(done) => {
-                    let parts = sides.iter().zip(done.images).map(|(side, image)| side.part(image));
+                    let parts =
+                        targets.iter().zip(done.images).map(|(target, image)| target.part(image));
                     return Ok((parts.collect(), done.path.or(Some(WritePath::Retry))));
                 }
                 Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
                 Outcome::Outdated(_) => {
                     may_update = false;
-                    self.update(sides, run).await;
+                    self.update(targets, run).await;
                 }
                 // A limit that is unknown here may have been stored a moment ago.
                 Outcome::Unknown(_) | Outcome::Full(..) if may_look_again => {
                     may_look_again = false;
-                    for side in &mut *sides {
-                        self.look_up_again(side, run).boxed().await?;
+                    for target in &mut *targets {
+                        self.look_up_again(target, run).boxed().await?;
                     }
                 }
                 Outcome::Unknown(limit) => return Err(InvalidRequest::UnknownLimit(limit).into()),
                 Outcome::Full(index, limit) => {
-                    let (entity, max) = (sides[index].bucket.entity.clone(), LIMITS_MAX);
+                    let (entity, max) = (targets[index].bucket.entity.clone(), LIMITS_MAX);
                     return Err(InvalidRequest::BucketFull { entity, limit, max }.into());
                 }
                 Outcome::Failed { is_in_doubt } => {
@@ -79,15 +80,15 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// Reads levels again if an item follows a change that is not known here.
-    async fn update(&self, sides: &mut [BucketRequest], run: &mut CallContext<'_>) {
-        for side in sides {
-            let known = side.entry.known();
+    async fn update(&self, targets: &mut [BucketRequest], run: &mut CallContext<'_>) {
+        for target in targets {
+            let known = target.entry.known();
             let Some(image) = known.and_then(|known| known.image) else { continue };
-            if side.configuration.is_behind(&image) {
-                let (bucket, entry) = (&side.bucket, &side.entry);
-                let newer = self.updated(bucket, entry, &side.configuration, &image, run).boxed();
+            if target.configuration.is_behind(&image) {
+                let (bucket, entry) = (&target.bucket, &target.entry);
+                let newer = self.updated(bucket, entry, &target.configuration, &image, run).boxed();
                 if let Some(newer) = newer.await {
-                    side.configuration = newer;
+                    target.configuration = newer;
                 }
             }
         }
@@ -95,13 +96,13 @@ impl<T: Table> CompositeStore<T> {
 
     fn expired(
         &self,
-        sides: &[BucketRequest],
+        targets: &[BucketRequest],
         run: &mut CallContext<'_>,
         Expired { left, table_error, is_silent, cost }: Expired,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         run.add(cost);
         if let Left::Done(done) = left {
-            let parts = sides.iter().zip(done.images).map(|(side, image)| side.part(image));
+            let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
             return Ok((parts.collect(), done.path));
         }
         Err(given_up(left == Left::InDoubt, table_error.as_deref(), is_silent, run.attempts))
@@ -110,7 +111,7 @@ impl<T: Table> CompositeStore<T> {
 
 impl CallContext<'_> {
     /// Adds the cost of the lane for this request.
-    pub(super) fn add(&mut self, cost: Cost) {
+    pub(super) fn add(&mut self, cost: CallCost) {
         self.attempts += cost.attempts;
         self.write_units += cost.write_units;
         self.read_units += cost.read_units;

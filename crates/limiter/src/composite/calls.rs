@@ -7,7 +7,7 @@ use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePla
 
 use super::composite_store::{CompositeStore, image};
 use super::settings::Certainty;
-use super::table_call::{Asked, Calls, Flight, Told};
+use super::table_call::{Asked, Calls, Flight, TableReply};
 use crate::call::new_id;
 use crate::store_error::SetupError;
 use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
@@ -43,12 +43,12 @@ impl<T: Table> Calls for CompositeStore<T> {
     }
 }
 
-async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> Told {
+async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> TableReply {
     let key = |BucketId { entity, resource }: BucketId| ItemKey::Bucket(entity, resource);
     let keys: Vec<_> = buckets.iter().cloned().map(key).collect();
     let found = match table.read(&keys, Consistency::Strong).await {
         Ok(found) => found,
-        Err(table_error) => return Told::failed(table_error),
+        Err(table_error) => return TableReply::failed(table_error),
     };
     let images: Result<Vec<_>, SetupError> = buckets
         .iter()
@@ -58,9 +58,11 @@ async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> Told {
     match images {
         Ok(images) => {
             let (answer, read_units) = (Answer::Read(images), found.read_units);
-            Told { answer, write_units: 0.0, read_units, table_error: None }
+            TableReply { answer, write_units: 0.0, read_units, table_error: None }
         }
-        Err(broken) => Told { read_units: found.read_units, ..Told::failed(broken.into()) },
+        Err(broken) => {
+            TableReply { read_units: found.read_units, ..TableReply::failed(broken.into()) }
+        }
     }
 }
 
@@ -69,7 +71,7 @@ async fn write<T: Table>(
     certainty: Certainty,
     buckets: &[BucketId],
     write: &Write,
-) -> Told {
+) -> TableReply {
     match write.plans.as_slice() {
         [(index, plan)] if certainty == Certainty::Remembered => {
             one(table, &buckets[*index], plan).await
@@ -78,15 +80,17 @@ async fn write<T: Table>(
     }
 }
 
-async fn one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> Told {
+async fn one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> TableReply {
     match table.write(bucket, plan).await {
         Ok(Written { image, write_units }) => {
-            Told::written(Answer::Written(vec![image]), write_units)
+            TableReply::written(Answer::Written(vec![image]), write_units)
         }
         // It costs as much as the write would have: at least one unit; the answer does not name
         // more.
-        Err(WriteError::Refused(image)) => Told::written(Answer::Refused(vec![Some(image)]), 1.0),
-        Err(WriteError::Table(table_error)) => Told::failed(table_error),
+        Err(WriteError::Refused(image)) => {
+            TableReply::written(Answer::Refused(vec![Some(image)]), 1.0)
+        }
+        Err(WriteError::Table(table_error)) => TableReply::failed(table_error),
     }
 }
 
@@ -95,7 +99,7 @@ async fn together<T: Table>(
     buckets: &[BucketId],
     plans: &[(usize, WritePlan)],
     write: &Write,
-) -> Told {
+) -> TableReply {
     let writes: Vec<_> =
         plans.iter().map(|(index, plan)| (buckets[*index].clone(), plan.clone())).collect();
     let token = match &write.token {
@@ -104,10 +108,10 @@ async fn together<T: Table>(
     };
     let reasons = match table.transact_write(&writes, &token).await {
         Ok(write_units) => {
-            return Told::written(Answer::Written(vec![None; plans.len()]), write_units);
+            return TableReply::written(Answer::Written(vec![None; plans.len()]), write_units);
         }
         Err(TransactError::Cancelled(reasons)) => reasons,
-        Err(TransactError::Table(table_error)) => return Told::failed(table_error),
+        Err(TransactError::Table(table_error)) => return TableReply::failed(table_error),
     };
     // Each write of a transaction is prepared and committed: two units.
     let write_units = plans.iter().map(|_| 2.0).sum();
@@ -117,13 +121,13 @@ async fn together<T: Table>(
             Cancelled::None => found.push(None),
             Cancelled::Refused(image) => found.push(Some(image)),
             Cancelled::Table(table_error) => {
-                return Told { write_units, ..Told::failed(table_error) };
+                return TableReply { write_units, ..TableReply::failed(table_error) };
             }
         }
     }
     if found.iter().all(Option::is_none) {
         // Cancelled without a reason: handled as another writer's conflict.
-        return Told { write_units, ..Told::failed(TableError::Conflict) };
+        return TableReply { write_units, ..TableReply::failed(TableError::Conflict) };
     }
-    Told::written(Answer::Refused(found), write_units)
+    TableReply::written(Answer::Refused(found), write_units)
 }

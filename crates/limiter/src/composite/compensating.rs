@@ -21,14 +21,14 @@ impl<T: Table> CompositeStore<T> {
     /// Takes from both buckets at once; if one refuses, the tokens of the other are given back.
     pub(super) async fn side_by_side(
         &self,
-        mut sides: Vec<BucketRequest>,
+        mut targets: Vec<BucketRequest>,
         run: &mut CallContext<'_>,
         clock: &dyn Clock,
         deadline: Duration,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         let mut runs = [CallContext::new(clock, deadline), CallContext::new(clock, deadline)];
         let [first, second] = &mut runs;
-        let (child, parent) = sides.split_at_mut(1);
+        let (child, parent) = targets.split_at_mut(1);
         let (child, parent) = (self.take(child, first), self.take(parent, second));
         let (child, parent) = tokio::join!(child, parent);
         for part in &runs {

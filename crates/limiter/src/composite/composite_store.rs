@@ -16,13 +16,13 @@ use crate::error::{AcquireError, LimitStatus};
 use crate::store_error::SetupError;
 use crate::table::{Consistency, Table, TableError};
 
-use super::settings::{Certainty, Settings};
+use super::settings::{Certainty, StoreSettings};
 
 /// A store of composite buckets.
 #[derive(Debug)]
 pub struct CompositeStore<T> {
     pub(super) table: Arc<T>,
-    pub(super) settings: Settings,
+    pub(super) settings: StoreSettings,
     pub(super) images: Images,
     pub(super) directory: Directory,
     pub(super) counters: Counters,
@@ -45,13 +45,13 @@ impl<T: Table> CompositeStore<T> {
     /// Reads the status of all limits of these buckets; sees every write.
     pub(super) async fn look_at(
         &self,
-        sides: &[BucketRequest],
+        targets: &[BucketRequest],
         run: &mut CallContext<'_>,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         let mut limits = Vec::new();
-        for side in sides {
+        for target in targets {
             let image = loop {
-                match self.read_bucket(&side.bucket, run).await {
+                match self.read_bucket(&target.bucket, run).await {
                     Ok(image) => break image,
                     Err(table_error) => {
                         if !run.wait_out(table_error).await {
@@ -61,21 +61,21 @@ impl<T: Table> CompositeStore<T> {
                 }
             };
             let now = run.now();
-            side.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative: true });
-            let (image, configuration) = (image.as_deref(), &side.configuration);
-            limits.extend(evaluate(&side.bucket, image, &side.amounts, configuration, now));
+            target.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative: true });
+            let (image, configuration) = (image.as_deref(), &target.configuration);
+            limits.extend(evaluate(&target.bucket, image, &target.amounts, configuration, now));
         }
         Ok(limits)
     }
 
     /// The lane of the requests on these buckets.
-    pub(super) fn lane(&self, sides: &[BucketRequest]) -> Arc<Lane> {
+    pub(super) fn lane(&self, targets: &[BucketRequest]) -> Arc<Lane> {
         let policy = self.policy();
-        match sides {
+        match targets {
             [child, parent] => {
                 child.entry.lane_with(&child.bucket, (&parent.bucket, &parent.entry), policy)
             }
-            sides => sides[0].entry.lane(&sides[0].bucket, policy),
+            targets => targets[0].entry.lane(&targets[0].bucket, policy),
         }
     }
 
@@ -91,12 +91,12 @@ impl<T: Table> CompositeStore<T> {
     /// A store on this table.
     #[must_use]
     pub fn with_table(table: T) -> Self {
-        Self::with_settings(table, Settings::default())
+        Self::with_settings(table, StoreSettings::default())
     }
 
     /// A store on this table, with these settings.
     #[must_use]
-    pub fn with_settings(table: T, settings: Settings) -> Self {
+    pub fn with_settings(table: T, settings: StoreSettings) -> Self {
         let images = Images::new(settings.buckets_max);
         let (directory, counters) = (Directory::default(), Counters::default());
         let table = Arc::new(table);

@@ -34,18 +34,20 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>> {
         async move {
             let mut run = CallContext::new(clock, request.deadline);
-            let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
-            for side in &mut sides {
-                let Some(image) = side.image() else { continue };
-                if side.configuration.is_behind(&image) {
-                    let (bucket, entry) = (&side.bucket, &side.entry);
-                    let newer = self.updated(bucket, entry, &side.configuration, &image, &mut run);
+            let mut targets = self.targets(request, Lookup::WhereNeeded, &mut run).await?;
+            for target in &mut targets {
+                let Some(image) = target.image() else { continue };
+                if target.configuration.is_behind(&image) {
+                    let (bucket, entry) = (&target.bucket, &target.entry);
+                    let newer =
+                        self.updated(bucket, entry, &target.configuration, &image, &mut run);
                     // Boxed: this future is rare, and larger than the rest of what waits.
                     let newer = newer.boxed();
-                    side.configuration = newer.await.unwrap_or_else(|| side.configuration.clone());
+                    target.configuration =
+                        newer.await.unwrap_or_else(|| target.configuration.clone());
                 }
             }
-            Ok(Some(sides.iter().map(|side| side.part(side.image())).collect()))
+            Ok(Some(targets.iter().map(|target| target.part(target.image())).collect()))
         }
         .boxed()
     }
@@ -68,18 +70,18 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
 
     fn carry_out<'a>(
         &'a self,
-        order: &'a LeaseRequest<'a>,
-        doubt: Option<UnackedWrite>,
+        lease: &'a LeaseRequest<'a>,
+        unacked: Option<UnackedWrite>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
         async move {
-            let mut run = order.run(doubt.as_ref(), clock);
+            let mut run = lease.run(unacked.as_ref(), clock);
             // A lane that the cache has forgotten still knows the outcome of its writes.
-            let lane = doubt.and_then(|doubt| doubt.lane);
+            let lane = unacked.and_then(|unacked| unacked.lane);
             let lane = lane.unwrap_or_else(|| {
-                self.images.entry(order.bucket).lane(order.bucket, self.policy())
+                self.images.entry(lease.bucket).lane(lease.bucket, self.policy())
             });
-            let result = self.lease_from(&lane, order, &mut run).await;
+            let result = self.lease_from(&lane, lease, &mut run).await;
             let CallContext { id, attempts, write_units, read_units, .. } = run;
             match result {
                 Ok(sluicegate_core::Done { leased, images, path, .. }) => {
@@ -90,14 +92,14 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     let leased = lane.doubtful_lease(&id);
                     let leased = leased.or_else(|| is_lost.then(Amounts::new));
                     let remembered = Vec::new();
-                    let doubt = leased.map(|leased| UnackedWrite {
+                    let unacked = leased.map(|leased| UnackedWrite {
                         id,
                         leased,
                         remembered,
                         is_lost,
                         lane: Some(lane.clone()),
                     });
-                    Err(LeaseError { error, doubt, attempts })
+                    Err(LeaseError { error, unacked, attempts })
                 }
             }
         }
@@ -106,23 +108,23 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
 
     fn look<'a>(
         &'a self,
-        order: &'a LeaseRequest<'a>,
+        lease: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
-            let mut run = CallContext::new(clock, order.deadline);
-            let entry = self.images.entry(order.bucket);
+            let mut run = CallContext::new(clock, lease.deadline);
+            let entry = self.images.entry(lease.bucket);
             let (now, deny_cache_ms) = (run.now(), self.policy().deny_cache_ms);
             if let Some(known) = entry.known().filter(|known| known.may_refuse(now, deny_cache_ms))
             {
-                let least = terms(order).least();
+                let least = terms(lease).least();
                 let image = known.image.as_deref();
-                let mut asked = evaluate(order.bucket, image, &least, order.configuration, now);
+                let mut asked = evaluate(lease.bucket, image, &least, lease.configuration, now);
                 asked.retain(|status| least.contains_key(&status.limit));
                 let acquire = Acquire {
-                    bucket: order.bucket,
+                    bucket: lease.bucket,
                     amounts: &least,
-                    configuration: order.configuration,
+                    configuration: lease.configuration,
                     id: &run.id,
                     interval: self.settings.claim_interval,
                     hint: RefillHint::TrustImage,
@@ -134,7 +136,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 }
             }
             loop {
-                match self.read_bucket(order.bucket, &mut run).await {
+                match self.read_bucket(lease.bucket, &mut run).await {
                     Ok(image) => {
                         let (as_of, is_authoritative) = (run.now(), true);
                         entry.learn(Known { image: image.clone(), as_of, is_authoritative });
@@ -165,12 +167,12 @@ impl<T: Table> CompositeStore<T> {
     async fn lease_from(
         &self,
         lane: &Lane,
-        order: &LeaseRequest<'_>,
+        lease: &LeaseRequest<'_>,
         run: &mut CallContext<'_>,
     ) -> Result<sluicegate_core::Done, (AcquireError, bool)> {
-        let bucket = order.bucket;
-        let terms = Arc::new(terms(order));
-        let mut configuration = Arc::new(order.configuration.clone());
+        let bucket = lease.bucket;
+        let terms = Arc::new(terms(lease));
+        let mut configuration = Arc::new(lease.configuration.clone());
         let mut may_update = true;
         loop {
             let (amounts, id, began) = (terms.least(), run.id.clone(), run.began);
@@ -224,10 +226,10 @@ impl<T: Table> CompositeStore<T> {
     }
 }
 
-fn terms(order: &LeaseRequest<'_>) -> LeaseTerms {
-    let counted = match order.counting {
+fn terms(lease: &LeaseRequest<'_>) -> LeaseTerms {
+    let counted = match lease.counting {
         Counting::Leased => None,
         Counting::Used(used) => Some(used.clone()),
     };
-    LeaseTerms { wanted: order.wanted.clone(), returned: order.returned.clone(), counted }
+    LeaseTerms { wanted: lease.wanted.clone(), returned: lease.returned.clone(), counted }
 }

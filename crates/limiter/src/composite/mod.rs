@@ -12,8 +12,10 @@ mod changed;
 mod compensating;
 mod composite_store;
 mod directory;
+mod enter;
 mod images;
 mod lane;
+mod lead;
 #[cfg(feature = "leasing")]
 mod lease;
 mod newest_image;
@@ -26,4 +28,4 @@ mod table_call;
 pub use self::composite_store::CompositeStore;
 #[cfg(feature = "leasing")]
 pub(crate) use self::lane::Lane;
-pub use self::settings::{CascadeMode, Certainty, Settings};
+pub use self::settings::{CascadeMode, Certainty, StoreSettings};

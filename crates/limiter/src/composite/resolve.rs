@@ -34,7 +34,7 @@ pub(super) enum Lookup {
 
 impl<T: Table> CompositeStore<T> {
     /// The buckets of a request: the entity's own, and its parent's if it has one and cascades.
-    pub(super) async fn sides(
+    pub(super) async fn targets(
         &self,
         request: &Request,
         lookup: Lookup,
@@ -46,7 +46,7 @@ impl<T: Table> CompositeStore<T> {
         let own =
             ConfigQuery { bucket: bucket(&request.entity), explicit: &request.limits, lookup };
         let asks_record = request.cascade == Cascade::Stored;
-        let (own, record) = self.side(&own, &request.amounts, asks_record, run).await?;
+        let (own, record) = self.target(&own, &request.amounts, asks_record, run).await?;
         let parent = match &request.cascade {
             Cascade::No => None,
             Cascade::To(parent) => Some(parent.clone()),
@@ -54,17 +54,17 @@ impl<T: Table> CompositeStore<T> {
                 record.filter(|record| record.cascade).and_then(|record| record.parent.clone())
             }
         };
-        let mut sides = vec![own];
+        let mut targets = vec![own];
         if let Some(parent) = parent {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
             let wanted = ConfigQuery { bucket: bucket(&parent), explicit, lookup };
-            let (mut side, _) = self.side(&wanted, &request.amounts, false, run).await?;
-            side.keep_known_amounts();
-            if !side.amounts.is_empty() || lookup == Lookup::Always {
-                sides.push(side);
+            let (mut target, _) = self.target(&wanted, &request.amounts, false, run).await?;
+            target.keep_known_amounts();
+            if !target.amounts.is_empty() || lookup == Lookup::Always {
+                targets.push(target);
             }
         }
-        Ok(sides)
+        Ok(targets)
     }
 
     /// The limits of a bucket, those of a request among them.
@@ -76,13 +76,13 @@ impl<T: Table> CompositeStore<T> {
         run: &mut CallContext<'_>,
     ) -> Result<Arc<Configuration>, AcquireError> {
         let wanted = ConfigQuery { bucket: bucket.clone(), explicit, lookup: Lookup::Always };
-        let (side, _) = self.side(&wanted, &Amounts::new(), false, run).await?;
-        Ok(side.configuration)
+        let (target, _) = self.target(&wanted, &Amounts::new(), false, run).await?;
+        Ok(target.configuration)
     }
 
     /// A bucket and, if needed, the record of its entity. The results of a look-up are used as they
     /// were found: the directory may forget them before a second look.
-    async fn side(
+    async fn target(
         &self,
         wanted: &ConfigQuery<'_>,
         amounts: &Amounts,
@@ -121,8 +121,8 @@ impl<T: Table> CompositeStore<T> {
         }
         let configuration =
             remembered.unwrap_or_else(|| put_together(&entry, wanted.explicit, levels));
-        let side = BucketRequest { bucket, amounts: amounts.clone(), configuration, entry };
-        Ok((side, record))
+        let target = BucketRequest { bucket, amounts: amounts.clone(), configuration, entry };
+        Ok((target, record))
     }
 
     /// The configuration as it was last resolved, if it is still valid.
@@ -253,19 +253,20 @@ impl<T: Table> CompositeStore<T> {
     /// Reads the limits of a bucket again, and sees every write.
     pub(super) async fn look_up_again(
         &self,
-        side: &mut BucketRequest,
+        target: &mut BucketRequest,
         run: &mut CallContext<'_>,
     ) -> Result<(), AcquireError> {
-        let mut levels = self.directory.unread(&side.bucket);
+        let mut levels = self.directory.unread(&target.bucket);
         let keys = levels.missing().collect();
         for learned in
-            self.look_up(&side.bucket, &side.entry, keys, Consistency::Strong, run).await?
+            self.look_up(&target.bucket, &target.entry, keys, Consistency::Strong, run).await?
         {
             if let Learned::Limits(scope, said) = learned {
                 levels.take(&scope, said);
             }
         }
-        side.configuration = put_together(&side.entry, &side.configuration.explicit, Some(levels));
+        target.configuration =
+            put_together(&target.entry, &target.configuration.explicit, Some(levels));
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use sluicegate_core::ClaimInterval;
 
 /// The settings of a store of composite buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct StoreSettings {
     /// How long a claim of refill serves the writers behind it; 100 ms. For a table with a round
     /// trip above 20 ms, use five times that: a claim that is known too late serves no writer, and
     /// writers queue to make their own.
@@ -22,7 +22,7 @@ pub struct Settings {
     pub buckets_max: usize,
 }
 
-impl Default for Settings {
+impl Default for StoreSettings {
     fn default() -> Self {
         Self {
             claim_interval: ClaimInterval::default(),

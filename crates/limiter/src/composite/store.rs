@@ -23,13 +23,13 @@ impl<T: Table> Store for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         async move {
             let mut run = CallContext::new(clock, request.deadline);
-            let mut sides = self.sides(request, Lookup::WhereNeeded, &mut run).await?;
+            let mut targets = self.targets(request, Lookup::WhereNeeded, &mut run).await?;
             let is_split =
-                sides.len() > 1 && self.settings.cascade_mode == CascadeMode::Compensating;
+                targets.len() > 1 && self.settings.cascade_mode == CascadeMode::Compensating;
             let (parts, path) = if is_split {
-                self.side_by_side(sides, &mut run, clock, request.deadline).await?
+                self.side_by_side(targets, &mut run, clock, request.deadline).await?
             } else {
-                self.take(&mut sides, &mut run).await?
+                self.take(&mut targets, &mut run).await?
             };
             let CallContext { attempts, write_units, read_units, .. } = run;
             Ok(Grant { parts, path, attempts, write_units, read_units })
@@ -52,8 +52,8 @@ impl<T: Table> Store for CompositeStore<T> {
     ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
         async move {
             let mut run = CallContext::new(clock, request.deadline);
-            let sides = self.sides(request, Lookup::Always, &mut run).await?;
-            self.look_at(&sides, &mut run).await
+            let targets = self.targets(request, Lookup::Always, &mut run).await?;
+            self.look_at(&targets, &mut run).await
         }
         .boxed()
     }

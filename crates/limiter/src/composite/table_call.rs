@@ -17,14 +17,14 @@ pub(super) enum Asked {
 }
 
 /// The table's answer, and its cost.
-pub(super) struct Told {
+pub(super) struct TableReply {
     pub(super) answer: Answer,
     pub(super) write_units: f64,
     pub(super) read_units: f64,
     pub(super) table_error: Option<TableError>,
 }
 
-impl Told {
+impl TableReply {
     pub(super) fn failed(table_error: TableError) -> Self {
         let answer = match table_error {
             TableError::Conflict | TableError::Throttled(_) => Answer::Held,
@@ -47,11 +47,11 @@ pub(super) trait Calls: Send + Sync {
     fn count(&self, counts: Counts, buckets: &[BucketId]);
 }
 
-pub(super) type Flight = Pin<Box<dyn Future<Output = Told> + Send>>;
+pub(super) type Flight = Pin<Box<dyn Future<Output = TableReply> + Send>>;
 
 /// The cost of a request. Requests that share a call divide its cost.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cost {
+pub(super) struct CallCost {
     pub(super) attempts: u32,
     pub(super) write_units: f64,
     pub(super) read_units: f64,
@@ -60,14 +60,14 @@ pub(super) struct Cost {
 /// The outcome of a request.
 pub(super) struct Settled {
     pub(super) outcome: Outcome,
-    pub(super) cost: Cost,
+    pub(super) cost: CallCost,
     pub(super) table_error: Option<Arc<TableError>>,
 }
 
 /// The reason why a request was not settled in time.
 pub(super) struct Expired {
     pub(super) left: Left,
-    pub(super) cost: Cost,
+    pub(super) cost: CallCost,
     pub(super) table_error: Option<Arc<TableError>>,
     /// True if the table did not answer while the request waited.
     pub(super) is_silent: bool,

@@ -55,13 +55,13 @@ fn shown(plan: &WritePlan) -> String {
 }
 
 /// A bucket, and the decisions on it.
-struct Story {
+struct BucketHistory {
     bucket: BucketId,
     configuration: Configuration,
     image: Option<CompositeBucket>,
 }
 
-impl Story {
+impl BucketHistory {
     fn new() -> Self {
         let limits = [Limit::per_minute("rpm.v2", 100), Limit::per_hour("ttl", 5)];
         Self {
@@ -137,10 +137,10 @@ fn next_plan(queue: &mut WriteQueue<()>, now: EpochMillis) -> WritePlan {
 
 #[test]
 fn every_path_of_an_acquire() {
-    let story = Story::new();
+    let story = BucketHistory::new();
     let one = amounts(&[("rpm.v2", 1)]);
     insta::assert_snapshot!("create", shown(&story.acquire(&one, at(T0))));
-    let story = Story::created();
+    let story = BucketHistory::created();
     insta::assert_snapshot!("retry", shown(&story.acquire(&one, at(T0 + 50))));
     insta::assert_snapshot!("normal_whole", shown(&story.acquire(&one, at(T0 + 1_000))));
     insta::assert_snapshot!("normal_cut", shown(&story.acquire(&one, at(T0 + 3_600_000))));
@@ -148,7 +148,7 @@ fn every_path_of_an_acquire() {
 
 #[test]
 fn buckets_of_another_producer() {
-    let mut story = Story::created();
+    let mut story = BucketHistory::created();
     let image = story.image.as_mut().unwrap();
     (image.rules_hash, image.expires_at_s) = (None, None);
     let one = amounts(&[("rpm.v2", 1)]);
@@ -158,7 +158,7 @@ fn buckets_of_another_producer() {
 
 #[test]
 fn a_change_of_the_configuration() {
-    let mut story = Story::created();
+    let mut story = BucketHistory::created();
     story.configuration = Configuration {
         explicit: rules(&[Limit::per_minute("rpm.v2", 30)]).into(),
         stored: Some(StoredRules {
@@ -175,7 +175,7 @@ fn a_change_of_the_configuration() {
 
 #[test]
 fn a_clock_that_was_ahead() {
-    let mut story = Story::created();
+    let mut story = BucketHistory::created();
     story.image.as_mut().unwrap().refilled_at = at(T0 + 3_600_000);
     let Decision::Repair(plan) = story.decide(&amounts(&[("rpm.v2", 50)]), at(T0)) else {
         panic!("short until the clock is corrected");
@@ -185,7 +185,7 @@ fn a_clock_that_was_ahead() {
 
 #[test]
 fn every_path_of_a_correction() {
-    let mut story = Story::created();
+    let mut story = BucketHistory::created();
     let (more, less) = (amounts(&[("ttl", 50)]), amounts(&[("rpm.v2", -2), ("ttl", -1)]));
     insta::assert_snapshot!("adjust_retry", shown(&story.adjust(&more, at(T0 + 50))));
     let normal = story.adjust(&more, at(T0 + 1_000));
@@ -231,7 +231,7 @@ fn the_largest_writes_fit_into_an_expression() {
         ..StoredRules::default()
     };
     let of_item = |count| {
-        let mut story = Story::new();
+        let mut story = BucketHistory::new();
         story.configuration = Configuration::explicit(limits(0, count, 1_000_000));
         let create = story.acquire(&ask(0, count, 500_000), at(T0));
         story.image = create.apply(None);

@@ -29,7 +29,7 @@ pub(super) struct StoredUpdate {
 
 /// A condition on one item.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct VersionCondition {
     pub(super) condition: String,
     pub(super) placeholders: Placeholders,
 }
@@ -168,14 +168,14 @@ pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> StoredUpd
 }
 
 /// The condition that an item is as it was read.
-pub(super) fn unchanged(conditions: &[Unchanged]) -> Guard {
+pub(super) fn unchanged(conditions: &[Unchanged]) -> VersionCondition {
     let mut placeholders = Placeholders::default();
     let conditions = conditions.iter().map(|Unchanged { attribute, seen }| match seen {
         Some(seen) => placeholders.assignment(*attribute, number(*seen)),
         None => format!("attribute_not_exists({})", placeholders.name(*attribute)),
     });
     let condition = conditions.collect::<Vec<_>>().join(" AND ");
-    Guard { condition, placeholders }
+    VersionCondition { condition, placeholders }
 }
 
 /// The keys of items in the older layout, broken ones included: a composite bucket has the same

@@ -24,19 +24,19 @@ pub(crate) struct Guard {
     pub(super) store: Arc<dyn Store>,
     pub(super) clock: SharedClock,
     pub(super) health: StoreHealth,
-    pub(super) settings: Settings,
+    pub(super) settings: CallSettings,
 }
 
 /// The time that a call may take, and the result of an acquire without an answer.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct CallSettings {
     /// `None`: a default for each kind of call.
     pub(crate) deadline: Option<Duration>,
     pub(crate) connect_deadline: Duration,
     pub(crate) on_unavailable: OnUnavailable,
 }
 
-impl Default for Settings {
+impl Default for CallSettings {
     fn default() -> Self {
         Self {
             deadline: None,
@@ -50,7 +50,7 @@ impl Guard {
     pub(crate) fn new(
         store: Arc<dyn Store>,
         clock: SharedClock,
-        settings: Settings,
+        settings: CallSettings,
         breaker: BreakerConfig,
     ) -> Self {
         Self { store, clock, health: StoreHealth::new(breaker), settings }
@@ -64,7 +64,7 @@ impl Guard {
         &self.clock
     }
 
-    pub(crate) const fn settings(&self) -> &Settings {
+    pub(crate) const fn settings(&self) -> &CallSettings {
         &self.settings
     }
 
@@ -86,7 +86,7 @@ impl Guard {
 
     /// A deadline that the request set holds as it is.
     fn with_connection(&self, said: Option<Duration>, usual: Duration) -> Duration {
-        let Settings { deadline, connect_deadline, .. } = &self.settings;
+        let CallSettings { deadline, connect_deadline, .. } = &self.settings;
         said.unwrap_or_else(|| {
             let usual = deadline.unwrap_or(usual);
             if self.health.is_connected() { usual } else { usual.max(*connect_deadline) }

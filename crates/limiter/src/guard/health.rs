@@ -24,7 +24,7 @@ pub(crate) struct StoreHealth {
     pub(super) circuit: CircuitBreaker,
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
-    pub(super) keeper: RecoveryTask,
+    pub(super) recovery: RecoveryTask,
     /// Made when a limiter is set to use it.
     pub(super) local: OnceLock<Local>,
 }
@@ -42,7 +42,7 @@ pub(super) struct RecoveryTask {
 impl StoreHealth {
     pub(crate) fn new(breaker: BreakerConfig) -> Self {
         let (circuit, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
-        Self { circuit, is_connected, keeper: RecoveryTask::default(), local: OnceLock::new() }
+        Self { circuit, is_connected, recovery: RecoveryTask::default(), local: OnceLock::new() }
     }
 
     /// True if the store has ever answered.
@@ -82,7 +82,7 @@ impl StoreHealth {
         self.circuit.needs_probes() || self.owes()
     }
 
-    fn keeper_until_ms(&self) -> u64 {
+    fn recovery_until_ms(&self) -> u64 {
         let time = self.circuit.settings().probe_every.saturating_mul(ROUNDS_UNHEARD);
         let time_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.circuit.now_ms().saturating_add(time_ms).max(1)
@@ -90,25 +90,25 @@ impl StoreHealth {
 
     /// Notes that the task lives.
     pub(super) fn keeper_is_alive(&self) {
-        self.keeper.until_ms.store(self.keeper_until_ms(), Ordering::SeqCst);
+        self.recovery.until_ms.store(self.recovery_until_ms(), Ordering::SeqCst);
     }
 
     /// True if there is a task, as far as is known without reading the clock.
     pub(super) fn has_keeper(&self) -> bool {
-        self.keeper.until_ms.load(Ordering::SeqCst) > 0
+        self.recovery.until_ms.load(Ordering::SeqCst) > 0
     }
 
     /// True for the caller that must start the task.
     pub(super) fn claim_keeper(&self) -> bool {
-        let until_ms = self.keeper.until_ms.load(Ordering::SeqCst);
+        let until_ms = self.recovery.until_ms.load(Ordering::SeqCst);
         let is_alive = until_ms > 0 && until_ms >= self.circuit.now_ms();
         !is_alive
             && self
-                .keeper
+                .recovery
                 .until_ms
                 .compare_exchange(
                     until_ms,
-                    self.keeper_until_ms(),
+                    self.recovery_until_ms(),
                     Ordering::SeqCst,
                     Ordering::Relaxed,
                 )
@@ -121,7 +121,7 @@ impl StoreHealth {
         if self.needs_keeper() {
             return false;
         }
-        self.keeper.until_ms.store(0, Ordering::SeqCst);
+        self.recovery.until_ms.store(0, Ordering::SeqCst);
         !(self.needs_keeper() && self.claim_keeper())
     }
 }

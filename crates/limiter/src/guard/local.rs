@@ -9,25 +9,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use quick_cache::sync;
 use sluicegate_core::{
-    Acquire, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, Decision, EntityId,
-    EpochMillis, LIMITS_MAX, Millitokens, RefillHint, RequestId, Rules, decide, evaluate,
-    reconfigure,
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EpochMillis, Millitokens,
+    RequestId, Rules,
 };
 
+use super::local_bucket::{LastSeen, LocalBucket, LocalRequest, names};
 use super::pending_debits::PendingDebits;
 use crate::call::new_id;
 use crate::counters::Counters;
-use crate::error::{AcquireError, InvalidRequest, LimitStatus};
+use crate::error::AcquireError;
 use crate::store::{BucketGrant, Cascade, Grant, Request};
 
 /// The most buckets that are remembered, each of about a kilobyte. One that is forgotten starts
 /// full.
 const BUCKETS_MAX: usize = 100_000;
-/// Images of this process have no writes that the image lacks.
-const INTERVAL: ClaimInterval = ClaimInterval(0);
-/// The most rounds until a decision stands: a clock is corrected, room is made, tokens are taken.
-const ROUNDS_MAX: u32 = 4;
-
 /// The known buckets of this process.
 #[derive(Debug)]
 pub(super) struct Local {
@@ -42,41 +37,6 @@ pub(super) struct Local {
 /// The slot of one bucket, empty until something was taken from it. Requests for other buckets use
 /// other locks.
 type LocalSlot = Mutex<Option<LocalBucket>>;
-
-/// The state of a bucket at the last grant of the store.
-#[derive(Debug)]
-struct LastSeen {
-    image: Option<Arc<CompositeBucket>>,
-    configuration: Arc<Configuration>,
-    parent: Option<EntityId>,
-}
-
-/// A bucket of this process.
-#[derive(Debug)]
-struct LocalBucket {
-    image: Arc<CompositeBucket>,
-    /// The configuration that the image follows.
-    configuration: Arc<Configuration>,
-    /// The answer that it began with: a different one is newer.
-    began: Option<Arc<LastSeen>>,
-    /// The value of [`Local::noted`] at which the store had given no newer answer.
-    looked_at: Option<u64>,
-    /// True if, at that value, the store's last answer named a parent.
-    has_parent: bool,
-}
-
-/// One bucket of a request.
-struct LocalRequest {
-    bucket: BucketId,
-    amounts: Amounts,
-    configuration: Arc<Configuration>,
-    seen: Option<Arc<LastSeen>>,
-}
-
-/// No component of this process knows a limit of the request.
-#[derive(Debug, thiserror::Error)]
-#[error("the store is unavailable, and limit {0} of {1} is not known here: pass it with `limits`")]
-struct UnknownHere(sluicegate_core::LimitName, BucketId);
 
 impl Default for Local {
     fn default() -> Self {
@@ -137,39 +97,40 @@ impl Local {
         if let Some(part) = self.take_again(request, now, counters) {
             return Ok(vec![part]);
         }
-        let sides = self.sides(request);
+        let targets = self.targets(request);
         let id = new_id();
-        let slots: Vec<_> = sides.iter().map(|side| self.slot(&side.bucket)).collect();
+        let slots: Vec<_> = targets.iter().map(|target| self.slot(&target.bucket)).collect();
         let mut buckets = lock_all(&slots);
-        let images: Vec<_> = sides
+        let images: Vec<_> = targets
             .iter()
             .zip(&buckets)
-            .map(|(side, bucket)| self.image(bucket.as_ref(), side))
+            .map(|(target, bucket)| self.image(bucket.as_ref(), target))
             .collect();
-        let mut taken = Vec::with_capacity(sides.len());
-        for (side, image) in sides.iter().zip(&images) {
-            match side.take(image.clone(), &id, now)? {
+        let mut taken = Vec::with_capacity(targets.len());
+        for (target, image) in targets.iter().zip(&images) {
+            match target.take(image.clone(), &id, now)? {
                 Some(image) => taken.push(image),
                 None => {
-                    for ((side, image), slot) in sides.iter().zip(&images).zip(&mut buckets) {
-                        if let Some(image) = image.as_ref().and_then(|i| side.reconfigured(i, now))
+                    for ((target, image), slot) in targets.iter().zip(&images).zip(&mut buckets) {
+                        if let Some(image) =
+                            image.as_ref().and_then(|i| target.reconfigured(i, now))
                         {
-                            **slot = Some(side.own(image));
+                            **slot = Some(target.own(image));
                         }
                     }
-                    let of_side = |(side, image): (&LocalRequest, &Option<_>)| {
-                        side.evaluate(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
+                    let of_target = |(target, image): (&LocalRequest, &Option<_>)| {
+                        target.evaluate(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
                     };
                     return Err(AcquireError::refused(
-                        sides.iter().zip(&images).flat_map(of_side).collect(),
+                        targets.iter().zip(&images).flat_map(of_target).collect(),
                     ));
                 }
             }
         }
-        let mut parts = Vec::with_capacity(sides.len());
-        for ((side, image), slot) in sides.into_iter().zip(taken).zip(&mut buckets) {
-            **slot = Some(side.own(image.clone()));
-            let LocalRequest { bucket, amounts, configuration, .. } = side;
+        let mut parts = Vec::with_capacity(targets.len());
+        for ((target, image), slot) in targets.into_iter().zip(taken).zip(&mut buckets) {
+            **slot = Some(target.own(image.clone()));
+            let LocalRequest { bucket, amounts, configuration, .. } = target;
             self.debts.owe(&bucket, &amounts, &configuration, counters);
             parts.push(BucketGrant { bucket, amounts, image: Some(image), configuration });
         }
@@ -243,32 +204,32 @@ impl Local {
         }
     }
 
-    fn sides(&self, request: &Request) -> Vec<LocalRequest> {
+    fn targets(&self, request: &Request) -> Vec<LocalRequest> {
         let bucket = |entity: &EntityId| BucketId {
             entity: entity.clone(),
             resource: request.resource.clone(),
         };
-        let own = self.side(bucket(&request.entity), &request.limits, &request.amounts);
+        let own = self.target(bucket(&request.entity), &request.limits, &request.amounts);
         let parent = match &request.cascade {
             Cascade::No => None,
             Cascade::To(parent) => Some(parent.clone()),
             Cascade::Stored => own.seen.as_ref().and_then(|seen| seen.parent.clone()),
         };
-        let mut sides = vec![own];
+        let mut targets = vec![own];
         if let Some(parent) = parent {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
-            let mut side = self.side(bucket(&parent), explicit, &request.amounts);
+            let mut target = self.target(bucket(&parent), explicit, &request.amounts);
             // A parent is not asked for a limit that it does not have.
-            side.amounts.retain(|limit, _| side.configuration.rule(limit).is_some());
-            if !side.amounts.is_empty() {
-                sides.push(side);
+            target.amounts.retain(|limit, _| target.configuration.rule(limit).is_some());
+            if !target.amounts.is_empty() {
+                targets.push(target);
             }
         }
-        sides
+        targets
     }
 
     /// Limits in the request win over those that the store reported.
-    fn side(&self, bucket: BucketId, explicit: &Arc<Rules>, amounts: &Amounts) -> LocalRequest {
+    fn target(&self, bucket: BucketId, explicit: &Arc<Rules>, amounts: &Amounts) -> LocalRequest {
         let seen = self.seen.get(&bucket);
         let configuration = match &seen {
             None => Arc::new(Configuration::explicit(explicit.clone())),
@@ -291,13 +252,13 @@ impl Local {
     fn image(
         &self,
         own: Option<&LocalBucket>,
-        side: &LocalRequest,
+        target: &LocalRequest,
     ) -> Option<Arc<CompositeBucket>> {
-        if let Some(own) = own.filter(|own| own.is_newest(side.seen.as_ref())) {
+        if let Some(own) = own.filter(|own| own.is_newest(target.seen.as_ref())) {
             return Some(own.image.clone());
         }
-        let said = side.seen.as_ref()?.image.as_ref()?;
-        let amounts = self.debts.of(&side.bucket);
+        let said = target.seen.as_ref()?.image.as_ref()?;
+        let amounts = self.debts.of(&target.bucket);
         if amounts.is_empty() {
             return Some(said.clone());
         }
@@ -323,96 +284,6 @@ fn lock_all(slots: &[Arc<LocalSlot>]) -> Vec<MutexGuard<'_, Option<LocalBucket>>
     let mut locked: Vec<_> = locked.into_iter().map(|(n, slot)| (n, lock(slot))).collect();
     locked.sort_by_key(|(n, _)| *n);
     locked.into_iter().map(|(_, guard)| guard).collect()
-}
-
-/// True if a configuration has these limits with the same rules.
-fn names(configuration: &Configuration, limits: &Rules) -> bool {
-    limits.iter().all(|(limit, rule)| configuration.rule(limit) == Some(*rule))
-}
-
-impl LocalBucket {
-    /// True if the store has given no answer since the bucket began.
-    fn is_newest(&self, seen: Option<&Arc<LastSeen>>) -> bool {
-        match (&self.began, seen) {
-            (Some(began), Some(seen)) => Arc::ptr_eq(began, seen),
-            (_, None) => true,
-            (None, Some(_)) => false,
-        }
-    }
-}
-
-impl LocalRequest {
-    /// The bucket of this process with this image.
-    fn own(&self, image: Arc<CompositeBucket>) -> LocalBucket {
-        LocalBucket {
-            image,
-            configuration: self.configuration.clone(),
-            began: self.seen.clone(),
-            looked_at: None,
-            has_parent: false,
-        }
-    }
-
-    fn request<'a>(&'a self, id: &'a RequestId) -> Acquire<'a> {
-        Acquire {
-            bucket: &self.bucket,
-            amounts: &self.amounts,
-            configuration: &self.configuration,
-            id,
-            interval: INTERVAL,
-            hint: RefillHint::TrustImage,
-        }
-    }
-
-    /// The bucket, changed to the limits of a refused request; `None`: it has them.
-    fn reconfigured(
-        &self,
-        image: &CompositeBucket,
-        now: EpochMillis,
-    ) -> Option<Arc<CompositeBucket>> {
-        let plan = reconfigure(image, self.request(&new_id()), now)?;
-        plan.apply(Some(image)).map(Arc::new)
-    }
-
-    /// The bucket after it; `None`: some limit is short.
-    fn take(
-        &self,
-        mut image: Option<Arc<CompositeBucket>>,
-        id: &RequestId,
-        now: EpochMillis,
-    ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
-        let acquire = self.request(id);
-        for _ in 0..ROUNDS_MAX {
-            let (plan, is_taken) = match decide(image.as_deref(), acquire, now) {
-                Decision::Write(plan) => (plan, true),
-                Decision::Repair(plan) => (plan, false),
-                Decision::AlreadyApplied => return Ok(image),
-                Decision::Short(_) => return Ok(None),
-                Decision::Unknown(limit) => {
-                    let unknown = UnknownHere(limit, self.bucket.clone());
-                    return Err(AcquireError::Unavailable(unknown.into()));
-                }
-                Decision::Full(limit) => {
-                    let entity = self.bucket.entity.clone();
-                    return Err(
-                        InvalidRequest::BucketFull { entity, limit, max: LIMITS_MAX }.into()
-                    );
-                }
-            };
-            // No other task writes in between, so the decision on this image holds.
-            image = plan.apply(image.as_deref()).map(Arc::new);
-            if is_taken {
-                return Ok(image);
-            }
-        }
-        Ok(None)
-    }
-
-    fn evaluate(&self, image: Option<&CompositeBucket>, now: EpochMillis) -> Vec<LimitStatus> {
-        let mut limits = evaluate(&self.bucket, image, &self.amounts, &self.configuration, now);
-        limits.retain(|status| self.amounts.contains_key(&status.limit));
-        limits
-    }
 }
 
 #[cfg(test)]

@@ -10,10 +10,11 @@ mod call;
 mod guarded;
 mod health;
 mod local;
+mod local_bucket;
 mod pending_debits;
 mod recovery;
 mod settle;
 
 pub use self::breaker::BreakerConfig;
 pub(crate) use self::call::Granted;
-pub(crate) use self::guarded::{Guard, Settings};
+pub(crate) use self::guarded::{CallSettings, Guard};

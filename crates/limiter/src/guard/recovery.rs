@@ -18,7 +18,7 @@ impl Guard {
     /// Starts the task, unless there is one.
     pub(super) fn keep(self: &Arc<Self>) {
         if self.health.claim_keeper() {
-            let term = self.health.keeper.term.fetch_add(1, Ordering::Relaxed) + 1;
+            let term = self.health.recovery.term.fetch_add(1, Ordering::Relaxed) + 1;
             tokio::spawn(keep(self.clone(), term));
         }
     }
@@ -43,7 +43,7 @@ async fn keep(guard: Arc<Guard>, term: u64) {
     loop {
         rounds.tick().await;
         while probes.try_join_next().is_some() {}
-        let has_successor = outage.keeper.term.load(Ordering::Relaxed) != term;
+        let has_successor = outage.recovery.term.load(Ordering::Relaxed) != term;
         // This task and its probes hold the guard too.
         if has_successor || Arc::strong_count(&guard) == 1 + probes.len() {
             return;

@@ -138,16 +138,16 @@ impl AtomicBucket {
 
     /// Takes the tokens for all demands, or none.
     #[inline]
-    pub(super) fn take(&self, asks: &[Demand], now_ms: i64) -> TakeResult {
+    pub(super) fn take(&self, demands: &[Demand], now_ms: i64) -> TakeResult {
         let deadline = self.deadline.load(Ordering::Acquire);
         if now_ms > deadline {
             return TakeResult::Nothing;
         }
         let mut renew = self.is_due_before(deadline, now_ms);
-        for (n, ask) in asks.iter().enumerate() {
-            let slot = &self.slots[usize::from(ask.slot)];
-            let Some(left) = slot.pool.take(ask.milli, counts(n)) else {
-                self.untake(&asks[..n]);
+        for (n, demand) in demands.iter().enumerate() {
+            let slot = &self.slots[usize::from(demand.slot)];
+            let Some(left) = slot.pool.take(demand.milli, counts(n)) else {
+                self.untake(&demands[..n]);
                 return TakeResult::Nothing;
             };
             renew |= left < slot.low.load(Ordering::Relaxed);
@@ -155,22 +155,23 @@ impl AtomicBucket {
         // Tokens with an earlier deadline may have come meanwhile: the deadline is set before they
         // are put.
         if now_ms > self.deadline.load(Ordering::Relaxed) {
-            self.untake(asks);
+            self.untake(demands);
             return TakeResult::Nothing;
         }
         if renew { TakeResult::AndRenew } else { TakeResult::All }
     }
 
     /// True if the tokens for all demands are there, of any age.
-    pub(super) fn holds(&self, asks: &[Demand]) -> bool {
-        let holds = |ask: &Demand| self.slots[usize::from(ask.slot)].pool.tokens() >= ask.milli;
-        asks.iter().all(holds)
+    pub(super) fn holds(&self, demands: &[Demand]) -> bool {
+        let holds =
+            |demand: &Demand| self.slots[usize::from(demand.slot)].pool.tokens() >= demand.milli;
+        demands.iter().all(holds)
     }
 
     #[cold]
-    fn untake(&self, asks: &[Demand]) {
-        for (n, ask) in asks.iter().enumerate() {
-            self.slots[usize::from(ask.slot)].pool.untake(ask.milli, counts(n));
+    fn untake(&self, demands: &[Demand]) {
+        for (n, demand) in demands.iter().enumerate() {
+            self.slots[usize::from(demand.slot)].pool.untake(demand.milli, counts(n));
         }
     }
 

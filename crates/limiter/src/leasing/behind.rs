@@ -41,9 +41,9 @@ impl Engine {
         let until = Instant::now() + deadline;
         let mut spent = Spent::default();
         if extent == FlushScope::SettleAll
-            && let Some(books) = bucket.books().as_mut()
+            && let Some(ledger) = bucket.ledger().as_mut()
         {
-            bucket.drop_pools(books, self.now_ms());
+            bucket.drop_pools(ledger, self.now_ms());
         }
         // First a commit that was not answered, then one of the tokens handed out since.
         for _ in 0..2 {
@@ -64,12 +64,13 @@ impl Engine {
         if need.is_empty() {
             return Ok(spent);
         }
-        let Some(configuration) = bucket.books().as_ref().map(|books| books.configuration.clone())
+        let Some(configuration) =
+            bucket.ledger().as_ref().map(|ledger| ledger.configuration.clone())
         else {
             return Err(AcquireError::Contended { attempts: 0 });
         };
         let wanted = wanted(bucket, need);
-        let mut order = LeaseRequest {
+        let mut lease = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
             wanted: &wanted,
@@ -79,7 +80,7 @@ impl Engine {
             deadline: until.saturating_duration_since(Instant::now()),
         };
         let asked = self.times();
-        let (image, read_units) = self.store.look(&order, &self.clock).await?;
+        let (image, read_units) = self.store.look(&lease, &self.clock).await?;
         spent.read_units += read_units;
         let left = until.saturating_duration_since(Instant::now());
         let image = self.bring_limits(bucket, image, &mut spent, left).await?;
@@ -88,20 +89,20 @@ impl Engine {
             return Ok(spent);
         }
         // The need exceeds the threshold or the balance.
-        order.deadline = until.saturating_duration_since(Instant::now());
-        let result = self.store.lease(&order, &self.clock).await;
+        lease.deadline = until.saturating_duration_since(Instant::now());
+        let result = self.store.lease(&lease, &self.clock).await;
         match result {
-            Ok(done) => {
+            Ok(outcome) => {
                 self.meter.count(1);
                 // The tokens in the pools were granted on the earlier balance.
-                self.grant(bucket, done.image.as_deref(), threshold, asked);
-                spent.add(self.spent(done));
+                self.grant(bucket, outcome.image.as_deref(), threshold, asked);
+                spent.add(self.spent(outcome));
                 Ok(spent)
             }
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 // If it leased any tokens, they were handed to no caller.
-                if failed.doubt.is_some() {
+                if failed.unacked.is_some() {
                     self.meter.ambiguous();
                 }
                 Err(failed.error)
@@ -112,11 +113,11 @@ impl Engine {
     /// Tokens of a limit that were handed out and, as far as is known, not debited, in millitokens.
     /// Negative if more was given back.
     pub(super) fn undebited(&self, bucket: &LeasedBucket, slot: u16) -> i64 {
-        let (mut books, times) = (bucket.books(), self.times());
-        let Some(books) = books.as_mut() else { return 0 };
-        bucket.catch_up(books, times);
-        let committing = books.committing(&bucket.kind.limits[usize::from(slot)]);
-        books.accounts[usize::from(slot)].used.saturating_add(committing)
+        let (mut ledger, times) = (bucket.ledger(), self.times());
+        let Some(ledger) = ledger.as_mut() else { return 0 };
+        bucket.catch_up(ledger, times);
+        let committing = ledger.committing(&bucket.kind.limits[usize::from(slot)]);
+        ledger.limit_ledgers[usize::from(slot)].used.saturating_add(committing)
     }
 
     /// Makes one commit, if there is anything to commit; returns its cost and the balance after it.
@@ -126,13 +127,13 @@ impl Engine {
         times: Times,
         deadline: Duration,
     ) -> Result<Option<(Spent, Option<Arc<CompositeBucket>>)>, AcquireError> {
-        let opened = bucket.books().as_mut().and_then(|books| {
-            bucket.catch_up(books, times);
-            self.meter.decided(books, bucket, times.now);
-            let age = books.open_for_ms(times.now);
-            let commit = bucket.open_commit(books, times.now)?;
+        let opened = bucket.ledger().as_mut().and_then(|ledger| {
+            bucket.catch_up(ledger, times);
+            self.meter.decided(ledger, bucket, times.now);
+            let age = ledger.open_for_ms(times.now);
+            let commit = bucket.open_commit(ledger, times.now)?;
             self.meter.commit_age(age);
-            Some((commit, books.configuration.clone()))
+            Some((commit, ledger.configuration.clone()))
         });
         let Some((Commit { id, amounts }, configuration)) = opened else { return Ok(None) };
         let correction = Correction {
@@ -144,13 +145,13 @@ impl Engine {
         };
         let start = Instant::now();
         let result = self.store.correct(&correction, &self.clock).await;
-        let mut books = bucket.books();
-        let Some(books) = books.as_mut() else { return Ok(None) };
+        let mut ledger = bucket.ledger();
+        let Some(ledger) = ledger.as_mut() else { return Ok(None) };
         match result {
             Ok(corrected) => {
                 self.note_duration(start.elapsed());
                 self.meter.wrote(corrected.attempts);
-                books.unfinished().commit = None;
+                ledger.unfinished().commit = None;
                 let write_units = corrected.adjusted.write_units;
                 let attempts = corrected.attempts;
                 let spent = Spent { attempts, write_units, ..Spent::default() };
@@ -164,9 +165,9 @@ impl Engine {
                     // It may have given tokens back, so it is not sent again.
                     AdjustError::Ambiguous(_) => {
                         self.meter.ambiguous();
-                        books.unfinished().commit = None;
+                        ledger.unfinished().commit = None;
                     }
-                    _ => bucket.undo_commit(books, times.now),
+                    _ => bucket.undo_commit(ledger, times.now),
                 }
                 Err(not_committed(error))
             }
@@ -182,7 +183,7 @@ impl Engine {
         spent: &mut Spent,
         deadline: Duration,
     ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
-        let configuration = bucket.books().as_ref().map(|books| books.configuration.clone());
+        let configuration = bucket.ledger().as_ref().map(|ledger| ledger.configuration.clone());
         let (Some(configuration), Some(before)) = (configuration, &image) else { return Ok(image) };
         let mut limits = bucket.kind.limits.iter();
         // A limit that the item lacks may have no room in it.
@@ -193,7 +194,7 @@ impl Engine {
             return Ok(image);
         };
         let least = Millitokens::saturating(1);
-        let order = LeaseRequest {
+        let lease = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
             wanted: &BTreeMap::from([(limit.clone(), LeaseRange { least, most: least })]),
@@ -202,10 +203,10 @@ impl Engine {
             last: None,
             deadline,
         };
-        match self.store.lease(&order, &self.clock).await {
-            Ok(done) => {
-                let after = done.image.clone();
-                spent.add(self.spent(done));
+        match self.store.lease(&lease, &self.clock).await {
+            Ok(outcome) => {
+                let after = outcome.image.clone();
+                spent.add(self.spent(outcome));
                 Ok(after)
             }
             Err(failed) => {
@@ -231,82 +232,82 @@ impl Engine {
         threshold: u32,
         asked: Times,
     ) {
-        let mut books = bucket.books();
-        let Some(books) = books.as_mut() else { return };
+        let mut ledger = bucket.ledger();
+        let Some(ledger) = ledger.as_mut() else { return };
         let times = self.times();
-        bucket.catch_up(books, times);
+        bucket.catch_up(ledger, times);
         let threshold = u64::from(threshold).saturating_mul(1_000).min(POOL_MAX / 4);
         let max_age_ms = self.settings.max_age_ms();
         let until_ms = asked.now.saturating_add(max_age_ms);
         let until_ms = times.until_ms(&asked, until_ms, max_age_ms);
         // The deadline is shortened before tokens that end earlier are put there.
-        bucket.cell.end_by(until_ms.saturating_sub(ROUGH_MS));
-        let (configuration, now) = (&books.configuration, self.clock.now());
+        bucket.atomic.end_by(until_ms.saturating_sub(ROUGH_MS));
+        let (configuration, now) = (&ledger.configuration, self.clock.now());
         let limits = evaluate(&bucket.id(), image, Amounts::EMPTY, configuration, now);
-        for index in 0..books.accounts.len() {
+        for index in 0..ledger.limit_ledgers.len() {
             let limit = &bucket.kind.limits[index];
-            let in_flight = books.committing(limit);
-            let account = &mut books.accounts[index];
+            let in_flight = ledger.committing(limit);
+            let limit_ledger = &mut ledger.limit_ledgers[index];
             let status = limits.iter().find(|status| status.limit == *limit);
             let balance = status.map_or(0, |status| status.available.get());
-            let open = account.used.saturating_add(in_flight);
+            let open = limit_ledger.used.saturating_add(in_flight);
             let allowed = unsigned(signed(threshold).saturating_sub(open));
             let target = allowed.min(unsigned(balance.saturating_sub(open)));
-            account.fill(&bucket.cell.slots[index].pool, target, until_ms);
-            account.set_last(2 * threshold / LEFT);
-            account.expect(times.now, self.settings.max_age_ms());
+            limit_ledger.fill(&bucket.atomic.slots[index].pool, target, until_ms);
+            limit_ledger.set_last(2 * threshold / LEFT);
+            limit_ledger.expect(times.now, self.settings.max_age_ms());
         }
-        bucket.tell(books, times);
+        bucket.tell(ledger, times);
     }
 }
 
 impl LeasedBucket {
     /// The amounts that a commit adds to the consumption of each limit. The last commit again,
     /// while it is not answered. `None`: there is nothing to commit.
-    fn open_commit(&self, books: &mut BucketLedger, now_ms: i64) -> Option<Commit> {
-        if books.commit().is_none() {
-            let amount = |(limit, account): (&LimitName, &mut LimitLedger)| {
-                let used = std::mem::take(&mut account.used);
+    fn open_commit(&self, ledger: &mut BucketLedger, now_ms: i64) -> Option<Commit> {
+        if ledger.commit().is_none() {
+            let amount = |(limit, limit_ledger): (&LimitName, &mut LimitLedger)| {
+                let used = std::mem::take(&mut limit_ledger.used);
                 (used != 0).then(|| (limit.clone(), Millitokens::saturating(used.into())))
             };
             let limits = self.kind.limits.iter();
             let amounts: Amounts =
-                limits.zip(books.accounts.iter_mut()).filter_map(amount).collect();
+                limits.zip(ledger.limit_ledgers.iter_mut()).filter_map(amount).collect();
             if amounts.is_empty() {
                 return None;
             }
-            books.unfinished().commit = Some(Commit { id: new_id(), amounts });
-            books.reopen(now_ms);
+            ledger.unfinished().commit = Some(Commit { id: new_id(), amounts });
+            ledger.reopen(now_ms);
         }
-        books.commit().cloned()
+        ledger.commit().cloned()
     }
 
     /// Puts the amounts of a commit back, for the next one.
-    fn undo_commit(&self, books: &mut BucketLedger, now_ms: i64) {
-        let Some(commit) = books.unfinished().commit.take() else { return };
-        for (limit, account) in self.kind.limits.iter().zip(&mut books.accounts) {
+    fn undo_commit(&self, ledger: &mut BucketLedger, now_ms: i64) {
+        let Some(commit) = ledger.unfinished().commit.take() else { return };
+        for (limit, limit_ledger) in self.kind.limits.iter().zip(&mut ledger.limit_ledgers) {
             let in_flight = commit.amounts.of(limit).get();
-            account.used = account.used.saturating_add(in_flight);
+            limit_ledger.used = limit_ledger.used.saturating_add(in_flight);
         }
-        books.reopen(now_ms);
+        ledger.reopen(now_ms);
     }
 
     /// Empties the pools: nothing more is handed out of the known balance.
-    fn drop_pools(&self, books: &mut BucketLedger, now_ms: i64) {
-        books.begin_open(now_ms);
-        for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
-            account.catch_up(&slot.pool, now_ms);
-            account.fill(&slot.pool, 0, now_ms.saturating_sub(1));
+    fn drop_pools(&self, ledger: &mut BucketLedger, now_ms: i64) {
+        ledger.begin_open(now_ms);
+        for (limit_ledger, slot) in ledger.limit_ledgers.iter_mut().zip(self.atomic.slots.iter()) {
+            limit_ledger.catch_up(&slot.pool, now_ms);
+            limit_ledger.fill(&slot.pool, 0, now_ms.saturating_sub(1));
         }
     }
 }
 
 /// The least amounts that serve the need, and no more.
 pub(super) fn wanted(bucket: &LeasedBucket, need: &[Demand]) -> BTreeMap<LimitName, LeaseRange> {
-    let want = |ask: &Demand| {
-        let amount = Millitokens::saturating(signed(ask.milli).into());
+    let want = |demand: &Demand| {
+        let amount = Millitokens::saturating(signed(demand.milli).into());
         (
-            bucket.kind.limits[usize::from(ask.slot)].clone(),
+            bucket.kind.limits[usize::from(demand.slot)].clone(),
             LeaseRange { least: amount, most: amount },
         )
     };
@@ -324,7 +325,7 @@ fn not_committed(error: AdjustError) -> AcquireError {
 
 /// Takes the tokens that the store was asked for, however long its answer took.
 fn takes(bucket: &LeasedBucket, need: &[Demand], asked: Times) -> bool {
-    bucket.cell.take(need, asked.now) != TakeResult::Nothing
+    bucket.atomic.take(need, asked.now) != TakeResult::Nothing
 }
 
 #[cfg(test)]
@@ -340,11 +341,11 @@ mod tests {
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
         let bucket =
             LeasedBucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
-        let mut books = BucketLedger::new(1, Arc::default(), 0);
-        books.accounts[0].fill(&bucket.cell.slots[0].pool, 10, 1_000);
-        bucket.tell(&books, Times::default());
-        assert_ne!(bucket.cell.take(&[Demand { slot: 0, milli: 1 }], 0), TakeResult::Nothing);
-        bucket.drop_pools(&mut books, 500);
-        assert_eq!((books.accounts[0].used, books.open_for_ms(500)), (1, Some(0)));
+        let mut ledger = BucketLedger::new(1, Arc::default(), 0);
+        ledger.limit_ledgers[0].fill(&bucket.atomic.slots[0].pool, 10, 1_000);
+        bucket.tell(&ledger, Times::default());
+        assert_ne!(bucket.atomic.take(&[Demand { slot: 0, milli: 1 }], 0), TakeResult::Nothing);
+        bucket.drop_pools(&mut ledger, 500);
+        assert_eq!((ledger.limit_ledgers[0].used, ledger.open_for_ms(500)), (1, Some(0)));
     }
 }

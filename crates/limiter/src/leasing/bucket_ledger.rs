@@ -25,7 +25,7 @@ const SOME: u64 = 1 << 63;
 #[derive(Debug)]
 pub(super) struct BucketLedger {
     /// One for each limit; inline for most buckets.
-    pub(super) accounts: SmallVec<[LimitLedger; 1]>,
+    pub(super) limit_ledgers: SmallVec<[LimitLedger; 1]>,
     pub(super) configuration: Arc<Configuration>,
     /// When the background task last noticed that requests had come.
     pub(super) used_at: Moment,
@@ -63,7 +63,7 @@ pub(super) struct Commit {
 impl BucketLedger {
     pub(super) fn new(limits: usize, configuration: Arc<Configuration>, now_ms: i64) -> Self {
         Self {
-            accounts: (0..limits).map(|_| LimitLedger::new(now_ms)).collect(),
+            limit_ledgers: (0..limits).map(|_| LimitLedger::new(now_ms)).collect(),
             configuration,
             used_at: Moment::of(now_ms),
             open_since: Moment::of(now_ms),
@@ -104,7 +104,7 @@ impl BucketLedger {
     /// The ledgers of the limits, and the requests that wait for their tokens.
     pub(super) fn accounts_and_waiters(&mut self) -> (&mut [LimitLedger], Option<&Waiters>) {
         let waiters = self.unfinished.as_deref().map(|unfinished| &unfinished.waiters);
-        (&mut self.accounts, waiters)
+        (&mut self.limit_ledgers, waiters)
     }
 
     /// Drops the state of a write, if no other task writes or waits to write.
@@ -148,17 +148,17 @@ impl BucketLedger {
 
     /// True if nothing is left to hand out.
     pub(super) fn is_empty(&self, now_ms: i64) -> bool {
-        self.accounts.iter().all(|account| account.until_ms(now_ms).is_none())
+        self.limit_ledgers.iter().all(|limit_ledger| limit_ledger.until_ms(now_ms).is_none())
     }
 
     /// When the last lease ends or ended.
     pub(super) fn ends_ms(&self) -> Option<i64> {
-        self.accounts.iter().filter_map(LimitLedger::ends_ms).max()
+        self.limit_ledgers.iter().filter_map(LimitLedger::ends_ms).max()
     }
 
     /// True if there is something that the store must be told.
     pub(super) fn has_open(&self, settings: &LeaseSettings) -> bool {
-        let is_retired = || self.accounts.iter().any(|account| account.retired > 0);
+        let is_retired = || self.limit_ledgers.iter().any(|limit_ledger| limit_ledger.retired > 0);
         self.has_unanswered()
             || match settings.mode {
                 LeaseMode::Strict(Accounting::AtLease) => is_retired(),
@@ -168,7 +168,7 @@ impl BucketLedger {
     }
 
     fn has_used(&self) -> bool {
-        self.accounts.iter().any(|account| account.used != 0)
+        self.limit_ledgers.iter().any(|limit_ledger| limit_ledger.used != 0)
     }
 
     fn is_open(&self) -> bool {
@@ -192,7 +192,7 @@ impl BucketLedger {
         self.is_open().then(|| self.open_since.age_ms(now_ms))
     }
 
-    pub(super) fn doubt(&mut self, id: &RequestId) {
+    pub(super) fn note_unacked(&mut self, id: &RequestId) {
         let doubtful = &mut self.unfinished().doubtful;
         if doubtful.len() == DOUBTFUL_MAX {
             doubtful.remove(0);
@@ -200,7 +200,7 @@ impl BucketLedger {
         doubtful.push(id.clone());
     }
 
-    pub(super) fn is_doubtful(&self, id: &RequestId) -> bool {
+    pub(super) fn is_unacked(&self, id: &RequestId) -> bool {
         self.unfinished.as_ref().is_some_and(|unfinished| unfinished.doubtful.contains(id))
     }
 }
@@ -220,41 +220,41 @@ mod tests {
 
     #[test]
     fn what_a_write_needs_is_gone_after_the_last_one() {
-        let mut books = BucketLedger::new(1, Arc::default(), 0);
-        let turn = books.turn();
-        assert!(Arc::ptr_eq(&turn, &books.turn()));
-        books.tidy();
-        assert!(books.is_in_use());
+        let mut ledger = BucketLedger::new(1, Arc::default(), 0);
+        let turn = ledger.turn();
+        assert!(Arc::ptr_eq(&turn, &ledger.turn()));
+        ledger.tidy();
+        assert!(ledger.is_in_use());
         drop(turn);
-        books.unfinished().commit =
+        ledger.unfinished().commit =
             Some(Commit { id: RequestId::from_bits(1), amounts: Amounts::new() });
-        books.tidy();
-        assert!(!books.is_in_use() && books.commit().is_some());
-        books.unfinished().commit = None;
-        books.tidy();
-        assert!(books.unfinished.is_none());
+        ledger.tidy();
+        assert!(!ledger.is_in_use() && ledger.commit().is_some());
+        ledger.unfinished().commit = None;
+        ledger.tidy();
+        assert!(ledger.unfinished.is_none());
     }
 
     #[test]
     fn what_is_open_has_the_age_of_the_oldest() {
-        let mut books = BucketLedger::new(1, Arc::default(), 0);
-        assert_eq!(books.open_for_ms(5), None);
-        books.begin_open(10);
-        books.accounts[0].hand_out(1);
-        books.begin_open(20);
-        books.accounts[0].hand_out(1);
-        assert_eq!(books.open_for_ms(30), Some(20));
-        books.accounts[0].used = 0;
-        assert_eq!(books.open_for_ms(30), None);
+        let mut ledger = BucketLedger::new(1, Arc::default(), 0);
+        assert_eq!(ledger.open_for_ms(5), None);
+        ledger.begin_open(10);
+        ledger.limit_ledgers[0].hand_out(1);
+        ledger.begin_open(20);
+        ledger.limit_ledgers[0].hand_out(1);
+        assert_eq!(ledger.open_for_ms(30), Some(20));
+        ledger.limit_ledgers[0].used = 0;
+        assert_eq!(ledger.open_for_ms(30), None);
     }
 
     #[test]
     fn the_last_write_is_remembered() {
-        let mut books = BucketLedger::new(1, Arc::default(), 0);
-        assert_eq!(books.answered(), None);
+        let mut ledger = BucketLedger::new(1, Arc::default(), 0);
+        assert_eq!(ledger.answered(), None);
         for bits in [0, 1 << 59] {
-            books.note_answered(&RequestId::from_bits(bits));
-            assert_eq!(books.answered(), Some(RequestId::from_bits(bits)));
+            ledger.note_answered(&RequestId::from_bits(bits));
+            assert_eq!(ledger.answered(), Some(RequestId::from_bits(bits)));
         }
     }
 }

@@ -57,7 +57,7 @@ struct Renewing(Arc<LeasedBucket>);
 
 impl Drop for Renewing {
     fn drop(&mut self) {
-        self.0.cell.is_renewing.store(false, Ordering::Release);
+        self.0.atomic.is_renewing.store(false, Ordering::Release);
     }
 }
 
@@ -138,11 +138,11 @@ impl Engine {
     pub(super) fn take(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
-        asks: &[Demand],
+        demands: &[Demand],
         configuration: Option<&Arc<Configuration>>,
         now_ms: i64,
     ) -> bool {
-        match bucket.cell.take(asks, now_ms) {
+        match bucket.atomic.take(demands, now_ms) {
             TakeResult::All => true,
             TakeResult::AndRenew => {
                 self.renew_soon(bucket, configuration);
@@ -159,7 +159,7 @@ impl Engine {
         bucket: &Arc<LeasedBucket>,
         configuration: Option<&Arc<Configuration>>,
     ) {
-        let is_renewing = &bucket.cell.is_renewing;
+        let is_renewing = &bucket.atomic.is_renewing;
         if is_renewing.load(Ordering::Relaxed) || self.is_shut() {
             return;
         }
@@ -190,13 +190,13 @@ impl Engine {
         configuration: &Arc<Configuration>,
         then: impl FnOnce(&mut BucketLedger) -> R,
     ) -> Option<R> {
-        let mut books = bucket.books();
+        let mut ledger = bucket.ledger();
         if self.is_shut() {
             return None;
         }
-        if let Some(books) = books.as_mut() {
+        if let Some(ledger) = ledger.as_mut() {
             self.look_soon();
-            return Some(then(books));
+            return Some(then(ledger));
         }
         let mut watched = self.watched();
         // Checked again under the lock: a bucket that is watched by now is settled at the shutdown.
@@ -208,17 +208,17 @@ impl Engine {
             self.buckets.forget(bucket);
             return None;
         }
-        bucket.cell.watch();
+        bucket.atomic.watch();
         // Tokens of a bucket that no request finds by its name would lie idle.
-        if !self.buckets.take_name(bucket) && bucket.cell.unwatch() {
+        if !self.buckets.take_name(bucket) && bucket.atomic.unwatch() {
             return None;
         }
         watched.push(bucket.clone());
         drop(watched);
         let limits = bucket.kind.limits.len();
         let new = BucketLedger::new(limits, self.names.same(configuration), self.now_ms());
-        let done = then(books.insert(new));
-        drop(books);
+        let done = then(ledger.insert(new));
+        drop(ledger);
         self.look_soon();
         Some(done)
     }
@@ -229,7 +229,7 @@ impl Engine {
         bucket: &Arc<LeasedBucket>,
         configuration: &Arc<Configuration>,
     ) -> bool {
-        let is_kept = bucket.cell.is_watched() && !self.is_shut();
+        let is_kept = bucket.atomic.is_watched() && !self.is_shut();
         is_kept || self.watch(bucket, configuration, |_| ()).is_some()
     }
 
@@ -237,12 +237,12 @@ impl Engine {
     pub(super) fn put_back(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
-        asks: &[Demand],
+        demands: &[Demand],
         configuration: &Arc<Configuration>,
     ) {
-        for ask in asks {
+        for demand in demands {
             // Tokens that do not fit, or that no task can look after, stay consumed.
-            if bucket.cell.put(ask.slot, ask.milli) == Some(false) {
+            if bucket.atomic.put(demand.slot, demand.milli) == Some(false) {
                 _ = self.watch(bucket, configuration, |_| ());
             }
         }
@@ -272,11 +272,11 @@ impl Engine {
                 self.commit(bucket, need, extent, threshold, left).await
             }
         };
-        if let Some(books) = bucket.books().as_mut() {
+        if let Some(ledger) = bucket.ledger().as_mut() {
             if !matches!(result, Err(AcquireError::Unavailable(_))) {
-                books.unfinished().answered_at = Some(Instant::now());
+                ledger.unfinished().answered_at = Some(Instant::now());
             }
-            books.unfinished().waiters.serve(&bucket.cell, self.stay(Instant::now()));
+            ledger.unfinished().waiters.serve(&bucket.atomic, self.stay(Instant::now()));
         }
         result
     }
@@ -287,14 +287,14 @@ impl Engine {
         bucket: &LeasedBucket,
         deadline: Duration,
     ) -> Result<(), AcquireError> {
-        let configuration = |books: &BucketLedger| books.configuration.clone();
-        let Some(before) = bucket.books().as_ref().map(configuration) else { return Ok(()) };
+        let configuration = |ledger: &BucketLedger| ledger.configuration.clone();
+        let Some(before) = bucket.ledger().as_ref().map(configuration) else { return Ok(()) };
         let now = self.store.limits_now(&bucket.id(), &before, deadline, &self.clock).await?;
-        if let Some(books) = bucket.books().as_mut()
+        if let Some(ledger) = bucket.ledger().as_mut()
             // A request that came meanwhile has newer limits.
-            && Arc::ptr_eq(&books.configuration, &before)
+            && Arc::ptr_eq(&ledger.configuration, &before)
         {
-            books.follow(&now, &self.names);
+            ledger.follow(&now, &self.names);
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ impl Engine {
         let Ok(evicting) = self.evicting.clone().try_lock_owned() else { return };
         let now_ms = self.now_ms();
         let idle_for = |bucket: &Arc<LeasedBucket>| {
-            let idle_ms = bucket.books().as_ref()?.used_at.age_ms(now_ms);
+            let idle_ms = bucket.ledger().as_ref()?.used_at.age_ms(now_ms);
             (idle_ms > now_ms - since_ms).then(|| (idle_ms, bucket.clone()))
         };
         let mut idle: Vec<_> = watched.iter().filter_map(idle_for).collect();
@@ -56,9 +56,12 @@ impl Engine {
             tracing::debug!(bucket = %bucket.id(), %error, "no room was made for others yet");
             return;
         }
-        if let Some(books) = bucket.books().as_mut() {
-            bucket.catch_up(books, self.times());
-            books.accounts.iter_mut().for_each(super::limit_ledger::LimitLedger::forget_spent);
+        if let Some(ledger) = bucket.ledger().as_mut() {
+            bucket.catch_up(ledger, self.times());
+            ledger
+                .limit_ledgers
+                .iter_mut()
+                .for_each(super::limit_ledger::LimitLedger::forget_spent);
         }
     }
 }

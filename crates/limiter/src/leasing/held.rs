@@ -120,7 +120,7 @@ impl Buckets {
         loop {
             match self.by_name.entry_sync(Named(bucket.clone())) {
                 Entry::Occupied(found) if Arc::ptr_eq(&found.key().0, bucket) => return true,
-                Entry::Occupied(found) if found.key().0.cell.is_watched() => return false,
+                Entry::Occupied(found) if found.key().0.atomic.is_watched() => return false,
                 Entry::Occupied(found) => {
                     drop(found.remove_entry());
                     self.named.fetch_sub(1, Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl Buckets {
     /// Forgets an unwatched bucket, if the table has it.
     pub(super) fn forget(&self, bucket: &Arc<LeasedBucket>) {
         let Some(found) = self.by_name.get_sync(&bucket.key()) else { return };
-        if Arc::ptr_eq(&found.key().0, bucket) && !bucket.cell.is_watched() {
+        if Arc::ptr_eq(&found.key().0, bucket) && !bucket.atomic.is_watched() {
             drop(found.remove_entry());
             self.named.fetch_sub(1, Ordering::Relaxed);
         }
@@ -151,7 +151,7 @@ impl Buckets {
             return;
         }
         self.by_name.retain_sync(|Named(bucket), ()| {
-            let is_kept = bucket.cell.is_watched() || Arc::strong_count(bucket) > OWN_REFERENCES;
+            let is_kept = bucket.atomic.is_watched() || Arc::strong_count(bucket) > OWN_REFERENCES;
             if !is_kept {
                 self.named.fetch_sub(1, Ordering::Relaxed);
             }
@@ -185,13 +185,13 @@ mod tests {
         let first = buckets.get_or_insert(&id(1), || new(1));
         assert!(Arc::ptr_eq(&first, &buckets.get_or_insert(&id(1), || new(1))));
         let second = Arc::new(new(1));
-        second.cell.watch();
+        second.atomic.watch();
         assert!(buckets.take_name(&second), "no tokens are held of the first");
         assert!(Arc::ptr_eq(&second, &buckets.get(&id(1)).unwrap()));
         assert!(!buckets.take_name(&first), "the second holds some");
         buckets.forget(&second);
         assert!(buckets.get(&id(1)).is_some(), "it is looked after");
-        assert!(second.cell.unwatch());
+        assert!(second.atomic.unwatch());
         buckets.forget(&first);
         assert!(buckets.get(&id(1)).is_some(), "that was the other one");
         buckets.forget(&second);
@@ -215,7 +215,7 @@ mod tests {
     fn what_nobody_holds_or_has_in_hand_is_swept_out() {
         let buckets = Buckets::new(2 * SWEEP_MIN);
         let in_hand = buckets.get_or_insert(&id(0), || new(0));
-        buckets.get_or_insert(&id(1), || new(1)).cell.watch();
+        buckets.get_or_insert(&id(1), || new(1)).atomic.watch();
         for n in 2..SWEEP_MIN {
             buckets.get_or_insert(&id(n), || new(n));
         }

@@ -25,11 +25,11 @@ const _: () = assert!(COARSE_RESOLUTION.as_millis() == ROUGH_MS as u128);
 #[repr(C)]
 pub(super) struct LeasedBucket {
     /// First the fields that every take reads: it then touches the fewest cache lines.
-    pub(super) cell: AtomicBucket,
+    pub(super) atomic: AtomicBucket,
     pub(super) kind: Arc<Kind>,
     pub(super) entity: EntityId,
     /// `None`: nothing is held and nothing is to be settled.
-    books: Mutex<Option<BucketLedger>>,
+    ledger: Mutex<Option<BucketLedger>>,
 }
 
 /// The right to write a bucket. The last holder tidies the ledger.
@@ -41,15 +41,20 @@ pub(super) struct Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.alone = None;
-        if let Some(books) = self.bucket.books().as_mut() {
-            books.tidy();
+        if let Some(ledger) = self.bucket.ledger().as_mut() {
+            ledger.tidy();
         }
     }
 }
 
 impl LeasedBucket {
     pub(super) fn new(entity: EntityId, kind: Arc<Kind>) -> Self {
-        Self { cell: AtomicBucket::new(kind.limits.len()), kind, entity, books: Mutex::default() }
+        Self {
+            atomic: AtomicBucket::new(kind.limits.len()),
+            kind,
+            entity,
+            ledger: Mutex::default(),
+        }
     }
 
     pub(super) fn id(&self) -> BucketId {
@@ -60,23 +65,23 @@ impl LeasedBucket {
         KeyRef { entity: self.entity.as_str(), resource: &self.kind.resource }
     }
 
-    pub(super) fn books(&self) -> MutexGuard<'_, Option<BucketLedger>> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Option<BucketLedger>> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes the limits of the newest request, for the next lease. It does not wait: if another
     /// thread holds the ledger, the next request brings the same limits.
     pub(super) fn follow(&self, configuration: &Arc<Configuration>, names: &Names) {
-        if let Ok(mut books) = self.books.try_lock()
-            && let Some(books) = books.as_mut()
+        if let Ok(mut ledger) = self.ledger.try_lock()
+            && let Some(ledger) = ledger.as_mut()
         {
-            books.follow(configuration, names);
+            ledger.follow(configuration, names);
         }
     }
 
     /// The right to write the bucket, if it is free.
     pub(super) fn try_turn(self: &Arc<Self>) -> Option<Turn> {
-        let turn = self.books().as_mut()?.turn();
+        let turn = self.ledger().as_mut()?.turn();
         let alone = turn.try_lock_owned().ok()?;
         Some(Turn { bucket: self.clone(), alone: Some(alone) })
     }
@@ -89,16 +94,16 @@ impl LeasedBucket {
 
     /// True if the store has answered a write of the bucket since `start`.
     pub(super) fn was_answered_since(&self, start: Instant) -> bool {
-        self.books().as_ref().and_then(BucketLedger::answered_at).is_some_and(|at| at >= start)
+        self.ledger().as_ref().and_then(BucketLedger::answered_at).is_some_and(|at| at >= start)
     }
 
     /// The demands, by slot. `None`: some limit cannot be leased.
-    pub(super) fn asks(&self, amounts: &Amounts) -> Option<Vec<Demand>> {
-        let ask = |(limit, amount): (&LimitName, &Millitokens)| {
+    pub(super) fn demands(&self, amounts: &Amounts) -> Option<Vec<Demand>> {
+        let demand = |(limit, amount): (&LimitName, &Millitokens)| {
             let milli = u64::try_from(amount.get()).ok().filter(|milli| *milli < POOL_MAX / 4)?;
             Some(Demand { slot: self.slot(limit)?, milli })
         };
-        amounts.iter().map(ask).collect()
+        amounts.iter().map(demand).collect()
     }
 
     pub(super) fn slot(&self, limit: &LimitName) -> Option<u16> {
@@ -107,28 +112,31 @@ impl LeasedBucket {
     }
 
     /// Notes the changes of the pools, and sets the deadline of their tokens.
-    pub(super) fn catch_up(&self, books: &mut BucketLedger, times: Times) {
-        books.begin_open(times.now);
-        for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
+    pub(super) fn catch_up(&self, ledger: &mut BucketLedger, times: Times) {
+        ledger.begin_open(times.now);
+        for (limit_ledger, slot) in ledger.limit_ledgers.iter_mut().zip(self.atomic.slots.iter()) {
             if times.is_set_back {
-                account.end();
+                limit_ledger.end();
             }
-            account.catch_up(&slot.pool, times.now);
+            limit_ledger.catch_up(&slot.pool, times.now);
         }
-        self.tell(books, times);
+        self.tell(ledger, times);
     }
 
     /// Tells the atomics how long the tokens last.
-    pub(super) fn tell(&self, books: &BucketLedger, times: Times) {
-        let ends = books.accounts.iter().filter_map(|account| account.until_ms(times.now));
+    pub(super) fn tell(&self, ledger: &BucketLedger, times: Times) {
+        let ends =
+            ledger.limit_ledgers.iter().filter_map(|limit_ledger| limit_ledger.until_ms(times.now));
         // Takes read a clock that may be late.
         let deadline = ends.min().unwrap_or(i64::MIN).saturating_sub(ROUGH_MS);
         // A caller that asks once in a while needs no tokens ahead.
-        let is_busy = |account: &LimitLedger| account.expected(times.lead) >= account.unit().max(1);
-        let lead = if books.accounts.iter().any(is_busy) { times.lead } else { 0 };
-        self.cell.set_times(deadline, u32::try_from(lead).unwrap_or(u32::MAX));
-        for (account, slot) in books.accounts.iter().zip(self.cell.slots.iter()) {
-            let low = account.expected(2 * times.lead).min(account.last() / 2);
+        let is_busy = |limit_ledger: &LimitLedger| {
+            limit_ledger.expected(times.lead) >= limit_ledger.unit().max(1)
+        };
+        let lead = if ledger.limit_ledgers.iter().any(is_busy) { times.lead } else { 0 };
+        self.atomic.set_times(deadline, u32::try_from(lead).unwrap_or(u32::MAX));
+        for (limit_ledger, slot) in ledger.limit_ledgers.iter().zip(self.atomic.slots.iter()) {
+            let low = limit_ledger.expected(2 * times.lead).min(limit_ledger.last() / 2);
             slot.low.store(low, Ordering::Relaxed);
         }
     }
@@ -137,23 +145,23 @@ impl LeasedBucket {
     /// more.
     pub(super) fn is_to_be_settled(
         &self,
-        books: &BucketLedger,
+        ledger: &BucketLedger,
         settings: &LeaseSettings,
         now_ms: i64,
     ) -> bool {
         let half = settings.max_age_ms() / 2;
-        if !books.has_open(settings) {
+        if !ledger.has_open(settings) {
             return false;
         }
-        let is_empty = books.is_empty(now_ms);
+        let is_empty = ledger.is_empty(now_ms);
         match settings.mode {
             // Most buckets get another request before that, and then this costs no write of its
             // own.
             LeaseMode::Strict(_) => {
-                is_empty && books.ends_ms().is_none_or(|end| now_ms > end.saturating_add(half))
+                is_empty && ledger.ends_ms().is_none_or(|end| now_ms > end.saturating_add(half))
             }
             LeaseMode::WriteBehind { .. } => {
-                is_empty || books.open_for_ms(now_ms).is_some_and(|age| age > half)
+                is_empty || ledger.open_for_ms(now_ms).is_some_and(|age| age > half)
             }
         }
     }
@@ -161,15 +169,15 @@ impl LeasedBucket {
     /// Tokens that were debited and not handed out, and tokens that were handed out and not
     /// counted.
     pub(super) fn left(&self, settings: &LeaseSettings) -> (u64, u64) {
-        let Some(mut books) = self.books().take() else { return (0, 0) };
-        for (account, slot) in books.accounts.iter_mut().zip(self.cell.slots.iter()) {
-            account.catch_up(&slot.pool, i64::MAX);
+        let Some(mut ledger) = self.ledger().take() else { return (0, 0) };
+        for (limit_ledger, slot) in ledger.limit_ledgers.iter_mut().zip(self.atomic.slots.iter()) {
+            limit_ledger.catch_up(&slot.pool, i64::MAX);
         }
-        let unused = books.accounts.iter().map(|account| account.retired).sum();
-        let uncounted = |(limit, account): (&LimitName, &LimitLedger)| {
-            (account.used + books.committing(limit)).unsigned_abs()
+        let unused = ledger.limit_ledgers.iter().map(|limit_ledger| limit_ledger.retired).sum();
+        let uncounted = |(limit, limit_ledger): (&LimitName, &LimitLedger)| {
+            (limit_ledger.used + ledger.committing(limit)).unsigned_abs()
         };
-        let uncounted = self.kind.limits.iter().zip(&books.accounts).map(uncounted).sum();
+        let uncounted = self.kind.limits.iter().zip(&ledger.limit_ledgers).map(uncounted).sum();
         match settings.mode {
             LeaseMode::Strict(super::Accounting::AtLease) => (unused, 0),
             LeaseMode::Strict(super::Accounting::AtSettle) => (unused, uncounted),

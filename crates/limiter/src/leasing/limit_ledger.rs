@@ -248,109 +248,112 @@ mod tests {
     use super::*;
     use crate::leasing::atomic_bucket::{AtomicBucket, Demand, TakeResult};
 
-    fn cell(account: &mut LimitLedger, leases: &[(u64, i64)]) -> AtomicBucket {
-        let cell = AtomicBucket::new(1);
-        cell.set_times(i64::MAX, 0);
+    fn atomic(limit_ledger: &mut LimitLedger, leases: &[(u64, i64)]) -> AtomicBucket {
+        let atomic = AtomicBucket::new(1);
+        atomic.set_times(i64::MAX, 0);
         for (milli, until_ms) in leases {
-            cell.put(0, *milli).unwrap();
-            account.lease(*milli, *until_ms);
+            atomic.put(0, *milli).unwrap();
+            limit_ledger.lease(*milli, *until_ms);
         }
-        cell
+        atomic
     }
 
-    fn take(cell: &AtomicBucket, milli: u64) {
-        assert_ne!(cell.take(&[Demand { slot: 0, milli }], 0), TakeResult::Nothing);
+    fn take(atomic: &AtomicBucket, milli: u64) {
+        assert_ne!(atomic.take(&[Demand { slot: 0, milli }], 0), TakeResult::Nothing);
     }
 
     #[test]
     fn the_oldest_tokens_are_handed_out_first() {
-        let mut account = LimitLedger::default();
-        let cell = cell(&mut account, &[(10, 100), (10, 200)]);
-        take(&cell, 12);
-        account.catch_up(&cell.slots[0].pool, 150);
-        assert_eq!((account.retired, account.used), (0, 12));
-        assert_eq!(account.until_ms(150), Some(200));
+        let mut limit_ledger = LimitLedger::default();
+        let atomic = atomic(&mut limit_ledger, &[(10, 100), (10, 200)]);
+        take(&atomic, 12);
+        limit_ledger.catch_up(&atomic.slots[0].pool, 150);
+        assert_eq!((limit_ledger.retired, limit_ledger.used), (0, 12));
+        assert_eq!(limit_ledger.until_ms(150), Some(200));
     }
 
     #[test]
     fn tokens_that_are_too_old_leave_the_pool_and_the_others_stay() {
-        let mut account = LimitLedger::default();
-        let cell = cell(&mut account, &[(10, 100), (10, 200)]);
-        take(&cell, 4);
-        account.catch_up(&cell.slots[0].pool, 101);
-        assert_eq!((account.retired, account.used), (6, 4));
-        assert_eq!(cell.slots[0].pool.tokens(), 10);
+        let mut limit_ledger = LimitLedger::default();
+        let atomic = atomic(&mut limit_ledger, &[(10, 100), (10, 200)]);
+        take(&atomic, 4);
+        limit_ledger.catch_up(&atomic.slots[0].pool, 101);
+        assert_eq!((limit_ledger.retired, limit_ledger.used), (6, 4));
+        assert_eq!(atomic.slots[0].pool.tokens(), 10);
     }
 
     #[test]
     fn the_last_lease_is_remembered_and_gives_nothing_an_age() {
-        let mut account = LimitLedger::default();
-        let cell = cell(&mut account, &[(10, 100), (10, 200)]);
-        account.catch_up(&cell.slots[0].pool, 201);
+        let mut limit_ledger = LimitLedger::default();
+        let atomic = atomic(&mut limit_ledger, &[(10, 100), (10, 200)]);
+        limit_ledger.catch_up(&atomic.slots[0].pool, 201);
         assert_eq!(
-            (account.retired, account.until_ms(201), account.ends_ms()),
+            (limit_ledger.retired, limit_ledger.until_ms(201), limit_ledger.ends_ms()),
             (20, None, Some(200))
         );
-        cell.put(0, 5).unwrap();
-        account.catch_up(&cell.slots[0].pool, 202);
-        assert_eq!((account.retired, cell.slots[0].pool.tokens()), (25, 0));
-        account.lease(10, 300);
-        assert_eq!((account.held.len(), account.until_ms(202)), (1, Some(300)));
+        atomic.put(0, 5).unwrap();
+        limit_ledger.catch_up(&atomic.slots[0].pool, 202);
+        assert_eq!((limit_ledger.retired, atomic.slots[0].pool.tokens()), (25, 0));
+        limit_ledger.lease(10, 300);
+        assert_eq!((limit_ledger.held.len(), limit_ledger.until_ms(202)), (1, Some(300)));
     }
 
     #[test]
     fn what_is_given_back_cancels_what_was_handed_out() {
-        let mut account = LimitLedger::default();
-        let cell = cell(&mut account, &[(10, 100)]);
-        take(&cell, 10);
-        cell.put(0, 10).unwrap();
-        account.catch_up(&cell.slots[0].pool, 50);
-        assert_eq!((account.retired, account.used), (0, 0));
+        let mut limit_ledger = LimitLedger::default();
+        let atomic = atomic(&mut limit_ledger, &[(10, 100)]);
+        take(&atomic, 10);
+        atomic.put(0, 10).unwrap();
+        limit_ledger.catch_up(&atomic.slots[0].pool, 50);
+        assert_eq!((limit_ledger.retired, limit_ledger.used), (0, 0));
         // More comes back than this lease held: the rest is of an earlier one.
-        cell.put(0, 5).unwrap();
-        account.catch_up(&cell.slots[0].pool, 50);
-        assert_eq!((account.used, cell.slots[0].pool.tokens()), (-5, 15));
-        account.catch_up(&cell.slots[0].pool, 101);
-        assert_eq!((account.retired, account.used), (15, -5));
+        atomic.put(0, 5).unwrap();
+        limit_ledger.catch_up(&atomic.slots[0].pool, 50);
+        assert_eq!((limit_ledger.used, atomic.slots[0].pool.tokens()), (-5, 15));
+        limit_ledger.catch_up(&atomic.slots[0].pool, 101);
+        assert_eq!((limit_ledger.retired, limit_ledger.used), (15, -5));
     }
 
     #[test]
     fn without_a_lease_what_is_given_back_goes_back() {
-        let mut account = LimitLedger::default();
-        let cell = cell(&mut account, &[]);
-        cell.put(0, 7).unwrap();
-        account.catch_up(&cell.slots[0].pool, 50);
-        assert_eq!((account.retired, account.used), (7, -7));
-        assert_eq!(cell.slots[0].pool.tokens(), 0);
+        let mut limit_ledger = LimitLedger::default();
+        let atomic = atomic(&mut limit_ledger, &[]);
+        atomic.put(0, 7).unwrap();
+        limit_ledger.catch_up(&atomic.slots[0].pool, 50);
+        assert_eq!((limit_ledger.retired, limit_ledger.used), (7, -7));
+        assert_eq!(atomic.slots[0].pool.tokens(), 0);
     }
 
     #[test]
     fn leases_that_are_ended_last_no_longer() {
-        let mut account = LimitLedger::default();
-        let cell = cell(&mut account, &[(10, 100), (10, 200)]);
-        account.end();
-        account.catch_up(&cell.slots[0].pool, 50);
-        assert_eq!((account.retired, account.until_ms(50)), (20, None));
+        let mut limit_ledger = LimitLedger::default();
+        let atomic = atomic(&mut limit_ledger, &[(10, 100), (10, 200)]);
+        limit_ledger.end();
+        limit_ledger.catch_up(&atomic.slots[0].pool, 50);
+        assert_eq!((limit_ledger.retired, limit_ledger.until_ms(50)), (20, None));
     }
 
     #[test]
     fn a_rate_rises_at_once_and_falls_by_and_by() {
-        let mut account = LimitLedger::new(0);
-        account.hand_out(500);
-        assert_eq!(account.expect(10, 1_000), 10_000);
-        assert_eq!(account.expect(100, 1_000), 5_000 + 4_500);
-        assert_eq!(account.expect(600, 1_000), 4_750);
-        assert_eq!(account.expect(1_600, 1_000), 0);
+        let mut limit_ledger = LimitLedger::new(0);
+        limit_ledger.hand_out(500);
+        assert_eq!(limit_ledger.expect(10, 1_000), 10_000);
+        assert_eq!(limit_ledger.expect(100, 1_000), 5_000 + 4_500);
+        assert_eq!(limit_ledger.expect(600, 1_000), 4_750);
+        assert_eq!(limit_ledger.expect(1_600, 1_000), 0);
     }
 
     #[test]
     fn a_rate_is_observed_by_a_clock_that_was_set() {
         const HOUR_MS: i64 = 3_600_000;
         for set_ms in [-HOUR_MS, 30 * 24 * HOUR_MS] {
-            let mut account = LimitLedger::new(0);
+            let mut limit_ledger = LimitLedger::new(0);
             for ms in 1..1_000 {
-                account.hand_out(1);
-                assert!(account.expect(set_ms + ms, 1_000) <= 1_000, "set by {set_ms} ms, {ms}");
+                limit_ledger.hand_out(1);
+                assert!(
+                    limit_ledger.expect(set_ms + ms, 1_000) <= 1_000,
+                    "set by {set_ms} ms, {ms}"
+                );
             }
         }
     }

@@ -22,12 +22,12 @@ pub(super) struct Meter {
 
 impl Meter {
     /// Reports the decisions on a bucket since the last report.
-    pub(super) fn decided(&self, books: &mut BucketLedger, bucket: &LeasedBucket, now_ms: i64) {
-        let slots = bucket.cell.slots.iter();
-        let takes = books.accounts.iter_mut().zip(slots).map(|(a, slot)| a.takes(&slot.pool));
+    pub(super) fn decided(&self, ledger: &mut BucketLedger, bucket: &LeasedBucket, now_ms: i64) {
+        let slots = bucket.atomic.slots.iter();
+        let takes = ledger.limit_ledgers.iter_mut().zip(slots).map(|(a, slot)| a.takes(&slot.pool));
         let decisions = takes.map(u64::from).sum();
         if decisions > 0 {
-            books.used_at = Moment::of(now_ms);
+            ledger.used_at = Moment::of(now_ms);
         }
         self.count(decisions);
     }

@@ -19,7 +19,7 @@ use crate::error::AcquireError;
 struct PendingWaiter<'a> {
     engine: &'a Arc<Engine>,
     bucket: &'a Arc<LeasedBucket>,
-    asks: &'a [Demand],
+    demands: &'a [Demand],
     configuration: &'a Arc<Configuration>,
     answer: oneshot::Receiver<WaiterResult>,
 }
@@ -32,22 +32,22 @@ impl Engine {
     pub(super) async fn need(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
-        asks: &[Demand],
+        demands: &[Demand],
         configuration: &Arc<Configuration>,
         until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
         let start = Instant::now();
         let stay = self.stay(until);
-        let enter = |books: &mut BucketLedger| {
-            books.follow(configuration, &self.names);
-            (books.turn(), books.unfinished().waiters.enter(asks, stay))
+        let enter = |ledger: &mut BucketLedger| {
+            ledger.follow(configuration, &self.names);
+            (ledger.turn(), ledger.unfinished().waiters.enter(demands, stay))
         };
         let (turn, answer) = self.watch(bucket, configuration, enter)?;
         let contended = || AcquireError::Contended { attempts: 0 };
         let Some(answer) = answer else { return Some(Err(contended())) };
         self.meter.waited();
         let half = start + until.saturating_duration_since(start) / 2;
-        let place = |answer| PendingWaiter { engine: self, bucket, asks, configuration, answer };
+        let place = |answer| PendingWaiter { engine: self, bucket, demands, configuration, answer };
         let mut turn = std::pin::pin!(place(answer).turn(turn));
         let (turn, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
             Ok(turn) => (Ok(turn), false),
@@ -59,7 +59,7 @@ impl Engine {
         let Ok(turn) = turn else { return Some(Err(contended())) };
         let Some(turn) = turn else {
             // The requests that were served may have left little.
-            if bucket.cell.is_low() {
+            if bucket.atomic.is_low() {
                 self.renew_soon(bucket, None);
             }
             return Some(Ok(Spent::default()));
@@ -67,20 +67,20 @@ impl Engine {
         if self.is_shut() {
             return None;
         }
-        if self.take(bucket, asks, None, self.rough_ms()) {
+        if self.take(bucket, demands, None, self.rough_ms()) {
             return Some(Ok(Spent::default()));
         }
         // If the caller stops waiting, the tokens go to others; the lease is in the ledger.
         let (answer, answered) = oneshot::channel();
         let mut place = place(answered);
-        let (engine, bucket, asks) = (self.clone(), bucket.clone(), asks.to_vec());
+        let (engine, bucket, demands) = (self.clone(), bucket.clone(), demands.to_vec());
         let configuration = configuration.clone();
         tokio::spawn(async move {
             let left = until.saturating_duration_since(Instant::now());
-            let result = engine.write(&bucket, &asks, FlushScope::Lease, left).await;
+            let result = engine.write(&bucket, &demands, FlushScope::Lease, left).await;
             drop(turn);
             if let Err(Ok(_)) = answer.send(result) {
-                engine.put_back(&bucket, &asks, &configuration);
+                engine.put_back(&bucket, &demands, &configuration);
             }
         });
         let gone = || AcquireError::Unavailable("the runtime was shut down".into());
@@ -109,10 +109,10 @@ impl Drop for PendingWaiter<'_> {
     fn drop(&mut self) {
         self.answer.close();
         if let Ok(Ok(_)) = self.answer.try_recv() {
-            self.engine.put_back(self.bucket, self.asks, self.configuration);
+            self.engine.put_back(self.bucket, self.demands, self.configuration);
         }
-        if let Some(books) = self.bucket.books().as_mut() {
-            books.tidy();
+        if let Some(ledger) = self.bucket.ledger().as_mut() {
+            ledger.tidy();
         }
     }
 }

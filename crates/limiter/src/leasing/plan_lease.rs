@@ -19,152 +19,153 @@ const GROWTH: u64 = 8;
 
 impl LeasedBucket {
     /// Plans a lease for these requests, and ahead of the next ones.
-    pub(super) fn draft(
+    pub(super) fn plan(
         &self,
-        books: &mut BucketLedger,
+        ledger: &mut BucketLedger,
         need: &[Demand],
         settings: &LeaseSettings,
         times: Times,
     ) -> LeasePlan {
-        let is_due = self.cell.is_due(times.now);
-        self.catch_up(books, times);
-        let mut draft = LeasePlan { asked: times, ..LeasePlan::default() };
+        let is_due = self.atomic.is_due(times.now);
+        self.catch_up(ledger, times);
+        let mut plan = LeasePlan { asked: times, ..LeasePlan::default() };
         let horizon = settings.max_age_ms() / 2 * 3;
-        let (accounts, waiters) = books.accounts_and_waiters();
-        for (index, account) in accounts.iter_mut().enumerate() {
-            let (limit, pool) = (&self.kind.limits[index], &self.cell.slots[index].pool);
-            let asked = need.iter().find(|ask| usize::from(ask.slot) == index);
-            let asked = asked.map_or(0, |ask| ask.milli);
-            account.note_asked(asked);
-            let expected = account.expect(times.now, horizon);
+        let (limit_ledgers, waiters) = ledger.accounts_and_waiters();
+        for (index, limit_ledger) in limit_ledgers.iter_mut().enumerate() {
+            let (limit, pool) = (&self.kind.limits[index], &self.atomic.slots[index].pool);
+            let asked = need.iter().find(|demand| usize::from(demand.slot) == index);
+            let asked = asked.map_or(0, |demand| demand.milli);
+            limit_ledger.note_asked(asked);
+            let expected = limit_ledger.expect(times.now, horizon);
             let waited_for = waiters.map_or(0, |waiters| waiters.asks_of(index));
-            let waited_for = waited_for.min(largest(account, settings));
-            let target = size(account, expected, settings).max(waited_for);
+            let waited_for = waited_for.min(largest(limit_ledger, settings));
+            let target = size(limit_ledger, expected, settings).max(waited_for);
             let keep = if pool.tokens() < asked {
                 Some(0)
             } else if is_due {
-                Some(account.expected(2 * times.lead) + account.unit())
+                Some(limit_ledger.expected(2 * times.lead) + limit_ledger.unit())
             } else {
                 None
             };
             if let Some(keep) = keep {
-                let (milli, until_ms) = account.withdraw(pool, keep);
-                draft.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
-                account.retired += milli;
+                let (milli, until_ms) = limit_ledger.withdraw(pool, keep);
+                plan.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
+                limit_ledger.retired += milli;
             }
             let ahead = target.saturating_sub(pool.tokens());
             if asked + ahead > 0 {
                 let (least, most) = (amount(asked), amount(asked + ahead));
-                draft.wanted.insert(limit.clone(), LeaseRange { least, most });
+                plan.wanted.insert(limit.clone(), LeaseRange { least, most });
             }
-            self.settle_into(&mut draft, index, account);
+            self.settle_into(&mut plan, index, limit_ledger);
         }
-        self.tell(books, times);
-        draft
+        self.tell(ledger, times);
+        plan
     }
 
     /// Plans to settle everything that is held.
-    pub(super) fn closing_draft(&self, books: &mut BucketLedger, times: Times) -> LeasePlan {
-        self.catch_up(books, times);
-        let mut draft = LeasePlan { asked: times, ..LeasePlan::default() };
-        for (index, account) in books.accounts.iter_mut().enumerate() {
-            let (milli, until_ms) = account.withdraw(&self.cell.slots[index].pool, 0);
-            draft.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
-            account.retired += milli;
-            self.settle_into(&mut draft, index, account);
+    pub(super) fn closing_draft(&self, ledger: &mut BucketLedger, times: Times) -> LeasePlan {
+        self.catch_up(ledger, times);
+        let mut plan = LeasePlan { asked: times, ..LeasePlan::default() };
+        for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
+            let (milli, until_ms) = limit_ledger.withdraw(&self.atomic.slots[index].pool, 0);
+            plan.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
+            limit_ledger.retired += milli;
+            self.settle_into(&mut plan, index, limit_ledger);
         }
-        draft
+        plan
     }
 
-    fn settle_into(&self, draft: &mut LeasePlan, index: usize, account: &mut LimitLedger) {
+    fn settle_into(&self, plan: &mut LeasePlan, index: usize, limit_ledger: &mut LimitLedger) {
         let limit = &self.kind.limits[index];
-        let retired = std::mem::take(&mut account.retired);
+        let retired = std::mem::take(&mut limit_ledger.retired);
         if retired > 0 {
-            draft.returned.insert(limit.clone(), amount(retired));
+            plan.returned.insert(limit.clone(), amount(retired));
         }
-        let used = std::mem::take(&mut account.used);
+        let used = std::mem::take(&mut limit_ledger.used);
         if used != 0 {
-            draft.used.insert(limit.clone(), Millitokens::saturating(used.into()));
+            plan.used.insert(limit.clone(), Millitokens::saturating(used.into()));
         }
     }
 
     /// Takes in a lease: hands out the needed tokens and puts the rest into the pools.
     pub(super) fn conclude(
         &self,
-        books: &mut BucketLedger,
-        draft: &LeasePlan,
+        ledger: &mut BucketLedger,
+        plan: &LeasePlan,
         need: &[Demand],
-        done: &LeaseOutcome,
+        outcome: &LeaseOutcome,
         max_age_ms: i64,
         times: Times,
     ) {
-        books.begin_open(times.now);
-        let until_ms = draft.asked.now.saturating_add(max_age_ms);
-        let until_ms = times.until_ms(&draft.asked, until_ms, max_age_ms);
+        ledger.begin_open(times.now);
+        let until_ms = plan.asked.now.saturating_add(max_age_ms);
+        let until_ms = times.until_ms(&plan.asked, until_ms, max_age_ms);
         if !need.is_empty() {
-            books.used_at = Moment::of(times.now);
+            ledger.used_at = Moment::of(times.now);
         }
-        for (index, account) in books.accounts.iter_mut().enumerate() {
-            let leased = done.leased.get(&self.kind.limits[index]).map_or(0, |milli| milli.get());
-            let asked = need.iter().find(|ask| usize::from(ask.slot) == index);
-            let asked = asked.map_or(0, |ask| ask.milli);
+        for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
+            let leased =
+                outcome.leased.get(&self.kind.limits[index]).map_or(0, |milli| milli.get());
+            let asked = need.iter().find(|demand| usize::from(demand.slot) == index);
+            let asked = asked.map_or(0, |demand| demand.milli);
             let rest = unsigned(leased).saturating_sub(asked);
-            account.hand_out(asked);
+            limit_ledger.hand_out(asked);
             if leased > 0 {
-                account.set_last(unsigned(leased));
-                self.put(account, index, rest, until_ms);
+                limit_ledger.set_last(unsigned(leased));
+                self.put(limit_ledger, index, rest, until_ms);
             }
         }
-        self.tell(books, times);
+        self.tell(ledger, times);
     }
 
-    fn put(&self, account: &mut LimitLedger, index: usize, milli: u64, until_ms: i64) {
-        self.cell.end_by(until_ms.saturating_sub(ROUGH_MS));
-        if self.cell.slots[index].pool.put(milli) {
-            account.lease(milli, until_ms);
+    fn put(&self, limit_ledger: &mut LimitLedger, index: usize, milli: u64, until_ms: i64) {
+        self.atomic.end_by(until_ms.saturating_sub(ROUGH_MS));
+        if self.atomic.slots[index].pool.put(milli) {
+            limit_ledger.lease(milli, until_ms);
         } else {
-            account.retired += milli;
+            limit_ledger.retired += milli;
         }
     }
 
     /// Restores the ledger after a write that failed.
     pub(super) fn undo(
         &self,
-        books: &mut BucketLedger,
-        draft: &LeasePlan,
+        ledger: &mut BucketLedger,
+        plan: &LeasePlan,
         max_age_ms: i64,
         times: Times,
     ) {
-        books.begin_open(times.now);
-        for (index, account) in books.accounts.iter_mut().enumerate() {
+        ledger.begin_open(times.now);
+        for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
             let of =
                 |amounts: &Amounts| amounts.get(&self.kind.limits[index]).map_or(0, |m| m.get());
-            account.retired += unsigned(of(&draft.returned));
-            account.used += of(&draft.used);
+            limit_ledger.retired += unsigned(of(&plan.returned));
+            limit_ledger.used += of(&plan.used);
         }
-        for (index, milli, until_ms) in &draft.withdrawn {
-            let account = &mut books.accounts[*index];
-            account.retired -= milli;
-            let until_ms = times.until_ms(&draft.asked, *until_ms, max_age_ms);
-            self.put(account, *index, *milli, until_ms);
+        for (index, milli, until_ms) in &plan.withdrawn {
+            let limit_ledger = &mut ledger.limit_ledgers[*index];
+            limit_ledger.retired -= milli;
+            let until_ms = times.until_ms(&plan.asked, *until_ms, max_age_ms);
+            self.put(limit_ledger, *index, *milli, until_ms);
         }
-        self.catch_up(books, times);
+        self.catch_up(ledger, times);
     }
 }
 
 /// The target size of a pool.
-fn size(account: &LimitLedger, expected: u64, settings: &LeaseSettings) -> u64 {
+fn size(limit_ledger: &LimitLedger, expected: u64, settings: &LeaseSettings) -> u64 {
     if expected == 0 {
         return 0;
     }
-    let (unit, last) = (account.unit(), account.last());
+    let (unit, last) = (limit_ledger.unit(), limit_ledger.last());
     let grown = expected.min((last.max(2 * unit)).saturating_mul(GROWTH));
     let least = unit.saturating_mul(settings.min.into());
-    grown.max(least).min(largest(account, settings))
+    grown.max(least).min(largest(limit_ledger, settings))
 }
 
-fn largest(account: &LimitLedger, settings: &LeaseSettings) -> u64 {
-    account.unit().saturating_mul(settings.max.into()).min(POOL_MAX / 4)
+fn largest(limit_ledger: &LimitLedger, settings: &LeaseSettings) -> u64 {
+    limit_ledger.unit().saturating_mul(settings.max.into()).min(POOL_MAX / 4)
 }
 
 fn amount(milli: u64) -> Millitokens {
@@ -190,13 +191,13 @@ mod tests {
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
         let bucket =
             LeasedBucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
-        let mut books = BucketLedger::new(1, Arc::default(), 0);
-        bucket.put(&mut books.accounts[0], 0, 5_000, MAX_AGE_MS);
+        let mut ledger = BucketLedger::new(1, Arc::default(), 0);
+        bucket.put(&mut ledger.limit_ledgers[0], 0, 5_000, MAX_AGE_MS);
         let need = [Demand { slot: 0, milli: 7_000 }];
-        let draft = bucket.draft(&mut books, &need, &LeaseSettings::default(), drafted);
-        assert_eq!(bucket.cell.slots[0].pool.tokens(), 0);
-        bucket.undo(&mut books, &draft, MAX_AGE_MS, undone);
-        bucket.cell.slots[0].pool.tokens()
+        let plan = bucket.plan(&mut ledger, &need, &LeaseSettings::default(), drafted);
+        assert_eq!(bucket.atomic.slots[0].pool.tokens(), 0);
+        bucket.undo(&mut ledger, &plan, MAX_AGE_MS, undone);
+        bucket.atomic.slots[0].pool.tokens()
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A request that is checked once and made many times, each time by a few atomic operations.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -9,11 +9,12 @@ use sluicegate_core::EntityId;
 use tokio::time::Instant;
 
 use super::engine::Engine;
+use super::found::{CHANGES_MAX, FOUND_MS, Found, LookingUp, look_up};
 use super::keys::KeyRef;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
+use super::leased_part::LeasedPart;
 use super::spent::Spent;
-use super::store::Wants;
 use crate::degraded::Degraded;
 use crate::error::{AcquireError, InvalidRequest};
 use crate::guard::Granted;
@@ -55,27 +56,8 @@ pub struct Prepared {
     is_looking_up: Arc<AtomicBool>,
 }
 
-/// The buckets that a prepared call takes from, with the amounts. An entity may get another parent,
-/// and a parent may get limits that it did not have.
-struct Found {
-    wants: Vec<Wants>,
-    /// The next comparison with the known data, epoch milliseconds.
-    until_ms: AtomicI64,
-    /// The buckets found later, if they differed.
-    next: OnceLock<Box<Found>>,
-    /// The number of times that they differed so far.
-    changes: u32,
-}
-
-/// The time between comparisons with the known data, in milliseconds. While the data has to be
-/// looked up in the store, the last result is used for as long again.
-const FOUND_MS: i64 = 500;
-/// Earlier results are kept for permits, so their number is bounded. After so many changes a call
-/// is resolved each time, as other requests are.
-const CHANGES_MAX: u32 = 64;
-
 /// The tokens that a prepared call took. Dropping it keeps them consumed.
-#[must_use = "dropping a ticket keeps the tokens consumed"]
+#[must_use = "dropping a permit keeps the tokens consumed"]
 pub struct PreparedPermit<'a> {
     prepared: &'a Prepared,
     from: Source<'a>,
@@ -92,16 +74,6 @@ enum Source<'a> {
     Degraded(Box<(Degraded, Vec<BucketGrant>)>),
 }
 
-/// Marks that a task looks up data that is no longer known, until this is dropped: at the latest
-/// with its runtime.
-struct LookingUp(Arc<AtomicBool>);
-
-impl Drop for LookingUp {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
-}
-
 impl AcquireRequest<&Limiter> {
     /// Checks the request and looks up the data that it needs, so that it can be made many times.
     ///
@@ -114,44 +86,14 @@ impl AcquireRequest<&Limiter> {
         let Some(leased) = limiter.leased().cloned() else {
             return Err(InvalidRequest::NotLeasing.into());
         };
-        let wants = leased.wanted_by(&request).await?.unwrap_or_default();
+        let parts = leased.parts_of(&request).await?.unwrap_or_default();
         let engine = &leased.engine;
-        for want in &wants {
-            want.bucket.follow(&want.part.configuration, &engine.names);
+        for part in &parts {
+            part.bucket.follow(&part.grant.configuration, &engine.names);
         }
-        let first = Found::new(wants, engine.rough_ms(), 0);
+        let first = Found::new(parts, engine.rough_ms(), 0);
         let (limiter, is_looking_up) = (limiter.clone(), Arc::default());
         Ok(Prepared { limiter, leased, request, deadline, first, is_looking_up })
-    }
-}
-
-impl Found {
-    fn new(wants: Vec<Wants>, now_ms: i64, changes: u32) -> Self {
-        let until_ms = AtomicI64::new(now_ms.saturating_add(FOUND_MS));
-        Self { wants, until_ms, next: OnceLock::new(), changes }
-    }
-
-    /// True if the last comparison is recent enough. False if the clock was set back.
-    fn is_used_for(&self, more_ms: i64, now_ms: i64) -> bool {
-        let left_ms = self.until_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
-        (-more_ms..=FOUND_MS).contains(&left_ms)
-    }
-
-    /// True if the buckets and the amounts are the same.
-    fn is_same(&self, wants: &[Wants]) -> bool {
-        let is_same = |(one, other): (&Wants, &Wants)| {
-            one.part.bucket == other.part.bucket
-                && one.asks == other.asks
-                && one.bucket.kind == other.bucket.kind
-        };
-        self.wants.len() == wants.len() && self.wants.iter().zip(wants).all(is_same)
-    }
-
-    /// The amounts taken of another entity's own bucket.
-    fn first_part(&self, entity: EntityId) -> BucketGrant {
-        let mut part = self.wants[0].part.clone();
-        part.bucket.entity = entity;
-        part
     }
 }
 
@@ -163,16 +105,16 @@ impl Prepared {
     pub fn try_acquire(&self) -> Option<PreparedPermit<'_>> {
         let now_ms = self.engine().rough_ms();
         let Some(found) = self.found(now_ms) else { return self.held_by_name(&self.request) };
-        let ticket = self.held(found, now_ms);
-        if ticket.is_none() {
-            found.wants.iter().for_each(|want| self.lease_soon(&want.bucket, want));
+        let permit = self.held(found, now_ms);
+        if permit.is_none() {
+            found.parts.iter().for_each(|part| self.lease_soon(&part.bucket, part));
         }
-        ticket
+        permit
     }
 
     #[cold]
-    fn lease_soon(&self, bucket: &Arc<LeasedBucket>, want: &Wants) {
-        self.engine().renew_soon(bucket, want.limits());
+    fn lease_soon(&self, bucket: &Arc<LeasedBucket>, part: &LeasedPart) {
+        self.engine().renew_soon(bucket, part.limits());
     }
 
     fn engine(&self) -> &Arc<Engine> {
@@ -199,41 +141,35 @@ impl Prepared {
     /// the background.
     #[cold]
     fn find_again<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<&'a Found> {
-        let Some(wants) = self.leased.known_wants(&self.request) else {
-            self.look_up_soon();
+        let Some(parts) = self.leased.known_parts(&self.request) else {
+            self.look_up_soon(&self.request);
             return Some(found).filter(|found| found.is_used_for(FOUND_MS, now_ms));
         };
-        if found.is_same(&wants) {
+        if found.is_same(&parts) {
             found.until_ms.store(now_ms.saturating_add(FOUND_MS), Ordering::Relaxed);
             return Some(found);
         }
         let changes = found.changes + 1;
         (changes < CHANGES_MAX)
-            .then(|| &**found.next.get_or_init(|| Box::new(Found::new(wants, now_ms, changes))))
+            .then(|| &**found.next.get_or_init(|| Box::new(Found::new(parts, now_ms, changes))))
     }
 
-    /// Looks up in the background the data that is no longer known.
-    fn look_up_soon(&self) {
+    /// Looks up in the background the data that a request needs and that is not known.
+    fn look_up_soon(&self, request: &Request) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if self.limiter.guard().is_open() || self.is_looking_up.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (leased, request) = (self.leased.clone(), self.request.clone());
-        let looking_up = LookingUp(self.is_looking_up.clone());
-        runtime.spawn(async move {
-            let _looking_up = looking_up;
-            if let Err(error) = leased.wanted_by(&request).await {
-                tracing::debug!(%error, "the buckets of a prepared call were not looked up");
-            }
-        });
+        let mark = LookingUp(self.is_looking_up.clone());
+        runtime.spawn(look_up(self.leased.clone(), request.clone(), mark));
     }
 
     #[inline]
     fn held<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a>> {
-        let is_taken = match found.wants.as_slice() {
-            [want] => self.engine().take(&want.bucket, &want.asks, want.limits(), now_ms),
+        let is_taken = match found.parts.as_slice() {
+            [part] => self.engine().take(&part.bucket, &part.demands, part.limits(), now_ms),
             [] => false,
-            wants => self.leased.take_held(wants, None),
+            parts => self.leased.take_held(parts, None),
         };
         is_taken.then_some(PreparedPermit { prepared: self, from: Source::Prepared(found) })
     }
@@ -245,31 +181,51 @@ impl Prepared {
         Some(PreparedPermit { prepared: self, from: Source::Asked(Box::new(grant)) })
     }
 
-    /// Takes on behalf of another entity, of which this process has seen a request before. The
-    /// parent, if there is one, is the same. With [`Cascade::Stored`], nothing is taken here.
+    /// Takes on behalf of another entity, of which this process has seen a request before. A parent
+    /// named by the request is the same. With [`Cascade::Stored`], the entity's own parent is taken
+    /// from; this allocates, and a parent that is not known is looked up in the background.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_>> {
-        if self.request.cascade == Cascade::Stored || self.is_parent(entity) {
+        if self.request.cascade == Cascade::Stored {
+            return self.held_with_stored_parent(EntityId::new(entity).ok()?);
+        }
+        if self.is_parent(entity) {
             return None;
         }
         let Some(found) = self.found(self.engine().rough_ms()) else {
             let entity = EntityId::new(entity).ok()?;
             return self.held_by_name(&Request { entity, ..self.request.clone() });
         };
-        let ticket = self.held_for(found, entity);
-        if ticket.is_none()
-            && let Some((first, others)) = found.wants.split_first()
+        let permit = self.held_for(found, entity);
+        if permit.is_none()
+            && let Some((first, others)) = found.parts.split_first()
         {
             let key = KeyRef { entity, resource: &self.request.resource };
             _ = self.engine().buckets.with(&key, |bucket| self.lease_soon(bucket, first));
-            others.iter().for_each(|want| self.lease_soon(&want.bucket, want));
+            others.iter().for_each(|part| self.lease_soon(&part.bucket, part));
         }
-        ticket
+        permit
+    }
+
+    /// Takes held tokens of an entity and of the parent that is stored for it.
+    #[cold]
+    fn held_with_stored_parent(&self, entity: EntityId) -> Option<PreparedPermit<'_>> {
+        let request = Request { entity, ..self.request.clone() };
+        let Some(parts) = self.leased.known_parts(&request) else {
+            self.look_up_soon(&request);
+            return None;
+        };
+        if parts.is_empty() || !self.leased.take_held(&parts, None) {
+            parts.iter().for_each(|part| self.lease_soon(&part.bucket, part));
+            return None;
+        }
+        let grant = Spent::default().granted(parts.into_iter().map(|part| part.grant));
+        Some(PreparedPermit { prepared: self, from: Source::Asked(Box::new(grant)) })
     }
 
     #[inline]
     fn held_for<'a>(&'a self, found: &'a Found, entity: &str) -> Option<PreparedPermit<'a>> {
-        let (first, others) = found.wants.split_first()?;
+        let (first, others) = found.parts.split_first()?;
         let engine = self.engine();
         let key = KeyRef { entity, resource: &self.request.resource };
         // The slots are those that the request was prepared for.
@@ -278,13 +234,13 @@ impl Prepared {
             let take = |bucket: &Arc<LeasedBucket>| {
                 let now_ms = engine.rough_ms();
                 let is_taken = is_as_prepared(bucket)
-                    && engine.take(bucket, &first.asks, first.limits(), now_ms);
+                    && engine.take(bucket, &first.demands, first.limits(), now_ms);
                 is_taken.then(|| bucket.entity.clone())
             };
             engine.buckets.with(&key, take)?
         } else {
             let bucket = engine.buckets.get(&key).filter(is_as_prepared)?;
-            let is_taken = self.leased.take_held(&found.wants, Some(&bucket));
+            let is_taken = self.leased.take_held(&found.parts, Some(&bucket));
             is_taken.then(|| bucket.entity.clone())
         };
         entity.map(|entity| PreparedPermit { prepared: self, from: Source::Other(entity, found) })
@@ -298,8 +254,8 @@ impl Prepared {
     pub async fn acquire(&self) -> Result<PreparedPermit<'_>, AcquireError> {
         let now_ms = self.engine().rough_ms();
         match self.found(now_ms).and_then(|found| self.held(found, now_ms)) {
-            Some(ticket) => Ok(ticket),
-            None => self.ask(self.request.clone()).await,
+            Some(permit) => Ok(permit),
+            None => self.demand(self.request.clone()).await,
         }
     }
 
@@ -320,36 +276,36 @@ impl Prepared {
         }
         if self.request.cascade != Cascade::Stored
             && let Some(found) = self.found(self.engine().rough_ms())
-            && let Some(ticket) = self.held_for(found, entity)
+            && let Some(permit) = self.held_for(found, entity)
         {
-            return Ok(ticket);
+            return Ok(permit);
         }
         let entity = EntityId::new(entity).map_err(InvalidRequest::from)?;
-        self.ask(Request { entity, ..self.request.clone() }).await
+        self.demand(Request { entity, ..self.request.clone() }).await
     }
 
     /// Replaces found buckets by the prepared ones of the same name, which the table may have
     /// forgotten.
-    fn with_own(&self, mut wants: Vec<Wants>) -> Vec<Wants> {
-        for (want, own) in wants.iter_mut().zip(&self.newest().wants) {
-            let (found, own) = (&want.bucket, &own.bucket);
+    fn with_own(&self, mut parts: Vec<LeasedPart>) -> Vec<LeasedPart> {
+        for (part, own) in parts.iter_mut().zip(&self.newest().parts) {
+            let (found, own) = (&part.bucket, &own.bucket);
             let is_same = found.entity == own.entity && found.kind == own.kind;
-            if is_same && !found.cell.is_watched() {
-                want.bucket = own.clone();
+            if is_same && !found.atomic.is_watched() {
+                part.bucket = own.clone();
             }
         }
-        wants
+        parts
     }
 
     async fn acquired(&self, request: &Request) -> Result<Grant, AcquireError> {
         let (leased, clock) = (&self.leased, self.limiter.clock());
         let until = Instant::now() + request.deadline;
-        let wants = leased.wanted_by(request).await?.map(|wants| self.with_own(wants));
-        leased.acquire_wanted(wants, request, until, clock).await
+        let parts = leased.parts_of(request).await?.map(|parts| self.with_own(parts));
+        leased.acquire_parts(parts, request, until, clock).await
     }
 
     #[cold]
-    async fn ask(&self, mut request: Request) -> Result<PreparedPermit<'_>, AcquireError> {
+    async fn demand(&self, mut request: Request) -> Result<PreparedPermit<'_>, AcquireError> {
         request.deadline = self.limiter.guard().call_time(self.deadline);
         let from =
             match self.limiter.guard().take_by(&request, || self.acquired(&request).boxed()).await?
@@ -378,11 +334,11 @@ impl PreparedPermit<'_> {
         let leased = &self.prepared.leased;
         match &self.from {
             Source::Prepared(found) => {
-                found.wants.iter().for_each(|want| leased.give_back(want, None));
+                found.parts.iter().for_each(|part| leased.give_back(part, None));
             }
             Source::Other(entity, found) => {
                 self.give_back_of(entity, found);
-                found.wants.iter().skip(1).for_each(|want| leased.give_back(want, None));
+                found.parts.iter().skip(1).for_each(|part| leased.give_back(part, None));
             }
             Source::Degraded(_) => {}
             Source::Asked(grant) => {
@@ -394,7 +350,7 @@ impl PreparedPermit<'_> {
     /// Gives back the tokens of another entity's own bucket.
     fn give_back_of(&self, entity: &EntityId, found: &Found) {
         let Prepared { leased, request, .. } = self.prepared;
-        let first = &found.wants[0];
+        let first = &found.parts[0];
         let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
         match leased.engine.buckets.get(&key) {
             Some(bucket) if bucket.kind == first.bucket.kind => {
@@ -411,10 +367,10 @@ impl PreparedPermit<'_> {
         let deadline = limiter.guard().correction_time(*deadline);
         let grant = match self.from {
             Source::Prepared(found) => {
-                Spent::default().granted(found.wants.iter().map(|want| want.part.clone()))
+                Spent::default().granted(found.parts.iter().map(|part| part.grant.clone()))
             }
             Source::Other(entity, found) => {
-                let others = found.wants.iter().skip(1).map(|want| want.part.clone());
+                let others = found.parts.iter().skip(1).map(|part| part.grant.clone());
                 let parts = std::iter::once(found.first_part(entity)).chain(others);
                 Spent::default().granted(parts)
             }

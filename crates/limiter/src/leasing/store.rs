@@ -7,12 +7,12 @@ use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, Wait, evaluate};
 use tokio::time::Instant;
 
-use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
+use super::atomic_bucket::{POOL_MAX, TakeResult};
 use super::behind;
 use super::keys::KeyRef;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
-use super::names::Kind;
+use super::leased_part::{LeasedPart, Taken};
 use super::settings::LeaseMode;
 use super::spent::Spent;
 use crate::clock::Clock;
@@ -24,149 +24,55 @@ use crate::store::{Adjusted, BoxFuture, BucketGrant, Correction, Grant, Request,
 /// The largest refund to a pool, in millitokens; larger ones go to the store.
 const REFUND_MAX: u64 = POOL_MAX / 4;
 
-/// One bucket of a request.
-#[derive(Clone)]
-pub(super) struct Wants {
-    pub(super) part: BucketGrant,
-    pub(super) bucket: Arc<LeasedBucket>,
-    pub(super) asks: Vec<Demand>,
-}
-
-impl Wants {
-    pub(super) fn limits(&self) -> Option<&Arc<Configuration>> {
-        Some(&self.part.configuration)
-    }
-}
-
-/// The tokens taken for a request that is not granted yet. They are given back if it never is, also
-/// when the caller stops waiting.
-struct Taken<'a> {
-    from: &'a Leased,
-    wants: &'a [Wants],
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.wants.iter().for_each(|taken| self.from.give_back(taken, None));
-    }
-}
-
 impl Leased {
-    /// The bucket, with a slot for each of its limits and of the requested limits.
-    fn bucket(
-        &self,
-        id: &BucketId,
-        configuration: &Configuration,
-        amounts: &Amounts,
-    ) -> Arc<LeasedBucket> {
-        self.engine.buckets.get_or_insert(id, || {
-            let mut limits: Vec<LimitName> = configuration.rules().into_keys().collect();
-            limits.extend(amounts.keys().cloned());
-            limits.sort();
-            limits.dedup();
-            let kind = Kind { resource: id.resource.clone(), limits };
-            LeasedBucket::new(id.entity.clone(), self.engine.names.shared(kind))
-        })
-    }
-
-    pub(super) fn wants(&self, part: BucketGrant) -> Option<Wants> {
-        let bucket = self.bucket(&part.bucket, &part.configuration, &part.amounts);
-        let asks = bucket.asks(&part.amounts)?;
-        Some(Wants { part, bucket, asks })
-    }
-
     /// Takes held tokens, leases more, or asks the store.
     async fn take(&self, request: &Request, clock: &dyn Clock) -> Result<Grant, AcquireError> {
         let until = Instant::now() + request.deadline;
-        let wants = self.wanted_by(request).await?;
-        self.acquire_wanted(wants, request, until, clock).await
-    }
-
-    /// The buckets of a request; `None`: some of it cannot be leased.
-    pub(super) async fn wanted_by(
-        &self,
-        request: &Request,
-    ) -> Result<Option<Vec<Wants>>, AcquireError> {
-        let parts = self.engine.store.parts(request, &self.engine.clock).await?;
-        Ok(parts.and_then(|parts| parts.into_iter().map(|part| self.wants(part)).collect()))
-    }
-
-    /// The buckets of a request; empty if some of it cannot be leased. `None`: they are not known
-    /// without a call.
-    pub(super) fn known_wants(&self, request: &Request) -> Option<Vec<Wants>> {
-        let request = Request { deadline: Duration::ZERO, ..request.clone() };
-        let wants = self.wanted_by(&request).now_or_never()?.ok()?;
-        Some(wants.unwrap_or_default())
-    }
-
-    /// Gives the tokens back, to the bucket `instead` if there is one.
-    pub(super) fn give_back(&self, wants: &Wants, instead: Option<&Arc<LeasedBucket>>) {
-        let bucket = instead.unwrap_or(&wants.bucket);
-        self.engine.put_back(bucket, &wants.asks, &wants.part.configuration);
-    }
-
-    /// Gives back the tokens of one bucket.
-    pub(super) fn give_back_part(&self, part: BucketGrant) {
-        if let Some(want) = self.wants(part) {
-            self.give_back(&want, None);
-        }
-    }
-
-    /// Takes held tokens from every bucket, or from none. `first` replaces the first bucket.
-    pub(super) fn take_held(&self, wants: &[Wants], first: Option<&Arc<LeasedBucket>>) -> bool {
-        let now_ms = self.engine.rough_ms();
-        let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&wants[n].bucket);
-        for (n, want) in wants.iter().enumerate() {
-            let configuration = Some(&want.part.configuration);
-            if !self.engine.take(bucket(n), &want.asks, configuration, now_ms) {
-                (0..n).for_each(|taken| self.give_back(&wants[taken], Some(bucket(taken))));
-                return false;
-            }
-        }
-        true
+        let parts = self.parts_of(request).await?;
+        self.acquire_parts(parts, request, until, clock).await
     }
 
     /// Takes from every bucket, or from none.
     pub(super) async fn take_all(
         &self,
-        wants: &[Wants],
+        parts: &[LeasedPart],
         until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
         let now_ms = self.engine.rough_ms();
         let mut total = Spent::default();
-        let mut taken = Taken { from: self, wants: &[] };
-        for (n, want) in wants.iter().enumerate() {
-            taken.wants = &wants[..n];
-            let configuration = &want.part.configuration;
-            if self.engine.take(&want.bucket, &want.asks, None, now_ms) {
-                want.bucket.follow(configuration, &self.engine.names);
+        let mut taken = Taken { from: self, parts: &[] };
+        for (n, part) in parts.iter().enumerate() {
+            taken.parts = &parts[..n];
+            let configuration = &part.grant.configuration;
+            if self.engine.take(&part.bucket, &part.demands, None, now_ms) {
+                part.bucket.follow(configuration, &self.engine.names);
                 continue;
             }
-            let needed = self.engine.need(&want.bucket, &want.asks, configuration, until).await;
+            let needed = self.engine.need(&part.bucket, &part.demands, configuration, until).await;
             match needed {
                 Some(Ok(spent)) => total.add(spent),
                 Some(Err(error)) => {
-                    return Some(Err(self.with_others(error, wants, n, until).await));
+                    return Some(Err(self.with_others(error, parts, n, until).await));
                 }
                 None => return None,
             }
         }
-        taken.wants = &[];
+        taken.parts = &[];
         Some(Ok(total))
     }
 
     /// Takes from the buckets of a request, or from the store if they cannot be leased from.
-    pub(super) async fn acquire_wanted(
+    pub(super) async fn acquire_parts(
         &self,
-        wants: Option<Vec<Wants>>,
+        parts: Option<Vec<LeasedPart>>,
         request: &Request,
         until: Instant,
         clock: &dyn Clock,
     ) -> Result<Grant, AcquireError> {
-        if let Some(wants) = wants {
-            match self.take_all(&wants, until).await {
+        if let Some(parts) = parts {
+            match self.take_all(&parts, until).await {
                 Some(Ok(spent)) => {
-                    return Ok(spent.granted(wants.into_iter().map(|want| want.part)));
+                    return Ok(spent.granted(parts.into_iter().map(|part| part.grant)));
                 }
                 Some(Err(error)) => return Err(error),
                 None => {}
@@ -182,7 +88,7 @@ impl Leased {
     async fn with_others(
         &self,
         error: AcquireError,
-        wants: &[Wants],
+        parts: &[LeasedPart],
         refused: usize,
         until: Instant,
     ) -> AcquireError {
@@ -192,17 +98,17 @@ impl Leased {
             error => return error,
         };
         let mut limits = Vec::new();
-        for (n, want) in wants.iter().enumerate() {
+        for (n, part) in parts.iter().enumerate() {
             if n == refused {
                 limits.append(&mut refusal);
                 continue;
             }
-            let mut others = self.evaluate(want);
+            let mut others = self.evaluate(part);
             // The tokens that were taken are about to be given back.
-            if n < refused || want.bucket.cell.holds(&want.asks) {
+            if n < refused || part.bucket.atomic.holds(&part.demands) {
                 others.iter_mut().for_each(|limit| limit.wait = Wait::None);
-            } else if want.part.image.is_none() || others.iter().any(LimitStatus::is_violated) {
-                others = self.look(want, until).await.unwrap_or(others);
+            } else if part.grant.image.is_none() || others.iter().any(LimitStatus::is_violated) {
+                others = self.look(part, until).await.unwrap_or(others);
             }
             limits.append(&mut others);
         }
@@ -210,37 +116,37 @@ impl Leased {
     }
 
     /// The known status of the limits of a bucket.
-    fn evaluate(&self, want: &Wants) -> Vec<LimitStatus> {
-        let (part, now) = (&want.part, self.engine.clock.now());
-        let image = part.image.as_deref();
-        let mut limits = evaluate(&part.bucket, image, &part.amounts, &part.configuration, now);
-        limits.retain(|status| part.amounts.contains_key(&status.limit));
-        limits.iter_mut().for_each(|limit| self.see(&want.bucket, limit));
+    fn evaluate(&self, part: &LeasedPart) -> Vec<LimitStatus> {
+        let (grant, now) = (&part.grant, self.engine.clock.now());
+        let image = grant.image.as_deref();
+        let mut limits = evaluate(&grant.bucket, image, &grant.amounts, &grant.configuration, now);
+        limits.retain(|status| grant.amounts.contains_key(&status.limit));
+        limits.iter_mut().for_each(|limit| self.see(&part.bucket, limit));
         limits
     }
 
     /// The status of the limits of a bucket, as the store says. `None`: there is no answer.
-    async fn look(&self, want: &Wants, until: Instant) -> Option<Vec<LimitStatus>> {
-        let wanted = behind::wanted(&want.bucket, &want.asks);
-        let order = LeaseRequest {
-            bucket: &want.part.bucket,
-            configuration: &want.part.configuration,
+    async fn look(&self, part: &LeasedPart, until: Instant) -> Option<Vec<LimitStatus>> {
+        let wanted = behind::wanted(&part.bucket, &part.demands);
+        let lease = LeaseRequest {
+            bucket: &part.grant.bucket,
+            configuration: &part.grant.configuration,
             wanted: &wanted,
             returned: Amounts::EMPTY,
             counting: Counting::Leased,
             last: None,
             deadline: until.saturating_duration_since(Instant::now()),
         };
-        let mut limits = match self.engine.store.look(&order, &self.engine.clock).await {
+        let mut limits = match self.engine.store.look(&lease, &self.engine.clock).await {
             Ok((image, _)) => {
-                let part = BucketGrant { image, ..want.part.clone() };
-                return Some(self.evaluate(&Wants { part, ..want.clone() }));
+                let grant = BucketGrant { image, ..part.grant.clone() };
+                return Some(self.evaluate(&LeasedPart { grant, ..part.clone() }));
             }
             Err(AcquireError::LimitExceeded(exceeded)) => exceeded.limits,
             Err(AcquireError::NeverAdmissible(never)) => never.limits,
             Err(_) => return None,
         };
-        limits.iter_mut().for_each(|limit| self.see(&want.bucket, limit));
+        limits.iter_mut().for_each(|limit| self.see(&part.bucket, limit));
         Some(limits)
     }
 
@@ -249,7 +155,7 @@ impl Leased {
     fn see(&self, bucket: &LeasedBucket, limit: &mut LimitStatus) {
         let Some(slot) = bucket.slot(&limit.limit) else { return };
         let own = match self.engine.settings.mode {
-            LeaseMode::Strict(_) => bucket.cell.slots[usize::from(slot)].pool.tokens().into(),
+            LeaseMode::Strict(_) => bucket.atomic.slots[usize::from(slot)].pool.tokens().into(),
             LeaseMode::WriteBehind { .. } => -i128::from(self.engine.undebited(bucket, slot)),
         };
         limit.available = Millitokens::saturating(i128::from(limit.available.get()) + own);
@@ -295,8 +201,8 @@ impl Leased {
         configuration: &Arc<Configuration>,
         back: &Amounts,
     ) {
-        let asks = bucket.asks(&-back).unwrap_or_default();
-        self.engine.put_back(bucket, &asks, configuration);
+        let demands = bucket.demands(&-back).unwrap_or_default();
+        self.engine.put_back(bucket, &demands, configuration);
     }
 }
 
@@ -323,9 +229,9 @@ impl Store for Leased {
                 let rest = Correction { amounts: &rest, ..*correction };
                 let result = self.engine.store.adjust(&rest, clock).await;
                 if matches!(result, Err(AdjustError::Unavailable(_)))
-                    && let Some(books) = bucket.books().as_mut()
+                    && let Some(ledger) = bucket.ledger().as_mut()
                 {
-                    books.doubt(correction.id);
+                    ledger.note_unacked(correction.id);
                 }
                 adjusted = result?;
             }
@@ -339,10 +245,10 @@ impl Store for Leased {
         let (bucket, configuration) = self.corrected(correction);
         let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
         if !rest.is_empty() {
-            let asks = bucket.asks(&rest)?;
-            let is_doubtful =
-                bucket.books().as_ref().is_some_and(|books| books.is_doubtful(correction.id));
-            if is_doubtful || !self.engine.take(&bucket, &asks, None, self.engine.rough_ms()) {
+            let demands = bucket.demands(&rest)?;
+            let is_unacked =
+                bucket.ledger().as_ref().is_some_and(|ledger| ledger.is_unacked(correction.id));
+            if is_unacked || !self.engine.take(&bucket, &demands, None, self.engine.rough_ms()) {
                 return None;
             }
         }
@@ -380,21 +286,21 @@ impl Store for Leased {
         let key = KeyRef { entity: request.entity.as_str(), resource: &request.resource };
         self.engine
             .buckets
-            .with(&key, |bucket| bucket.cell.is_watched())
+            .with(&key, |bucket| bucket.atomic.is_watched())
             .filter(|is_held| *is_held)?;
         // Does not wait for a look-up of a parent or limits, and leases nothing.
-        let wants = self.known_wants(request).filter(|wants| !wants.is_empty())?;
+        let parts = self.known_parts(request).filter(|parts| !parts.is_empty())?;
         let now_ms = self.engine.rough_ms();
-        let mut taken = Taken { from: self, wants: &[] };
-        for (n, want) in wants.iter().enumerate() {
-            taken.wants = &wants[..n];
-            if want.bucket.cell.take(&want.asks, now_ms) == TakeResult::Nothing {
+        let mut taken = Taken { from: self, parts: &[] };
+        for (n, part) in parts.iter().enumerate() {
+            taken.parts = &parts[..n];
+            if part.bucket.atomic.take(&part.demands, now_ms) == TakeResult::Nothing {
                 return None;
             }
         }
-        taken.wants = &[];
+        taken.parts = &[];
         drop(taken);
-        Some(Spent::default().granted(wants.into_iter().map(|want| want.part)))
+        Some(Spent::default().granted(parts.into_iter().map(|part| part.grant)))
     }
 
     fn inner(&self) -> Option<&dyn Store> {

@@ -29,67 +29,69 @@ impl Engine {
         let until = Instant::now() + deadline;
         let mut spent = self.settle_unanswered(bucket, extent, accounting, deadline).await?;
         let times = self.times();
-        let drafted = bucket.books().as_mut().map(|books| {
-            let open_for = books.open_for_ms(times.now);
-            let draft = match extent {
-                FlushScope::Lease => bucket.draft(books, need, &self.settings, times),
-                FlushScope::SettleAll => bucket.closing_draft(books, times),
+        let drafted = bucket.ledger().as_mut().map(|ledger| {
+            let open_for = ledger.open_for_ms(times.now);
+            let plan = match extent {
+                FlushScope::Lease => bucket.plan(ledger, need, &self.settings, times),
+                FlushScope::SettleAll => bucket.closing_draft(ledger, times),
             };
-            self.meter.decided(books, bucket, times.now);
-            (draft, books.configuration.clone(), books.answered(), open_for)
+            self.meter.decided(ledger, bucket, times.now);
+            (plan, ledger.configuration.clone(), ledger.answered(), open_for)
         });
         // The ledger exists while a task holds the turn.
-        let Some((draft, configuration, answered, open_for)) = drafted else {
+        let Some((plan, configuration, answered, open_for)) = drafted else {
             return Err(AcquireError::Contended { attempts: 0 });
         };
-        let counting = counting(accounting, &draft);
-        if !draft.is_worth_a_write(counting) {
-            if let Some(books) = bucket.books().as_mut() {
-                bucket.undo(books, &draft, self.settings.max_age_ms(), times);
+        let counting = counting(accounting, &plan);
+        if !plan.is_worth_a_write(counting) {
+            if let Some(ledger) = bucket.ledger().as_mut() {
+                bucket.undo(ledger, &plan, self.settings.max_age_ms(), times);
             }
             return Ok(spent);
         }
         if accounting == Accounting::AtSettle {
             self.meter.commit_age(open_for);
         }
-        let order = LeaseRequest {
+        let lease = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
-            wanted: &draft.wanted,
-            returned: &draft.returned,
+            wanted: &plan.wanted,
+            returned: &plan.returned,
             counting,
             last: answered.as_ref(),
             deadline: until.saturating_duration_since(Instant::now()),
         };
         let start = Instant::now();
-        let result = self.store.lease(&order, &self.clock).await;
-        let mut books = bucket.books();
-        let Some(books) = books.as_mut() else { return Ok(spent) };
+        let result = self.store.lease(&lease, &self.clock).await;
+        let mut ledger = bucket.ledger();
+        let Some(ledger) = ledger.as_mut() else { return Ok(spent) };
         match result {
-            Ok(done) => {
+            Ok(outcome) => {
                 self.note_duration(start.elapsed());
                 self.meter.count(u64::from(!need.is_empty()));
-                self.meter.leased(&done.leased, &draft.returned);
-                if done.path.is_some() {
-                    books.note_answered(&done.id);
+                self.meter.leased(&outcome.leased, &plan.returned);
+                if outcome.path.is_some() {
+                    ledger.note_answered(&outcome.id);
                 }
                 bucket.conclude(
-                    books,
-                    &draft,
+                    ledger,
+                    &plan,
                     need,
-                    &done,
+                    &outcome,
                     self.settings.max_age_ms(),
                     self.times(),
                 );
-                spent.add(self.spent(done));
+                spent.add(self.spent(outcome));
                 Ok(spent)
             }
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
-                match failed.doubt {
-                    Some(doubt) if doubt.is_lost => self.meter.ambiguous(),
-                    Some(doubt) => books.unfinished().unanswered = Some(Box::new((doubt, draft))),
-                    None => bucket.undo(books, &draft, self.settings.max_age_ms(), self.times()),
+                match failed.unacked {
+                    Some(unacked) if unacked.is_lost => self.meter.ambiguous(),
+                    Some(unacked) => {
+                        ledger.unfinished().unanswered = Some(Box::new((unacked, plan)))
+                    }
+                    None => bucket.undo(ledger, &plan, self.settings.max_age_ms(), self.times()),
                 }
                 Err(failed.error)
             }
@@ -104,46 +106,46 @@ impl Engine {
         accounting: Accounting,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
-        let taken = bucket.books().as_mut().and_then(|books| {
-            let unanswered = books.unfinished().unanswered.take()?;
-            Some((unanswered, books.configuration.clone()))
+        let taken = bucket.ledger().as_mut().and_then(|ledger| {
+            let unanswered = ledger.unfinished().unanswered.take()?;
+            Some((unanswered, ledger.configuration.clone()))
         });
         let Some((unanswered, configuration)) = taken else { return Ok(Spent::default()) };
-        let (doubt, draft) = *unanswered;
-        let returned = returned_with(&draft, &doubt);
+        let (unacked, plan) = *unanswered;
+        let returned = returned_with(&plan, &unacked);
         let nothing = BTreeMap::new();
-        let order = LeaseRequest {
+        let lease = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
-            wanted: if extent == FlushScope::Lease { &draft.wanted } else { &nothing },
+            wanted: if extent == FlushScope::Lease { &plan.wanted } else { &nothing },
             returned: &returned,
-            counting: counting(accounting, &draft),
+            counting: counting(accounting, &plan),
             // The unanswered write holds this.
             last: None,
             deadline,
         };
-        let result = self.store.resolve(&order, doubt, &self.clock).await;
-        let mut books = bucket.books();
-        let Some(books) = books.as_mut() else { return Ok(Spent::default()) };
+        let result = self.store.resolve(&lease, unacked, &self.clock).await;
+        let mut ledger = bucket.ledger();
+        let Some(ledger) = ledger.as_mut() else { return Ok(Spent::default()) };
         match result {
-            Ok(done) => {
-                self.meter.leased(&done.leased, &draft.returned);
-                books.note_answered(&done.id);
+            Ok(outcome) => {
+                self.meter.leased(&outcome.leased, &plan.returned);
+                ledger.note_answered(&outcome.id);
                 bucket.conclude(
-                    books,
-                    &draft,
+                    ledger,
+                    &plan,
                     &[],
-                    &done,
+                    &outcome,
                     self.settings.max_age_ms(),
                     self.times(),
                 );
-                Ok(self.spent(done))
+                Ok(self.spent(outcome))
             }
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
-                match failed.doubt {
-                    Some(doubt) if !doubt.is_lost => {
-                        books.unfinished().unanswered = Some(Box::new((doubt, draft)));
+                match failed.unacked {
+                    Some(unacked) if !unacked.is_lost => {
+                        ledger.unfinished().unanswered = Some(Box::new((unacked, plan)));
                     }
                     _ => self.meter.ambiguous(),
                 }
@@ -152,25 +154,25 @@ impl Engine {
         }
     }
 
-    pub(super) fn spent(&self, done: LeaseOutcome) -> Spent {
-        self.meter.wrote(done.attempts);
-        let LeaseOutcome { path, attempts, write_units, read_units, .. } = done;
+    pub(super) fn spent(&self, outcome: LeaseOutcome) -> Spent {
+        self.meter.wrote(outcome.attempts);
+        let LeaseOutcome { path, attempts, write_units, read_units, .. } = outcome;
         Spent { path, attempts, write_units, read_units }
     }
 }
 
-fn counting(accounting: Accounting, draft: &LeasePlan) -> Counting<'_> {
+fn counting(accounting: Accounting, plan: &LeasePlan) -> Counting<'_> {
     match accounting {
         Accounting::AtLease => Counting::Leased,
-        Accounting::AtSettle => Counting::Used(&draft.used),
+        Accounting::AtSettle => Counting::Used(&plan.used),
     }
 }
 
 /// The amounts to give back, with the limits of a lease that must not take effect any more. The
 /// item must remember the id of that lease, even when there is nothing else to write.
-fn returned_with(draft: &LeasePlan, doubt: &UnackedWrite) -> sluicegate_core::Amounts {
-    let mut returned = draft.returned.clone();
-    for limit in doubt.limits() {
+fn returned_with(plan: &LeasePlan, unacked: &UnackedWrite) -> sluicegate_core::Amounts {
+    let mut returned = plan.returned.clone();
+    for limit in unacked.limits() {
         returned.entry(limit.clone()).or_insert(Millitokens::ZERO);
     }
     returned

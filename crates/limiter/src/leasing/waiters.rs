@@ -20,7 +20,7 @@ pub(super) struct Waiters(Vec<LeaseWaiter>);
 
 #[derive(Debug)]
 struct LeaseWaiter {
-    asks: Vec<Demand>,
+    demands: Vec<Demand>,
     stay: WaitWindow,
     answer: oneshot::Sender<WaiterResult>,
 }
@@ -40,7 +40,7 @@ impl Waiters {
     /// wait.
     pub(super) fn enter(
         &mut self,
-        asks: &[Demand],
+        demands: &[Demand],
         stay: WaitWindow,
     ) -> Option<oneshot::Receiver<WaiterResult>> {
         if self.0.len() == self.0.capacity() || self.0.len() >= WAITERS_MAX {
@@ -52,31 +52,32 @@ impl Waiters {
             return None;
         }
         let (answer, receiver) = oneshot::channel();
-        self.0.push(LeaseWaiter { asks: asks.to_vec(), stay, answer });
+        self.0.push(LeaseWaiter { demands: demands.to_vec(), stay, answer });
         Some(receiver)
     }
 
     /// The sum that requests want of the limit in a slot, in millitokens.
     pub(super) fn asks_of(&self, slot: usize) -> u64 {
         let waiters = self.0.iter().filter(|waiter| !waiter.answer.is_closed());
-        let asks = waiters.flat_map(|waiter| &waiter.asks);
-        let milli = asks.filter(|ask| usize::from(ask.slot) == slot).map(|ask| ask.milli);
+        let demands = waiters.flat_map(|waiter| &waiter.demands);
+        let milli =
+            demands.filter(|demand| usize::from(demand.slot) == slot).map(|demand| demand.milli);
         milli.fold(0, u64::saturating_add)
     }
 
     /// Hands out tokens to the requests for which they were fresh enough on arrival. The bucket
     /// must be watched.
-    pub(super) fn serve(&mut self, cell: &AtomicBucket, now: WaitWindow) {
+    pub(super) fn serve(&mut self, atomic: &AtomicBucket, now: WaitWindow) {
         for waiter in std::mem::take(&mut self.0) {
             if waiter.answer.is_closed() {
                 continue;
             }
             let WaitWindow { came_ms, until_ms, set_backs } = waiter.stay;
             let still_waits = now.came_ms <= until_ms && now.set_backs == set_backs;
-            if !still_waits || cell.take(&waiter.asks, came_ms) == TakeResult::Nothing {
+            if !still_waits || atomic.take(&waiter.demands, came_ms) == TakeResult::Nothing {
                 self.0.push(waiter);
             } else if waiter.answer.send(Ok(Spent::default())).is_err() {
-                waiter.asks.iter().for_each(|ask| _ = cell.put(ask.slot, ask.milli));
+                waiter.demands.iter().for_each(|demand| _ = atomic.put(demand.slot, demand.milli));
             }
         }
     }
@@ -93,35 +94,35 @@ mod tests {
     }
 
     /// A bucket whose tokens end at 1,000.
-    fn cell(milli: u64) -> AtomicBucket {
-        let cell = AtomicBucket::new(1);
-        cell.put(0, milli).unwrap();
-        cell.set_times(1_000, 0);
-        cell
+    fn atomic(milli: u64) -> AtomicBucket {
+        let atomic = AtomicBucket::new(1);
+        atomic.put(0, milli).unwrap();
+        atomic.set_times(1_000, 0);
+        atomic
     }
 
     #[test]
     fn who_waits_is_served_with_what_was_not_too_old_when_they_came() {
-        let (mut waiters, cell) = (Waiters::default(), cell(10));
+        let (mut waiters, atomic) = (Waiters::default(), atomic(10));
         drop(waiters.enter(&ASKS, came(500)).unwrap());
         let answers =
             [1_001, 500, 1_000, 1_000].map(|came_ms| waiters.enter(&ASKS, came(came_ms)).unwrap());
         assert_eq!(waiters.asks_of(0), 16);
-        waiters.serve(&cell, came(4_000));
+        waiters.serve(&atomic, came(4_000));
         let is_served = answers.map(|mut answer| answer.try_recv().is_ok());
         assert_eq!(is_served, [false, true, true, false]);
-        assert_eq!((cell.slots[0].pool.tokens(), waiters.0.len()), (2, 2));
+        assert_eq!((atomic.slots[0].pool.tokens(), waiters.0.len()), (2, 2));
     }
 
     #[test]
     fn nobody_is_served_after_their_time_or_by_another_clock() {
-        let (mut waiters, cell) = (Waiters::default(), cell(10));
+        let (mut waiters, atomic) = (Waiters::default(), atomic(10));
         let mut answer = waiters.enter(&ASKS, came(500)).unwrap();
         for now in [came(5_001), WaitWindow { set_backs: 1, ..came(600) }] {
-            waiters.serve(&cell, now);
+            waiters.serve(&atomic, now);
             assert!(answer.try_recv().is_err(), "{now:?}");
         }
-        waiters.serve(&cell, came(5_000));
+        waiters.serve(&atomic, came(5_000));
         assert!(answer.try_recv().unwrap().is_ok());
     }
 

@@ -85,13 +85,13 @@ impl Engine {
     fn look_at(self: &Arc<Self>, bucket: &Arc<LeasedBucket>, was_set_back: bool) -> bool {
         let mut times = self.times();
         times.is_set_back |= was_set_back;
-        let mut guard = bucket.books();
-        let Some(books) = guard.as_mut() else { return true };
-        bucket.catch_up(books, times);
-        self.meter.decided(books, bucket, times.now);
-        if bucket.is_to_be_settled(books, &self.settings, times.now) {
+        let mut guard = bucket.ledger();
+        let Some(ledger) = guard.as_mut() else { return true };
+        bucket.catch_up(ledger, times);
+        self.meter.decided(ledger, bucket, times.now);
+        if bucket.is_to_be_settled(ledger, &self.settings, times.now) {
             let extent =
-                if books.is_empty(times.now) { FlushScope::SettleAll } else { FlushScope::Lease };
+                if ledger.is_empty(times.now) { FlushScope::SettleAll } else { FlushScope::Lease };
             drop(guard);
             if let Some(turn) = bucket.try_turn() {
                 let (engine, bucket) = (self.clone(), bucket.clone());
@@ -106,10 +106,10 @@ impl Engine {
             return false;
         }
         // A task is about to lease.
-        if books.is_in_use()
-            || books.has_open(&self.settings)
-            || !books.is_empty(times.now)
-            || !bucket.cell.unwatch()
+        if ledger.is_in_use()
+            || ledger.has_open(&self.settings)
+            || !ledger.is_empty(times.now)
+            || !bucket.atomic.unwatch()
         {
             return false;
         }
@@ -126,7 +126,7 @@ impl Engine {
         bucket: Arc<LeasedBucket>,
         until: Instant,
     ) -> Result<(), AcquireError> {
-        let turn = bucket.books().as_mut().map(BucketLedger::turn);
+        let turn = bucket.ledger().as_mut().map(BucketLedger::turn);
         let Some(turn) = turn else { return Ok(()) };
         let Ok(_turn) = tokio::time::timeout_at(until, bucket.clone().turn(turn)).await else {
             return Err(AcquireError::Contended { attempts: 0 });

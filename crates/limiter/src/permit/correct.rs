@@ -34,7 +34,7 @@ impl Permit {
         let until = Instant::now() + self.deadline;
         let mut before = Adjusted::default();
         loop {
-            let Some(write) = self.accounts()[index].reopen(change) else { break };
+            let Some(write) = self.logs()[index].reopen(change) else { break };
             match self.send(index, write, until).await {
                 (_, Ok(adjusted)) => {
                     before.is_forced |= adjusted.is_forced;
@@ -43,7 +43,7 @@ impl Permit {
                 failed => return failed,
             }
         }
-        let write = self.accounts()[index].start(change);
+        let write = self.logs()[index].start(change);
         let (under_way, mut result) = self.send(index, write, until).await;
         if let Ok(adjusted) = &mut result {
             adjusted.is_forced |= before.is_forced;
@@ -58,7 +58,7 @@ impl Permit {
         write: Write,
         until: Instant,
     ) -> (UnderWay<'_>, Result<Adjusted, AdjustError>) {
-        let mut under_way = UnderWay::new(&self.accounts, index, write);
+        let mut under_way = UnderWay::new(&self.logs, index, write);
         let result = match under_way.write() {
             Some(write) => {
                 let part = &self.parts[index];

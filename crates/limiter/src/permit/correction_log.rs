@@ -135,7 +135,7 @@ impl CorrectionLog {
 /// A write of a call, until the call ends or its caller stops waiting.
 #[derive(Debug)]
 pub(super) struct UnderWay<'a> {
-    accounts: &'a Mutex<Vec<CorrectionLog>>,
+    logs: &'a Mutex<Vec<CorrectionLog>>,
     index: usize,
     /// The write while it is in flight.
     write: Option<Write>,
@@ -145,11 +145,11 @@ pub(super) struct UnderWay<'a> {
 
 impl<'a> UnderWay<'a> {
     pub(super) const fn new(
-        accounts: &'a Mutex<Vec<CorrectionLog>>,
+        logs: &'a Mutex<Vec<CorrectionLog>>,
         index: usize,
         write: Write,
     ) -> Self {
-        Self { accounts, index, write: Some(write), ahead: Amounts::new() }
+        Self { logs, index, write: Some(write), ahead: Amounts::new() }
     }
 
     /// The write to be sent, if there is one.
@@ -159,7 +159,7 @@ impl<'a> UnderWay<'a> {
 
     pub(super) fn settle(&mut self, result: Option<&Result<Adjusted, AdjustError>>) {
         if let Some(write) = self.write.take() {
-            self.ahead = lock(self.accounts)[self.index].settle(write, result);
+            self.ahead = lock(self.logs)[self.index].settle(write, result);
         }
     }
 
@@ -176,12 +176,12 @@ impl<'a> UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.settle(None);
-        lock(self.accounts)[self.index].ahead += &self.ahead;
+        lock(self.logs)[self.index].ahead += &self.ahead;
     }
 }
 
-pub(super) fn lock(accounts: &Mutex<Vec<CorrectionLog>>) -> MutexGuard<'_, Vec<CorrectionLog>> {
-    accounts.lock().unwrap_or_else(PoisonError::into_inner)
+pub(super) fn lock(logs: &Mutex<Vec<CorrectionLog>>) -> MutexGuard<'_, Vec<CorrectionLog>> {
+    logs.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_decrease((_, by): &(&LimitName, &Millitokens)) -> bool {

@@ -95,11 +95,11 @@ impl Store for ScriptedStore {
     }
 }
 
-pub(super) struct Story {
+pub(super) struct CascadedPermit {
     pub(super) lease: Permit,
 }
 
-impl Story {
+impl CascadedPermit {
     /// 60 tokens of a hundred, of the child and of the parent; the fates are those of the parent.
     pub(super) async fn of_two() -> Self {
         Self::new("parent", "parent").await

@@ -2,13 +2,13 @@
 
 use futures_util::FutureExt;
 
-use super::scripted_store::{Fate, Story};
+use super::scripted_store::{CascadedPermit, Fate};
 use crate::error::AdjustError;
 use crate::store::Adjusted;
 
 #[tokio::test]
 async fn two_holders_give_back_once() {
-    let story = Story::of_one().await;
+    let story = CascadedPermit::of_one().await;
     story.meets(&[Fate::Later]);
     let mut first = Box::pin(story.lease.give_back());
     assert!((&mut first).now_or_never().is_none());
@@ -19,7 +19,7 @@ async fn two_holders_give_back_once() {
 
 #[tokio::test]
 async fn whoever_stops_waiting_may_keep_tokens_and_gains_none() {
-    let story = Story::of_one().await;
+    let story = CascadedPermit::of_one().await;
     story.meets(&[Fate::Hangs, Fate::Hangs]);
     assert!(story.lease.give_back().now_or_never().is_none());
     assert!(story.lease.adjust("tpm", 5).now_or_never().is_none());
@@ -34,7 +34,7 @@ async fn whoever_stops_waiting_may_keep_tokens_and_gains_none() {
 
 #[tokio::test]
 async fn what_failed_can_be_given_back_again() {
-    let story = Story::of_one().await;
+    let story = CascadedPermit::of_one().await;
     story.meets(&[Fate::Contended, Fate::Contended]);
     for _ in 0..2 {
         assert!(matches!(story.lease.give_back().await, Err(AdjustError::Contended)));
@@ -64,7 +64,7 @@ async fn a_repeated_adjust_corrects_each_bucket_once() {
                 // The store answers "ambiguous" to those.
                 continue;
             }
-            let story = Story::of_two().await;
+            let story = CascadedPermit::of_two().await;
             story.meets(&[fate, fate]);
             for _ in 0..2 {
                 let error = story.lease.adjust("tpm", by).await.unwrap_err();
@@ -87,7 +87,7 @@ async fn a_repeated_adjust_corrects_each_bucket_once() {
 #[tokio::test]
 async fn another_amount_takes_the_place_of_the_one_that_failed() {
     for (fate, writes) in [(Fate::Contended, 4), (Fate::Cut, 5), (Fate::Lost, 5)] {
-        let story = Story::of_two().await;
+        let story = CascadedPermit::of_two().await;
         story.meets(&[fate]);
         story.lease.adjust("tpm", 5).await.unwrap_err();
         story.lease.adjust("rpm", 1).await.unwrap();
@@ -109,7 +109,7 @@ async fn another_amount_takes_the_place_of_the_one_that_failed() {
 #[tokio::test]
 async fn a_repeated_release_gives_each_bucket_its_own_back() {
     for fate in [Fate::Contended, Fate::Cut] {
-        let story = Story::of_two().await;
+        let story = CascadedPermit::of_two().await;
         story.meets(&[Fate::Lost, fate, fate]);
         story.lease.adjust("tpm", 5).await.unwrap_err();
         // First the debit whose answer was lost is settled, then everything goes back.
@@ -126,7 +126,7 @@ async fn a_repeated_release_gives_each_bucket_its_own_back() {
 
 #[tokio::test]
 async fn what_is_ambiguous_in_one_bucket_counts_as_made() {
-    let story = Story::of_two().await;
+    let story = CascadedPermit::of_two().await;
     story.meets(&[Fate::Forgotten]);
     let error = story.lease.adjust("tpm", -5).await.unwrap_err();
     assert!(matches!(of_parent(&error), AdjustError::Ambiguous(_)) && !error.may_be_repeated());
@@ -142,7 +142,7 @@ async fn what_is_ambiguous_in_one_bucket_counts_as_made() {
 #[tokio::test]
 async fn who_stops_waiting_can_complete_a_debit_and_gains_no_refund() {
     for fate in [Fate::Hangs, Fate::HangsAfter] {
-        let story = Story::of_two().await;
+        let story = CascadedPermit::of_two().await;
         story.meets(&[fate]);
         assert!(story.lease.adjust("tpm", 5).now_or_never().is_none());
         assert_eq!(story.consumed("tpm").0, 65);
@@ -167,7 +167,7 @@ async fn calls_side_by_side_do_not_disturb_one_another() {
         ([Fate::ContendedLater, Fate::ContendedLater], (68, 60)),
         ([Fate::Later, Fate::Later], (68, 68)),
     ] {
-        let story = Story::of_two().await;
+        let story = CascadedPermit::of_two().await;
         story.meets(&fates);
         let (five, three) =
             tokio::join!(story.lease.adjust("tpm", 5), story.lease.adjust("tpm", 3));

@@ -51,24 +51,24 @@ impl RedisStore {
         clock: &dyn Clock,
     ) -> Result<Grant, AcquireError> {
         check_amounts(&request.amounts)?;
-        let sides = self.sides(request)?;
-        self.take_together(request, sides, clock).await
+        let targets = self.targets(request)?;
+        self.take_together(request, targets, clock).await
     }
 
     /// A call that takes these amounts of every bucket, or corrects by them.
     pub(super) fn taking(
         &self,
-        sides: &[ScriptBucket],
+        targets: &[ScriptBucket],
         amounts: &Amounts,
         id: &RequestId,
         at: (i64, u32),
     ) -> Call {
-        let mut call = self.call(sides);
+        let mut call = self.call(targets);
         call.arg(id_text(id));
-        for side in sides {
-            let kept = kept_s(&side.configuration.explicit);
+        for target in targets {
+            let kept = kept_s(&target.configuration.explicit);
             call.arg(kept.map_or_else(String::new, |seconds| seconds.to_string()));
-            call.arg(side.ask(at, amounts, |limit| [amounts.of(limit).get()]));
+            call.arg(target.ask(at, amounts, |limit| [amounts.of(limit).get()]));
         }
         call
     }
@@ -77,19 +77,19 @@ impl RedisStore {
     pub(super) fn decision(
         &self,
         mut reply: Reply,
-        sides: &[ScriptBucket],
+        targets: &[ScriptBucket],
     ) -> Result<Decision, Failure> {
         let (mut status, mut now) = (Status::Granted, None);
         if !reply.is_usual() {
             status = reply.status()?;
             if matches!(status, Status::Unknown | Status::Full) {
-                return Err(unknown(status, &mut reply, sides)?.into());
+                return Err(unknown(status, &mut reply, targets)?.into());
             }
             let header = reply.header()?;
             self.note(header);
             now = Some(header.now).filter(|_| status == Status::Short);
         }
-        let images = images(&mut reply, sides)?;
+        let images = images(&mut reply, targets)?;
         if let Some(now) = now {
             return Ok(Decision::Short(images, now));
         }
@@ -108,9 +108,9 @@ impl RedisStore {
         bucket: &BucketId,
         deadline: Duration,
     ) -> Result<Option<CompositeBucket>, AcquireError> {
-        let sides = [ScriptBucket { bucket: bucket.clone(), configuration: Arc::default() }];
+        let targets = [ScriptBucket { bucket: bucket.clone(), configuration: Arc::default() }];
         let mut run = CallContext::new(&SystemClock, deadline);
-        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&sides, &SystemClock));
+        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&targets, &SystemClock));
         let mut reply = reply.await.map_err(|lost| lost.error)?;
         let mut read = || {
             reply.status()?;
@@ -120,9 +120,9 @@ impl RedisStore {
         read().map_err(|table_error| run.end(table_error))
     }
 
-    fn peek_call(&self, sides: &[ScriptBucket], clock: &dyn Clock) -> Call {
-        let (mut call, mut now) = (self.call(sides), Vec::new());
-        push(&mut now, self.told(clock));
+    fn peek_call(&self, targets: &[ScriptBucket], clock: &dyn Clock) -> Call {
+        let (mut call, mut now) = (self.call(targets), Vec::new());
+        push(&mut now, self.clock_argument(clock));
         call.arg(now);
         call
     }
@@ -134,17 +134,17 @@ impl RedisStore {
         clock: &dyn Clock,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         check_amounts(&request.amounts)?;
-        let sides = self.sides(request)?;
+        let targets = self.targets(request)?;
         let mut run = CallContext::new(clock, request.deadline);
-        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&sides, clock));
+        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&targets, clock));
         let mut reply = reply.await.map_err(|lost| lost.error)?;
         let all = |reply: &mut Reply| {
             reply.status()?;
             let now = reply.header()?.now;
             let mut limits = Vec::new();
-            for side in &sides {
-                let image = reply.bucket(&side.bucket)?;
-                limits.extend(side.evaluate(image.as_ref(), &request.amounts, now));
+            for target in &targets {
+                let image = reply.bucket(&target.bucket)?;
+                limits.extend(target.evaluate(image.as_ref(), &request.amounts, now));
             }
             Ok(limits)
         };
@@ -171,36 +171,39 @@ pub(super) fn path_of(image: &CompositeBucket) -> WritePath {
     }
 }
 
-pub(super) fn images(reply: &mut Reply, sides: &[ScriptBucket]) -> Result<Vec<Image>, TableError> {
-    sides.iter().map(|side| Ok(reply.bucket(&side.bucket)?.map(Arc::new))).collect()
+pub(super) fn images(
+    reply: &mut Reply,
+    targets: &[ScriptBucket],
+) -> Result<Vec<Image>, TableError> {
+    targets.iter().map(|target| Ok(reply.bucket(&target.bucket)?.map(Arc::new))).collect()
 }
 
 /// The status of the requested limits, with the exact wait of each.
 pub(super) fn stand(
-    sides: &[ScriptBucket],
+    targets: &[ScriptBucket],
     images: &[Image],
     amounts: &Amounts,
     now: EpochMillis,
 ) -> Vec<LimitStatus> {
-    let of_side = |(side, image): (&ScriptBucket, &Image)| {
-        let mut limits = side.evaluate(image.as_deref(), amounts, now);
+    let of_target = |(target, image): (&ScriptBucket, &Image)| {
+        let mut limits = target.evaluate(image.as_deref(), amounts, now);
         limits.retain(|status| amounts.contains_key(&status.limit));
         limits
     };
-    sides.iter().zip(images).flat_map(of_side).collect()
+    targets.iter().zip(images).flat_map(of_target).collect()
 }
 
 /// A limit that is unknown, or that there is no room for.
 pub(super) fn unknown(
     status: Status,
     reply: &mut Reply,
-    sides: &[ScriptBucket],
+    targets: &[ScriptBucket],
 ) -> Result<InvalidRequest, TableError> {
-    let (side, limit) = (reply.int()?, reply.limit()?);
+    let (target, limit) = (reply.int()?, reply.limit()?);
     Ok(match status {
         Status::Full => {
-            let side = &sides[usize::from(side != 1).min(sides.len() - 1)];
-            let (entity, max) = (side.bucket.entity.clone(), LIMITS_MAX);
+            let target = &targets[usize::from(target != 1).min(targets.len() - 1)];
+            let (entity, max) = (target.bucket.entity.clone(), LIMITS_MAX);
             InvalidRequest::BucketFull { entity, limit, max }
         }
         _ => InvalidRequest::UnknownLimit(limit),

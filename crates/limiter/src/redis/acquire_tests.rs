@@ -30,7 +30,7 @@ impl RedisStore {
     /// Tells a reply to a usual acquire from that of the whole script.
     async fn is_usual(&self, request: &Request, id: &RequestId, lost: u32) -> bool {
         let at = (1_769_608_800_000, lost);
-        let call = self.taking(&self.sides(request).unwrap(), &request.amounts, id, at);
+        let call = self.taking(&self.targets(request).unwrap(), &request.amounts, id, at);
         Reply::new(ACQUIRE.run(&self.connection, &call).await.unwrap()).is_usual()
     }
 }
@@ -62,8 +62,8 @@ async fn an_acquire_is_usual_from_the_second_on() {
         let grant = store.take(request, &clock).await.unwrap();
         let taken: Vec<_> = grant.parts.iter().map(|part| part.amounts.len()).collect();
         let bucket = grant.parts[0].image.as_ref().unwrap();
-        let sides = if request.cascade == Cascade::No { 1 } else { 2 };
-        assert_eq!(taken, vec![request.limits.len(); sides]);
+        let targets = if request.cascade == Cascade::No { 1 } else { 2 };
+        assert_eq!(taken, vec![request.limits.len(); targets]);
         assert_eq!((grant.path, bucket.request_ids.len()), (Some(WritePath::Normal), 4));
         let consumed = bucket.limits[&limit].consumed.get();
         assert_eq!(consumed, 5_000, "what the bucket remembered was not taken again");
@@ -96,8 +96,8 @@ async fn a_correction_is_usual_unless_it_leaves_a_debt() {
         let mut amounts = request.amounts.clone();
         amounts.retain(|limit, _| limit.as_str() == "b");
         amounts.values_mut().for_each(|amount| *amount = Millitokens::new(milli).unwrap());
-        let sides = store.sides(&request).unwrap();
-        let call = store.taking(&sides, &amounts, &new_id(), (1_769_608_800_000, 0));
+        let targets = store.targets(&request).unwrap();
+        let call = store.taking(&targets, &amounts, &new_id(), (1_769_608_800_000, 0));
         Reply::new(ADJUST.run(&store.connection, &call).await.unwrap()).is_usual()
     };
     assert!(!correct(1_000).await, "there is no bucket");

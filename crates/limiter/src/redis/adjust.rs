@@ -24,12 +24,12 @@ impl RedisStore {
         check_amounts(amounts)?;
         check_rules(&configuration.explicit)?;
         let gives_back = amounts.values().any(|amount| *amount < Millitokens::ZERO);
-        let side =
+        let target =
             ScriptBucket { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
-        let sides = [side];
+        let targets = [target];
         let mut run = CallContext::under(id.clone(), clock, deadline);
         let reply = self.repeat(&mut run, &ADJUST, |run, unanswered| {
-            self.taking(&sides, amounts, &run.id, (self.told(clock), unanswered))
+            self.taking(&targets, amounts, &run.id, (self.clock_argument(clock), unanswered))
         });
         let mut reply = match reply.await {
             Ok(reply) => reply,

@@ -23,20 +23,20 @@ use crate::store::Grant;
 /// requested limits. Only the amounts differ.
 #[derive(PartialEq, Eq)]
 pub(super) struct Shape {
-    pub(super) sides: Vec<ScriptBucket>,
+    pub(super) targets: Vec<ScriptBucket>,
     limits: Vec<LimitName>,
 }
 
 impl Shape {
-    pub(super) fn new(sides: Vec<ScriptBucket>, amounts: &Amounts) -> Arc<Self> {
-        Arc::new(Self { sides, limits: amounts.keys().cloned().collect() })
+    pub(super) fn new(targets: Vec<ScriptBucket>, amounts: &Amounts) -> Arc<Self> {
+        Arc::new(Self { targets, limits: amounts.keys().cloned().collect() })
     }
 }
 
 /// Shapes on the same buckets rarely differ.
 impl Hash for Shape {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.sides.iter().for_each(|side| side.bucket.hash(state));
+        self.targets.iter().for_each(|target| target.bucket.hash(state));
     }
 }
 

@@ -64,12 +64,12 @@ impl RedisStore {
     pub(super) async fn take_together(
         &self,
         request: &Request,
-        sides: Vec<ScriptBucket>,
+        targets: Vec<ScriptBucket>,
         clock: &dyn Clock,
     ) -> Result<Grant, AcquireError> {
         let (amounts, time) = (&request.amounts, request.deadline);
         let mut run = CallContext::new(clock, time);
-        let shape = Shape::new(sides, amounts);
+        let shape = Shape::new(targets, amounts);
         let place = self.lanes.enter(&shape, amounts);
         let mut asking =
             Asking { store: self, shape, amounts, is_in_lane: true, time, now: run.began };
@@ -110,8 +110,12 @@ impl Asking<'_> {
     }
 
     fn grant(&self, amounts: &Amounts, images: &[Image], path: WritePath, attempts: u32) -> Grant {
-        let parts =
-            self.shape.sides.iter().zip(images).map(|(side, image)| side.part(amounts, image));
+        let parts = self
+            .shape
+            .targets
+            .iter()
+            .zip(images)
+            .map(|(target, image)| target.part(amounts, image));
         // A parent that has none of the limits was not asked.
         let parts = parts.filter(|part| !part.amounts.is_empty()).collect();
         Grant { parts, path: Some(path), attempts, write_units: 0.0, read_units: 0.0 }
@@ -127,19 +131,24 @@ impl Asking<'_> {
         let (store, shape) = (self.store.share(), self.shape.clone());
         let (deadline, clock) = (self.time, Then(self.now));
         runtime.spawn(async move {
-            let sides = &shape.sides;
+            let targets = &shape.targets;
             if let Some(id) = in_doubt {
                 let mut run = CallContext::under(id, &clock, deadline);
                 let reply = store.repeat(&mut run, &ACQUIRE, |run, unanswered| {
-                    store.taking(sides, &amounts, &run.id, (store.told(&clock), 1 + unanswered))
+                    store.taking(
+                        targets,
+                        &amounts,
+                        &run.id,
+                        (store.clock_argument(&clock), 1 + unanswered),
+                    )
                 });
-                let decision = reply.await.ok().map(|reply| store.decision(reply, sides));
+                let decision = reply.await.ok().map(|reply| store.decision(reply, targets));
                 if !matches!(decision, Some(Ok(Decision::Granted(..)))) {
                     return;
                 }
             }
             let amounts = &-&amounts;
-            for ScriptBucket { bucket, configuration } in sides {
+            for ScriptBucket { bucket, configuration } in targets {
                 let id = &new_id();
                 let correction = Correction { id, bucket, amounts, configuration, deadline };
                 let _ = store.correct(&correction, &clock).await;
@@ -193,7 +202,12 @@ impl BatchLeader<'_> {
         let before = u32::from(self.batch.is_in_doubt);
         self.is_in_flight = true;
         let reply = store.repeat(run, &ACQUIRE, |run, unanswered| {
-            store.taking(&shape.sides, &sum, &run.id, (store.told(run.clock), before + unanswered))
+            store.taking(
+                &shape.targets,
+                &sum,
+                &run.id,
+                (store.clock_argument(run.clock), before + unanswered),
+            )
         });
         let reply = reply.await;
         self.is_in_flight = false;
@@ -203,7 +217,7 @@ impl BatchLeader<'_> {
             lost.error
         })?;
         self.batch.is_in_doubt = false;
-        store.decision(reply, &shape.sides).map_err(|failure| match failure {
+        store.decision(reply, &shape.targets).map_err(|failure| match failure {
             Failure::Error(error) => error,
             Failure::TableError(table_error) => run.end(table_error),
         })
@@ -229,7 +243,7 @@ impl BatchLeader<'_> {
     fn short(&mut self, images: &[Image], now: EpochMillis) -> Option<AcquireError> {
         let Asking { store, shape, amounts: own, .. } = self.asking;
         let Batch { members, gone, .. } = std::mem::take(&mut self.batch);
-        let stand = |amounts: &Amounts| stand(&shape.sides, images, amounts, now);
+        let stand = |amounts: &Amounts| stand(&shape.targets, images, amounts, now);
         let is_short = |limits: &[LimitStatus]| limits.iter().any(LimitStatus::is_violated);
         let (limits, is_alone) = (stand(own), members.is_empty() && gone.is_empty());
         let mut fitting = Vec::with_capacity(members.len());

@@ -43,13 +43,13 @@ impl LeaseCalls for RedisStore {
         async move {
             check_amounts(&request.amounts)?;
             let mut parts = Vec::new();
-            for side in self.sides(request)? {
+            for target in self.targets(request)? {
                 // A parent is not asked for a limit that it does not have, and only the parent
                 // knows.
-                if side.bucket.entity != request.entity && !side.knows(&request.amounts) {
+                if target.bucket.entity != request.entity && !target.knows(&request.amounts) {
                     return Ok(None);
                 }
-                parts.push(side.unread(&request.amounts));
+                parts.push(target.unread(&request.amounts));
             }
             Ok(Some(parts))
         }
@@ -69,20 +69,20 @@ impl LeaseCalls for RedisStore {
 
     fn carry_out<'a>(
         &'a self,
-        order: &'a LeaseRequest<'a>,
-        doubt: Option<UnackedWrite>,
+        lease: &'a LeaseRequest<'a>,
+        unacked: Option<UnackedWrite>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
-        self.send(order, doubt, clock).boxed()
+        self.send(lease, unacked, clock).boxed()
     }
 
     fn look<'a>(
         &'a self,
-        order: &'a LeaseRequest<'a>,
+        lease: &'a LeaseRequest<'a>,
         _clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
-            let image = self.bucket(order.bucket, order.deadline).await?;
+            let image = self.bucket(lease.bucket, lease.deadline).await?;
             Ok((image.map(Arc::new), 0.0))
         }
         .boxed()
@@ -101,40 +101,40 @@ impl RedisStore {
     /// Sends a request, or sends it again to find out the result of a write that was given up.
     async fn send(
         &self,
-        order: &LeaseRequest<'_>,
+        lease: &LeaseRequest<'_>,
         given_up: Option<UnackedWrite>,
         clock: &dyn Clock,
     ) -> Result<LeaseOutcome, LeaseError> {
-        let named = order.named();
-        if let Err(error) = order.check(&named) {
-            return Err(LeaseError { error, doubt: given_up, attempts: 0 });
+        let named = lease.named();
+        if let Err(error) = lease.check(&named) {
+            return Err(LeaseError { error, unacked: given_up, attempts: 0 });
         }
-        let configuration = Arc::new(order.configuration.clone());
-        let sides = [ScriptBucket { bucket: order.bucket.clone(), configuration }];
+        let configuration = Arc::new(lease.configuration.clone());
+        let targets = [ScriptBucket { bucket: lease.bucket.clone(), configuration }];
         let remembered = match &given_up {
-            Some(doubt) => doubt.remembered.clone(),
-            None => order.last.cloned().into_iter().collect(),
+            Some(unacked) => unacked.remembered.clone(),
+            None => lease.last.cloned().into_iter().collect(),
         };
         let before: Vec<_> = remembered.iter().map(id_text).collect();
-        let mut run = order.run(given_up.as_ref(), clock);
+        let mut run = lease.run(given_up.as_ref(), clock);
         let reply = self.repeat(&mut run, &LEASE, |run, unanswered| {
-            let mut call = self.call(&sides);
+            let mut call = self.call(&targets);
             call.arg(id_text(&run.id));
-            call.arg(order.ask(&sides[0], (self.told(clock), unanswered), &named));
+            call.arg(lease.ask(&targets[0], (self.clock_argument(clock), unanswered), &named));
             call.arg(match &given_up {
                 Some(_) => GIVEN_UP,
                 None if unanswered > 0 => SENT,
                 None => "",
             });
             call.arg(before.join(" "));
-            call.arg(match order.counting {
+            call.arg(match lease.counting {
                 Counting::Leased => "",
                 Counting::Used(_) => USED,
             });
             call
         });
         let (result, in_doubt) = match reply.await {
-            Ok(reply) => (self.leased(order, reply, &sides, &named), run.attempts > 1),
+            Ok(reply) => (self.leased(lease, reply, &targets, &named), run.attempts > 1),
             Err(lost) => (Err(Failure::Error(lost.error)), lost.in_doubt),
         };
         let CallContext { attempts, ref id, .. } = run;
@@ -158,9 +158,9 @@ impl RedisStore {
         let is_lost = failure.is_none();
         // An unexpected answer is never a refusal.
         let is_open = in_doubt || is_lost || matches!(failure, Some(Failure::TableError(_)));
-        let doubt = given_up.or_else(|| {
+        let unacked = given_up.or_else(|| {
             let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
-            let leased = order.wanted.iter().map(most).collect();
+            let leased = lease.wanted.iter().map(most).collect();
             is_open.then(|| UnackedWrite {
                 id: id.clone(),
                 leased,
@@ -169,25 +169,25 @@ impl RedisStore {
                 lane: None,
             })
         });
-        let doubt = doubt.map(|doubt| UnackedWrite { is_lost, ..doubt });
+        let unacked = unacked.map(|unacked| UnackedWrite { is_lost, ..unacked });
         let error = match failure {
             None => AcquireError::Unavailable("the answer to a call was lost".into()),
             Some(Failure::Error(error)) => error,
             Some(Failure::TableError(table_error)) => run.end(table_error),
         };
-        Err(LeaseError { error, doubt, attempts })
+        Err(LeaseError { error, unacked, attempts })
     }
 
     fn leased(
         &self,
-        order: &LeaseRequest<'_>,
+        lease: &LeaseRequest<'_>,
         mut reply: Reply,
-        sides: &[ScriptBucket],
+        targets: &[ScriptBucket],
         named: &Amounts,
     ) -> Result<LeaseReply, Failure> {
         let status = reply.status()?;
         if matches!(status, Status::Unknown | Status::Full) {
-            return Err(unknown(status, &mut reply, sides)?.into());
+            return Err(unknown(status, &mut reply, targets)?.into());
         }
         let header = reply.header()?;
         self.note(header);
@@ -195,14 +195,14 @@ impl RedisStore {
             Status::Short => {
                 let mut asked = named.clone();
                 asked.retain(|_, least| *least > Millitokens::ZERO);
-                return Err(short(&mut reply, sides, &asked, order.returned, header.now)?.into());
+                return Err(short(&mut reply, targets, &asked, lease.returned, header.now)?.into());
             }
             Status::Ambiguous => return Ok(LeaseReply::Forgotten),
             _ => {}
         }
-        let image = reply.bucket(order.bucket)?;
+        let image = reply.bucket(lease.bucket)?;
         let mut leased = Amounts::new();
-        for limit in sides[0].named(named) {
+        for limit in targets[0].named(named) {
             let amount = reply.milli()?.unwrap_or_default();
             if amount > Millitokens::ZERO {
                 leased.insert(limit.clone(), amount);
@@ -250,8 +250,8 @@ impl LeaseRequest<'_> {
     }
 
     /// The amounts that the request asks of its bucket.
-    fn ask(&self, side: &ScriptBucket, at: (i64, u32), named: &Amounts) -> Vec<u8> {
-        side.ask(at, named, |limit| {
+    fn ask(&self, target: &ScriptBucket, at: (i64, u32), named: &Amounts) -> Vec<u8> {
+        target.ask(at, named, |limit| {
             let want = self.wanted.get(limit);
             let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));
             let used = match self.counting {
@@ -270,17 +270,17 @@ mod tests;
 /// A refusal, from the refusing bucket and the amounts that would have come back.
 fn short(
     reply: &mut Reply,
-    sides: &[ScriptBucket],
+    targets: &[ScriptBucket],
     amounts: &Amounts,
     returned: &Amounts,
     now: EpochMillis,
 ) -> Result<AcquireError, TableError> {
-    let mut images = images(reply, sides)?;
+    let mut images = images(reply, targets)?;
     for image in images.iter_mut().flatten() {
         for (limit, bucket) in &mut Arc::make_mut(image).limits {
             let tokens = i128::from(bucket.tokens.get()) + i128::from(returned.of(limit).get());
             bucket.tokens = Millitokens::saturating(tokens);
         }
     }
-    Ok(AcquireError::refused(stand(sides, &images, amounts, now)))
+    Ok(AcquireError::refused(stand(targets, &images, amounts, now)))
 }

@@ -39,7 +39,7 @@ struct Shares {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum LeaseStep {
     /// For every named limit, and if the used tokens are counted.
     Lease(Vec<Option<Shares>>, bool),
     Correct(usize, i64),
@@ -52,23 +52,23 @@ fn shares() -> impl Strategy<Value = Shares> {
         .prop_map(|(least, most, returned)| Shares { least, most, returned })
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = LeaseStep> {
     prop_oneof![
         5 => (vec(proptest::option::of(shares()), 3), any::<bool>())
-            .prop_map(|(shares, counts)| Step::Lease(shares, counts)),
-        2 => (0..3_usize, -400..=900_i64).prop_map(|(n, share)| Step::Correct(n, share)),
-        3 => up_to(10_000_000_000).prop_map(Step::Advance),
+            .prop_map(|(shares, counts)| LeaseStep::Lease(shares, counts)),
+        2 => (0..3_usize, -400..=900_i64).prop_map(|(n, share)| LeaseStep::Correct(n, share)),
+        3 => up_to(10_000_000_000).prop_map(LeaseStep::Advance),
     ]
 }
 
 /// A bucket on the server, and the bucket that `core` makes of the same requests.
-struct Compared<'a> {
+struct ComparedLease<'a> {
     server: &'a RedisServer,
     leasing: Leasing,
     image: Option<CompositeBucket>,
 }
 
-impl Compared<'_> {
+impl ComparedLease<'_> {
     fn burst(&self, limit: &LimitName) -> i128 {
         self.leasing.configuration.rule(limit).unwrap().burst().get().into()
     }
@@ -137,13 +137,13 @@ impl Compared<'_> {
         }
     }
 
-    async fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
+    async fn step(&mut self, step: LeaseStep) -> Result<(), TestCaseError> {
         match step {
-            Step::Advance(millis) => {
+            LeaseStep::Advance(millis) => {
                 self.leasing.clock.advance(Duration::from_millis(millis.unsigned_abs()));
             }
-            Step::Correct(n, share) => self.correct(n, share).await,
-            Step::Lease(shares, counts) => {
+            LeaseStep::Correct(n, share) => self.correct(n, share).await,
+            LeaseStep::Lease(shares, counts) => {
                 let said = self.said(&shares, counts);
                 let decided = self.decide_lease(&said);
                 match (self.leasing.lease(&said).await, decided) {
@@ -155,7 +155,7 @@ impl Compared<'_> {
                             prop_assert_eq!(&again.unwrap().leased, &leased);
                         }
                     }
-                    (Err(LeaseError { error, doubt: None, .. }), Err(standings)) => {
+                    (Err(LeaseError { error, unacked: None, .. }), Err(standings)) => {
                         let told = match error {
                             AcquireError::LimitExceeded(exceeded) => exceeded.limits,
                             AcquireError::NeverAdmissible(never) => never.limits,
@@ -219,11 +219,11 @@ fn the_script_leases_and_settles_as_core_does() {
     let case = std::cell::Cell::new(0);
     let mut runner =
         TestRunner::new(Config { cases: CASES, failure_persistence: None, ..Config::default() });
-    let run = |(rules, steps): (Vec<Rule>, Vec<Step>)| {
+    let run = |(rules, steps): (Vec<Rule>, Vec<LeaseStep>)| {
         case.set(case.get() + 1);
         runtime.block_on(async {
             let leasing = Leasing::on(&server, &format!("u{}", case.get()), &rules);
-            let mut compared = Compared { server: &server, leasing, image: None };
+            let mut compared = ComparedLease { server: &server, leasing, image: None };
             for step in steps {
                 compared.step(step).await?;
             }

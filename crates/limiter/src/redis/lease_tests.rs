@@ -124,7 +124,7 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     let refused = leasing.lease(&Said::wants(90_000, 90_000).returns(50_000)).await.unwrap_err();
     let AcquireError::LimitExceeded(exceeded) = &refused.error else { panic!("{refused:?}") };
     assert_eq!(exceeded.retry_after, Some(Duration::from_millis(100)));
-    assert!(refused.doubt.is_none());
+    assert!(refused.unacked.is_none());
 
     // Settled alone, by the used amount; tokens that no longer fit are lost.
     let used = Some(Amounts::from([(name(0), milli(-3_000))]));
@@ -179,7 +179,7 @@ async fn a_lease_that_was_not_answered_is_done_once() {
         leasing.lease(&Said::wants(1, 1)).await.unwrap();
     }
     let lost = leasing.resolve(&said, doubt(&id, &[&settled])).await.unwrap_err();
-    assert!(lost.doubt.is_some_and(|doubt| doubt.is_lost));
+    assert!(lost.unacked.is_some_and(|doubt| doubt.is_lost));
     assert_eq!(leasing.store.counters.ambiguous.get(), 1);
     // Three others, and the bucket remembers the one before it.
     let known = leasing.lease(&Said::wants(1, 1)).await.unwrap();
@@ -216,11 +216,11 @@ async fn a_lease_is_forgotten_with_its_id() {
     let leasing = Leasing::a_hundred(&server);
     leasing.lease(&Said::wants(1, 10_000)).await.unwrap();
     let configuration = Arc::new(leasing.configuration.clone());
-    let sides = [ScriptBucket { bucket: leasing.bucket.clone(), configuration }];
+    let targets = [ScriptBucket { bucket: leasing.bucket.clone(), configuration }];
     let mut usual = Vec::new();
     for _ in 0..6 {
         let amounts = Amounts::from([(name(0), milli(1))]);
-        let call = leasing.store.taking(&sides, &amounts, &new_id(), (T0, 0));
+        let call = leasing.store.taking(&targets, &amounts, &new_id(), (T0, 0));
         let values = ACQUIRE.run(&leasing.store.connection, &call).await.unwrap();
         usual.push(Reply::new(values).is_usual());
     }

@@ -104,8 +104,8 @@ mod script;
 mod script_bucket;
 #[cfg(test)]
 mod script_properties;
-mod sides;
 mod table_error;
+mod targets;
 mod value;
 
 use std::sync::Arc;

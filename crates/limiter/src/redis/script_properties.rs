@@ -198,8 +198,8 @@ impl<'a> Compared<'a> {
         let mut replies = Vec::new();
         for (store, scripts) in &self.stores {
             let at = (self.clock.now().get(), lost);
-            let sides = store.sides(&request).unwrap();
-            let call = store.taking(&sides, &request.amounts, id, at);
+            let targets = store.targets(&request).unwrap();
+            let call = store.taking(&targets, &request.amounts, id, at);
             replies.push(scripts[which].run(&store.connection, &call).await.unwrap());
         }
         let (usual, whole) = (&replies[0], &replies[1]);

@@ -55,13 +55,13 @@ impl<S: Stream<Item = Result<Row, ReadError>>> Merge<S> {
             return Some(Ok(composite));
         }
         loop {
-            let told = match self.rows.next().await {
+            let merged_row = match self.rows.next().await {
                 None => return self.group.take().map(|group| Ok(composite(&group))),
                 Some(Err(error)) => return Some(Err(error)),
                 Some(Ok(Row::Composite(composite))) => self.composite(composite),
                 Some(Ok(Row::Legacy(key, bucket))) => self.legacy(key, bucket),
             };
-            if let Some(composite) = told {
+            if let Some(composite) = merged_row {
                 return Some(Ok(composite));
             }
         }
@@ -175,9 +175,9 @@ mod tests {
     async fn a_bucket_that_is_converted_between_two_pages_is_told_once() {
         let converted = Row::Composite(composite(&legacy("b", &["rpd", "rpm"])));
         let rows = [row("a", "rpm"), row("b", "rpd"), converted, row("b", "rpm"), row("c", "rpm")];
-        let told: Vec<_> = merged(stream::iter(rows.map(Ok))).try_collect().await.unwrap();
-        let told: Vec<_> =
-            told.iter().map(|bucket| (bucket.entity.as_str(), bucket.limits.len())).collect();
-        assert_eq!(told, [("a", 1), ("b", 2), ("c", 1)]);
+        let listed: Vec<_> = merged(stream::iter(rows.map(Ok))).try_collect().await.unwrap();
+        let listed: Vec<_> =
+            listed.iter().map(|bucket| (bucket.entity.as_str(), bucket.limits.len())).collect();
+        assert_eq!(listed, [("a", 1), ("b", 2), ("c", 1)]);
     }
 }

@@ -13,8 +13,8 @@ use crate::store::{Cascade, Request};
 
 impl RedisStore {
     /// The buckets of a request: the entity's own, and its parent's if it cascades.
-    pub(super) fn sides(&self, request: &Request) -> Result<Vec<ScriptBucket>, InvalidRequest> {
-        let side = |entity: &EntityId, rules| {
+    pub(super) fn targets(&self, request: &Request) -> Result<Vec<ScriptBucket>, InvalidRequest> {
+        let target = |entity: &EntityId, rules| {
             let bucket = BucketId { entity: entity.clone(), resource: request.resource.clone() };
             let configuration = Arc::new(self.configured.of(&bucket, rules)?);
             Ok::<_, InvalidRequest>(ScriptBucket { bucket, configuration })
@@ -24,25 +24,26 @@ impl RedisStore {
             Cascade::To(parent) => Some(parent.clone()),
             Cascade::Stored => self.keys.parent(&request.entity),
         };
-        let mut sides = vec![side(&request.entity, &request.limits)?];
+        let mut targets = vec![target(&request.entity, &request.limits)?];
         if let Some(parent) = parent {
             if self.connection.is_cluster() && !self.keys.are_together(&request.entity, &parent) {
                 return Err(InvalidRequest::CrossSlot { entity: request.entity.clone(), parent });
             }
-            sides.push(side(&parent, request.parent_limits.as_ref().unwrap_or(&request.limits))?);
+            targets
+                .push(target(&parent, request.parent_limits.as_ref().unwrap_or(&request.limits))?);
         }
-        Ok(sides)
+        Ok(targets)
     }
 
     /// A call on these buckets, without arguments.
-    pub(super) fn call(&self, sides: &[ScriptBucket]) -> Call {
-        let keys = sides.iter().map(|side| self.keys.key(&side.bucket)).collect();
+    pub(super) fn call(&self, targets: &[ScriptBucket]) -> Call {
+        let keys = targets.iter().map(|target| self.keys.key(&target.bucket)).collect();
         Call { keys, args: Vec::with_capacity(6) }
     }
 
     /// The time that a script gets: the clock's, or a negative one if the script must ask its
     /// server.
-    pub(super) fn told(&self, clock: &dyn Clock) -> i64 {
+    pub(super) fn clock_argument(&self, clock: &dyn Clock) -> i64 {
         match self.time {
             Time::Caller => clock.now().get(),
             Time::Server => -1,

@@ -1,0 +1,199 @@
+//! The leader of a lane: the caller that carries out the actions of the queue for all that wait.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use sluicegate_core::{Action, Answer};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, Sleep};
+
+use super::lane::{LATE_MAX, Lane};
+use super::table_call::{Asked, Calls, Flight, Settled, TableReply};
+use crate::call::new_id;
+use crate::clock::Clock;
+use crate::table::TableError;
+
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(50);
+/// The longest pause if no caller waits for tokens.
+const PATIENT_MAX: Duration = Duration::from_millis(500);
+
+impl Lane {
+    /// Becomes the leader, if there is no active one.
+    pub(super) fn lead(&self) -> Option<Leader<'_>> {
+        let (mut state, now) = (self.lock(), Instant::now());
+        if let Some(until) = state.led_until {
+            if now < until {
+                return None;
+            }
+            // The old leader has the call, and may never poll it.
+            if state.queue.is_asking() {
+                let latest = state.latest;
+                state.queue.answered(Answer::Lost, latest);
+            }
+        }
+        state.term += 1;
+        let (flight, since) = state.flight.take().unzip();
+        let since = since.unwrap_or(now);
+        state.led_until = Some(now.max(since + state.patience) + LATE_MAX);
+        Some(Leader { lane: self, term: state.term, flight, since })
+    }
+}
+
+/// The one timer of a caller: registering another may cost a system call.
+pub(super) struct Timer<'a> {
+    pub(super) sleep: Pin<&'a mut Sleep>,
+    pub(super) deadline: Instant,
+}
+
+impl Timer<'_> {
+    /// Waits until an instant, or until the caller's deadline if that is earlier.
+    pub(super) async fn at(&mut self, instant: Instant) {
+        let instant = instant.min(self.deadline);
+        if self.sleep.deadline() != instant {
+            self.sleep.as_mut().reset(instant);
+        }
+        self.sleep.as_mut().await;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+}
+
+/// The caller that carries out the actions of the queue.
+pub(super) struct Leader<'a> {
+    lane: &'a Lane,
+    term: u64,
+    flight: Option<Flight>,
+    /// The time at which it began to await the call.
+    since: Instant,
+}
+
+impl Leader<'_> {
+    /// Leads until its own request is settled or another caller leads; false: its time is up.
+    pub(super) async fn until(
+        mut self,
+        receiver: &mut oneshot::Receiver<Settled>,
+        timer: &mut Timer<'_>,
+        calls: &dyn Calls,
+        clock: &dyn Clock,
+    ) -> bool {
+        let mut must_yield = self.lane.lock().is_shared;
+        while receiver.is_empty() {
+            if self.flight.is_some() {
+                let late = self.since + self.lane.lock().patience;
+                let reply = tokio::select! {
+                    biased;
+                    reply = self.reply() => reply,
+                    () = timer.at(late) => {
+                        if timer.is_over() {
+                            return false;
+                        }
+                        self.flight = None;
+                        TableReply::failed(TableError::Unreachable("the table did not answer in time".into()))
+                    }
+                };
+                if !self.lane.take_reply(self.term, (reply, self.since.elapsed()), calls, clock) {
+                    return true;
+                }
+                must_yield = self.lane.lock().is_shared;
+                continue;
+            }
+            // Callers whose requests were just settled may send the next ones, and share the next
+            // write.
+            if std::mem::take(&mut must_yield) {
+                tokio::task::yield_now().await;
+            }
+            let pause = {
+                let mut state = self.lane.lock();
+                let state = &mut *state;
+                if state.term != self.term {
+                    return true;
+                }
+                self.lane.look(state);
+                state.latest = clock.now();
+                let action = state.queue.next(state.latest, &mut new_id);
+                self.lane.dispatch(state, calls);
+                let latest = Instant::now() + state.patience + LATE_MAX;
+                state.led_until = Some(latest);
+                match action {
+                    Action::Idle => return true,
+                    Action::Pause { in_a_row, is_patient } => {
+                        Some(pause(in_a_row, is_patient, state.quickest))
+                    }
+                    Action::Read(buckets) => {
+                        let keys = buckets.iter().map(|index| self.lane.buckets[*index].clone());
+                        self.flight = Some(calls.call(Asked::Read(keys.collect())));
+                        None
+                    }
+                    Action::Write(write) => {
+                        // The same transaction again is the same attempt.
+                        let is_new =
+                            !state.last.as_ref().is_some_and(|last| Arc::ptr_eq(last, &write));
+                        for waiter in state.queue.waiters() {
+                            waiter.cost.attempts += u32::from(is_new);
+                        }
+                        state.last = Some(write.clone());
+                        let buckets = self.lane.buckets.clone();
+                        self.flight = Some(calls.call(Asked::Write(buckets, write)));
+                        None
+                    }
+                }
+            };
+            match pause {
+                Some(pause) => {
+                    timer.at(Instant::now() + pause).await;
+                    if timer.is_over() {
+                        return false;
+                    }
+                }
+                None => self.since = Instant::now(),
+            }
+        }
+        true
+    }
+
+    /// Waits for the answer. If it is dropped before that, the next leader waits.
+    async fn reply(&mut self) -> TableReply {
+        let reply = std::future::poll_fn(|context: &mut Context<'_>| match &mut self.flight {
+            Some(flight) => flight.as_mut().poll(context),
+            None => Poll::Pending,
+        });
+        let reply = reply.await;
+        self.flight = None;
+        reply
+    }
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        let mut state = self.lane.lock();
+        if state.term != self.term {
+            return;
+        }
+        state.led_until = None;
+        state.flight = self.flight.take().map(|flight| (flight, self.since));
+        let is_idle = state.queue.is_idle();
+        Lane::tidy(&mut state);
+        drop(state);
+        if !is_idle {
+            self.lane.free.notify_one();
+        }
+    }
+}
+
+/// A random pause that grows: by round trips if other writers came first and no caller waits for
+/// tokens.
+fn pause(in_a_row: u32, is_patient: bool, quickest: Duration) -> Duration {
+    let in_a_row = in_a_row.min(12);
+    let longest = match is_patient {
+        true => {
+            quickest.max(Duration::from_millis(1)).saturating_mul(2 << in_a_row).min(PATIENT_MAX)
+        }
+        false => Duration::from_millis(1 << (in_a_row - 1)).min(PAUSE_MAX),
+    };
+    longest.mul_f64(fastrand::f64())
+}

@@ -1,0 +1,76 @@
+//! The buckets that a prepared call takes from, compared with the known data from time to time.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use sluicegate_core::EntityId;
+
+use super::leased::Leased;
+use super::leased_part::LeasedPart;
+use crate::store::{BucketGrant, Request};
+
+/// The buckets that a prepared call takes from, with the amounts. An entity may get another parent,
+/// and a parent may get limits that it did not have.
+pub(super) struct Found {
+    pub(super) parts: Vec<LeasedPart>,
+    /// The next comparison with the known data, epoch milliseconds.
+    pub(super) until_ms: AtomicI64,
+    /// The buckets found later, if they differed.
+    pub(super) next: OnceLock<Box<Found>>,
+    /// The number of times that they differed so far.
+    pub(super) changes: u32,
+}
+
+/// The time between comparisons with the known data, in milliseconds. While the data has to be
+/// looked up in the store, the last result is used for as long again.
+pub(super) const FOUND_MS: i64 = 500;
+/// Earlier results are kept for permits, so their number is bounded. After so many changes a call
+/// is resolved each time, as other requests are.
+pub(super) const CHANGES_MAX: u32 = 64;
+
+impl Found {
+    pub(super) fn new(parts: Vec<LeasedPart>, now_ms: i64, changes: u32) -> Self {
+        let until_ms = AtomicI64::new(now_ms.saturating_add(FOUND_MS));
+        Self { parts, until_ms, next: OnceLock::new(), changes }
+    }
+
+    /// True if the last comparison is recent enough. False if the clock was set back.
+    pub(super) fn is_used_for(&self, more_ms: i64, now_ms: i64) -> bool {
+        let left_ms = self.until_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
+        (-more_ms..=FOUND_MS).contains(&left_ms)
+    }
+
+    /// True if the buckets and the amounts are the same.
+    pub(super) fn is_same(&self, parts: &[LeasedPart]) -> bool {
+        let is_same = |(one, other): (&LeasedPart, &LeasedPart)| {
+            one.grant.bucket == other.grant.bucket
+                && one.demands == other.demands
+                && one.bucket.kind == other.bucket.kind
+        };
+        self.parts.len() == parts.len() && self.parts.iter().zip(parts).all(is_same)
+    }
+
+    /// The amounts taken of another entity's own bucket.
+    pub(super) fn first_part(&self, entity: EntityId) -> BucketGrant {
+        let mut part = self.parts[0].grant.clone();
+        part.bucket.entity = entity;
+        part
+    }
+}
+
+/// Marks that a task looks up data that is no longer known, until this is dropped: at the latest
+/// with its runtime.
+pub(super) struct LookingUp(pub(super) Arc<AtomicBool>);
+
+impl Drop for LookingUp {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+/// Looks up the data that a request needs, for the calls that come after it.
+pub(super) async fn look_up(leased: Leased, request: Request, _mark: LookingUp) {
+    if let Err(error) = leased.parts_of(&request).await {
+        tracing::debug!(%error, "the buckets of a prepared call were not looked up");
+    }
+}

@@ -1,0 +1,114 @@
+//! The buckets of a request that leases, with the amounts, and the tokens that are held of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use sluicegate_core::{Amounts, BucketId, Configuration, LimitName};
+
+use super::atomic_bucket::Demand;
+use super::leased::Leased;
+use super::leased_bucket::LeasedBucket;
+use super::names::Kind;
+use crate::error::AcquireError;
+use crate::store::{BucketGrant, Request};
+
+/// One bucket of a request.
+#[derive(Clone)]
+pub(super) struct LeasedPart {
+    pub(super) grant: BucketGrant,
+    pub(super) bucket: Arc<LeasedBucket>,
+    pub(super) demands: Vec<Demand>,
+}
+
+impl LeasedPart {
+    pub(super) fn limits(&self) -> Option<&Arc<Configuration>> {
+        Some(&self.grant.configuration)
+    }
+}
+
+/// The tokens taken for a request that is not granted yet. They are given back if it never is, also
+/// when the caller stops waiting.
+pub(super) struct Taken<'a> {
+    pub(super) from: &'a Leased,
+    pub(super) parts: &'a [LeasedPart],
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.parts.iter().for_each(|taken| self.from.give_back(taken, None));
+    }
+}
+
+impl Leased {
+    /// The bucket, with a slot for each of its limits and of the requested limits.
+    pub(super) fn bucket(
+        &self,
+        id: &BucketId,
+        configuration: &Configuration,
+        amounts: &Amounts,
+    ) -> Arc<LeasedBucket> {
+        self.engine.buckets.get_or_insert(id, || {
+            let mut limits: Vec<LimitName> = configuration.rules().into_keys().collect();
+            limits.extend(amounts.keys().cloned());
+            limits.sort();
+            limits.dedup();
+            let kind = Kind { resource: id.resource.clone(), limits };
+            LeasedBucket::new(id.entity.clone(), self.engine.names.shared(kind))
+        })
+    }
+
+    pub(super) fn parts(&self, grant: BucketGrant) -> Option<LeasedPart> {
+        let bucket = self.bucket(&grant.bucket, &grant.configuration, &grant.amounts);
+        let demands = bucket.demands(&grant.amounts)?;
+        Some(LeasedPart { grant, bucket, demands })
+    }
+
+    /// The buckets of a request; `None`: some of it cannot be leased.
+    pub(super) async fn parts_of(
+        &self,
+        request: &Request,
+    ) -> Result<Option<Vec<LeasedPart>>, AcquireError> {
+        let grants = self.engine.store.parts(request, &self.engine.clock).await?;
+        Ok(grants.and_then(|grants| grants.into_iter().map(|grant| self.parts(grant)).collect()))
+    }
+
+    /// The buckets of a request; empty if some of it cannot be leased. `None`: they are not known
+    /// without a call.
+    pub(super) fn known_parts(&self, request: &Request) -> Option<Vec<LeasedPart>> {
+        let request = Request { deadline: Duration::ZERO, ..request.clone() };
+        let parts = self.parts_of(&request).now_or_never()?.ok()?;
+        Some(parts.unwrap_or_default())
+    }
+
+    /// Gives the tokens back, to the bucket `instead` if there is one.
+    pub(super) fn give_back(&self, parts: &LeasedPart, instead: Option<&Arc<LeasedBucket>>) {
+        let bucket = instead.unwrap_or(&parts.bucket);
+        self.engine.put_back(bucket, &parts.demands, &parts.grant.configuration);
+    }
+
+    /// Gives back the tokens of one bucket.
+    pub(super) fn give_back_part(&self, grant: BucketGrant) {
+        if let Some(part) = self.parts(grant) {
+            self.give_back(&part, None);
+        }
+    }
+
+    /// Takes held tokens from every bucket, or from none. `first` replaces the first bucket.
+    pub(super) fn take_held(
+        &self,
+        parts: &[LeasedPart],
+        first: Option<&Arc<LeasedBucket>>,
+    ) -> bool {
+        let now_ms = self.engine.rough_ms();
+        let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&parts[n].bucket);
+        for (n, part) in parts.iter().enumerate() {
+            let configuration = Some(&part.grant.configuration);
+            if !self.engine.take(bucket(n), &part.demands, configuration, now_ms) {
+                (0..n).for_each(|taken| self.give_back(&parts[taken], Some(bucket(taken))));
+                return false;
+            }
+        }
+        true
+    }
+}
