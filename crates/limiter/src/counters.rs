@@ -24,6 +24,7 @@ impl Counter {
 
 /// Counts since the store was made.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Counters {
     /// Corrections whose guards had to be dropped.
     pub forced_adjusts: Counter,

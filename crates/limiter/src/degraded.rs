@@ -13,6 +13,7 @@ use sluicegate_core::EpochMillis;
 /// throttling, a missing permission or table, a refusal for an unknown reason. Otherwise a missing
 /// permission would fail open permanently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum OnUnavailable {
     /// The request is granted, and nothing is counted: traffic matters more than its limits.
     #[default]
@@ -35,6 +36,7 @@ pub enum OnUnavailable {
 
 /// States that a permit was granted without the store, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Degraded {
     /// The setting that granted it.
     pub policy: OnUnavailable,
@@ -44,6 +46,7 @@ pub struct Degraded {
 
 /// The reason why the store did not decide.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Cause {
     /// The store did not answer this call by its deadline, or answered that it failed. The text is
     /// the error.

@@ -11,6 +11,7 @@ pub use crate::store_error::{BoxError, SetupError, StoreFailure};
 /// The reason why an acquire granted nothing. No balance changed, except where
 /// [`Unavailable`](Self::Unavailable) and [`Contended`](Self::Contended) say otherwise.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AcquireError {
     /// A limit is short now: a gateway answers 429 with `Retry-After`.
     #[error(transparent)]
@@ -63,6 +64,7 @@ fn unavailable(source: &BoxError) -> &'static str {
 
 /// At least one limit of the request is short.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LimitExceeded {
     /// Every limit of the request; [`LimitStatus::is_violated`] marks those that are short.
     pub limits: Vec<LimitStatus>,
@@ -113,6 +115,7 @@ impl std::fmt::Display for LimitExceeded {
 
 /// The request asks for more of a limit than its bucket can ever hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NeverAdmissible {
     /// Every limit of the request; those asked for more than their burst are violated.
     pub limits: Vec<LimitStatus>,
@@ -139,6 +142,7 @@ impl std::fmt::Display for NeverAdmissible {
 
 /// The reason why a request is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidRequest {
     /// The name of an entity or resource cannot be part of a key.
     #[error(transparent)]
@@ -221,6 +225,7 @@ pub enum InvalidRequest {
 /// If it [may be repeated](Self::may_be_repeated), the correction counts as not made: the same call
 /// completes it in each bucket.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AdjustError {
     /// The answer was lost. Either the item no longer shows if the tokens were given back, or the
     /// time ran out first. Do not repeat it: the attempt may have taken effect or may still do so.

@@ -55,6 +55,7 @@ pub(crate) struct Amount {
 
 /// The reason why a limit is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidLimit {
     /// The name is not allowed.
     #[error(transparent)]

@@ -58,6 +58,7 @@ pub trait IntoLimits {
 
 /// The limits that a request names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NamedLimits {
     set: Option<LimitSet>,
     list: Vec<Limit>,

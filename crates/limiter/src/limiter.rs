@@ -44,6 +44,7 @@ struct Inner {
 
 /// Says if refusals are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Mode {
     /// Refusals are returned to the caller.
     #[default]

@@ -31,6 +31,7 @@ pub struct Permit {
 
 /// The cost of an acquire.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct Cost {
     /// The path of the last write; `None` if nothing was written (shadow mode, leased tokens, an
     /// unavailable store).

@@ -112,6 +112,7 @@ pub struct Request {
 
 /// Says if a request takes from a parent's bucket too.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Cascade {
     /// As the record of the entity in the table says.
     #[default]

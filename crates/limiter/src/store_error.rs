@@ -7,6 +7,7 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error that a person must repair before the table can be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SetupError {
     /// The credentials do not allow the action.
     #[error("access denied: allow this action to the credentials in use")]

@@ -83,9 +83,7 @@ impl<'a> Refusal<'a> {
             ),
             AcquireError::Contended { .. } => Self::unavailable(CONTENDED_RETRY_S),
             AcquireError::Unavailable(_) => Self::unavailable(UNAVAILABLE_RETRY_S),
-            AcquireError::InvalidRequest(_) | AcquireError::Setup(_) => {
-                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the rate limit cannot be checked")
-            }
+            _ => Self::new(StatusCode::INTERNAL_SERVER_ERROR, "the rate limit cannot be checked"),
         }
     }
 
@@ -104,21 +102,10 @@ impl<'a> Refusal<'a> {
 /// True if the invalid part is a name or an amount that an extractor takes from requests; limits
 /// and their names belong to the program.
 const fn is_of_client(invalid: &InvalidRequest) -> bool {
-    match invalid {
-        InvalidRequest::Name(_) | InvalidRequest::OwnParent(_) | InvalidRequest::Amount { .. } => {
-            true
-        }
-        InvalidRequest::LimitName(_)
-        | InvalidRequest::NotLeasing
-        | InvalidRequest::Limit(_)
-        | InvalidRequest::Empty
-        | InvalidRequest::DuplicateLimit(_)
-        | InvalidRequest::TooManyLimits { .. }
-        | InvalidRequest::BucketFull { .. }
-        | InvalidRequest::BeyondStore { .. }
-        | InvalidRequest::CrossSlot { .. }
-        | InvalidRequest::UnknownLimit(_) => false,
-    }
+    matches!(
+        invalid,
+        InvalidRequest::Name(_) | InvalidRequest::OwnParent(_) | InvalidRequest::Amount { .. }
+    )
 }
 
 /// An error caused by the client or by a limit names the entity, so only its kind is logged.

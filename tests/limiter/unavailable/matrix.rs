@@ -135,6 +135,7 @@ async fn away<S: Server>(policy: OnUnavailable, outage: Outage) {
             OnUnavailable::Deny => Decisions { unavailable: asked, ..Decisions::default() },
             OnUnavailable::Local =>
                 Decisions { degraded: left, refused: asked - left, ..Decisions::default() },
+            other => panic!("{other:?} has no row"),
         }
     );
     is_spared(&limiter, &wire).await;

@@ -155,7 +155,7 @@ impl Conversions {
                 Err(error @ ConvertError::TooManyLimits { .. }) => {
                     return Ok(Err((Reason::TooManyLimits, chain(&error))));
                 }
-                Err(error @ ConvertError::Item(_)) => {
+                Err(error) => {
                     return Ok(Err((Reason::Broken, chain(&error))));
                 }
             }

@@ -36,6 +36,7 @@ impl Default for StoreSettings {
 
 /// How a child's and its parent's bucket are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum CascadeMode {
     /// In one transaction, both or neither: four write units.
     #[default]
@@ -48,6 +49,7 @@ pub enum CascadeMode {
 
 /// How a write whose answer was lost is told from one that was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Certainty {
     /// The item remembers the last four requests. After four other writes it cannot tell: see
     /// [`Counters::ambiguous`](crate::store::Counters).

@@ -55,6 +55,7 @@ pub enum Converted {
 
 /// The reason why a bucket was not converted. Nothing was written.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConvertError {
     /// An item cannot be read.
     #[error(transparent)]

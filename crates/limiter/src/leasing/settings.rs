@@ -40,6 +40,7 @@ pub struct LeaseSettings {
 /// neither handed out nor given back. They are counted in
 /// [`Counters::ambiguous`](crate::store::Counters::ambiguous).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LeaseMode {
     /// Tokens are debited from the shared bucket first.
     Strict(Accounting),
@@ -54,6 +55,7 @@ pub enum LeaseMode {
 
 /// When leased tokens are counted as consumed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Accounting {
     /// When they are leased; tokens that go back are subtracted again. A crash counts too much, by
     /// the tokens that the process held.

@@ -31,6 +31,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 
 /// The result of settling.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct SettleReport {
     /// The number of buckets that held tokens or had something to settle, and are now settled.
     pub settled: usize,

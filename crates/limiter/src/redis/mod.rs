@@ -140,6 +140,7 @@ pub struct RedisStore {
 
 /// The clock whose time counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Time {
     /// The limiter's clock.
     #[default]

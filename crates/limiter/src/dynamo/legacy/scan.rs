@@ -23,6 +23,7 @@ pub struct Segment {
 
 /// The result of one request of a scan.
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct LegacyPage {
     /// Items that were read, of all kinds.
     pub scanned: u64,
