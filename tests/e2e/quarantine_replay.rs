@@ -123,7 +123,7 @@ async fn a_record_that_a_newer_version_counted_on_redelivery_is_not_counted_agai
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_windows_cannot_tell_is_left_to_a_person() {
+async fn undecidable_entries_are_left_to_an_operator() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let processor = processor(engine, &table);

@@ -89,7 +89,7 @@ async fn a_quota_that_is_used_up_and_given_a_rate_refills() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_can_never_be_had_under_the_new_rule_leaves_the_new_rule() {
+async fn never_admissible_request_leaves_the_new_rule() {
     async fn suite<E: Engine>(engine: E) {
         let clock = TestClock::at(at(T0));
         let limiter = limiter(engine.clone(), &clock);

@@ -261,7 +261,7 @@ async fn two_writers_add_a_limit_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_stored_is_asked_for_once_a_minute() {
+async fn stored_limits_are_read_once_a_minute() {
     for kind in engines_under_test() {
         let engine = RunningEngine::start(kind).await;
         let (proxy, table) = proxied(&engine).await;

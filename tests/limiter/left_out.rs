@@ -9,7 +9,7 @@ use sluicegate_testkit::{LeaveOut, on_every_engine};
 use crate::support::{DEADLINE, T0, at, limiter_on};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_left_out_is_asked_for_with_pauses_and_never_an_outage() {
+async fn keys_left_out_are_read_with_pauses_and_are_no_outage() {
     on_every_engine(async |engine| {
         let name = engine.create_table().await;
         for (empty_answers, is_granted) in [(3, true), (u32::MAX, false)] {

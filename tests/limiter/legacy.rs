@@ -107,7 +107,7 @@ async fn a_look_and_a_refusal_leave_the_items_as_they_are() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_accrued_since_each_items_own_time_is_there() {
+async fn tokens_accrued_since_each_items_own_time_are_there() {
     on_every_engine(async |_, table| {
         let now = SystemClock.now().get();
         // 60 a minute, empty a minute ago and half a minute ago.
@@ -280,7 +280,7 @@ async fn many_first_writers_convert_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_older_producer_writes_afterwards_is_left_alone() {
+async fn later_writes_of_an_older_producer_are_left_alone() {
     on_every_engine(async |_, table| {
         place_quotas(&table, "u").await;
         let limiter = limiter(&table);

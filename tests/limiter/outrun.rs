@@ -48,7 +48,7 @@ async fn exact_waits<T: Shared>(table: T) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_was_outrun_is_told_the_exact_wait_from_now_on() {
+async fn refusal_after_lost_race_names_the_exact_wait() {
     on_every_table!(exact_waits);
 }
 
@@ -61,6 +61,6 @@ async fn from_before_the_call<T: Shared>(table: T) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_believes_nothing_from_before_the_call_is_not_outrun_before_it() {
+async fn caller_without_an_image_is_not_outrun_before_its_call() {
     on_every_table!(from_before_the_call);
 }

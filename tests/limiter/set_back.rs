@@ -38,7 +38,7 @@ impl Clock for Settable {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_tokens_waits_no_longer_than_it_said() {
+async fn waiter_for_tokens_waits_no_longer_than_it_said() {
     let clock = Settable { start: Instant::now(), off_ms: Arc::default() };
     let limiter = Limiter::builder(CompositeStore::with_table(Memory::default()))
         .clock(clock.clone())
@@ -60,7 +60,7 @@ async fn who_waits_for_tokens_waits_no_longer_than_it_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_leased_by_a_clock_that_was_ahead_is_not_handed_out() {
+async fn tokens_leased_by_a_fast_clock_are_not_handed_out() {
     let clock = Settable { start: Instant::now(), off_ms: Arc::default() };
     let is_away = Arc::new(AtomicBool::new(false));
     let table = Flaky(Counted::new(1), is_away.clone());
@@ -85,7 +85,7 @@ async fn what_was_leased_by_a_clock_that_was_ahead_is_not_handed_out() {
 /// The table takes longer than tokens may be handed out: tokens that come with an answer are too
 /// old.
 #[tokio::test(start_paused = true)]
-async fn what_was_asked_for_before_the_clock_was_set_back_is_no_younger_for_it() {
+async fn demand_is_no_younger_after_the_clock_was_set_back() {
     for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 10 }] {
         let clock = Settable { start: Instant::now(), off_ms: Arc::default() };
         let max_age = SECOND / 10;

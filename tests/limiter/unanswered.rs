@@ -34,7 +34,7 @@ fn unavailable<T: std::fmt::Debug>(result: Result<T, AcquireError>) {
 
 /// Long and short deadlines, before and behind the request whose claim is not answered.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_claim_that_is_not_answered_finds_the_table_silent() {
+async fn waiter_behind_an_unanswered_claim_finds_the_table_silent() {
     let (table, clock, limiter) = used().await;
     clock.advance(Duration::from_secs(10));
     table.on_writes([Act::Hang; 3]);
@@ -47,7 +47,7 @@ async fn who_waits_for_a_claim_that_is_not_answered_finds_the_table_silent() {
 
 /// The second gets its turn when there is no time left for it.
 #[tokio::test(start_paused = true)]
-async fn who_waits_as_long_as_the_one_before_finds_the_table_silent() {
+async fn waiter_with_the_same_deadline_finds_the_table_silent() {
     let (table, clock, limiter) = used().await;
     clock.advance(Duration::from_secs(10));
     table.on_writes([Act::Hang; 4]);
@@ -59,7 +59,7 @@ async fn who_waits_as_long_as_the_one_before_finds_the_table_silent() {
 /// The one before is answered, if only by a throttled table, and more than once in that time: its
 /// pauses are shorter.
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_a_claim_behind_a_throttled_one_is_contended() {
+async fn waiter_behind_a_throttled_claim_is_contended() {
     let (table, clock, limiter) = used().await;
     clock.advance(Duration::from_secs(10));
     table.on_writes([Act::Throttle; 1_000]);

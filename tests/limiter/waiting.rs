@@ -89,7 +89,7 @@ async fn too_long<E: Engine>(table: E) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_come_in_time_is_refused_at_once() {
+async fn tokens_that_come_too_late_are_refused_at_once() {
     on_every_store!(too_long);
 }
 
@@ -139,7 +139,7 @@ async fn shadow_mode_refuses_nobody_and_takes_what_would_have_been_granted() {
     on_every_store!(only_counting);
 }
 
-async fn what_is_left<E: Engine>(table: E) {
+async fn left_in_bucket<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = builder(table, &clock).near_share(0.25).build();
     let limits = [Limit::per_minute("rpm", 10), Limit::per_minute("tpm", 1_000)];
@@ -160,5 +160,5 @@ async fn what_is_left<E: Engine>(table: E) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_says_what_is_left() {
-    on_every_store!(what_is_left);
+    on_every_store!(left_in_bucket);
 }

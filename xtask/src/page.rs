@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_may_differ_in_numbers_and_widths_only() {
+    fn output_may_differ_in_numbers_and_widths_only() {
         let expected =
             ["granted in 3 ms".to_owned(), "...".to_owned(), " a   99.05 ███▍".to_owned()];
         assert_eq!(missing(&expected, "x\ngranted in 12 ms\ny\na 1 █\n"), None);

@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_amount_is_refused() {
+    fn text_that_is_no_amount_is_refused() {
         for text in
             ["tpm", "tpm=", "tpm=x", "tpm=1.2345", "tpm=--1", "t m=1", "tpm=1000000000000001", "=1"]
         {

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_never_be_had_is_no_wait() {
+    fn never_admissible_amount_has_no_wait() {
         let quota = rule(10_000, 0, 1);
         assert_eq!(quota.wait_for(milli(1_000), milli(0), at(T0), at(T0)), Wait::NoRefill);
         assert_eq!(quota.wait_for(milli(10_001), milli(0), at(T0), at(T0)), Wait::ExceedsBurst);

@@ -85,7 +85,7 @@ fn an_older_copy_adopts_what_the_item_says() {
 }
 
 #[test]
-fn what_is_older_after_it_was_read_again_is_the_truth_for_that_item() {
+fn older_version_that_was_read_again_is_the_truth_for_that_item() {
     let mut item = item(&[("rpm", 10)], 5, 5);
     let mut restored = stored(&[("rpm", 20)], &[], 6, 0);
     restored.stored.as_mut().unwrap().read_after = Some(item.config_stamp);

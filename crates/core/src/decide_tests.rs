@@ -230,7 +230,7 @@ fn a_change_of_rules_claims_at_the_old_rate_first() {
 }
 
 #[test]
-fn what_is_above_a_lowered_burst_is_gone() {
+fn tokens_above_a_lowered_burst_are_gone() {
     let (high, low) = (rule(50_000, 1_000, 1_000), rule(5_000, 1_000, 1_000));
     let before = item(&[("a", high, 50_000)]);
     let configuration = stored(1, &[("a", low)]);
@@ -323,7 +323,7 @@ fn a_full_item_takes_no_other_limit_and_works_on() {
 }
 
 #[test]
-fn what_does_not_fit_and_is_not_asked_for_is_left_out() {
+fn unrequested_limit_that_does_not_fit_is_left_out() {
     let configuration = Configuration::explicit(many(0, LIMITS_MAX + 1));
     let amounts = asks(&[("l07", 1_000), ("l40", 1_000)]);
     let acquire = Acquire {
@@ -352,7 +352,7 @@ fn what_does_not_fit_and_is_not_asked_for_is_left_out() {
 }
 
 #[test]
-fn what_was_dropped_goes_before_others_come() {
+fn dropped_limits_go_before_others_come() {
     let image = item_of(&many(0, LIMITS_MAX));
     let stored = StoredRules {
         rules: many(50, LIMITS_MAX),

@@ -81,7 +81,7 @@ fn an_item_is_read_under_its_full_names() {
 }
 
 #[test]
-fn what_older_items_lack_is_presumed() {
+fn missing_attributes_of_older_items_are_presumed() {
     let mut item = item();
     for absent in ["burst_milli", "total_consumed_milli", "ttl", "limit_name"] {
         item.remove(absent);
@@ -226,7 +226,7 @@ fn only_what_follows_a_conversion_is_metered() {
 }
 
 #[test]
-fn what_happens_to_legacy_items_is_not_metered() {
+fn legacy_items_are_not_metered() {
     let image = |kind: &str, tc: &str| {
         format!(r##""{kind}":{{"tokens_milli":{{"N":"1"}},"total_consumed_milli":{tc}}}"##)
     };

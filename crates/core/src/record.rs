@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_record_is_refused_with_its_position() {
+    fn malformed_record_is_refused_with_its_position() {
         let error = StreamRecord::from_json("{\"eventName\":\"MODIFY\"}").unwrap_err();
         assert!(error.to_string().contains("dynamodb"), "{error}");
         assert!(StreamRecord::from_json("[]").is_err());

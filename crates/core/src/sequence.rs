@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused() {
+    fn text_that_is_no_number_is_refused() {
         for text in ["", "12a", "-1", "1 ", "١", &"1".repeat(41)] {
             assert!(SequenceNumber::parse(text).is_err(), "{text:?}");
         }

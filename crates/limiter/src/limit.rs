@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_what_holds() {
+    fn limit_keeps_the_given_rule() {
         let every = Limit::every("f", 7, Duration::from_millis(250));
         for (limit, figures) in [
             (Limit::per_second("a", 5), [5_000, 5_000, 5_000, 1_000]),
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_hold_is_named() {
+    fn impossible_limits_are_named() {
         let micros = Duration::from_micros(1_500);
         for (limit, message) in [
             (

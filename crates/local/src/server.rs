@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_operation_is_an_error_of_dynamodbs_shape() {
+    async fn unknown_operation_is_an_error_of_dynamodbs_shape() {
         let engine = EmbeddedEngine::start(Storage::Memory).await.unwrap();
         let url = engine.endpoint_url();
         for (line, headers, code) in [

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_processed_goes_after_its_time_and_the_rest_is_told() {
+    async fn processed_records_are_trimmed_in_time_and_the_rest_is_reported() {
         let fixture = Fixture::start().await;
         for n in 0..1_200 {
             fixture.write(n).await;

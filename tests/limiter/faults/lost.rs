@@ -70,7 +70,7 @@ async fn a_cascade_whose_answer_is_lost_is_granted_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_given_back_is_given_back_once() {
+async fn refund_is_made_once() {
     on_every_engine(async |on| {
         for (n, fault) in UNCERTAIN.into_iter().enumerate() {
             let (entity, limiter) = (format!("u{n}"), on.limiter());

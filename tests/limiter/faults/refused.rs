@@ -22,7 +22,7 @@ const CANCELLED: [Fault; 4] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_passes_in_a_moment_is_waited_out() {
+async fn passing_refusals_are_waited_out() {
     on_every_engine(async |on| {
         for (n, fault) in IN_A_MOMENT.into_iter().enumerate() {
             let (entity, limiter) = (format!("u{n}"), on.limiter());
@@ -58,7 +58,7 @@ async fn what_passes_in_a_moment_is_waited_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_does_not_pass_ends() {
+async fn lasting_refusals_end_the_call() {
     on_every_engine(async |on| {
         let limiter = on.limiter();
         let lease = ask!(limiter, "u").await.unwrap();
@@ -151,7 +151,7 @@ async fn a_failure_inside_the_store_is_an_outage_and_a_refusal_is_none() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_person_must_repair_is_said_at_once() {
+async fn setup_errors_are_returned_at_once() {
     on_every_engine(async |on| {
         let warm = on.limiter();
         ask!(warm, "u").await.unwrap();

@@ -65,7 +65,7 @@ async fn a_thousand_requests_cost_a_write_for_every_fifty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_old_is_committed_though_the_bucket_is_busy() {
+async fn old_use_is_committed_though_the_bucket_is_busy() {
     let table = Counted::new(4);
     let limiter = limiter(&table, LeaseMode::WriteBehind { threshold: 1_000_000 });
     for second in 1..=5_u32 {

@@ -110,7 +110,7 @@ async fn nothing_is_leased_after_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_stops_waiting_for_the_parents_tokens_keeps_none_of_the_childs() {
+async fn leased_cascade_cancel_returns_child_tokens() {
     let table = Counted::new(10);
     let limiter = super::strict(&table);
     let ask = || limiter.acquire("u0", "r").consume("rps", 1).limits(ample());

@@ -159,7 +159,7 @@ async fn a_key_that_cannot_be_settled_keeps_its_place_and_loses_nothing() {
 
 /// Tokens given back to a key without a place, or after the end, go to the store.
 #[tokio::test(start_paused = true)]
-async fn what_nobody_here_looks_after_is_given_back_to_the_store() {
+async fn tokens_of_an_unwatched_bucket_are_given_back_to_the_store() {
     for mode in MODES {
         let table = Counted::new(1);
         let limiter = of_ten(table.clone(), mode);

@@ -69,7 +69,7 @@ async fn a_busy_bucket_costs_the_engine_a_handful_of_writes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_given_back_costs_the_engine_no_write() {
+async fn returned_tokens_cost_the_engine_no_write() {
     let ratio = acquires_per_write("one bucket, half given back", || 0, true).await;
     assert!(ratio >= 10_000.0, "{ratio} acquires a write");
 }

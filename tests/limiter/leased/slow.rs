@@ -55,7 +55,7 @@ async fn a_write_serves_everybody_who_waits_for_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_served_and_gone_consumes_nothing() {
+async fn caller_that_is_served_and_gone_consumes_nothing() {
     let table = Counted::new(AWAY_MS);
     let limiter = builder(&table, LeaseMode::default()).deadline(20 * SECOND).build();
     let spawned = || {
@@ -78,7 +78,7 @@ async fn who_is_served_and_gone_consumes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_answered_and_gone_consumes_nothing() {
+async fn caller_that_is_answered_and_gone_consumes_nothing() {
     for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 1_000 }] {
         let table = Counted::new(AWAY_MS);
         let limiter = builder(&table, mode).deadline(20 * SECOND).build();

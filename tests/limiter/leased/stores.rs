@@ -197,7 +197,7 @@ async fn a_refusal_names_the_exact_wait() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_cancels_before_it_is_committed() {
+async fn returned_tokens_cancel_before_they_are_committed() {
     async fn suite<E: Engine>(engine: E) {
         let (limiter, _) = by_hand(&engine, LeaseMode::WriteBehind { threshold: 50 });
         for _ in 0..500 {

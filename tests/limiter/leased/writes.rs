@@ -88,7 +88,7 @@ async fn a_busy_bucket_costs_a_handful_of_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_given_back_costs_no_write() {
+async fn returned_tokens_cost_no_write() {
     let table = Counted::new(4);
     let limiter = strict(&table);
     let call = prepared(&limiter).await;

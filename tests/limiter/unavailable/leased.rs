@@ -44,7 +44,7 @@ async fn away(policy: OnUnavailable, mode: LeaseMode) -> (Limiter, Scripted) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_held_is_handed_out_and_then_the_setting_decides() {
+async fn held_tokens_are_handed_out_and_then_the_policy_decides() {
     for mode in [LeaseMode::default(), LeaseMode::WriteBehind { threshold: 100 }] {
         let (limiter, table) = away(OnUnavailable::Allow, mode).await;
         let start = Instant::now();
@@ -103,7 +103,7 @@ async fn leased_long_outage_asks_the_table_nothing() {
 
 /// The tokens may belong to another process by then.
 #[tokio::test(start_paused = true)]
-async fn what_is_held_is_not_handed_out_for_longer_than_it_may_be() {
+async fn held_tokens_are_not_handed_out_after_their_time() {
     let (limiter, _) = away(OnUnavailable::Deny, LeaseMode::default()).await;
     ask!(limiter, "u").await.unwrap();
     tokio::time::sleep(LeaseSettings::default().max_age).await;
@@ -176,7 +176,7 @@ async fn a_crowd_that_asks_for_one_key_is_told_what_the_store_says() {
 /// A crowd on a bucket that has nothing left waits for its turn, and no request is admitted because
 /// there was no time left for an answer.
 #[tokio::test(start_paused = true)]
-async fn who_waited_long_for_a_turn_is_not_in_an_outage() {
+async fn long_wait_for_a_turn_is_no_outage() {
     let (limiter, table) = connected(Act::Answer).await;
     let ask = || {
         let limits = [Limit::quota("rps", 1)];

@@ -59,7 +59,7 @@ async fn a_bucket_begins_with_what_the_store_said_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_store_says_between_two_outages_is_newer() {
+async fn answer_between_two_outages_is_newer() {
     let (limiter, table, _) = limiter(OnUnavailable::Local);
     ask!(limiter, 10).await.unwrap();
     table.always(Act::Hang);
@@ -81,7 +81,7 @@ async fn limits_that_nobody_here_knows_are_not_made_up() {
 
 /// Twice: the grants of the second outage are not those of the first.
 #[tokio::test(start_paused = true)]
-async fn what_was_consumed_is_taken_from_the_store_when_it_is_back() {
+async fn local_consumption_is_debited_after_an_outage() {
     let (limiter, table, _) = limiter(OnUnavailable::Local);
     ask!(limiter, 10).await.unwrap();
     for (taken, all) in [(7, 17), (9, 26)] {
@@ -124,7 +124,7 @@ async fn local_second_outage_begins_without_what_the_first_one_took() {
 
 /// One call that is not answered is no outage, and is debited nevertheless.
 #[tokio::test(start_paused = true)]
-async fn what_one_call_took_is_told_to_a_store_that_was_never_found_away() {
+async fn one_local_grant_is_debited_without_an_outage() {
     let (limiter, table, _) = limiter(OnUnavailable::Local);
     ask!(limiter, 10).await.unwrap();
     table.on_writes([Act::Hang]);
@@ -176,7 +176,7 @@ async fn a_childs_and_its_parents_bucket_are_taken_from_together() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_for_tokens_waits_for_those_of_the_process() {
+async fn waiter_for_tokens_waits_for_those_of_the_process() {
     let (limiter, _, clock) = away(OnUnavailable::Local).await;
     ask!(limiter, 55).await.unwrap();
     let waiting = tokio::spawn({
@@ -191,7 +191,7 @@ async fn who_waits_for_tokens_waits_for_those_of_the_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_more_buckets_owe_than_are_kept_is_counted() {
+async fn debts_beyond_the_kept_buckets_are_counted() {
     let (limiter, table, _) = away(OnUnavailable::Local).await;
     for n in 0..10_001 {
         let entity = format!("user-{n}");

@@ -25,7 +25,7 @@ async fn unless_said_otherwise_an_outage_admits_after_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_denies_says_so_after_the_deadline_and_grants_nothing() {
+async fn denying_policy_answers_after_the_deadline_and_grants_nothing() {
     let (limiter, _, _) = hung(OnUnavailable::Deny).await;
     let (denied, took) = timed(ask!(limiter, 1)).await;
     is_unavailable(denied);
@@ -62,7 +62,7 @@ async fn the_first_connection_has_its_own_deadline() {
 
 /// A missing permission must not admit everything for ever.
 #[tokio::test(start_paused = true)]
-async fn what_the_store_says_is_never_degraded() {
+async fn answer_of_the_store_is_never_degraded() {
     let (limiter, table, _) = limiter(OnUnavailable::Allow);
     table.always(Act::Deny);
     for _ in 0..20 {

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_lost_answer_took_is_what_is_missing_in_the_end() {
+    fn lost_answers_took_the_tokens_that_are_missing_in_the_end() {
         let found = |answer, rest| lost(counts(1, 0), answer, rest);
         let expected = |counted, is_admitted| Lost { counted, is_admitted };
         assert_eq!(found(counts(1, 0), counts(98, 0)), expected(1, true));

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_an_error() {
+    fn unknown_syntax_is_an_error() {
         for text in ["a: !Unknown x", "a: 1.5", "a: 1\na: 2", "a: [", "1: a", "--- 1\n--- 2"] {
             assert!(parse(text).is_err(), "{text}");
         }

@@ -62,7 +62,7 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    const fn what_to_do(self) -> &'static str {
+    const fn advice(self) -> &'static str {
         match self {
             Self::Exists => {
                 "beside a composite bucket, of a producer that does not convert: stop it, delete them"
@@ -81,10 +81,10 @@ impl Skipped {
     }
 
     fn why(&self) -> String {
-        let what_to_do = self.reason.what_to_do();
+        let advice = self.reason.advice();
         match self.detail.as_str() {
-            "" => what_to_do.to_owned(),
-            detail => format!("{what_to_do} ({detail})"),
+            "" => advice.to_owned(),
+            detail => format!("{advice} ({detail})"),
         }
     }
 }

@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_saved_is_found_again_by_the_same_stream_alone() {
+    fn checkpoints_are_found_again_by_the_same_stream_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("checkpoint");
         let file = CheckpointFile::new(path.clone(), "arn:1".to_owned());

@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_found_where_it_stands() {
+    fn errors_name_their_position() {
         let cut = format!("{RECORD}\n{{\"Records\": [");
         let (at, why) = found(&cut).unwrap_err();
         assert_eq!((at.line, why.as_str()), (2, "not JSON: EOF while parsing a list"));

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_order_or_comes_again_stays() {
+    fn records_in_order_or_repeated_stay() {
         let given = [("a", 1), ("a", 2), ("a", 1), ("b", 1), ("a", 3), ("a", 2)];
         assert_eq!(restored(&given), (0, named(&given)));
     }

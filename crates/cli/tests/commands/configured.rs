@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::on_every_engine;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_belongs_to_whom() {
+async fn entities_name_their_parents_and_children() {
     on_every_engine(async |shell| {
         shell.run("entity show child").error(1);
         shell.run("entity create child --parent team --cascade").text(0);

@@ -175,7 +175,7 @@ async fn options_stand_before_the_command_or_behind_it_and_win_over_the_environm
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_missing_is_named_with_the_command_that_helps() {
+async fn missing_tables_are_named_with_the_command_that_helps() {
     on_every_engine(async |shell| {
         let url = shell.engine.endpoint_url();
         for line in COMMANDS.into_iter().filter(|line| *line != "table create") {

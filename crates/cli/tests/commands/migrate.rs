@@ -101,7 +101,7 @@ async fn a_table_is_converted_once_and_a_second_run_finds_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_converted_is_skipped_with_its_reason() {
+async fn unconvertible_buckets_are_skipped_with_their_reason() {
     on_every_engine(async |shell| {
         let client = shell.engine.client();
         place(shell, ["good", "straggler"].map(str::to_owned)).await;
@@ -193,7 +193,7 @@ async fn a_throttled_scan_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_done_is_told_where_it_cannot_be_noted() {
+async fn conversions_are_reported_when_they_cannot_be_noted() {
     on_every_engine(async |shell| {
         place(shell, ["user-123".to_owned()]).await;
         let said = migrate_over(shell, |call| match call.operation {

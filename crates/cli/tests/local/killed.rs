@@ -73,7 +73,7 @@ fn check(books: &Books, found: &Found, seed: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_process_answered_is_counted_once() {
+async fn answers_of_a_killed_process_are_counted_once() {
     let seed = number("SLUICEGATE_TEST_SEED").unwrap_or_else(|| fastrand::u64(..));
     let kills = number("SLUICEGATE_TEST_KILLS").unwrap_or(5);
     println!("seed {seed}");

@@ -74,7 +74,7 @@ async fn refused(file: &Path) -> (i32, String) {
 }
 
 #[tokio::test]
-async fn what_cannot_be_used_is_named_and_left_as_it_is() {
+async fn unusable_files_are_named_and_left_as_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing/local.db");
     let no_database = folder.path().join("notes.txt");

@@ -58,7 +58,7 @@ fn without_a_condition_some_interleaving_breaks_an_invariant() {
 }
 
 #[test]
-fn what_others_imply_breaks_nothing() {
+fn implied_conditions_can_be_removed() {
     for control in IMPLIED {
         assert_eq!(counterexample(control.scenario, *control), None, "without {}", control.name);
     }

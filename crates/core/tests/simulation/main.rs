@@ -71,7 +71,7 @@ fn schedules_keep_every_invariant() {
 /// What others imply is kept for writers that do not know them: another producer of the same schema
 /// adds a limit and leaves the hash of the rules as it was.
 #[test]
-fn what_others_imply_breaks_nothing() {
+fn implied_conditions_can_be_removed() {
     for control in IMPLIED {
         for seed in IMPLIED_SEEDS {
             let broken = run(seed, Some(*control)).err();

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_is_owed_until_it_is_known_to_be_taken() {
+    fn debit_in_flight_is_owed_until_it_is_known_to_be_taken() {
         let debts = PendingDebits::default();
         owe(&debts, "u", "rpm", 5);
         let sent = debts.next();

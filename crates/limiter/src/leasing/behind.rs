@@ -336,7 +336,7 @@ mod tests {
     use crate::leasing::names::Kind;
 
     #[test]
-    fn what_is_noticed_at_the_end_is_open_since_then() {
+    fn use_noticed_at_the_end_is_open_since_then() {
         let (resource, limits) =
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
         let bucket =

@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_write_needs_is_gone_after_the_last_one() {
+    fn state_of_a_write_is_gone_after_the_last_one() {
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         let turn = ledger.turn();
         assert!(Arc::ptr_eq(&turn, &ledger.turn()));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_open_has_the_age_of_the_oldest() {
+    fn open_use_has_the_age_of_the_oldest() {
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         assert_eq!(ledger.open_for_ms(5), None);
         ledger.begin_open(10);

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_holds_or_has_in_hand_is_swept_out() {
+    fn unused_buckets_are_swept_out() {
         let buckets = Buckets::new(2 * SWEEP_MIN);
         let in_hand = buckets.get_or_insert(&id(0), || new(0));
         buckets.get_or_insert(&id(1), || new(1)).atomic.watch();

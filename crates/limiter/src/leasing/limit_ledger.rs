@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_cancels_what_was_handed_out() {
+    fn returned_tokens_cancel_handed_out_ones() {
         let mut limit_ledger = LimitLedger::default();
         let atomic = atomic(&mut limit_ledger, &[(10, 100)]);
         take(&atomic, 10);

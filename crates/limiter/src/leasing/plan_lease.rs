@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_write_did_not_settle_is_no_younger_for_a_clock_that_was_set_back() {
+    fn unsettled_use_is_no_younger_after_the_clock_was_set_back() {
         let at = |now, set_backs| Times { now, set_backs, ..Times::default() };
         assert_eq!(left_after_undo(at(100, 0), at(200, 0)), 5_000);
         assert_eq!(left_after_undo(at(100, 0), at(200 - HOUR_MS, 1)), 0, "while it was in flight");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_served_with_what_was_not_too_old_when_they_came() {
+    fn waiters_are_served_tokens_that_were_fresh_when_they_came() {
         let (mut waiters, atomic) = (Waiters::default(), atomic(10));
         drop(waiters.enter(&ASKS, came(500)).unwrap());
         let answers =

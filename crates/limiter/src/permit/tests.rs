@@ -18,7 +18,7 @@ async fn two_holders_give_back_once() {
 }
 
 #[tokio::test]
-async fn whoever_stops_waiting_may_keep_tokens_and_gains_none() {
+async fn cancelled_adjust_may_keep_tokens_and_gains_none() {
     let story = CascadedPermit::of_one().await;
     story.meets(&[Fate::Hangs, Fate::Hangs]);
     assert!(story.lease.give_back().now_or_never().is_none());
@@ -33,7 +33,7 @@ async fn whoever_stops_waiting_may_keep_tokens_and_gains_none() {
 }
 
 #[tokio::test]
-async fn what_failed_can_be_given_back_again() {
+async fn failed_refund_can_be_made_again() {
     let story = CascadedPermit::of_one().await;
     story.meets(&[Fate::Contended, Fate::Contended]);
     for _ in 0..2 {
@@ -125,7 +125,7 @@ async fn a_repeated_release_gives_each_bucket_its_own_back() {
 }
 
 #[tokio::test]
-async fn what_is_ambiguous_in_one_bucket_counts_as_made() {
+async fn ambiguous_refund_of_one_bucket_counts_as_made() {
     let story = CascadedPermit::of_two().await;
     story.meets(&[Fate::Forgotten]);
     let error = story.lease.adjust("tpm", -5).await.unwrap_err();
@@ -140,7 +140,7 @@ async fn what_is_ambiguous_in_one_bucket_counts_as_made() {
 }
 
 #[tokio::test]
-async fn who_stops_waiting_can_complete_a_debit_and_gains_no_refund() {
+async fn cancelled_debit_can_be_completed_and_gains_no_refund() {
     for fate in [Fate::Hangs, Fate::HangsAfter] {
         let story = CascadedPermit::of_two().await;
         story.meets(&[fate]);

@@ -191,7 +191,7 @@ async fn a_lease_that_was_not_answered_is_done_once() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
-async fn what_three_other_leases_took_is_remembered_to_the_millitoken() {
+async fn lease_after_three_others_is_remembered_to_the_millitoken() {
     let server = RedisServer::start().await;
     let most = 999_999_999_999_999;
     let rule = Rule::new(milli(most), Refill::new(milli(0), 1).unwrap()).unwrap();

@@ -87,7 +87,7 @@ fn an_undone_take_of_a_pool_that_was_filled_meanwhile_counts_no_takes() {
 }
 
 #[test]
-fn what_is_drained_was_handed_to_nobody() {
+fn drained_tokens_were_handed_to_nobody() {
     loom::model(|| {
         let cell = cell(&[2, 1]);
         let taker = {
@@ -103,7 +103,7 @@ fn what_is_drained_was_handed_to_nobody() {
 }
 
 #[test]
-fn what_is_given_back_never_lies_there_unwatched() {
+fn returned_tokens_never_stay_unwatched() {
     loom::model(|| {
         let cell = cell(&[0]);
         cell.watch();

@@ -213,7 +213,7 @@ async fn a_missing_table_ends_the_stream() {
 }
 
 #[tokio::test]
-async fn what_an_answer_leaves_out_is_asked_for_again() {
+async fn keys_left_out_of_an_answer_are_read_again() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         populate(engine.client(), &table).await;
@@ -229,7 +229,7 @@ async fn what_an_answer_leaves_out_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn what_is_left_out_every_time_is_an_error() {
+async fn keys_left_out_every_time_are_an_error() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         populate(engine.client(), &table).await;

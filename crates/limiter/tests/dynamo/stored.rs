@@ -78,7 +78,7 @@ async fn nobody_is_their_own_parent() {
 }
 
 #[tokio::test]
-async fn what_another_producer_keeps_in_an_item_stays() {
+async fn attributes_of_another_producer_stay() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let text = |text: &str| AttributeValue::S(text.to_owned());

@@ -38,7 +38,7 @@ async fn stand(server: &RedisServer) -> (i64, i64) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test"]
-async fn what_was_lost_is_leased_and_settled_once() {
+async fn lost_lease_is_made_and_settled_once() {
     for accounting in [Accounting::AtLease, Accounting::AtSettle] {
         let server = RedisServer::start().await;
         let wire = Wire::start(server.address()).await;

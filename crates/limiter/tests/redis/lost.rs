@@ -41,7 +41,7 @@ impl Disturbed {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs Redis: cargo xtask test"]
-async fn what_was_lost_is_done_once() {
+async fn lost_call_is_done_once() {
     let on = disturbed().await;
     for (cut, left) in [(Cut::Request, 89), (Cut::Answer, 79)] {
         on.wire.cut_next(cut);

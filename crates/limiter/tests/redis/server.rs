@@ -35,7 +35,7 @@ async fn a_server_that_forgot_the_scripts_gets_them_again() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
-async fn what_is_no_bucket_must_be_repaired() {
+async fn key_of_another_kind_must_be_repaired() {
     let server = RedisServer::start().await;
     let limiter = limiter(&server, &TestClock::at(at(T0)));
     let refused = async |entity: &str| {
@@ -115,7 +115,7 @@ async fn a_server_that_is_away_is_unavailable_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn what_a_script_cannot_count_is_refused_before_a_call() {
+async fn amounts_beyond_a_script_are_refused_before_a_call() {
     // There is no server at this address.
     let store = RedisStore::new("redis://127.0.0.1:1/").unwrap();
     let limiter = on(store, &TestClock::at(at(T0)));

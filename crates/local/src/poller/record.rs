@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_stays_absent_and_fractions_of_seconds_are_kept() {
+    fn absent_fields_stay_absent_and_fractions_of_seconds_are_kept() {
         let converted = convert(record(None, DateTime::from_secs_f64(1_480_642_020.5)));
         assert!(converted.get("userIdentity").is_none());
         assert!(converted["dynamodb"].get("NewImage").is_none());

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_next_in_a_direction_is_lost_once() {
+    async fn next_piece_in_a_direction_is_lost_once() {
         let (address, _server) = echo(b'1').await;
         let wire = Wire::start(address).await;
         for cut in [Cut::Request, Cut::Answer] {

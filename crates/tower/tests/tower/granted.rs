@@ -65,7 +65,7 @@ async fn a_parent_is_a_member_without_its_name() {
 }
 
 #[tokio::test]
-async fn who_is_not_limited_notices_nothing() {
+async fn unlimited_requests_pass_unchanged() {
     let (limiter, _) = limiter();
     let app = app(&limiter, &[Limit::per_minute("rpm", 1)]);
     for _ in 0..3 {
@@ -150,7 +150,7 @@ async fn a_body_that_is_being_sent_corrects_its_lease() {
 }
 
 #[tokio::test]
-async fn what_is_wanted_is_asked_in_every_way_that_a_request_can_be() {
+async fn extractor_asks_in_every_way_of_a_request() {
     let (builder, clock) = builder();
     let parent = sluicegate::EntityId::new("all").unwrap();
     let limiter = builder.cascade(sluicegate::settings::Cascade::To(parent)).build();

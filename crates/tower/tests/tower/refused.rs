@@ -89,7 +89,7 @@ async fn a_quota_that_is_used_up_has_no_retry_after() {
 }
 
 #[tokio::test]
-async fn what_can_never_be_had_is_the_clients_mistake() {
+async fn never_admissible_request_is_a_client_error() {
     let (limiter, _) = limiter();
     let app = app(&limiter, &[Limit::per_minute("rpm", 1), Limit::per_minute("tpm", 600)]);
     ask(&app, "/", &[("x-user", "u")]).await;
@@ -139,7 +139,7 @@ impl Store for Broken {
 }
 
 #[tokio::test]
-async fn what_cannot_be_decided_says_nothing_of_the_inside() {
+async fn undecided_request_reveals_no_internals() {
     let away =
         ("Service Unavailable", "the rate limit cannot be checked at the moment: ask again later");
     let broken = ("Internal Server Error", "the rate limit cannot be checked");

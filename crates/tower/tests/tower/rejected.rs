@@ -85,7 +85,7 @@ async fn an_extractor_answers_as_it_likes() {
 }
 
 #[tokio::test]
-async fn what_is_no_name_is_a_bad_request_by_itself() {
+async fn invalid_name_is_a_bad_request_by_itself() {
     let illegal = answer(|_| {
         let key = EntityId::new("secret#1")?;
         Ok(Some(LimitRequest::new(key.as_str(), "api")))

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_kept_or_expired_is_not_checked() {
+    fn days_that_are_not_kept_or_expired_are_not_checked() {
         let now_s = DAY_S + 100 * HOUR_S;
         assert_eq!(compared(&[], &[], now_s), (0, 0, 1));
         assert_eq!(compared(&[(0, 5)], &[], now_s), (0, 0, 1));
