@@ -8,11 +8,10 @@ use sluicegate::dynamo::DynamoTable;
 use sluicegate::leasing::LeasingStore;
 use sluicegate::redis::RedisStore;
 use sluicegate::settings::{BreakerConfig, StoreSettings};
-use sluicegate::store::{Store, Table};
+use sluicegate::store::{MemoryTable, Store, Table};
 use sluicegate::types::{BucketId, EpochMillis, LimitName};
 use sluicegate::{
-    CompositeStore, EntityId, Limiter, LimiterBuilder, MemoryTable, OnUnavailable, Resource,
-    TestClock,
+    CompositeStore, EntityId, Limiter, LimiterBuilder, OnUnavailable, Resource, TestClock,
 };
 use sluicegate_core::CompositeBucket;
 use sluicegate_core::keys::ItemKey;

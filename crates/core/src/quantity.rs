@@ -162,6 +162,14 @@ impl std::fmt::Display for EpochMillis {
     }
 }
 
+impl Millitokens {
+    /// The same amount, displayed in tokens: `1.5` for 1,500 millitokens.
+    #[must_use]
+    pub const fn in_tokens(self) -> InTokens {
+        InTokens(self)
+    }
+}
+
 /// Displays millitokens as tokens, with as many decimals as they need: `-1.5`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InTokens(pub Millitokens);

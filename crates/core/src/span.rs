@@ -14,6 +14,22 @@ pub struct WindowSpan {
 }
 
 impl WindowSpan {
+    /// The windows of `kind` that start within a window, such as the hours of a day.
+    ///
+    /// ```
+    /// use sluicegate_core::{EpochMillis, WindowKind, WindowSpan};
+    ///
+    /// let now = EpochMillis::new(1_769_608_800_000)?;
+    /// let hours = WindowSpan::within(WindowKind::Day.containing(now), WindowKind::Hour);
+    /// assert!(hours.holds(WindowKind::Hour.containing(now)));
+    /// # Ok::<(), sluicegate_core::OutOfRange>(())
+    /// ```
+    #[must_use]
+    pub fn within(window: Window, kind: WindowKind) -> Self {
+        let at = |millis| EpochMillis::new(millis).unwrap_or(EpochMillis::MAX);
+        Self { kind, starts: at(start_ms(window))..at(window.end_s() * 1_000) }
+    }
+
     /// The first and the last window; `None` when no window starts in the span.
     #[must_use]
     pub fn ends(&self) -> Option<(Window, Window)> {
@@ -68,6 +84,17 @@ mod tests {
         assert_eq!(ends(hour, 0, 0), None);
         let last = EpochMillis::MAX.get();
         assert_eq!(ends(WindowKind::Month, last - 1, last), None);
+    }
+
+    #[test]
+    fn within_covers_a_window_and_no_other() {
+        let day = WindowKind::Day.containing(at(1_769_608_800_000));
+        let hours = WindowSpan::within(day, WindowKind::Hour);
+        let ends = hours.ends().map(|(first, last)| (first.start_s(), last.end_s()));
+        assert_eq!(ends, Some((day.start_s(), day.end_s())));
+        assert!(WindowSpan::within(day, WindowKind::Day).holds(day));
+        let last = WindowKind::Hour.containing(EpochMillis::MAX);
+        assert!(WindowSpan::within(last, WindowKind::Minute).ends().is_some());
     }
 
     proptest! {

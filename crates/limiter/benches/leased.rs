@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, criterion_group, criterion_main};
 use governor::{Quota, RateLimiter};
 use sluicegate::leasing::Prepared;
-use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable};
+use sluicegate::{LeaseSettings, Limit, Limiter, MemoryStore};
 
 const KEYS: usize = 10_000;
 const PICKS: usize = 1 << 16;
@@ -66,7 +66,7 @@ async fn call(limits: usize) -> Call {
     // Leases of four billion requests, so that only the decision is measured, on all cores.
     let (min, max_age) = (4_000_000_000, Duration::from_secs(3_600));
     let settings = LeaseSettings { min, max: min, max_age, ..Default::default() };
-    let store = CompositeStore::with_table(MemoryTable::new());
+    let store = MemoryStore::new();
     let limiter = Limiter::builder(store).leasing(settings).build();
     let names: Vec<_> = (0..limits).map(|n| format!("limit-{n}")).collect();
     let ample = names.iter().map(|name| Limit::per_second(name, 1_000_000_000_000));

@@ -15,9 +15,9 @@ use crate::store::{Cascade, Store};
 ///
 /// ```
 /// use std::time::Duration;
-/// use sluicegate::{CompositeStore, Limiter, MemoryTable, OnUnavailable};
+/// use sluicegate::{Limiter, MemoryStore, OnUnavailable};
 ///
-/// let limiter = Limiter::builder(CompositeStore::with_table(MemoryTable::new()))
+/// let limiter = Limiter::builder(MemoryStore::new())
 ///     .deadline(Duration::from_millis(100))
 ///     .on_unavailable(OnUnavailable::Local)
 ///     .build();

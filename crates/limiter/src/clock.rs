@@ -88,17 +88,23 @@ impl Clock for SharedClock {
 ///
 /// ```
 /// use std::time::Duration;
-/// use sluicegate::types::EpochMillis;
 /// use sluicegate::{Clock, TestClock};
 ///
-/// let clock = TestClock::at(EpochMillis::new(1_769_608_800_000)?);
+/// let clock = TestClock::default();
+/// let start = clock.now();
 /// clock.clone().advance(Duration::from_secs(60));
-/// assert_eq!(clock.now().get(), 1_769_608_860_000);
-/// # Ok::<(), sluicegate::error::OutOfRange>(())
+/// assert_eq!(clock.now().get() - start.get(), 60_000);
 /// ```
 #[derive(Debug, Clone)]
 pub struct TestClock {
     now: Arc<watch::Sender<EpochMillis>>,
+}
+
+impl Default for TestClock {
+    /// A clock that stands at the start of the year 2026, UTC.
+    fn default() -> Self {
+        Self::at(after(EpochMillis::MIN, Duration::from_secs(1_767_225_600)))
+    }
 }
 
 impl TestClock {

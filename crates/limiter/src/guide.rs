@@ -27,11 +27,12 @@
 //! [`release`](crate::Permit::release) it when the call failed:
 //!
 //! ```
-//! # use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+//! # use sluicegate::{Limit, Limiter, MemoryStore};
 //! # struct Answer { tokens: i64 }
 //! # async fn call_the_model() -> Result<Answer, std::io::Error> { Ok(Answer { tokens: 1_240 }) }
-//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! # let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let limiter = Limiter::new(MemoryStore::new());
 //! # let limits = [Limit::per_minute("tpm", 10_000)];
 //! let estimate = 800; // the prompt's tokens, and those of a usual answer
 //! let request = limiter.acquire("user-123", "gpt-4").consume("tpm", estimate).limits(limits);
@@ -40,16 +41,15 @@
 //!     Ok(answer) => permit.adjust("tpm", answer.tokens - estimate).await?,
 //!     Err(_) => permit.release().await?,
 //! };
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! # })?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! The store never refuses an adjustment. A balance may go below zero; the next acquires are then
 //! refused until refill has paid the debt. Dropping a permit keeps the consumption.
 //! [`Limiter::adjust`](crate::Limiter::adjust) corrects a bucket without a permit.
 //! [`wait_up_to`](crate::AcquireRequest::wait_up_to) waits for tokens that refill soon; waiting
-//! requests are served in order of arrival. The example `llm_streaming` adjusts while an answer
+//! requests are served in order of arrival. The example `streaming` adjusts while an answer
 //! streams.
 //!
 //! # Where limits come from
@@ -78,10 +78,11 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable};
+//! use sluicegate::{LeaseSettings, Limit, Limiter, MemoryStore};
 //!
-//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-//! let store = CompositeStore::with_table(MemoryTable::new());
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MemoryStore::new();
 //! let limiter = Limiter::builder(store).leasing(LeaseSettings::default()).build();
 //! let limits = [Limit::per_minute("rpm", 60_000)];
 //! limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits.clone()).await?; // as before
@@ -94,9 +95,8 @@
 //!
 //! let report = limiter.shutdown(Duration::from_secs(5)).await; // gives back unused tokens
 //! assert!(report.unsettled.is_empty());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! # })?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! Leasing never over-admits. A process that is killed loses the tokens that it held. With
@@ -143,9 +143,9 @@
 //! | `Local` | is decided by buckets of this process, with the limits of the request or those last known | a few processes that share the traffic |
 //!
 //! ```
-//! use sluicegate::{CompositeStore, Limiter, MemoryTable, OnUnavailable};
+//! use sluicegate::{Limiter, MemoryStore, OnUnavailable};
 //!
-//! let store = CompositeStore::with_table(MemoryTable::new());
+//! let store = MemoryStore::new();
 //! let limiter = Limiter::builder(store).on_unavailable(OnUnavailable::Deny).build();
 //! # drop(limiter);
 //! ```
@@ -210,7 +210,7 @@
 //! [`Permit::cost`](crate::Permit::cost) says what a grant cost,
 //! [`Permit::remaining`](crate::Permit::remaining) what is left, and every acquire is a `tracing`
 //! span. Tests of programs that use a limiter need no engine: see
-//! [`MemoryTable`](crate::MemoryTable) and [`TestClock`](crate::TestClock).
+//! [`MemoryStore`](crate::MemoryStore) and [`TestClock`](crate::TestClock).
 //!
 //! # HTTP services
 //!

@@ -5,11 +5,12 @@
 //! conditions change it, and a read refills it. One write takes from all of them, up to 40.
 //!
 //! ```
-//! use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+//! use sluicegate::{Limit, Limiter, MemoryStore};
 //!
-//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // On DynamoDB: Limiter::new(DynamoStore::new(client, "sluicegate-limits"))
-//! let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
+//! let limiter = Limiter::new(MemoryStore::new());
 //! let permit = limiter
 //!     .acquire("user-123", "gpt-4")
 //!     .consume("rpm", 1)
@@ -17,9 +18,8 @@
 //!     .limits([Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 100_000).burst(200_000)])
 //!     .await?;
 //! permit.adjust("tpm", 1_240 - 500).await?; // the answer used 1,240 tokens
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! # })?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! | word | meaning |
@@ -57,6 +57,7 @@ mod limit;
 mod limit_set;
 mod limiter;
 mod memory;
+mod memory_store;
 mod permit;
 mod queue;
 #[cfg(feature = "redis")]
@@ -78,7 +79,7 @@ pub use leasing::{LeaseMode, LeaseSettings};
 pub use limit::Limit;
 pub use limit_set::LimitSet;
 pub use limiter::Limiter;
-pub use memory::MemoryTable;
+pub use memory_store::MemoryStore;
 pub use permit::Permit;
 pub use request::AcquireRequest;
 pub use sluicegate_core::{EntityId, Resource};
@@ -96,9 +97,9 @@ pub mod types {
     pub use crate::clock::COARSE_RESOLUTION;
     pub use sluicegate_core::keys::LimitsScope;
     pub use sluicegate_core::{
-        BucketId, ClaimInterval, CompositeBucket, EntityRecord, EpochMillis, LIMITS_MAX, LimitName,
-        MillitokenSum, Millitokens, Refill, RequestId, Rule, StoredLimits, UsageWindow, Wait,
-        Window, WindowKind, WindowSpan, WritePath,
+        BucketId, ClaimInterval, CompositeBucket, EntityRecord, EpochMillis, InTokens, LIMITS_MAX,
+        LimitName, MillitokenSum, Millitokens, Refill, RequestId, Rule, StoredLimits, UsageWindow,
+        Wait, Window, WindowKind, WindowSpan, WritePath,
     };
 }
 

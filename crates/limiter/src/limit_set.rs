@@ -12,20 +12,20 @@ use crate::limit::Limit;
 /// names a set builds no map of its limits.
 ///
 /// ```
-/// use sluicegate::{CompositeStore, Limit, LimitSet, Limiter, MemoryTable};
+/// use sluicegate::{Limit, LimitSet, Limiter, MemoryStore};
 ///
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let limits = LimitSet::new([Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 10_000)])?;
-/// let store = CompositeStore::with_table(MemoryTable::new());
+/// let store = MemoryStore::new();
 /// // The limits of every request that names none:
 /// let limiter = Limiter::builder(store).default_limits(limits).build();
 /// limiter.acquire("user-456", "gpt-4").consume("rpm", 1).await?;
 ///
 /// let higher = LimitSet::new([Limit::per_minute("rpm", 1_000)])?;
 /// limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(&higher).await?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LimitSet {

@@ -15,10 +15,11 @@ use crate::store::{Cascade, Store};
 /// [`Limiter::builder`] names the settings.
 ///
 /// ```
-/// use sluicegate::{AcquireError, CompositeStore, Limit, Limiter, MemoryTable};
+/// use sluicegate::{AcquireError, Limit, Limiter, MemoryStore};
 ///
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(MemoryStore::new());
 /// let limits = [Limit::per_minute("rpm", 2), Limit::per_minute("tpm", 1_000)];
 /// let ask = || limiter.acquire("user-123", "gpt-4").limits(limits.clone());
 /// let permit = ask().consume("rpm", 1).consume("tpm", 600).await?;
@@ -26,9 +27,8 @@ use crate::store::{Cascade, Store};
 ///
 /// let refused = ask().consume("tpm", 600).await;
 /// assert!(matches!(refused, Err(AcquireError::LimitExceeded(_))));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct Limiter {

@@ -14,7 +14,8 @@ use crate::table::{
 /// and there is no clock here. A caller repeats its token at once, long before so many others come.
 const TOKENS_MAX: usize = 100_000;
 
-/// Buckets in memory that end with the process: for tests of programs that use a limiter.
+/// Buckets in memory that end with the process: the table of a
+/// [`MemoryStore`](crate::MemoryStore).
 ///
 /// It holds buckets only: no stored limits and no entities. A repeated transaction is done once, as
 /// long as fewer than 100,000 others come in between.

@@ -17,6 +17,7 @@ use crate::clock::Clock;
 pub use crate::counters::{Counter, Counters};
 use crate::degraded::Degraded;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
+pub use crate::memory::MemoryTable;
 pub use crate::table::{
     Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };

@@ -2,7 +2,7 @@
 //! transaction, read items.
 //!
 //! A table executes and knows no policy. [`DynamoTable`](crate::dynamo::DynamoTable) sends plans to
-//! DynamoDB; [`MemoryTable`](crate::MemoryTable) applies them to a map, for tests of programs that
+//! DynamoDB; [`MemoryTable`](crate::store::MemoryTable) applies them to a map, for tests of programs that
 //! use a limiter and for the model of this one. Both pass the same suite.
 
 use std::future::Future;

@@ -8,9 +8,9 @@
 //! ```
 //! use http::StatusCode;
 //! use sluicegate_tower::{RateLimitLayer, LimitRequest};
-//! use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+//! use sluicegate::{Limit, Limiter, MemoryStore};
 //!
-//! let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
+//! let limiter = Limiter::new(MemoryStore::new());
 //! let layer = RateLimitLayer::new(limiter, |parts| {
 //!     if parts.uri.path() == "/health" {
 //!         return Ok(None);

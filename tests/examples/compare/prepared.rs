@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sluicegate::{CompositeStore, LeaseSettings, Limiter, MemoryTable};
+use sluicegate::{LeaseSettings, Limiter, MemoryStore};
 use tokio::runtime::Runtime;
 
 use crate::VERSION;
@@ -13,9 +13,7 @@ use crate::protocol::{Decision, in_threads, serve};
 const KEY: &str = "key-0";
 
 pub(crate) fn compete(runtime: &Runtime) {
-    let limiter = Limiter::builder(CompositeStore::with_table(MemoryTable::new()))
-        .leasing(LeaseSettings::default())
-        .build();
+    let limiter = Limiter::builder(MemoryStore::new()).leasing(LeaseSettings::default()).build();
     let mut calls = BTreeMap::new();
     serve(VERSION, |order| {
         let call = calls.entry(order.limits.clone()).or_insert_with(|| {

@@ -29,9 +29,10 @@ use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 /// in the background; `no_cascade` saves that.
 ///
 /// ```
-/// # use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable};
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let store = CompositeStore::with_table(MemoryTable::new());
+/// # use sluicegate::{LeaseSettings, Limit, Limiter, MemoryStore};
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let store = MemoryStore::new();
 /// let limiter = Limiter::builder(store).leasing(LeaseSettings::default()).build();
 /// let limits = [Limit::per_minute("rpm", 6_000)];
 /// let call = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).limits(limits).no_cascade();
@@ -40,9 +41,8 @@ use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 /// permit.release(); // back into the process; dropping it keeps the tokens consumed
 /// let permit = call.acquire_for("user-456").await?;
 /// permit.into_permit().adjust("rpm", 2).await?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok(())
+/// # }
 /// ```
 pub struct Prepared {
     limiter: Limiter,

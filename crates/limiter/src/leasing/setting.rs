@@ -17,11 +17,12 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// them out by a few atomic operations each, with few writes.
     ///
     /// ```
-    /// use sluicegate::{CompositeStore, LeaseSettings, Limit, Limiter, MemoryTable};
+    /// use sluicegate::{LeaseSettings, Limit, Limiter, MemoryStore};
     /// # use std::time::Duration;
     ///
-    /// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-    /// let store = CompositeStore::with_table(MemoryTable::new());
+    /// # #[tokio::main]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
     /// let limiter = Limiter::builder(store).leasing(LeaseSettings::default()).build();
     /// let limits = [Limit::per_minute("rpm", 6_000)];
     /// for _ in 0..1_000 {
@@ -29,9 +30,8 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// }
     /// let report = limiter.shutdown(Duration::from_secs(5)).await;
     /// assert!(report.unsettled.is_empty());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// # })?;
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # Ok(())
+    /// # }
     /// ```
     ///
     /// For the guarantees of each mode, and the cost of a crash, see

@@ -26,17 +26,17 @@ use crate::store::{Adjusted, Correction};
 /// [`no_cascade`]: AdjustRequest::no_cascade
 ///
 /// ```
-/// use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+/// use sluicegate::{Limit, Limiter, MemoryStore};
 ///
-/// # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
-/// let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let limiter = Limiter::new(MemoryStore::new());
 /// let limits = [Limit::per_minute("tpm", 1_000)];
 /// limiter.adjust("user-123", "gpt-4").by("tpm", 120).limits(limits).await?;
 /// let status = limiter.peek("user-123", "gpt-4").await?;
 /// assert!(status[0].available.get() < 1_000_000);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// # })?;
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # Ok(())
+/// # }
 /// ```
 #[must_use = "a correction does nothing until it is awaited"]
 #[derive(Debug)]

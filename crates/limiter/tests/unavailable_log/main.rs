@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sluicegate::store::{
-    Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
+    Consistency, MemoryTable, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
 use sluicegate::types::BucketId;
-use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+use sluicegate::{CompositeStore, Limit, Limiter};
 use sluicegate_core::WritePlan;
 use sluicegate_core::keys::ItemKey;
 use tracing_subscriber::util::SubscriberInitExt;

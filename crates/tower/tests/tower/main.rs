@@ -18,8 +18,7 @@ use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
 use sluicegate::types::{BucketId, EpochMillis, LimitName};
 use sluicegate::{
-    CompositeStore, EntityId, Limit, Limiter, LimiterBuilder, MemoryTable, Permit, Resource,
-    TestClock,
+    EntityId, Limit, Limiter, LimiterBuilder, MemoryStore, Permit, Resource, TestClock,
 };
 use sluicegate_tower::{LimitRequest, RateLimitLayer, Rejection};
 use tower::ServiceExt;
@@ -31,12 +30,10 @@ fn limiter() -> (Limiter, TestClock) {
     (builder.build(), clock)
 }
 
-fn builder() -> (LimiterBuilder<InMemory>, TestClock) {
+fn builder() -> (LimiterBuilder<MemoryStore>, TestClock) {
     let clock = TestClock::at(EpochMillis::new(T0).unwrap());
-    (Limiter::builder(CompositeStore::with_table(MemoryTable::new())).clock(clock.clone()), clock)
+    (Limiter::builder(MemoryStore::new()).clock(clock.clone()), clock)
 }
-
-type InMemory = CompositeStore<MemoryTable>;
 
 /// Limits every client that names itself: one `rpm` a request, and as many `tpm` as it names.
 fn wanted(limits: &[Limit]) -> impl Fn(&Parts) -> Extracted + Send + Sync + 'static {
@@ -122,6 +119,6 @@ async fn ask(app: &Router, path: &str, headers: &[(&str, &str)]) -> Answer {
 fn consumed(limiter: &Limiter, entity: &str, limit: &str) -> Option<i64> {
     let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new("api").unwrap());
     let bucket: Arc<_> =
-        limiter.store::<InMemory>().unwrap().table().bucket(&BucketId { entity, resource })?;
+        limiter.store::<MemoryStore>().unwrap().table().bucket(&BucketId { entity, resource })?;
     i64::try_from(bucket.limits[&LimitName::new(limit).unwrap()].consumed.get()).ok()
 }

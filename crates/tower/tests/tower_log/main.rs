@@ -7,7 +7,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response, StatusCode};
-use sluicegate::{CompositeStore, Limit, Limiter, MemoryTable};
+use sluicegate::{Limit, Limiter, MemoryStore};
 use sluicegate_tower::{LimitRequest, RateLimitLayer};
 use tower::{Layer, ServiceExt, service_fn};
 use tracing_subscriber::fmt::MakeWriter;
@@ -42,7 +42,7 @@ async fn lines_say_what_was_answered_and_not_to_whom() {
         .with_writer(log.clone())
         .init();
 
-    let limiter = Limiter::new(CompositeStore::with_table(MemoryTable::new()));
+    let limiter = Limiter::new(MemoryStore::new());
     let layer = RateLimitLayer::new(limiter, |parts| {
         let said = |name: &str| parts.headers.get(name).ok_or(StatusCode::BAD_REQUEST);
         let tokens = said("x-tokens")?.to_str()?.parse().map_err(|_| StatusCode::BAD_REQUEST)?;
