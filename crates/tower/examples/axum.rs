@@ -68,12 +68,13 @@ pub(crate) fn app(limiter: Limiter) -> Router {
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
     tracing_subscriber::fmt().init();
-    let app = |store| app(Limiter::new(store));
-    support::serve(app, |at| {
-        println!("try:");
-        println!("  curl -i -H 'x-user: alice' -d 'a few words' http://{at}/echo   # six times");
-        println!("  head -c 8000 /dev/zero | tr '\\0' x | curl -i -H 'x-user: bob' -d @- http://{at}/echo");
-        println!("  curl -i http://{at}/health   # not limited");
-    })
-    .await
+    let (place, listener) = (support::place().await?, support::port().await?);
+    let at = listener.local_addr()?;
+    println!("try:");
+    println!("  curl -i -H 'x-user: alice' -d 'a few words' http://{at}/echo   # six times");
+    println!(
+        "  head -c 8000 /dev/zero | tr '\\0' x | curl -i -H 'x-user: bob' -d @- http://{at}/echo"
+    );
+    println!("  curl -i http://{at}/health   # not limited");
+    support::listen(listener, app(Limiter::new(place.store))).await
 }

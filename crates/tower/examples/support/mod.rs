@@ -6,7 +6,7 @@
 //! created if it is missing. `PORT` chooses another port than 3000; 0 chooses a free one.
 
 use std::env;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 
 use aws_config::BehaviorVersion;
 use axum::Router;
@@ -69,16 +69,4 @@ pub(crate) async fn listen(listener: TcpListener, app: Router) -> Result<(), Box
     };
     axum::serve(listener, app).with_graceful_shutdown(end).await?;
     Ok(())
-}
-
-/// Serves the router that `app` makes for the table's store, until the process is told to end.
-/// Calls `says` with the address first.
-pub(crate) async fn serve(
-    app: impl FnOnce(DynamoStore) -> Router,
-    says: impl FnOnce(SocketAddr),
-) -> Result<(), BoxError> {
-    let place = place().await?;
-    let listener = port().await?;
-    says(listener.local_addr()?);
-    listen(listener, app(place.store)).await
 }

@@ -9,6 +9,9 @@ mod echo;
 #[path = "../../examples/gateway.rs"]
 #[allow(dead_code, reason = "its main function")]
 mod gateway;
+#[path = "../../examples/gateway_leased.rs"]
+#[allow(dead_code, reason = "its main function")]
+mod gateway_leased;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -148,8 +151,9 @@ async fn used(engine: &EmbeddedEngine) -> Vec<String> {
 async fn a_leased_gateway_writes_once_for_fifty_requests() {
     let mut limiter = None;
     let gateway = Running::start_on(|store, clock| {
-        let leased = patient(Limiter::builder(store).clock(clock).leasing(gateway::leases()));
-        gateway::leased_app(limiter.insert(leased).clone())
+        let leased =
+            patient(Limiter::builder(store).clock(clock).leasing(gateway_leased::leases()));
+        gateway_leased::app(limiter.insert(leased).clone())
     })
     .await;
     for n in 0..1_000 {
@@ -173,7 +177,7 @@ async fn a_leased_gateway_that_is_ended_tells_the_table_of_a_single_request() {
     table::create_table(&client, "limits").await.unwrap();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let at = listener.local_addr().unwrap();
-    let serving = gateway::serve_leased(listener, DynamoStore::new(client, "limits"));
+    let serving = gateway_leased::serve(listener, DynamoStore::new(client, "limits"));
     let serving = tokio::spawn(async move { serving.await.unwrap() });
     let mut bob = TcpStream::connect(at).await.unwrap();
     let request = b"GET /check?api_key=bob HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n";
