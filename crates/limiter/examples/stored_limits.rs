@@ -23,7 +23,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         match limiter.acquire(user, "gpt-4").consume("rpm", 1).await {
             Ok(permit) => {
                 for left in permit.remaining() {
-                    println!("{user}: {} of {} left", left.limit, left.rule.burst().in_tokens());
+                    let (available, burst) = (left.available, left.rule.burst());
+                    println!("{user}: {} of {} left", available.in_tokens(), burst.in_tokens());
                 }
             }
             Err(AcquireError::LimitExceeded(refused)) => println!("{user}: {refused}"),
