@@ -116,7 +116,7 @@ impl Handler for Fickle {
             rng.bool().then(|| rng.usize(..records.len()))
         };
         if let Some(index) = claimed {
-            let sequence = StreamRecord::position_of(records[index].get()).1.unwrap();
+            let sequence = StreamRecord::stream_and_sequence_of(records[index].get()).1.unwrap();
             let mut failure = DynamoDbBatchItemFailure::default();
             failure.item_identifier = Some(sequence.to_string());
             response.batch_item_failures = vec![failure];

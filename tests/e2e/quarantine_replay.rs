@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate::dynamo::Reader;
 use sluicegate_core::keys::{Digest, ItemKey, PK, QuarantineId, SK};
 use sluicegate_core::{QuarantineEntry, QuarantineState, StreamRecord};
-use sluicegate_processor::{Assume, Processor, Replayed, Settings};
+use sluicegate_processor::{IfUnknown, Processor, Replayed, Settings};
 use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{Fault, Proxy, RunningEngine};
 
@@ -29,7 +29,7 @@ async fn entries(engine: &RunningEngine, table: &str) -> Vec<QuarantineEntry> {
 
 /// An entry of a record that a version before this one could not read.
 async fn quarantined(engine: &RunningEngine, table: &str, record: &RawValue) -> QuarantineEntry {
-    let (stream, sequence) = StreamRecord::position_of(record.get());
+    let (stream, sequence) = StreamRecord::stream_and_sequence_of(record.get());
     let id = QuarantineId { stream, sequence, digest: Digest(7), window: None };
     let key = ItemKey::Quarantine(id);
     let put = engine.client().put_item().table_name(table);
@@ -72,16 +72,16 @@ async fn a_window_gets_what_it_could_not_take() {
         let batch: Vec<_> = (0..20).map(|n| created_now(&acquire("u", n, 0, 1_000))).collect();
         assert_eq!(deliver(&processor, &batch).await.report.quarantined, 20);
         let entry = entries(engine, &table).await.remove(0);
-        let refused = processor.replay(&entry, Assume::Nothing).await;
+        let refused = processor.replay(&entry, IfUnknown::Leave).await;
         assert!(matches!(refused, Replayed::Refused(_)), "still broken: {refused:?}");
 
         let repair = engine.client().update_item().table_name(&table);
         let repair = repair.key(PK, text("ENTITY#u")).key(SK, text(HOUR));
         repair.update_expression("REMOVE u_rpm").send().await.unwrap();
         for entry in entries(engine, &table).await {
-            let replayed = processor.replay(&entry, Assume::Nothing).await;
+            let replayed = processor.replay(&entry, IfUnknown::Leave).await;
             assert!(is_counted(&replayed), "{replayed:?}");
-            let again = processor.replay(&entry, Assume::Nothing).await;
+            let again = processor.replay(&entry, IfUnknown::Leave).await;
             assert_eq!(again, Replayed::Closed, "an entry that was read before");
         }
         deliver(&processor, &batch).await;
@@ -108,11 +108,11 @@ async fn a_record_that_a_newer_version_counted_on_redelivery_is_not_counted_agai
         ] {
             let entry = quarantined(engine, &table, &record).await;
             deliver(&processor, &[acquire(entity, 4, 0, 7), record]).await;
-            for assume in [Assume::Nothing, Assume::Uncounted] {
-                let replayed = processor.replay(&entry, assume).await;
-                let expected = match assume {
-                    Assume::Nothing => Replayed::CountedBefore,
-                    Assume::Uncounted => Replayed::Closed,
+            for if_unknown in [IfUnknown::Leave, IfUnknown::Count] {
+                let replayed = processor.replay(&entry, if_unknown).await;
+                let expected = match if_unknown {
+                    IfUnknown::Leave => Replayed::CountedBefore,
+                    IfUnknown::Count => Replayed::Closed,
                 };
                 assert_eq!(replayed, expected, "{entity}");
             }
@@ -129,20 +129,20 @@ async fn undecidable_entries_are_left_to_an_operator() {
         let processor = processor(engine, &table);
         let record = created_now(&acquire("u", 5, 0, 1_000));
         let entry = quarantined(engine, &table, &record).await;
-        for assume in [Assume::Nothing, Assume::Uncounted] {
+        for if_unknown in [IfUnknown::Leave, IfUnknown::Count] {
             // The stream still has it, and no watermark keeps it from being counted.
-            let early = processor.replay(&entry, assume).await;
+            let early = processor.replay(&entry, if_unknown).await;
             assert!(matches!(early, Replayed::Undecided(_)), "{early:?}");
         }
         assert_eq!(hour(engine, &table, "u").await, None);
         deliver(&processor, &[acquire("u", 6, 0, 7)]).await;
-        let passed = processor.replay(&entry, Assume::Nothing).await;
+        let passed = processor.replay(&entry, IfUnknown::Leave).await;
         assert!(matches!(passed, Replayed::Undecided(_)), "{passed:?}");
         assert_eq!(hour(engine, &table, "u").await, Some((7, 1)));
-        assert!(is_counted(&processor.replay(&entry, Assume::Uncounted).await));
+        assert!(is_counted(&processor.replay(&entry, IfUnknown::Count).await));
         // The watermark prevents the stream from doing so again.
         deliver(&processor, &[record]).await;
-        assert_eq!(processor.replay(&entry, Assume::Uncounted).await, Replayed::Closed);
+        assert_eq!(processor.replay(&entry, IfUnknown::Count).await, Replayed::Closed);
         assert_eq!(hour(engine, &table, "u").await, Some((1_007, 2)));
     })
     .await;
@@ -154,18 +154,19 @@ async fn a_record_that_no_stream_has_any_more_is_counted() {
         let table = engine.create_table().await;
         let processor = processor(engine, &table);
         let entry = quarantined(engine, &table, &acquire("u", 5, 0, 1_000)).await;
-        assert!(is_counted(&processor.replay(&entry, Assume::Nothing).await));
+        assert!(is_counted(&processor.replay(&entry, IfUnknown::Leave).await));
         assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
 
-        let odd = quarantined(engine, &table, &to_raw_value(&json!({"odd": 1})).unwrap()).await;
-        let replayed = processor.replay(&odd, Assume::Uncounted).await;
-        assert!(matches!(replayed, Replayed::Odd(_)), "{replayed:?}");
+        let malformed =
+            quarantined(engine, &table, &to_raw_value(&json!({"odd": 1})).unwrap()).await;
+        let replayed = processor.replay(&malformed, IfUnknown::Count).await;
+        assert!(matches!(replayed, Replayed::Malformed(_)), "{replayed:?}");
         let nothing = acquire("u", 6, 0, 0);
         let nothing = quarantined(engine, &table, &nothing).await;
-        let replayed = processor.replay(&nothing, Assume::Nothing).await;
+        let replayed = processor.replay(&nothing, IfUnknown::Leave).await;
         assert_eq!(replayed, Replayed::NothingToCount);
 
-        assert_eq!(processor.give_up(&odd).await, Replayed::GivenUp);
+        assert_eq!(processor.give_up(&malformed).await, Replayed::GivenUp);
         assert_eq!(processor.give_up(&entry).await, Replayed::Closed, "it was counted");
         let mut states: Vec<_> =
             entries(engine, &table).await.iter().map(|entry| entry.state.as_str()).collect();
@@ -189,12 +190,12 @@ async fn a_replay_believes_no_empty_answer() {
             proxy.inject(move |call| {
                 if call.operation == operation { Fault::Blank("{}") } else { Fault::None }
             });
-            let replayed = behind.replay(&entry, Assume::Nothing).await;
+            let replayed = behind.replay(&entry, IfUnknown::Leave).await;
             assert!(matches!(replayed, Replayed::Refused(_)), "{operation}: {replayed:?}");
             assert_eq!(hour(engine, &table, "u").await, None);
         }
         proxy.inject(|_| Fault::None);
-        assert!(is_counted(&behind.replay(&entry, Assume::Nothing).await));
+        assert!(is_counted(&behind.replay(&entry, IfUnknown::Leave).await));
         assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
     })
     .await;
@@ -225,17 +226,17 @@ async fn a_replay_that_is_cut_off_goes_on_where_it_was() {
             });
             let open = entries(engine, &table).await;
             let entry = open.iter().find(|entry| entry.state == QuarantineState::Open).unwrap();
-            let cut_off = behind.replay(entry, Assume::Nothing).await;
+            let cut_off = behind.replay(entry, IfUnknown::Leave).await;
             assert!(matches!(cut_off, Replayed::Refused(_)), "{cut_off:?}");
             assert_eq!(
-                behind.replay(entry, Assume::Nothing).await,
+                behind.replay(entry, IfUnknown::Leave).await,
                 Replayed::Closed,
                 "out of date"
             );
             let now = entries(engine, &table).await;
             let now = now.iter().find(|now| now.key() == entry.key()).unwrap();
             assert!(now.counted_limits >= 200);
-            assert!(is_counted(&behind.replay(now, Assume::Nothing).await));
+            assert!(is_counted(&behind.replay(now, IfUnknown::Leave).await));
         }
         for usage in read_usages(engine.client(), &table).await.values() {
             assert_eq!((usage.consumed_milli.len(), usage.events), (451, 1));

@@ -9,7 +9,7 @@
 use crate::quantity::in_range;
 use crate::{EpochMillis, Millitokens, OutOfRange};
 
-/// How fast a limit refills: an amount every period.
+/// The refill of a limit: an amount every period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Refill {
     amount: Millitokens,
@@ -68,7 +68,7 @@ pub struct Rule {
     refill: Refill,
 }
 
-/// When an amount can be had from a bucket.
+/// The time until a bucket has an amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Wait {
     /// At once.
@@ -117,7 +117,7 @@ impl Rule {
         self.burst
     }
 
-    /// How the bucket refills.
+    /// The refill of the bucket.
     #[must_use]
     pub const fn refill(self) -> Refill {
         self.refill
@@ -136,8 +136,8 @@ impl Rule {
         Millitokens::saturating(refilled.min(self.burst.get().into()))
     }
 
-    /// How long until `asked` can be had: at the returned instant it can, one millisecond before it
-    /// cannot, unless somebody else takes from the bucket meanwhile.
+    /// The exact time until the bucket has `asked`: after this time it does, one millisecond earlier it
+    /// does not, unless another caller takes from the bucket meanwhile.
     #[must_use]
     pub fn wait_for(
         self,

@@ -7,13 +7,13 @@ use crate::{Amounts, BucketId, ClaimInterval, Configuration, RequestId};
 pub struct Acquire<'a> {
     /// The bucket.
     pub bucket: &'a BucketId,
-    /// How much, of at most [`LIMITS_MAX`](crate::LIMITS_MAX) limits; every amount is positive.
+    /// The amounts, of at most [`LIMITS_MAX`](crate::LIMITS_MAX) limits; every amount is positive.
     pub amounts: &'a Amounts,
     /// The limits that the bucket should have.
     pub configuration: &'a Configuration,
     /// The id of the request, the same for all its attempts.
     pub id: &'a RequestId,
-    /// How long a claim serves the writers behind it.
+    /// The time for which a claim serves later writers.
     pub interval: ClaimInterval,
     /// The assumption about writes that the image does not show.
     pub hint: RefillHint,

@@ -80,7 +80,7 @@ mod tests {
         }
     }
 
-    /// What is there of every limit, and what was consumed.
+    /// The balance and the consumption of every limit.
     fn worth(image: &CompositeBucket, now: EpochMillis) -> Vec<(Millitokens, MillitokenSum)> {
         let of = |bucket: &Bucket| {
             (bucket.rule.effective(bucket.tokens, image.refilled_at, now), bucket.consumed)

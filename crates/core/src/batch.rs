@@ -1,7 +1,7 @@
-//! A stream event and what can be read from it, record by record.
+//! A stream event, read record by record.
 //!
-//! Every record stays the text that it is until it is its turn: one odd record does not spoil the
-//! others.
+//! [`StreamEvent`] leaves every record as text, and [`Batch::read`] parses each on its own. A
+//! malformed record does not affect the others.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -16,23 +16,23 @@ pub struct StreamEvent {
     pub records: Vec<Box<RawValue>>,
 }
 
-/// The records of an event, sorted into what counts and what is odd.
+/// The records of an event: the deltas of those that count, and those that are malformed.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
-    /// The consumption, one entry for each record that counts anything.
-    pub counted: Vec<RecordDeltas<'a>>,
+    /// The deltas, one entry for each record that counts anything.
+    pub deltas: Vec<RecordDeltas<'a>>,
     /// Records that cannot be counted.
-    pub odd: Vec<MalformedRecord<'a>>,
+    pub malformed: Vec<MalformedRecord<'a>>,
     /// Creation of the oldest record.
     pub oldest: Option<EpochMillis>,
 }
 
-/// A record that cannot be counted, and why.
+/// A record that cannot be counted, with the reason.
 #[derive(Debug)]
 pub struct MalformedRecord<'a> {
     /// The record as it was delivered.
     pub json: &'a str,
-    /// Why it cannot be counted, as a sentence.
+    /// The reason, as a sentence.
     pub reason: String,
 }
 
@@ -40,7 +40,7 @@ impl<'a> Batch<'a> {
     /// Reads every record on its own.
     #[must_use]
     pub fn read(records: &'a [Box<RawValue>]) -> Self {
-        let mut batch = Self { counted: Vec::with_capacity(records.len()), ..Self::default() };
+        let mut batch = Self { deltas: Vec::with_capacity(records.len()), ..Self::default() };
         for record in records {
             batch.add(record.get());
         }
@@ -52,7 +52,7 @@ impl<'a> Batch<'a> {
             Ok(record) => record,
             Err(error) => {
                 let reason = format!("not a DynamoDB stream record: {error}");
-                return self.odd.push(MalformedRecord { json, reason });
+                return self.malformed.push(MalformedRecord { json, reason });
             }
         };
         if let Some(created) = record.created() {
@@ -60,8 +60,8 @@ impl<'a> Batch<'a> {
         }
         match extract_deltas(&record) {
             Ok(None) => {}
-            Ok(Some(deltas)) => self.counted.push(deltas),
-            Err(error) => self.odd.push(MalformedRecord { json, reason: error.to_string() }),
+            Ok(Some(deltas)) => self.deltas.push(deltas),
+            Err(error) => self.malformed.push(MalformedRecord { json, reason: error.to_string() }),
         }
     }
 }
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_odd_record_does_not_spoil_the_others() {
+    fn a_malformed_record_does_not_affect_the_others() {
         let record = |sequence: &str, counter: &str| {
             format!(
                 r##"{{"eventName":"INSERT","dynamodb":{{"ApproximateCreationDateTime":{sequence},
@@ -87,10 +87,10 @@ mod tests {
         );
         let event: StreamEvent = serde_json::from_str(&json).unwrap();
         let batch = Batch::read(&event.records);
-        let counted: Vec<_> = batch.counted.iter().map(|r| r.sequence.as_sent()).collect();
+        let counted: Vec<_> = batch.deltas.iter().map(|r| r.sequence.as_sent()).collect();
         assert_eq!(counted, ["9", "10"]);
         assert_eq!(
-            batch.odd.iter().map(|odd| odd.json).collect::<Vec<_>>(),
+            batch.malformed.iter().map(|record| record.json).collect::<Vec<_>>(),
             ["7", &record("8", "x")]
         );
         assert_eq!(batch.oldest.map(EpochMillis::get), Some(8_000));

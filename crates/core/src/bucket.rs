@@ -18,7 +18,7 @@ pub(crate) mod read;
 /// The stored state of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Bucket {
-    /// How much it holds and how it refills.
+    /// Its capacity and its refill.
     pub rule: Rule,
     /// The balance at the last refill claim less what was consumed since; negative for a debt.
     pub tokens: Millitokens,
@@ -33,11 +33,11 @@ pub struct CompositeBucket {
     pub entity: EntityId,
     /// The resource that is limited.
     pub resource: Resource,
-    /// When refill was last claimed, for all limits together.
+    /// The time of the last refill claim, for all limits together.
     pub refilled_at: EpochMillis,
     /// The buckets by limit.
     pub limits: BTreeMap<LimitName, Bucket>,
-    /// When DynamoDB may delete the item, epoch seconds; `None` keeps it for ever.
+    /// The time at which DynamoDB may delete the item, epoch seconds; `None` keeps it for ever.
     pub expires_at_s: Option<i64>,
     /// The stored limits that the item follows.
     pub config_stamp: ConfigStamp,
@@ -71,7 +71,7 @@ impl CompositeBucket {
             (keys::RESOURCE.to_owned(), AttributeValue::S(self.resource.to_string())),
             (keys::REFILLED_AT.to_owned(), number(self.refilled_at.get())),
         ]);
-        if let Some((gsi2pk, gsi2sk)) = key.by_resource() {
+        if let Some((gsi2pk, gsi2sk)) = key.gsi2_keys() {
             item.insert(keys::GSI2.pk.to_owned(), AttributeValue::S(gsi2pk));
             item.insert(keys::GSI2.sk.to_owned(), AttributeValue::S(gsi2sk));
         }

@@ -2,8 +2,8 @@
 
 use crate::{Bucket, Condition, EpochMillis, LimitName, Millitokens};
 
-/// How long a claim serves the writers after it, in milliseconds: a bucket whose refill was claimed
-/// this recently is consumed from without another claim. DESIGN's `Q`.
+/// The time for which a claim serves later writers, in milliseconds: a writer takes from a bucket whose
+/// refill was claimed this recently without another claim. DESIGN's `Q`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimInterval(pub u32);
 

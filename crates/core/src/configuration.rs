@@ -64,7 +64,7 @@ impl StoredRules {
         together
     }
 
-    /// How this copy stands to the one that an item follows.
+    /// Compares this copy with the one that an item follows.
     fn recency(&self, stamp: &ConfigStamp) -> Recency {
         let recency = match stamp {
             ConfigStamp::None => self.versions.compare(&LevelVersions::default()),

@@ -284,7 +284,7 @@ fn a_shortage_under_a_timestamp_far_ahead_is_repaired_before_it_is_said() {
     assert!(matches!(again, Decision::Short(_)), "{again:?}");
     let later = decide(Some(&repaired), acquire, at(T0 + 10));
     assert!(matches!(later, Decision::Write(_)), "{later:?}");
-    // What can never be had needs no repair.
+    // A refusal that no wait can lift needs no repair.
     let never = Amounts::from([(name("fast"), milli(50_001))]);
     let never = decide(Some(&item), Acquire { amounts: &never, ..acquire }, at(T0));
     assert!(matches!(never, Decision::Short(_)), "{never:?}");

@@ -20,7 +20,7 @@ pub struct Delta {
     pub consumed_milli: i128,
 }
 
-/// Everything that one stream record says was consumed.
+/// The consumption in one stream record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordDeltas<'a> {
     /// The record as it was delivered.
@@ -33,7 +33,7 @@ pub struct RecordDeltas<'a> {
     pub entity: EntityId,
     /// The resource that was consumed.
     pub resource: Resource,
-    /// When: decides the usage windows.
+    /// The time of the consumption, which decides the usage windows.
     pub at: EpochMillis,
     /// At least one delta, sorted by limit.
     pub deltas: Vec<Delta>,
@@ -43,10 +43,10 @@ pub struct RecordDeltas<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// An image is missing that the event must have.
-    #[error("{event} without {image}: the stream's view type must be NEW_AND_OLD_IMAGES")]
+    #[error("{event_name} without {image}: the stream's view type must be NEW_AND_OLD_IMAGES")]
     WrongViewType {
         /// The kind of change of the item.
-        event: EventName,
+        event_name: EventName,
         /// The image that is missing, `OldImage` or `NewImage`.
         image: &'static str,
     },
@@ -57,7 +57,7 @@ pub enum RecordError {
         attribute: String,
         /// `OldImage` or `NewImage`.
         image: &'static str,
-        /// The value that stands there.
+        /// The value.
         value: String,
     },
     /// An image names a counter more than once.
@@ -71,13 +71,13 @@ pub enum RecordError {
     /// The entity, the resource or a limit has a name that the schema does not allow.
     #[error(transparent)]
     BadName(#[from] NameError),
-    /// Neither a refill timestamp nor a creation time says when it happened.
+    /// The record has neither a refill timestamp nor a creation time, so its time is unknown.
     #[error("neither rf nor ApproximateCreationDateTime gives a time between 1970 and 9999")]
     NoTime,
     /// Without a position a record cannot be counted exactly once.
     #[error("the record has no SequenceNumber")]
     NoSequenceNumber,
-    /// The stream cannot be told.
+    /// The ARN of the stream has no label.
     #[error(transparent)]
     BadStreamArn(#[from] BadStreamArn),
     /// The position is not a number.
@@ -101,8 +101,8 @@ pub enum RecordError {
 pub fn extract_deltas<'a>(
     record: &StreamRecord<'a>,
 ) -> Result<Option<RecordDeltas<'a>>, RecordError> {
-    let event = record.event;
-    if event == EventName::Remove {
+    let event_name = record.event_name;
+    if event_name == EventName::Remove {
         return Ok(None);
     }
     let change = &record.change;
@@ -114,15 +114,16 @@ pub fn extract_deltas<'a>(
     let Some(ItemKey::Bucket(entity, resource)) = ItemKey::parse(pk, sk)? else {
         return Ok(None);
     };
-    let present = |image: &'_ Option<Image<'_>>| image.as_ref().is_some_and(|i| i.attributes > 0);
+    let present =
+        |image: &'_ Option<Image<'_>>| image.as_ref().is_some_and(|i| i.attribute_count > 0);
     let (Some(new), true) = (&change.new, present(&change.new)) else {
-        return Err(RecordError::WrongViewType { event, image: "NewImage" });
+        return Err(RecordError::WrongViewType { event_name, image: "NewImage" });
     };
     let empty = Image::default();
-    let old = match (event, &change.old) {
-        (EventName::Modify, Some(old)) if old.attributes > 0 => old,
+    let old = match (event_name, &change.old) {
+        (EventName::Modify, Some(old)) if old.attribute_count > 0 => old,
         (EventName::Modify, _) => {
-            return Err(RecordError::WrongViewType { event, image: "OldImage" });
+            return Err(RecordError::WrongViewType { event_name, image: "OldImage" });
         }
         _ if new.migrated => return Ok(None),
         _ => &empty,
@@ -143,7 +144,7 @@ pub fn extract_deltas<'a>(
     }))
 }
 
-/// Walks both sorted lists of counters in step.
+/// Compares the counters of both images: one pass over two sorted lists.
 fn compare(old: &Image<'_>, new: &Image<'_>) -> Result<Vec<Delta>, RecordError> {
     for (image, name) in [(old, "OldImage"), (new, "NewImage")] {
         if let Some(pair) = image.counters.windows(2).find(|pair| pair[0].0 == pair[1].0) {
@@ -152,22 +153,23 @@ fn compare(old: &Image<'_>, new: &Image<'_>) -> Result<Vec<Delta>, RecordError> 
         }
     }
     let mut deltas = Vec::with_capacity(new.counters.len());
-    let mut before = old.counters.iter().peekable();
+    let mut old_counters = old.counters.iter().peekable();
     for (limit, value) in &new.counters {
-        let after = counter(&limit.0, value, "NewImage")?;
-        let mut base = 0;
-        while let Some((name, value)) = before.next_if(|(name, _)| name <= limit) {
-            let known = counter(&name.0, value, "OldImage")?;
+        let new_count = counter(&limit.0, value, "NewImage")?;
+        // A limit that the old image does not name counts from zero.
+        let mut old_count = 0;
+        while let Some((name, value)) = old_counters.next_if(|(name, _)| name <= limit) {
+            let count = counter(&name.0, value, "OldImage")?;
             if name == limit {
-                base = known;
+                old_count = count;
             }
         }
-        if after != base {
+        if new_count != old_count {
             let limit = LimitName::new(&limit.0)?;
-            deltas.push(Delta { limit, consumed_milli: after - base });
+            deltas.push(Delta { limit, consumed_milli: new_count - old_count });
         }
     }
-    for (name, value) in before {
+    for (name, value) in old_counters {
         counter(&name.0, value, "OldImage")?;
     }
     Ok(deltas)

@@ -1,4 +1,4 @@
-//! When DynamoDB may delete a bucket: not before a new one would give the same balances.
+//! The expiry of a bucket: DynamoDB may delete it once a new bucket would give the same balances.
 
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::{Bucket, CompositeBucket, EpochMillis, Rule};

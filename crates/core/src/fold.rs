@@ -1,10 +1,14 @@
-//! Adds the deltas of a batch up into one update per usage window (several, where the batch names
-//! more limits than one update can).
+//! Groups the records of a batch by usage window, and adds up the deltas of each group.
 //!
-//! An update carries the positions of the first and the last record in it. The store applies it
-//! only while the window's watermark is below the first; otherwise it hands the watermark back and
-//! [`WindowFold::after`] gives what is still missing. Guard and effect are one write, so a record
-//! is counted once however often and however split it is delivered.
+//! A group ([`WindowFold`]) has the records of one bucket item and one stream that count in one
+//! window. It becomes one update of that window, or several if its records name more limits than an
+//! update can.
+//!
+//! An update carries the positions of its first and its last record. The store applies it only while
+//! the window's watermark is below the first position. Otherwise the store returns the watermark,
+//! and [`WindowFold::next_update`] gives the update of the records after it. The guard and the
+//! addition are one write, so a record is counted once, however often and in whatever batches it is
+//! delivered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,16 +22,16 @@ use crate::{
 /// which is 326 limits, and DynamoDB documents 300 operators for it.
 const LIMITS_PER_UPDATE: usize = 200;
 
-/// The sums of a batch.
+/// The records of a batch, grouped by window.
 #[derive(Debug)]
-pub struct Folded<'a> {
-    /// One entry for each stream and window; the order is that of the first record of each bucket.
+pub struct GroupedBatch<'a> {
+    /// One group for each stream and window, in the order of the first record of each bucket.
     pub windows: Vec<WindowFold<'a>>,
     /// Records that the batch contained more than once.
     pub duplicates: usize,
 }
 
-/// The records of one stream that count in one window.
+/// A group: the records of one bucket item and one stream that count in one window.
 #[derive(Debug, Clone)]
 pub struct WindowFold<'a> {
     entity: EntityId,
@@ -41,47 +45,49 @@ pub struct WindowFold<'a> {
 /// The addition to a window that has counted nothing at or above `first` yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowUpdate {
-    /// Position of the oldest record in it.
+    /// Position of its oldest record.
     pub first: SequenceNumber,
-    /// Position of the newest record in it: the new watermark.
+    /// Position of its newest record: the new watermark.
     pub last: SequenceNumber,
-    /// Number of records in it.
-    pub events: usize,
+    /// The number of its records.
+    pub record_count: usize,
     /// Millitokens by limit, sorted by limit; a net of zero is included.
     pub consumed_milli: Vec<(LimitName, i128)>,
 }
 
-/// Groups the records of a batch by window, for each of the given kinds.
+/// Groups the records of a batch by window, for each of the given kinds of windows. A record is in
+/// one group of each kind.
 #[must_use]
-pub fn fold<'a>(records: Vec<RecordDeltas<'a>>, kinds: &WindowKinds) -> Folded<'a> {
-    let mut groups: Vec<Vec<Arc<RecordDeltas<'a>>>> = Vec::new();
+pub fn fold<'a>(records: Vec<RecordDeltas<'a>>, kinds: &WindowKinds) -> GroupedBatch<'a> {
+    // The records of one bucket and one stream each.
+    let mut items: Vec<Vec<Arc<RecordDeltas<'a>>>> = Vec::new();
     let mut index: HashMap<(EntityId, Resource, StreamLabel), usize> = HashMap::new();
     for record in records {
         let key = (record.entity.clone(), record.resource.clone(), record.stream.clone());
-        let at = *index.entry(key).or_insert(groups.len());
-        if at == groups.len() {
-            groups.push(Vec::new());
+        let at = *index.entry(key).or_insert(items.len());
+        if at == items.len() {
+            items.push(Vec::new());
         }
-        groups[at].push(Arc::new(record));
+        items[at].push(Arc::new(record));
     }
-    let mut folded = Folded { windows: Vec::new(), duplicates: 0 };
-    for mut group in groups {
-        let delivered = group.len();
-        group.sort_by_key(|record| record.sequence);
-        group.dedup_by_key(|record| record.sequence);
-        folded.duplicates += delivered - group.len();
-        folded.windows.extend(split_by_window(&group, kinds));
+    let mut grouped = GroupedBatch { windows: Vec::new(), duplicates: 0 };
+    for mut records in items {
+        let delivered = records.len();
+        records.sort_by_key(|record| record.sequence);
+        records.dedup_by_key(|record| record.sequence);
+        grouped.duplicates += delivered - records.len();
+        grouped.windows.extend(group_by_window(&records, kinds));
     }
-    folded
+    grouped
 }
 
-/// All records of `group` are of one bucket and one stream, in order.
-fn split_by_window<'a>(
-    group: &[Arc<RecordDeltas<'a>>],
+/// Groups the records of one bucket and one stream, which are in the order of their positions.
+fn group_by_window<'a>(
+    records: &[Arc<RecordDeltas<'a>>],
     kinds: &WindowKinds,
 ) -> impl Iterator<Item = WindowFold<'a>> {
     let mut windows: BTreeMap<Window, Vec<Arc<RecordDeltas<'a>>>> = BTreeMap::new();
-    for record in group {
+    for record in records {
         for kind in kinds.iter() {
             windows.entry(kind.containing(record.at)).or_default().push(Arc::clone(record));
         }
@@ -131,11 +137,11 @@ impl<'a> WindowFold<'a> {
         &self.records[counted..]
     }
 
-    /// The update for a window with this watermark; `None` when everything was counted. Where the
-    /// records name more limits than fit one update it counts the first of them, and another one,
-    /// after its [`WindowUpdate::last`], is needed.
+    /// The next update for a window with this watermark; `None` if all records were counted. If the
+    /// records name more limits than fit one update, it adds up the first records only. The next
+    /// update then begins after its [`WindowUpdate::last`].
     #[must_use]
-    pub fn after(&self, watermark: Option<&SequenceNumber>) -> Option<WindowUpdate> {
+    pub fn next_update(&self, watermark: Option<&SequenceNumber>) -> Option<WindowUpdate> {
         WindowUpdate::of(self.pending(watermark))
     }
 }
@@ -144,9 +150,9 @@ impl WindowUpdate {
     /// Adds up records of one window in the order of their positions; `None` when there are none.
     fn of(records: &[Arc<RecordDeltas<'_>>]) -> Option<Self> {
         let first = records.first()?.sequence;
-        let mut update = Self { first, last: first, events: 0, consumed_milli: Vec::new() };
+        let mut update = Self { first, last: first, record_count: 0, consumed_milli: Vec::new() };
         for record in records {
-            if update.events > 0 && !update.has_room_for(record) {
+            if update.record_count > 0 && !update.has_room_for(record) {
                 break;
             }
             update.add(record);
@@ -156,7 +162,7 @@ impl WindowUpdate {
 
     fn has_room_for(&self, record: &RecordDeltas<'_>) -> bool {
         let named = self.consumed_milli.len();
-        // Only near the limit is it worth looking which of the names are new.
+        // The exact count, of names that are new, is needed near the limit only.
         named + record.deltas.len() <= LIMITS_PER_UPDATE || {
             let is_new =
                 |limit| self.consumed_milli.binary_search_by(|(l, _)| l.cmp(limit)).is_err();
@@ -167,7 +173,7 @@ impl WindowUpdate {
 
     fn add(&mut self, record: &RecordDeltas<'_>) {
         self.last = record.sequence;
-        self.events += 1;
+        self.record_count += 1;
         for delta in &record.deltas {
             match self.consumed_milli.binary_search_by(|(limit, _)| limit.cmp(&delta.limit)) {
                 Ok(at) => self.consumed_milli[at].1 += delta.consumed_milli,
@@ -212,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn one_fold_per_window_in_order_without_duplicates() {
+    fn one_group_per_window_in_order_without_duplicates() {
         let hour = 3_600_000;
         let batch = vec![
             record("a", 3, hour, &[("rpm", 1_000)]),
@@ -221,64 +227,64 @@ mod tests {
             record("a", 3, hour, &[("rpm", 1_000)]),
             record("a", 2, 1, &[("tpm", -70)]),
         ];
-        let folded = fold(batch, &WindowKinds::default());
-        assert_eq!(folded.duplicates, 1);
-        assert_eq!(folded.windows.len(), 5);
-        let first = folded.windows[0].after(None).unwrap();
-        assert_eq!((first.first, first.last, first.events), (sequence(1), sequence(2), 2));
+        let grouped = fold(batch, &WindowKinds::default());
+        assert_eq!(grouped.duplicates, 1);
+        assert_eq!(grouped.windows.len(), 5);
+        let first = grouped.windows[0].next_update(None).unwrap();
+        assert_eq!((first.first, first.last, first.record_count), (sequence(1), sequence(2), 2));
         let named: Vec<_> =
             first.consumed_milli.iter().map(|(limit, n)| (limit.as_str(), *n)).collect();
         assert_eq!(named, [("rpm", 1_000), ("tpm", 0)], "a net of zero is named");
-        assert_eq!(folded.windows[2].window().kind(), WindowKind::Day);
-        assert_eq!(folded.windows[2].after(None).unwrap().events, 3);
+        assert_eq!(grouped.windows[2].window().kind(), WindowKind::Day);
+        assert_eq!(grouped.windows[2].next_update(None).unwrap().record_count, 3);
     }
 
     #[test]
     fn a_watermark_drops_what_is_at_or_below_it() {
         let batch = (1..=4).map(|n| record("a", n * 10, 0, &[("rpm", 1)])).collect();
-        let folded = fold(batch, &WindowKind::Day.into());
-        let fold = &folded.windows[0];
-        let rest = fold.after(Some(&sequence(20))).unwrap();
-        assert_eq!((rest.first, rest.events), (sequence(30), 2));
-        assert_eq!(fold.after(Some(&sequence(25))), Some(rest));
-        assert_eq!(fold.after(Some(&sequence(40))), None);
-        assert_eq!(fold.after(None).unwrap().events, 4);
+        let grouped = fold(batch, &WindowKind::Day.into());
+        let fold = &grouped.windows[0];
+        let rest = fold.next_update(Some(&sequence(20))).unwrap();
+        assert_eq!((rest.first, rest.record_count), (sequence(30), 2));
+        assert_eq!(fold.next_update(Some(&sequence(25))), Some(rest));
+        assert_eq!(fold.next_update(Some(&sequence(40))), None);
+        assert_eq!(fold.next_update(None).unwrap().record_count, 4);
     }
 
     #[test]
-    fn more_limits_than_an_expression_holds_are_counted_piece_by_piece() {
+    fn more_limits_than_an_expression_holds_are_several_updates() {
         let names: Vec<String> = (0..450).map(|n| format!("limit-{n}")).collect();
         let batch =
             (0..900).map(|n| record("a", n, 0, &[(&names[usize::try_from(n).unwrap() % 450], 1)]));
-        let folded = fold(batch.collect(), &WindowKind::Hour.into());
-        let (mut watermark, mut events, mut pieces) = (None, 0, 0);
-        while let Some(update) = folded.windows[0].after(watermark.as_ref()) {
+        let grouped = fold(batch.collect(), &WindowKind::Hour.into());
+        let (mut watermark, mut records, mut updates) = (None, 0, 0);
+        while let Some(update) = grouped.windows[0].next_update(watermark.as_ref()) {
             assert!(update.consumed_milli.len() <= LIMITS_PER_UPDATE);
-            events += update.events;
-            pieces += 1;
+            records += update.record_count;
+            updates += 1;
             watermark = Some(update.last);
         }
-        assert_eq!((events, pieces), (900, 5));
+        assert_eq!((records, updates), (900, 5));
         // One record is never cut.
         let all: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
-        let folded = fold(vec![record("a", 1, 0, &all)], &WindowKind::Hour.into());
-        assert_eq!(folded.windows[0].after(None).unwrap().consumed_milli.len(), 450);
+        let grouped = fold(vec![record("a", 1, 0, &all)], &WindowKind::Hour.into());
+        assert_eq!(grouped.windows[0].next_update(None).unwrap().consumed_milli.len(), 450);
     }
 
     #[test]
     fn streams_are_counted_side_by_side() {
         let mut other = record("a", 1, 0, &[("rpm", 1)]);
         other.stream = StreamLabel::from_arn(Some("x/stream/2026")).unwrap();
-        let folded = fold(vec![record("a", 1, 0, &[("rpm", 1)]), other], &WindowKind::Hour.into());
-        assert_eq!((folded.windows.len(), folded.duplicates), (2, 0));
+        let grouped = fold(vec![record("a", 1, 0, &[("rpm", 1)]), other], &WindowKind::Hour.into());
+        assert_eq!((grouped.windows.len(), grouped.duplicates), (2, 0));
     }
 
     #[test]
     fn sums_do_not_overflow() {
         let most = 2 * crate::MillitokenSum::MAX.get();
         let batch = (1..=10_000).map(|n| record("a", n, 0, &[("rpm", most)])).collect();
-        let folded = fold(batch, &WindowKind::Hour.into());
-        let update = folded.windows[0].after(None).unwrap();
+        let grouped = fold(batch, &WindowKind::Hour.into());
+        let update = grouped.windows[0].next_update(None).unwrap();
         assert_eq!(update.consumed_milli[0].1, 10_000 * most);
     }
 }

@@ -1,23 +1,23 @@
-//! Every key and attribute name of the table, built and parsed.
+//! Builds and parses every key and attribute name of the table.
 //!
-//! No other module of the workspace spells `#BUCKET#` or `b_`. What is built here parses back to what
-//! it was built from, because the names inside cannot contain `#` and a field has no `_`.
+//! No other module of the workspace spells `#BUCKET#` or `b_`. A key parses back to the names that it
+//! was built from, because names cannot contain `#` and a field has no `_`.
 
-mod bucket;
-mod item;
+mod bucket_attributes;
+mod item_key;
 mod legacy;
 mod names;
 mod quarantine;
 mod range;
 mod stored;
-mod usage;
+mod usage_attributes;
 
-pub use bucket::{
+pub use bucket_attributes::{
     BucketField, CONFIG_EPOCH, CONFIG_VERSIONS, ENTITY_ID, MIGRATED, NO_REQUEST_ID, REFILLED_AT,
     REQUEST_IDS, RESOURCE, RULES_HASH, bucket_attribute, is_metered, parse_bucket_attribute,
     parse_counter_attribute,
 };
-pub use item::{ItemKey, LimitsScope};
+pub use item_key::{ItemKey, LimitsScope};
 pub use legacy::{
     COMPOSITE_SCHEMA, LAST_REFILL, LegacyKey, OTHER_CLIENT_MIN, OTHER_DATA, OTHER_SCHEMA, SCHEMA,
     legacy_attribute,
@@ -26,12 +26,12 @@ pub use names::{BUCKET_PREFIX, GSI1, GSI2, Index, PK, SK, TTL};
 pub use quarantine::{
     COUNTED_LIMITS, DONE, DROPPED, Digest, OPEN, QuarantineId, REASON, RECORD, STATE, TRUNCATED,
 };
-pub use range::{KeyRange, SortKeys, by_parent, parse_child, usage_index_keys};
+pub use range::{KeyRange, SortKeys, gsi1_keys, parse_child, usage_index_keys};
 pub use stored::{
     CASCADE, LIMITS_VERSION, LimitField, PARENT_ID, UPDATED_AT, limit_attribute,
     parse_limit_attribute,
 };
-pub use usage::{EVENTS, parse_usage_attribute, usage_attribute, watermark_attribute};
+pub use usage_attributes::{EVENTS, parse_usage_attribute, usage_attribute, watermark_attribute};
 
 #[cfg(test)]
 mod tests {

@@ -1,4 +1,4 @@
-//! How many tokens a process takes ahead of need.
+//! The number of tokens that a process takes ahead of need.
 //!
 //! A process that leases is a process that acquires more than it was asked for and hands it out
 //! itself. The write of a lease has all conditions of an acquire. Tokens that come back with it go
@@ -15,7 +15,7 @@ use crate::{
 /// bucket find tokens, too, and those that want the same get equal shares.
 const SHARE: i64 = 4;
 
-/// How much of a limit a lease should take.
+/// The amount of a limit that a lease should take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseRange {
     /// Without this the lease is short.
@@ -24,8 +24,8 @@ pub struct LeaseRange {
     pub most: Millitokens,
 }
 
-/// How much of each limit to lease: the wanted amount, as far as the bucket can spare it. `None`: there
-/// is no item. Unknown limits come to their least.
+/// The amount of each limit to lease: the wanted one, as far as the bucket can spare it. An `image` of
+/// `None` means that there is no item. Unknown limits come to their least.
 pub(crate) fn lease_size(
     bucket: &BucketId,
     image: Option<&CompositeBucket>,

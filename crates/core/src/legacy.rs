@@ -16,23 +16,23 @@ pub(crate) mod convert;
 /// The stored state of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LegacyBucket {
-    /// How much it holds and how it refills.
+    /// Its capacity and its refill.
     pub rule: Rule,
     /// The balance at the last refill; negative for a debt.
     pub tokens: Millitokens,
-    /// When refill was last added to the balance.
+    /// The time at which refill was last added to the balance.
     pub refilled_at: EpochMillis,
     /// Everything consumed less everything returned; `None` on items from before there was a
     /// counter.
     pub consumed: Option<Millitokens>,
-    /// When DynamoDB may delete the item, epoch seconds; `None` keeps it for ever.
+    /// The time at which DynamoDB may delete the item, epoch seconds; `None` keeps it for ever.
     pub expires_at_s: Option<i64>,
 }
 
 /// The items of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LegacyBuckets {
-    /// Which bucket.
+    /// The bucket.
     pub bucket: BucketId,
     /// Its limits, at least one.
     pub limits: BTreeMap<LimitName, LegacyBucket>,

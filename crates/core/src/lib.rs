@@ -1,19 +1,20 @@
-//! The pure heart of Sluicegate: schema, token arithmetic, deltas and usage windows.
+//! The core of Sluicegate, free of I/O: schema, token arithmetic, deltas and usage windows.
 //!
-//! Nothing here performs I/O, reads a clock or awaits: time is an argument and every result is a
-//! value. The other crates read and write DynamoDB; this one defines what the bytes mean.
+//! This crate defines the meaning of every item of the table. The other crates read and write the
+//! table. No function of this crate performs I/O, reads a clock or awaits: the caller passes the time
+//! as an argument, and every result is a value.
 //!
 //! * [`keys`] spells and parses every key and attribute name of the table.
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
-//! * [`StoredLimits`] and [`EntityRecord`] are what is configured in the table.
+//! * [`StoredLimits`] and [`EntityRecord`] are the configuration in the table.
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
-//! * [`decide`] says how an acquire is to be written, as a [`WritePlan`] with its conditions.
+//! * [`decide`] turns an acquire into a [`WritePlan`]: changes of the item and their conditions.
 //! * [`WriteQueue`] drives the requests of one process on a bucket: acquires, corrections and
 //!   leases share its writes.
-//! * [`LegacyBuckets`] are a bucket in the older layout, and become a [`CompositeBucket`].
-//! * [`Batch`] reads the records of a stream event; [`extract_deltas`] turns one of them into what
-//!   it says was consumed.
-//! * [`fold`] adds the deltas of a batch up into guarded updates of usage windows.
+//! * [`LegacyBuckets`] are a bucket in the older layout. They convert to a [`CompositeBucket`].
+//! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
+//!   record.
+//! * [`fold`] groups the deltas of a batch by usage window and makes the conditional updates of each.
 //!
 //! ```
 //! use sluicegate_core::{EpochMillis, Millitokens, Refill, Rule};
@@ -76,7 +77,7 @@ pub use decide::{Decision, decide, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use error_code::ErrorClass;
 pub use expiry::extend;
-pub use fold::{Folded, WindowFold, WindowUpdate, fold};
+pub use fold::{GroupedBatch, WindowFold, WindowUpdate, fold};
 pub use item::ItemError;
 pub use lease_size::LeaseRange;
 pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};

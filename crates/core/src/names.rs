@@ -19,13 +19,13 @@ pub enum NameError {
     /// The name has no characters.
     #[error("{what} is empty: give at least one character")]
     Empty {
-        /// Which name: "limit name", "entity id" or "resource".
+        /// The kind of name: "limit name", "entity id" or "resource".
         what: &'static str,
     },
     /// The name has more bytes than its keys have room for.
     #[error("{what} has {len} bytes: at most {max} are allowed")]
     TooLong {
-        /// Which name.
+        /// The kind of name.
         what: &'static str,
         /// Its length in bytes.
         len: usize,
@@ -35,7 +35,7 @@ pub enum NameError {
     /// The name has a character that keys or attribute names cannot carry.
     #[error("{what} {name:?} has the character {character:?}: {allowed}")]
     Illegal {
-        /// Which name.
+        /// The kind of name.
         what: &'static str,
         /// The name as given, cut to 80 characters.
         name: String,

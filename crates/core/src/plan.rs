@@ -9,7 +9,7 @@ use crate::{
     RequestId, Rule, RulesHash,
 };
 
-/// Which of the write paths made a plan.
+/// The write path that made a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WritePath {
     /// The item is new.

@@ -7,7 +7,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value} is out of range: it must lie between {min} and {max}")]
 pub struct OutOfRange {
-    /// Which quantity.
+    /// The name of the quantity.
     pub what: &'static str,
     /// The value given.
     pub value: i128,

@@ -13,14 +13,14 @@ pub struct QuarantineEntry {
     pub id: QuarantineId,
     /// Its state: open, or resolved and how.
     pub state: QuarantineState,
-    /// Why it was not counted, as a sentence.
+    /// The reason why it was not counted, as a sentence.
     pub reason: String,
     /// The record as it was delivered: JSON, if it ever was.
     pub record: String,
     /// True if the record was too large for an item and was cut to the part that metering reads.
     pub is_truncated: bool,
-    /// How many of its limits were counted since, in the order of their names. Only an open entry of
-    /// a record with more limits than a transaction takes has any.
+    /// The number of its limits that were counted since, in the order of their names. It is zero unless
+    /// an open entry's record has more limits than a transaction takes.
     pub counted_limits: usize,
 }
 

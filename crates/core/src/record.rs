@@ -1,8 +1,8 @@
 //! One record of the table's stream, borrowed from the JSON that Lambda hands over.
 //!
 //! Only what metering needs is kept: the keys, the position, the time and, of both images, the
-//! counters and the refill timestamp. Everything else is skipped without building a tree, and
-//! nothing is judged here: a record of an item that is no bucket may contain anything.
+//! counters and the refill timestamp. The parser skips everything else without building a tree. It
+//! does not check names and numbers: a record of an item that is no bucket may contain anything.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -56,7 +56,7 @@ pub struct StreamRecord<'a> {
     #[serde(skip)]
     pub(crate) json: &'a str,
     #[serde(rename = "eventName")]
-    pub(crate) event: EventName,
+    pub(crate) event_name: EventName,
     #[serde(borrow, rename = "eventSourceARN", default)]
     pub(crate) arn: Option<Text<'a>>,
     #[serde(borrow, rename = "dynamodb")]
@@ -94,7 +94,7 @@ pub(crate) struct KeyValue<'a> {
 
 /// The part of a malformed record that names its position. Nothing else of it is checked.
 #[derive(Default, Deserialize)]
-struct Odd<'a> {
+struct MalformedParts<'a> {
     #[serde(borrow, rename = "eventSourceARN")]
     arn: Option<&'a RawValue>,
     #[serde(borrow, rename = "dynamodb")]
@@ -102,12 +102,12 @@ struct Odd<'a> {
 }
 
 #[derive(Default, Deserialize)]
-struct OddChange<'a> {
+struct MalformedChange<'a> {
     #[serde(borrow, rename = "SequenceNumber")]
     sequence: Option<&'a RawValue>,
 }
 
-/// Decodes a value if it is one of the expected kind.
+/// Decodes a value if it is of the expected type.
 fn lenient<'a, T: Deserialize<'a>>(raw: Option<&'a RawValue>) -> Option<T> {
     serde_json::from_str(raw?.get()).ok()
 }
@@ -121,19 +121,20 @@ impl<'a> StreamRecord<'a> {
         Ok(Self { json, ..serde_json::from_str(json)? })
     }
 
-    /// The stream and, where it is readable, the position of a record, however odd the rest of it.
+    /// The stream of a record and its position, if that is readable; the rest of the record may be
+    /// malformed.
     #[must_use]
-    pub fn position_of(json: &str) -> (StreamLabel, Option<SequenceNumber>) {
-        let record: Odd<'_> = serde_json::from_str(json).unwrap_or_default();
+    pub fn stream_and_sequence_of(json: &str) -> (StreamLabel, Option<SequenceNumber>) {
+        let record: MalformedParts<'_> = serde_json::from_str(json).unwrap_or_default();
         let stream = StreamLabel::from_arn(lenient::<String>(record.arn).as_deref());
         let stream = stream.unwrap_or_default();
-        let change: OddChange<'_> = lenient(record.change).unwrap_or_default();
+        let change: MalformedChange<'_> = lenient(record.change).unwrap_or_default();
         let digits: Option<String> = lenient(change.sequence);
         let sequence = digits.and_then(|digits| SequenceNumber::parse(&digits).ok());
         (stream, sequence)
     }
 
-    /// When the record was created, if it says so with a time between 1970 and 9999.
+    /// The creation time of the record, if the record has one between 1970 and 9999.
     #[must_use]
     pub fn created(&self) -> Option<EpochMillis> {
         let millis = (self.change.created_s? * 1_000.0).round();
@@ -169,7 +170,7 @@ impl<'a> StreamRecord<'a> {
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Image<'a> {
     /// Attributes of any kind: an item that exists has at least its keys.
-    pub(crate) attributes: usize,
+    pub(crate) attribute_count: usize,
     pub(crate) refilled_at: Option<ImageValue<'a>>,
     pub(crate) migrated: bool,
     /// Limit and value of each `tc` attribute, sorted by limit.
@@ -182,16 +183,13 @@ impl<'a> Image<'a> {
     pub fn from_item(item: &'a Item) -> Self {
         let mut image = Self::default();
         for (name, value) in item.inner() {
-            let scalar = || match value {
-                AttributeValue::N(digits) => ImageValue::Number(Text(Cow::Borrowed(digits))),
-                _ => ImageValue::Other,
-            };
-            image.attributes += 1;
+            image.attribute_count += 1;
             match ImageAttribute::classify(name) {
                 ImageAttribute::Counter => {
-                    image.counters.push((Text(Cow::Borrowed(limit_of(name))), scalar()));
+                    let limit = Text(Cow::Borrowed(limit_of(name)));
+                    image.counters.push((limit, ImageValue::of(value)));
                 }
-                ImageAttribute::RefilledAt => image.refilled_at = Some(scalar()),
+                ImageAttribute::RefilledAt => image.refilled_at = Some(ImageValue::of(value)),
                 ImageAttribute::Migrated => image.migrated = true,
                 ImageAttribute::Other => {}
             }
@@ -210,6 +208,15 @@ pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
 pub(crate) enum ImageValue<'a> {
     Number(Text<'a>),
     Other,
+}
+
+impl<'a> ImageValue<'a> {
+    fn of(value: &'a AttributeValue) -> Self {
+        match value {
+            AttributeValue::N(digits) => Self::Number(Text(Cow::Borrowed(digits))),
+            _ => Self::Other,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -265,7 +272,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Image<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Image<'de>, A::Error> {
                 let mut image = Image::default();
                 while let Some((attribute, limit)) = map.next_key_seed(AttributeName)? {
-                    image.attributes += 1;
+                    image.attribute_count += 1;
                     match attribute {
                         ImageAttribute::Counter => image.counters.push((limit, map.next_value()?)),
                         ImageAttribute::RefilledAt => image.refilled_at = Some(map.next_value()?),
@@ -318,15 +325,15 @@ impl<'de: 'a, 'a> Deserialize<'de> for ImageValue<'a> {
                 f.write_str("an attribute value such as {\"N\": \"1\"}")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ImageValue<'de>, A::Error> {
-                let mut scalar = ImageValue::Other;
+                let mut value = ImageValue::Other;
                 while let Some(kind) = map.next_key::<Text<'de>>()? {
                     if kind.0 == "N" {
-                        scalar = ImageValue::Number(map.next_value()?);
+                        value = ImageValue::Number(map.next_value()?);
                     } else {
                         map.next_value::<IgnoredAny>()?;
                     }
                 }
-                Ok(scalar)
+                Ok(value)
             }
         }
         deserializer.deserialize_map(ImageValueVisitor)
@@ -345,7 +352,7 @@ mod tests {
         let names: Vec<_> = image.counters.iter().map(|(name, _)| name.0.as_ref()).collect();
         assert_eq!(names, ["odd", "rpm", "tpm"]);
         assert_eq!(image.counters[0].1, ImageValue::Other);
-        assert_eq!(image.attributes, 7);
+        assert_eq!(image.attribute_count, 7);
         let item: Item = serde_json::from_str(json).unwrap();
         assert_eq!(Image::from_item(&item), image);
     }
@@ -359,20 +366,20 @@ mod tests {
     }
 
     #[test]
-    fn a_position_is_found_in_odd_records_too() {
+    fn a_position_is_found_in_malformed_records_too() {
         for json in [
             r##"{"eventName":7,"dynamodb":{"Keys":[],"SequenceNumber":"42"}}"##,
             r##"{"dynamodb":{"SequenceNumber":"42","NewImage":{"a":{"N":1e400}}}}"##,
             r##"{"eventSourceARN":8,"dynamodb":{"SequenceNumber":"42","x":"\ud800"}}"##,
         ] {
-            let (stream, sequence) = StreamRecord::position_of(json);
+            let (stream, sequence) = StreamRecord::stream_and_sequence_of(json);
             assert_eq!((stream.as_str(), sequence.unwrap().as_sent()), ("-", "42"), "{json}");
         }
         for json in ["{}", "[1]", "null", r##"{"dynamodb":{"SequenceNumber":42}}"##, "{"] {
-            assert!(StreamRecord::position_of(json).1.is_none(), "{json}");
+            assert!(StreamRecord::stream_and_sequence_of(json).1.is_none(), "{json}");
         }
         let json = r##"{"eventSourceARN":"x/stream/2026","dynamodb":7}"##;
-        assert_eq!(StreamRecord::position_of(json).0.as_str(), "2026");
+        assert_eq!(StreamRecord::stream_and_sequence_of(json).0.as_str(), "2026");
     }
 
     #[test]

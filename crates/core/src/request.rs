@@ -25,7 +25,7 @@ impl std::fmt::Display for BucketId {
 pub struct RequestId(SmolStr);
 
 impl RequestId {
-    /// How many ids an item remembers.
+    /// The number of ids that an item remembers.
     pub const REMEMBERED: usize = 4;
 
     const ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

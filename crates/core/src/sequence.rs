@@ -90,8 +90,8 @@ impl std::fmt::Debug for SequenceNumber {
     }
 }
 
-/// Which stream of a table a record came from: the time in the stream's ARN, `-` when a record has
-/// no ARN. A table whose stream is switched off and on again gets a new one.
+/// The stream of a table that a record came from: the time in the stream's ARN, `-` for a record
+/// without an ARN. A table whose stream is switched off and on again gets a new one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamLabel(SmolStr);
 

@@ -9,7 +9,7 @@ use crate::{EpochMillis, Window, WindowKind};
 pub struct WindowSpan {
     /// The kind.
     pub kind: WindowKind,
-    /// When they start, the end of the range excluded.
+    /// The range of their starts, its end excluded.
     pub starts: Range<EpochMillis>,
 }
 

@@ -21,7 +21,7 @@ pub struct LimitStatus {
     pub asked: Millitokens,
     /// The balance, in millitokens; negative while a debt stands.
     pub available: Millitokens,
-    /// How long until the asked amount is there.
+    /// The time until the bucket has the asked amount.
     pub wait: Wait,
     /// Everything consumed since the bucket was made, less what was given back, in millitokens.
     pub consumed: MillitokenSum,

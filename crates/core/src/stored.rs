@@ -75,7 +75,7 @@ impl EntityRecord {
         item.insert(keys::CASCADE.to_owned(), AttributeValue::Bool(self.cascade));
         if let Some(parent) = &self.parent {
             item.insert(keys::PARENT_ID.to_owned(), AttributeValue::S(parent.to_string()));
-            let (gsi1pk, gsi1sk) = keys::by_parent(parent, &self.entity);
+            let (gsi1pk, gsi1sk) = keys::gsi1_keys(parent, &self.entity);
             item.insert(keys::GSI1.pk.to_owned(), AttributeValue::S(gsi1pk));
             item.insert(keys::GSI1.sk.to_owned(), AttributeValue::S(gsi1sk));
         }

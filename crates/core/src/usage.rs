@@ -15,13 +15,13 @@ pub struct UsageWindow {
     pub entity: EntityId,
     /// The resource that was consumed.
     pub resource: Resource,
-    /// When.
+    /// The window.
     pub window: Window,
     /// Millitokens by limit: consumed less returned, so it may be negative.
     pub consumed_milli: BTreeMap<LimitName, i128>,
-    /// How many stream records were counted.
+    /// The number of stream records counted.
     pub events: u64,
-    /// When DynamoDB may delete it, epoch seconds; `None` keeps it for ever.
+    /// The time at which DynamoDB may delete it, epoch seconds; `None` keeps it for ever.
     pub expires_at_s: Option<i64>,
 }
 

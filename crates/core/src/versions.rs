@@ -98,7 +98,7 @@ impl fmt::Display for LevelVersions {
 }
 
 impl From<LevelVersions> for ConfigStamp {
-    /// Where nothing was ever stored there is nothing to say.
+    /// A table without stored limits has no stamp.
     fn from(versions: LevelVersions) -> Self {
         if versions == LevelVersions::default() { Self::None } else { Self::Versions(versions) }
     }

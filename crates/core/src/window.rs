@@ -6,7 +6,7 @@ use chrono::{DateTime, Datelike, Months, NaiveDate, SecondsFormat, Utc};
 
 use crate::EpochMillis;
 
-/// How long a usage window is.
+/// The length of a usage window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WindowKind {
     /// A calendar minute.
@@ -19,8 +19,8 @@ pub enum WindowKind {
     Month,
 }
 
-/// Which kinds of windows are counted: at least one, each once, or a record would count twice in a
-/// kind. Reads lists like `hour,day`.
+/// The kinds of windows that are counted: at least one, and each once, because a record would count
+/// twice in a repeated kind. Reads lists like `hour,day`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowKinds(Vec<WindowKind>);
 
@@ -126,7 +126,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// How long the window is.
+    /// The length of the window.
     #[must_use]
     pub const fn kind(self) -> WindowKind {
         self.kind

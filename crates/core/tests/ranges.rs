@@ -172,7 +172,7 @@ impl Table {
             ("SK".to_owned(), AttributeValue::S(window.key().sk())),
             ("events".to_owned(), AttributeValue::N("1".to_owned())),
         ]);
-        for (limit, by) in window.after(None).unwrap().consumed_milli {
+        for (limit, by) in window.next_update(None).unwrap().consumed_milli {
             let sum = self.usage.entry(limit.clone()).or_default();
             *sum += by;
             attributes.insert(format!("u_{limit}"), AttributeValue::N(sum.to_string()));

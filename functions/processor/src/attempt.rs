@@ -1,42 +1,44 @@
-//! One write to a window: its inputs, its result, and the watermark in an answer.
+//! The result of one write to a window, and the watermark in an answer of the table.
 
 use std::collections::HashMap;
 
-use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, ConsumedCapacity};
 use sluicegate_core::{SequenceNumber, WindowFold, keys};
-use tokio::time::Instant;
 
-use crate::refusal::Refusal;
-use crate::settings::Settings;
+use crate::write_error::WriteError;
 
-/// The inputs for settling one window.
-#[derive(Clone, Copy)]
-pub(crate) struct WindowWriter<'a> {
-    pub(crate) client: &'a Client,
-    pub(crate) settings: &'a Settings,
-    pub(crate) fold: &'a WindowFold<'a>,
-    pub(crate) now_s: i64,
-    pub(crate) deadline: Instant,
-}
-
-/// The cost of a refused condition is that of the write: at least this, and the answer does not
-/// name more.
+/// A refused condition costs as much as the write: at least this. The answer does not name the
+/// units.
 pub(crate) const REFUSED_UNITS: f64 = 1.0;
 
 /// The result of one write.
 pub(crate) enum Attempt {
     /// Done, at this many write units.
     Done(f64),
-    /// The guard refused: records up to this position were settled before.
-    Behind(SequenceNumber),
-    Refused(Refusal),
+    /// The window's condition refused the write: the window is done with the records up to this
+    /// watermark.
+    Refused {
+        watermark: SequenceNumber,
+    },
+    Failed(WriteError),
 }
 
 impl Attempt {
     /// The result of an answer with these units; `None`: the answer does not name them.
     pub(crate) fn of_answer(units: Option<f64>) -> Self {
-        units.map_or_else(|| Self::Refused(Refusal::empty_answer()), Self::Done)
+        units.map_or_else(|| Self::Failed(WriteError::empty_answer()), Self::Done)
+    }
+
+    /// The result of a refused condition, whose answer holds the window's item.
+    pub(crate) fn of_refusal(
+        item: Option<&HashMap<String, AttributeValue>>,
+        fold: &WindowFold<'_>,
+    ) -> Self {
+        match watermark(item, fold) {
+            Ok(Some(watermark)) => Self::Refused { watermark },
+            Ok(None) => Self::Failed(broken(fold, "not in the table's answer")),
+            Err(error) => Self::Failed(error),
+        }
     }
 }
 
@@ -45,33 +47,22 @@ pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
     capacity.map(|capacity| capacity.capacity_units.unwrap_or(0.0))
 }
 
-/// Reads a refused guard: the watermark of the item in the answer.
-pub(crate) fn behind(
-    item: Option<&HashMap<String, AttributeValue>>,
-    fold: &WindowFold<'_>,
-) -> Attempt {
-    match watermark(item, fold) {
-        Ok(Some(position)) => Attempt::Behind(position),
-        Ok(None) => Attempt::Refused(broken(fold, "not in the table's answer")),
-        Err(refusal) => Attempt::Refused(refusal),
-    }
-}
-
 /// The watermark in a window's item; `None` if the window has counted nothing of the stream.
 pub(crate) fn watermark(
     item: Option<&HashMap<String, AttributeValue>>,
     fold: &WindowFold<'_>,
-) -> Result<Option<SequenceNumber>, Refusal> {
+) -> Result<Option<SequenceNumber>, WriteError> {
     let value = item.and_then(|item| item.get(&keys::watermark_attribute(fold.stream())));
     let Some(value) = value else { return Ok(None) };
     let digits = value.as_s().map_err(|_| broken(fold, "not a string"))?;
     SequenceNumber::parse(digits).map(Some).map_err(|bad| broken(fold, &bad.to_string()))
 }
 
-fn broken(fold: &WindowFold<'_>, why: &str) -> Refusal {
+fn broken(fold: &WindowFold<'_>, reason: &str) -> WriteError {
     let (key, watermark) = (fold.key(), keys::watermark_attribute(fold.stream()));
-    Refusal::Setup(format!(
-        "the watermark {watermark} of {} / {} is {why}: repair or delete the item",
+    WriteError::NeedsOperator(format!(
+        "the watermark {watermark} of {} / {} is {reason}: repair this attribute; deleting the \
+         item would lose its usage",
         key.pk(),
         key.sk()
     ))

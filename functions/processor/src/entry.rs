@@ -9,11 +9,11 @@ use sluicegate_core::keys::{self, Digest, ItemKey, QuarantineId};
 use sluicegate_core::{MalformedRecord, RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
 
 use crate::expressions::{self, text};
-use crate::refusal::one_line;
+use crate::write_error::one_line;
 
 /// A DynamoDB item holds 400 KB; a record carries two images of one and is kept whole below this.
 const RECORD_BYTES_MAX: usize = 350_000;
-/// An error may quote its input, which may be anything.
+/// An error may quote its input, so a reason is cut to this many characters.
 const REASON_CHARS_MAX: usize = 1_000;
 /// A transaction takes 100 items; one is the window.
 const ENTRIES_PER_TRANSACTION: usize = 99;
@@ -31,17 +31,18 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// An entry for a record that cannot be counted at all.
-    pub(crate) fn of_record(odd: &MalformedRecord<'_>) -> Self {
-        let (stream, sequence) = StreamRecord::position_of(odd.json);
+    pub(crate) fn of_record(malformed: &MalformedRecord<'_>) -> Self {
+        let (stream, sequence) = StreamRecord::stream_and_sequence_of(malformed.json);
         // With a stream and a position in the key, a digest of the item's key suffices; otherwise
         // only one of the whole record tells records apart.
-        let digest = match StreamRecord::from_json(odd.json) {
+        let digest = match StreamRecord::from_json(malformed.json) {
             Ok(record) if sequence.is_some() && record.stream().is_ok() => {
                 digest_of_item(record.keys())
             }
-            _ => digest(odd.json.as_bytes()),
+            _ => digest(malformed.json.as_bytes()),
         };
-        Self::new(QuarantineId { stream, sequence, digest, window: None }, odd.json, &odd.reason)
+        let id = QuarantineId { stream, sequence, digest, window: None };
+        Self::new(id, malformed.json, &malformed.reason)
     }
 
     /// An entry for a record that one window cannot take.
@@ -135,16 +136,16 @@ mod tests {
     use sluicegate_core::extract_deltas;
 
     fn entry(json: &str) -> Entry {
-        Entry::of_record(&MalformedRecord { json, reason: "odd".to_owned() })
+        Entry::of_record(&MalformedRecord { json, reason: "malformed".to_owned() })
     }
 
     #[test]
     fn a_record_without_a_position_is_known_by_its_content() {
-        let odd = entry("{\"odd\":1}");
-        assert_eq!(odd.sequence(), None);
-        assert!(odd.key.sk().starts_with("-#-#"), "{}", odd.key.sk());
-        assert_eq!(odd.key, entry("{\"odd\":1}").key);
-        assert_ne!(odd.key, entry("{\"odd\":2}").key);
+        let malformed = entry("{\"odd\":1}");
+        assert_eq!(malformed.sequence(), None);
+        assert!(malformed.key.sk().starts_with("-#-#"), "{}", malformed.key.sk());
+        assert_eq!(malformed.key, entry("{\"odd\":1}").key);
+        assert_ne!(malformed.key, entry("{\"odd\":2}").key);
     }
 
     /// Only its content tells such a record from another one of the same item.

@@ -9,12 +9,12 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{LimitName, QuarantineState, SequenceNumber, WindowFold, WindowUpdate};
 
-/// The guard that the transaction relies on.
+/// The reason why no delivery counts the record after its replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReplayGuard {
-    /// A watermark at or past the record: no delivery counts behind it.
+    /// A watermark at or past the record: the transaction checks it.
     OnWatermark,
-    /// The record's age: no stream delivers it.
+    /// The record's age: no stream delivers it again.
     OnAge,
 }
 
@@ -51,9 +51,9 @@ impl Update {
         format!("{name}{operator}{value}")
     }
 
-    /// The clauses of every write to a window: the watermark, on condition that nothing at or above
-    /// `first` was counted, the expiry and the index keys.
-    fn settle(
+    /// The SET clauses of a delivery's write to a window: the watermark, the expiry and the index
+    /// keys. The condition is that the watermark is below `first`: the window counts a record once.
+    fn watermark_clauses(
         &mut self,
         fold: &WindowFold<'_>,
         first: &SequenceNumber,
@@ -64,17 +64,19 @@ impl Update {
         let first = self.value(text(first.padded()));
         let last = self.value(text(last.padded()));
         self.condition = format!("attribute_not_exists({watermark}) OR {watermark} < {first}");
-        let sets = [format!("{watermark} = {last}")].into_iter().chain(self.window(fold, expiry_s));
+        let sets = [format!("{watermark} = {last}")]
+            .into_iter()
+            .chain(self.window_clauses(fold, expiry_s));
         sets.collect::<Vec<_>>().join(", ")
     }
 
-    /// The expiry and the index keys of a window.
-    fn window(&mut self, fold: &WindowFold<'_>, expiry_s: Option<i64>) -> Vec<String> {
+    /// The SET clauses for the expiry and the index keys of a window.
+    fn window_clauses(&mut self, fold: &WindowFold<'_>, expiry_s: Option<i64>) -> Vec<String> {
         let mut sets = Vec::new();
         if let Some(expiry_s) = expiry_s {
             sets.push(self.term(keys::TTL, " = ", number(expiry_s)));
         }
-        if let Some((gsi2pk, gsi2sk)) = fold.key().by_resource() {
+        if let Some((gsi2pk, gsi2sk)) = fold.key().gsi2_keys() {
             sets.push(self.term(keys::GSI2.pk, " = ", text(gsi2pk)));
             sets.push(self.term(keys::GSI2.sk, " = ", text(gsi2sk)));
         }
@@ -93,51 +95,51 @@ impl Update {
     }
 }
 
-/// Adds an update to its window and moves the watermark, in one guarded write.
+/// Adds an update to its window and advances the watermark, in one conditional write.
 pub(crate) fn count(fold: &WindowFold<'_>, update: &WindowUpdate, expiry_s: Option<i64>) -> Update {
     let mut built = Update::default();
     let mut adds = Vec::with_capacity(update.consumed_milli.len() + 1);
     for (limit, milli) in &update.consumed_milli {
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
-    adds.push(built.term(keys::EVENTS, " ", number(update.events)));
-    let sets = built.settle(fold, &update.first, &update.last, expiry_s);
+    adds.push(built.term(keys::EVENTS, " ", number(update.record_count)));
+    let sets = built.watermark_clauses(fold, &update.first, &update.last, expiry_s);
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
     built
 }
 
-/// Moves the watermark past records, `first` to `last`, that quarantine keeps instead.
-pub(crate) fn pass_over(
+/// Advances the watermark past records, `first` to `last`, that go to quarantine instead.
+pub(crate) fn advance_watermark(
     fold: &WindowFold<'_>,
     first: &SequenceNumber,
     last: &SequenceNumber,
     expiry_s: Option<i64>,
 ) -> Update {
     let mut built = Update::default();
-    let sets = built.settle(fold, first, last, expiry_s);
+    let sets = built.watermark_clauses(fold, first, last, expiry_s);
     built.expression = format!("SET {sets}");
     built
 }
 
 /// Adds limits of a quarantined record to a window and leaves its watermark alone; in one
 /// transaction with the entry's own update.
-pub(crate) fn count_again(
+pub(crate) fn count_quarantined(
     fold: &WindowFold<'_>,
     limits: &[(LimitName, i128)],
-    events: usize,
+    record_count: usize,
     expiry_s: Option<i64>,
-    relies: ReplayGuard,
+    guard: ReplayGuard,
 ) -> Update {
     let mut built = Update::default();
     let mut adds = Vec::with_capacity(limits.len() + 1);
     for (limit, milli) in limits {
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
-    // Also if it is zero: a window with figures has the attribute.
-    adds.push(built.term(keys::EVENTS, " ", number(events)));
-    let sets = built.window(fold, expiry_s);
+    // Also if it is zero: a window with sums has the attribute.
+    adds.push(built.term(keys::EVENTS, " ", number(record_count)));
+    let sets = built.window_clauses(fold, expiry_s);
     built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
-    if let (ReplayGuard::OnWatermark, Some(record)) = (relies, fold.records().last()) {
+    if let (ReplayGuard::OnWatermark, Some(record)) = (guard, fold.records().last()) {
         let watermark = keys::watermark_attribute(fold.stream());
         built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
     }
@@ -214,17 +216,17 @@ mod tests {
     #[test]
     fn every_expression() {
         let fold = &folds()[0];
-        let update = fold.after(None).unwrap();
+        let update = fold.next_update(None).unwrap();
         insta::assert_snapshot!("count", shown(&count(fold, &update, Some(1_777_388_400))));
         insta::assert_snapshot!("count_forever", shown(&count(fold, &update, None)));
         insta::assert_snapshot!(
-            "pass_over",
-            shown(&pass_over(fold, &update.first, &update.last, None))
+            "advance_watermark",
+            shown(&advance_watermark(fold, &update.first, &update.last, None))
         );
-        let again =
-            |relies| count_again(fold, &update.consumed_milli, 1, Some(1_777_388_400), relies);
-        insta::assert_snapshot!("count_again", shown(&again(ReplayGuard::OnWatermark)));
-        assert_eq!(again(ReplayGuard::OnAge).condition, "");
+        let replayed =
+            |guard| count_quarantined(fold, &update.consumed_milli, 1, Some(1_777_388_400), guard);
+        insta::assert_snapshot!("count_quarantined", shown(&replayed(ReplayGuard::OnWatermark)));
+        assert_eq!(replayed(ReplayGuard::OnAge).condition, "");
         let closing = close(0, QuarantineState::Done, Some(1_777_388_400));
         insta::assert_snapshot!("close", shown(&closing));
         insta::assert_snapshot!("note_counted", shown(&note_counted(200, 400)));

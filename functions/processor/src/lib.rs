@@ -1,7 +1,6 @@
 //! The stream processor of Sluicegate: DynamoDB stream events in, exact usage windows out.
 //!
 //! [`Processor::handle`] is a plain function over the records of one event. The `bootstrap` binary
-//! [`Processor::handle`] is a plain function over the records of one event. The `bootstrap` binary
 //! runs it as a Lambda, `sluicegate replay` runs it locally; both are equally exact:
 //! * every record is counted once in every window it belongs to, however often it is delivered,
 //!   because each window's update is guarded by the position of the newest record in it;
@@ -19,18 +18,18 @@ mod metrics;
 mod outcome;
 mod processor;
 mod quarantine;
-mod refusal;
 mod replay;
 mod report;
 mod settings;
-mod usage;
+mod window_writer;
+mod write_error;
 
 pub use client::{client, https_client, sdk_config};
 #[cfg(feature = "lambda")]
 pub use metrics::{Metrics, MetricsError};
 pub use processor::Processor;
-pub use refusal::{chain, explain, one_line};
-pub use replay::{Assume, Replayed};
+pub use replay::{IfUnknown, Replayed};
 pub use report::{Failure, HandleError, Outcome, Quarantined, Report};
 pub use settings::{BadRetention, Retention, Settings, SettingsError};
 pub use sluicegate_core::StreamEvent;
+pub use write_error::{chain, explain, one_line};

@@ -9,9 +9,9 @@ use sluicegate_core::{RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
 
 use crate::entry::Entry;
 use crate::quarantine::PutOutcome;
-use crate::refusal::Refusal;
 use crate::report::{Failure, HandleError, Outcome, Quarantined, Report};
-use crate::usage::Settled;
+use crate::window_writer::WindowResult;
+use crate::write_error::WriteError;
 
 /// The outcome of an event while its parts arrive.
 pub(crate) struct OutcomeBuilder {
@@ -33,34 +33,34 @@ impl OutcomeBuilder {
         Self { outcome, dropped: HashSet::new() }
     }
 
-    pub(crate) fn entry(&mut self, entry: &Entry, result: Result<PutOutcome, Refusal>) {
+    pub(crate) fn add_entry(&mut self, entry: &Entry, result: Result<PutOutcome, WriteError>) {
         match result {
             Ok(PutOutcome { is_new, write_units }) => {
                 self.outcome.report.write_units += write_units;
                 let (key, reason) = (entry.key.clone(), entry.reason.clone());
-                self.quarantined([Quarantined { key, reason, is_new }]);
+                self.add_quarantined([Quarantined { key, reason, is_new }]);
             }
-            Err(refusal) => {
-                self.failure(Failure { first: entry.sequence(), reason: refusal.reason() });
+            Err(error) => {
+                self.add_failure(Failure { first: entry.sequence(), reason: error.reason() });
             }
         }
     }
 
-    pub(crate) fn window(&mut self, fold: &WindowFold<'_>, settled: Settled) {
+    pub(crate) fn add_window(&mut self, fold: &WindowFold<'_>, result: WindowResult) {
         let report = &mut self.outcome.report;
-        report.windows_written += settled.writes;
-        report.write_units += settled.write_units;
-        let dropped = settled.duplicates.iter().map(|&n| &fold.records()[n]);
+        report.windows_written += result.writes;
+        report.write_units += result.write_units;
+        let dropped = result.duplicates.iter().map(|&n| &fold.records()[n]);
         let address = |record: &Arc<RecordDeltas<'_>>| Arc::as_ptr(record) as usize;
         self.dropped.extend(dropped.map(address));
         self.outcome.windows.push(fold.key());
-        self.quarantined(settled.quarantined);
-        if let Some(failure) = settled.failure {
-            self.failure(failure);
+        self.add_quarantined(result.quarantined);
+        if let Some(failure) = result.failure {
+            self.add_failure(failure);
         }
     }
 
-    fn quarantined(&mut self, entries: impl IntoIterator<Item = Quarantined>) {
+    fn add_quarantined(&mut self, entries: impl IntoIterator<Item = Quarantined>) {
         for entry in entries {
             if entry.is_new {
                 self.outcome.report.quarantined += 1;
@@ -70,7 +70,7 @@ impl OutcomeBuilder {
         }
     }
 
-    fn failure(&mut self, failure: Failure) {
+    fn add_failure(&mut self, failure: Failure) {
         let first = failure.first.map(|first| first.to_string());
         tracing::warn!(first, reason = failure.reason, "a later delivery must repeat this write");
         self.outcome.report.retryable_failures += 1;
@@ -78,9 +78,9 @@ impl OutcomeBuilder {
     }
 
     pub(crate) fn into_outcome(mut self, records: &[Box<RawValue>]) -> Outcome {
-        self.outcome.report.duplicates_dropped += count(self.dropped.len());
+        self.outcome.report.duplicates_dropped += as_u64(self.dropped.len());
         if !self.outcome.failures.is_empty() {
-            self.outcome.response = self.begin_again_at(records).map(|lowest| {
+            self.outcome.response = self.next_delivery_start(records).map(|lowest| {
                 let mut failure = DynamoDbBatchItemFailure::default();
                 failure.item_identifier = Some(lowest.to_string());
                 let mut response = DynamoDbEventResponse::default();
@@ -91,9 +91,13 @@ impl OutcomeBuilder {
         self.outcome
     }
 
-    /// The start of the next delivery: the lowest position that failed. In a batch that is not in
-    /// the order of one stream (no mapping makes one) it is the batch's first record.
-    fn begin_again_at(&self, records: &[Box<RawValue>]) -> Result<SequenceNumber, HandleError> {
+    /// The position at which Lambda must begin the next delivery: the lowest one that failed. In a
+    /// batch that is not in the order of one stream (no event source mapping makes one), it is the
+    /// batch's first record.
+    fn next_delivery_start(
+        &self,
+        records: &[Box<RawValue>],
+    ) -> Result<SequenceNumber, HandleError> {
         let unidentified =
             |failure: &Failure| HandleError::Unidentified { reason: failure.reason.clone() };
         let mut failures = self.outcome.failures.iter();
@@ -103,7 +107,8 @@ impl OutcomeBuilder {
             lowest = Some(lowest.map_or(first, |known: SequenceNumber| known.min(first)));
             any = Some(failure);
         }
-        let positions = records.iter().map(|record| StreamRecord::position_of(record.get()));
+        let positions =
+            records.iter().map(|record| StreamRecord::stream_and_sequence_of(record.get()));
         let positions: Vec<_> = positions.collect();
         let in_order = positions.windows(2).all(|pair| {
             let [(stream, before), (next_stream, after)] = pair else { return false };
@@ -117,6 +122,6 @@ impl OutcomeBuilder {
 }
 
 /// A length as a metric value.
-pub(crate) fn count(n: usize) -> u64 {
+pub(crate) fn as_u64(n: usize) -> u64 {
     u64::try_from(n).unwrap_or(u64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Processes one event: from records to written windows.
+//! Processes one event: reads its records and writes their windows.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,13 +8,13 @@ use serde_json::value::RawValue;
 use sluicegate_core::{Batch, EpochMillis, fold};
 use tokio::time::Instant;
 
-use crate::attempt::WindowWriter;
 use crate::entry::Entry;
-use crate::outcome::{OutcomeBuilder, count};
+use crate::outcome::{OutcomeBuilder, as_u64};
 use crate::quarantine::{self, PutOutcome};
-use crate::refusal::Refusal;
 use crate::report::{Outcome, Report};
 use crate::settings::Settings;
+use crate::window_writer::WindowWriter;
+use crate::write_error::WriteError;
 
 /// Windows written at once (and as many quarantine entries beside them): enough to hide the latency
 /// of a batch of a hundred windows, few enough not to throttle a fresh on-demand table or to need
@@ -50,40 +50,40 @@ impl Processor {
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
         let batch = Batch::read(records);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let odd: Vec<Entry> = batch.odd.iter().map(Entry::of_record).collect();
-        let deltas = batch.counted.iter().map(|record| record.deltas.len()).sum();
-        let folded = fold(batch.counted, &self.settings.windows);
-        let mut tally = OutcomeBuilder::new(Report {
-            records: count(records.len()),
-            deltas: count(deltas),
-            duplicates_dropped: count(folded.duplicates),
+        let entries: Vec<Entry> = batch.malformed.iter().map(Entry::of_record).collect();
+        let deltas = batch.deltas.iter().map(|record| record.deltas.len()).sum();
+        let grouped = fold(batch.deltas, &self.settings.windows);
+        let mut outcome = OutcomeBuilder::new(Report {
+            records: as_u64(records.len()),
+            deltas: as_u64(deltas),
+            duplicates_dropped: as_u64(grouped.duplicates),
             record_age_ms: batch.oldest.map(|created| age_ms(now, created)),
             ..Report::default()
         });
         // By index: a closure over references would make this future not `Send` for callers.
-        let odd = &odd;
-        let entries =
-            (0..odd.len()).map(|n| async move { (n, self.keep(&odd[n], deadline).await) });
-        let settling = &|n: usize| WindowWriter {
+        let entries = &entries;
+        let puts = (0..entries.len())
+            .map(|n| async move { (n, self.quarantine(&entries[n], deadline).await) });
+        let writer = &|n: usize| WindowWriter {
             client: &self.client,
             settings: &self.settings,
-            fold: &folded.windows[n],
+            fold: &grouped.windows[n],
             now_s: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
             deadline,
         };
-        let windows =
-            (0..folded.windows.len()).map(|n| async move { (n, settling(n).settle().await) });
-        let (kept, settled) = tokio::join!(bounded(entries), bounded(windows));
-        for (entry, result) in odd.iter().zip(kept) {
-            tally.entry(entry, result);
+        let writes =
+            (0..grouped.windows.len()).map(|n| async move { (n, writer(n).write().await) });
+        let (put, written) = tokio::join!(bounded(puts), bounded(writes));
+        for (entry, result) in entries.iter().zip(put) {
+            outcome.add_entry(entry, result);
         }
-        for (fold, settled) in folded.windows.iter().zip(settled) {
-            tally.window(fold, settled);
+        for (fold, result) in grouped.windows.iter().zip(written) {
+            outcome.add_window(fold, result);
         }
-        tally.into_outcome(records)
+        outcome.into_outcome(records)
     }
 
-    async fn keep(&self, entry: &Entry, deadline: Instant) -> Result<PutOutcome, Refusal> {
+    async fn quarantine(&self, entry: &Entry, deadline: Instant) -> Result<PutOutcome, WriteError> {
         quarantine::put(&self.client, &self.settings, entry, deadline).await
     }
 }

@@ -1,25 +1,26 @@
 //! Counts records from quarantine, each once.
 //!
-//! The code that reads and folds a delivery also reads and folds the stored record, but the record
-//! cannot be counted as a delivery: watermarks only move forward, and have passed it. So one
-//! transaction adds it to its windows and turns its entry from open to done. The entry, not the
-//! watermark, prevents a second replay from counting it. A replay never moves a watermark: earlier
-//! records that still wait for another delivery would then be taken for counted.
+//! A replay reads and groups the stored record with the code that reads and groups a delivery. It
+//! cannot write the windows as a delivery does, because their watermarks are past the record and
+//! only move forward. Instead, one transaction adds the record to its windows and turns its entry
+//! from open to done. The state of the entry prevents a second replay from counting the record. A
+//! replay never moves a watermark: a moved watermark would hide earlier records that still wait for
+//! another delivery.
 //!
-//! The stream remains: it can deliver the record again for 24 hours, perhaps to a version that can
-//! read a record that the version before could not. The watermark of each window tells if it was
-//! counted:
+//! The stream can deliver the record again for 24 hours, perhaps to a version of the processor that
+//! can read a record that its predecessor could not. The replay therefore reads the watermarks of
+//! the record's windows first. It acts by the first row that applies to any of them:
 //!
-//! | entry | watermark | stream may deliver it again | the replay |
+//! | entry | watermark | the stream may deliver it again | replay |
 //! |---|---|---|---|
-//! | of one window | at or past the record | | counts: the watermark was moved past it without counting, in the transaction that wrote the entry, and no delivery counts behind it |
-//! | of a whole record | at the record | | closes the entry: only a delivery that counted the record put it there |
-//! | of a whole record | past the record | | cannot tell: later records moved it, before or after another delivery counted this one. A person who knows can say so ([`Assume::Uncounted`]) |
-//! | any | before the record, or none | yes | leaves it: that delivery would count it again |
-//! | any | before the record, or none | no | counts: no delivery did, and none will |
+//! | any | before the record, or none | yes | leaves the entry open: that delivery would count the record |
+//! | of a whole record | at the record | yes or no | closes the entry: only a delivery that counted the record moved the watermark there |
+//! | of a whole record | past the record | yes or no | leaves the entry open: the watermark does not tell if a delivery counted the record before it counted later ones. With [`IfUnknown::Count`], the replay counts |
+//! | of one window | at or past the record | yes or no | counts: the transaction that wrote the entry moved the watermark past the record without counting it, and no delivery counts a record below a watermark |
+//! | any | before the record, or none | no | counts: no delivery counted the record, and none will |
 //!
-//! The condition in this table is part of the transaction, so that it holds when the transaction
-//! counts.
+//! A transaction that counts has the watermark of the row as its condition, unless the stream cannot
+//! deliver the record again.
 
 mod transactions;
 
@@ -36,19 +37,19 @@ use sluicegate_core::{
 use crate::attempt;
 use crate::expressions::{self, ReplayGuard};
 use crate::processor::Processor;
-use crate::refusal::Refusal;
+use crate::write_error::WriteError;
 
 /// A stream holds records for 24 hours; twice that leaves room for a delivery in flight.
-const IN_REACH: Duration = Duration::from_secs(48 * 3_600);
+const REDELIVERY_TIME: Duration = Duration::from_secs(48 * 3_600);
 
-/// The assumption about a record whose watermarks do not tell if it was counted.
+/// The action for a record whose watermarks do not tell if it was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Assume {
-    /// No assumption: leave the record.
+pub enum IfUnknown {
+    /// Leave its entry open.
     #[default]
-    Nothing,
-    /// No delivery counted it since it was quarantined.
-    Uncounted,
+    Leave,
+    /// Count it: the operator knows that no delivery counted it since it was quarantined.
+    Count,
 }
 
 /// The result of a replay.
@@ -65,8 +66,8 @@ pub enum Replayed {
     /// The entry was closed already, perhaps in this moment.
     Closed,
     /// It still cannot be counted, for this reason; its entry stays.
-    Odd(String),
-    /// It cannot be decided now if it was counted, for this reason; its entry stays.
+    Malformed(String),
+    /// The replay cannot tell yet if it was or will be counted, for this reason; its entry stays.
     Undecided(String),
     /// The table refused the transaction, for this reason; its entry stays.
     Refused(String),
@@ -74,7 +75,7 @@ pub enum Replayed {
 
 /// The position of one window's watermark relative to a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Evidence {
+enum WatermarkOrder {
     /// The watermark is before the record, or there is none.
     Before,
     /// It is the record's own position.
@@ -85,41 +86,41 @@ enum Evidence {
 
 impl Processor {
     /// Counts a quarantined record in the windows that lack it and closes its entry, in one
-    /// transaction (several if it names more than 200 limits, each noted in the entry). Costs a
+    /// transaction (several if it names more than 200 limits, each noted in the entry). It costs a
     /// read of each window and two write units for every item.
     ///
     /// The windows are those of the processor's settings, or the one kind that the entry is of.
-    pub async fn replay(&self, entry: &QuarantineEntry, assume: Assume) -> Replayed {
+    pub async fn replay(&self, entry: &QuarantineEntry, if_unknown: IfUnknown) -> Replayed {
         let Ok(json) = RawValue::from_string(entry.record.clone()) else {
-            return Replayed::Odd(entry.reason.clone());
+            return Replayed::Malformed(entry.reason.clone());
         };
         let records = [json];
         let batch = Batch::read(&records);
-        if let Some(odd) = batch.odd.into_iter().next() {
-            return Replayed::Odd(odd.reason);
+        if let Some(malformed) = batch.malformed.into_iter().next() {
+            return Replayed::Malformed(malformed.reason);
         }
         let kinds =
             entry.id.window.map_or_else(|| self.settings().windows.clone(), WindowKinds::from);
         let created = batch.oldest;
-        let windows = fold(batch.counted, &kinds).windows;
+        let windows = fold(batch.deltas, &kinds).windows;
         if windows.is_empty() {
             return self.close(entry, QuarantineState::Done, Replayed::NothingToCount).await;
         }
-        let mut evidence = Vec::with_capacity(windows.len());
+        let mut orders = Vec::with_capacity(windows.len());
         for window in &windows {
-            match self.evidence(window).await {
-                Ok(found) => evidence.push(found),
-                Err(refusal) => return Replayed::Refused(refusal.reason()),
+            match self.watermark_order(window).await {
+                Ok(order) => orders.push(order),
+                Err(error) => return Replayed::Refused(error.reason()),
             }
         }
         let created = created.or_else(|| Some(windows.first()?.records().first()?.at));
-        let reach = created.map_or(Reach::Within, Reach::of);
-        match judge(&evidence, entry.id.window, reach, assume) {
-            Verdict::Count(relies) => self.count_again(entry, &windows, relies).await,
-            Verdict::Counted => {
+        let may_be_redelivered = created.is_none_or(may_be_redelivered);
+        match decide(&orders, entry.id.window, may_be_redelivered, if_unknown) {
+            Decision::Count(guard) => self.count_quarantined(entry, &windows, guard).await,
+            Decision::CountedBefore => {
                 self.close(entry, QuarantineState::Done, Replayed::CountedBefore).await
             }
-            Verdict::Undecided(why) => Replayed::Undecided(why.to_owned()),
+            Decision::Undecided(reason) => Replayed::Undecided(reason.to_owned()),
         }
     }
 
@@ -129,7 +130,7 @@ impl Processor {
         self.close(entry, QuarantineState::Dropped, Replayed::GivenUp).await
     }
 
-    async fn evidence(&self, window: &WindowFold<'_>) -> Result<Evidence, Refusal> {
+    async fn watermark_order(&self, window: &WindowFold<'_>) -> Result<WatermarkOrder, WriteError> {
         let output = self
             .client()
             .get_item()
@@ -139,69 +140,63 @@ impl Processor {
             .return_consumed_capacity(ReturnConsumedCapacity::Total)
             .send()
             .await
-            .map_err(|error| Refusal::of(&error))?;
+            .map_err(|error| WriteError::of(&error))?;
         if output.consumed_capacity.is_none() {
-            return Err(Refusal::empty_answer());
+            return Err(WriteError::empty_answer());
         }
-        let position = attempt::watermark(output.item.as_ref(), window)?;
-        let own = window.records().first().map(|record| record.sequence);
-        Ok(match position.cmp(&own) {
-            Ordering::Less => Evidence::Before,
-            Ordering::Equal => Evidence::At,
-            Ordering::Greater => Evidence::Past,
+        let watermark = attempt::watermark(output.item.as_ref(), window)?;
+        let record = window.records().first().map(|record| record.sequence);
+        Ok(match watermark.cmp(&record) {
+            Ordering::Less => WatermarkOrder::Before,
+            Ordering::Equal => WatermarkOrder::At,
+            Ordering::Greater => WatermarkOrder::Past,
         })
     }
 }
 
 /// The decision about a record.
 #[derive(Debug, PartialEq, Eq)]
-enum Verdict {
+enum Decision {
     Count(ReplayGuard),
     /// A delivery counted it.
-    Counted,
-    /// It cannot be decided now, for this reason.
+    CountedBefore,
+    /// The watermarks do not tell, for this reason.
     Undecided(&'static str),
 }
 
 /// Decides by the table at the top of this file. `of` is the window kind of an entry for one
 /// window.
-fn judge(evidence: &[Evidence], of: Option<WindowKind>, reach: Reach, assume: Assume) -> Verdict {
-    if reach == Reach::Within && evidence.contains(&Evidence::Before) {
-        return Verdict::Undecided(STILL_IN_REACH);
+fn decide(
+    orders: &[WatermarkOrder],
+    of: Option<WindowKind>,
+    may_be_redelivered: bool,
+    if_unknown: IfUnknown,
+) -> Decision {
+    if may_be_redelivered && orders.contains(&WatermarkOrder::Before) {
+        return Decision::Undecided(MAY_BE_REDELIVERED);
     }
-    if of.is_none() && evidence.contains(&Evidence::At) {
-        return Verdict::Counted;
+    if of.is_none() && orders.contains(&WatermarkOrder::At) {
+        return Decision::CountedBefore;
     }
-    if of.is_none() && evidence.contains(&Evidence::Past) && assume == Assume::Nothing {
-        return Verdict::Undecided(PASSED);
+    let is_unknown = of.is_none() && orders.contains(&WatermarkOrder::Past);
+    if is_unknown && if_unknown == IfUnknown::Leave {
+        return Decision::Undecided(WATERMARK_PASSED);
     }
-    Verdict::Count(match reach {
-        Reach::Within => ReplayGuard::OnWatermark,
-        Reach::Beyond => ReplayGuard::OnAge,
+    Decision::Count(match may_be_redelivered {
+        true => ReplayGuard::OnWatermark,
+        false => ReplayGuard::OnAge,
     })
 }
 
-/// Says if the stream may deliver a record again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    Within,
-    Beyond,
+/// True if the stream may deliver a record again that was created then.
+fn may_be_redelivered(created: EpochMillis) -> bool {
+    let limit_s = i64::try_from(REDELIVERY_TIME.as_secs()).unwrap_or(i64::MAX);
+    now_s().saturating_sub(created.get() / 1_000) < limit_s
 }
 
-impl Reach {
-    /// The reach of a record that was created then.
-    fn of(created: EpochMillis) -> Self {
-        let limit_s = i64::try_from(IN_REACH.as_secs()).unwrap_or(i64::MAX);
-        match now_s().saturating_sub(created.get() / 1_000) < limit_s {
-            true => Self::Within,
-            false => Self::Beyond,
-        }
-    }
-}
-
-const STILL_IN_REACH: &str = "the stream may deliver the record again, and count it by itself; \
+const MAY_BE_REDELIVERED: &str = "the stream may deliver the record again, and count it by itself; \
                               replay it when it is two days old";
-const PASSED: &str = "its windows have counted later records, and cannot tell whether another \
+const WATERMARK_PASSED: &str = "its windows have counted later records, and cannot tell whether another \
                       delivery counted this one too";
 
 fn now_s() -> i64 {
@@ -212,28 +207,30 @@ fn now_s() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Assume::{Nothing, Uncounted};
-    use Evidence::{At, Before, Past};
-    use Reach::{Beyond, Within};
+    use IfUnknown::{Count, Leave};
+    use WatermarkOrder::{At, Before, Past};
 
     #[test]
     fn an_entry_of_one_window_needs_the_watermark_or_the_age() {
-        let judge = |evidence, reach| judge(&[evidence], Some(WindowKind::Hour), reach, Nothing);
-        for passed in [At, Past] {
-            assert_eq!(judge(passed, Within), Verdict::Count(ReplayGuard::OnWatermark));
+        let decide = |order, may_be_redelivered| {
+            decide(&[order], Some(WindowKind::Hour), may_be_redelivered, Leave)
+        };
+        for order in [At, Past] {
+            assert_eq!(decide(order, true), Decision::Count(ReplayGuard::OnWatermark));
         }
-        assert_eq!(judge(Before, Within), Verdict::Undecided(STILL_IN_REACH));
-        assert_eq!(judge(Before, Beyond), Verdict::Count(ReplayGuard::OnAge));
+        assert_eq!(decide(Before, true), Decision::Undecided(MAY_BE_REDELIVERED));
+        assert_eq!(decide(Before, false), Decision::Count(ReplayGuard::OnAge));
     }
 
     #[test]
     fn an_entry_of_a_whole_record_may_have_been_counted() {
-        let judge = |evidence: &[_], reach, assume| judge(evidence, None, reach, assume);
-        assert_eq!(judge(&[At, Past], Within, Nothing), Verdict::Counted);
-        assert_eq!(judge(&[Past, Past], Within, Nothing), Verdict::Undecided(PASSED));
-        assert_eq!(judge(&[Past], Within, Uncounted), Verdict::Count(ReplayGuard::OnWatermark));
-        assert_eq!(judge(&[Before, At], Within, Nothing), Verdict::Undecided(STILL_IN_REACH));
-        assert_eq!(judge(&[Before, At], Beyond, Nothing), Verdict::Counted);
-        assert_eq!(judge(&[Before], Beyond, Nothing), Verdict::Count(ReplayGuard::OnAge));
+        let young = |orders: &[_], if_unknown| decide(orders, None, true, if_unknown);
+        let old = |orders: &[_]| decide(orders, None, false, Leave);
+        assert_eq!(young(&[At, Past], Leave), Decision::CountedBefore);
+        assert_eq!(young(&[Past, Past], Leave), Decision::Undecided(WATERMARK_PASSED));
+        assert_eq!(young(&[Past], Count), Decision::Count(ReplayGuard::OnWatermark));
+        assert_eq!(young(&[Before, At], Leave), Decision::Undecided(MAY_BE_REDELIVERED));
+        assert_eq!(old(&[Before, At]), Decision::CountedBefore);
+        assert_eq!(old(&[Before]), Decision::Count(ReplayGuard::OnAge));
     }
 }

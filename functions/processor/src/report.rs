@@ -9,7 +9,7 @@ use sluicegate_core::keys::ItemKey;
 pub enum HandleError {
     /// A record without a readable position could not be put into quarantine.
     #[error(
-        "a record without a sequence number is not safe yet, so the whole batch is to be retried: {reason}"
+        "Lambda must deliver the whole batch again, because there is no sequence number to report: {reason}"
     )]
     Unidentified {
         /// DynamoDB's error.
@@ -17,7 +17,7 @@ pub enum HandleError {
     },
 }
 
-/// The answer to Lambda, and everything else worth reporting.
+/// The answer to Lambda, and the details of the event.
 #[derive(Debug)]
 pub struct Outcome {
     /// At most one identifier: the lowest position that must be delivered again. An error if a

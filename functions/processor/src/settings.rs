@@ -2,7 +2,7 @@
 
 use sluicegate_core::WindowKinds;
 
-/// How long usage windows are kept after their end.
+/// The time for which usage windows are kept after their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
     /// This many days, at least two.
@@ -55,7 +55,7 @@ pub struct Settings {
     pub table: String,
     /// The kinds of windows that are counted.
     pub windows: WindowKinds,
-    /// How long windows are kept.
+    /// The time for which windows are kept.
     pub retention: Retention,
 }
 

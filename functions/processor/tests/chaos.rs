@@ -144,7 +144,7 @@ fn event(records: &[Box<RawValue>]) -> Vec<u8> {
 }
 
 fn position(record: &RawValue) -> Option<String> {
-    Some(StreamRecord::position_of(record.get()).1?.to_string())
+    Some(StreamRecord::stream_and_sequence_of(record.get()).1?.to_string())
 }
 
 fn number(variable: &str) -> Option<u64> {

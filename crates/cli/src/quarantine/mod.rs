@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use futures_util::TryStreamExt;
 use sluicegate_core::{QuarantineEntry, QuarantineState, WindowKinds};
-use sluicegate_processor::{Assume, Processor, Retention, Settings};
+use sluicegate_processor::{IfUnknown, Processor, Retention, Settings};
 
 use crate::confirm::Confirm;
 use crate::error::CliError;
@@ -115,10 +115,10 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let settings =
                 Settings { windows, retention: ttl_days, table: connection.table().to_owned() };
             let processor = Processor::new(connection.client(), settings);
-            let assume = if uncounted { Assume::Uncounted } else { Assume::Nothing };
+            let if_unknown = if uncounted { IfUnknown::Count } else { IfUnknown::Leave };
             let mut results = Vec::with_capacity(entries.len());
             for entry in &entries {
-                results.push(processor.replay(entry, assume).await);
+                results.push(processor.replay(entry, if_unknown).await);
             }
             Ok(output::report(&entries, &results, options)?)
         }

@@ -89,7 +89,7 @@ pub(super) fn report(
         .iter()
         .zip(results)
         .map(|(entry, replayed)| {
-            let (result, reason) = told(replayed);
+            let (result, reason) = result_and_reason(replayed);
             Became { id: entry.key().sk(), result, reason }
         })
         .collect();
@@ -109,14 +109,14 @@ pub(super) fn report(
 }
 
 /// The result for an entry, and the reason if it is still open.
-fn told(replayed: &Replayed) -> (&'static str, Option<&str>) {
+fn result_and_reason(replayed: &Replayed) -> (&'static str, Option<&str>) {
     match replayed {
         Replayed::Counted(_) => ("counted", None),
         Replayed::CountedBefore => ("counted by another delivery before, closed", None),
         Replayed::NothingToCount => ("consumed nothing, closed", None),
         Replayed::GivenUp => ("dropped", None),
         Replayed::Closed => ("was closed before", None),
-        Replayed::Odd(reason) => ("cannot be counted", Some(reason)),
+        Replayed::Malformed(reason) => ("cannot be counted", Some(reason)),
         Replayed::Undecided(reason) => ("left open", Some(reason)),
         Replayed::Refused(reason) => ("not taken by the table", Some(reason)),
     }

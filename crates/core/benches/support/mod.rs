@@ -49,12 +49,12 @@ fn record(n: i64, limits: usize) -> Value {
     })
 }
 
-/// What the Lambda does before its first write, every validation on.
+/// The work of the Lambda function before its first write, with every validation.
 pub(crate) fn to_updates(event: &[u8]) -> Vec<WindowUpdate> {
     let event: StreamEvent = serde_json::from_slice(event).expect("an event");
     let batch = Batch::read(&event.records);
-    let folded = fold(batch.counted, &WindowKinds::default());
-    folded.windows.iter().filter_map(|window| window.after(None)).collect()
+    let grouped = fold(batch.deltas, &WindowKinds::default());
+    grouped.windows.iter().filter_map(|window| window.next_update(None)).collect()
 }
 
 /// The yardstick: the same bytes as a tree, and nothing more.

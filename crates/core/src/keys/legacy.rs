@@ -1,12 +1,12 @@
 //! The older layout: one item per limit, `#BUCKET#{resource}#{limit}`, with attributes under their
 //! full names. No name holds a `#`, so one more of them tells such an item from a composite bucket.
 
-use super::bucket::BucketField;
+use super::bucket_attributes::BucketField;
 use super::names::{BUCKET_PREFIX, ENTITY_PREFIX};
 use super::range::{KeyRange, SortKeys};
 use crate::{BucketId, EntityId, LimitName, NameError, Resource};
 
-/// When refill was last added to the balance of a legacy item, epoch milliseconds.
+/// The time at which refill was last added to the balance of a legacy item, epoch milliseconds.
 pub const LAST_REFILL: &str = "last_refill_ms";
 /// The version of the layout that another producer of the table writes, as `0.8.0`.
 pub const OTHER_SCHEMA: &str = "schema_version";

@@ -4,7 +4,7 @@ use crate::{SequenceNumber, StreamLabel, WindowKind};
 
 /// A quarantined record as JSON.
 pub const RECORD: &str = "record";
-/// Why a record was quarantined.
+/// The reason why a record was quarantined.
 pub const REASON: &str = "reason";
 /// [`OPEN`], [`DONE`] or [`DROPPED`].
 pub const STATE: &str = "state";
@@ -14,11 +14,11 @@ pub const OPEN: &str = "open";
 pub const DONE: &str = "done";
 /// The state of a quarantined record that nothing counted and nothing will: a tombstone too.
 pub const DROPPED: &str = "dropped";
-/// How many limits of a quarantined record were counted already, where a replay takes several
+/// The number of limits of a quarantined record that were counted already, if its replay takes several
 /// transactions.
 pub const COUNTED_LIMITS: &str = "counted_limits";
-/// Set on a quarantine entry whose record was too large for an item: its images were cut down to
-/// what metering reads.
+/// Set on a quarantine entry whose record was too large for an item: its images were cut down to the
+/// attributes that metering reads.
 pub const TRUNCATED: &str = "truncated";
 
 /// Identifies a quarantined record, or one kind of window that could not take a record.

@@ -1,7 +1,7 @@
 //! Ranges of keys: where the items lie that are read together.
 //!
-//! A range is one partition of the table or of an index and the sort keys in it, both ends included,
-//! so that whoever sends it knows nothing of how keys are spelled.
+//! A range is one partition of the table or of an index and the sort keys in it, both ends included.
+//! The code that sends a query does not spell any key.
 
 use super::names::{
     BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, QUARANTINE, RESOURCE_PREFIX, USAGE_PREFIX,
@@ -111,7 +111,7 @@ pub fn usage_index_keys(span: &WindowSpan) -> Option<SortKeys> {
 
 /// Keys in the index of a parent, `(GSI1PK, GSI1SK)`, for the item of its child.
 #[must_use]
-pub fn by_parent(parent: &EntityId, child: &EntityId) -> (String, String) {
+pub fn gsi1_keys(parent: &EntityId, child: &EntityId) -> (String, String) {
     (format!("{PARENT_PREFIX}{parent}"), format!("{CHILD_PREFIX}{child}"))
 }
 
@@ -138,11 +138,11 @@ mod tests {
     }
 
     impl KeyRange {
-        /// Whether a query of the range finds the item.
+        /// True if a query of the range finds the item.
         fn holds(&self, key: &ItemKey) -> bool {
             let (pk, sk) = match self.index {
                 None => (key.pk(), key.sk()),
-                Some(_) => match key.by_resource() {
+                Some(_) => match key.gsi2_keys() {
                     Some(keys) => keys,
                     None => return false,
                 },
@@ -190,14 +190,14 @@ mod tests {
             );
             prop_assert_eq!(found(Some(KeyRange::usage_of_entity(&entities[0]))), of_entity);
             prop_assert!(!found(Some(KeyRange::buckets_of_resource(&resources[1]))));
-            let (_, gsi2sk) = item.by_resource().unwrap();
+            let (_, gsi2sk) = item.gsi2_keys().unwrap();
             prop_assert_eq!(usage_index_keys(&span).is_some_and(|keys| keys.hold(&gsi2sk)), in_span);
         }
 
         #[test]
         fn children_parse_back(parent in "[^#\\p{Cc}]{1,60}", child in "[^#\\p{Cc}]{1,60}") {
             let (parent, child) = (EntityId::new(parent).unwrap(), EntityId::new(child).unwrap());
-            let (pk, sk) = by_parent(&parent, &child);
+            let (pk, sk) = gsi1_keys(&parent, &child);
             let range = KeyRange::children(&parent);
             prop_assert!(range.partition == pk && range.sort.hold(&sk));
             prop_assert_eq!(parse_child(&sk), Some(child.as_str()));

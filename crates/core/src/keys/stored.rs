@@ -6,7 +6,7 @@ use crate::LimitName;
 pub const PARENT_ID: &str = "parent_id";
 /// True if an acquire takes from the parent's bucket too.
 pub const CASCADE: &str = "cascade";
-/// When stored limits were last changed, epoch milliseconds: for people, and the version of an item
+/// The time of the last change of stored limits, epoch milliseconds: for people, and the version of an item
 /// that has none.
 pub const UPDATED_AT: &str = "updated_at";
 /// A counter that every change and deletion of stored limits moves. It starts from the time, so that

@@ -29,7 +29,7 @@ pub struct Conversion {
 pub struct Removal {
     /// The item.
     pub key: LegacyKey,
-    /// When it may happen: all of them.
+    /// The conditions of the removal: all of them must hold.
     pub conditions: Vec<Unchanged>,
 }
 
@@ -47,7 +47,7 @@ pub struct Unchanged {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("it has {limits} limits, and {LEGACY_LIMITS_MAX} at most can be converted; delete some")]
 pub struct TooManyLimits {
-    /// How many it has.
+    /// The number of its limits.
     pub limits: usize,
 }
 

@@ -334,7 +334,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// When the last answer came.
+    /// The time of the last answer.
     pub(super) fn latest(&self) -> EpochMillis {
         let as_of = self.buckets.iter().filter_map(|bucket| Some(bucket.known.as_ref()?.as_of));
         as_of.max().unwrap_or(EpochMillis::MIN)

@@ -10,11 +10,12 @@ use crate::{
     RulesHash, WritePlan, is_clock_ahead, reconfigure,
 };
 
-/// How often the same limits of requests are brought to an item for refusals, in milliseconds.
+/// The least time between two writes that bring the same limits of requests to an item for refusals,
+/// in milliseconds.
 const BRINGS_EVERY_MS: u64 = 60_000;
-/// How long nobody else may have claimed before it is tried again after another writer came first, in
-/// milliseconds: a process that claims all the time brings limits itself, within the minute for which
-/// it believes older ones, and one that does not leaves the item alone for longer than this.
+/// After another writer came first, limits are brought again only when nobody has claimed for this
+/// many milliseconds. A process that claims all the time brings limits itself, within the minute for
+/// which it believes older ones. One that does not leaves the item alone for longer than this.
 const QUIET_MS: u64 = 4_000;
 
 /// The newest knowledge of a bucket.
@@ -22,7 +23,7 @@ const QUIET_MS: u64 = 4_000;
 pub struct Known {
     /// The item; `None`: there was none.
     pub image: Option<Arc<CompositeBucket>>,
-    /// When the answer came.
+    /// The time of the answer.
     pub as_of: EpochMillis,
     /// True if the table itself said so, by an answer that sees every write.
     pub is_authoritative: bool,

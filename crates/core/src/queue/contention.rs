@@ -1,16 +1,16 @@
-//! How often other processes write a bucket.
+//! An estimate of how often other processes write a bucket.
 
 use crate::{ClaimInterval, CompositeBucket, EpochMillis};
 
-/// How often other processes write a bucket, as two running shares in 1024ths.
+/// An estimate of how often other processes write a bucket, as two running shares in 1024ths.
 ///
-/// With many processes on one bucket every image is out of date. Whether to trust it, to assume that
-/// somebody claimed meanwhile, or to read first is decided by what was found before.
+/// With many processes on one bucket every image is out of date. The queue trusts it,
+/// assumes that another process has claimed since, or reads first: the earlier answers decide.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ContentionEstimate {
-    /// How often somebody had claimed within the last interval.
+    /// The share of answers that showed a claim of another process within the last interval.
     claimed: u32,
-    /// How often the item had changed at all.
+    /// The share of answers that showed any change.
     moved: u32,
 }
 

@@ -7,7 +7,7 @@ use crate::{Amounts, LeaseRange, LimitName, Millitokens};
 /// The terms of a lease beside its demand, which is the least that it takes.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct LeaseTerms {
-    /// How much of each limit; empty: it only settles.
+    /// The amount of each limit; empty: it only settles.
     pub wanted: BTreeMap<LimitName, LeaseRange>,
     /// Tokens that come back, as far as they fit; no amount is negative. A lease whose answer was lost
     /// names all its limits here, with zeros: the bucket then remembers its id in any case.

@@ -18,7 +18,7 @@ pub(super) struct Member<W> {
     pub(super) was_present: bool,
     /// Another writer came before its last write.
     pub(super) has_lost: bool,
-    /// When those before it first took what it needed.
+    /// The time at which requests before it first took the tokens that it needs.
     pub(super) skipped_at: Option<EpochMillis>,
     pub(super) attempts: u32,
     /// True if an item may be brought to its limits before it is refused: once each.

@@ -1,4 +1,4 @@
-//! Where a request goes: into the write that is being put together, into a later one, or out.
+//! Places a request: into the write that is being drafted, into a later one, or out of the queue.
 
 use super::bucket::QueueBucket;
 use super::draft::Draft;
@@ -10,7 +10,7 @@ use crate::decide::{Assessment, assess};
 use crate::status::{LimitStatus, evaluate_after};
 use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, Wait, WritePlan};
 
-/// Where a request goes.
+/// The place of a request.
 pub(super) enum Placed {
     /// Into this write.
     In,

@@ -17,7 +17,7 @@ pub struct QueuedRequest {
     pub purpose: Purpose,
     /// Its demand on each bucket of the queue, in the order of the queue.
     pub buckets: Vec<BucketDemand>,
-    /// When the call began.
+    /// The start of the call.
     pub began: EpochMillis,
     /// True if the caller can look up the stored limits once more.
     pub may_update: bool,
@@ -43,7 +43,7 @@ pub enum Purpose {
 /// The demand of a request on one bucket.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BucketDemand {
-    /// How much of each limit.
+    /// The amount of each limit.
     pub amounts: Amounts,
     /// The limits of the bucket as the caller knows them.
     pub configuration: Arc<Configuration>,
@@ -75,7 +75,7 @@ pub enum Outcome {
     },
 }
 
-/// How a request took effect.
+/// The effect of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Done {
     /// The path of the write; `None`: an earlier attempt did it, or there was nothing to write.

@@ -28,9 +28,9 @@ pub(super) const BUCKETS_MAX: usize = 2;
 /// The trade-offs of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// How long a claim serves the writers behind it.
+    /// The time for which a claim serves later writers.
     pub interval: ClaimInterval,
-    /// How old an image may be that a request is refused from, in milliseconds.
+    /// The greatest age of an image that a request is refused from, in milliseconds.
     pub deny_cache_ms: u64,
     /// True if each write is a transaction that is done once under its token.
     pub is_transactional: bool,

@@ -16,7 +16,7 @@ use stateright::{Checker as _, Model, Property};
 
 const T0: i64 = 1_769_608_800_000;
 
-/// When consumption is counted.
+/// The time at which consumption is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Accounting {
     AtLease,
@@ -55,10 +55,10 @@ struct State {
     ids: usize,
     faults: Faults,
     handed_out: i64,
-    /// What crashed processes held, and what they had not counted.
+    /// The tokens that crashed processes held, and those that they had not counted.
     lost: i64,
     lost_uncounted: i64,
-    /// What accrued while the slowest write was on its way.
+    /// The tokens that accrued while the slowest write was on its way.
     slack: i64,
     /// The least of what was handed out and held less what had accrued, at any instant so far.
     lowest: i64,
@@ -107,12 +107,12 @@ impl State {
         i64::try_from(rule().refill().gap(at(T0), at(self.now_ms))).unwrap()
     }
 
-    /// What the table believes to be held, by processes that live.
+    /// The tokens that, by the table, living processes hold.
     fn out(&self) -> i64 {
         self.processes.iter().map(|process| process.out).sum()
     }
 
-    /// Whether a process that knows the outcome of all its writes does not hold what it leased.
+    /// True if a process that knows the outcome of all its writes does not hold what it leased.
     fn has_leaked(&self) -> bool {
         self.processes.iter().enumerate().any(|(n, process)| {
             let is_open = process.phase != Phase::Idle || self.late.iter().any(|(of, _)| *of == n);
@@ -120,7 +120,7 @@ impl State {
         })
     }
 
-    /// What may still come back from processes that crashed.
+    /// The tokens that may still come back from processes that crashed.
     fn returning(&self) -> i64 {
         let is_dead = |(of, _): &&(usize, Flight)| !self.processes[*of].is_alive;
         self.late.iter().filter(is_dead).map(|(_, flight)| flight.returned).sum()

@@ -10,7 +10,7 @@ use sluicegate_core::{
 
 use super::{Accounting, bucket_id, limit, milli};
 
-/// What a request leases and settles, in millitokens.
+/// The amounts that a request leases and settles, in millitokens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Order {
     id: RequestId,
@@ -30,7 +30,7 @@ pub(crate) struct Flight {
     pub(crate) returned: i64,
     pub(crate) used: i64,
     pub(crate) decided_at: EpochMillis,
-    /// How many ids of writes the item had been given then.
+    /// The number of ids of writes that the item had been given then.
     pub(crate) ids: usize,
     pub(crate) order: Order,
 }
@@ -48,18 +48,18 @@ pub(crate) enum Phase {
 pub(crate) struct Process {
     pub(crate) is_alive: bool,
     pub(crate) may_take_back: bool,
-    /// What it may hand out.
+    /// The tokens that it may hand out.
     pub(crate) held: i64,
-    /// What it was leased by the table and is neither handed out nor returned.
+    /// The tokens that the table leased to it and that are neither handed out nor returned.
     pub(crate) out: i64,
     /// Handed out and not on its way to the table.
     used: i64,
     pub(crate) handed_out: i64,
     pub(crate) writes: u8,
     pub(crate) phase: Phase,
-    /// Whether it still may correct something while a lease is in doubt.
+    /// True if it still may correct something while a lease is in doubt.
     pub(crate) may_correct: bool,
-    /// What it took once will never be known.
+    /// True if the tokens that one of its leases took will never be known.
     pub(crate) is_lost: bool,
     /// On its way and not counted yet.
     counting: i64,

@@ -10,21 +10,21 @@ use super::support::{Purpose, Reply, Request, Scenario, System, Violation, reque
 pub(crate) struct Protocol {
     pub(crate) scenario: Scenario,
     pub(crate) start: System,
-    /// What each caller asks for, in this order.
+    /// The requests of each caller, in this order.
     pub(crate) scripts: Vec<Vec<(Purpose, Amounts)>>,
-    /// How far the clock goes at each tick, in milliseconds.
+    /// The milliseconds of each tick of the clock.
     pub(crate) ticks: Vec<i64>,
-    /// How many replies may be lost, writes be late and writes be throttled.
+    /// The most replies that are lost, and writes that are late or throttled.
     pub(crate) faults: Faults,
-    /// Whether a queue may believe that other processes claim all the time.
+    /// True if a queue may believe that other processes claim all the time.
     pub(crate) is_claimed: Vec<bool>,
-    /// Whether callers may leave while their requests wait.
+    /// True if callers may leave while their requests wait.
     pub(crate) leaves: u8,
-    /// Whether the item is deleted once it has expired.
+    /// True if the item is deleted once it has expired.
     pub(crate) expires: bool,
 }
 
-/// How many faults of each kind there may be.
+/// The most faults of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Faults {
     pub(crate) lost: u8,
@@ -35,7 +35,7 @@ pub(crate) struct Faults {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     system: System,
-    /// How much of its script each caller has started.
+    /// The number of requests that each caller has started.
     started: Vec<usize>,
     ticks: usize,
     leaves: u8,

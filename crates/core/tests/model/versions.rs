@@ -17,7 +17,7 @@ const LEVELS: [(&str, i64); 2] = [("a", 0), ("b", -50)];
 const UNDONE: &str = "no change is undone";
 const IGNORED: &str = "no change is ignored";
 
-/// What copies are compared by.
+/// The value by which copies are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Compared {
     /// A version for every level: what is shipped.
@@ -31,14 +31,14 @@ enum Compared {
 #[derive(Debug, Clone)]
 struct Versions {
     compared: Compared,
-    /// What the item says at the start that it follows; `None`: the versions of the levels.
+    /// The stamp of the item at the start; `None`: the versions of the levels.
     start: Option<ConfigStamp>,
     changes: u8,
-    /// How often a level is deleted by hand and stored again.
+    /// The number of times that a level is deleted by hand and stored again.
     by_hand: u8,
     /// The version that it has then: of a clock that goes on, or of one that is far behind.
     version_by_hand: u64,
-    /// Whether a plan keeps its condition on what the item follows.
+    /// True if a plan keeps its condition on the stamp of the item.
     keeps_condition: bool,
 }
 

@@ -68,8 +68,8 @@ fn schedules_keep_every_invariant() {
     assert!(granted > 5 * schedules && refused > 0 && corrected > schedules, "idle schedules");
 }
 
-/// What others imply is kept for writers that do not know them: another producer of the same schema
-/// adds a limit and leaves the hash of the rules as it was.
+/// Conditions that others imply are kept for writers that do not know the others: another producer
+/// of the same schema adds a limit and leaves the hash of the rules as it was.
 #[test]
 fn implied_conditions_can_be_removed() {
     for control in IMPLIED {

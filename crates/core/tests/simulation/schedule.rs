@@ -34,7 +34,8 @@ const LIMITS: &[Limits] = &[
 /// The one that configurations add.
 const EXTRA: (&str, i64, i64, i64) = ("extra", 9_000, 30_000, SECOND_MS);
 
-/// What the table stores one after the other; the last one comes with requests instead.
+/// The configurations that the table stores one after the other; the last one comes with requests
+/// instead.
 fn configurations(limits: Limits) -> Vec<Configuration> {
     let rules = |limits: &[(&'static str, i64, i64, i64)]| -> Vec<_> {
         limits.iter().map(|(limit, bx, ra, rp)| (*limit, rule(*bx, *ra, *rp))).collect()
@@ -87,11 +88,11 @@ struct Schedule {
     scenario: Scenario,
     system: System,
     limits: Limits,
-    /// How many of the stored configurations there are by now.
+    /// The number of configurations that are stored by now.
     published: usize,
-    /// Whether limits change.
+    /// True if limits change.
     changes: bool,
-    /// Whether corrections resort to force.
+    /// True if corrections resort to force.
     forces: bool,
     calls: u64,
 }

@@ -11,7 +11,7 @@ pub(crate) struct Control {
     pub(crate) name: &'static str,
     /// The scenario of the model checker that shows what it is for.
     pub(crate) scenario: &'static str,
-    /// Whether it leaves out a condition of a plan.
+    /// True if it leaves out a condition of a plan.
     pub(crate) drops: fn(Purpose, Path, &C) -> bool,
 }
 
@@ -95,7 +95,7 @@ pub(crate) const CONTROLS: &[Control] = &[
     control!("memory of adjust", "late writes", _, Path::Adjust, C::Unseen(_)),
 ];
 
-/// What the hash of the rules implies between writers that keep it.
+/// The conditions that the hash of the rules implies between writers that keep it.
 pub(crate) const IMPLIED: &[Control] = &[
     control!("absence of a new limit", "an added limit", _, _, C::HasNot(_)),
     control!(

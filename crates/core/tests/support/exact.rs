@@ -3,7 +3,7 @@
 
 use sluicegate_core::{Bucket, EpochMillis, Rule};
 
-/// What went wrong, named after the invariant that it breaks.
+/// A violation, named after the invariant that it breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Violation {
     /// An acquire took a balance below zero.
@@ -30,18 +30,19 @@ pub(crate) enum Violation {
     WentBack,
 }
 
-/// What may pass for the difference of two clocks, in milliseconds: a timestamp farther ahead is
+/// The greatest difference of two clocks, in milliseconds: a timestamp farther ahead is
 /// pulled back.
 pub(crate) const AHEAD_MS: i64 = 60_000;
 
-/// What distinguishes a run from one clock and writes without delay, in milliseconds.
+/// The differences between a run and one with a single clock and writes without delay, in
+/// milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timing {
-    /// How far any two clocks are apart.
+    /// The greatest difference of any two clocks.
     pub(crate) spread_ms: i64,
     /// Longest time from a decision to its landing.
     pub(crate) flight_ms: i64,
-    /// How long a claim serves the writers behind it.
+    /// The time for which a claim serves later writers.
     pub(crate) interval_ms: u32,
 }
 
@@ -53,12 +54,12 @@ pub(crate) struct Exact {
     at: EpochMillis,
     /// Everything consumed less everything returned.
     net: i128,
-    /// How far the balance may be off because clocks differ and writes take their time: once, and
+    /// The error of the balance because clocks differ and writes take their time: once, and
     /// once more for every change of the rule, which takes effect by the clock of its writer.
     slack: i128,
-    /// What may be withheld near a full bucket.
+    /// The amount that may be withheld near a full bucket.
     withheld: i128,
-    /// What forced debits took, which may be forgiven.
+    /// The amount of forced debits, which may be forgiven.
     excused: i128,
     /// The largest of `taken in [a, t] - A(a)` over every `a`, under this rule.
     peak: Option<i128>,
@@ -172,13 +173,13 @@ impl Exact {
         Ok(())
     }
 
-    /// Whether it certainly covers an amount. What has accrued since a claim of a moment ago does not
+    /// True if it certainly covers an amount. Tokens that accrued since a claim of a moment ago do not
     /// count for a request that lost to it.
     pub(crate) fn covers(&self, amount: i64) -> bool {
         self.tokens >= i128::from(amount) + self.slack + 2 * self.withheld
     }
 
-    /// Whether it may pass for full.
+    /// True if it may pass for full.
     pub(crate) fn is_full(&self) -> bool {
         let most = self.tokens + self.slack + self.withheld + self.excused;
         most >= i128::from(self.rule.burst().get())

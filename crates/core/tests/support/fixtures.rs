@@ -5,7 +5,7 @@ use sluicegate_core::{
     Resource, Rule, Rules, StoredRules,
 };
 
-/// When every schedule starts, in epoch milliseconds: a day boundary plus an odd rest.
+/// The start of every schedule, in epoch milliseconds: a day boundary plus an odd rest.
 pub(crate) const T0: i64 = 1_769_608_800_123;
 
 pub(crate) fn milli(amount: i64) -> Millitokens {

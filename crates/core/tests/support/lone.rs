@@ -134,7 +134,7 @@ pub(crate) fn lease(
     request(id, Purpose::Lease(Arc::new(terms)), least, configuration, now)
 }
 
-/// How a request took effect.
+/// The effect of a request.
 pub(crate) fn done(outcome: Outcome) -> Done {
     match outcome {
         Outcome::Done(done) => done,

@@ -1,4 +1,4 @@
-//! What surrounds the decisions in the simulation and in the model checker: a table with one item,
+//! The surroundings of the decisions in the simulation and in the model checker: a table with one item,
 //! an exact bucket beside each of its limits, and processes that drive the very queue that the
 //! limiter drives. Which step comes next is up to the caller: a seed or an exhaustive search.
 

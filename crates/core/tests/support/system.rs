@@ -14,7 +14,7 @@ use super::exact::{Timing, Violation};
 use super::fixtures::{T0, at, bucket_id};
 use super::table::Table;
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Purpose {
     /// Takes, or is refused.
@@ -30,19 +30,19 @@ pub(crate) enum Purpose {
 /// Attempts of a correction with guards, as the queue has it; after that it is forced through.
 const GUARDED_ATTEMPTS: u32 = 12;
 
-/// What does not change during a run.
+/// The settings of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     pub(crate) timing: Timing,
-    /// What processes may take for the configuration.
+    /// The configurations that processes may know.
     pub(crate) configurations: Vec<Arc<Configuration>>,
     /// Conditions to leave out.
     pub(crate) without: Option<Control>,
-    /// What the driver of a queue gets wrong.
+    /// The mistake of the driver of a queue.
     pub(crate) mistake: Option<Mistake>,
 }
 
-/// What a driver can get wrong: each is found.
+/// The mistakes of a driver: the tests find each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mistake {
     /// It does not tell the queue of a caller that leaves: its share is not given back.
@@ -58,7 +58,7 @@ pub(crate) enum Mistake {
 pub(crate) struct Process {
     /// Added to the true time.
     pub(crate) clock_ms: i64,
-    /// Which of the configurations it knows.
+    /// The configuration that it knows.
     pub(crate) configuration: usize,
     queue: WriteQueue<usize>,
     ids: u64,
@@ -84,25 +84,25 @@ pub(crate) struct Request {
 /// A write in flight.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Flight {
-    /// What decides which of its conditions matter.
+    /// The purpose, which decides the conditions that matter.
     pub(crate) purpose: Purpose,
     pub(crate) id: RequestId,
     /// The requests that it carries, but for what it gives back.
     pub(crate) requests: Vec<Request>,
     pub(crate) plan: WritePlan,
     pub(crate) decided_ms: i64,
-    /// Which process waits for the reply; `None`: none any more.
+    /// The process that waits for the reply; `None`: it no longer waits.
     pub(crate) waiting: Option<usize>,
 }
 
-/// What becomes of the reply to a write.
+/// The fate of the reply to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Reply {
     Delivered,
     Lost,
 }
 
-/// How often what happened.
+/// The number of events of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Tally {
     pub(crate) granted: u32,
@@ -153,13 +153,13 @@ impl System {
         Self { table, processes, callers, flights, tally, lost_reads: 0 }
     }
 
-    /// Whether a process has something to do and waits for no answer.
+    /// True if a process has something to do and waits for no answer.
     pub(crate) fn is_ready(&self, process: usize) -> bool {
         let queue = &self.processes[process].queue;
         !queue.is_idle() && !queue.is_asking()
     }
 
-    /// Whether a process waits for an answer.
+    /// True if a process waits for an answer.
     pub(crate) fn is_asking(&self, process: usize) -> bool {
         self.processes[process].queue.is_asking()
     }
@@ -422,7 +422,7 @@ impl System {
         self.table.check()
     }
 
-    /// Whether no request waits, no write is in flight, and no process has anything to give back.
+    /// True if no request waits, no write is in flight, and no process has anything to give back.
     pub(crate) fn is_settled(&self) -> bool {
         let is_settled = |process: &Process| process.queue.is_settled();
         self.flights.is_empty()

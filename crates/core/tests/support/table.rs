@@ -23,14 +23,14 @@ pub(crate) struct Table {
     landed: BTreeSet<RequestId>,
     /// Lost writes that a later one kept from happening, for as long as the item remembers them.
     fenced: BTreeSet<RequestId>,
-    /// Whether a correction landed after its writer had given up, so that nobody has seen the debt
+    /// True if a correction landed after its writer had given up, so that nobody has seen the debt
     /// and moved the expiry.
     pub(crate) unwatched: bool,
     /// Requests that took effect twice after four others had pushed them out of the item's memory.
     pub(crate) ambiguous: u32,
-    /// What acquires took less what was given back and what their callers hold.
+    /// The tokens of acquires, less those given back and those that their callers hold.
     owed: BTreeMap<LimitName, i128>,
-    /// Whether an item or a limit went, and what was owed with it.
+    /// True if an item or a limit went, and its debt with it.
     has_dropped: bool,
 }
 
@@ -243,7 +243,7 @@ impl Table {
         if limits.iter().all(covers) { Err(Violation::FalseRefusal) } else { Ok(()) }
     }
 
-    /// Whether DynamoDB may delete the item.
+    /// True if DynamoDB may delete the item.
     pub(crate) fn is_expired(&self) -> bool {
         let expires_at_s = self.item.as_ref().and_then(|item| item.expires_at_s);
         expires_at_s.is_some_and(|expires_at_s| self.now_ms > expires_at_s * 1_000)
@@ -261,7 +261,7 @@ impl Table {
     }
 }
 
-/// What a plan adds to the counter of a limit; `None`: it does not name it.
+/// The addition of a plan to the counter of a limit; `None`: the plan does not name it.
 fn counted(plan: &WritePlan, limit: &LimitName) -> Option<i128> {
     plan.changes.iter().find_map(|change| match change {
         Change::Put(item) => item.limits.get(limit).map(|bucket| bucket.consumed.get()),

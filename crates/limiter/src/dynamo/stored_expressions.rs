@@ -108,7 +108,7 @@ pub(super) fn put_entity(record: &EntityRecord) -> StoredUpdate {
     let p = &mut built.placeholders;
     let cascade = p.assignment(keys::CASCADE, AttributeValue::Bool(record.cascade));
     built.expression = if let Some(parent) = &record.parent {
-        let (gsi1pk, gsi1sk) = keys::by_parent(parent, &record.entity);
+        let (gsi1pk, gsi1sk) = keys::gsi1_keys(parent, &record.entity);
         let parent = p.assignment(keys::PARENT_ID, text(parent.as_str()));
         let gsi1pk = p.assignment(keys::GSI1.pk, text(gsi1pk));
         let gsi1sk = p.assignment(keys::GSI1.sk, text(gsi1sk));

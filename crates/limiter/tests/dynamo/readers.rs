@@ -46,7 +46,7 @@ async fn put(client: &Client, table: &str, key: &ItemKey, figures: &[(&str, i64)
     let text = |text: String| AttributeValue::S(text);
     let mut put = client.put_item().table_name(table);
     put = put.item("PK", text(key.pk())).item("SK", text(key.sk()));
-    if let Some((pk, sk)) = key.by_resource() {
+    if let Some((pk, sk)) = key.gsi2_keys() {
         put = put.item("GSI2PK", text(pk)).item("GSI2SK", text(sk));
     }
     for (name, value) in figures {

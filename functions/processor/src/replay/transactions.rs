@@ -1,54 +1,54 @@
-//! The transactions of a replay: windows and entry change in one transaction, or neither does.
+//! The transactions of a replay: each changes the windows and the entry, or neither.
 
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowFold};
 
-use super::{Replayed, STILL_IN_REACH, now_s};
+use super::{MAY_BE_REDELIVERED, Replayed, now_s};
 use crate::expressions;
 use crate::expressions::ReplayGuard;
 use crate::processor::Processor;
-use crate::refusal::{Refusal, is_failed_condition};
 use crate::settings::Retention;
+use crate::write_error::{WriteError, is_failed_condition};
 
-/// How long a closed entry is kept, so that no delivery opens it again.
+/// A closed entry is kept this long, so that no delivery opens it again.
 const TOMBSTONE: Retention = Retention::Days(7);
 /// Limits of one transaction: an update names at most about 300.
 const LIMITS_PER_TRANSACTION: usize = 200;
 
-/// The part of a record's limits that one transaction counts.
+/// The limits of a record that one transaction counts: those from `before` to `after`.
 #[derive(Clone, Copy)]
 struct Step {
     before: usize,
     after: usize,
-    of: usize,
+    total: usize,
 }
 
 impl Step {
     const fn is_last(self) -> bool {
-        self.after == self.of
+        self.after == self.total
     }
 }
 
 impl Processor {
-    /// Adds the limits that the entry does not note as counted, a part in each transaction.
-    pub(super) async fn count_again(
+    /// Adds the limits that the entry does not note as counted, some in each transaction.
+    pub(super) async fn count_quarantined(
         &self,
         entry: &QuarantineEntry,
         windows: &[WindowFold<'_>],
-        relies: ReplayGuard,
+        guard: ReplayGuard,
     ) -> Replayed {
-        let limits = windows.first().and_then(|window| window.after(None));
+        let limits = windows.first().and_then(|window| window.next_update(None));
         let limits = limits.map(|update| update.consumed_milli).unwrap_or_default();
         let mut counted = entry.counted_limits.min(limits.len());
         loop {
             let next = (counted + LIMITS_PER_TRANSACTION).min(limits.len());
-            let step = Step { before: counted, after: next, of: limits.len() };
-            let items = self.transaction(entry, windows, &limits[counted..next], step, relies);
+            let step = Step { before: counted, after: next, total: limits.len() };
+            let items = self.transaction(entry, windows, &limits[counted..next], step, guard);
             let items = match items {
                 Ok(items) => items,
-                Err(refusal) => return Replayed::Refused(refusal.reason()),
+                Err(error) => return Replayed::Refused(error.reason()),
             };
             if let Err(ended) = self.transact(items).await {
                 return ended;
@@ -66,8 +66,8 @@ impl Processor {
         windows: &[WindowFold<'_>],
         limits: &[(LimitName, i128)],
         step: Step,
-        relies: ReplayGuard,
-    ) -> Result<Vec<TransactWriteItem>, Refusal> {
+        guard: ReplayGuard,
+    ) -> Result<Vec<TransactWriteItem>, WriteError> {
         let now_s = now_s();
         let closing = match step.is_last() {
             true => expressions::close(step.before, QuarantineState::Done, expiry_s(now_s)),
@@ -76,8 +76,9 @@ impl Processor {
         let mut items = vec![self.update(&entry.key(), closing)?];
         for window in windows {
             let expiry_s = self.settings().retention.expiry_s(window.window().end_s(), now_s);
-            let events = usize::from(step.before == 0);
-            let built = expressions::count_again(window, limits, events, expiry_s, relies);
+            let record_count = usize::from(step.before == 0);
+            let built =
+                expressions::count_quarantined(window, limits, record_count, expiry_s, guard);
             items.push(self.update(&window.key(), built)?);
         }
         Ok(items)
@@ -87,7 +88,7 @@ impl Processor {
         &self,
         key: &ItemKey,
         built: expressions::Update,
-    ) -> Result<TransactWriteItem, Refusal> {
+    ) -> Result<TransactWriteItem, WriteError> {
         let condition = Some(built.condition).filter(|condition| !condition.is_empty());
         let update = Update::builder()
             .table_name(&self.settings().table)
@@ -97,7 +98,7 @@ impl Processor {
             .set_expression_attribute_names(Some(built.names))
             .set_expression_attribute_values(Some(built.values))
             .build()
-            .map_err(|error| Refusal::Setup(error.to_string()))?;
+            .map_err(|error| WriteError::NeedsOperator(error.to_string()))?;
         Ok(TransactWriteItem::builder().update(update).build())
     }
 
@@ -110,22 +111,22 @@ impl Processor {
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match request.send().await {
             Ok(output) if output.consumed_capacity.is_some() => return Ok(()),
-            Ok(_) => return Err(Replayed::Refused(Refusal::empty_answer().reason())),
+            Ok(_) => return Err(Replayed::Refused(WriteError::empty_answer().reason())),
             Err(error) => error,
         };
         let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
             error.as_service_error()
         else {
-            return Err(Replayed::Refused(Refusal::of(&error).reason()));
+            return Err(Replayed::Refused(WriteError::of(&error).reason()));
         };
         let reasons = cancelled.cancellation_reasons();
         if reasons.first().is_some_and(is_failed_condition) {
             return Err(Replayed::Closed);
         }
         if reasons.iter().any(is_failed_condition) {
-            return Err(Replayed::Undecided(STILL_IN_REACH.to_owned()));
+            return Err(Replayed::Undecided(MAY_BE_REDELIVERED.to_owned()));
         }
-        Err(Replayed::Refused(Refusal::of_reasons(reasons).reason()))
+        Err(Replayed::Refused(WriteError::of_reasons(reasons).reason()))
     }
 
     /// Closes an entry without counting it.
@@ -138,7 +139,7 @@ impl Processor {
         let built = expressions::close(entry.counted_limits, state, expiry_s(now_s()));
         let item = match self.update(&entry.key(), built) {
             Ok(item) => item,
-            Err(refusal) => return Replayed::Refused(refusal.reason()),
+            Err(error) => return Replayed::Refused(error.reason()),
         };
         match self.transact(vec![item]).await {
             Ok(()) => closed,

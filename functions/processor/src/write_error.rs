@@ -5,9 +5,9 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_dynamodb::types::CancellationReason;
 use sluicegate_core::ErrorClass;
 
-/// A refused write.
+/// The reason why a write was not done, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum WriteError {
     /// Throttled, overloaded or out of reach: worth repeating within this invocation.
     Transient {
         reason: String,
@@ -15,14 +15,14 @@ pub(crate) enum Refusal {
         /// says so.
         maybe_done: bool,
     },
-    /// Access is denied, the table does not exist, or an item is broken: a person must act, so a
-    /// later delivery repeats it.
-    Setup(String),
+    /// Access is denied, the table does not exist, or an item is broken: a person must act first, and
+    /// a later delivery repeats the write.
+    NeedsOperator(String),
     /// The request itself is invalid and always will be.
     Invalid(String),
 }
 
-impl Refusal {
+impl WriteError {
     /// Sorts an error. A lost reply is transient: every write of the processor is guarded, so
     /// repeating one that was done changes nothing.
     pub(crate) fn of<E>(error: &SdkError<E, HttpResponse>) -> Self
@@ -36,22 +36,23 @@ impl Refusal {
         }
         match error {
             // There are no credentials or no such endpoint: a repetition fails too.
-            SdkError::ConstructionFailure(_) => Self::Setup(reason),
+            SdkError::ConstructionFailure(_) => Self::NeedsOperator(reason),
             SdkError::DispatchFailure(failure)
                 if failure.is_user() || (failure.is_other() && failure.as_other().is_none()) =>
             {
-                Self::Setup(reason)
+                Self::NeedsOperator(reason)
             }
             _ => Self::Transient { reason, maybe_done: true },
         }
     }
 
-    /// An unknown refusal is left to a person and a later delivery: it says nothing about the
-    /// record.
+    /// An unknown refusal says nothing about the record: it needs a person and a later delivery.
     const fn of_class(class: ErrorClass, reason: String) -> Self {
         match class {
             ErrorClass::Invalid => Self::Invalid(reason),
-            ErrorClass::NoTable | ErrorClass::Denied | ErrorClass::Refused => Self::Setup(reason),
+            ErrorClass::NoTable | ErrorClass::Denied | ErrorClass::Refused => {
+                Self::NeedsOperator(reason)
+            }
             ErrorClass::Failed => Self::Transient { reason, maybe_done: true },
             ErrorClass::Conflict | ErrorClass::Throttled => {
                 Self::Transient { reason, maybe_done: false }
@@ -61,10 +62,10 @@ impl Refusal {
 
     /// Sorts the cancellation of a transaction: by the first of its items that caused it.
     pub(crate) fn of_reasons(reasons: &[CancellationReason]) -> Self {
-        let told = reasons.iter().find(|reason| reason.code() != Some("None"));
+        let cause = reasons.iter().find(|reason| reason.code() != Some("None"));
         // Cancelled without a reason: handled as another writer's conflict.
-        let code = told.and_then(CancellationReason::code).unwrap_or("TransactionConflict");
-        let message = told.and_then(CancellationReason::message).unwrap_or_default();
+        let code = cause.and_then(CancellationReason::code).unwrap_or("TransactionConflict");
+        let message = cause.and_then(CancellationReason::message).unwrap_or_default();
         let reason = format!("{code}: {}", one_line(message, REASON_CHARS));
         Self::of_class(ErrorClass::of_reason(code), reason)
     }
@@ -80,18 +81,21 @@ impl Refusal {
         Self::Transient { reason: "the invocation ran out of time".to_owned(), maybe_done: true }
     }
 
-    /// Changes the refusal of a request that was made to fit: a person must look at the table, and
-    /// the records stay in the stream until then.
-    pub(crate) fn repairable(self) -> Self {
+    /// Takes an invalid request for one that needs a person. The processor built this request within
+    /// DynamoDB's limits, so its records are not at fault. They stay in the stream until a person has
+    /// looked at the table.
+    pub(crate) fn invalid_as_needs_operator(self) -> Self {
         match self {
-            Self::Invalid(reason) => Self::Setup(reason),
+            Self::Invalid(reason) => Self::NeedsOperator(reason),
             other => other,
         }
     }
 
     pub(crate) fn reason(self) -> String {
         match self {
-            Self::Transient { reason, .. } | Self::Setup(reason) | Self::Invalid(reason) => reason,
+            Self::Transient { reason, .. }
+            | Self::NeedsOperator(reason)
+            | Self::Invalid(reason) => reason,
         }
     }
 }
@@ -176,9 +180,9 @@ mod tests {
             let metadata = ErrorMetadata::builder().code(code).build();
             let answer = HttpResponse::new(400.try_into().unwrap(), "".into());
             let error = SdkError::service_error(UpdateItemError::generic(metadata), answer);
-            match Refusal::of(&error) {
-                Refusal::Transient { maybe_done, .. } => Some(maybe_done),
-                Refusal::Setup(_) | Refusal::Invalid(_) => None,
+            match WriteError::of(&error) {
+                WriteError::Transient { maybe_done, .. } => Some(maybe_done),
+                WriteError::NeedsOperator(_) | WriteError::Invalid(_) => None,
             }
         };
         assert_eq!(maybe_done("ProvisionedThroughputExceededException"), Some(false));

@@ -61,7 +61,7 @@ impl ItemKey {
 
     /// Keys in the index of a resource, `(GSI2PK, GSI2SK)`, for the items that are in it.
     #[must_use]
-    pub fn by_resource(&self) -> Option<(String, String)> {
+    pub fn gsi2_keys(&self) -> Option<(String, String)> {
         match self {
             Self::Bucket(entity, resource) => {
                 Some((format!("{RESOURCE_PREFIX}{resource}"), format!("BUCKET#{entity}")))
@@ -222,7 +222,7 @@ mod tests {
         let resource = Resource::new("r".repeat(128)).unwrap();
         let window = WindowKind::Minute.containing(EpochMillis::MAX);
         let key = ItemKey::Usage(entity, resource, window);
-        let (_, index_sk) = key.by_resource().unwrap();
+        let (_, index_sk) = key.gsi2_keys().unwrap();
         assert!(key.pk().len() <= 2_048 && key.sk().len() <= 1_024 && index_sk.len() <= 1_024);
     }
 

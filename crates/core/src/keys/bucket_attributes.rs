@@ -6,7 +6,7 @@ use crate::LimitName;
 pub const ENTITY_ID: &str = "entity_id";
 /// The resource of a bucket item.
 pub const RESOURCE: &str = "resource";
-/// When refill was last claimed for all limits of a bucket item, epoch milliseconds.
+/// The time of the last refill claim for all limits of a bucket item, epoch milliseconds.
 pub const REFILLED_AT: &str = "rf";
 /// The versions of the four stored levels that a bucket item follows, narrowest first: `2.0.5.3`.
 pub const CONFIG_VERSIONS: &str = "cv";

@@ -1,0 +1,283 @@
+//! Writes one usage window: every record of its group is counted, was counted before, or goes to
+//! quarantine.
+//!
+//! The writer never reads the window. If the condition refuses an update, the answer holds the
+//! watermark, and the next update begins after it.
+//!
+//! If the window cannot take records that are valid in themselves, one transaction puts their
+//! entries into quarantine and advances the watermark past them. A later delivery then cannot count
+//! the records that a replay of the quarantine will count.
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::operation::transact_write_items::{
+    TransactWriteItemsError, TransactWriteItemsOutput,
+};
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::{
+    ConsumedCapacity, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
+    TransactWriteItem, Update,
+};
+use sluicegate_core::{SequenceNumber, WindowFold, WindowUpdate};
+use tokio::time::Instant;
+
+use crate::attempt::{Attempt, REFUSED_UNITS, units};
+use crate::backoff::Backoff;
+use crate::entry::{self, Entry};
+use crate::expressions;
+use crate::report::{Failure, Quarantined};
+use crate::settings::Settings;
+use crate::write_error::{WriteError, is_failed_condition};
+
+/// Writes the group of one window.
+#[derive(Clone, Copy)]
+pub(crate) struct WindowWriter<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) settings: &'a Settings,
+    pub(crate) fold: &'a WindowFold<'a>,
+    pub(crate) now_s: i64,
+    pub(crate) deadline: Instant,
+}
+
+/// The result of writing one window.
+#[derive(Debug, Default)]
+pub(crate) struct WindowResult {
+    /// Records that another delivery had counted or quarantined, by their indexes in the group.
+    pub(crate) duplicates: Vec<usize>,
+    /// Updates written.
+    pub(crate) writes: u64,
+    pub(crate) write_units: f64,
+    /// Records that the window cannot take.
+    pub(crate) quarantined: Vec<Quarantined>,
+    pub(crate) failure: Option<Failure>,
+}
+
+/// A write that was sent. If its reply was lost, the table may have done it: then the watermark is
+/// at `last`.
+struct AttemptedWrite {
+    last: SequenceNumber,
+    /// False if it puts records into quarantine instead.
+    counts: bool,
+    /// Its entries in the quarantine.
+    entries: Vec<Quarantined>,
+}
+
+impl WindowWriter<'_> {
+    /// Writes all records of the group, or returns the failure.
+    pub(crate) async fn write(self) -> WindowResult {
+        let mut result = WindowResult::default();
+        let mut backoff = Backoff::until(self.deadline);
+        let mut watermark = None;
+        let mut lost_reply: Option<AttemptedWrite> = None;
+        while let Some(update) = self.fold.next_update(watermark.as_ref()) {
+            let (attempt, write) = self.attempt(watermark.as_ref(), &update).await;
+            match attempt {
+                Attempt::Done(units) => {
+                    result.write_units += units;
+                    watermark = Some(write.last);
+                    result.add(write);
+                }
+                Attempt::Refused { watermark: found } if Some(found) > watermark => {
+                    result.write_units += REFUSED_UNITS;
+                    match lost_reply.take() {
+                        Some(write) if write.last == found => result.add(write),
+                        // Records that this invocation counted lie before the old watermark.
+                        _ => result
+                            .duplicates
+                            .extend(self.done_by(watermark.as_ref())..self.done_by(Some(&found))),
+                    }
+                    watermark = Some(found);
+                }
+                Attempt::Refused { .. } => {
+                    let reason = "the table refused a watermark that its answer does not show; \
+                                  look at the window's item";
+                    let error = WriteError::NeedsOperator(reason.to_owned());
+                    return result.failed(update.first, error);
+                }
+                Attempt::Failed(error @ WriteError::Transient { maybe_done, .. }) => {
+                    if maybe_done {
+                        lost_reply = Some(write);
+                    }
+                    if !backoff.pause().await {
+                        return result.failed(update.first, error);
+                    }
+                }
+                Attempt::Failed(error) => return result.failed(update.first, error),
+            }
+        }
+        result
+    }
+
+    /// Sends an update. If the window will never take it, quarantines its first records instead.
+    async fn attempt(
+        self,
+        watermark: Option<&SequenceNumber>,
+        update: &WindowUpdate,
+    ) -> (Attempt, AttemptedWrite) {
+        match self.count(update).await {
+            Attempt::Failed(WriteError::Invalid(reason)) => {
+                self.quarantine_first_records(watermark, update, &reason).await
+            }
+            attempt => {
+                let (last, counts, entries) = (update.last, true, Vec::new());
+                (attempt, AttemptedWrite { last, counts, entries })
+            }
+        }
+    }
+
+    /// The number of records of the group that a window with this watermark is done with: it
+    /// counted them, or the quarantine has them.
+    fn done_by(self, watermark: Option<&SequenceNumber>) -> usize {
+        self.fold.records().len() - self.fold.pending(watermark).len()
+    }
+
+    fn expiry_s(self) -> Option<i64> {
+        self.settings.retention.expiry_s(self.fold.window().end_s(), self.now_s)
+    }
+
+    async fn count(self, update: &WindowUpdate) -> Attempt {
+        let built = expressions::count(self.fold, update, self.expiry_s());
+        let request = self
+            .client
+            .update_item()
+            .table_name(&self.settings.table)
+            .set_key(Some(expressions::key(&self.fold.key())))
+            .update_expression(built.expression)
+            .condition_expression(built.condition)
+            .set_expression_attribute_names(Some(built.names))
+            .set_expression_attribute_values(Some(built.values))
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
+            Err(_) => return Attempt::Failed(WriteError::out_of_time()),
+            Ok(Ok(output)) => return Attempt::of_answer(units(output.consumed_capacity)),
+            Ok(Err(error)) => error,
+        };
+        match error.as_service_error() {
+            Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
+                Attempt::of_refusal(failed.item(), self.fold)
+            }
+            _ => Attempt::Failed(WriteError::of(&error)),
+        }
+    }
+
+    /// Puts the first records of an update that the window will never take into quarantine, and
+    /// advances the watermark past them; their other windows count them.
+    async fn quarantine_first_records(
+        self,
+        watermark: Option<&SequenceNumber>,
+        update: &WindowUpdate,
+        reason: &str,
+    ) -> (Attempt, AttemptedWrite) {
+        let records = &self.fold.pending(watermark)[..update.record_count];
+        let entries = records.iter().map(|record| Entry::of_window(self.fold, record, reason));
+        let mut absent = entry::first_that_fit(entries);
+        // An entry is at most a tenth of a transaction's size, so there is always one.
+        let last = records[..absent.len()].last().map_or(update.first, |record| record.sequence);
+        let built =
+            expressions::advance_watermark(self.fold, &update.first, &last, self.expiry_s());
+        let key_and_reason = |Entry { key, reason, .. }: &Entry| (key.clone(), reason.clone());
+        let all: Vec<_> = absent.iter().map(key_and_reason).collect();
+        let attempt = self.put_and_advance(built, &mut absent).await;
+        // An entry that existed already is reported too, like that of an unreadable record: no
+        // window counts it.
+        let entries = all.into_iter().map(|(key, reason)| {
+            let is_new = absent.iter().any(|entry| entry.key == key);
+            Quarantined { key, reason, is_new }
+        });
+        let entries = entries.collect();
+        (attempt, AttemptedWrite { last, counts: false, entries })
+    }
+
+    /// Puts entries and advances the watermark past them, both or neither. Entries that exist
+    /// already are removed from the list.
+    async fn put_and_advance(
+        self,
+        built: expressions::Update,
+        entries: &mut Vec<Entry>,
+    ) -> Attempt {
+        loop {
+            let items = match self.transaction(&built, entries) {
+                Ok(items) => items,
+                Err(error) => return Attempt::Failed(error),
+            };
+            let request = self
+                .client
+                .transact_write_items()
+                .set_transact_items(Some(items))
+                .return_consumed_capacity(ReturnConsumedCapacity::Total);
+            let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
+                Err(_) => return Attempt::Failed(WriteError::out_of_time()),
+                Ok(Ok(output)) => return Attempt::of_answer(units_of(&output)),
+                Ok(Err(error)) => error,
+            };
+            let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
+                error.as_service_error()
+            else {
+                return Attempt::Failed(WriteError::of(&error).invalid_as_needs_operator());
+            };
+            let reasons = cancelled.cancellation_reasons();
+            // The window's own reason comes last.
+            if let Some(reason) =
+                reasons.get(entries.len()).filter(|reason| is_failed_condition(reason))
+            {
+                return Attempt::of_refusal(reason.item(), self.fold);
+            }
+            let sent = entries.len();
+            let mut exists = reasons.iter().map(is_failed_condition);
+            entries.retain(|_| !exists.next().unwrap_or(false));
+            if entries.len() == sent {
+                let error = WriteError::of_reasons(reasons);
+                return Attempt::Failed(error.invalid_as_needs_operator());
+            }
+        }
+    }
+
+    fn transaction(
+        self,
+        built: &expressions::Update,
+        entries: &[Entry],
+    ) -> Result<Vec<TransactWriteItem>, WriteError> {
+        let (condition, names) = expressions::absent();
+        let mut items = Vec::with_capacity(entries.len() + 1);
+        for entry in entries {
+            let put = Put::builder()
+                .table_name(&self.settings.table)
+                .set_item(Some(entry.item()))
+                .condition_expression(&condition)
+                .set_expression_attribute_names(Some(names.clone()))
+                .build()
+                .map_err(|error| WriteError::NeedsOperator(error.to_string()))?;
+            items.push(TransactWriteItem::builder().put(put).build());
+        }
+        let update = Update::builder()
+            .table_name(&self.settings.table)
+            .set_key(Some(expressions::key(&self.fold.key())))
+            .update_expression(&built.expression)
+            .condition_expression(&built.condition)
+            .set_expression_attribute_names(Some(built.names.clone()))
+            .set_expression_attribute_values(Some(built.values.clone()))
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .build()
+            .map_err(|error| WriteError::NeedsOperator(error.to_string()))?;
+        items.push(TransactWriteItem::builder().update(update).build());
+        Ok(items)
+    }
+}
+
+impl WindowResult {
+    fn add(&mut self, done: AttemptedWrite) {
+        self.writes += u64::from(done.counts);
+        self.quarantined.extend(done.entries);
+    }
+
+    fn failed(mut self, first: SequenceNumber, error: WriteError) -> Self {
+        self.failure = Some(Failure { first: Some(first), reason: error.reason() });
+        self
+    }
+}
+
+/// The write units of a transaction; an engine may name none.
+fn units_of(output: &TransactWriteItemsOutput) -> Option<f64> {
+    let capacity = output.consumed_capacity.as_ref()?;
+    Some(capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum())
+}
