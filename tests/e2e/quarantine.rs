@@ -13,13 +13,13 @@ use crate::support::{
 };
 
 fn changed(n: u64, change: impl FnOnce(&mut Value)) -> Box<RawValue> {
-    let mut record: Value = serde_json::from_str(acquire("odd", n, 0, 1_000).get()).unwrap();
+    let mut record: Value = serde_json::from_str(acquire("malformed", n, 0, 1_000).get()).unwrap();
     change(&mut record);
     to_raw_value(&record).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn odd_records_are_kept_once_and_the_rest_is_counted() {
+async fn malformed_records_are_kept_once_and_the_rest_is_counted() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let processor = processor(engine, &table);
@@ -129,11 +129,11 @@ async fn records_that_were_passed_over_stay_so_after_redelivery_and_lost_replies
             ("TransactWriteItems" | "PutItem", ..=2) => Fault::LoseReply,
             _ => Fault::None,
         });
-        let odd = changed(3, |record| record["dynamodb"]["NewImage"] = Value::Null);
+        let malformed = changed(3, |record| record["dynamodb"]["NewImage"] = Value::Null);
         let batch: Records = vec![
             acquire("u", 1, 0, 1_000),
             many_limits("u", 2, 400, 0),
-            odd,
+            malformed,
             acquire("u", 4, 0, 1_000),
         ];
         let first = deliver(&behind, &batch).await;
@@ -143,7 +143,7 @@ async fn records_that_were_passed_over_stay_so_after_redelivery_and_lost_replies
             assert_eq!((again.report.windows_written, again.report.quarantined), (0, 0));
         }
         let entries = read_quarantine(engine.client(), &table).await;
-        assert_eq!(entries.len(), 3, "the record for each kind of window, and the odd one");
+        assert_eq!(entries.len(), 3, "the record for each kind of window, and the malformed one");
         let found = read_usages(engine.client(), &table).await;
         assert_eq!(hour_of(&found, "u").unwrap().consumed_milli["rpm"], 2_000);
     })
@@ -225,11 +225,16 @@ async fn items_that_share_a_position_are_kept_apart() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let processor = processor(engine, &table);
-        let odd = |entity: &str| {
+        let malformed = |entity: &str| {
             let text = acquire(entity, 9, 0, 1_000).get().replace("OldImage", "Other");
             RawValue::from_string(text).unwrap()
         };
-        let batch = [odd("a"), odd("b"), many_limits("c", 9, 400, 0), acquire("d", 9, 0, 1_000)];
+        let batch = [
+            malformed("a"),
+            malformed("b"),
+            many_limits("c", 9, 400, 0),
+            acquire("d", 9, 0, 1_000),
+        ];
         deliver(&processor, &batch).await;
         let entries = read_quarantine(engine.client(), &table).await;
         assert_eq!(entries.len(), 4);

@@ -34,13 +34,16 @@ async fn the_lowest_throttled_record_is_reported_and_all_are_completed_later() {
             acquire("fine", 3, 0, 1_000),
             acquire("throttled", 4, 0, 1_000),
             acquire("throttled-too", 5, 0, 1_000),
-            odd("throttled-odd", 6),
+            malformed("throttled-malformed", 6),
         ];
         let outcome = processor_behind.handle(&batch, soon(1)).await;
         let reported = outcome.response.unwrap().batch_item_failures;
         assert_eq!(reported.len(), 1);
         assert_eq!(reported[0].item_identifier.as_deref(), Some("300000000000000000002"));
-        assert_eq!(outcome.report.retryable_failures, 5, "two hours, two days and the odd record");
+        assert_eq!(
+            outcome.report.retryable_failures, 5,
+            "two hours, two days and the malformed record"
+        );
         assert!(proxy.received("UpdateItem") > 4, "throttled writes are repeated within the time");
 
         // Lambda delivers from the reported record on.
@@ -55,7 +58,7 @@ async fn the_lowest_throttled_record_is_reported_and_all_are_completed_later() {
 }
 
 /// A record without its old image.
-fn odd(entity: &str, n: u64) -> Box<RawValue> {
+fn malformed(entity: &str, n: u64) -> Box<RawValue> {
     let text = acquire(entity, n, 0, 1_000).get().replace("OldImage", "Other");
     RawValue::from_string(text).unwrap()
 }
@@ -90,7 +93,7 @@ async fn a_quarantine_that_is_throttled_is_reported_too() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let (proxy, processor_behind) = behind_a_proxy(engine, &table).await;
-        let batch = [acquire("fine", 1, 0, 1_000), odd("odd", 9)];
+        let batch = [acquire("fine", 1, 0, 1_000), malformed("malformed", 9)];
         for fault in [Fault::THROTTLED, Fault::Blank("{}")] {
             proxy.inject(
                 move |call| {

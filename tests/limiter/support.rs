@@ -9,11 +9,10 @@ use sluicegate::leasing::LeasingStore;
 use sluicegate::redis::RedisStore;
 use sluicegate::settings::{BreakerConfig, StoreSettings};
 use sluicegate::store::{MemoryTable, Store, Table};
-use sluicegate::types::{BucketId, EpochMillis, LimitName};
-use sluicegate::{
-    CompositeStore, EntityId, Limiter, LimiterBuilder, OnUnavailable, Resource, TestClock,
-};
+use sluicegate::types::BucketId;
+use sluicegate::{CompositeStore, Limiter, LimiterBuilder, OnUnavailable, TestClock};
 use sluicegate_core::CompositeBucket;
+pub(crate) use sluicegate_core::fixtures::{at, bucket, name};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_testkit::{
     Proxy, RedisServer, RunningEngine, engines_under_test, is_redis_under_test,
@@ -22,18 +21,6 @@ use sluicegate_testkit::{
 /// Longer than any call takes, however busy the machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) const T0: i64 = 1_769_608_800_000;
-
-pub(crate) fn at(millis: i64) -> EpochMillis {
-    EpochMillis::new(millis).unwrap()
-}
-
-pub(crate) fn name(limit: &str) -> LimitName {
-    LimitName::new(limit).unwrap()
-}
-
-pub(crate) fn bucket(entity: &str, resource: &str) -> BucketId {
-    BucketId { entity: EntityId::new(entity).unwrap(), resource: Resource::new(resource).unwrap() }
-}
 
 /// A limiter by a clock that the test moves.
 pub(crate) fn limiter<E: Engine>(engine: E, clock: &TestClock) -> Limiter {

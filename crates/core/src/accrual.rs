@@ -1,4 +1,4 @@
-//! Token arithmetic: what a limit has earned, what a balance is worth now, how long to wait.
+//! Token arithmetic: the accrual of a limit, the value of a balance now, the time to wait.
 //!
 //! Refill is never stored and never carried as a remainder. A limit's *accrual* `A(t)` is what it
 //! has earned since the epoch; what it earns between two instants is the difference of two
@@ -168,22 +168,11 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{at, milli, rule};
     use proptest::prelude::*;
 
     const DAY_MS: i64 = 86_400_000;
     const T0: i64 = 1_700_000_000_123;
-
-    fn milli(amount: i64) -> Millitokens {
-        Millitokens::new(amount).unwrap()
-    }
-
-    fn at(millis: i64) -> EpochMillis {
-        EpochMillis::new(millis).unwrap()
-    }
-
-    fn rule(burst: i64, amount: i64, period_ms: i64) -> Rule {
-        Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap()
-    }
 
     /// A small deterministic generator: proptest cases of 10^5 elements would not shrink in time.
     fn steps(mut seed: u64) -> impl Iterator<Item = u64> {

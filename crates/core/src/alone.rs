@@ -41,25 +41,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::fixtures::{self, at, milli};
     use crate::{
         Acquire, Bucket, ClaimInterval, Configuration, Decision, EntityId, LimitName,
-        MillitokenSum, Refill, RefillHint, RequestId, Resource, Rule, Rules, RulesHash, decide,
+        MillitokenSum, RefillHint, RequestId, Resource, Rule, Rules, RulesHash, decide,
     };
 
     const T0: i64 = 1_769_608_800_000;
 
-    fn at(millis: i64) -> EpochMillis {
-        EpochMillis::new(millis).unwrap()
-    }
-
-    fn milli(amount: i64) -> Millitokens {
-        Millitokens::new(amount).unwrap()
-    }
-
     fn rule() -> impl Strategy<Value = Rule> {
-        (1..1_000_i64, 0..1_000_i64, 1..100_000_i64).prop_map(|(burst, amount, period_ms)| {
-            Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap()
-        })
+        (1..1_000_i64, 0..1_000_i64, 1..100_000_i64)
+            .prop_map(|(burst, amount, period_ms)| fixtures::rule(burst, amount, period_ms))
     }
 
     fn image(limits: Vec<(Rule, i64)>) -> CompositeBucket {

@@ -125,11 +125,10 @@ impl<'a> IntoIterator for &'a Amounts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{milli, name};
 
     fn amounts(amounts: &[(&str, i64)]) -> Amounts {
-        let named = |(limit, amount): &(&str, i64)| {
-            (LimitName::new(limit).unwrap(), Millitokens::new(*amount).unwrap())
-        };
+        let named = |(limit, amount): &(&str, i64)| (name(limit), milli(*amount));
         amounts.iter().map(named).collect()
     }
 

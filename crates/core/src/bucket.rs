@@ -124,6 +124,7 @@ fn number(value: impl ToString) -> AttributeValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{at, milli, name};
     use crate::{LevelVersions, Refill};
     use proptest::prelude::*;
 
@@ -133,7 +134,6 @@ mod tests {
         let positive = 0..=Millitokens::MAX.get();
         (any, sum, positive.clone(), positive.clone(), positive, 1..=Refill::MAX_PERIOD_MS)
             .prop_map(|(tokens, consumed, capacity, burst, amount, period_ms)| {
-                let milli = |n| Millitokens::new(n).unwrap();
                 let refill = Refill::new(milli(amount), period_ms).unwrap();
                 Bucket {
                     rule: Rule::with_burst(milli(capacity), milli(burst), refill).unwrap(),
@@ -146,8 +146,7 @@ mod tests {
     fn stamp() -> impl Strategy<Value = ConfigStamp> {
         prop_oneof![
             Just(ConfigStamp::None),
-            (0..=EpochMillis::MAX.get())
-                .prop_map(|epoch| ConfigStamp::Epoch(EpochMillis::new(epoch).unwrap())),
+            (0..=EpochMillis::MAX.get()).prop_map(|epoch| ConfigStamp::Epoch(at(epoch))),
             any::<[u64; 4]>().prop_map(|of| ConfigStamp::Versions(LevelVersions(of))),
         ]
     }
@@ -167,10 +166,10 @@ mod tests {
                 CompositeBucket {
                     entity: EntityId::new(entity).unwrap(),
                     resource: Resource::new(resource).unwrap(),
-                    refilled_at: EpochMillis::new(rf).unwrap(),
+                    refilled_at: at(rf),
                     limits: limits
                         .into_iter()
-                        .map(|(name, bucket)| (LimitName::new(name).unwrap(), bucket))
+                        .map(|(limit, bucket)| (name(&limit), bucket))
                         .collect(),
                     expires_at_s: ttl,
                     config_stamp,

@@ -1,9 +1,6 @@
 use super::*;
+use crate::fixtures::{at, milli, name};
 use crate::{Bucket, EntityId, EpochMillis, Millitokens, Refill, Resource, RulesHash};
-
-fn name(limit: &str) -> LimitName {
-    LimitName::new(limit).unwrap()
-}
 
 fn rule(tokens: i64) -> Rule {
     let amount = Millitokens::from_tokens(tokens).unwrap();
@@ -15,7 +12,7 @@ fn rules(rules: &[(&str, i64)]) -> Rules {
 }
 
 fn epoch(millis: i64) -> Option<EpochMillis> {
-    Some(EpochMillis::new(millis).unwrap())
+    Some(at(millis))
 }
 
 /// Versions of the widest level and of the narrowest.
@@ -133,7 +130,6 @@ fn explicit_limits_win_over_any_version_and_remove_nothing() {
 
 #[test]
 fn the_hash_moves_with_every_parameter_and_name() {
-    let milli = |tokens| Millitokens::new(tokens).unwrap();
     let with = |cp, bx, ra, rp| {
         Rule::with_burst(milli(cp), milli(bx), Refill::new(milli(ra), rp).unwrap()).unwrap()
     };

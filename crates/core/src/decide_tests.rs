@@ -4,28 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
+use crate::fixtures::{at, milli, name, rule};
 use crate::{
-    Bucket, ClaimInterval, Configuration, EntityId, LIMITS_MAX, LevelVersions, Refill, RefillHint,
+    Bucket, ClaimInterval, Configuration, EntityId, LIMITS_MAX, LevelVersions, RefillHint,
     RequestId, Resource, Rule, Rules, RulesHash, StoredRules, WritePath,
 };
 
 const T0: i64 = 1_769_608_800_000;
-
-fn milli(amount: i64) -> Millitokens {
-    Millitokens::new(amount).unwrap()
-}
-
-fn at(millis: i64) -> EpochMillis {
-    EpochMillis::new(millis).unwrap()
-}
-
-fn name(limit: &str) -> LimitName {
-    LimitName::new(limit).unwrap()
-}
-
-fn rule(burst: i64, amount: i64, period_ms: i64) -> Rule {
-    Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap()
-}
 
 fn item(limits: &[(&str, Rule, i64)]) -> CompositeBucket {
     let bucket = |rule, tokens| Bucket { rule, tokens: milli(tokens), consumed: milli(0).into() };

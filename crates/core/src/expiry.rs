@@ -73,17 +73,17 @@ fn seconds(millis: i128) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{at, milli, rule};
     use crate::{Millitokens, Refill};
 
     fn bucket(tokens: i64, burst: i64, amount: i64, period_ms: i64) -> Bucket {
-        let milli = |amount| Millitokens::new(amount).unwrap();
-        let rule = Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap();
+        let rule = rule(burst, amount, period_ms);
         Bucket { rule, tokens: milli(tokens), consumed: milli(0).into() }
     }
 
     #[test]
     fn an_item_outlives_the_time_that_its_slowest_limit_needs_to_fill() {
-        let now = EpochMillis::new(1_000_000_000_000).unwrap();
+        let now = at(1_000_000_000_000);
         let minute = bucket(50_000, 60_000, 60_000, 60_000);
         let day = bucket(0, 1_000, 1_000, 86_400_000);
         assert_eq!(expiry_s([&minute], now), Some(1_000_000_000 + 60 + 120));

@@ -188,7 +188,7 @@ impl WindowUpdate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Delta, EpochMillis, WindowKind};
+    use crate::{Delta, WindowKind, fixtures};
 
     fn record(
         entity: &str,
@@ -202,11 +202,11 @@ mod tests {
             sequence: SequenceNumber::parse(&format!("{sequence}")).unwrap(),
             entity: EntityId::new(entity).unwrap(),
             resource: Resource::new("gpt-4").unwrap(),
-            at: EpochMillis::new(at).unwrap(),
+            at: fixtures::at(at),
             deltas: deltas
                 .iter()
                 .map(|&(limit, consumed_milli)| Delta {
-                    limit: LimitName::new(limit).unwrap(),
+                    limit: fixtures::name(limit),
                     consumed_milli,
                 })
                 .collect(),

@@ -4,32 +4,18 @@ use proptest::prelude::*;
 use serde_dynamo::AttributeValue;
 
 use super::*;
-use crate::{CompositeBucket, EntityId, Resource, StreamRecord, TooManyLimits, extract_deltas};
+use crate::fixtures::{at, bucket, milli, name};
+use crate::{CompositeBucket, StreamRecord, TooManyLimits, extract_deltas};
 
 const T0: i64 = 1_769_608_800_000;
 const DAY_MS: i64 = 86_400_000;
 
-fn at(millis: i64) -> EpochMillis {
-    EpochMillis::new(millis).unwrap()
-}
-
-fn name(limit: &str) -> LimitName {
-    LimitName::new(limit).unwrap()
-}
-
 fn bucket_id() -> BucketId {
-    BucketId {
-        entity: EntityId::new("user-123").unwrap(),
-        resource: Resource::new("gpt-4").unwrap(),
-    }
+    bucket("user-123", "gpt-4")
 }
 
 fn number(value: i64) -> AttributeValue {
     AttributeValue::N(value.to_string())
-}
-
-fn milli(amount: i64) -> Millitokens {
-    Millitokens::new(amount).unwrap()
 }
 
 /// The item of one limit as an older producer writes it.

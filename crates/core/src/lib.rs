@@ -43,6 +43,8 @@ mod delta;
 mod error_code;
 mod excerpt;
 mod expiry;
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
 mod fold;
 mod item;
 pub mod keys;

@@ -57,7 +57,7 @@ pub enum Change {
     Add {
         /// The limit.
         limit: LimitName,
-        /// Added to the balance: what is claimed less what is consumed, in millitokens.
+        /// Added to the balance: the claimed less the consumed amount, in millitokens.
         tokens: i64,
         /// Added to the counter, in millitokens.
         consumed: i64,

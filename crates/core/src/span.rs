@@ -61,11 +61,8 @@ const fn start_ms(window: Window) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::at;
     use proptest::prelude::*;
-
-    fn at(millis: i64) -> EpochMillis {
-        EpochMillis::new(millis).unwrap()
-    }
 
     fn ends(kind: WindowKind, from: i64, to: i64) -> Option<(i64, i64)> {
         let span = WindowSpan { kind, starts: at(from)..at(to) };

@@ -17,8 +17,8 @@ use serde_json::{Map, Value, json};
 use sluicegate_core::keys::{self, BucketField};
 use sluicegate_core::{
     Amounts, Change, CompositeBucket, Configuration, EpochMillis, LeaseRange, LeaseTerms,
-    LimitName, Millitokens, Outcome, Purpose, QueuedRequest, Refill, RequestId, Rule, Rules,
-    StreamRecord, UsageWindow, WindowKinds, WritePlan, extract_deltas, fold,
+    LimitName, Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, StreamRecord,
+    UsageWindow, WindowKinds, WritePlan, extract_deltas, fold,
 };
 
 use self::fixtures::{T0, at, milli, name};
@@ -41,9 +41,8 @@ fn signed() -> impl Strategy<Value = i64> {
 
 fn rule() -> impl Strategy<Value = Rule> {
     let refill = prop_oneof![Just((0, 1)), Just((MAX, 1)), Just((1, 1_000)), Just((MAX, 1_000))];
-    (magnitude(), refill).prop_map(|(burst, (amount, period_ms))| {
-        Rule::new(milli(burst), Refill::new(milli(amount), period_ms).unwrap()).unwrap()
-    })
+    (magnitude(), refill)
+        .prop_map(|(burst, (amount, period_ms))| fixtures::rule(burst, amount, period_ms))
 }
 
 #[derive(Debug, Clone)]

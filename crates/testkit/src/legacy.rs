@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, PutRequest, WriteRequest};
+use sluicegate_core::fixtures::{bucket, milli, name};
 use sluicegate_core::keys::{self, BucketField, GSI2, LegacyKey, legacy_attribute};
-use sluicegate_core::{
-    BucketId, EntityId, EpochMillis, LegacyBucket, LimitName, Millitokens, Refill, Resource, Rule,
-};
+use sluicegate_core::{EpochMillis, LegacyBucket, Millitokens, Refill, Rule};
 
 use crate::usage::scan;
 
@@ -23,8 +22,7 @@ const BATCH: usize = 25;
 /// If a name is not allowed.
 #[must_use]
 pub fn key(entity: &str, resource: &str, limit: &str) -> LegacyKey {
-    let (entity, resource) = (EntityId::new(entity).unwrap(), Resource::new(resource).unwrap());
-    LegacyKey { bucket: BucketId { entity, resource }, limit: LimitName::new(limit).unwrap() }
+    LegacyKey { bucket: bucket(entity, resource), limit: name(limit) }
 }
 
 /// A bucket of so many tokens a minute.
@@ -35,8 +33,7 @@ pub fn key(entity: &str, resource: &str, limit: &str) -> LegacyKey {
 pub fn per_minute(tokens: i64, left_milli: i64, refilled_at: EpochMillis) -> LegacyBucket {
     let amount = Millitokens::from_tokens(tokens).unwrap();
     let rule = Rule::new(amount, Refill::new(amount, 60_000).unwrap()).unwrap();
-    let consumed = Millitokens::new(amount.get() - left_milli).unwrap();
-    let tokens = Millitokens::new(left_milli).unwrap();
+    let (tokens, consumed) = (milli(left_milli), milli(amount.get() - left_milli));
     LegacyBucket { rule, tokens, refilled_at, consumed: Some(consumed), expires_at_s: None }
 }
 

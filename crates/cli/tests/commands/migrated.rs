@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::types::Select;
 use sluicegate::dynamo::DynamoTable;
-use sluicegate::types::{EpochMillis, Millitokens, Refill, Rule};
 use sluicegate::{Clock, CompositeStore, Limiter, OnUnavailable, SystemClock};
+use sluicegate_core::fixtures::{at, milli, rule};
 use sluicegate_core::keys::LegacyKey;
 use sluicegate_core::{CompositeBucket, LegacyBucket};
 use sluicegate_local::poller::{Poller, Settings as PollerSettings};
@@ -52,13 +52,11 @@ fn entity(n: usize) -> String {
 fn items(buckets: usize) -> Vec<(LegacyKey, LegacyBucket)> {
     let mut rng = fastrand::Rng::with_seed(17);
     let now = SystemClock.now().get();
-    let milli = |amount| Millitokens::new(amount).unwrap();
     let mut item = |n: usize, limit: &str, refill_milli: i64| {
-        let refill = Refill::new(milli(refill_milli), 60_000).unwrap();
         let bucket = LegacyBucket {
-            rule: Rule::new(milli(1_000_000_000_000), refill).unwrap(),
+            rule: rule(1_000_000_000_000, refill_milli, 60_000),
             tokens: milli(rng.i64(500_000_000..600_000_000)),
-            refilled_at: EpochMillis::new(now - rng.i64(1..3_600_000)).unwrap(),
+            refilled_at: at(now - rng.i64(1..3_600_000)),
             consumed: Some(milli(rng.i64(0..1_000_000))),
             expires_at_s: None,
         };

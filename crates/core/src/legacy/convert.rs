@@ -148,7 +148,7 @@ impl LegacyBucket {
 }
 
 impl Conversion {
-    /// The composite item, marked as converted: what was consumed before is not metered again.
+    /// The composite item, marked as converted: its earlier consumption is not metered again.
     #[must_use]
     pub fn to_item(&self) -> Item {
         let mut attributes = self.composite.to_item().into_inner();

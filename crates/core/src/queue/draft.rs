@@ -38,7 +38,7 @@ pub(super) struct Draft {
     pub(super) corrects: bool,
     /// Some correction takes.
     pub(super) debits: bool,
-    /// Without guards: what is taken from a bucket that is full by now may be forgiven.
+    /// Without guards: a debit of a bucket that is full by now may be forgiven.
     pub(super) is_forced: bool,
 }
 

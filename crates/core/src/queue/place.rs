@@ -347,7 +347,7 @@ pub(super) fn follows(
     })
 }
 
-/// A wait as of another instant, as one from `now` on; what is there by now is worth another try.
+/// A wait that began at `as_of`, counted from `now` on; one that is over becomes a millisecond.
 fn counted_from(now: EpochMillis, as_of: EpochMillis, wait: Wait) -> Wait {
     let Wait::Millis(millis) = wait else { return wait };
     let passed = i128::from(now.get()) - i128::from(as_of.get());

@@ -26,7 +26,7 @@ pub struct QueuedRequest {
 /// The purpose of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Purpose {
-    /// Takes all of its amounts or nothing. What it took is given back if its caller has left.
+    /// Takes all of its amounts or nothing. Its tokens are given back if its caller has left.
     Acquire,
     /// Adds its amounts to the consumption, and is never refused; negative amounts give tokens back.
     /// It stands even if its caller has left.

@@ -8,9 +8,10 @@
 mod process;
 
 use process::{Flight, Phase, Process};
+use sluicegate_core::fixtures::{self, at, milli};
 use sluicegate_core::{
-    Bucket, BucketId, Change, CompositeBucket, Configuration, EpochMillis, LimitName, Millitokens,
-    Refill, RequestId, Rule, Rules, RulesHash,
+    Bucket, BucketId, Change, CompositeBucket, Configuration, LimitName, RequestId, Rule, Rules,
+    RulesHash,
 };
 use stateright::{Checker as _, Model, Property};
 
@@ -83,23 +84,15 @@ enum Action {
 }
 
 fn limit() -> LimitName {
-    LimitName::new("rps").unwrap()
-}
-
-fn at(ms: i64) -> EpochMillis {
-    EpochMillis::new(ms).unwrap()
-}
-
-fn milli(milli: i64) -> Millitokens {
-    Millitokens::new(milli).unwrap()
+    fixtures::name("rps")
 }
 
 fn bucket_id() -> BucketId {
-    BucketId { entity: "user".parse().unwrap(), resource: "r".parse().unwrap() }
+    fixtures::bucket("user", "r")
 }
 
 fn rule() -> Rule {
-    Rule::new(milli(3_000), Refill::new(milli(10_000), 1_000).unwrap()).unwrap()
+    fixtures::rule(3_000, 10_000, 1_000)
 }
 
 impl State {

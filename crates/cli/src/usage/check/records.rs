@@ -34,7 +34,7 @@ pub(super) struct Change {
 pub(super) enum History {
     Changes(Vec<Change>),
     /// Some record cannot be read, for this reason.
-    Odd(String),
+    Malformed(String),
 }
 
 /// A handler that keeps the records of the requested buckets.
@@ -69,8 +69,8 @@ impl<'a> Collector<'a> {
             found.entry((entity, resource)).or_insert_with(|| History::Changes(Vec::new()));
         match (&mut *history, change(&record, json)) {
             (History::Changes(changes), Ok(change)) => changes.push(change),
-            (_, Err(why)) => *history = History::Odd(why),
-            (History::Odd(_), Ok(_)) => {}
+            (_, Err(why)) => *history = History::Malformed(why),
+            (History::Malformed(_), Ok(_)) => {}
         }
     }
 }

@@ -68,7 +68,7 @@ async fn check_bucket(
     let name = format!("{entity} on {resource}");
     let changes = match history {
         History::Changes(changes) => changes,
-        History::Odd(why) => {
+        History::Malformed(why) => {
             findings.unchecked(name, format!("a record cannot be counted: {why}"));
             return Ok(());
         }
