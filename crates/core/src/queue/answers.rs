@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::bucket::Known;
-use super::doubt::{Doubt, is_forgotten};
 use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::settings::{BUCKETS_MAX, LOSSES_AT_ONCE, PATIENT_LOSSES_AT_ONCE};
 use super::state::{Closing, Flight, Upkeep, WriteBatch, WriteQueue};
+use super::unacked::{UnackedWrite, is_forgotten};
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
 type BucketImage = Option<Arc<CompositeBucket>>;
@@ -40,7 +40,7 @@ impl<W> WriteQueue<W> {
                     batch.has_looked = true;
                 }
                 self.look_for_batch();
-                self.look_for_doubts();
+                self.look_for_unacked();
                 self.refuse(|queue, member| queue.refusal_after_turn(member, now));
             }
             Answer::Failed => {
@@ -58,7 +58,7 @@ impl<W> WriteQueue<W> {
             Answer::Refused(found) => self.refused(found, now),
             Answer::Held => {
                 self.must_pause = true;
-                if self.batch.as_ref().is_some_and(|batch| batch.doubt.is_none())
+                if self.batch.as_ref().is_some_and(|batch| batch.ids_before_loss.is_none())
                     && let Some(batch) = self.batch.take()
                 {
                     self.requeue(batch.members);
@@ -73,13 +73,13 @@ impl<W> WriteQueue<W> {
         let Some(batch) = self.batch.take() else { return };
         let path = batch.write.plans.first().map(|(_, plan)| plan.path);
         self.learn_written(&batch.write, images, batch.is_guess, now);
-        if let Some(remembered) = &batch.doubt {
+        if let Some(remembered) = &batch.ids_before_loss {
             let is_forgotten = is_forgotten(remembered, self.buckets[0].image(), &batch.id);
             // An attempt whose answer was lost may still come once four others have written.
             let refunds = batch.members.iter().any(|member| member.gives_back() && !member.takes());
             self.counts.ambiguous += u32::from(is_forgotten || refunds);
         }
-        self.end_doubts();
+        self.end_unacked();
         (self.losses, self.pauses) = (0, 0);
         self.finish(batch, path, now);
         // A transaction does not return what it left.
@@ -130,12 +130,12 @@ impl<W> WriteQueue<W> {
             self.losses += 1;
             self.share = (batch.members.iter().filter(|member| member.takes()).count() / 2).max(1);
             batch.members.iter_mut().for_each(|member| member.has_lost = true);
-            if let Some(remembered) = batch.doubt.take() {
-                self.add_doubt(Doubt::of(&batch.id, &batch.members, remembered));
+            if let Some(remembered) = batch.ids_before_loss.take() {
+                self.add_unacked(UnackedWrite::new(&batch.id, &batch.members, remembered));
             }
             self.requeue(batch.members);
         }
-        self.look_for_doubts();
+        self.look_for_unacked();
         self.refuse(|queue, member| queue.refusal_after_lost_race(member, now));
         self.pause_after_loss();
     }
@@ -166,7 +166,7 @@ impl<W> WriteQueue<W> {
         let remembered = || self.buckets[0].image().map(|image| image.request_ids.clone());
         let remembered = remembered().unwrap_or_default();
         if let Some(batch) = &mut self.batch {
-            batch.doubt.get_or_insert(remembered);
+            batch.ids_before_loss.get_or_insert(remembered);
         }
         // It may have changed what the table said before, and took its time.
         for member in self.members() {
@@ -246,9 +246,9 @@ impl<W> WriteQueue<W> {
 
     fn fail_batch(&mut self) {
         let Some(mut batch) = self.batch.take() else { return };
-        let is_in_doubt = batch.doubt.is_some();
-        if let Some(remembered) = batch.doubt.take() {
-            self.add_doubt(Doubt::of(&batch.id, &batch.members, remembered));
+        let is_unacked = batch.ids_before_loss.is_some();
+        if let Some(remembered) = batch.ids_before_loss.take() {
+            self.add_unacked(UnackedWrite::new(&batch.id, &batch.members, remembered));
         }
         let (back, failed): (Vec<_>, Vec<_>) = batch
             .members
@@ -256,7 +256,7 @@ impl<W> WriteQueue<W> {
             .partition(|member| member.request.purpose == Purpose::GiveBack);
         self.requeue(back);
         for member in failed {
-            self.resolve(member, Outcome::Failed { is_in_doubt });
+            self.resolve(member, Outcome::Failed { is_unacked });
         }
     }
 
@@ -266,8 +266,8 @@ impl<W> WriteQueue<W> {
                 self.waiting.push(member);
                 continue;
             }
-            let is_in_doubt = self.doubts.iter().any(|doubt| doubt.has(&member.request.id));
-            self.resolve(member, Outcome::Failed { is_in_doubt });
+            let is_unacked = self.unacked.iter().any(|write| write.has(&member.request.id));
+            self.resolve(member, Outcome::Failed { is_unacked });
         }
     }
 
@@ -285,7 +285,7 @@ impl<W> WriteQueue<W> {
                 for image in found.into_iter().flatten() {
                     self.learned(*index, image, now, true);
                 }
-                self.look_for_doubts();
+                self.look_for_unacked();
                 match upkeep {
                     Upkeep::Bring => self.buckets[*index].note_lost(now),
                     Upkeep::Repair => {

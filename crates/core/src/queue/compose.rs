@@ -149,7 +149,7 @@ impl<W> WriteQueue<W> {
             id,
             attempts,
             members,
-            doubt: None,
+            ids_before_loss: None,
             has_looked: false,
             is_guess,
         });
@@ -168,7 +168,7 @@ impl<W> WriteQueue<W> {
         is_guess: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) -> Vec<(usize, WritePlan)> {
-        let fences: Vec<_> = self.doubts.iter().map(|doubt| doubt.id.clone()).collect();
+        let fences: Vec<_> = self.unacked.iter().map(|write| write.id.clone()).collect();
         let ids = Ids { id, fences: &fences };
         let plan = |(index, (bucket, demand)): (usize, (&QueueBucket, &Demand))| {
             let is_claimed = is_guess[index]

@@ -57,10 +57,10 @@ impl<W> WriteQueue<W> {
         if let Some(member) = batch.into_iter().flatten().find(|member| is_same(member)) {
             return (Left::InDoubt, member.waiter.take());
         }
-        let is_in_doubt = self.doubts.iter().any(|doubt| doubt.has(id));
+        let is_unacked = self.unacked.iter().any(|write| write.has(id));
         let waiting = self.waiting.iter().position(is_same);
         let waiter = waiting.and_then(|at| self.waiting.remove(at).waiter);
-        (if is_in_doubt { Left::InDoubt } else { Left::Nothing }, waiter)
+        (if is_unacked { Left::InDoubt } else { Left::Nothing }, waiter)
     }
 
     /// The next action. Not to be asked for while an answer is awaited.

@@ -64,7 +64,7 @@ impl<W> WriteQueue<W> {
             };
             match placed {
                 // A lost write may take it still. What is written instead keeps it from that.
-                Some(Placed::Out(_)) if self.is_in_doubt(id) => leased.clear(),
+                Some(Placed::Out(_)) if self.is_unacked(id) => leased.clear(),
                 Some(placed) => return placed,
                 None => {}
             }
@@ -87,20 +87,20 @@ impl<W> WriteQueue<W> {
     }
 
     /// True if a write that carries the request may have taken effect, or may still.
-    pub(super) fn is_in_doubt(&self, id: &crate::RequestId) -> bool {
-        self.doubts.iter().any(|doubt| doubt.has(id))
+    pub(super) fn is_unacked(&self, id: &crate::RequestId) -> bool {
+        self.unacked.iter().any(|write| write.has(id))
     }
 
     /// The most that a lease took whose outcome is not known: a write that carries it may have taken
     /// effect, or may still. It is asked again under the same id.
     #[must_use]
-    pub fn doubtful_lease(&self, id: &crate::RequestId) -> Option<Amounts> {
+    pub fn unacked_lease(&self, id: &crate::RequestId) -> Option<Amounts> {
         let batch = self.batch.as_ref();
-        let members = batch.filter(|batch| batch.doubt.is_some() || self.is_asking());
+        let members = batch.filter(|batch| batch.ids_before_loss.is_some() || self.is_asking());
         let mut members = members.into_iter().flat_map(|batch| &batch.members);
         let member = members.find(|member| member.request.id == *id);
         let in_batch = member.map(|member| member.leased.clone());
-        let mut requests = self.doubts.iter().flat_map(|doubt| &doubt.requests);
+        let mut requests = self.unacked.iter().flat_map(|write| &write.requests);
         in_batch.or_else(|| {
             requests.find(|request| request.id == *id).map(|request| request.leased.clone())
         })

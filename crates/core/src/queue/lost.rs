@@ -1,10 +1,10 @@
 //! Resolves writes whose answers were lost: images tell whether they happened.
 
-use super::doubt::{Doubt, is_forgotten};
 use super::member::Member;
 use super::request::{Done, Outcome, Purpose};
 use super::settings::{FENCED_MAX, FENCES_MAX, SETTLED_MAX};
 use super::state::WriteQueue;
+use super::unacked::{UnackedWrite, is_forgotten};
 use crate::{Amounts, RequestId};
 
 impl<W> WriteQueue<W> {
@@ -14,7 +14,7 @@ impl<W> WriteQueue<W> {
         if self.is_shown(&batch.id) {
             (self.losses, self.pauses) = (0, 0);
             if let Some(batch) = self.batch.take() {
-                self.end_doubts();
+                self.end_unacked();
                 self.finish(batch, None, self.latest());
             }
             return;
@@ -22,31 +22,31 @@ impl<W> WriteQueue<W> {
         let forgets = |remembered: &Vec<RequestId>| {
             is_forgotten(remembered, self.buckets[0].image(), &batch.id)
         };
-        if batch.doubt.as_ref().is_some_and(forgets) {
+        if batch.ids_before_loss.as_ref().is_some_and(forgets) {
             self.give_up_batch();
         }
     }
 
-    /// Ends the doubts before a write that happened: it required that none of them had, and none of them
+    /// Ends the unacked writes before one that happened: it required that none of them had, and none of them
     /// can any more.
-    pub(super) fn end_doubts(&mut self) {
-        let doubts = std::mem::take(&mut self.doubts);
-        self.end(doubts);
+    pub(super) fn end_unacked(&mut self) {
+        let unacked = std::mem::take(&mut self.unacked);
+        self.end(unacked);
     }
 
-    fn end(&mut self, doubts: Vec<Doubt>) {
-        for doubt in doubts {
-            let is_forgotten = is_forgotten(&doubt.remembered, self.buckets[0].image(), &doubt.id);
+    fn end(&mut self, unacked: Vec<UnackedWrite>) {
+        for write in unacked {
+            let is_forgotten = is_forgotten(&write.remembered, self.buckets[0].image(), &write.id);
             if is_forgotten {
                 self.counts.ambiguous += 1;
-                self.forget_leases(&doubt);
+                self.forget_leases(&write);
             }
         }
     }
 
     /// Leases that enter again do not learn what they took.
-    pub(super) fn forget_leases(&mut self, doubt: &Doubt) {
-        for request in &doubt.requests {
+    pub(super) fn forget_leases(&mut self, write: &UnackedWrite) {
+        for request in &write.requests {
             let waits = self.waiting.iter().any(|member| member.request.id == request.id);
             if matches!(request.purpose, Purpose::Lease(_)) && !waits {
                 self.remember_settled(request.id.clone(), None);
@@ -56,24 +56,24 @@ impl<W> WriteQueue<W> {
 
     /// The same for writes that were not sent again, the newest first: one that happened kept those
     /// before it from happening, and the item remembers their ids for that.
-    pub(super) fn look_for_doubts(&mut self) {
-        if self.doubts.iter().any(|doubt| self.is_shown(&doubt.id)) {
+    pub(super) fn look_for_unacked(&mut self) {
+        if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
             // It required that this one did not happen.
             self.give_up_batch();
         }
-        let mut doubts = std::mem::take(&mut self.doubts);
-        while let Some(mut doubt) = doubts.pop() {
-            if self.is_shown(&doubt.id) {
-                self.end(doubts);
-                self.happened(doubt);
+        let mut unacked = std::mem::take(&mut self.unacked);
+        while let Some(mut write) = unacked.pop() {
+            if self.is_shown(&write.id) {
+                self.end(unacked);
+                self.happened(write);
                 return;
             }
             let image = self.buckets[0].image();
-            if is_forgotten(&doubt.remembered, image, &doubt.id) {
-                doubt.remembered = image.map(|image| image.request_ids.clone()).unwrap_or_default();
-                self.forget(&doubt);
+            if is_forgotten(&write.remembered, image, &write.id) {
+                write.remembered = image.map(|image| image.request_ids.clone()).unwrap_or_default();
+                self.forget(&write);
             }
-            self.doubts.insert(0, doubt);
+            self.unacked.insert(0, write);
         }
     }
 
@@ -84,10 +84,10 @@ impl<W> WriteQueue<W> {
     }
 
     /// No image can tell any more whether a write happened. It may still come.
-    pub(super) fn forget(&mut self, doubt: &Doubt) {
+    pub(super) fn forget(&mut self, write: &UnackedWrite) {
         self.counts.ambiguous += 1;
-        self.forget_leases(doubt);
-        for request in &doubt.requests {
+        self.forget_leases(write);
+        for request in &write.requests {
             let is_lease = matches!(request.purpose, Purpose::Lease(_));
             let is_same = |member: &mut Member<W>| {
                 request.is(&member.request) && (is_lease || member.gives_back())
@@ -99,11 +99,11 @@ impl<W> WriteQueue<W> {
     }
 
     /// A write happened whose answer was lost.
-    pub(super) fn happened(&mut self, doubt: Doubt) {
-        self.fenced.retain(|id| *id != doubt.id);
+    pub(super) fn happened(&mut self, write: UnackedWrite) {
+        self.fenced.retain(|id| *id != write.id);
         let mut closing = Vec::new();
         let mut has_debit = false;
-        for request in doubt.requests {
+        for request in write.requests {
             has_debit |= request.is_debit();
             let at = self.waiting.iter().position(|member| request.is(&member.request));
             match (at.map(|at| self.waiting.remove(at)), request.purpose) {
@@ -133,12 +133,12 @@ impl<W> WriteQueue<W> {
         self.settled.drain(..surplus);
     }
 
-    pub(super) fn add_doubt(&mut self, doubt: Doubt) {
-        self.note_lost_id(doubt.id.clone());
-        self.doubts.push(doubt);
-        let surplus = self.doubts.len().saturating_sub(FENCES_MAX);
+    pub(super) fn add_unacked(&mut self, write: UnackedWrite) {
+        self.note_lost_id(write.id.clone());
+        self.unacked.push(write);
+        let surplus = self.unacked.len().saturating_sub(FENCES_MAX);
         self.counts.ambiguous += u32::from(surplus > 0);
-        self.doubts.drain(..surplus);
+        self.unacked.drain(..surplus);
     }
 
     /// Keeps an id from being used for another write: an item that remembers it would tell nothing.
@@ -151,8 +151,8 @@ impl<W> WriteQueue<W> {
     /// Stops sending a write whose answer was lost.
     pub(super) fn give_up_batch(&mut self) {
         let Some(mut batch) = self.batch.take() else { return };
-        if let Some(remembered) = batch.doubt.take() {
-            self.add_doubt(Doubt::of(&batch.id, &batch.members, remembered));
+        if let Some(remembered) = batch.ids_before_loss.take() {
+            self.add_unacked(UnackedWrite::new(&batch.id, &batch.members, remembered));
         }
         self.requeue(batch.members);
     }

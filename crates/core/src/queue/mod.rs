@@ -20,7 +20,7 @@ mod answers;
 mod bucket;
 mod compose;
 mod contention;
-mod doubt;
+
 mod draft;
 mod drive;
 mod lease_terms;
@@ -31,6 +31,7 @@ mod place;
 mod request;
 mod settings;
 mod state;
+mod unacked;
 
 pub use self::bucket::Known;
 pub use self::contention::ContentionEstimate;

@@ -45,8 +45,8 @@ impl<W> WriteQueue<W> {
         let gives_back = self.batch.as_ref().is_some_and(|batch| batch.gives_back);
         let is_bringing = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
-        let is_in_doubt = self.batch.as_ref().is_some_and(|batch| batch.doubt.is_some());
-        let may_refuse = is_known && !gives_back && !is_bringing && !is_in_doubt;
+        let is_unacked = self.batch.as_ref().is_some_and(|batch| batch.ids_before_loss.is_some());
+        let may_refuse = is_known && !gives_back && !is_bringing && !is_unacked;
         if member.request.purpose != Purpose::Acquire
             || !may_refuse
             || self.waiting.iter().any(Member::gives_back)
@@ -162,7 +162,7 @@ impl<W> WriteQueue<W> {
             let known = self.buckets[index].known.as_ref();
             known.is_some_and(|known| known.may_refuse(now, self.policy.deny_cache_ms))
         };
-        member.is_fresh[index] || self.doubts.is_empty() && is_recent()
+        member.is_fresh[index] || self.unacked.is_empty() && is_recent()
     }
 
     /// Refuses a request that lost to another process which claimed a moment ago and left too little.
@@ -174,7 +174,7 @@ impl<W> WriteQueue<W> {
         member: &Member<W>,
         now: EpochMillis,
     ) -> Option<Outcome> {
-        if !member.has_lost || !member.takes() || self.is_in_doubt(&member.request.id) {
+        if !member.has_lost || !member.takes() || self.is_unacked(&member.request.id) {
             return None;
         }
         let interval = u64::from(self.policy.interval.0);

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::bucket::{Known, QueueBucket};
 use super::contention::ContentionEstimate;
-use super::doubt::Doubt;
 use super::draft::Draft;
 use super::member::Member;
 use super::request::{Done, Outcome, Write};
 use super::settings::{BUCKETS_MAX, Counts, Policy};
+use super::unacked::UnackedWrite;
 use crate::{Amounts, BucketId, CompositeBucket, RequestId};
 
 /// The requests of one process on one bucket, or on the buckets of a child and its parent.
@@ -25,7 +25,7 @@ pub struct WriteQueue<W> {
     pub(super) batch: Option<WriteBatch<W>>,
     /// Requests that are done but for the expiry of a debt.
     pub(super) closing: Option<Closing<W>>,
-    pub(super) doubts: Vec<Doubt>,
+    pub(super) unacked: Vec<UnackedWrite>,
     /// Corrections and leases that took effect after their callers left, and what they took; `None`: it
     /// cannot be told any more whether they did.
     pub(super) settled: Vec<(RequestId, Option<Amounts>)>,
@@ -70,7 +70,7 @@ pub(super) struct WriteBatch<W> {
     pub(super) write: Arc<Write>,
     pub(super) members: Vec<Member<W>>,
     /// Ids that the first item remembered before an attempt whose answer was lost.
-    pub(super) doubt: Option<Vec<RequestId>>,
+    pub(super) ids_before_loss: Option<Vec<RequestId>>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
     /// True if it gives tokens back: a repetition that takes effect twice would admit too much.
@@ -99,7 +99,7 @@ impl<W> WriteQueue<W> {
             flight: None,
             batch: None,
             closing: None,
-            doubts: Vec::new(),
+            unacked: Vec::new(),
             settled: Vec::new(),
             fenced: Vec::new(),
             losses: 0,
@@ -165,7 +165,7 @@ impl<W> WriteQueue<W> {
     /// True if nothing is open: no request, no lost answer, nothing to give back.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.is_idle() && self.waiting.is_empty() && self.batch.is_none() && self.doubts.is_empty()
+        self.is_idle() && self.waiting.is_empty() && self.batch.is_none() && self.unacked.is_empty()
     }
 
     /// True if the table was asked and has not answered.

@@ -234,7 +234,7 @@ impl Process {
         let (_, plan) = write.plans[0].clone();
         // One that only makes room or brings limits leases nothing.
         let is_sent = write.token.is_some() && order.behind.is_none();
-        let carried = self.queue.doubtful_lease(&order.id).filter(|_| is_sent);
+        let carried = self.queue.unacked_lease(&order.id).filter(|_| is_sent);
         let is_carried = carried.is_some();
         let leased = carried.and_then(|leased| Some(leased.get(&limit())?.get())).unwrap_or(0);
         let returned = if is_carried { order.returned } else { 0 };

@@ -64,10 +64,10 @@ impl<T: Table> CompositeStore<T> {
                     let (entity, max) = (targets[index].bucket.entity.clone(), LIMITS_MAX);
                     return Err(InvalidRequest::BucketFull { entity, limit, max }.into());
                 }
-                Outcome::Failed { is_in_doubt } => {
+                Outcome::Failed { is_unacked } => {
                     let error = AcquireError::Setup(setup_error(table_error.as_deref()));
                     // After any other error, nothing was taken.
-                    return Err(match is_in_doubt {
+                    return Err(match is_unacked {
                         true => AcquireError::Unavailable(error.into()),
                         false => error,
                     });

@@ -52,9 +52,9 @@ impl<T: Table> CompositeStore<T> {
             }
             Err(Expired { left, table_error, is_silent, cost }) => {
                 run.add(cost);
-                let is_in_doubt = left == Left::InDoubt;
-                let error = given_up(is_in_doubt, table_error.as_deref(), is_silent, run.attempts);
-                Err(self.may_have_given_back(correction, is_in_doubt, error.into()))
+                let is_unacked = left == Left::InDoubt;
+                let error = given_up(is_unacked, table_error.as_deref(), is_silent, run.attempts);
+                Err(self.may_have_given_back(correction, is_unacked, error.into()))
             }
         }
     }
@@ -71,9 +71,9 @@ impl<T: Table> CompositeStore<T> {
             Outcome::Ambiguous => Err(AdjustError::Ambiguous(
                 "four other writers came between, or the item is gone".into(),
             )),
-            Outcome::Failed { is_in_doubt } => {
+            Outcome::Failed { is_unacked } => {
                 let error = AdjustError::Setup(setup_error(table_error.as_deref()));
-                Err(self.may_have_given_back(correction, is_in_doubt, error))
+                Err(self.may_have_given_back(correction, is_unacked, error))
             }
             _ => Err(AdjustError::Contended),
         }
@@ -92,15 +92,15 @@ impl<T: Table> CompositeStore<T> {
     fn may_have_given_back(
         &self,
         correction: &Correction<'_>,
-        is_in_doubt: bool,
+        is_unacked: bool,
         error: AdjustError,
     ) -> AdjustError {
-        if is_in_doubt && gives_back(correction.amounts) {
+        if is_unacked && gives_back(correction.amounts) {
             self.counters.ambiguous.add(1);
             return AdjustError::Ambiguous(error.into());
         }
         match error {
-            AdjustError::Contended | AdjustError::Setup(_) if is_in_doubt => {
+            AdjustError::Contended | AdjustError::Setup(_) if is_unacked => {
                 AdjustError::Unavailable(error.into())
             }
             error => error,

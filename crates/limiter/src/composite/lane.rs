@@ -104,8 +104,8 @@ impl Lane {
 
     /// The most that a lease with an unknown outcome took.
     #[cfg(feature = "leasing")]
-    pub(super) fn doubtful_lease(&self, id: &RequestId) -> Option<sluicegate_core::Amounts> {
-        self.lock().queue.doubtful_lease(id)
+    pub(super) fn unacked_lease(&self, id: &RequestId) -> Option<sluicegate_core::Amounts> {
+        self.lock().queue.unacked_lease(id)
     }
 
     /// Takes over the images that other lanes learned of the buckets.

@@ -89,7 +89,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     Ok(LeaseOutcome { id, leased, image, path, attempts, write_units, read_units })
                 }
                 Err((error, is_lost)) => {
-                    let leased = lane.doubtful_lease(&id);
+                    let leased = lane.unacked_lease(&id);
                     let leased = leased.or_else(|| is_lost.then(Amounts::new));
                     let remembered = Vec::new();
                     let unacked = leased.map(|leased| UnackedWrite {
@@ -187,10 +187,10 @@ impl<T: Table> CompositeStore<T> {
                 }
                 Err(Expired { left, table_error, is_silent, cost }) => {
                     run.add(cost);
-                    let is_in_doubt = left == sluicegate_core::Left::InDoubt;
+                    let is_unacked = left == sluicegate_core::Left::InDoubt;
                     let table_error = table_error.as_deref();
                     return Err((
-                        given_up(is_in_doubt, table_error, is_silent, run.attempts),
+                        given_up(is_unacked, table_error, is_silent, run.attempts),
                         false,
                     ));
                 }

@@ -7,7 +7,7 @@ use crate::table::TableError;
 /// The error of a request that has no more time. After any error but "unavailable", nothing was
 /// taken.
 pub(super) fn given_up(
-    is_in_doubt: bool,
+    is_unacked: bool,
     table_error: Option<&TableError>,
     is_silent: bool,
     attempts: u32,
@@ -15,11 +15,11 @@ pub(super) fn given_up(
     let contended = AcquireError::Contended { attempts };
     match table_error {
         Some(TableError::Unreachable(away)) => AcquireError::Unavailable(source(away)),
-        Some(TableError::Throttled(_) | TableError::Conflict) if is_in_doubt => {
+        Some(TableError::Throttled(_) | TableError::Conflict) if is_unacked => {
             AcquireError::Unavailable(contended.into())
         }
         Some(_) => contended,
-        None if is_silent || is_in_doubt => {
+        None if is_silent || is_unacked => {
             AcquireError::Unavailable("the table did not answer in time".into())
         }
         None => contended,

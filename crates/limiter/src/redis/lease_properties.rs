@@ -151,7 +151,7 @@ impl ComparedLease<'_> {
                         prop_assert_eq!(&done.leased, &leased);
                         self.compare(done.image.as_deref())?;
                         if done.path.is_some() {
-                            let again = self.leasing.resolve(&said, doubt(&done.id, &[])).await;
+                            let again = self.leasing.resolve(&said, unacked(&done.id, &[])).await;
                             prop_assert_eq!(&again.unwrap().leased, &leased);
                         }
                     }

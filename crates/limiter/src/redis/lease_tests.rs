@@ -90,8 +90,8 @@ impl Leasing {
         self.store.lease(&self.order(said), &self.clock).await
     }
 
-    async fn resolve(&self, said: &Said, doubt: UnackedWrite) -> Result<LeaseOutcome, LeaseError> {
-        self.store.resolve(&self.order(said), doubt, &self.clock).await
+    async fn resolve(&self, said: &Said, unacked: UnackedWrite) -> Result<LeaseOutcome, LeaseError> {
+        self.store.resolve(&self.order(said), unacked, &self.clock).await
     }
 }
 
@@ -102,7 +102,7 @@ fn stand(done: &LeaseOutcome) -> (i64, i64, i64) {
     (leased.get(), limit.tokens.get(), i64::try_from(limit.consumed.get()).unwrap())
 }
 
-fn doubt(id: &RequestId, remembered: &[&LeaseOutcome]) -> UnackedWrite {
+fn unacked(id: &RequestId, remembered: &[&LeaseOutcome]) -> UnackedWrite {
     let remembered = remembered.iter().map(|done| done.id.clone()).collect();
     UnackedWrite { id: id.clone(), leased: Amounts::new(), remembered, is_lost: false, lane: None }
 }
@@ -154,39 +154,39 @@ async fn a_lease_that_was_not_answered_is_done_once() {
     let said = Said::wants(1_000, 80_000);
     let first = leasing.lease(&said).await.unwrap();
     // It was done: the answer names the leased amount.
-    let again = leasing.resolve(&said, doubt(&first.id, &[])).await.unwrap();
+    let again = leasing.resolve(&said, unacked(&first.id, &[])).await.unwrap();
     assert_eq!((stand(&again), again.path), ((25_000, 75_000, 25_000), None));
     let settling = Said { wanted: BTreeMap::new(), ..said.clone() }.returns(0);
-    let again = leasing.resolve(&settling, doubt(&first.id, &[])).await.unwrap();
+    let again = leasing.resolve(&settling, unacked(&first.id, &[])).await.unwrap();
     assert_eq!(stand(&again), (25_000, 75_000, 25_000));
 
     // It was not done: it is done now.
     let id = new_id();
-    let done = leasing.resolve(&Said::wants(0, 9_000), doubt(&id, &[])).await.unwrap();
+    let done = leasing.resolve(&Said::wants(0, 9_000), unacked(&id, &[])).await.unwrap();
     assert_eq!((stand(&done), &done.id), ((9_000, 66_000, 34_000), &id));
 
     // Its tokens are no longer there: the rest of it is done, and it can no longer take effect.
     let id = new_id();
     let said = Said::wants(90_000, 90_000).returns(4_000);
-    let settled = leasing.resolve(&said, doubt(&id, &[&done])).await.unwrap();
+    let settled = leasing.resolve(&said, unacked(&id, &[&done])).await.unwrap();
     assert_eq!(stand(&settled), (0, 70_000, 30_000));
     leasing.clock.advance(Duration::from_secs(1));
-    let late = leasing.resolve(&said, doubt(&id, &[])).await.unwrap();
+    let late = leasing.resolve(&said, unacked(&id, &[])).await.unwrap();
     assert_eq!((late.leased.len(), late.path), (0, None));
 
     // Four others wrote since it may have been done.
     for _ in 0..4 {
         leasing.lease(&Said::wants(1, 1)).await.unwrap();
     }
-    let lost = leasing.resolve(&said, doubt(&id, &[&settled])).await.unwrap_err();
-    assert!(lost.unacked.is_some_and(|doubt| doubt.is_lost));
+    let lost = leasing.resolve(&said, unacked(&id, &[&settled])).await.unwrap_err();
+    assert!(lost.unacked.is_some_and(|unacked| unacked.is_lost));
     assert_eq!(leasing.store.counters.ambiguous.get(), 1);
     // Three others, and the bucket remembers the one before it.
     let known = leasing.lease(&Said::wants(1, 1)).await.unwrap();
     for _ in 0..3 {
         leasing.lease(&Said::wants(1, 1)).await.unwrap();
     }
-    leasing.resolve(&Said::wants(1, 1), doubt(&new_id(), &[&known])).await.unwrap();
+    leasing.resolve(&Said::wants(1, 1), unacked(&new_id(), &[&known])).await.unwrap();
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn lease_after_three_others_is_remembered_to_the_millitoken() {
     for _ in 0..3 {
         leasing.lease(&Said::wants(1, 1)).await.unwrap();
     }
-    let again = leasing.resolve(&said, doubt(&first.id, &[])).await.unwrap();
+    let again = leasing.resolve(&said, unacked(&first.id, &[])).await.unwrap();
     assert_eq!(again.leased, Amounts::from([(name(0), milli(most - 3)), (name(1), milli(7))]));
 }
 

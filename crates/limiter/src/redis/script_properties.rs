@@ -231,8 +231,8 @@ impl<'a> Compared<'a> {
             };
             // The id of a lease in doubt is the caller's. Both buckets get the same call.
             let (leased, remembered, is_lost) = (Amounts::new(), Vec::new(), false);
-            let doubt = UnackedWrite { id: id.clone(), leased, remembered, is_lost, lane: None };
-            let _ = store.resolve(&order, doubt, &self.clock).await;
+            let unacked = UnackedWrite { id: id.clone(), leased, remembered, is_lost, lane: None };
+            let _ = store.resolve(&order, unacked, &self.clock).await;
         }
     }
 

@@ -7,25 +7,29 @@ use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 
 /// A write that may have happened, or may still.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Doubt {
+pub(super) struct UnackedWrite {
     pub(super) id: RequestId,
     /// The ids that the first item remembered before it.
     pub(super) remembered: Vec<RequestId>,
-    pub(super) requests: Vec<DoubtfulRequest>,
+    pub(super) requests: Vec<UnackedRequest>,
 }
 
 /// A request of such a write.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct DoubtfulRequest {
+pub(super) struct UnackedRequest {
     pub(super) id: RequestId,
     pub(super) purpose: Purpose,
     pub(super) buckets: Vec<BucketDemand>,
     pub(super) leased: Amounts,
 }
 
-impl Doubt {
-    pub(super) fn of<W>(id: &RequestId, members: &[Member<W>], remembered: Vec<RequestId>) -> Self {
-        let request = |member: &Member<W>| DoubtfulRequest {
+impl UnackedWrite {
+    pub(super) fn new<W>(
+        id: &RequestId,
+        members: &[Member<W>],
+        remembered: Vec<RequestId>,
+    ) -> Self {
+        let request = |member: &Member<W>| UnackedRequest {
             id: member.request.id.clone(),
             purpose: member.request.purpose.clone(),
             buckets: member.request.buckets.clone(),
@@ -39,7 +43,7 @@ impl Doubt {
     }
 }
 
-impl DoubtfulRequest {
+impl UnackedRequest {
     pub(super) fn is(&self, other: &QueuedRequest) -> bool {
         // One that enters again may settle alone what it was to lease.
         let is_lease = |purpose: &Purpose| matches!(purpose, Purpose::Lease(_));
