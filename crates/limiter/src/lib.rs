@@ -56,6 +56,7 @@ mod leasing_store;
 mod limit;
 mod limit_set;
 mod limiter;
+mod lock;
 mod memory;
 mod memory_store;
 mod permit;

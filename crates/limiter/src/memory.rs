@@ -1,11 +1,12 @@
 //! A table in memory: applies plans to a map, by the same functions that the model checker uses.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
 
+use crate::lock::lock;
 use crate::table::{
     Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
@@ -67,7 +68,7 @@ impl MemoryTable {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<BucketId, Arc<CompositeBucket>>> {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.buckets)
     }
 }
 
@@ -89,7 +90,7 @@ impl Table for MemoryTable {
         token: &str,
     ) -> Result<f64, TransactError> {
         let mut buckets = self.lock();
-        let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = lock(&self.tokens);
         if tokens.known.contains(token) {
             return Ok(0.0);
         }

@@ -13,6 +13,7 @@ use crate::check::amount;
 use crate::degraded::Degraded;
 use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
+use crate::lock::lock;
 use crate::store::{Adjusted, BucketGrant, Grant};
 
 /// Tokens that were taken before the guarded work starts.
@@ -177,7 +178,7 @@ impl Permit {
     }
 
     fn logs(&self) -> MutexGuard<'_, Vec<CorrectionLog>> {
-        correction_log::lock(&self.logs)
+        lock(&self.logs)
     }
 
     /// The balances of the request's limits, as of the grant and the adjustments since. Empty if

@@ -5,7 +5,7 @@
 //! image.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use quick_cache::sync::Cache;
 use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, Policy};
@@ -13,6 +13,8 @@ use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, Policy};
 use super::directory::Changes;
 use super::lane::Lane;
 use super::newest_image::Shared;
+
+use crate::lock::lock;
 
 /// All buckets that this process knows.
 #[derive(Debug)]
@@ -72,7 +74,7 @@ pub(super) struct MadeFrom {
 
 impl Entry {
     fn lock(&self) -> std::sync::MutexGuard<'_, ImageTable> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(super) fn known(&self) -> Option<Known> {

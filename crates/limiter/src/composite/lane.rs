@@ -5,7 +5,7 @@
 //! all of them. If the leader's own request is resolved, runs out of time or is dropped, the lane
 //! keeps the call that the leader awaited, and the next caller continues with it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use sluicegate_core::{
@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::newest_image::Shared;
 use super::table_call::{CallCost, Calls, Flight, Settled, TableReply};
 use crate::clock::Clock;
+use crate::lock::lock;
 use crate::table::TableError;
 
 /// How long the table may take to answer before it is asked again, because all callers wait for the
@@ -94,7 +95,7 @@ impl Lane {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Lets a correction that waits drop its guards.

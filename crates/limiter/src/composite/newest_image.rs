@@ -1,8 +1,10 @@
 //! The newest answer on one bucket that any task of this process received.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use sluicegate_core::Known;
+
+use crate::lock::lock;
 
 /// The newest knowledge of a bucket, for all of its lanes.
 #[derive(Debug, Default)]
@@ -10,13 +12,13 @@ pub(super) struct Shared(Mutex<Option<Known>>);
 
 impl Shared {
     pub(super) fn known(&self) -> Option<Known> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.0).clone()
     }
 
     /// Keeps the content of an answer, unless something newer is known: answers overtake each
     /// other.
     pub(super) fn learn(&self, new: Known) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {
             *known = Some(new);
         }

@@ -5,7 +5,7 @@
 //! debited at the store later: see [`super::pending_debits`].
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use quick_cache::sync;
 use sluicegate_core::{
@@ -18,6 +18,7 @@ use super::pending_debits::PendingDebits;
 use crate::call::new_id;
 use crate::counters::Counters;
 use crate::error::AcquireError;
+use crate::lock::lock;
 use crate::store::{BucketGrant, Cascade, Grant, Request};
 
 /// The most buckets that are remembered, each of about a kilobyte. One that is forgotten starts
@@ -271,10 +272,6 @@ impl Local {
         }
         Some(Arc::new(image))
     }
-}
-
-fn lock(slot: &LocalSlot) -> MutexGuard<'_, Option<LocalBucket>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Locks the slots in one order for all requests, so that two requests never deadlock.

@@ -6,13 +6,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use quick_cache::DefaultHashBuilder;
 use sluicegate_core::{Amounts, BucketId, Configuration, RequestId};
 
 use crate::call::new_id;
 use crate::counters::Counters;
+use crate::lock::lock;
 
 /// The most buckets with pending debits. Grants of further buckets are not debited at the store.
 const DEBTS_MAX: usize = 10_000;
@@ -143,10 +144,6 @@ fn remove(sent: &mut VecDeque<Debt>, id: &RequestId) -> Option<Debt> {
     // It is near the front, where it was taken from.
     let at = sent.iter().position(|debt| debt.id == *id)?;
     sent.remove(at)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Owed {

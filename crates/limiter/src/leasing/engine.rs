@@ -2,7 +2,7 @@
 //! store.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use sluicegate_core::Configuration;
@@ -21,6 +21,7 @@ use super::waiters::WaitWindow;
 use crate::clock::{Clock as _, SharedClock};
 use crate::error::AcquireError;
 use crate::leasing_store::LeaseCalls;
+use crate::lock::lock;
 
 pub(super) struct Engine {
     pub(super) store: Arc<dyn LeaseCalls>,
@@ -109,7 +110,7 @@ impl Engine {
         let lead = lead.min(self.settings.max_age_ms() / 4);
         // The clock is read under the lock: a later reading by another thread does not look like a
         // set-back.
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         let now = self.now_ms();
         let is_set_back = now < seen.ms;
         seen.ms = now;
@@ -122,14 +123,14 @@ impl Engine {
     /// The window of a request that comes now and waits until `until`.
     pub(super) fn stay(&self, until: Instant) -> WaitWindow {
         let left = until.saturating_duration_since(Instant::now()).as_millis();
-        let set_backs = self.seen.lock().unwrap_or_else(PoisonError::into_inner).set_backs;
+        let set_backs = lock(&self.seen).set_backs;
         let came_ms = self.now_ms();
         let until_ms = came_ms.saturating_add(i64::try_from(left).unwrap_or(i64::MAX));
         WaitWindow { came_ms, until_ms, set_backs }
     }
 
     pub(super) fn watched(&self) -> MutexGuard<'_, Vec<Arc<LeasedBucket>>> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.watched)
     }
 
     /// Takes the tokens if they are held. When it is time, leases more in the background, by the

@@ -2,7 +2,7 @@
 //! ledger that says how old those tokens are and what the store does not know.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sluicegate_core::{Amounts, BucketId, Configuration, EntityId, LimitName, Millitokens};
 use tokio::sync::OwnedMutexGuard;
@@ -16,6 +16,7 @@ use super::names::{Kind, Names};
 use super::settings::{LeaseMode, LeaseSettings};
 use super::times::Times;
 use crate::clock::COARSE_RESOLUTION;
+use crate::lock::lock;
 
 /// A take reads a clock that may be this late.
 pub(super) const ROUGH_MS: i64 = 10;
@@ -66,7 +67,7 @@ impl LeasedBucket {
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Option<BucketLedger>> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.ledger)
     }
 
     /// Notes the limits of the newest request, for the next lease. It does not wait: if another

@@ -1,9 +1,11 @@
 //! Data that many buckets share, in one copy: names, and the configuration that was seen last.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use quick_cache::sync::Cache;
 use sluicegate_core::{Configuration, LimitName, Resource};
+
+use crate::lock::lock;
 
 /// The most kinds that are remembered; one that was forgotten is stored twice.
 const KINDS_MAX: usize = 1_000;
@@ -41,7 +43,7 @@ impl Names {
 
     /// The configuration that was seen last, if it is equal: a copy takes a kilobyte.
     pub(super) fn same(&self, configuration: &Arc<Configuration>) -> Arc<Configuration> {
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = lock(&self.last);
         match last.as_ref().filter(|last| *last == configuration) {
             Some(last) => last.clone(),
             None => last.insert(configuration.clone()).clone(),

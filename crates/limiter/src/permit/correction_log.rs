@@ -5,12 +5,13 @@
 //! of the permit, and the next call on that limit sends it that much less. Every change here is an
 //! addition that its opposite undoes, so concurrent calls do not disturb one another.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use sluicegate_core::{Amounts, LimitName, Millitokens, RequestId};
 
 use crate::call::new_id;
 use crate::error::AdjustError;
+use crate::lock::lock;
 use crate::store::Adjusted;
 
 /// The change that a call makes in every bucket of a permit.
@@ -178,10 +179,6 @@ impl Drop for UnderWay<'_> {
         self.settle(None);
         lock(self.logs)[self.index].ahead += &self.ahead;
     }
-}
-
-pub(super) fn lock(logs: &Mutex<Vec<CorrectionLog>>) -> MutexGuard<'_, Vec<CorrectionLog>> {
-    logs.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn is_decrease((_, by): &(&LimitName, &Millitokens)) -> bool {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sluicegate_core::{Amounts, LimitName, RequestId};
 use tokio::sync::oneshot;
@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use super::range::MILLI_MAX;
 use super::script_bucket::ScriptBucket;
 use crate::error::AcquireError;
+use crate::lock::lock;
 use crate::store::Grant;
 
 /// The common part of requests that can share a call: the buckets, the rules, and the names of the
@@ -101,7 +102,7 @@ impl Batch {
 
 impl Lanes {
     fn lock(&self) -> MutexGuard<'_, LanesState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Takes a place in the lane of this shape; `None`: the request leads, as there was no leader.

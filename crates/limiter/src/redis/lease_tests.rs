@@ -90,7 +90,11 @@ impl Leasing {
         self.store.lease(&self.order(said), &self.clock).await
     }
 
-    async fn resolve(&self, said: &Said, unacked: UnackedWrite) -> Result<LeaseOutcome, LeaseError> {
+    async fn resolve(
+        &self,
+        said: &Said,
+        unacked: UnackedWrite,
+    ) -> Result<LeaseOutcome, LeaseError> {
         self.store.resolve(&self.order(said), unacked, &self.clock).await
     }
 }
