@@ -1,7 +1,7 @@
 //! How to use the limiter: where limits come from, what can go wrong, and what calls cost.
 //!
-//! The repository's page `docs/examples.md` lists ten short programs, such as a worker that waits
-//! and a team's budget; they are the examples of this crate and of `sluicegate-tower`.
+//! Ten short programs are examples of this crate and of `sluicegate-tower`. The repository's page
+//! `docs/examples.md` lists them with their output.
 //!
 //! # On DynamoDB
 //!
