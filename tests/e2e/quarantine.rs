@@ -3,13 +3,14 @@
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
+use sluicegate_core::StreamRecord;
 use sluicegate_core::keys::{PK, SK};
 use sluicegate_processor::{Processor, Settings};
 use sluicegate_testkit::usage::{read_quarantine, read_usages};
 use sluicegate_testkit::{Fault, Proxy, RunningEngine};
 
 use crate::support::{
-    Records, acquire, acquires_of_limits, deliver, hour_of, on_every_engine, processor,
+    Records, acquire, acquires_of_limits, deliver, hour_of, on_every_engine, processor, soon,
 };
 
 fn changed(n: u64, change: impl FnOnce(&mut Value)) -> Box<RawValue> {
@@ -146,6 +147,41 @@ async fn records_that_were_passed_over_stay_so_after_redelivery_and_lost_replies
         assert_eq!(entries.len(), 3, "the record for each kind of window, and the malformed one");
         let found = read_usages(engine.client(), &table).await;
         assert_eq!(hour_of(&found, "u").unwrap().consumed_milli["rpm"], 2_000);
+    })
+    .await;
+}
+
+/// A record that is not in quarantine yet holds back those behind it: a version that can read it
+/// still counts it, between the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_entry_holds_back_the_records_behind_it() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let processor = Processor::new(client, Settings::new(&table));
+        proxy.inject(|call| match call.operation {
+            "PutItem" => Fault::DENIED,
+            _ => Fault::None,
+        });
+        let unread = |record: &mut Value| record["dynamodb"]["OldImage"] = json!(7);
+        let mut batch: Records = vec![
+            acquire("malformed", 1, 0, 1_000),
+            changed(2, unread),
+            acquire("malformed", 3, 0, 1_000),
+        ];
+        let first = processor.handle(&batch, soon(60)).await;
+        let failed = &first.response.unwrap().batch_item_failures;
+        let position = StreamRecord::stream_and_sequence_of(batch[1].get()).1.unwrap();
+        assert_eq!(failed[0].item_identifier, Some(position.to_string()));
+        let found = read_usages(engine.client(), &table).await;
+        assert_eq!(hour_of(&found, "malformed").unwrap().consumed_milli["rpm"], 1_000);
+
+        batch[1] = changed(2, |_| {});
+        let again = deliver(&processor, &batch[1..]).await;
+        assert_eq!(again.report.duplicates_dropped, 0);
+        let found = read_usages(engine.client(), &table).await;
+        assert_eq!(hour_of(&found, "malformed").unwrap().consumed_milli["rpm"], 3_000);
     })
     .await;
 }

@@ -76,6 +76,13 @@ impl Entry {
         }
     }
 
+    /// False if the record of this entry is of another stream, or has a position after the other
+    /// record's.
+    pub(crate) fn may_precede(&self, other: &RecordDeltas<'_>) -> bool {
+        let ItemKey::Quarantine(id) = &self.key else { return true };
+        id.sequence.is_none_or(|sequence| id.stream == other.stream && sequence <= other.sequence)
+    }
+
     pub(crate) fn item(&self) -> HashMap<String, AttributeValue> {
         let mut item = expressions::key(&self.key);
         item.insert(keys::RECORD.to_owned(), text(&self.record));

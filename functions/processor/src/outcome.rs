@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aws_lambda_events::event::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
 use serde_json::value::RawValue;
-use sluicegate_core::{RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
+use sluicegate_core::{GroupedBatch, RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
 
 use crate::entry::Entry;
 use crate::quarantine::PutOutcome;
@@ -33,6 +33,17 @@ impl OutcomeBuilder {
         Self { outcome, dropped: HashSet::new() }
     }
 
+    /// Adds groups of records, with the results of writing their windows.
+    pub(crate) fn add_windows(
+        &mut self,
+        (grouped, results): (GroupedBatch<'_>, Vec<WindowResult>),
+    ) {
+        self.outcome.report.duplicates_dropped += as_u64(grouped.duplicates);
+        for (fold, result) in grouped.windows.iter().zip(results) {
+            self.add_window(fold, result);
+        }
+    }
+
     pub(crate) fn add_entry(&mut self, entry: &Entry, result: Result<PutOutcome, WriteError>) {
         match result {
             Ok(PutOutcome { is_new, write_units }) => {
@@ -46,7 +57,7 @@ impl OutcomeBuilder {
         }
     }
 
-    pub(crate) fn add_window(&mut self, fold: &WindowFold<'_>, result: WindowResult) {
+    fn add_window(&mut self, fold: &WindowFold<'_>, result: WindowResult) {
         let report = &mut self.outcome.report;
         report.windows_written += result.writes;
         report.write_units += result.write_units;

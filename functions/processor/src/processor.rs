@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use aws_sdk_dynamodb::Client;
 use futures_util::{StreamExt, stream};
 use serde_json::value::RawValue;
-use sluicegate_core::{Batch, EpochMillis, fold};
+use sluicegate_core::{Batch, EpochMillis, GroupedBatch, RecordDeltas, fold};
 use tokio::time::Instant;
 
 use crate::entry::Entry;
@@ -13,7 +13,7 @@ use crate::outcome::{OutcomeBuilder, as_u64};
 use crate::quarantine::{self, PutOutcome};
 use crate::report::{Outcome, Report};
 use crate::settings::Settings;
-use crate::window_writer::WindowWriter;
+use crate::window_writer::{WindowResult, WindowWriter};
 use crate::write_error::WriteError;
 
 /// Windows written at once (and as many quarantine entries beside them): enough to hide the latency
@@ -50,20 +50,45 @@ impl Processor {
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
         let batch = Batch::read(records);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let entries: Vec<Entry> = batch.malformed.iter().map(Entry::of_record).collect();
         let deltas = batch.deltas.iter().map(|record| record.deltas.len()).sum();
-        let grouped = fold(batch.deltas, &self.settings.windows);
         let mut outcome = OutcomeBuilder::new(Report {
             records: as_u64(records.len()),
             deltas: as_u64(deltas),
-            duplicates_dropped: as_u64(grouped.duplicates),
             record_age_ms: batch.oldest.map(|created| age_ms(now, created)),
             ..Report::default()
         });
-        // By index: a closure over references would make this future not `Send` for callers.
-        let entries = &entries;
+        let entries: &Vec<_> = &batch.malformed.iter().map(Entry::of_record).collect();
+        // Records behind a malformed one wait until it is in quarantine: a watermark that passed it
+        // before would hide it from a later version that can read it.
+        let (behind, free): (Vec<_>, Vec<_>) = batch
+            .deltas
+            .into_iter()
+            .partition(|record| entries.iter().any(|entry| entry.may_precede(record)));
         let puts = (0..entries.len())
             .map(|n| async move { (n, self.quarantine(&entries[n], deadline).await) });
+        let (put, written) = tokio::join!(bounded(puts), self.write_windows(free, now, deadline));
+        outcome.add_windows(written);
+        let mut failed = Vec::new();
+        for (entry, result) in entries.iter().zip(put) {
+            failed.extend(result.is_err().then_some(entry));
+            outcome.add_entry(entry, result);
+        }
+        let behind = behind
+            .into_iter()
+            .filter(|record| !failed.iter().any(|entry| entry.may_precede(record)));
+        outcome.add_windows(self.write_windows(behind.collect(), now, deadline).await);
+        outcome.into_outcome(records)
+    }
+
+    async fn write_windows<'a>(
+        &self,
+        records: Vec<RecordDeltas<'a>>,
+        now: Duration,
+        deadline: Instant,
+    ) -> (GroupedBatch<'a>, Vec<WindowResult>) {
+        let grouped = fold(records, &self.settings.windows);
+        // By index: with closures over references the compiler cannot show that this future is
+        // `Send`.
         let writer = &|n: usize| WindowWriter {
             client: &self.client,
             settings: &self.settings,
@@ -73,14 +98,8 @@ impl Processor {
         };
         let writes =
             (0..grouped.windows.len()).map(|n| async move { (n, writer(n).write().await) });
-        let (put, written) = tokio::join!(bounded(puts), bounded(writes));
-        for (entry, result) in entries.iter().zip(put) {
-            outcome.add_entry(entry, result);
-        }
-        for (fold, result) in grouped.windows.iter().zip(written) {
-            outcome.add_window(fold, result);
-        }
-        outcome.into_outcome(records)
+        let written = bounded(writes).await;
+        (grouped, written)
     }
 
     async fn quarantine(&self, entry: &Entry, deadline: Instant) -> Result<PutOutcome, WriteError> {
