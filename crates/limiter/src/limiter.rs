@@ -42,6 +42,12 @@ struct Inner {
     queues: Queues,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.guard.abandon();
+    }
+}
+
 /// Says if refusals are enforced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]

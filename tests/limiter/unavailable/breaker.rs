@@ -205,3 +205,23 @@ async fn probes_that_hang_for_long_leave_room_for_others() {
     tokio::time::sleep(Duration::from_secs(8)).await;
     assert!(ask!(limiter, 1).await.unwrap().degraded().is_none());
 }
+
+/// Probes that hang end at the moment at which the next round begins.
+#[tokio::test(flavor = "multi_thread")]
+async fn recovery_of_a_long_outage_goes_on_without_requests() {
+    let probe_every = Duration::from_millis(1);
+    let breaker = BreakerConfig { failures: 1, probe_every, ..BreakerConfig::default() };
+    let (limiter, table, _) =
+        hung_with(|builder| builder.breaker(breaker).connect_deadline(8 * probe_every)).await;
+    was_unanswered(&ask!(limiter, 1).await.unwrap());
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    table.calls();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let probes = table.calls();
+    assert!(probes > 0, "the task ended with the limiter alive");
+    drop(limiter);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    table.calls();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(table.calls(), 0, "the task ends with the limiter");
+}

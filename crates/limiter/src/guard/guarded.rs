@@ -1,6 +1,7 @@
 //! A store with what is known of its health: the one way from a limiter to its store.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::breaker::BreakerConfig;
@@ -54,6 +55,11 @@ impl Guard {
         breaker: BreakerConfig,
     ) -> Self {
         Self { store, clock, health: StoreHealth::new(breaker), settings }
+    }
+
+    /// Ends the recovery task: the last clone of the limiter was dropped.
+    pub(crate) fn abandon(&self) {
+        self.health.is_abandoned.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

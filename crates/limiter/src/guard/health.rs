@@ -25,6 +25,8 @@ pub(crate) struct StoreHealth {
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
     pub(super) recovery: RecoveryTask,
+    /// True once the last clone of the limiter was dropped: no caller needs the store any more.
+    pub(super) is_abandoned: AtomicBool,
     /// Made when a limiter is set to use it.
     pub(super) local: OnceLock<Local>,
 }
@@ -42,7 +44,8 @@ pub(super) struct RecoveryTask {
 impl StoreHealth {
     pub(crate) fn new(breaker: BreakerConfig) -> Self {
         let (circuit, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
-        Self { circuit, is_connected, recovery: RecoveryTask::default(), local: OnceLock::new() }
+        let (recovery, is_abandoned) = (RecoveryTask::default(), AtomicBool::new(false));
+        Self { circuit, is_connected, recovery, is_abandoned, local: OnceLock::new() }
     }
 
     /// True if the store has ever answered.

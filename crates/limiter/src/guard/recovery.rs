@@ -44,8 +44,7 @@ async fn keep(guard: Arc<Guard>, term: u64) {
         rounds.tick().await;
         while probes.try_join_next().is_some() {}
         let has_successor = outage.recovery.term.load(Ordering::Relaxed) != term;
-        // This task and its probes hold the guard too.
-        if has_successor || Arc::strong_count(&guard) == 1 + probes.len() {
+        if has_successor || outage.is_abandoned.load(Ordering::Relaxed) {
             return;
         }
         outage.keeper_is_alive();
