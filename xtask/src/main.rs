@@ -24,6 +24,7 @@ mod page;
 mod process;
 mod readme;
 mod scale;
+mod semver;
 mod session;
 mod soak;
 mod stack;
@@ -64,6 +65,8 @@ enum Task {
     /// what they print.
     Readme,
     Scale(scale::Args),
+    /// Compares the public API with the commit in xtask/semver-baseline.
+    Semver,
     Soak(soak::Args),
     /// Types the commands of docs/deploy.md against an emulation of AWS.
     Stack,
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Task::Package => package::run(),
         Task::Readme => readme::run(),
         Task::Scale(args) => scale::run(&args),
+        Task::Semver => semver::run(),
         Task::Soak(args) => soak::run(&args),
         Task::Stack => stack::run(),
         Task::Template => template::run(),

@@ -15,7 +15,7 @@ use crate::{process, workspace};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// In the order in which they would be published.
-const PACKAGES: [&str; 3] = ["sluicegate-core", "sluicegate", "sluicegate-tower"];
+pub(crate) const PACKAGES: [&str; 3] = ["sluicegate-core", "sluicegate", "sluicegate-tower"];
 
 pub(crate) fn run() -> Result<()> {
     let readme = fs::read_to_string(workspace::root().join("README.md")).context("README.md")?;
