@@ -30,7 +30,7 @@ async fn entries(engine: &RunningEngine, table: &str) -> Vec<QuarantineEntry> {
 /// An entry of a record that a version before this one could not read.
 async fn quarantined(engine: &RunningEngine, table: &str, record: &RawValue) -> QuarantineEntry {
     let (stream, sequence) = StreamRecord::stream_and_sequence_of(record.get());
-    let id = QuarantineId { stream, sequence, digest: Digest(7), window: None };
+    let id = QuarantineId { stream, sequence, digest: Digest(7), kind: None };
     let key = ItemKey::Quarantine(id);
     let put = engine.client().put_item().table_name(table);
     let put = put.item(PK, text(&key.pk())).item(SK, text(&key.sk()));

@@ -18,7 +18,7 @@ pub(crate) struct Metering {
 impl Metering {
     /// The settings of a processor that writes to this table.
     pub(crate) fn settings(&self, table: &str) -> Settings {
-        let (windows, retention) = (self.windows.clone(), self.ttl_days);
-        Settings { table: table.to_owned(), windows, retention }
+        let (window_kinds, retention) = (self.windows.clone(), self.ttl_days);
+        Settings { table: table.to_owned(), window_kinds, retention }
     }
 }

@@ -1,7 +1,7 @@
 //! A stream event, read record by record.
 //!
-//! [`StreamEvent`] leaves every record as text, and [`Batch::read`] parses each on its own. A
-//! malformed record does not affect the others.
+//! [`StreamEvent`] leaves every record as text, and [`Batch::read`] parses each on its own. A record
+//! that cannot be counted does not affect the others.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -16,20 +16,21 @@ pub struct StreamEvent {
     pub records: Vec<Box<RawValue>>,
 }
 
-/// The records of an event: the deltas of those that count, and those that are malformed.
+/// The records of an event: those that count, and those that cannot be counted.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
-    /// The deltas, one entry for each record that counts anything.
-    pub deltas: Vec<RecordDeltas<'a>>,
-    /// Records that cannot be counted.
-    pub malformed: Vec<MalformedRecord<'a>>,
+    /// The records that count anything, with their deltas.
+    pub records: Vec<RecordDeltas<'a>>,
+    /// The records that cannot be counted.
+    pub uncountable: Vec<UncountableRecord<'a>>,
     /// Creation of the oldest record.
     pub oldest: Option<EpochMillis>,
 }
 
-/// A record that cannot be counted, with the reason.
+/// A record that cannot be counted, with the reason: it cannot be parsed, or an image, a name, its
+/// time or its position is missing or invalid.
 #[derive(Debug)]
-pub struct MalformedRecord<'a> {
+pub struct UncountableRecord<'a> {
     /// The record as it was delivered.
     pub json: &'a str,
     /// The reason, as a sentence.
@@ -40,7 +41,7 @@ impl<'a> Batch<'a> {
     /// Reads every record on its own.
     #[must_use]
     pub fn read(records: &'a [Box<RawValue>]) -> Self {
-        let mut batch = Self { deltas: Vec::with_capacity(records.len()), ..Self::default() };
+        let mut batch = Self { records: Vec::with_capacity(records.len()), ..Self::default() };
         for record in records {
             batch.add(record.get());
         }
@@ -52,7 +53,7 @@ impl<'a> Batch<'a> {
             Ok(record) => record,
             Err(error) => {
                 let reason = format!("not a DynamoDB stream record: {error}");
-                return self.malformed.push(MalformedRecord { json, reason });
+                return self.uncountable.push(UncountableRecord { json, reason });
             }
         };
         if let Some(created) = record.created() {
@@ -60,8 +61,10 @@ impl<'a> Batch<'a> {
         }
         match extract_deltas(&record) {
             Ok(None) => {}
-            Ok(Some(deltas)) => self.deltas.push(deltas),
-            Err(error) => self.malformed.push(MalformedRecord { json, reason: error.to_string() }),
+            Ok(Some(deltas)) => self.records.push(deltas),
+            Err(error) => {
+                self.uncountable.push(UncountableRecord { json, reason: error.to_string() })
+            }
         }
     }
 }
@@ -71,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_malformed_record_does_not_affect_the_others() {
+    fn uncountable_record_does_not_affect_the_others() {
         let record = |sequence: &str, counter: &str| {
             format!(
                 r##"{{"eventName":"INSERT","dynamodb":{{"ApproximateCreationDateTime":{sequence},
@@ -87,10 +90,10 @@ mod tests {
         );
         let event: StreamEvent = serde_json::from_str(&json).unwrap();
         let batch = Batch::read(&event.records);
-        let counted: Vec<_> = batch.deltas.iter().map(|r| r.sequence.as_sent()).collect();
+        let counted: Vec<_> = batch.records.iter().map(|r| r.sequence.as_sent()).collect();
         assert_eq!(counted, ["9", "10"]);
         assert_eq!(
-            batch.malformed.iter().map(|record| record.json).collect::<Vec<_>>(),
+            batch.uncountable.iter().map(|record| record.json).collect::<Vec<_>>(),
             ["7", &record("8", "x")]
         );
         assert_eq!(batch.oldest.map(EpochMillis::get), Some(8_000));

@@ -72,7 +72,9 @@ pub enum RecordError {
     #[error(transparent)]
     BadName(#[from] NameError),
     /// The record has neither a refill timestamp nor a creation time, so its time is unknown.
-    #[error("neither rf nor ApproximateCreationDateTime gives a time between 1970 and 9999")]
+    #[error(
+        "neither the refill timestamp (rf) nor ApproximateCreationDateTime gives a time between 1970 and 9999"
+    )]
     NoTime,
     /// Without a position a record cannot be counted exactly once.
     #[error("the record has no SequenceNumber")]
@@ -93,8 +95,13 @@ pub enum RecordError {
 /// one that is not in the new image (a limit that was removed) gives nothing. A REMOVE and items
 /// that are not composite buckets give nothing.
 ///
-/// The time is the refill timestamp when the write moved it; writes that leave it (Retry, Adjust)
-/// happened when the record was created, and not before the refill timestamp.
+/// The time is the refill timestamp if the write changed it. Otherwise ([`WritePath::Retry`],
+/// [`WritePath::Adjust`]) it is the creation time of the record, or the refill timestamp if that is
+/// later or the record has no creation time. An item without a refill timestamp has the creation
+/// time.
+///
+/// [`WritePath::Retry`]: crate::WritePath::Retry
+/// [`WritePath::Adjust`]: crate::WritePath::Adjust
 ///
 /// # Errors
 /// [`RecordError`] for a composite bucket whose record cannot be counted.

@@ -1,14 +1,14 @@
 //! Groups the records of a batch by usage window, and adds up the deltas of each group.
 //!
-//! A group ([`WindowFold`]) has the records of one bucket item and one stream that count in one
+//! A group ([`WindowGroup`]) has the records of one bucket item and one stream that count in one
 //! window. It becomes one update of that window, or several if its records name more limits than an
 //! update can.
 //!
 //! An update carries the positions of its first and its last record. The store applies it only while
-//! the window's watermark is below the first position. Otherwise the store returns the watermark,
-//! and [`WindowFold::next_update`] gives the update of the records after it. The guard and the
-//! addition are one write, so a record is counted once, however often and in whatever batches it is
-//! delivered.
+//! the window's watermark is absent or below the first position. Otherwise the store returns the
+//! watermark, and [`WindowGroup::next_update`] gives the update of the records after it. The condition
+//! and the addition are one write, so a record is counted once, however often and in whatever batches
+//! it is delivered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,18 +22,18 @@ use crate::{
 /// which is 326 limits, and DynamoDB documents 300 operators for it.
 const LIMITS_PER_UPDATE: usize = 200;
 
-/// The records of a batch, grouped by window.
+/// The records of a batch, grouped by usage window.
 #[derive(Debug)]
 pub struct GroupedBatch<'a> {
     /// One group for each stream and window, in the order of the first record of each bucket.
-    pub windows: Vec<WindowFold<'a>>,
+    pub groups: Vec<WindowGroup<'a>>,
     /// Records that the batch contained more than once.
     pub duplicates: usize,
 }
 
 /// A group: the records of one bucket item and one stream that count in one window.
 #[derive(Debug, Clone)]
-pub struct WindowFold<'a> {
+pub struct WindowGroup<'a> {
     entity: EntityId,
     resource: Resource,
     window: Window,
@@ -42,7 +42,7 @@ pub struct WindowFold<'a> {
     records: Vec<Arc<RecordDeltas<'a>>>,
 }
 
-/// The addition to a window that has counted nothing at or above `first` yet.
+/// One update of a window. It applies only while the window's watermark is absent or below `first`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowUpdate {
     /// Position of its oldest record.
@@ -60,23 +60,23 @@ pub struct WindowUpdate {
 #[must_use]
 pub fn fold<'a>(records: Vec<RecordDeltas<'a>>, kinds: &WindowKinds) -> GroupedBatch<'a> {
     // The records of one bucket and one stream each.
-    let mut items: Vec<Vec<Arc<RecordDeltas<'a>>>> = Vec::new();
+    let mut records_of_buckets: Vec<Vec<Arc<RecordDeltas<'a>>>> = Vec::new();
     let mut index: HashMap<(EntityId, Resource, StreamLabel), usize> = HashMap::new();
     for record in records {
         let key = (record.entity.clone(), record.resource.clone(), record.stream.clone());
-        let at = *index.entry(key).or_insert(items.len());
-        if at == items.len() {
-            items.push(Vec::new());
+        let at = *index.entry(key).or_insert(records_of_buckets.len());
+        if at == records_of_buckets.len() {
+            records_of_buckets.push(Vec::new());
         }
-        items[at].push(Arc::new(record));
+        records_of_buckets[at].push(Arc::new(record));
     }
-    let mut grouped = GroupedBatch { windows: Vec::new(), duplicates: 0 };
-    for mut records in items {
+    let mut grouped = GroupedBatch { groups: Vec::new(), duplicates: 0 };
+    for mut records in records_of_buckets {
         let delivered = records.len();
         records.sort_by_key(|record| record.sequence);
         records.dedup_by_key(|record| record.sequence);
         grouped.duplicates += delivered - records.len();
-        grouped.windows.extend(group_by_window(&records, kinds));
+        grouped.groups.extend(group_by_window(&records, kinds));
     }
     grouped
 }
@@ -85,7 +85,7 @@ pub fn fold<'a>(records: Vec<RecordDeltas<'a>>, kinds: &WindowKinds) -> GroupedB
 fn group_by_window<'a>(
     records: &[Arc<RecordDeltas<'a>>],
     kinds: &WindowKinds,
-) -> impl Iterator<Item = WindowFold<'a>> {
+) -> impl Iterator<Item = WindowGroup<'a>> {
     let mut windows: BTreeMap<Window, Vec<Arc<RecordDeltas<'a>>>> = BTreeMap::new();
     for record in records {
         for kind in kinds.iter() {
@@ -94,7 +94,7 @@ fn group_by_window<'a>(
     }
     windows.into_iter().filter_map(|(window, records)| {
         let record = records.first()?;
-        Some(WindowFold {
+        Some(WindowGroup {
             entity: record.entity.clone(),
             resource: record.resource.clone(),
             stream: record.stream.clone(),
@@ -104,7 +104,7 @@ fn group_by_window<'a>(
     })
 }
 
-impl<'a> WindowFold<'a> {
+impl<'a> WindowGroup<'a> {
     /// The usage item that the records count in.
     #[must_use]
     pub fn key(&self) -> ItemKey {
@@ -129,15 +129,16 @@ impl<'a> WindowFold<'a> {
         &self.records
     }
 
-    /// The records that a window with this watermark has not counted yet.
+    /// The records above this watermark. A window is done with the others: it counted them, or they
+    /// went to quarantine.
     #[must_use]
     pub fn pending(&self, watermark: Option<&SequenceNumber>) -> &[Arc<RecordDeltas<'a>>] {
-        let counted =
+        let done =
             watermark.map_or(0, |wm| self.records.partition_point(|record| record.sequence <= *wm));
-        &self.records[counted..]
+        &self.records[done..]
     }
 
-    /// The next update for a window with this watermark; `None` if all records were counted. If the
+    /// The next update for a window with this watermark; `None` if no record is above it. If the
     /// records name more limits than fit one update, it adds up the first records only. The next
     /// update then begins after its [`WindowUpdate::last`].
     #[must_use]
@@ -229,26 +230,26 @@ mod tests {
         ];
         let grouped = fold(batch, &WindowKinds::default());
         assert_eq!(grouped.duplicates, 1);
-        assert_eq!(grouped.windows.len(), 5);
-        let first = grouped.windows[0].next_update(None).unwrap();
+        assert_eq!(grouped.groups.len(), 5);
+        let first = grouped.groups[0].next_update(None).unwrap();
         assert_eq!((first.first, first.last, first.record_count), (sequence(1), sequence(2), 2));
         let named: Vec<_> =
             first.consumed_milli.iter().map(|(limit, n)| (limit.as_str(), *n)).collect();
         assert_eq!(named, [("rpm", 1_000), ("tpm", 0)], "a net of zero is named");
-        assert_eq!(grouped.windows[2].window().kind(), WindowKind::Day);
-        assert_eq!(grouped.windows[2].next_update(None).unwrap().record_count, 3);
+        assert_eq!(grouped.groups[2].window().kind(), WindowKind::Day);
+        assert_eq!(grouped.groups[2].next_update(None).unwrap().record_count, 3);
     }
 
     #[test]
     fn a_watermark_drops_what_is_at_or_below_it() {
         let batch = (1..=4).map(|n| record("a", n * 10, 0, &[("rpm", 1)])).collect();
         let grouped = fold(batch, &WindowKind::Day.into());
-        let fold = &grouped.windows[0];
-        let rest = fold.next_update(Some(&sequence(20))).unwrap();
+        let group = &grouped.groups[0];
+        let rest = group.next_update(Some(&sequence(20))).unwrap();
         assert_eq!((rest.first, rest.record_count), (sequence(30), 2));
-        assert_eq!(fold.next_update(Some(&sequence(25))), Some(rest));
-        assert_eq!(fold.next_update(Some(&sequence(40))), None);
-        assert_eq!(fold.next_update(None).unwrap().record_count, 4);
+        assert_eq!(group.next_update(Some(&sequence(25))), Some(rest));
+        assert_eq!(group.next_update(Some(&sequence(40))), None);
+        assert_eq!(group.next_update(None).unwrap().record_count, 4);
     }
 
     #[test]
@@ -258,7 +259,7 @@ mod tests {
             (0..900).map(|n| record("a", n, 0, &[(&names[usize::try_from(n).unwrap() % 450], 1)]));
         let grouped = fold(batch.collect(), &WindowKind::Hour.into());
         let (mut watermark, mut records, mut updates) = (None, 0, 0);
-        while let Some(update) = grouped.windows[0].next_update(watermark.as_ref()) {
+        while let Some(update) = grouped.groups[0].next_update(watermark.as_ref()) {
             assert!(update.consumed_milli.len() <= LIMITS_PER_UPDATE);
             records += update.record_count;
             updates += 1;
@@ -268,7 +269,7 @@ mod tests {
         // One record is never cut.
         let all: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
         let grouped = fold(vec![record("a", 1, 0, &all)], &WindowKind::Hour.into());
-        assert_eq!(grouped.windows[0].next_update(None).unwrap().consumed_milli.len(), 450);
+        assert_eq!(grouped.groups[0].next_update(None).unwrap().consumed_milli.len(), 450);
     }
 
     #[test]
@@ -276,7 +277,7 @@ mod tests {
         let mut other = record("a", 1, 0, &[("rpm", 1)]);
         other.stream = StreamLabel::from_arn(Some("x/stream/2026")).unwrap();
         let grouped = fold(vec![record("a", 1, 0, &[("rpm", 1)]), other], &WindowKind::Hour.into());
-        assert_eq!((grouped.windows.len(), grouped.duplicates), (2, 0));
+        assert_eq!((grouped.groups.len(), grouped.duplicates), (2, 0));
     }
 
     #[test]
@@ -284,7 +285,7 @@ mod tests {
         let most = 2 * crate::MillitokenSum::MAX.get();
         let batch = (1..=10_000).map(|n| record("a", n, 0, &[("rpm", most)])).collect();
         let grouped = fold(batch, &WindowKind::Hour.into());
-        let update = grouped.windows[0].next_update(None).unwrap();
+        let update = grouped.groups[0].next_update(None).unwrap();
         assert_eq!(update.consumed_milli[0].1, 10_000 * most);
     }
 }

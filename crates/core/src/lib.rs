@@ -14,7 +14,8 @@
 //! * [`LegacyBuckets`] are a bucket in the older layout. They convert to a [`CompositeBucket`].
 //! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
 //!   record.
-//! * [`fold`] groups the deltas of a batch by usage window and makes the conditional updates of each.
+//! * [`fold`] groups the records of a batch by usage window and makes the conditional updates of each
+//!   group.
 //!
 //! ```
 //! use sluicegate_core::{EpochMillis, Millitokens, Refill, Rule};
@@ -53,7 +54,7 @@ mod legacy;
 mod names;
 mod plan;
 mod quantity;
-mod quarantined;
+mod quarantine_entry;
 mod queue;
 mod record;
 mod request;
@@ -69,7 +70,7 @@ mod window;
 pub use accrual::{Refill, Rule, Wait};
 pub use acquire::{Acquire, RefillHint};
 pub use amounts::Amounts;
-pub use batch::{Batch, MalformedRecord, StreamEvent};
+pub use batch::{Batch, StreamEvent, UncountableRecord};
 pub use bucket::read::Scalar;
 pub use bucket::{Bucket, CompositeBucket};
 pub use claim::ClaimInterval;
@@ -79,7 +80,7 @@ pub use decide::{Decision, decide, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
 pub use error_code::ErrorClass;
 pub use expiry::extend;
-pub use fold::{GroupedBatch, WindowFold, WindowUpdate, fold};
+pub use fold::{GroupedBatch, WindowGroup, WindowUpdate, fold};
 pub use item::ItemError;
 pub use lease_size::LeaseRange;
 pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
@@ -87,7 +88,7 @@ pub use legacy::{LegacyBucket, LegacyBuckets};
 pub use names::{EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, InTokens, MillitokenSum, Millitokens, OutOfRange};
-pub use quarantined::{QuarantineEntry, QuarantineState};
+pub use quarantine_entry::{QuarantineEntry, QuarantineState};
 pub use queue::{
     Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, LeaseTerms, Left,
     Outcome, Policy, Purpose, QueuedRequest, Write, WriteQueue,

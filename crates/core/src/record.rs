@@ -92,9 +92,9 @@ pub(crate) struct KeyValue<'a> {
     pub(crate) text: Text<'a>,
 }
 
-/// The part of a malformed record that names its position. Nothing else of it is checked.
+/// The parts of a record that name its stream and position. The rest may be malformed.
 #[derive(Default, Deserialize)]
-struct MalformedParts<'a> {
+struct PositionParts<'a> {
     #[serde(borrow, rename = "eventSourceARN")]
     arn: Option<&'a RawValue>,
     #[serde(borrow, rename = "dynamodb")]
@@ -102,7 +102,7 @@ struct MalformedParts<'a> {
 }
 
 #[derive(Default, Deserialize)]
-struct MalformedChange<'a> {
+struct PositionChange<'a> {
     #[serde(borrow, rename = "SequenceNumber")]
     sequence: Option<&'a RawValue>,
 }
@@ -116,7 +116,7 @@ impl<'a> StreamRecord<'a> {
     /// Reads one record of a Lambda event.
     ///
     /// # Errors
-    /// The JSON error, with its position, when the text is not a DynamoDB stream record.
+    /// The JSON error, with its line and column, when the text is not a DynamoDB stream record.
     pub fn from_json(json: &'a str) -> Result<Self, serde_json::Error> {
         Ok(Self { json, ..serde_json::from_str(json)? })
     }
@@ -125,10 +125,10 @@ impl<'a> StreamRecord<'a> {
     /// malformed.
     #[must_use]
     pub fn stream_and_sequence_of(json: &str) -> (StreamLabel, Option<SequenceNumber>) {
-        let record: MalformedParts<'_> = serde_json::from_str(json).unwrap_or_default();
+        let record: PositionParts<'_> = serde_json::from_str(json).unwrap_or_default();
         let stream = StreamLabel::from_arn(lenient::<String>(record.arn).as_deref());
         let stream = stream.unwrap_or_default();
-        let change: MalformedChange<'_> = lenient(record.change).unwrap_or_default();
+        let change: PositionChange<'_> = lenient(record.change).unwrap_or_default();
         let digits: Option<String> = lenient(change.sequence);
         let sequence = digits.and_then(|digits| SequenceNumber::parse(&digits).ok());
         (stream, sequence)
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_record_is_refused_with_its_position() {
+    fn malformed_record_is_refused_with_the_reason() {
         let error = StreamRecord::from_json("{\"eventName\":\"MODIFY\"}").unwrap_err();
         assert!(error.to_string().contains("dynamodb"), "{error}");
         assert!(StreamRecord::from_json("[]").is_err());

@@ -95,8 +95,9 @@ impl std::fmt::Debug for SequenceNumber {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamLabel(SmolStr);
 
-/// An ARN that does not say which stream it is. Taking it for none would let two streams share a
-/// watermark, and the one with the lower numbers would be dropped as counted.
+/// An ARN without a stream label. If such a record were treated as one without an ARN, two streams
+/// would share a watermark, and the records of the stream with the lower numbers would be dropped as
+/// duplicates.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("eventSourceARN {arn:?} has no readable label behind /stream/")]
 pub struct BadStreamArn {

@@ -102,7 +102,7 @@ mod tests {
         assert!(UsageWindow::from_item(&broken).is_err());
         let uncounted = item(&[("u_rpm", AttributeValue::N("5".to_owned()))]);
         assert!(UsageWindow::from_item(&uncounted).is_err());
-        let passed_over = UsageWindow::from_item(&item(&[])).unwrap().unwrap();
-        assert_eq!(passed_over.events, 0);
+        let only_watermark = UsageWindow::from_item(&item(&[])).unwrap().unwrap();
+        assert_eq!(only_watermark.events, 0);
     }
 }

@@ -164,14 +164,14 @@ impl Table {
         let json = record.to_string();
         let record = StreamRecord::from_json(&json).unwrap();
         let Some(deltas) = extract_deltas(&record).expect("it can be counted") else { return };
-        let folded = fold(vec![deltas], &WindowKinds::default());
-        let window = &folded.windows[0];
+        let grouped = fold(vec![deltas], &WindowKinds::default());
+        let group = &grouped.groups[0];
         let mut attributes = std::collections::HashMap::from([
-            ("PK".to_owned(), AttributeValue::S(window.key().pk())),
-            ("SK".to_owned(), AttributeValue::S(window.key().sk())),
+            ("PK".to_owned(), AttributeValue::S(group.key().pk())),
+            ("SK".to_owned(), AttributeValue::S(group.key().sk())),
             ("events".to_owned(), AttributeValue::N("1".to_owned())),
         ]);
-        for (limit, by) in window.next_update(None).unwrap().consumed_milli {
+        for (limit, by) in group.next_update(None).unwrap().consumed_milli {
             let sum = self.usage.entry(limit.clone()).or_default();
             *sum += by;
             attributes.insert(format!("u_{limit}"), AttributeValue::N(sum.to_string()));

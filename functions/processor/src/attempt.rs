@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::{AttributeValue, ConsumedCapacity};
-use sluicegate_core::{SequenceNumber, WindowFold, keys};
+use sluicegate_core::{SequenceNumber, WindowGroup, keys};
 
 use crate::write_error::WriteError;
 
@@ -32,11 +32,11 @@ impl Attempt {
     /// The result of a refused condition, whose answer holds the window's item.
     pub(crate) fn of_refusal(
         item: Option<&HashMap<String, AttributeValue>>,
-        fold: &WindowFold<'_>,
+        group: &WindowGroup<'_>,
     ) -> Self {
-        match watermark(item, fold) {
+        match watermark(item, group) {
             Ok(Some(watermark)) => Self::Refused { watermark },
-            Ok(None) => Self::Failed(broken(fold, "not in the table's answer")),
+            Ok(None) => Self::Failed(broken(group, "not in the table's answer")),
             Err(error) => Self::Failed(error),
         }
     }
@@ -50,16 +50,16 @@ pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
 /// The watermark in a window's item; `None` if the window has counted nothing of the stream.
 pub(crate) fn watermark(
     item: Option<&HashMap<String, AttributeValue>>,
-    fold: &WindowFold<'_>,
+    group: &WindowGroup<'_>,
 ) -> Result<Option<SequenceNumber>, WriteError> {
-    let value = item.and_then(|item| item.get(&keys::watermark_attribute(fold.stream())));
+    let value = item.and_then(|item| item.get(&keys::watermark_attribute(group.stream())));
     let Some(value) = value else { return Ok(None) };
-    let digits = value.as_s().map_err(|_| broken(fold, "not a string"))?;
-    SequenceNumber::parse(digits).map(Some).map_err(|bad| broken(fold, &bad.to_string()))
+    let digits = value.as_s().map_err(|_| broken(group, "not a string"))?;
+    SequenceNumber::parse(digits).map(Some).map_err(|bad| broken(group, &bad.to_string()))
 }
 
-fn broken(fold: &WindowFold<'_>, reason: &str) -> WriteError {
-    let (key, watermark) = (fold.key(), keys::watermark_attribute(fold.stream()));
+fn broken(group: &WindowGroup<'_>, reason: &str) -> WriteError {
+    let (key, watermark) = (group.key(), keys::watermark_attribute(group.stream()));
     WriteError::NeedsOperator(format!(
         "the watermark {watermark} of {} / {} is {reason}: repair this attribute; deleting the \
          item would lose its usage",

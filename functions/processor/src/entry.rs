@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use sluicegate_core::keys::{self, Digest, ItemKey, QuarantineId};
-use sluicegate_core::{MalformedRecord, RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
+use sluicegate_core::{RecordDeltas, SequenceNumber, StreamRecord, UncountableRecord, WindowGroup};
 
 use crate::expressions::{self, text};
 use crate::write_error::one_line;
@@ -31,7 +31,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// An entry for a record that cannot be counted at all.
-    pub(crate) fn of_record(malformed: &MalformedRecord<'_>) -> Self {
+    pub(crate) fn of_record(malformed: &UncountableRecord<'_>) -> Self {
         let (stream, sequence) = StreamRecord::stream_and_sequence_of(malformed.json);
         // With a stream and a position in the key, a digest of the item's key suffices; otherwise
         // only one of the whole record tells records apart.
@@ -41,13 +41,13 @@ impl Entry {
             }
             _ => digest(malformed.json.as_bytes()),
         };
-        let id = QuarantineId { stream, sequence, digest, window: None };
+        let id = QuarantineId { stream, sequence, digest, kind: None };
         Self::new(id, malformed.json, &malformed.reason)
     }
 
     /// An entry for a record that one window cannot take.
     pub(crate) fn of_window(
-        fold: &WindowFold<'_>,
+        group: &WindowGroup<'_>,
         record: &RecordDeltas<'_>,
         reason: &str,
     ) -> Self {
@@ -56,7 +56,7 @@ impl Entry {
             stream: record.stream.clone(),
             sequence: Some(record.sequence),
             digest: digest_of_item((&item.pk(), &item.sk())),
-            window: Some(fold.window().kind()),
+            kind: Some(group.window().kind()),
         };
         Self::new(id, record.json, reason)
     }
@@ -143,7 +143,7 @@ mod tests {
     use sluicegate_core::extract_deltas;
 
     fn entry(json: &str) -> Entry {
-        Entry::of_record(&MalformedRecord { json, reason: "malformed".to_owned() })
+        Entry::of_record(&UncountableRecord { json, reason: "malformed".to_owned() })
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
         let fitting = first_that_fit((0..99).map(|_| entry(&large)));
         assert!((9..=10).contains(&fitting.len()), "{}", fitting.len());
         let reason = "x".repeat(500_000);
-        let long = Entry::of_record(&MalformedRecord { json: "{}", reason });
+        let long = Entry::of_record(&UncountableRecord { json: "{}", reason });
         assert_eq!(long.reason.len(), REASON_CHARS_MAX);
     }
 }

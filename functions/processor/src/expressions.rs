@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
-use sluicegate_core::{LimitName, QuarantineState, SequenceNumber, WindowFold, WindowUpdate};
+use sluicegate_core::{LimitName, QuarantineState, SequenceNumber, WindowGroup, WindowUpdate};
 
 /// The reason why no delivery counts the record after its replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,28 +55,28 @@ impl Update {
     /// keys. The condition is that the watermark is below `first`: the window counts a record once.
     fn watermark_clauses(
         &mut self,
-        fold: &WindowFold<'_>,
+        group: &WindowGroup<'_>,
         first: &SequenceNumber,
         last: &SequenceNumber,
         expiry_s: Option<i64>,
     ) -> String {
-        let watermark = self.name(keys::watermark_attribute(fold.stream()));
+        let watermark = self.name(keys::watermark_attribute(group.stream()));
         let first = self.value(text(first.padded()));
         let last = self.value(text(last.padded()));
         self.condition = format!("attribute_not_exists({watermark}) OR {watermark} < {first}");
         let sets = [format!("{watermark} = {last}")]
             .into_iter()
-            .chain(self.window_clauses(fold, expiry_s));
+            .chain(self.window_clauses(group, expiry_s));
         sets.collect::<Vec<_>>().join(", ")
     }
 
     /// The SET clauses for the expiry and the index keys of a window.
-    fn window_clauses(&mut self, fold: &WindowFold<'_>, expiry_s: Option<i64>) -> Vec<String> {
+    fn window_clauses(&mut self, group: &WindowGroup<'_>, expiry_s: Option<i64>) -> Vec<String> {
         let mut sets = Vec::new();
         if let Some(expiry_s) = expiry_s {
             sets.push(self.term(keys::TTL, " = ", number(expiry_s)));
         }
-        if let Some((gsi2pk, gsi2sk)) = fold.key().gsi2_keys() {
+        if let Some((gsi2pk, gsi2sk)) = group.key().gsi2_keys() {
             sets.push(self.term(keys::GSI2.pk, " = ", text(gsi2pk)));
             sets.push(self.term(keys::GSI2.sk, " = ", text(gsi2sk)));
         }
@@ -96,27 +96,31 @@ impl Update {
 }
 
 /// Adds an update to its window and advances the watermark, in one conditional write.
-pub(crate) fn count(fold: &WindowFold<'_>, update: &WindowUpdate, expiry_s: Option<i64>) -> Update {
+pub(crate) fn count(
+    group: &WindowGroup<'_>,
+    update: &WindowUpdate,
+    expiry_s: Option<i64>,
+) -> Update {
     let mut built = Update::default();
     let mut adds = Vec::with_capacity(update.consumed_milli.len() + 1);
     for (limit, milli) in &update.consumed_milli {
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
     adds.push(built.term(keys::EVENTS, " ", number(update.record_count)));
-    let sets = built.watermark_clauses(fold, &update.first, &update.last, expiry_s);
+    let sets = built.watermark_clauses(group, &update.first, &update.last, expiry_s);
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
     built
 }
 
 /// Advances the watermark past records, `first` to `last`, that go to quarantine instead.
 pub(crate) fn advance_watermark(
-    fold: &WindowFold<'_>,
+    group: &WindowGroup<'_>,
     first: &SequenceNumber,
     last: &SequenceNumber,
     expiry_s: Option<i64>,
 ) -> Update {
     let mut built = Update::default();
-    let sets = built.watermark_clauses(fold, first, last, expiry_s);
+    let sets = built.watermark_clauses(group, first, last, expiry_s);
     built.expression = format!("SET {sets}");
     built
 }
@@ -124,7 +128,7 @@ pub(crate) fn advance_watermark(
 /// Adds limits of a quarantined record to a window and leaves its watermark alone; in one
 /// transaction with the entry's own update.
 pub(crate) fn count_quarantined(
-    fold: &WindowFold<'_>,
+    group: &WindowGroup<'_>,
     limits: &[(LimitName, i128)],
     record_count: usize,
     expiry_s: Option<i64>,
@@ -137,10 +141,10 @@ pub(crate) fn count_quarantined(
     }
     // Also if it is zero: a window with sums has the attribute.
     adds.push(built.term(keys::EVENTS, " ", number(record_count)));
-    let sets = built.window_clauses(fold, expiry_s);
+    let sets = built.window_clauses(group, expiry_s);
     built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
-    if let (ReplayGuard::OnWatermark, Some(record)) = (guard, fold.records().last()) {
-        let watermark = keys::watermark_attribute(fold.stream());
+    if let (ReplayGuard::OnWatermark, Some(record)) = (guard, group.records().last()) {
+        let watermark = keys::watermark_attribute(group.stream());
         built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
     }
     built
@@ -193,13 +197,13 @@ mod tests {
     use super::*;
     use sluicegate_core::{StreamRecord, WindowKind, extract_deltas, fold};
 
-    fn folds() -> Vec<WindowFold<'static>> {
+    fn groups() -> Vec<WindowGroup<'static>> {
         let json = r##"{"eventName":"INSERT","eventSourceARN":"a/stream/2026-01-28T14:00:00.000",
             "dynamodb":{"Keys":{"PK":{"S":"ENTITY#user-123"},"SK":{"S":"#BUCKET#gpt-4"}},
             "SequenceNumber":"100000000003498069978","NewImage":{"rf":{"N":"1769608800000"},
             "b_rpm.v2_tc":{"N":"1000"},"b_ttl_tc":{"N":"500000"}}}}"##;
         let record = StreamRecord::from_json(json).unwrap();
-        fold(vec![extract_deltas(&record).unwrap().unwrap()], &WindowKind::Hour.into()).windows
+        fold(vec![extract_deltas(&record).unwrap().unwrap()], &WindowKind::Hour.into()).groups
     }
 
     fn shown(update: &Update) -> String {
@@ -215,16 +219,16 @@ mod tests {
 
     #[test]
     fn every_expression() {
-        let fold = &folds()[0];
-        let update = fold.next_update(None).unwrap();
-        insta::assert_snapshot!("count", shown(&count(fold, &update, Some(1_777_388_400))));
-        insta::assert_snapshot!("count_forever", shown(&count(fold, &update, None)));
+        let group = &groups()[0];
+        let update = group.next_update(None).unwrap();
+        insta::assert_snapshot!("count", shown(&count(group, &update, Some(1_777_388_400))));
+        insta::assert_snapshot!("count_forever", shown(&count(group, &update, None)));
         insta::assert_snapshot!(
             "advance_watermark",
-            shown(&advance_watermark(fold, &update.first, &update.last, None))
+            shown(&advance_watermark(group, &update.first, &update.last, None))
         );
         let replayed =
-            |guard| count_quarantined(fold, &update.consumed_milli, 1, Some(1_777_388_400), guard);
+            |guard| count_quarantined(group, &update.consumed_milli, 1, Some(1_777_388_400), guard);
         insta::assert_snapshot!("count_quarantined", shown(&replayed(ReplayGuard::OnWatermark)));
         assert_eq!(replayed(ReplayGuard::OnAge).condition, "");
         let closing = close(0, QuarantineState::Done, Some(1_777_388_400));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aws_lambda_events::event::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
 use serde_json::value::RawValue;
-use sluicegate_core::{GroupedBatch, RecordDeltas, SequenceNumber, StreamRecord, WindowFold};
+use sluicegate_core::{GroupedBatch, RecordDeltas, SequenceNumber, StreamRecord, WindowGroup};
 
 use crate::entry::Entry;
 use crate::quarantine::PutOutcome;
@@ -28,7 +28,7 @@ impl OutcomeBuilder {
             report,
             quarantined: Vec::new(),
             failures: Vec::new(),
-            windows: Vec::new(),
+            window_keys: Vec::new(),
         };
         Self { outcome, dropped: HashSet::new() }
     }
@@ -39,8 +39,8 @@ impl OutcomeBuilder {
         (grouped, results): (GroupedBatch<'_>, Vec<WindowResult>),
     ) {
         self.outcome.report.duplicates_dropped += as_u64(grouped.duplicates);
-        for (fold, result) in grouped.windows.iter().zip(results) {
-            self.add_window(fold, result);
+        for (group, result) in grouped.groups.iter().zip(results) {
+            self.add_window(group, result);
         }
     }
 
@@ -57,14 +57,14 @@ impl OutcomeBuilder {
         }
     }
 
-    fn add_window(&mut self, fold: &WindowFold<'_>, result: WindowResult) {
+    fn add_window(&mut self, group: &WindowGroup<'_>, result: WindowResult) {
         let report = &mut self.outcome.report;
         report.windows_written += result.writes;
         report.write_units += result.write_units;
-        let dropped = result.duplicates.iter().map(|&n| &fold.records()[n]);
+        let dropped = result.duplicates.iter().map(|&n| &group.records()[n]);
         let address = |record: &Arc<RecordDeltas<'_>>| Arc::as_ptr(record) as usize;
         self.dropped.extend(dropped.map(address));
-        self.outcome.windows.push(fold.key());
+        self.outcome.window_keys.push(group.key());
         self.add_quarantined(result.quarantined);
         if let Some(failure) = result.failure {
             self.add_failure(failure);

@@ -50,18 +50,18 @@ impl Processor {
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
         let batch = Batch::read(records);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let deltas = batch.deltas.iter().map(|record| record.deltas.len()).sum();
+        let deltas = batch.records.iter().map(|record| record.deltas.len()).sum();
         let mut outcome = OutcomeBuilder::new(Report {
             records: as_u64(records.len()),
             deltas: as_u64(deltas),
             record_age_ms: batch.oldest.map(|created| age_ms(now, created)),
             ..Report::default()
         });
-        let entries: &Vec<_> = &batch.malformed.iter().map(Entry::of_record).collect();
+        let entries: &Vec<_> = &batch.uncountable.iter().map(Entry::of_record).collect();
         // Records behind a malformed one wait until it is in quarantine: a watermark that passed it
         // before would hide it from a later version that can read it.
         let (behind, free): (Vec<_>, Vec<_>) = batch
-            .deltas
+            .records
             .into_iter()
             .partition(|record| entries.iter().any(|entry| entry.may_precede(record)));
         let puts = (0..entries.len())
@@ -86,18 +86,17 @@ impl Processor {
         now: Duration,
         deadline: Instant,
     ) -> (GroupedBatch<'a>, Vec<WindowResult>) {
-        let grouped = fold(records, &self.settings.windows);
+        let grouped = fold(records, &self.settings.window_kinds);
         // By index: with closures over references the compiler cannot show that this future is
         // `Send`.
         let writer = &|n: usize| WindowWriter {
             client: &self.client,
             settings: &self.settings,
-            fold: &grouped.windows[n],
+            group: &grouped.groups[n],
             now_s: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
             deadline,
         };
-        let writes =
-            (0..grouped.windows.len()).map(|n| async move { (n, writer(n).write().await) });
+        let writes = (0..grouped.groups.len()).map(|n| async move { (n, writer(n).write().await) });
         let written = bounded(writes).await;
         (grouped, written)
     }

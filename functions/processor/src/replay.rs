@@ -31,7 +31,8 @@ use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
 use serde_json::value::RawValue;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Batch, EpochMillis, QuarantineEntry, QuarantineState, WindowFold, WindowKind, WindowKinds, fold,
+    Batch, EpochMillis, QuarantineEntry, QuarantineState, WindowGroup, WindowKind, WindowKinds,
+    fold,
 };
 
 use crate::attempt;
@@ -96,13 +97,13 @@ impl Processor {
         };
         let records = [json];
         let batch = Batch::read(&records);
-        if let Some(malformed) = batch.malformed.into_iter().next() {
+        if let Some(malformed) = batch.uncountable.into_iter().next() {
             return Replayed::Malformed(malformed.reason);
         }
         let kinds =
-            entry.id.window.map_or_else(|| self.settings().windows.clone(), WindowKinds::from);
+            entry.id.kind.map_or_else(|| self.settings().window_kinds.clone(), WindowKinds::from);
         let created = batch.oldest;
-        let windows = fold(batch.deltas, &kinds).windows;
+        let windows = fold(batch.records, &kinds).groups;
         if windows.is_empty() {
             return self.close(entry, QuarantineState::Done, Replayed::NothingToCount).await;
         }
@@ -115,7 +116,7 @@ impl Processor {
         }
         let created = created.or_else(|| Some(windows.first()?.records().first()?.at));
         let may_be_redelivered = created.is_none_or(may_be_redelivered);
-        match decide(&orders, entry.id.window, may_be_redelivered, if_unknown) {
+        match decide(&orders, entry.id.kind, may_be_redelivered, if_unknown) {
             Decision::Count(guard) => self.count_quarantined(entry, &windows, guard).await,
             Decision::CountedBefore => {
                 self.close(entry, QuarantineState::Done, Replayed::CountedBefore).await
@@ -130,7 +131,10 @@ impl Processor {
         self.close(entry, QuarantineState::Dropped, Replayed::GivenUp).await
     }
 
-    async fn watermark_order(&self, window: &WindowFold<'_>) -> Result<WatermarkOrder, WriteError> {
+    async fn watermark_order(
+        &self,
+        window: &WindowGroup<'_>,
+    ) -> Result<WatermarkOrder, WriteError> {
         let output = self
             .client()
             .get_item()

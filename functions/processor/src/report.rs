@@ -30,7 +30,7 @@ pub struct Outcome {
     /// The reasons why positions must be delivered again.
     pub failures: Vec<Failure>,
     /// Keys of the usage windows that the event's records belong to.
-    pub windows: Vec<ItemKey>,
+    pub window_keys: Vec<ItemKey>,
 }
 
 /// Figures of one event.

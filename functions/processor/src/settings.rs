@@ -54,7 +54,7 @@ pub struct Settings {
     /// The table that windows and quarantined records are written to.
     pub table: String,
     /// The kinds of windows that are counted.
-    pub windows: WindowKinds,
+    pub window_kinds: WindowKinds,
     /// The time for which windows are kept.
     pub retention: Retention,
 }
@@ -89,7 +89,7 @@ impl Settings {
     pub fn new(table: impl Into<String>) -> Self {
         Self {
             table: table.into(),
-            windows: WindowKinds::default(),
+            window_kinds: WindowKinds::default(),
             retention: Retention::Days(90),
         }
     }
@@ -103,7 +103,7 @@ impl Settings {
         let get = |name| get(name).filter(|value| !value.trim().is_empty());
         let mut settings = Self::new(get("TABLE_NAME").ok_or(SettingsError::NoTable)?);
         if let Some(value) = get("USAGE_WINDOWS") {
-            settings.windows = value.parse().map_err(|_| SettingsError::Windows { value })?;
+            settings.window_kinds = value.parse().map_err(|_| SettingsError::Windows { value })?;
         }
         if let Some(value) = get("USAGE_TTL_DAYS") {
             settings.retention =
@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn windows_are_any_kinds_each_once() {
         let windows = |value| {
-            from(&[("TABLE_NAME", "t"), ("USAGE_WINDOWS", value)]).map(|s| s.windows.to_string())
+            from(&[("TABLE_NAME", "t"), ("USAGE_WINDOWS", value)])
+                .map(|s| s.window_kinds.to_string())
         };
         assert_eq!(windows("month, minute,month"), Ok("minute,month".to_owned()));
         let error = windows("hours").unwrap_err().to_string();

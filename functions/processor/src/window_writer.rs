@@ -17,7 +17,7 @@ use aws_sdk_dynamodb::types::{
     ConsumedCapacity, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
     TransactWriteItem, Update,
 };
-use sluicegate_core::{SequenceNumber, WindowFold, WindowUpdate};
+use sluicegate_core::{SequenceNumber, WindowGroup, WindowUpdate};
 use tokio::time::Instant;
 
 use crate::attempt::{Attempt, REFUSED_UNITS, units};
@@ -33,7 +33,7 @@ use crate::write_error::{WriteError, is_failed_condition};
 pub(crate) struct WindowWriter<'a> {
     pub(crate) client: &'a Client,
     pub(crate) settings: &'a Settings,
-    pub(crate) fold: &'a WindowFold<'a>,
+    pub(crate) group: &'a WindowGroup<'a>,
     pub(crate) now_s: i64,
     pub(crate) deadline: Instant,
 }
@@ -68,7 +68,7 @@ impl WindowWriter<'_> {
         let mut backoff = Backoff::until(self.deadline);
         let mut watermark = None;
         let mut lost_reply: Option<AttemptedWrite> = None;
-        while let Some(update) = self.fold.next_update(watermark.as_ref()) {
+        while let Some(update) = self.group.next_update(watermark.as_ref()) {
             let (attempt, write) = self.attempt(watermark.as_ref(), &update).await;
             match attempt {
                 Attempt::Done(units) => {
@@ -127,20 +127,20 @@ impl WindowWriter<'_> {
     /// The number of records of the group that a window with this watermark is done with: it
     /// counted them, or the quarantine has them.
     fn done_by(self, watermark: Option<&SequenceNumber>) -> usize {
-        self.fold.records().len() - self.fold.pending(watermark).len()
+        self.group.records().len() - self.group.pending(watermark).len()
     }
 
     fn expiry_s(self) -> Option<i64> {
-        self.settings.retention.expiry_s(self.fold.window().end_s(), self.now_s)
+        self.settings.retention.expiry_s(self.group.window().end_s(), self.now_s)
     }
 
     async fn count(self, update: &WindowUpdate) -> Attempt {
-        let built = expressions::count(self.fold, update, self.expiry_s());
+        let built = expressions::count(self.group, update, self.expiry_s());
         let request = self
             .client
             .update_item()
             .table_name(&self.settings.table)
-            .set_key(Some(expressions::key(&self.fold.key())))
+            .set_key(Some(expressions::key(&self.group.key())))
             .update_expression(built.expression)
             .condition_expression(built.condition)
             .set_expression_attribute_names(Some(built.names))
@@ -154,7 +154,7 @@ impl WindowWriter<'_> {
         };
         match error.as_service_error() {
             Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
-                Attempt::of_refusal(failed.item(), self.fold)
+                Attempt::of_refusal(failed.item(), self.group)
             }
             _ => Attempt::Failed(WriteError::of(&error)),
         }
@@ -168,13 +168,13 @@ impl WindowWriter<'_> {
         update: &WindowUpdate,
         reason: &str,
     ) -> (Attempt, AttemptedWrite) {
-        let records = &self.fold.pending(watermark)[..update.record_count];
-        let entries = records.iter().map(|record| Entry::of_window(self.fold, record, reason));
+        let records = &self.group.pending(watermark)[..update.record_count];
+        let entries = records.iter().map(|record| Entry::of_window(self.group, record, reason));
         let mut absent = entry::first_that_fit(entries);
         // An entry is at most a tenth of a transaction's size, so there is always one.
         let last = records[..absent.len()].last().map_or(update.first, |record| record.sequence);
         let built =
-            expressions::advance_watermark(self.fold, &update.first, &last, self.expiry_s());
+            expressions::advance_watermark(self.group, &update.first, &last, self.expiry_s());
         let key_and_reason = |Entry { key, reason, .. }: &Entry| (key.clone(), reason.clone());
         let all: Vec<_> = absent.iter().map(key_and_reason).collect();
         let attempt = self.put_and_advance(built, &mut absent).await;
@@ -220,7 +220,7 @@ impl WindowWriter<'_> {
             if let Some(reason) =
                 reasons.get(entries.len()).filter(|reason| is_failed_condition(reason))
             {
-                return Attempt::of_refusal(reason.item(), self.fold);
+                return Attempt::of_refusal(reason.item(), self.group);
             }
             let sent = entries.len();
             let mut exists = reasons.iter().map(is_failed_condition);
@@ -251,7 +251,7 @@ impl WindowWriter<'_> {
         }
         let update = Update::builder()
             .table_name(&self.settings.table)
-            .set_key(Some(expressions::key(&self.fold.key())))
+            .set_key(Some(expressions::key(&self.group.key())))
             .update_expression(&built.expression)
             .condition_expression(&built.condition)
             .set_expression_attribute_names(Some(built.names.clone()))

@@ -107,7 +107,7 @@ impl Stage {
 /// Starts the engine and its metering, which adds up its write units.
 async fn start(units: &Arc<Mutex<f64>>) -> Result<LocalLoop, CliError> {
     let mut settings = Settings::new(TABLE);
-    settings.windows = "minute,hour".parse().map_err(CliError::bad)?;
+    settings.window_kinds = "minute,hour".parse().map_err(CliError::bad)?;
     let units = units.clone();
     let parts = LoopOptions {
         port: 0,

@@ -32,7 +32,7 @@ impl<'a> Entry<'a> {
         Ok(Self {
             id: entry.key().sk(),
             state: entry.state.as_str(),
-            window: entry.id.window.map(|kind| kind.as_str()),
+            window: entry.id.kind.map(|kind| kind.as_str()),
             reason: &entry.reason,
             truncated: entry.is_truncated,
             record: match RawValue::from_string(entry.record.clone()) {

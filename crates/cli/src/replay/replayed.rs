@@ -21,7 +21,7 @@ impl Replayed {
         self.records += usize::try_from(outcome.report.records).unwrap_or(usize::MAX);
         self.duplicates += outcome.report.duplicates_dropped;
         self.write_units += outcome.report.write_units;
-        self.windows.extend(outcome.windows.iter().cloned());
+        self.windows.extend(outcome.window_keys.iter().cloned());
         for entry in &outcome.quarantined {
             if self.seen.insert(entry.key.clone()) {
                 self.quarantined.push(entry.clone());

@@ -53,8 +53,8 @@ fn record(n: i64, limits: usize) -> Value {
 pub(crate) fn to_updates(event: &[u8]) -> Vec<WindowUpdate> {
     let event: StreamEvent = serde_json::from_slice(event).expect("an event");
     let batch = Batch::read(&event.records);
-    let grouped = fold(batch.deltas, &WindowKinds::default());
-    grouped.windows.iter().filter_map(|window| window.next_update(None)).collect()
+    let grouped = fold(batch.records, &WindowKinds::default());
+    grouped.groups.iter().filter_map(|group| group.next_update(None)).collect()
 }
 
 /// The yardstick: the same bytes as a tree, and nothing more.

@@ -202,8 +202,8 @@ mod tests {
                 proptest::option::of(0..4_usize)
             )
                 .prop_map(|(stream, sequence, digest, kind)| {
-                    let window = kind.map(|kind| WindowKind::ALL[kind]);
-                    K::Quarantine(QuarantineId { stream, sequence, digest: Digest(digest), window })
+                    let kind = kind.map(|kind| WindowKind::ALL[kind]);
+                    K::Quarantine(QuarantineId { stream, sequence, digest: Digest(digest), kind })
                 }),
             Just(K::SchemaVersion),
         ]

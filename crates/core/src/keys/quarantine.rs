@@ -14,8 +14,8 @@ pub const OPEN: &str = "open";
 pub const DONE: &str = "done";
 /// The state of a quarantined record that nothing counted and nothing will: a tombstone too.
 pub const DROPPED: &str = "dropped";
-/// The number of limits of a quarantined record that were counted already, if its replay takes several
-/// transactions.
+/// The number of limits of a quarantined record that were counted already, if its recount takes
+/// several transactions.
 pub const COUNTED_LIMITS: &str = "counted_limits";
 /// Set on a quarantine entry whose record was too large for an item: its images were cut down to the
 /// attributes that metering reads.
@@ -28,12 +28,13 @@ pub struct QuarantineId {
     pub stream: StreamLabel,
     /// Its position, if it has a readable one.
     pub sequence: Option<SequenceNumber>,
-    /// Tells records of one position apart (positions order the records of one shard): a digest of
-    /// the item's key or, for a record that does not name its item, its stream or its position, of
-    /// its bytes. Hexadecimal.
+    /// Tells records of one position apart, because positions order the records of one shard. It is
+    /// a digest of the item's key, or of the record's bytes if the record cannot be parsed, or its
+    /// ARN or its position cannot be read. A record without an ARN has the label `-`; with a
+    /// position, its digest is that of the item's key. Hexadecimal.
     pub digest: Digest,
-    /// The one kind of window that is missing it; `None` when nothing of it was counted.
-    pub window: Option<WindowKind>,
+    /// The one kind of window that lacks the record; `None` if no window counted it.
+    pub kind: Option<WindowKind>,
 }
 
 /// 64 bits of a hash, spelled as 16 hexadecimal digits.
@@ -50,8 +51,8 @@ impl QuarantineId {
     /// The sort key.
     pub(super) fn sk(&self) -> String {
         let sequence = self.sequence.as_ref().map_or("-", SequenceNumber::padded);
-        let window = self.window.map(|kind| format!("#{kind}")).unwrap_or_default();
-        format!("{}#{sequence}#{}{window}", self.stream, self.digest)
+        let kind = self.kind.map(|kind| format!("#{kind}")).unwrap_or_default();
+        format!("{}#{sequence}#{}{kind}", self.stream, self.digest)
     }
 
     /// Reads it back from a sort key; `None` where that is spelled otherwise.
@@ -64,8 +65,8 @@ impl QuarantineId {
         };
         let digest = parts.next().filter(|hex| hex.len() == 16)?;
         let digest = Digest(u64::from_str_radix(digest, 16).ok()?);
-        let window =
+        let kind =
             parts.next().map(|kind| kind.parse().ok()).map_or(Some(None), |kind| kind.map(Some))?;
-        parts.next().is_none().then_some(Self { stream, sequence, digest, window })
+        parts.next().is_none().then_some(Self { stream, sequence, digest, kind })
     }
 }

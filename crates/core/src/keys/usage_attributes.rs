@@ -2,7 +2,7 @@
 
 use crate::{LimitName, StreamLabel};
 
-/// Records counted in a usage window.
+/// The number of stream records that a usage window counted.
 pub const EVENTS: &str = "events";
 
 /// The attribute of one limit in a usage window.
@@ -17,7 +17,8 @@ pub fn parse_usage_attribute(attribute: &str) -> Option<&str> {
     attribute.strip_prefix("u_")
 }
 
-/// The attribute of a usage window that holds the newest position counted from one stream.
+/// The watermark: the attribute of a usage window that holds the newest position of one stream that
+/// the window is done with. The record there was counted or quarantined.
 #[must_use]
 pub fn watermark_attribute(stream: &StreamLabel) -> String {
     format!("wm_{stream}")

@@ -35,7 +35,7 @@ async fn run() -> Result<(), lambda_runtime::Error> {
     let settings = Settings::from_env(|name| std::env::var(name).ok())?;
     let metrics = Metrics::init(&settings.table)?;
     let client = sluicegate_processor::client(&sluicegate_processor::sdk_config().await);
-    tracing::info!(table = settings.table, windows = %settings.windows, retention = ?settings.retention, "ready");
+    tracing::info!(table = settings.table, windows = %settings.window_kinds, retention = ?settings.retention, "ready");
     let processor = &Processor::new(client, settings);
     let metrics = &metrics;
     lambda_runtime::run(service_fn(move |event: LambdaEvent<StreamEvent>| async move {

@@ -3,7 +3,7 @@
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update};
 use sluicegate_core::keys::ItemKey;
-use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowFold};
+use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowGroup};
 
 use super::{MAY_BE_REDELIVERED, Replayed, now_s};
 use crate::expressions;
@@ -36,7 +36,7 @@ impl Processor {
     pub(super) async fn count_quarantined(
         &self,
         entry: &QuarantineEntry,
-        windows: &[WindowFold<'_>],
+        windows: &[WindowGroup<'_>],
         guard: ReplayGuard,
     ) -> Replayed {
         let limits = windows.first().and_then(|window| window.next_update(None));
@@ -55,7 +55,7 @@ impl Processor {
             }
             counted = next;
             if counted == limits.len() {
-                return Replayed::Counted(windows.iter().map(WindowFold::key).collect());
+                return Replayed::Counted(windows.iter().map(WindowGroup::key).collect());
             }
         }
     }
@@ -63,7 +63,7 @@ impl Processor {
     fn transaction(
         &self,
         entry: &QuarantineEntry,
-        windows: &[WindowFold<'_>],
+        windows: &[WindowGroup<'_>],
         limits: &[(LimitName, i128)],
         step: Step,
         guard: ReplayGuard,

@@ -19,8 +19,8 @@ pub struct QuarantineEntry {
     pub record: String,
     /// True if the record was too large for an item and was cut to the part that metering reads.
     pub is_truncated: bool,
-    /// The number of its limits that were counted since, in the order of their names. It is zero unless
-    /// an open entry's record has more limits than a transaction takes.
+    /// The number of its limits, in the order of their names, that a recount has counted. In an open
+    /// entry it is zero, unless a recount of more than 200 limits stopped half-way.
     pub counted_limits: usize,
 }
 
@@ -109,7 +109,7 @@ mod tests {
     fn entries_are_read_back() {
         let entry = QuarantineEntry::from_item(&item(&[])).unwrap().unwrap();
         assert_eq!((entry.state, entry.counted_limits), (QuarantineState::Open, 0));
-        assert!(entry.id.window.is_some() && !entry.is_truncated);
+        assert!(entry.id.kind.is_some() && !entry.is_truncated);
         for state in [QuarantineState::Open, QuarantineState::Done, QuarantineState::Dropped] {
             let item = item(&[("state", state.as_str())]);
             assert_eq!(QuarantineEntry::from_item(&item).unwrap().unwrap().state, state);
