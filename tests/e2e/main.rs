@@ -5,7 +5,7 @@ mod cost;
 mod crash;
 mod exactness;
 mod quarantine;
-mod quarantine_replay;
+mod quarantine_recount;
 mod streams;
 mod support;
 mod unavailable;

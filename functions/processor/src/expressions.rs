@@ -9,16 +9,16 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{LimitName, QuarantineState, SequenceNumber, WindowGroup, WindowUpdate};
 
-/// The reason why no delivery counts the record after its replay.
+/// The requirement of a recount's transaction for each window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ReplayGuard {
-    /// A watermark at or past the record: the transaction checks it.
-    OnWatermark,
-    /// The record's age: no stream delivers it again.
-    OnAge,
+pub(crate) enum WindowCondition {
+    /// The watermark is at or past the record, so no delivery counts the record.
+    AtOrPastRecord,
+    /// None: the record is too old to be delivered again.
+    None,
 }
 
-/// An update of one item with its guard.
+/// An update of one item with its condition.
 #[derive(Debug, Default)]
 pub(crate) struct Update {
     pub(crate) expression: String,
@@ -40,7 +40,7 @@ impl Update {
         placeholder
     }
 
-    /// Adds `attribute operator value` to a clause's terms.
+    /// Returns the term `attribute operator value` in placeholders.
     fn term(
         &mut self,
         attribute: impl Into<String>,
@@ -51,9 +51,9 @@ impl Update {
         format!("{name}{operator}{value}")
     }
 
-    /// The SET clauses of a delivery's write to a window: the watermark, the expiry and the index
-    /// keys. The condition is that the watermark is below `first`: the window counts a record once.
-    fn watermark_clauses(
+    /// Sets the condition: the watermark is absent or below `first`. Returns the SET clauses: the
+    /// watermark, the expiry and the index keys. By this condition a window counts a record once.
+    fn guard_by_watermark(
         &mut self,
         group: &WindowGroup<'_>,
         first: &SequenceNumber,
@@ -107,12 +107,12 @@ pub(crate) fn count(
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
     adds.push(built.term(keys::EVENTS, " ", number(update.record_count)));
-    let sets = built.watermark_clauses(group, &update.first, &update.last, expiry_s);
+    let sets = built.guard_by_watermark(group, &update.first, &update.last, expiry_s);
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
     built
 }
 
-/// Advances the watermark past records, `first` to `last`, that go to quarantine instead.
+/// Advances the watermark to `last`, because the records from `first` to `last` go to quarantine.
 pub(crate) fn advance_watermark(
     group: &WindowGroup<'_>,
     first: &SequenceNumber,
@@ -120,7 +120,7 @@ pub(crate) fn advance_watermark(
     expiry_s: Option<i64>,
 ) -> Update {
     let mut built = Update::default();
-    let sets = built.watermark_clauses(group, first, last, expiry_s);
+    let sets = built.guard_by_watermark(group, first, last, expiry_s);
     built.expression = format!("SET {sets}");
     built
 }
@@ -132,18 +132,19 @@ pub(crate) fn count_quarantined(
     limits: &[(LimitName, i128)],
     record_count: usize,
     expiry_s: Option<i64>,
-    guard: ReplayGuard,
+    condition: WindowCondition,
 ) -> Update {
     let mut built = Update::default();
     let mut adds = Vec::with_capacity(limits.len() + 1);
     for (limit, milli) in limits {
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
-    // Also if it is zero: a window with sums has the attribute.
+    // Also zero, which creates the attribute: `UsageWindow::from_item` refuses a window with sums and
+    // without it.
     adds.push(built.term(keys::EVENTS, " ", number(record_count)));
     let sets = built.window_clauses(group, expiry_s);
     built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
-    if let (ReplayGuard::OnWatermark, Some(record)) = (guard, group.records().last()) {
+    if let (WindowCondition::AtOrPastRecord, Some(record)) = (condition, group.records().last()) {
         let watermark = keys::watermark_attribute(group.stream());
         built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
     }
@@ -171,7 +172,7 @@ pub(crate) fn note_counted(before: usize, after: usize) -> Update {
     built
 }
 
-/// The condition under which a quarantine entry is put: an open or done one stays as it is.
+/// The condition under which a quarantine entry is put: an entry that exists stays as it is.
 pub(crate) fn absent() -> (String, HashMap<String, String>) {
     (
         "attribute_not_exists(#n0)".to_owned(),
@@ -227,10 +228,14 @@ mod tests {
             "advance_watermark",
             shown(&advance_watermark(group, &update.first, &update.last, None))
         );
-        let replayed =
-            |guard| count_quarantined(group, &update.consumed_milli, 1, Some(1_777_388_400), guard);
-        insta::assert_snapshot!("count_quarantined", shown(&replayed(ReplayGuard::OnWatermark)));
-        assert_eq!(replayed(ReplayGuard::OnAge).condition, "");
+        let recounted = |condition| {
+            count_quarantined(group, &update.consumed_milli, 1, Some(1_777_388_400), condition)
+        };
+        insta::assert_snapshot!(
+            "count_quarantined",
+            shown(&recounted(WindowCondition::AtOrPastRecord))
+        );
+        assert_eq!(recounted(WindowCondition::None).condition, "");
         let closing = close(0, QuarantineState::Done, Some(1_777_388_400));
         insta::assert_snapshot!("close", shown(&closing));
         insta::assert_snapshot!("note_counted", shown(&note_counted(200, 400)));

@@ -3,22 +3,24 @@
 //! [`Processor::handle`] is a plain function over the records of one event. The `bootstrap` binary
 //! runs it as a Lambda, `sluicegate replay` runs it locally; both are equally exact:
 //! * every record is counted once in every window it belongs to, however often it is delivered,
-//!   because each window's update is guarded by the position of the newest record in it;
+//!   because each update is conditioned on the window's watermark, the newest position that it is
+//!   done with;
 //! * a record that cannot be counted is kept in quarantine and the batch goes on;
-//! * a write that can be repeated (throttling, timeouts) is reported by its position, never
-//!   dropped.
+//! * a write that fails is repeated while the invocation has time, if that can help. Otherwise the
+//!   position of its first record is reported, and Lambda delivers again from there.
 
-mod attempt;
+mod answer;
 mod backoff;
 mod client;
-mod entry;
 mod expressions;
 #[cfg(feature = "lambda")]
 mod metrics;
+mod new_entry;
 mod outcome;
+mod outcome_builder;
 mod processor;
 mod quarantine;
-mod replay;
+mod recount;
 mod report;
 mod settings;
 mod window_writer;
@@ -27,9 +29,10 @@ mod write_error;
 pub use client::{client, https_client, sdk_config};
 #[cfg(feature = "lambda")]
 pub use metrics::{Metrics, MetricsError};
+pub use outcome::{Failure, HandleError, Outcome, Quarantined};
 pub use processor::Processor;
-pub use replay::{IfUnknown, Replayed};
-pub use report::{Failure, HandleError, Outcome, Quarantined, Report};
+pub use recount::{IfUnknown, Recounted};
+pub use report::Report;
 pub use settings::{BadRetention, Retention, Settings, SettingsError};
 pub use sluicegate_core::StreamEvent;
 pub use write_error::{chain, explain, one_line};

@@ -1,138 +1,56 @@
-//! Combines the results of the parts of an event into the answer to Lambda.
+//! The result of one event: the answer to Lambda, and the records and writes that need attention.
 
-use std::collections::HashSet;
-use std::sync::Arc;
+use aws_lambda_events::event::streams::DynamoDbEventResponse;
+use sluicegate_core::SequenceNumber;
+use sluicegate_core::keys::ItemKey;
 
-use aws_lambda_events::event::streams::{DynamoDbBatchItemFailure, DynamoDbEventResponse};
-use serde_json::value::RawValue;
-use sluicegate_core::{GroupedBatch, RecordDeltas, SequenceNumber, StreamRecord, WindowGroup};
+use crate::report::Report;
 
-use crate::entry::Entry;
-use crate::quarantine::PutOutcome;
-use crate::report::{Failure, HandleError, Outcome, Quarantined, Report};
-use crate::window_writer::WindowResult;
-use crate::write_error::WriteError;
-
-/// The outcome of an event while its parts arrive.
-pub(crate) struct OutcomeBuilder {
-    outcome: Outcome,
-    /// Records that some window had counted before, by their addresses in memory: a record is in
-    /// the windows of every kind and is reported once.
-    dropped: HashSet<usize>,
+/// A failure without a position to report: the whole event must be delivered again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HandleError {
+    /// A record without a readable position could not be put into quarantine.
+    #[error(
+        "Lambda must deliver the whole batch again, because there is no sequence number to report: {reason}"
+    )]
+    Unidentified {
+        /// DynamoDB's error.
+        reason: String,
+    },
 }
 
-impl OutcomeBuilder {
-    pub(crate) fn new(report: Report) -> Self {
-        let outcome = Outcome {
-            response: Ok(DynamoDbEventResponse::default()),
-            report,
-            quarantined: Vec::new(),
-            failures: Vec::new(),
-            window_keys: Vec::new(),
-        };
-        Self { outcome, dropped: HashSet::new() }
-    }
-
-    /// Adds groups of records, with the results of writing their windows.
-    pub(crate) fn add_windows(
-        &mut self,
-        (grouped, results): (GroupedBatch<'_>, Vec<WindowResult>),
-    ) {
-        self.outcome.report.duplicates_dropped += as_u64(grouped.duplicates);
-        for (group, result) in grouped.groups.iter().zip(results) {
-            self.add_window(group, result);
-        }
-    }
-
-    pub(crate) fn add_entry(&mut self, entry: &Entry, result: Result<PutOutcome, WriteError>) {
-        match result {
-            Ok(PutOutcome { is_new, write_units }) => {
-                self.outcome.report.write_units += write_units;
-                let (key, reason) = (entry.key.clone(), entry.reason.clone());
-                self.add_quarantined([Quarantined { key, reason, is_new }]);
-            }
-            Err(error) => {
-                self.add_failure(Failure { first: entry.sequence(), reason: error.reason() });
-            }
-        }
-    }
-
-    fn add_window(&mut self, group: &WindowGroup<'_>, result: WindowResult) {
-        let report = &mut self.outcome.report;
-        report.windows_written += result.writes;
-        report.write_units += result.write_units;
-        let dropped = result.duplicates.iter().map(|&n| &group.records()[n]);
-        let address = |record: &Arc<RecordDeltas<'_>>| Arc::as_ptr(record) as usize;
-        self.dropped.extend(dropped.map(address));
-        self.outcome.window_keys.push(group.key());
-        self.add_quarantined(result.quarantined);
-        if let Some(failure) = result.failure {
-            self.add_failure(failure);
-        }
-    }
-
-    fn add_quarantined(&mut self, entries: impl IntoIterator<Item = Quarantined>) {
-        for entry in entries {
-            if entry.is_new {
-                self.outcome.report.quarantined += 1;
-                tracing::error!(key = entry.key.sk(), reason = entry.reason, "record quarantined");
-            }
-            self.outcome.quarantined.push(entry);
-        }
-    }
-
-    fn add_failure(&mut self, failure: Failure) {
-        let first = failure.first.map(|first| first.to_string());
-        tracing::warn!(first, reason = failure.reason, "a later delivery must repeat this write");
-        self.outcome.report.retryable_failures += 1;
-        self.outcome.failures.push(failure);
-    }
-
-    pub(crate) fn into_outcome(mut self, records: &[Box<RawValue>]) -> Outcome {
-        self.outcome.report.duplicates_dropped += as_u64(self.dropped.len());
-        if !self.outcome.failures.is_empty() {
-            self.outcome.response = self.next_delivery_start(records).map(|lowest| {
-                let mut failure = DynamoDbBatchItemFailure::default();
-                failure.item_identifier = Some(lowest.to_string());
-                let mut response = DynamoDbEventResponse::default();
-                response.batch_item_failures.push(failure);
-                response
-            });
-        }
-        self.outcome
-    }
-
-    /// The position at which Lambda must begin the next delivery: the lowest one that failed. In a
-    /// batch that is not in the order of one stream (no event source mapping makes one), it is the
-    /// batch's first record.
-    fn next_delivery_start(
-        &self,
-        records: &[Box<RawValue>],
-    ) -> Result<SequenceNumber, HandleError> {
-        let unidentified =
-            |failure: &Failure| HandleError::Unidentified { reason: failure.reason.clone() };
-        let mut failures = self.outcome.failures.iter();
-        let (mut lowest, mut any) = (None, None);
-        for failure in &mut failures {
-            let first = failure.first.ok_or_else(|| unidentified(failure))?;
-            lowest = Some(lowest.map_or(first, |known: SequenceNumber| known.min(first)));
-            any = Some(failure);
-        }
-        let positions =
-            records.iter().map(|record| StreamRecord::stream_and_sequence_of(record.get()));
-        let positions: Vec<_> = positions.collect();
-        let in_order = positions.windows(2).all(|pair| {
-            let [(stream, before), (next_stream, after)] = pair else { return false };
-            stream == next_stream && before <= after
-        });
-        let at =
-            if in_order { lowest } else { positions.first().and_then(|(_, sequence)| *sequence) };
-        let reason = any.map_or_else(String::new, |failure| failure.reason.clone());
-        at.ok_or(HandleError::Unidentified { reason })
-    }
+/// The answer to Lambda, and the details of the event.
+#[derive(Debug)]
+pub struct Outcome {
+    /// At most one identifier: the lowest position that must be delivered again. An error if a
+    /// failure concerns a record that has no position to report.
+    pub response: Result<DynamoDbEventResponse, HandleError>,
+    /// Figures of the event.
+    pub report: Report,
+    /// Records that went to quarantine now or had gone there before.
+    pub quarantined: Vec<Quarantined>,
+    /// The reasons why positions must be delivered again.
+    pub failures: Vec<Failure>,
+    /// Keys of the usage windows that the event's records belong to.
+    pub window_keys: Vec<ItemKey>,
 }
 
-/// A length as a metric value.
-pub(crate) fn as_u64(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
+/// A record, or one window's share of it, that went to quarantine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quarantined {
+    /// Key of its entry.
+    pub key: ItemKey,
+    /// The reason.
+    pub reason: String,
+    /// False if an earlier delivery put it there.
+    pub is_new: bool,
+}
+
+/// A write that was not confirmed in this invocation. Repeating it is safe, even if it was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The oldest record of the write; `None` if it has no readable position.
+    pub first: Option<SequenceNumber>,
+    /// The reason, in one sentence.
+    pub reason: String,
 }

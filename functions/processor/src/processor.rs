@@ -8,10 +8,11 @@ use serde_json::value::RawValue;
 use sluicegate_core::{Batch, EpochMillis, GroupedBatch, RecordDeltas, fold};
 use tokio::time::Instant;
 
-use crate::entry::Entry;
-use crate::outcome::{OutcomeBuilder, as_u64};
+use crate::new_entry::NewEntry;
+use crate::outcome::Outcome;
+use crate::outcome_builder::{OutcomeBuilder, as_u64};
 use crate::quarantine::{self, PutOutcome};
-use crate::report::{Outcome, Report};
+use crate::report::Report;
 use crate::settings::Settings;
 use crate::window_writer::{WindowResult, WindowWriter};
 use crate::write_error::WriteError;
@@ -57,9 +58,9 @@ impl Processor {
             record_age_ms: batch.oldest.map(|created| age_ms(now, created)),
             ..Report::default()
         });
-        let entries: &Vec<_> = &batch.uncountable.iter().map(Entry::of_record).collect();
-        // Records behind a malformed one wait until it is in quarantine: a watermark that passed it
-        // before would hide it from a later version that can read it.
+        let entries: &Vec<_> = &batch.uncountable.iter().map(NewEntry::of_record).collect();
+        // Records behind an uncountable one wait until it is in quarantine. Otherwise a watermark
+        // could advance past it, and a later version that can read it would drop it as a duplicate.
         let (behind, free): (Vec<_>, Vec<_>) = batch
             .records
             .into_iter()
@@ -101,7 +102,11 @@ impl Processor {
         (grouped, written)
     }
 
-    async fn quarantine(&self, entry: &Entry, deadline: Instant) -> Result<PutOutcome, WriteError> {
+    async fn quarantine(
+        &self,
+        entry: &NewEntry,
+        deadline: Instant,
+    ) -> Result<PutOutcome, WriteError> {
         quarantine::put(&self.client, &self.settings, entry, deadline).await
     }
 }

@@ -1,18 +1,18 @@
 //! Puts records that cannot be counted into quarantine, so that none is ever given up silently.
 //!
-//! An entry is put only if there is none: a redelivery does not duplicate an open one, and does not
-//! reopen one that was counted since (done). `window_writer.rs` puts the entries of records that one
-//! window cannot take.
+//! An entry is put only if there is none: a redelivery neither duplicates an open entry nor reopens one
+//! that was counted or dropped since. `window_writer.rs` puts the entries of records that one window
+//! cannot accept.
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
 use tokio::time::Instant;
 
-use crate::attempt;
+use crate::answer;
 use crate::backoff::Backoff;
-use crate::entry::Entry;
 use crate::expressions;
+use crate::new_entry::NewEntry;
 use crate::settings::Settings;
 use crate::write_error::WriteError;
 
@@ -28,7 +28,7 @@ pub(crate) struct PutOutcome {
 pub(crate) async fn put(
     client: &Client,
     settings: &Settings,
-    entry: &Entry,
+    entry: &NewEntry,
     deadline: Instant,
 ) -> Result<PutOutcome, WriteError> {
     let mut backoff = Backoff::until(deadline);
@@ -45,7 +45,7 @@ pub(crate) async fn put(
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match tokio::time::timeout_at(deadline, request.send()).await {
             Err(_) => return Err(WriteError::out_of_time()),
-            Ok(Ok(output)) => match attempt::units(output.consumed_capacity) {
+            Ok(Ok(output)) => match answer::units(output.consumed_capacity) {
                 Some(write_units) => return Ok(PutOutcome { is_new: true, write_units }),
                 None => WriteError::empty_answer(),
             },
@@ -53,7 +53,7 @@ pub(crate) async fn put(
                 Some(PutItemError::ConditionalCheckFailedException(_)) => {
                     return Ok(PutOutcome {
                         is_new: may_be_ours,
-                        write_units: attempt::REFUSED_UNITS,
+                        write_units: answer::REFUSED_UNITS,
                     });
                 }
                 _ => WriteError::of(&error),

@@ -1,12 +1,12 @@
-//! Writes one usage window: every record of its group is counted, was counted before, or goes to
-//! quarantine.
+//! Writes one usage window: it counts every record of its group or quarantines it, unless another
+//! delivery did so before.
 //!
 //! The writer never reads the window. If the condition refuses an update, the answer holds the
 //! watermark, and the next update begins after it.
 //!
-//! If the window cannot take records that are valid in themselves, one transaction puts their
-//! entries into quarantine and advances the watermark past them. A later delivery then cannot count
-//! the records that a replay of the quarantine will count.
+//! If the window refuses records that are valid in themselves, one transaction puts their entries
+//! into quarantine and advances the watermark to the last of them. A later delivery then cannot count
+//! the records that a recount will count.
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::transact_write_items::{
@@ -20,11 +20,11 @@ use aws_sdk_dynamodb::types::{
 use sluicegate_core::{SequenceNumber, WindowGroup, WindowUpdate};
 use tokio::time::Instant;
 
-use crate::attempt::{Attempt, REFUSED_UNITS, units};
+use crate::answer::{REFUSED_UNITS, WriteAnswer, units};
 use crate::backoff::Backoff;
-use crate::entry::{self, Entry};
 use crate::expressions;
-use crate::report::{Failure, Quarantined};
+use crate::new_entry::{self, NewEntry};
+use crate::outcome::{Failure, Quarantined};
 use crate::settings::Settings;
 use crate::write_error::{WriteError, is_failed_condition};
 
@@ -41,22 +41,22 @@ pub(crate) struct WindowWriter<'a> {
 /// The result of writing one window.
 #[derive(Debug, Default)]
 pub(crate) struct WindowResult {
-    /// Records that another delivery had counted or quarantined, by their indexes in the group.
+    /// Records that another delivery counted or quarantined, by their indexes in the group.
     pub(crate) duplicates: Vec<usize>,
     /// Updates written.
     pub(crate) writes: u64,
     pub(crate) write_units: f64,
-    /// Records that the window cannot take.
+    /// Records that the window cannot accept.
     pub(crate) quarantined: Vec<Quarantined>,
     pub(crate) failure: Option<Failure>,
 }
 
-/// A write that was sent. If its reply was lost, the table may have done it: then the watermark is
-/// at `last`.
-struct AttemptedWrite {
+/// A write that was sent. If its reply is lost and the next condition fails with a watermark of
+/// `last`, this write was done.
+struct SentWrite {
     last: SequenceNumber,
     /// False if it puts records into quarantine instead.
-    counts: bool,
+    adds_usage: bool,
     /// Its entries in the quarantine.
     entries: Vec<Quarantined>,
 }
@@ -67,33 +67,35 @@ impl WindowWriter<'_> {
         let mut result = WindowResult::default();
         let mut backoff = Backoff::until(self.deadline);
         let mut watermark = None;
-        let mut lost_reply: Option<AttemptedWrite> = None;
+        let mut lost_reply: Option<SentWrite> = None;
         while let Some(update) = self.group.next_update(watermark.as_ref()) {
-            let (attempt, write) = self.attempt(watermark.as_ref(), &update).await;
-            match attempt {
-                Attempt::Done(units) => {
+            let (answer, write) = self.send(watermark.as_ref(), &update).await;
+            match answer {
+                WriteAnswer::Done(units) => {
                     result.write_units += units;
                     watermark = Some(write.last);
                     result.add(write);
                 }
-                Attempt::Refused { watermark: found } if Some(found) > watermark => {
+                WriteAnswer::Refused { watermark: found } if Some(found) > watermark => {
                     result.write_units += REFUSED_UNITS;
                     match lost_reply.take() {
                         Some(write) if write.last == found => result.add(write),
-                        // Records that this invocation counted lie before the old watermark.
-                        _ => result
-                            .duplicates
-                            .extend(self.done_by(watermark.as_ref())..self.done_by(Some(&found))),
+                        // Another delivery did the records between the watermark known so far and
+                        // the one found. What this invocation wrote is at or below the former.
+                        _ => result.duplicates.extend(
+                            self.number_done_at(watermark.as_ref())
+                                ..self.number_done_at(Some(&found)),
+                        ),
                     }
                     watermark = Some(found);
                 }
-                Attempt::Refused { .. } => {
-                    let reason = "the table refused a watermark that its answer does not show; \
-                                  look at the window's item";
+                WriteAnswer::Refused { .. } => {
+                    let reason = "the table refused this write, although the watermark in its \
+                                  answer is below the first record; look at the window's item";
                     let error = WriteError::NeedsOperator(reason.to_owned());
                     return result.failed(update.first, error);
                 }
-                Attempt::Failed(error @ WriteError::Transient { maybe_done, .. }) => {
+                WriteAnswer::Failed(error @ WriteError::Transient { maybe_done, .. }) => {
                     if maybe_done {
                         lost_reply = Some(write);
                     }
@@ -101,32 +103,32 @@ impl WindowWriter<'_> {
                         return result.failed(update.first, error);
                     }
                 }
-                Attempt::Failed(error) => return result.failed(update.first, error),
+                WriteAnswer::Failed(error) => return result.failed(update.first, error),
             }
         }
         result
     }
 
-    /// Sends an update. If the window will never take it, quarantines its first records instead.
-    async fn attempt(
+    /// Sends an update. If the window will never accept it, quarantines its first records instead.
+    async fn send(
         self,
         watermark: Option<&SequenceNumber>,
         update: &WindowUpdate,
-    ) -> (Attempt, AttemptedWrite) {
+    ) -> (WriteAnswer, SentWrite) {
         match self.count(update).await {
-            Attempt::Failed(WriteError::Invalid(reason)) => {
+            WriteAnswer::Failed(WriteError::Invalid(reason)) => {
                 self.quarantine_first_records(watermark, update, &reason).await
             }
-            attempt => {
-                let (last, counts, entries) = (update.last, true, Vec::new());
-                (attempt, AttemptedWrite { last, counts, entries })
+            answer => {
+                let (last, entries) = (update.last, Vec::new());
+                (answer, SentWrite { last, adds_usage: true, entries })
             }
         }
     }
 
     /// The number of records of the group that a window with this watermark is done with: it
     /// counted them, or the quarantine has them.
-    fn done_by(self, watermark: Option<&SequenceNumber>) -> usize {
+    fn number_done_at(self, watermark: Option<&SequenceNumber>) -> usize {
         self.group.records().len() - self.group.pending(watermark).len()
     }
 
@@ -134,7 +136,7 @@ impl WindowWriter<'_> {
         self.settings.retention.expiry_s(self.group.window().end_s(), self.now_s)
     }
 
-    async fn count(self, update: &WindowUpdate) -> Attempt {
+    async fn count(self, update: &WindowUpdate) -> WriteAnswer {
         let built = expressions::count(self.group, update, self.expiry_s());
         let request = self
             .client
@@ -148,57 +150,58 @@ impl WindowWriter<'_> {
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
-            Err(_) => return Attempt::Failed(WriteError::out_of_time()),
-            Ok(Ok(output)) => return Attempt::of_answer(units(output.consumed_capacity)),
+            Err(_) => return WriteAnswer::Failed(WriteError::out_of_time()),
+            Ok(Ok(output)) => return WriteAnswer::of_units(units(output.consumed_capacity)),
             Ok(Err(error)) => error,
         };
         match error.as_service_error() {
             Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
-                Attempt::of_refusal(failed.item(), self.group)
+                WriteAnswer::of_refusal(failed.item(), self.group)
             }
-            _ => Attempt::Failed(WriteError::of(&error)),
+            _ => WriteAnswer::Failed(WriteError::of(&error)),
         }
     }
 
-    /// Puts the first records of an update that the window will never take into quarantine, and
-    /// advances the watermark past them; their other windows count them.
+    /// Quarantines the first records of an update that the window will never accept, and advances
+    /// the watermark to the last of them. Their other windows count them.
     async fn quarantine_first_records(
         self,
         watermark: Option<&SequenceNumber>,
         update: &WindowUpdate,
         reason: &str,
-    ) -> (Attempt, AttemptedWrite) {
+    ) -> (WriteAnswer, SentWrite) {
         let records = &self.group.pending(watermark)[..update.record_count];
-        let entries = records.iter().map(|record| Entry::of_window(self.group, record, reason));
-        let mut absent = entry::first_that_fit(entries);
+        let entries = records.iter().map(|record| NewEntry::of_window(self.group, record, reason));
+        let mut to_put = new_entry::first_that_fit(entries);
         // An entry is at most a tenth of a transaction's size, so there is always one.
-        let last = records[..absent.len()].last().map_or(update.first, |record| record.sequence);
+        let last = records[..to_put.len()].last().map_or(update.first, |record| record.sequence);
         let built =
             expressions::advance_watermark(self.group, &update.first, &last, self.expiry_s());
-        let key_and_reason = |Entry { key, reason, .. }: &Entry| (key.clone(), reason.clone());
-        let all: Vec<_> = absent.iter().map(key_and_reason).collect();
-        let attempt = self.put_and_advance(built, &mut absent).await;
-        // An entry that existed already is reported too, like that of an unreadable record: no
-        // window counts it.
+        let key_and_reason =
+            |NewEntry { key, reason, .. }: &NewEntry| (key.clone(), reason.clone());
+        let all: Vec<_> = to_put.iter().map(key_and_reason).collect();
+        let answer = self.put_and_advance(built, &mut to_put).await;
+        // Entries that existed already are reported too, with `is_new: false`, as `quarantine::put`
+        // does.
         let entries = all.into_iter().map(|(key, reason)| {
-            let is_new = absent.iter().any(|entry| entry.key == key);
+            let is_new = to_put.iter().any(|entry| entry.key == key);
             Quarantined { key, reason, is_new }
         });
         let entries = entries.collect();
-        (attempt, AttemptedWrite { last, counts: false, entries })
+        (answer, SentWrite { last, adds_usage: false, entries })
     }
 
-    /// Puts entries and advances the watermark past them, both or neither. Entries that exist
-    /// already are removed from the list.
+    /// Puts entries and advances the watermark to the last of their records, both or neither.
+    /// Entries that exist already are removed from the list.
     async fn put_and_advance(
         self,
         built: expressions::Update,
-        entries: &mut Vec<Entry>,
-    ) -> Attempt {
+        entries: &mut Vec<NewEntry>,
+    ) -> WriteAnswer {
         loop {
             let items = match self.transaction(&built, entries) {
                 Ok(items) => items,
-                Err(error) => return Attempt::Failed(error),
+                Err(error) => return WriteAnswer::Failed(error),
             };
             let request = self
                 .client
@@ -206,28 +209,28 @@ impl WindowWriter<'_> {
                 .set_transact_items(Some(items))
                 .return_consumed_capacity(ReturnConsumedCapacity::Total);
             let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
-                Err(_) => return Attempt::Failed(WriteError::out_of_time()),
-                Ok(Ok(output)) => return Attempt::of_answer(units_of(&output)),
+                Err(_) => return WriteAnswer::Failed(WriteError::out_of_time()),
+                Ok(Ok(output)) => return WriteAnswer::of_units(units_of(&output)),
                 Ok(Err(error)) => error,
             };
             let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
                 error.as_service_error()
             else {
-                return Attempt::Failed(WriteError::of(&error).invalid_as_needs_operator());
+                return WriteAnswer::Failed(WriteError::of(&error).invalid_as_needs_operator());
             };
             let reasons = cancelled.cancellation_reasons();
             // The window's own reason comes last.
             if let Some(reason) =
                 reasons.get(entries.len()).filter(|reason| is_failed_condition(reason))
             {
-                return Attempt::of_refusal(reason.item(), self.group);
+                return WriteAnswer::of_refusal(reason.item(), self.group);
             }
             let sent = entries.len();
             let mut exists = reasons.iter().map(is_failed_condition);
             entries.retain(|_| !exists.next().unwrap_or(false));
             if entries.len() == sent {
                 let error = WriteError::of_reasons(reasons);
-                return Attempt::Failed(error.invalid_as_needs_operator());
+                return WriteAnswer::Failed(error.invalid_as_needs_operator());
             }
         }
     }
@@ -235,7 +238,7 @@ impl WindowWriter<'_> {
     fn transaction(
         self,
         built: &expressions::Update,
-        entries: &[Entry],
+        entries: &[NewEntry],
     ) -> Result<Vec<TransactWriteItem>, WriteError> {
         let (condition, names) = expressions::absent();
         let mut items = Vec::with_capacity(entries.len() + 1);
@@ -265,8 +268,8 @@ impl WindowWriter<'_> {
 }
 
 impl WindowResult {
-    fn add(&mut self, done: AttemptedWrite) {
-        self.writes += u64::from(done.counts);
+    fn add(&mut self, done: SentWrite) {
+        self.writes += u64::from(done.adds_usage);
         self.quarantined.extend(done.entries);
     }
 

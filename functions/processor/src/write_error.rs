@@ -8,7 +8,7 @@ use sluicegate_core::ErrorClass;
 /// The reason why a write was not done, or may not have been.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WriteError {
-    /// Throttled, overloaded or out of reach: worth repeating within this invocation.
+    /// Throttled, overloaded or out of reach: worth repeating, while this invocation has time.
     Transient {
         reason: String,
         /// True if the write may have been done nevertheless: there was no answer, or none that
@@ -81,7 +81,7 @@ impl WriteError {
         Self::Transient { reason: "the invocation ran out of time".to_owned(), maybe_done: true }
     }
 
-    /// Takes an invalid request for one that needs a person. The processor built this request within
+    /// Treats an invalid transaction as an error for a person. The processor built it within
     /// DynamoDB's limits, so its records are not at fault. They stay in the stream until a person has
     /// looked at the table.
     pub(crate) fn invalid_as_needs_operator(self) -> Self {

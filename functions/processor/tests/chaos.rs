@@ -46,7 +46,7 @@ struct State {
     past: Vec<Records>,
     /// Deliveries in flight beside the poller's own.
     late: JoinSet<()>,
-    replays: usize,
+    redeliveries: usize,
 }
 
 /// The answer that the poller gets for a batch that the function has handled.
@@ -59,13 +59,13 @@ enum Told {
 impl Chaos {
     fn new(api: Arc<RuntimeApi>, seed: u64) -> Self {
         let rng = Rng::with_seed(seed);
-        let state = State { rng, past: Vec::new(), late: JoinSet::new(), replays: 0 };
+        let state = State { rng, past: Vec::new(), late: JoinSet::new(), redeliveries: 0 };
         Self { api, state: Mutex::new(state) }
     }
 
     /// Part of a past batch, in any order.
-    fn replay(&self) -> Option<Records> {
-        let State { rng, past, replays, .. } = &mut *self.state.lock().unwrap();
+    fn redelivery(&self) -> Option<Records> {
+        let State { rng, past, redeliveries, .. } = &mut *self.state.lock().unwrap();
         if past.is_empty() || rng.u8(..100) >= 40 {
             return None;
         }
@@ -75,12 +75,12 @@ impl Chaos {
         if rng.bool() {
             rng.shuffle(&mut part);
         }
-        *replays += 1;
+        *redeliveries += 1;
         Some(part)
     }
 
-    /// Lets a replay arrive after some time, concurrently with the current delivery.
-    fn replay_later(&self, records: &[Box<RawValue>]) {
+    /// Lets a redelivery arrive after some time, concurrently with the current delivery.
+    fn redeliver_later(&self, records: &[Box<RawValue>]) {
         let (api, event) = (self.api.clone(), event(records));
         let mut state = self.state.lock().unwrap();
         let delay = Duration::from_millis(state.rng.u64(..200));
@@ -115,9 +115,9 @@ impl Handler for Chaos {
     type Error = BoxError;
 
     async fn handle(&self, records: &[Box<RawValue>]) -> Result<DynamoDbEventResponse, BoxError> {
-        while let Some(part) = self.replay() {
+        while let Some(part) = self.redelivery() {
             if part.len() % 2 == 0 {
-                self.replay_later(&part);
+                self.redeliver_later(&part);
             } else {
                 self.invoke(&part).await?;
             }
@@ -188,12 +188,12 @@ async fn windows_are_exact_whatever_the_delivery_does() {
     let source = RecordedSource::new(history.records.clone());
     let mut poller = Poller::new(source, &chaos, settings);
     let report = poller.drain().await.unwrap();
-    let State { late, replays, .. } = chaos.state.into_inner().unwrap();
+    let State { late, redeliveries, .. } = chaos.state.into_inner().unwrap();
     late.join_all().await;
 
-    println!("{report:?}, {replays} replays");
+    println!("{report:?}, {redeliveries} redeliveries");
     assert_eq!(report.records, u64::try_from(length).unwrap());
-    assert!(report.delivered > report.records && replays > 10, "it was no chaos: {report:?}");
+    assert!(report.delivered > report.records && redeliveries > 10, "it was no chaos: {report:?}");
     let found = read_usages(&client, TABLE).await;
     assert!(found == history.windows, "seed {seed}: the windows are not those of the history");
     for function in functions {

@@ -38,8 +38,9 @@ Examples:
     /// Count entries in the windows that lack them and close them; each is counted once, however
     /// often it is replayed or delivered.
     ///
-    /// An entry stays open if the record still cannot be read, if the stream can still deliver it
-    /// (for two days), or if its windows cannot tell whether another delivery counted it.
+    /// An entry stays open if the record still cannot be read, if it is less than two days old and
+    /// one of its windows has not reached it, because the stream may still deliver it, or if its
+    /// windows cannot tell whether another delivery counted it.
     #[command(after_help = "\
 Examples:
   sluicegate quarantine replay --all
@@ -118,7 +119,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             let if_unknown = if uncounted { IfUnknown::Count } else { IfUnknown::Leave };
             let mut results = Vec::with_capacity(entries.len());
             for entry in &entries {
-                results.push(processor.replay(entry, if_unknown).await);
+                results.push(processor.recount(entry, if_unknown).await);
             }
             Ok(output::report(&entries, &results, options)?)
         }

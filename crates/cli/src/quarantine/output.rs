@@ -1,4 +1,4 @@
-//! Prints entries of the quarantine, and the results of a replay.
+//! Prints entries of the quarantine, and the results of `replay` and `drop`.
 
 use std::io;
 use std::process::ExitCode;
@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use sluicegate_core::{QuarantineEntry, StreamRecord};
-use sluicegate_processor::{Replayed, one_line};
+use sluicegate_processor::{Recounted, one_line};
 
 use crate::error::exit;
 use crate::options::Options;
@@ -82,14 +82,14 @@ struct Became<'a> {
 
 pub(super) fn report(
     entries: &[QuarantineEntry],
-    results: &[Replayed],
+    results: &[Recounted],
     options: &Options,
 ) -> io::Result<ExitCode> {
     let became: Vec<_> = entries
         .iter()
         .zip(results)
-        .map(|(entry, replayed)| {
-            let (result, reason) = result_and_reason(replayed);
+        .map(|(entry, recounted)| {
+            let (result, reason) = result_and_reason(recounted);
             Became { id: entry.key().sk(), result, reason }
         })
         .collect();
@@ -109,15 +109,15 @@ pub(super) fn report(
 }
 
 /// The result for an entry, and the reason if it is still open.
-fn result_and_reason(replayed: &Replayed) -> (&'static str, Option<&str>) {
-    match replayed {
-        Replayed::Counted(_) => ("counted", None),
-        Replayed::CountedBefore => ("counted by another delivery before, closed", None),
-        Replayed::NothingToCount => ("consumed nothing, closed", None),
-        Replayed::GivenUp => ("dropped", None),
-        Replayed::Closed => ("was closed before", None),
-        Replayed::Malformed(reason) => ("cannot be counted", Some(reason)),
-        Replayed::Undecided(reason) => ("left open", Some(reason)),
-        Replayed::Refused(reason) => ("not taken by the table", Some(reason)),
+fn result_and_reason(recounted: &Recounted) -> (&'static str, Option<&str>) {
+    match recounted {
+        Recounted::Counted(_) => ("counted", None),
+        Recounted::AlreadyCounted => ("counted by another delivery before, closed", None),
+        Recounted::NothingToCount => ("consumed nothing, closed", None),
+        Recounted::GivenUp => ("dropped", None),
+        Recounted::Closed => ("was closed before", None),
+        Recounted::Uncountable(reason) => ("cannot be counted", Some(reason)),
+        Recounted::Undecided(reason) => ("left open", Some(reason)),
+        Recounted::Failed(reason) => ("failed, try again", Some(reason)),
     }
 }

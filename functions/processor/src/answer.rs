@@ -1,4 +1,4 @@
-//! The result of one write to a window, and the watermark in an answer of the table.
+//! The table's answer to one write to a window, and the watermark in it.
 
 use std::collections::HashMap;
 
@@ -11,25 +11,25 @@ use crate::write_error::WriteError;
 /// units.
 pub(crate) const REFUSED_UNITS: f64 = 1.0;
 
-/// The result of one write.
-pub(crate) enum Attempt {
+/// The table's answer to one write, or the reason why there is none.
+pub(crate) enum WriteAnswer {
     /// Done, at this many write units.
     Done(f64),
-    /// The window's condition refused the write: the window is done with the records up to this
-    /// watermark.
+    /// The window's condition refused the write. The window is done with the records up to this
+    /// watermark: it counted them, or they went to quarantine.
     Refused {
         watermark: SequenceNumber,
     },
     Failed(WriteError),
 }
 
-impl Attempt {
-    /// The result of an answer with these units; `None`: the answer does not name them.
-    pub(crate) fn of_answer(units: Option<f64>) -> Self {
+impl WriteAnswer {
+    /// The answer of a write that was done, with these units; `None`: the answer does not name them.
+    pub(crate) fn of_units(units: Option<f64>) -> Self {
         units.map_or_else(|| Self::Failed(WriteError::empty_answer()), Self::Done)
     }
 
-    /// The result of a refused condition, whose answer holds the window's item.
+    /// The answer of a refused condition, which holds the window's item.
     pub(crate) fn of_refusal(
         item: Option<&HashMap<String, AttributeValue>>,
         group: &WindowGroup<'_>,
@@ -47,7 +47,7 @@ pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
     capacity.map(|capacity| capacity.capacity_units.unwrap_or(0.0))
 }
 
-/// The watermark in a window's item; `None` if the window has counted nothing of the stream.
+/// The watermark in a window's item; `None` if the window is not done with any record of the stream.
 pub(crate) fn watermark(
     item: Option<&HashMap<String, AttributeValue>>,
     group: &WindowGroup<'_>,

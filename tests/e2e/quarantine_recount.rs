@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate::dynamo::Reader;
 use sluicegate_core::keys::{Digest, ItemKey, PK, QuarantineId, SK};
 use sluicegate_core::{QuarantineEntry, QuarantineState, StreamRecord};
-use sluicegate_processor::{IfUnknown, Processor, Replayed, Settings};
+use sluicegate_processor::{IfUnknown, Processor, Recounted, Settings};
 use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{Fault, Proxy, RunningEngine};
 
@@ -47,8 +47,8 @@ async fn hour(engine: &RunningEngine, table: &str, entity: &str) -> Option<(i128
         .map(|usage| (usage.consumed_milli.get("rpm").copied().unwrap_or(0), usage.events))
 }
 
-fn is_counted(replayed: &Replayed) -> bool {
-    matches!(replayed, Replayed::Counted(_))
+fn is_counted(recounted: &Recounted) -> bool {
+    matches!(recounted, Recounted::Counted(_))
 }
 
 /// The same record, which the stream still has.
@@ -72,17 +72,17 @@ async fn a_window_gets_what_it_could_not_take() {
         let batch: Vec<_> = (0..20).map(|n| created_now(&acquire("u", n, 0, 1_000))).collect();
         assert_eq!(deliver(&processor, &batch).await.report.quarantined, 20);
         let entry = entries(engine, &table).await.remove(0);
-        let refused = processor.replay(&entry, IfUnknown::Leave).await;
-        assert!(matches!(refused, Replayed::Refused(_)), "still broken: {refused:?}");
+        let failed = processor.recount(&entry, IfUnknown::Leave).await;
+        assert!(matches!(failed, Recounted::Failed(_)), "still broken: {failed:?}");
 
         let repair = engine.client().update_item().table_name(&table);
         let repair = repair.key(PK, text("ENTITY#u")).key(SK, text(HOUR));
         repair.update_expression("REMOVE u_rpm").send().await.unwrap();
         for entry in entries(engine, &table).await {
-            let replayed = processor.replay(&entry, IfUnknown::Leave).await;
-            assert!(is_counted(&replayed), "{replayed:?}");
-            let again = processor.replay(&entry, IfUnknown::Leave).await;
-            assert_eq!(again, Replayed::Closed, "an entry that was read before");
+            let recounted = processor.recount(&entry, IfUnknown::Leave).await;
+            assert!(is_counted(&recounted), "{recounted:?}");
+            let again = processor.recount(&entry, IfUnknown::Leave).await;
+            assert_eq!(again, Recounted::Closed, "an entry that was read before");
         }
         deliver(&processor, &batch).await;
         deliver(&processor, &[created_now(&acquire("u", 20, 0, 7))]).await;
@@ -109,12 +109,12 @@ async fn a_record_that_a_newer_version_counted_on_redelivery_is_not_counted_agai
             let entry = quarantined(engine, &table, &record).await;
             deliver(&processor, &[acquire(entity, 4, 0, 7), record]).await;
             for if_unknown in [IfUnknown::Leave, IfUnknown::Count] {
-                let replayed = processor.replay(&entry, if_unknown).await;
+                let recounted = processor.recount(&entry, if_unknown).await;
                 let expected = match if_unknown {
-                    IfUnknown::Leave => Replayed::CountedBefore,
-                    IfUnknown::Count => Replayed::Closed,
+                    IfUnknown::Leave => Recounted::AlreadyCounted,
+                    IfUnknown::Count => Recounted::Closed,
                 };
-                assert_eq!(replayed, expected, "{entity}");
+                assert_eq!(recounted, expected, "{entity}");
             }
             assert_eq!(hour(engine, &table, entity).await, Some((1_007, 2)), "{entity}");
         }
@@ -131,18 +131,18 @@ async fn undecidable_entries_are_left_to_an_operator() {
         let entry = quarantined(engine, &table, &record).await;
         for if_unknown in [IfUnknown::Leave, IfUnknown::Count] {
             // The stream still has it, and no watermark keeps it from being counted.
-            let early = processor.replay(&entry, if_unknown).await;
-            assert!(matches!(early, Replayed::Undecided(_)), "{early:?}");
+            let early = processor.recount(&entry, if_unknown).await;
+            assert!(matches!(early, Recounted::Undecided(_)), "{early:?}");
         }
         assert_eq!(hour(engine, &table, "u").await, None);
         deliver(&processor, &[acquire("u", 6, 0, 7)]).await;
-        let passed = processor.replay(&entry, IfUnknown::Leave).await;
-        assert!(matches!(passed, Replayed::Undecided(_)), "{passed:?}");
+        let passed = processor.recount(&entry, IfUnknown::Leave).await;
+        assert!(matches!(passed, Recounted::Undecided(_)), "{passed:?}");
         assert_eq!(hour(engine, &table, "u").await, Some((7, 1)));
-        assert!(is_counted(&processor.replay(&entry, IfUnknown::Count).await));
+        assert!(is_counted(&processor.recount(&entry, IfUnknown::Count).await));
         // The watermark prevents the stream from doing so again.
         deliver(&processor, &[record]).await;
-        assert_eq!(processor.replay(&entry, IfUnknown::Count).await, Replayed::Closed);
+        assert_eq!(processor.recount(&entry, IfUnknown::Count).await, Recounted::Closed);
         assert_eq!(hour(engine, &table, "u").await, Some((1_007, 2)));
     })
     .await;
@@ -154,20 +154,20 @@ async fn a_record_that_no_stream_has_any_more_is_counted() {
         let table = engine.create_table().await;
         let processor = processor(engine, &table);
         let entry = quarantined(engine, &table, &acquire("u", 5, 0, 1_000)).await;
-        assert!(is_counted(&processor.replay(&entry, IfUnknown::Leave).await));
+        assert!(is_counted(&processor.recount(&entry, IfUnknown::Leave).await));
         assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
 
         let malformed =
             quarantined(engine, &table, &to_raw_value(&json!({"odd": 1})).unwrap()).await;
-        let replayed = processor.replay(&malformed, IfUnknown::Count).await;
-        assert!(matches!(replayed, Replayed::Malformed(_)), "{replayed:?}");
+        let recounted = processor.recount(&malformed, IfUnknown::Count).await;
+        assert!(matches!(recounted, Recounted::Uncountable(_)), "{recounted:?}");
         let nothing = acquire("u", 6, 0, 0);
         let nothing = quarantined(engine, &table, &nothing).await;
-        let replayed = processor.replay(&nothing, IfUnknown::Leave).await;
-        assert_eq!(replayed, Replayed::NothingToCount);
+        let recounted = processor.recount(&nothing, IfUnknown::Leave).await;
+        assert_eq!(recounted, Recounted::NothingToCount);
 
-        assert_eq!(processor.give_up(&malformed).await, Replayed::GivenUp);
-        assert_eq!(processor.give_up(&entry).await, Replayed::Closed, "it was counted");
+        assert_eq!(processor.give_up(&malformed).await, Recounted::GivenUp);
+        assert_eq!(processor.give_up(&entry).await, Recounted::Closed, "it was counted");
         let mut states: Vec<_> =
             entries(engine, &table).await.iter().map(|entry| entry.state.as_str()).collect();
         states.sort_unstable();
@@ -177,9 +177,9 @@ async fn a_record_that_no_stream_has_any_more_is_counted() {
     .await;
 }
 
-/// A replay trusts neither a watermark missing from an empty answer nor an unconfirmed transaction.
+/// A recount trusts neither a watermark missing from an empty answer nor an unconfirmed transaction.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_believes_no_empty_answer() {
+async fn recount_believes_no_empty_answer() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let proxy = Proxy::start(engine.endpoint_url()).await;
@@ -190,20 +190,20 @@ async fn a_replay_believes_no_empty_answer() {
             proxy.inject(move |call| {
                 if call.operation == operation { Fault::Blank("{}") } else { Fault::None }
             });
-            let replayed = behind.replay(&entry, IfUnknown::Leave).await;
-            assert!(matches!(replayed, Replayed::Refused(_)), "{operation}: {replayed:?}");
+            let recounted = behind.recount(&entry, IfUnknown::Leave).await;
+            assert!(matches!(recounted, Recounted::Failed(_)), "{operation}: {recounted:?}");
             assert_eq!(hour(engine, &table, "u").await, None);
         }
         proxy.inject(|_| Fault::None);
-        assert!(is_counted(&behind.replay(&entry, IfUnknown::Leave).await));
+        assert!(is_counted(&behind.recount(&entry, IfUnknown::Leave).await));
         assert_eq!(hour(engine, &table, "u").await, Some((1_000, 1)));
     })
     .await;
 }
 
-/// More limits than a transaction takes, answers that are lost and a replay that dies halfway.
+/// More limits than a transaction takes, answers that are lost and a recount that dies halfway.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replay_that_is_cut_off_goes_on_where_it_was() {
+async fn recount_that_is_cut_off_goes_on_where_it_was() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let mut record: Value = serde_json::from_str(acquire("u", 5, 0, 1_000).get()).unwrap();
@@ -226,17 +226,17 @@ async fn a_replay_that_is_cut_off_goes_on_where_it_was() {
             });
             let open = entries(engine, &table).await;
             let entry = open.iter().find(|entry| entry.state == QuarantineState::Open).unwrap();
-            let cut_off = behind.replay(entry, IfUnknown::Leave).await;
-            assert!(matches!(cut_off, Replayed::Refused(_)), "{cut_off:?}");
+            let cut_off = behind.recount(entry, IfUnknown::Leave).await;
+            assert!(matches!(cut_off, Recounted::Failed(_)), "{cut_off:?}");
             assert_eq!(
-                behind.replay(entry, IfUnknown::Leave).await,
-                Replayed::Closed,
+                behind.recount(entry, IfUnknown::Leave).await,
+                Recounted::Closed,
                 "out of date"
             );
             let now = entries(engine, &table).await;
             let now = now.iter().find(|now| now.key() == entry.key()).unwrap();
             assert!(now.counted_limits >= 200);
-            assert!(is_counted(&behind.replay(now, IfUnknown::Leave).await));
+            assert!(is_counted(&behind.recount(now, IfUnknown::Leave).await));
         }
         for usage in read_usages(engine.client(), &table).await.values() {
             assert_eq!((usage.consumed_milli.len(), usage.events), (451, 1));

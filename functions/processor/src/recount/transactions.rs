@@ -1,13 +1,13 @@
-//! The transactions of a replay: each changes the windows and the entry, or neither.
+//! The transactions of a recount: each changes the windows and the entry, or neither.
 
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{ReturnConsumedCapacity, TransactWriteItem, Update};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{LimitName, QuarantineEntry, QuarantineState, WindowGroup};
 
-use super::{MAY_BE_REDELIVERED, Replayed, now_s};
+use super::{MAY_BE_REDELIVERED, Recounted, now_s};
 use crate::expressions;
-use crate::expressions::ReplayGuard;
+use crate::expressions::WindowCondition;
 use crate::processor::Processor;
 use crate::settings::Retention;
 use crate::write_error::{WriteError, is_failed_condition};
@@ -36,26 +36,26 @@ impl Processor {
     pub(super) async fn count_quarantined(
         &self,
         entry: &QuarantineEntry,
-        windows: &[WindowGroup<'_>],
-        guard: ReplayGuard,
-    ) -> Replayed {
-        let limits = windows.first().and_then(|window| window.next_update(None));
+        groups: &[WindowGroup<'_>],
+        condition: WindowCondition,
+    ) -> Recounted {
+        let limits = groups.first().and_then(|group| group.next_update(None));
         let limits = limits.map(|update| update.consumed_milli).unwrap_or_default();
         let mut counted = entry.counted_limits.min(limits.len());
         loop {
             let next = (counted + LIMITS_PER_TRANSACTION).min(limits.len());
             let step = Step { before: counted, after: next, total: limits.len() };
-            let items = self.transaction(entry, windows, &limits[counted..next], step, guard);
+            let items = self.transaction(entry, groups, &limits[counted..next], step, condition);
             let items = match items {
                 Ok(items) => items,
-                Err(error) => return Replayed::Refused(error.reason()),
+                Err(error) => return Recounted::Failed(error.reason()),
             };
             if let Err(ended) = self.transact(items).await {
                 return ended;
             }
             counted = next;
             if counted == limits.len() {
-                return Replayed::Counted(windows.iter().map(WindowGroup::key).collect());
+                return Recounted::Counted(groups.iter().map(WindowGroup::key).collect());
             }
         }
     }
@@ -63,10 +63,10 @@ impl Processor {
     fn transaction(
         &self,
         entry: &QuarantineEntry,
-        windows: &[WindowGroup<'_>],
+        groups: &[WindowGroup<'_>],
         limits: &[(LimitName, i128)],
         step: Step,
-        guard: ReplayGuard,
+        condition: WindowCondition,
     ) -> Result<Vec<TransactWriteItem>, WriteError> {
         let now_s = now_s();
         let closing = match step.is_last() {
@@ -74,12 +74,12 @@ impl Processor {
             false => expressions::note_counted(step.before, step.after),
         };
         let mut items = vec![self.update(&entry.key(), closing)?];
-        for window in windows {
-            let expiry_s = self.settings().retention.expiry_s(window.window().end_s(), now_s);
+        for group in groups {
+            let expiry_s = self.settings().retention.expiry_s(group.window().end_s(), now_s);
             let record_count = usize::from(step.before == 0);
             let built =
-                expressions::count_quarantined(window, limits, record_count, expiry_s, guard);
-            items.push(self.update(&window.key(), built)?);
+                expressions::count_quarantined(group, limits, record_count, expiry_s, condition);
+            items.push(self.update(&group.key(), built)?);
         }
         Ok(items)
     }
@@ -103,7 +103,7 @@ impl Processor {
     }
 
     /// Executes a transaction whose first item is the entry.
-    async fn transact(&self, items: Vec<TransactWriteItem>) -> Result<(), Replayed> {
+    async fn transact(&self, items: Vec<TransactWriteItem>) -> Result<(), Recounted> {
         let request = self
             .client()
             .transact_write_items()
@@ -111,22 +111,22 @@ impl Processor {
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match request.send().await {
             Ok(output) if output.consumed_capacity.is_some() => return Ok(()),
-            Ok(_) => return Err(Replayed::Refused(WriteError::empty_answer().reason())),
+            Ok(_) => return Err(Recounted::Failed(WriteError::empty_answer().reason())),
             Err(error) => error,
         };
         let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
             error.as_service_error()
         else {
-            return Err(Replayed::Refused(WriteError::of(&error).reason()));
+            return Err(Recounted::Failed(WriteError::of(&error).reason()));
         };
         let reasons = cancelled.cancellation_reasons();
         if reasons.first().is_some_and(is_failed_condition) {
-            return Err(Replayed::Closed);
+            return Err(Recounted::Closed);
         }
         if reasons.iter().any(is_failed_condition) {
-            return Err(Replayed::Undecided(MAY_BE_REDELIVERED.to_owned()));
+            return Err(Recounted::Undecided(MAY_BE_REDELIVERED.to_owned()));
         }
-        Err(Replayed::Refused(WriteError::of_reasons(reasons).reason()))
+        Err(Recounted::Failed(WriteError::of_reasons(reasons).reason()))
     }
 
     /// Closes an entry without counting it.
@@ -134,12 +134,12 @@ impl Processor {
         &self,
         entry: &QuarantineEntry,
         state: QuarantineState,
-        closed: Replayed,
-    ) -> Replayed {
+        closed: Recounted,
+    ) -> Recounted {
         let built = expressions::close(entry.counted_limits, state, expiry_s(now_s()));
         let item = match self.update(&entry.key(), built) {
             Ok(item) => item,
-            Err(error) => return Replayed::Refused(error.reason()),
+            Err(error) => return Recounted::Failed(error.reason()),
         };
         match self.transact(vec![item]).await {
             Ok(()) => closed,

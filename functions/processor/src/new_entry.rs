@@ -1,4 +1,4 @@
-//! A record on its way to quarantine, cut to the size of an item.
+//! A quarantine entry that is not stored yet: a record, cut to the size of an item.
 
 use std::collections::HashMap;
 
@@ -20,32 +20,32 @@ const ENTRIES_PER_TRANSACTION: usize = 99;
 /// A transaction takes 4 MB, keys and names included.
 const BYTES_PER_TRANSACTION: usize = 3_500_000;
 
-/// An entry of the quarantine.
+/// A quarantine entry that is not stored yet.
 #[derive(Debug, Clone)]
-pub(crate) struct Entry {
+pub(crate) struct NewEntry {
     pub(crate) key: ItemKey,
     pub(crate) reason: String,
     record: String,
     truncated: bool,
 }
 
-impl Entry {
+impl NewEntry {
     /// An entry for a record that cannot be counted at all.
-    pub(crate) fn of_record(malformed: &UncountableRecord<'_>) -> Self {
-        let (stream, sequence) = StreamRecord::stream_and_sequence_of(malformed.json);
-        // With a stream and a position in the key, a digest of the item's key suffices; otherwise
-        // only one of the whole record tells records apart.
-        let digest = match StreamRecord::from_json(malformed.json) {
+    pub(crate) fn of_record(uncountable: &UncountableRecord<'_>) -> Self {
+        let (stream, sequence) = StreamRecord::stream_and_sequence_of(uncountable.json);
+        // If the entry's key has the stream and the position, a digest of the bucket's key is
+        // enough. Otherwise the digest is of the whole record.
+        let digest = match StreamRecord::from_json(uncountable.json) {
             Ok(record) if sequence.is_some() && record.stream().is_ok() => {
                 digest_of_item(record.keys())
             }
-            _ => digest(malformed.json.as_bytes()),
+            _ => digest(uncountable.json.as_bytes()),
         };
         let id = QuarantineId { stream, sequence, digest, kind: None };
-        Self::new(id, malformed.json, &malformed.reason)
+        Self::new(id, uncountable.json, &uncountable.reason)
     }
 
-    /// An entry for a record that one window cannot take.
+    /// An entry for a record that one window cannot accept.
     pub(crate) fn of_window(
         group: &WindowGroup<'_>,
         record: &RecordDeltas<'_>,
@@ -97,7 +97,7 @@ impl Entry {
 }
 
 /// The first entries that fit in one transaction: at least one, if there are any.
-pub(crate) fn first_that_fit(entries: impl Iterator<Item = Entry>) -> Vec<Entry> {
+pub(crate) fn first_that_fit(entries: impl Iterator<Item = NewEntry>) -> Vec<NewEntry> {
     let mut bytes = 0;
     entries
         .take(ENTRIES_PER_TRANSACTION)
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use sluicegate_core::extract_deltas;
 
-    fn entry(json: &str) -> Entry {
-        Entry::of_record(&UncountableRecord { json, reason: "malformed".to_owned() })
+    fn entry(json: &str) -> NewEntry {
+        NewEntry::of_record(&UncountableRecord { json, reason: "malformed".to_owned() })
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!(item["state"], text("open"));
         let kept = StreamRecord::from_json(item["record"].as_s().unwrap()).unwrap();
         let deltas = extract_deltas(&kept).unwrap().unwrap();
-        assert_eq!(deltas.deltas[0].consumed_milli, 1_000, "a replay can count it");
+        assert_eq!(deltas.deltas[0].consumed_milli, 1_000, "a recount can count it");
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
         let fitting = first_that_fit((0..99).map(|_| entry(&large)));
         assert!((9..=10).contains(&fitting.len()), "{}", fitting.len());
         let reason = "x".repeat(500_000);
-        let long = Entry::of_record(&UncountableRecord { json: "{}", reason });
+        let long = NewEntry::of_record(&UncountableRecord { json: "{}", reason });
         assert_eq!(long.reason.len(), REASON_CHARS_MAX);
     }
 }

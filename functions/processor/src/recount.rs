@@ -1,0 +1,240 @@
+//! Counts records from quarantine, each once.
+//!
+//! A recount reads and groups the stored record with the code that reads and groups a delivery. It
+//! cannot write the windows as a delivery does, because their watermarks may be past the record and
+//! only move forward. Instead, one transaction adds the record to its windows and turns its entry
+//! from open to done. The state of the entry prevents a second recount from counting the record. A
+//! recount never moves a watermark: a moved watermark would hide earlier records that still wait for
+//! another delivery.
+//!
+//! The stream can deliver the record again for 24 hours, perhaps to a version of the processor that
+//! can read a record that its predecessor could not. The recount therefore reads the watermarks of
+//! the record's windows first. It acts by the first row that applies to any of them:
+//!
+//! | entry | watermark | the stream may deliver it again | recount |
+//! |---|---|---|---|
+//! | any | below the record, or none | yes | leaves the entry open: that delivery would count the record |
+//! | of a whole record | at the record | yes or no | closes the entry: only a delivery that counted the record moved the watermark there |
+//! | of a whole record | past the record | yes or no | leaves the entry open: the watermark does not tell if a delivery counted the record before it counted later ones. With [`IfUnknown::Count`], the recount counts |
+//! | of one window | at or past the record | yes or no | counts: the transaction that wrote the entry advanced the watermark to the record or past it without counting it, and no delivery counts a record at or below a watermark |
+//! | any | below the record, or none | no | counts: no delivery counted the record, and none will |
+//!
+//! A window that expired or was deleted has no watermark.
+//!
+//! While the stream may deliver the record again, the transaction has the condition that each
+//! watermark is at or past the record. Afterwards it has no condition on the windows.
+
+mod transactions;
+
+use std::cmp::Ordering;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
+use serde_json::value::RawValue;
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{
+    Batch, EpochMillis, QuarantineEntry, QuarantineState, WindowGroup, WindowKind, WindowKinds,
+    fold,
+};
+
+use crate::answer;
+use crate::expressions::{self, WindowCondition};
+use crate::processor::Processor;
+use crate::write_error::WriteError;
+
+/// A stream holds records for 24 hours; twice that leaves room for a delivery in flight.
+const REDELIVERY_TIME: Duration = Duration::from_secs(48 * 3_600);
+
+/// The action for a record whose watermarks do not tell if it was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum IfUnknown {
+    /// Leave its entry open.
+    #[default]
+    Leave,
+    /// Count it: the operator knows that no delivery counted it since it was quarantined.
+    Count,
+}
+
+/// The result of a recount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recounted {
+    /// It was counted in these windows, and its entry is closed.
+    Counted(Vec<ItemKey>),
+    /// A delivery counted it before; its entry is closed.
+    AlreadyCounted,
+    /// It is readable and consumed nothing; its entry is closed.
+    NothingToCount,
+    /// It was given up; its entry is closed.
+    GivenUp,
+    /// The entry was closed already, perhaps in this moment.
+    Closed,
+    /// It still cannot be counted, for this reason; its entry stays.
+    Uncountable(String),
+    /// The recount cannot tell yet if it was or will be counted, for this reason; its entry stays.
+    Undecided(String),
+    /// A request failed, or its answer was lost, for this reason. Recount again: if the transaction
+    /// was done, the entry is closed.
+    Failed(String),
+}
+
+/// The position of one window's watermark relative to a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WatermarkOrder {
+    /// The watermark is below the record, or there is none.
+    NotReached,
+    /// The watermark is the record's own position.
+    AtRecord,
+    /// The watermark is past the record.
+    PastRecord,
+}
+
+impl Processor {
+    /// Counts a quarantined record in the windows that lack it and closes its entry, in one
+    /// transaction (several if it names more than 200 limits, each noted in the entry). It costs a
+    /// read of each window and two write units for every item.
+    ///
+    /// The windows are those of the processor's settings, or the one kind that the entry is of.
+    pub async fn recount(&self, entry: &QuarantineEntry, if_unknown: IfUnknown) -> Recounted {
+        let Ok(json) = RawValue::from_string(entry.record.clone()) else {
+            return Recounted::Uncountable(entry.reason.clone());
+        };
+        let records = [json];
+        let batch = Batch::read(&records);
+        if let Some(uncountable) = batch.uncountable.into_iter().next() {
+            return Recounted::Uncountable(uncountable.reason);
+        }
+        let kinds =
+            entry.id.kind.map_or_else(|| self.settings().window_kinds.clone(), WindowKinds::from);
+        let created = batch.oldest;
+        let groups = fold(batch.records, &kinds).groups;
+        if groups.is_empty() {
+            return self.close(entry, QuarantineState::Done, Recounted::NothingToCount).await;
+        }
+        let mut orders = Vec::with_capacity(groups.len());
+        for group in &groups {
+            match self.watermark_order(group).await {
+                Ok(order) => orders.push(order),
+                Err(error) => return Recounted::Failed(error.reason()),
+            }
+        }
+        let created = created.or_else(|| Some(groups.first()?.records().first()?.at));
+        let may_be_redelivered = created.is_none_or(may_be_redelivered);
+        match choose(&orders, entry.id.kind, may_be_redelivered, if_unknown) {
+            Choice::Count(condition) => self.count_quarantined(entry, &groups, condition).await,
+            Choice::AlreadyCounted => {
+                self.close(entry, QuarantineState::Done, Recounted::AlreadyCounted).await
+            }
+            Choice::Undecided(reason) => Recounted::Undecided(reason.to_owned()),
+        }
+    }
+
+    /// Gives a quarantined record up: its entry stays closed as a tombstone, and no window counts
+    /// it.
+    pub async fn give_up(&self, entry: &QuarantineEntry) -> Recounted {
+        self.close(entry, QuarantineState::Dropped, Recounted::GivenUp).await
+    }
+
+    async fn watermark_order(&self, group: &WindowGroup<'_>) -> Result<WatermarkOrder, WriteError> {
+        let output = self
+            .client()
+            .get_item()
+            .table_name(&self.settings().table)
+            .set_key(Some(expressions::key(&group.key())))
+            .consistent_read(true)
+            .return_consumed_capacity(ReturnConsumedCapacity::Total)
+            .send()
+            .await
+            .map_err(|error| WriteError::of(&error))?;
+        if output.consumed_capacity.is_none() {
+            return Err(WriteError::empty_answer());
+        }
+        let watermark = answer::watermark(output.item.as_ref(), group)?;
+        let record = group.records().first().map(|record| record.sequence);
+        Ok(match watermark.cmp(&record) {
+            Ordering::Less => WatermarkOrder::NotReached,
+            Ordering::Equal => WatermarkOrder::AtRecord,
+            Ordering::Greater => WatermarkOrder::PastRecord,
+        })
+    }
+}
+
+/// The choice for a record.
+#[derive(Debug, PartialEq, Eq)]
+enum Choice {
+    Count(WindowCondition),
+    /// A delivery counted it.
+    AlreadyCounted,
+    /// The watermarks do not tell, for this reason.
+    Undecided(&'static str),
+}
+
+/// Chooses by the table at the top of this file. `only_kind` is the window kind of an entry for one
+/// window.
+fn choose(
+    orders: &[WatermarkOrder],
+    only_kind: Option<WindowKind>,
+    may_be_redelivered: bool,
+    if_unknown: IfUnknown,
+) -> Choice {
+    if may_be_redelivered && orders.contains(&WatermarkOrder::NotReached) {
+        return Choice::Undecided(MAY_BE_REDELIVERED);
+    }
+    if only_kind.is_none() && orders.contains(&WatermarkOrder::AtRecord) {
+        return Choice::AlreadyCounted;
+    }
+    let is_unknown = only_kind.is_none() && orders.contains(&WatermarkOrder::PastRecord);
+    if is_unknown && if_unknown == IfUnknown::Leave {
+        return Choice::Undecided(WATERMARK_PASSED);
+    }
+    Choice::Count(match may_be_redelivered {
+        true => WindowCondition::AtOrPastRecord,
+        false => WindowCondition::None,
+    })
+}
+
+/// True if the stream may deliver a record again that was created then.
+fn may_be_redelivered(created: EpochMillis) -> bool {
+    let limit_s = i64::try_from(REDELIVERY_TIME.as_secs()).unwrap_or(i64::MAX);
+    now_s().saturating_sub(created.get() / 1_000) < limit_s
+}
+
+const MAY_BE_REDELIVERED: &str = "the stream may deliver the record again, and that delivery counts it; \
+                              try again when the record is two days old";
+const WATERMARK_PASSED: &str = "its windows have counted later records, and cannot tell whether another \
+                      delivery counted this one too";
+
+fn now_s() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use IfUnknown::{Count, Leave};
+    use WatermarkOrder::{AtRecord, NotReached, PastRecord};
+
+    #[test]
+    fn an_entry_of_one_window_needs_the_watermark_or_the_age() {
+        let choose = |order, may_be_redelivered| {
+            choose(&[order], Some(WindowKind::Hour), may_be_redelivered, Leave)
+        };
+        for order in [AtRecord, PastRecord] {
+            assert_eq!(choose(order, true), Choice::Count(WindowCondition::AtOrPastRecord));
+        }
+        assert_eq!(choose(NotReached, true), Choice::Undecided(MAY_BE_REDELIVERED));
+        assert_eq!(choose(NotReached, false), Choice::Count(WindowCondition::None));
+    }
+
+    #[test]
+    fn an_entry_of_a_whole_record_may_have_been_counted() {
+        let young = |orders: &[_], if_unknown| choose(orders, None, true, if_unknown);
+        let old = |orders: &[_]| choose(orders, None, false, Leave);
+        assert_eq!(young(&[AtRecord, PastRecord], Leave), Choice::AlreadyCounted);
+        assert_eq!(young(&[PastRecord, PastRecord], Leave), Choice::Undecided(WATERMARK_PASSED));
+        assert_eq!(young(&[PastRecord], Count), Choice::Count(WindowCondition::AtOrPastRecord));
+        assert_eq!(young(&[NotReached, AtRecord], Leave), Choice::Undecided(MAY_BE_REDELIVERED));
+        assert_eq!(old(&[NotReached, AtRecord]), Choice::AlreadyCounted);
+        assert_eq!(old(&[NotReached]), Choice::Count(WindowCondition::None));
+    }
+}
