@@ -6,7 +6,7 @@
 mod input;
 mod order;
 mod output;
-mod replayed;
+mod replay_totals;
 mod spool;
 mod target;
 
@@ -18,7 +18,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sluicegate_processor::Processor;
 use tokio::time::Instant;
 
-use self::replayed::Replayed;
+use self::replay_totals::ReplayTotals;
 use crate::error::{CliError, exit, say};
 use crate::metering::Metering;
 use crate::options::Options;
@@ -68,9 +68,9 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let processor = Processor::new(target.client().clone(), settings);
 
     let progress = progress_bar(input.records.len() * u64::from(args.repeat));
-    let mut replayed = Replayed::default();
+    let mut totals = ReplayTotals::default();
     let delivered =
-        deliver(&args, options.timeout, &mut input, &processor, &mut replayed, &progress).await;
+        deliver(&args, options.timeout, &mut input, &processor, &mut totals, &progress).await;
     progress.finish_and_clear();
     let moved = input.order.moved();
     if moved > 0 {
@@ -78,20 +78,20 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
             "{moved} records stood behind later ones of their item; replayed in stream order"
         ));
     }
-    for entry in &replayed.quarantined {
+    for entry in &totals.quarantined {
         output::quarantined(entry, options.output());
     }
     if let Some(reason) = delivered? {
         return Err(target.refused(&reason));
     }
-    let windows = target.read(&replayed.windows).await?;
+    let windows = target.read(&totals.windows).await?;
     target.close().await?;
 
     output::windows(&windows, options.output())?;
     if !options.is_json() {
-        output::summary(&replayed, windows.len(), input.files);
+        output::summary(&totals, windows.len(), input.files);
     }
-    let quarantined = !replayed.quarantined.is_empty();
+    let quarantined = !totals.quarantined.is_empty();
     Ok(if quarantined { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
 }
 
@@ -102,7 +102,7 @@ async fn deliver(
     batch_time: Duration,
     input: &mut Input,
     processor: &Processor,
-    replayed: &mut Replayed,
+    totals: &mut ReplayTotals,
     progress: &ProgressBar,
 ) -> Result<Option<String>, CliError> {
     let size = usize::from(args.batch_size);
@@ -121,7 +121,7 @@ async fn deliver(
             }
             let deadline = Instant::now() + batch_time;
             let outcome = processor.handle(&batch, deadline).await;
-            replayed.add(&outcome);
+            totals.add(&outcome);
             if let Some(failure) = outcome.failures.into_iter().next() {
                 return Ok(Some(failure.reason));
             }

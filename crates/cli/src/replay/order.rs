@@ -26,7 +26,7 @@ pub(super) struct Order {
     newest: HashMap<Item, SequenceNumber>,
     /// Items with a record that stands behind a later one, or comes again.
     suspects: HashSet<Item>,
-    /// Positions in the file whose records change places: from the record there to its replacement.
+    /// Places in the file whose records are exchanged: from the record there to its replacement.
     moves: HashMap<u64, u64>,
     moved: usize,
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sluicegate_core::UsageWindow;
 use sluicegate_processor::Quarantined;
 
-use super::replayed::Replayed;
+use super::replay_totals::ReplayTotals;
 use crate::error::say;
 use crate::options::Output;
 use crate::output::{self, counted};
@@ -39,14 +39,14 @@ pub(super) fn quarantined(entry: &Quarantined, format: Output) {
     }
 }
 
-pub(super) fn summary(replayed: &Replayed, windows: usize, files: usize) {
+pub(super) fn summary(totals: &ReplayTotals, windows: usize, files: usize) {
     say(&format!(
         "{} from {}: {}, {} duplicates dropped, {} quarantined, {} write units",
-        counted(replayed.records, "record"),
+        counted(totals.records, "record"),
         counted(files, "file"),
         counted(windows, "window"),
-        replayed.duplicates,
-        replayed.quarantined.len(),
-        replayed.write_units,
+        totals.duplicates,
+        totals.quarantined.len(),
+        totals.write_units,
     ));
 }

@@ -7,7 +7,7 @@ use sluicegate_processor::{Outcome, Quarantined};
 
 /// The sums of the batches.
 #[derive(Default)]
-pub(super) struct Replayed {
+pub(super) struct ReplayTotals {
     pub(super) windows: HashSet<ItemKey>,
     pub(super) quarantined: Vec<Quarantined>,
     seen: HashSet<ItemKey>,
@@ -16,7 +16,7 @@ pub(super) struct Replayed {
     pub(super) write_units: f64,
 }
 
-impl Replayed {
+impl ReplayTotals {
     pub(super) fn add(&mut self, outcome: &Outcome) {
         self.records += usize::try_from(outcome.report.records).unwrap_or(usize::MAX);
         self.duplicates += outcome.report.duplicates_dropped;
