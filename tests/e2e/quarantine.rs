@@ -65,7 +65,7 @@ async fn malformed_records_are_kept_once_and_the_rest_is_counted() {
 /// A window whose counter was replaced by text cannot be added to. Its records are kept, the other
 /// window of the same records counts, and repairing the window later doubles nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_window_that_cannot_take_records_is_passed_over_for_good() {
+async fn broken_window_quarantines_its_records_for_good() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let processor = processor(engine, &table);
@@ -117,10 +117,10 @@ fn many_limits(entity: &str, n: u64, limits: usize, padding: usize) -> Box<RawVa
     to_raw_value(&record).unwrap()
 }
 
-/// An over-long expression is refused before its condition is checked, so a redelivery learns only
-/// from the transaction that the records were passed over.
+/// An over-long expression is refused before its condition is checked. So only the transaction tells
+/// a redelivery that the watermark is at or past the records.
 #[tokio::test(flavor = "multi_thread")]
-async fn records_that_were_passed_over_stay_so_after_redelivery_and_lost_replies() {
+async fn quarantined_records_stay_skipped_by_the_watermark_after_redelivery_and_lost_replies() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let proxy = Proxy::start(engine.endpoint_url()).await;
@@ -188,7 +188,7 @@ async fn failed_entry_holds_back_the_records_behind_it() {
 
 /// A deleted window loses its watermark, but not the entries of the records that it lacks.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_record_that_was_passed_over_before_is_told_when_its_window_is_new() {
+async fn quarantined_record_is_reported_again_when_its_window_is_new() {
     on_every_engine(async |engine| {
         let table = engine.create_table().await;
         let processor = processor(engine, &table);
