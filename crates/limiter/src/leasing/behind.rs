@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
 use super::bucket_ledger::{BucketLedger, Commit};
-use super::engine::{Engine, FlushScope};
 use super::leased_bucket::{LeasedBucket, ROUGH_MS};
+use super::leaser::{FlushScope, Leaser};
 use super::limit_ledger::{LimitLedger, signed, unsigned};
 use super::spent::Spent;
 use super::times::Times;
@@ -28,7 +28,7 @@ use crate::store::Correction;
 /// more commits; callers take from this part while the commit is in flight.
 const LEFT: u64 = 25;
 
-impl Engine {
+impl Leaser {
     /// Debits the tokens that were handed out, and hands out those that are needed.
     pub(super) async fn commit(
         &self,

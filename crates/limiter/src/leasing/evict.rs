@@ -10,14 +10,14 @@ use std::sync::atomic::Ordering;
 
 use futures_util::StreamExt as _;
 
-use super::engine::{Engine, FlushScope};
 use super::leased_bucket::LeasedBucket;
+use super::leaser::{FlushScope, Leaser};
 use super::watch::SETTLING_MAX;
 
 /// At most one in so many of the keys that may be held is settled at once.
 const PART: usize = 4;
 
-impl Engine {
+impl Leaser {
     /// Settles as many buckets as there were requests that found no room: of those that no request
     /// used since `since_ms`, the longest idle first.
     pub(super) fn make_room(self: &Arc<Self>, watched: &[Arc<LeasedBucket>], since_ms: i64) {
@@ -38,10 +38,10 @@ impl Engine {
             idle.select_nth_unstable_by_key(wanted, |(idle_ms, _)| Reverse(*idle_ms));
             idle.truncate(wanted);
         }
-        let engine = self.clone();
+        let leaser = self.clone();
         tokio::spawn(async move {
             futures_util::stream::iter(idle)
-                .for_each_concurrent(SETTLING_MAX, |(_, bucket)| engine.evict(bucket))
+                .for_each_concurrent(SETTLING_MAX, |(_, bucket)| leaser.evict(bucket))
                 .await;
             drop(evicting);
         });

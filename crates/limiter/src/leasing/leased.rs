@@ -2,32 +2,32 @@
 
 use std::sync::Arc;
 
-use super::engine::Engine;
+use super::leaser::Leaser;
 
 /// The tokens that a limiter leased, and its work: see [`Limiter::leased`](crate::Limiter::leased).
 #[derive(Clone)]
 pub struct Leased {
-    pub(super) engine: Arc<Engine>,
+    pub(super) leaser: Arc<Leaser>,
 }
 
 impl Leased {
     /// The number of buckets that hold tokens or have something to settle.
     #[must_use]
     pub fn held_keys(&self) -> usize {
-        self.engine.watched().len()
+        self.leaser.watched().len()
     }
 
     /// The number of requests and corrections decided here so far. It lags by up to a quarter of
     /// `max_age`.
     #[must_use]
     pub fn decisions(&self) -> u64 {
-        self.engine.meter.decisions()
+        self.leaser.meter.decisions()
     }
 
     /// The number of writes attempted so far, to lease and to settle.
     #[must_use]
     pub fn writes(&self) -> u64 {
-        self.engine.meter.writes()
+        self.leaser.meter.writes()
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::atomic_bucket::{AtomicBucket, Demand, POOL_MAX};
 use super::bucket_ledger::BucketLedger;
-use super::keys::KeyRef;
+use super::key_ref::KeyRef;
 use super::limit_ledger::LimitLedger;
 use super::names::{Kind, Names};
 use super::settings::{LeaseMode, LeaseSettings};

@@ -48,13 +48,13 @@ impl Leased {
         configuration: &Configuration,
         amounts: &Amounts,
     ) -> Arc<LeasedBucket> {
-        self.engine.buckets.get_or_insert(id, || {
+        self.leaser.buckets.get_or_insert(id, || {
             let mut limits: Vec<LimitName> = configuration.rules().into_keys().collect();
             limits.extend(amounts.keys().cloned());
             limits.sort();
             limits.dedup();
             let kind = Kind { resource: id.resource.clone(), limits };
-            LeasedBucket::new(id.entity.clone(), self.engine.names.shared(kind))
+            LeasedBucket::new(id.entity.clone(), self.leaser.names.shared(kind))
         })
     }
 
@@ -69,7 +69,7 @@ impl Leased {
         &self,
         request: &Request,
     ) -> Result<Option<Vec<LeasedPart>>, AcquireError> {
-        let grants = self.engine.store.parts(request, &self.engine.clock).await?;
+        let grants = self.leaser.store.parts(request, &self.leaser.clock).await?;
         Ok(grants.and_then(|grants| grants.into_iter().map(|grant| self.parts(grant)).collect()))
     }
 
@@ -84,7 +84,7 @@ impl Leased {
     /// Gives the tokens back, to the bucket `instead` if there is one.
     pub(super) fn give_back(&self, parts: &LeasedPart, instead: Option<&Arc<LeasedBucket>>) {
         let bucket = instead.unwrap_or(&parts.bucket);
-        self.engine.put_back(bucket, &parts.demands, &parts.grant.configuration);
+        self.leaser.put_back(bucket, &parts.demands, &parts.grant.configuration);
     }
 
     /// Gives back the tokens of one bucket.
@@ -100,11 +100,11 @@ impl Leased {
         parts: &[LeasedPart],
         first: Option<&Arc<LeasedBucket>>,
     ) -> bool {
-        let now_ms = self.engine.rough_ms();
+        let now_ms = self.leaser.rough_ms();
         let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&parts[n].bucket);
         for (n, part) in parts.iter().enumerate() {
             let configuration = Some(&part.grant.configuration);
-            if !self.engine.take(bucket(n), &part.demands, configuration, now_ms) {
+            if !self.leaser.take(bucket(n), &part.demands, configuration, now_ms) {
                 (0..n).for_each(|taken| self.give_back(&parts[taken], Some(bucket(taken))));
                 return false;
             }

@@ -9,22 +9,22 @@ use tokio::time::Instant;
 
 use super::atomic_bucket::Demand;
 use super::bucket_ledger::BucketLedger;
-use super::engine::{Engine, FlushScope};
 use super::leased_bucket::{LeasedBucket, Turn};
+use super::leaser::{FlushScope, Leaser};
 use super::spent::Spent;
 use super::waiters::WaiterResult;
 use crate::error::AcquireError;
 
 /// A request that waits for its answer. A grant that no caller takes is given back.
 struct PendingWaiter<'a> {
-    engine: &'a Arc<Engine>,
+    leaser: &'a Arc<Leaser>,
     bucket: &'a Arc<LeasedBucket>,
     demands: &'a [Demand],
     configuration: &'a Arc<Configuration>,
     answer: oneshot::Receiver<WaiterResult>,
 }
 
-impl Engine {
+impl Leaser {
     /// Gets the tokens from the store, and more if they can be used. `None`: the request needs a
     /// call of its own, for one of two reasons. This process holds tokens of as many buckets as it
     /// may. Or no request for this bucket was answered in half the time: only a call of its own
@@ -47,7 +47,7 @@ impl Engine {
         let Some(answer) = answer else { return Some(Err(contended())) };
         self.meter.waited();
         let half = start + until.saturating_duration_since(start) / 2;
-        let place = |answer| PendingWaiter { engine: self, bucket, demands, configuration, answer };
+        let place = |answer| PendingWaiter { leaser: self, bucket, demands, configuration, answer };
         let mut turn = std::pin::pin!(place(answer).turn(turn));
         let (turn, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
             Ok(turn) => (Ok(turn), false),
@@ -73,14 +73,14 @@ impl Engine {
         // If the caller stops waiting, the tokens go to others; the lease is in the ledger.
         let (answer, answered) = oneshot::channel();
         let mut place = place(answered);
-        let (engine, bucket, demands) = (self.clone(), bucket.clone(), demands.to_vec());
+        let (leaser, bucket, demands) = (self.clone(), bucket.clone(), demands.to_vec());
         let configuration = configuration.clone();
         tokio::spawn(async move {
             let left = until.saturating_duration_since(Instant::now());
-            let result = engine.write(&bucket, &demands, FlushScope::Lease, left).await;
+            let result = leaser.write(&bucket, &demands, FlushScope::Lease, left).await;
             drop(turn);
             if let Err(Ok(_)) = answer.send(result) {
-                engine.put_back(&bucket, &demands, &configuration);
+                leaser.put_back(&bucket, &demands, &configuration);
             }
         });
         let gone = || AcquireError::Unavailable("the runtime was shut down".into());
@@ -109,7 +109,7 @@ impl Drop for PendingWaiter<'_> {
     fn drop(&mut self) {
         self.answer.close();
         if let Ok(Ok(_)) = self.answer.try_recv() {
-            self.engine.put_back(self.bucket, self.demands, self.configuration);
+            self.leaser.put_back(self.bucket, self.demands, self.configuration);
         }
         if let Some(ledger) = self.bucket.ledger().as_mut() {
             ledger.tidy();

@@ -8,12 +8,12 @@ use futures_util::FutureExt as _;
 use sluicegate_core::EntityId;
 use tokio::time::Instant;
 
-use super::engine::Engine;
 use super::found::{CHANGES_MAX, FOUND_MS, Found, LookingUp, look_up};
-use super::keys::KeyRef;
+use super::key_ref::KeyRef;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::LeasedPart;
+use super::leaser::Leaser;
 use super::spent::Spent;
 use crate::degraded::Degraded;
 use crate::error::{AcquireError, InvalidRequest};
@@ -87,11 +87,11 @@ impl AcquireRequest<&Limiter> {
             return Err(InvalidRequest::NotLeasing.into());
         };
         let parts = leased.parts_of(&request).await?.unwrap_or_default();
-        let engine = &leased.engine;
+        let leaser = &leased.leaser;
         for part in &parts {
-            part.bucket.follow(&part.grant.configuration, &engine.names);
+            part.bucket.follow(&part.grant.configuration, &leaser.names);
         }
-        let first = Found::new(parts, engine.rough_ms(), 0);
+        let first = Found::new(parts, leaser.rough_ms(), 0);
         let (limiter, is_looking_up) = (limiter.clone(), Arc::default());
         Ok(Prepared { limiter, leased, request, deadline, first, is_looking_up })
     }
@@ -103,7 +103,7 @@ impl Prepared {
     /// must be awaited ([`acquire`](Self::acquire)).
     #[inline]
     pub fn try_acquire(&self) -> Option<PreparedPermit<'_>> {
-        let now_ms = self.engine().rough_ms();
+        let now_ms = self.leaser().rough_ms();
         let Some(found) = self.found(now_ms) else { return self.held_by_name(&self.request) };
         let permit = self.held(found, now_ms);
         if permit.is_none() {
@@ -114,11 +114,11 @@ impl Prepared {
 
     #[cold]
     fn lease_soon(&self, bucket: &Arc<LeasedBucket>, part: &LeasedPart) {
-        self.engine().renew_soon(bucket, part.limits());
+        self.leaser().renew_soon(bucket, part.limits());
     }
 
-    fn engine(&self) -> &Arc<Engine> {
-        &self.leased.engine
+    fn leaser(&self) -> &Arc<Leaser> {
+        &self.leased.leaser
     }
 
     fn newest(&self) -> &Found {
@@ -167,7 +167,7 @@ impl Prepared {
     #[inline]
     fn held<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a>> {
         let is_taken = match found.parts.as_slice() {
-            [part] => self.engine().take(&part.bucket, &part.demands, part.limits(), now_ms),
+            [part] => self.leaser().take(&part.bucket, &part.demands, part.limits(), now_ms),
             [] => false,
             parts => self.leased.take_held(parts, None),
         };
@@ -192,7 +192,7 @@ impl Prepared {
         if self.is_parent(entity) {
             return None;
         }
-        let Some(found) = self.found(self.engine().rough_ms()) else {
+        let Some(found) = self.found(self.leaser().rough_ms()) else {
             let entity = EntityId::new(entity).ok()?;
             return self.held_by_name(&Request { entity, ..self.request.clone() });
         };
@@ -201,7 +201,7 @@ impl Prepared {
             && let Some((first, others)) = found.parts.split_first()
         {
             let key = KeyRef { entity, resource: &self.request.resource };
-            _ = self.engine().buckets.with(&key, |bucket| self.lease_soon(bucket, first));
+            _ = self.leaser().buckets.with(&key, |bucket| self.lease_soon(bucket, first));
             others.iter().for_each(|part| self.lease_soon(&part.bucket, part));
         }
         permit
@@ -226,20 +226,20 @@ impl Prepared {
     #[inline]
     fn held_for<'a>(&'a self, found: &'a Found, entity: &str) -> Option<PreparedPermit<'a>> {
         let (first, others) = found.parts.split_first()?;
-        let engine = self.engine();
+        let leaser = self.leaser();
         let key = KeyRef { entity, resource: &self.request.resource };
         // The slots are those that the request was prepared for.
         let is_as_prepared = |bucket: &Arc<LeasedBucket>| bucket.kind == first.bucket.kind;
         let entity = if others.is_empty() {
             let take = |bucket: &Arc<LeasedBucket>| {
-                let now_ms = engine.rough_ms();
+                let now_ms = leaser.rough_ms();
                 let is_taken = is_as_prepared(bucket)
-                    && engine.take(bucket, &first.demands, first.limits(), now_ms);
+                    && leaser.take(bucket, &first.demands, first.limits(), now_ms);
                 is_taken.then(|| bucket.entity.clone())
             };
-            engine.buckets.with(&key, take)?
+            leaser.buckets.with(&key, take)?
         } else {
-            let bucket = engine.buckets.get(&key).filter(is_as_prepared)?;
+            let bucket = leaser.buckets.get(&key).filter(is_as_prepared)?;
             let is_taken = self.leased.take_held(&found.parts, Some(&bucket));
             is_taken.then(|| bucket.entity.clone())
         };
@@ -252,7 +252,7 @@ impl Prepared {
     /// As for awaiting the request.
     #[inline]
     pub async fn acquire(&self) -> Result<PreparedPermit<'_>, AcquireError> {
-        let now_ms = self.engine().rough_ms();
+        let now_ms = self.leaser().rough_ms();
         match self.found(now_ms).and_then(|found| self.held(found, now_ms)) {
             Some(permit) => Ok(permit),
             None => self.demand(self.request.clone()).await,
@@ -275,7 +275,7 @@ impl Prepared {
             return Err(InvalidRequest::OwnParent(parent).into());
         }
         if self.request.cascade != Cascade::Stored
-            && let Some(found) = self.found(self.engine().rough_ms())
+            && let Some(found) = self.found(self.leaser().rough_ms())
             && let Some(permit) = self.held_for(found, entity)
         {
             return Ok(permit);
@@ -352,7 +352,7 @@ impl PreparedPermit<'_> {
         let Prepared { leased, request, .. } = self.prepared;
         let first = &found.parts[0];
         let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
-        match leased.engine.buckets.get(&key) {
+        match leased.leaser.buckets.get(&key) {
             Some(bucket) if bucket.kind == first.bucket.kind => {
                 leased.give_back(first, Some(&bucket));
             }

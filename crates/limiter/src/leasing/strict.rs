@@ -8,15 +8,15 @@ use sluicegate_core::Millitokens;
 use tokio::time::Instant;
 
 use super::atomic_bucket::Demand;
-use super::engine::{Engine, FlushScope};
 use super::lease_plan::LeasePlan;
 use super::leased_bucket::LeasedBucket;
+use super::leaser::{FlushScope, Leaser};
 use super::settings::Accounting;
 use super::spent::Spent;
 use crate::error::AcquireError;
 use crate::leasing_store::{Counting, LeaseOutcome, LeaseRequest, UnackedWrite};
 
-impl Engine {
+impl Leaser {
     /// Leases the tokens that are needed and those that can be used, and settles.
     pub(super) async fn lease(
         &self,

@@ -10,9 +10,9 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
 use super::bucket_ledger::BucketLedger;
-use super::engine::{Engine, FlushScope};
-use super::held;
+use super::bucket_map;
 use super::leased_bucket::LeasedBucket;
+use super::leaser::{FlushScope, Leaser};
 use crate::clock::Clock;
 use crate::error::AcquireError;
 
@@ -40,20 +40,20 @@ pub struct SettleReport {
     pub unsettled: Vec<(BucketId, AcquireError)>,
 }
 
-impl Engine {
+impl Leaser {
     /// Starts the task that looks at the held tokens now and then, as long as there are any.
     pub(super) fn look_soon(self: &Arc<Self>) {
         let Ok(looking) = self.looking.clone().try_lock_owned() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let every = Duration::from_millis(self.settings.max_age_ms().unsigned_abs() / LOOKS);
-        let (engine, mut sleep) = (Arc::downgrade(self), self.clock.sleep(every));
+        let (leaser, mut sleep) = (Arc::downgrade(self), self.clock.sleep(every));
         runtime.spawn(async move {
             let mut looking = Some(looking);
             while looking.is_some() {
                 sleep.await;
-                let Some(engine) = engine.upgrade() else { return };
-                engine.look(&mut looking).await;
-                sleep = engine.clock.sleep(every);
+                let Some(leaser) = leaser.upgrade() else { return };
+                leaser.look(&mut looking).await;
+                sleep = leaser.clock.sleep(every);
             }
         });
     }
@@ -95,11 +95,11 @@ impl Engine {
                 if ledger.is_empty(times.now) { FlushScope::SettleAll } else { FlushScope::Lease };
             drop(guard);
             if let Some(turn) = bucket.try_turn() {
-                let (engine, bucket) = (self.clone(), bucket.clone());
+                let (leaser, bucket) = (self.clone(), bucket.clone());
                 tokio::spawn(async move {
                     let _turn = turn;
-                    let deadline = engine.settings.deadline;
-                    if let Err(error) = engine.write(&bucket, &[], extent, deadline).await {
+                    let deadline = leaser.settings.deadline;
+                    if let Err(error) = leaser.write(&bucket, &[], extent, deadline).await {
                         tracing::warn!(bucket = %bucket.id(), %error, "leased tokens are not settled yet");
                     }
                 });
@@ -116,7 +116,7 @@ impl Engine {
         }
         *guard = None;
         // A prepared call finds the bucket again, as does every other request.
-        if Arc::strong_count(bucket) <= held::OWN_REFERENCES + LOOKING_REFERENCES {
+        if Arc::strong_count(bucket) <= bucket_map::OWN_REFERENCES + LOOKING_REFERENCES {
             self.buckets.forget(bucket);
         }
         true
@@ -173,7 +173,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for Leaser {
     fn drop(&mut self) {
         let watched = self.watched.get_mut().unwrap_or_else(PoisonError::into_inner);
         let (mut buckets, mut unused, mut uncounted) = (0, 0, 0);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::atomic_bucket::{POOL_MAX, TakeResult};
 use super::behind;
-use super::keys::KeyRef;
+use super::key_ref::KeyRef;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::{LeasedPart, Taken};
@@ -38,17 +38,17 @@ impl Leased {
         parts: &[LeasedPart],
         until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
-        let now_ms = self.engine.rough_ms();
+        let now_ms = self.leaser.rough_ms();
         let mut total = Spent::default();
         let mut taken = Taken { from: self, parts: &[] };
         for (n, part) in parts.iter().enumerate() {
             taken.parts = &parts[..n];
             let configuration = &part.grant.configuration;
-            if self.engine.take(&part.bucket, &part.demands, None, now_ms) {
-                part.bucket.follow(configuration, &self.engine.names);
+            if self.leaser.take(&part.bucket, &part.demands, None, now_ms) {
+                part.bucket.follow(configuration, &self.leaser.names);
                 continue;
             }
-            let needed = self.engine.need(&part.bucket, &part.demands, configuration, until).await;
+            let needed = self.leaser.need(&part.bucket, &part.demands, configuration, until).await;
             match needed {
                 Some(Ok(spent)) => total.add(spent),
                 Some(Err(error)) => {
@@ -80,7 +80,7 @@ impl Leased {
         }
         let deadline = until.saturating_duration_since(Instant::now());
         let request = Request { deadline, ..request.clone() };
-        self.engine.store.acquire(&request, clock).await
+        self.leaser.store.acquire(&request, clock).await
     }
 
     /// Completes a refusal: it names every limit of the request, and those of all buckets that are
@@ -117,7 +117,7 @@ impl Leased {
 
     /// The known status of the limits of a bucket.
     fn evaluate(&self, part: &LeasedPart) -> Vec<LimitStatus> {
-        let (grant, now) = (&part.grant, self.engine.clock.now());
+        let (grant, now) = (&part.grant, self.leaser.clock.now());
         let image = grant.image.as_deref();
         let mut limits = evaluate(&grant.bucket, image, &grant.amounts, &grant.configuration, now);
         limits.retain(|status| grant.amounts.contains_key(&status.limit));
@@ -137,7 +137,7 @@ impl Leased {
             last: None,
             deadline: until.saturating_duration_since(Instant::now()),
         };
-        let mut limits = match self.engine.store.look(&lease, &self.engine.clock).await {
+        let mut limits = match self.leaser.store.look(&lease, &self.leaser.clock).await {
             Ok((image, _)) => {
                 let grant = BucketGrant { image, ..part.grant.clone() };
                 return Some(self.evaluate(&LeasedPart { grant, ..part.clone() }));
@@ -154,9 +154,9 @@ impl Leased {
     /// subtracts those that it handed out before they were debited.
     fn see(&self, bucket: &LeasedBucket, limit: &mut LimitStatus) {
         let Some(slot) = bucket.slot(&limit.limit) else { return };
-        let own = match self.engine.settings.mode {
+        let own = match self.leaser.settings.mode {
             LeaseMode::Strict(_) => bucket.atomic.slots[usize::from(slot)].pool.tokens().into(),
-            LeaseMode::WriteBehind { .. } => -i128::from(self.engine.undebited(bucket, slot)),
+            LeaseMode::WriteBehind { .. } => -i128::from(self.leaser.undebited(bucket, slot)),
         };
         limit.available = Millitokens::saturating(i128::from(limit.available.get()) + own);
         if limit.wait == Wait::ExceedsBurst {
@@ -165,7 +165,7 @@ impl Leased {
         if limit.available >= limit.asked {
             limit.wait = Wait::None;
         } else if own != 0 {
-            let now = self.engine.clock.now();
+            let now = self.leaser.clock.now();
             limit.wait = limit.rule.wait_for(limit.asked, limit.available, now, now);
         }
     }
@@ -189,7 +189,7 @@ impl Leased {
                 && bucket.slot(limit).is_some()
         };
         let (back, rest): (Amounts, Amounts) = amounts.clone().into_iter().partition(fits);
-        if back.is_empty() || self.engine.looks_after(bucket, configuration) {
+        if back.is_empty() || self.leaser.looks_after(bucket, configuration) {
             return (back, rest);
         }
         (Amounts::new(), amounts.clone())
@@ -202,7 +202,7 @@ impl Leased {
         back: &Amounts,
     ) {
         let demands = bucket.demands(&-back).unwrap_or_default();
-        self.engine.put_back(bucket, &demands, configuration);
+        self.leaser.put_back(bucket, &demands, configuration);
     }
 }
 
@@ -227,7 +227,7 @@ impl Store for Leased {
             // Before anything is given back to the pools.
             if !rest.is_empty() {
                 let rest = Correction { amounts: &rest, ..*correction };
-                let result = self.engine.store.adjust(&rest, clock).await;
+                let result = self.leaser.store.adjust(&rest, clock).await;
                 if matches!(result, Err(AdjustError::Unavailable(_)))
                     && let Some(ledger) = bucket.ledger().as_mut()
                 {
@@ -248,7 +248,7 @@ impl Store for Leased {
             let demands = bucket.demands(&rest)?;
             let is_unacked =
                 bucket.ledger().as_ref().is_some_and(|ledger| ledger.is_unacked(correction.id));
-            if is_unacked || !self.engine.take(&bucket, &demands, None, self.engine.rough_ms()) {
+            if is_unacked || !self.leaser.take(&bucket, &demands, None, self.leaser.rough_ms()) {
                 return None;
             }
         }
@@ -262,11 +262,11 @@ impl Store for Leased {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
         async move {
-            let mut limits = self.engine.store.peek(request, clock).await?;
+            let mut limits = self.leaser.store.peek(request, clock).await?;
             for limit in &mut limits {
                 let resource = request.resource.clone();
                 let id = BucketId { entity: limit.entity.clone(), resource };
-                let Some(bucket) = self.engine.buckets.get(&id) else { continue };
+                let Some(bucket) = self.leaser.buckets.get(&id) else { continue };
                 self.see(&bucket, limit);
             }
             Ok(limits)
@@ -279,18 +279,18 @@ impl Store for Leased {
         clock: &'a dyn Clock,
         deadline: Duration,
     ) -> BoxFuture<'a, Result<(), AcquireError>> {
-        self.engine.store.check(clock, deadline)
+        self.leaser.store.check(clock, deadline)
     }
 
     fn acquire_held(&self, request: &Request) -> Option<Grant> {
         let key = KeyRef { entity: request.entity.as_str(), resource: &request.resource };
-        self.engine
+        self.leaser
             .buckets
             .with(&key, |bucket| bucket.atomic.is_watched())
             .filter(|is_held| *is_held)?;
         // Does not wait for a look-up of a parent or limits, and leases nothing.
         let parts = self.known_parts(request).filter(|parts| !parts.is_empty())?;
-        let now_ms = self.engine.rough_ms();
+        let now_ms = self.leaser.rough_ms();
         let mut taken = Taken { from: self, parts: &[] };
         for (n, part) in parts.iter().enumerate() {
             taken.parts = &parts[..n];
@@ -304,11 +304,11 @@ impl Store for Leased {
     }
 
     fn inner(&self) -> Option<&dyn Store> {
-        Some(&*self.engine.store)
+        Some(&*self.leaser.store)
     }
 
     fn counters(&self) -> &Counters {
-        self.engine.store.counters()
+        self.leaser.store.counters()
     }
 }
 

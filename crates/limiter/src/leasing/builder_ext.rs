@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::engine::Engine;
 use super::leased::Leased;
+use super::leaser::Leaser;
 use super::settings::LeaseSettings;
 use super::watch::SettleReport;
 use crate::builder::LimiterBuilder;
@@ -65,8 +65,8 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     pub fn leasing(self, mut settings: LeaseSettings) -> Self {
         settings.deadline = as_deadline(settings.deadline);
         self.front(|store, clock| {
-            let engine = Arc::new(Engine::new(Arc::new(store), clock, settings));
-            Arc::new(Leased { engine })
+            let leaser = Arc::new(Leaser::new(Arc::new(store), clock, settings));
+            Arc::new(Leased { leaser })
         })
     }
 }
@@ -83,7 +83,7 @@ impl Limiter {
     /// function that may be frozen after it. Without leasing there is nothing to do.
     pub async fn flush(&self, deadline: Duration) -> SettleReport {
         match self.leased() {
-            Some(leased) => leased.engine.settle_all(as_deadline(deadline)).await,
+            Some(leased) => leased.leaser.settle_all(as_deadline(deadline)).await,
             None => SettleReport::default(),
         }
     }
@@ -91,7 +91,7 @@ impl Limiter {
     /// As [`flush`](Self::flush), and ends leasing: every later request is a write of its own.
     pub async fn shutdown(&self, deadline: Duration) -> SettleReport {
         if let Some(leased) = self.leased() {
-            leased.engine.shut();
+            leased.leaser.shut();
         }
         self.flush(deadline).await
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, TakeResult};
 use super::bucket_ledger::BucketLedger;
-use super::held::Buckets;
+use super::bucket_map::Buckets;
 use super::leased_bucket::LeasedBucket;
 use super::metrics::Meter;
 use super::names::Names;
@@ -23,7 +23,7 @@ use crate::error::AcquireError;
 use crate::leasing_store::LeaseCalls;
 use crate::lock::lock;
 
-pub(super) struct Engine {
+pub(super) struct Leaser {
     pub(super) store: Arc<dyn LeaseCalls>,
     pub(super) clock: SharedClock,
     pub(super) settings: LeaseSettings,
@@ -70,7 +70,7 @@ pub(super) enum FlushScope {
     SettleAll,
 }
 
-impl Engine {
+impl Leaser {
     pub(super) fn new(
         store: Arc<dyn LeaseCalls>,
         clock: SharedClock,
@@ -172,12 +172,12 @@ impl Engine {
         if let Some(configuration) = configuration {
             bucket.follow(configuration, &self.names);
         }
-        let (engine, renewing) = (self.clone(), Renewing(bucket.clone()));
+        let (leaser, renewing) = (self.clone(), Renewing(bucket.clone()));
         runtime.spawn(async move {
             let Renewing(bucket) = &renewing;
-            if let Some(_turn) = bucket.try_turn().filter(|_| !engine.is_shut()) {
-                let deadline = engine.settings.deadline;
-                if let Err(error) = engine.write(bucket, &[], FlushScope::Lease, deadline).await {
+            if let Some(_turn) = bucket.try_turn().filter(|_| !leaser.is_shut()) {
+                let deadline = leaser.settings.deadline;
+                if let Err(error) = leaser.write(bucket, &[], FlushScope::Lease, deadline).await {
                     tracing::debug!(bucket = %bucket.id(), %error, "no tokens were leased ahead");
                 }
             }

@@ -9,7 +9,7 @@ use scc::hash_map::Entry;
 use scc::{Equivalent, HashMap};
 use sluicegate_core::BucketId;
 
-use super::keys::KeyRef;
+use super::key_ref::KeyRef;
 use super::leased_bucket::LeasedBucket;
 
 /// Spare room in the table: one in so many of the buckets that may be held, and a few more.
