@@ -1,9 +1,10 @@
 //! The operations that leasing needs of a store: to lease and settle in one write, to find out the
-//! result of a write that was not answered, to correct and to read.
+//! result of a lost write, to correct and to read.
 //!
-//! A lost answer leaves open if the write was done. Until that is known, no token that the write
-//! returned or counted may be used again. [`LeaseCalls::resolve`] finds it out; afterwards the
-//! write cannot take effect until four others have written.
+//! A write whose answer was lost is in doubt: it may have been done, or may still be done. Until
+//! its result is known, no token that it returned or counted may be used again.
+//! [`LeaseCalls::lease`] finds out the result when it sends the write again under its id.
+//! Afterwards the lost attempt cannot take effect until four other writes have come.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,9 +29,8 @@ impl<S: LeaseCalls> LeasingStore for S {}
 
 /// The part of a [`LeasingStore`] that other crates cannot implement.
 pub trait LeaseCalls: Store {
-    /// The buckets of a request, without taking anything; `None`: some of it cannot be leased.
-    /// Makes no call if the request's deadline has passed: it is then an error if something has to
-    /// be looked up.
+    /// The buckets of a request, without taking anything; `None`: some of it cannot be leased. With
+    /// a past deadline it makes no call, and fails if it would need one.
     fn parts<'a>(
         &'a self,
         request: &'a Request,
@@ -47,40 +47,23 @@ pub trait LeaseCalls: Store {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Arc<Configuration>, AcquireError>>;
 
-    /// Leases and settles.
+    /// Leases and settles in one write.
+    ///
+    /// With `unacked` it sends that lost write again under its id, and the request names what the
+    /// write was to settle. If it was done, this returns its result. If not, it leases when the
+    /// tokens are wanted and available, and settles in any case. The bucket then remembers the id,
+    /// so the lost attempt cannot take effect until four other writes have come.
     fn lease<'a>(
-        &'a self,
-        lease: &'a LeaseRequest<'a>,
-        clock: &'a dyn Clock,
-    ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
-        self.carry_out(lease, None, clock)
-    }
-
-    /// Finds out the result of a write that was not answered, by sending it again under its id. The
-    /// request names what the write was to settle. If it was not done before, it is done now: it
-    /// leases if the tokens are wanted and there. Otherwise it only settles, and makes the bucket
-    /// remember the id, so that the lost attempt cannot take effect as long as fewer than four
-    /// others write.
-    fn resolve<'a>(
-        &'a self,
-        lease: &'a LeaseRequest<'a>,
-        unacked: UnackedWrite,
-        clock: &'a dyn Clock,
-    ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
-        self.carry_out(lease, Some(unacked), clock)
-    }
-
-    /// Leases and settles, or finds out the result of an unanswered write.
-    fn carry_out<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         unacked: Option<UnackedWrite>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>>;
 
-    /// The bucket, by a read that sees every write, and the read units spent. If the store said a
-    /// moment ago that the bucket is short, a refusal without a read.
-    fn look<'a>(
+    /// Reads the bucket so that every earlier write is visible; returns it with the read units
+    /// spent. If the store answered a moment ago that the bucket is short, this returns a refusal
+    /// without a read.
+    fn read_bucket<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,
@@ -165,14 +148,14 @@ pub struct UnackedWrite {
     pub leased: Amounts,
     /// The ids that the bucket remembered before it.
     pub remembered: Vec<RequestId>,
-    /// True if the bucket may have forgotten it: the result will never be known.
-    pub is_lost: bool,
+    /// True if the bucket may have forgotten it, so that its result will never be known.
+    pub is_ambiguous: bool,
     /// The lane that knows of it, on DynamoDB.
     pub(crate) lane: Option<Arc<Lane>>,
 }
 
 impl LeaseRequest<'_> {
-    /// The context of a call for it, under the id of the unanswered write, if there is one.
+    /// The context of a call for it, under the id of the lost write if there is one.
     pub(crate) fn run<'c>(
         &self,
         unacked: Option<&UnackedWrite>,

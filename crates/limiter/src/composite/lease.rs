@@ -68,7 +68,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         .boxed()
     }
 
-    fn carry_out<'a>(
+    fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         unacked: Option<UnackedWrite>,
@@ -88,15 +88,15 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     let image = images.into_iter().next().flatten();
                     Ok(LeaseOutcome { id, leased, image, path, attempts, write_units, read_units })
                 }
-                Err((error, is_lost)) => {
+                Err((error, is_ambiguous)) => {
                     let leased = lane.unacked_lease(&id);
-                    let leased = leased.or_else(|| is_lost.then(Amounts::new));
+                    let leased = leased.or_else(|| is_ambiguous.then(Amounts::new));
                     let remembered = Vec::new();
                     let unacked = leased.map(|leased| UnackedWrite {
                         id,
                         leased,
                         remembered,
-                        is_lost,
+                        is_ambiguous,
                         lane: Some(lane.clone()),
                     });
                     Err(LeaseError { error, unacked, attempts })
@@ -106,7 +106,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         .boxed()
     }
 
-    fn look<'a>(
+    fn read_bucket<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         clock: &'a dyn Clock,

@@ -80,7 +80,7 @@ impl Leaser {
             deadline: until.saturating_duration_since(Instant::now()),
         };
         let asked = self.times();
-        let (image, read_units) = self.store.look(&lease, &self.clock).await?;
+        let (image, read_units) = self.store.read_bucket(&lease, &self.clock).await?;
         spent.read_units += read_units;
         let left = until.saturating_duration_since(Instant::now());
         let image = self.bring_limits(bucket, image, &mut spent, left).await?;
@@ -90,7 +90,7 @@ impl Leaser {
         }
         // The need exceeds the threshold or the balance.
         lease.deadline = until.saturating_duration_since(Instant::now());
-        let result = self.store.lease(&lease, &self.clock).await;
+        let result = self.store.lease(&lease, None, &self.clock).await;
         match result {
             Ok(outcome) => {
                 self.meter.count(1);
@@ -203,7 +203,7 @@ impl Leaser {
             last: None,
             deadline,
         };
-        match self.store.lease(&lease, &self.clock).await {
+        match self.store.lease(&lease, None, &self.clock).await {
             Ok(outcome) => {
                 let after = outcome.image.clone();
                 spent.add(self.spent(outcome));

@@ -16,8 +16,8 @@ use super::settings::{Accounting, LeaseMode, LeaseSettings};
 use super::waiters::Waiters;
 use crate::leasing_store::UnackedWrite;
 
-/// The most corrections with an unknown result that are remembered of a bucket.
-const DOUBTFUL_MAX: usize = 64;
+/// The most corrections in doubt that are remembered of a bucket.
+const IN_DOUBT_MAX: usize = 64;
 /// A bit that no id uses.
 const SOME: u64 = 1 << 63;
 
@@ -45,12 +45,12 @@ pub(super) struct Unfinished {
     pub(super) waiters: Waiters,
     /// When a write was last answered, with any result.
     pub(super) answered_at: Option<Instant>,
-    /// A write whose answer was lost, and the plan that it was to settle.
-    pub(super) unanswered: Option<Box<(UnackedWrite, LeasePlan)>>,
+    /// A write in doubt, with its plan.
+    pub(super) unacked: Option<Box<(UnackedWrite, LeasePlan)>>,
     /// A commit that is in flight or was not answered.
     pub(super) commit: Option<Commit>,
-    /// Corrections that the store may have made: if one is sent again, the store is asked again.
-    doubtful: Vec<RequestId>,
+    /// Corrections in doubt. If one is sent again, it goes to the store again, not to the pools.
+    corrections_in_doubt: Vec<RequestId>,
 }
 
 /// The amounts that a commit adds to the consumption at the store.
@@ -142,8 +142,8 @@ impl BucketLedger {
         self.commit().and_then(|commit| commit.amounts.get(limit)).map_or(0, |milli| milli.get())
     }
 
-    fn has_unanswered(&self) -> bool {
-        self.unfinished.as_ref().is_some_and(|unfinished| unfinished.unanswered.is_some())
+    fn has_unacked(&self) -> bool {
+        self.unfinished.as_ref().is_some_and(|unfinished| unfinished.unacked.is_some())
     }
 
     /// True if nothing is left to hand out.
@@ -159,7 +159,7 @@ impl BucketLedger {
     /// True if there is something that the store must be told.
     pub(super) fn has_open(&self, settings: &LeaseSettings) -> bool {
         let is_retired = || self.limit_ledgers.iter().any(|limit_ledger| limit_ledger.retired > 0);
-        self.has_unanswered()
+        self.has_unacked()
             || match settings.mode {
                 LeaseMode::Strict(Accounting::AtLease) => is_retired(),
                 LeaseMode::Strict(Accounting::AtSettle) => is_retired() || self.has_used(),
@@ -192,25 +192,27 @@ impl BucketLedger {
         self.is_open().then(|| self.open_since.age_ms(now_ms))
     }
 
-    pub(super) fn note_unacked(&mut self, id: &RequestId) {
-        let doubtful = &mut self.unfinished().doubtful;
-        if doubtful.len() == DOUBTFUL_MAX {
-            doubtful.remove(0);
+    pub(super) fn note_in_doubt(&mut self, id: &RequestId) {
+        let corrections_in_doubt = &mut self.unfinished().corrections_in_doubt;
+        if corrections_in_doubt.len() == IN_DOUBT_MAX {
+            corrections_in_doubt.remove(0);
         }
-        doubtful.push(id.clone());
+        corrections_in_doubt.push(id.clone());
     }
 
-    pub(super) fn is_unacked(&self, id: &RequestId) -> bool {
-        self.unfinished.as_ref().is_some_and(|unfinished| unfinished.doubtful.contains(id))
+    pub(super) fn is_in_doubt(&self, id: &RequestId) -> bool {
+        self.unfinished
+            .as_ref()
+            .is_some_and(|unfinished| unfinished.corrections_in_doubt.contains(id))
     }
 }
 
 impl Unfinished {
     fn is_done(&self) -> bool {
         self.turn.is_none()
-            && self.unanswered.is_none()
+            && self.unacked.is_none()
             && self.commit.is_none()
-            && self.doubtful.is_empty()
+            && self.corrections_in_doubt.is_empty()
     }
 }
 

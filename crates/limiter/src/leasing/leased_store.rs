@@ -137,7 +137,7 @@ impl Leased {
             last: None,
             deadline: until.saturating_duration_since(Instant::now()),
         };
-        let mut limits = match self.leaser.store.look(&lease, &self.leaser.clock).await {
+        let mut limits = match self.leaser.store.read_bucket(&lease, &self.leaser.clock).await {
             Ok((image, _)) => {
                 let grant = BucketGrant { image, ..part.grant.clone() };
                 return Some(self.evaluate(&LeasedPart { grant, ..part.clone() }));
@@ -231,7 +231,7 @@ impl Store for Leased {
                 if matches!(result, Err(AdjustError::Unavailable(_)))
                     && let Some(ledger) = bucket.ledger().as_mut()
                 {
-                    ledger.note_unacked(correction.id);
+                    ledger.note_in_doubt(correction.id);
                 }
                 adjusted = result?;
             }
@@ -246,9 +246,9 @@ impl Store for Leased {
         let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
         if !rest.is_empty() {
             let demands = bucket.demands(&rest)?;
-            let is_unacked =
-                bucket.ledger().as_ref().is_some_and(|ledger| ledger.is_unacked(correction.id));
-            if is_unacked || !self.leaser.take(&bucket, &demands, None, self.leaser.rough_ms()) {
+            let is_in_doubt =
+                bucket.ledger().as_ref().is_some_and(|ledger| ledger.is_in_doubt(correction.id));
+            if is_in_doubt || !self.leaser.take(&bucket, &demands, None, self.leaser.rough_ms()) {
                 return None;
             }
         }

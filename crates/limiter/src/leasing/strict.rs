@@ -27,7 +27,7 @@ impl Leaser {
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
         let until = Instant::now() + deadline;
-        let mut spent = self.settle_unanswered(bucket, extent, accounting, deadline).await?;
+        let mut spent = self.resolve_unacked(bucket, extent, accounting, deadline).await?;
         let times = self.times();
         let drafted = bucket.ledger().as_mut().map(|ledger| {
             let open_for = ledger.open_for_ms(times.now);
@@ -62,7 +62,7 @@ impl Leaser {
             deadline: until.saturating_duration_since(Instant::now()),
         };
         let start = Instant::now();
-        let result = self.store.lease(&lease, &self.clock).await;
+        let result = self.store.lease(&lease, None, &self.clock).await;
         let mut ledger = bucket.ledger();
         let Some(ledger) = ledger.as_mut() else { return Ok(spent) };
         match result {
@@ -87,10 +87,8 @@ impl Leaser {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 match failed.unacked {
-                    Some(unacked) if unacked.is_lost => self.meter.ambiguous(),
-                    Some(unacked) => {
-                        ledger.unfinished().unanswered = Some(Box::new((unacked, plan)))
-                    }
+                    Some(unacked) if unacked.is_ambiguous => self.meter.ambiguous(),
+                    Some(unacked) => ledger.unfinished().unacked = Some(Box::new((unacked, plan))),
                     None => bucket.undo(ledger, &plan, self.settings.max_age_ms(), self.times()),
                 }
                 Err(failed.error)
@@ -99,7 +97,7 @@ impl Leaser {
     }
 
     /// Finds out the result of a write whose answer was lost.
-    async fn settle_unanswered(
+    async fn resolve_unacked(
         &self,
         bucket: &LeasedBucket,
         extent: FlushScope,
@@ -107,11 +105,11 @@ impl Leaser {
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
         let taken = bucket.ledger().as_mut().and_then(|ledger| {
-            let unanswered = ledger.unfinished().unanswered.take()?;
-            Some((unanswered, ledger.configuration.clone()))
+            let unacked = ledger.unfinished().unacked.take()?;
+            Some((unacked, ledger.configuration.clone()))
         });
-        let Some((unanswered, configuration)) = taken else { return Ok(Spent::default()) };
-        let (unacked, plan) = *unanswered;
+        let Some((unacked, configuration)) = taken else { return Ok(Spent::default()) };
+        let (unacked, plan) = *unacked;
         let returned = returned_with(&plan, &unacked);
         let nothing = BTreeMap::new();
         let lease = LeaseRequest {
@@ -120,11 +118,11 @@ impl Leaser {
             wanted: if extent == FlushScope::Lease { &plan.wanted } else { &nothing },
             returned: &returned,
             counting: counting(accounting, &plan),
-            // The unanswered write holds this.
+            // The lost write names this.
             last: None,
             deadline,
         };
-        let result = self.store.resolve(&lease, unacked, &self.clock).await;
+        let result = self.store.lease(&lease, Some(unacked), &self.clock).await;
         let mut ledger = bucket.ledger();
         let Some(ledger) = ledger.as_mut() else { return Ok(Spent::default()) };
         match result {
@@ -144,8 +142,8 @@ impl Leaser {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 match failed.unacked {
-                    Some(unacked) if !unacked.is_lost => {
-                        ledger.unfinished().unanswered = Some(Box::new((unacked, plan)));
+                    Some(unacked) if !unacked.is_ambiguous => {
+                        ledger.unfinished().unacked = Some(Box::new((unacked, plan)));
                     }
                     _ => self.meter.ambiguous(),
                 }

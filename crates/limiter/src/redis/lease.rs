@@ -67,7 +67,7 @@ impl LeaseCalls for RedisStore {
         async move { Ok(before.clone()) }.boxed()
     }
 
-    fn carry_out<'a>(
+    fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         unacked: Option<UnackedWrite>,
@@ -76,7 +76,7 @@ impl LeaseCalls for RedisStore {
         self.send(lease, unacked, clock).boxed()
     }
 
-    fn look<'a>(
+    fn read_bucket<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
         _clock: &'a dyn Clock,
@@ -155,9 +155,9 @@ impl RedisStore {
             Ok(LeaseReply::Forgotten) => None,
             Err(failure) => Some(failure),
         };
-        let is_lost = failure.is_none();
+        let is_ambiguous = failure.is_none();
         // An unexpected answer is never a refusal.
-        let is_open = in_doubt || is_lost || matches!(failure, Some(Failure::TableError(_)));
+        let is_open = in_doubt || is_ambiguous || matches!(failure, Some(Failure::TableError(_)));
         let unacked = given_up.or_else(|| {
             let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
             let leased = lease.wanted.iter().map(most).collect();
@@ -165,11 +165,11 @@ impl RedisStore {
                 id: id.clone(),
                 leased,
                 remembered,
-                is_lost,
+                is_ambiguous,
                 lane: None,
             })
         });
-        let unacked = unacked.map(|unacked| UnackedWrite { is_lost, ..unacked });
+        let unacked = unacked.map(|unacked| UnackedWrite { is_ambiguous, ..unacked });
         let error = match failure {
             None => AcquireError::Unavailable("the answer to a call was lost".into()),
             Some(Failure::Error(error)) => error,

@@ -87,7 +87,7 @@ impl Leasing {
     }
 
     async fn lease(&self, said: &Said) -> Result<LeaseOutcome, LeaseError> {
-        self.store.lease(&self.order(said), &self.clock).await
+        self.store.lease(&self.order(said), None, &self.clock).await
     }
 
     async fn resolve(
@@ -95,7 +95,7 @@ impl Leasing {
         said: &Said,
         unacked: UnackedWrite,
     ) -> Result<LeaseOutcome, LeaseError> {
-        self.store.resolve(&self.order(said), unacked, &self.clock).await
+        self.store.lease(&self.order(said), Some(unacked), &self.clock).await
     }
 }
 
@@ -108,7 +108,13 @@ fn stand(done: &LeaseOutcome) -> (i64, i64, i64) {
 
 fn unacked(id: &RequestId, remembered: &[&LeaseOutcome]) -> UnackedWrite {
     let remembered = remembered.iter().map(|done| done.id.clone()).collect();
-    UnackedWrite { id: id.clone(), leased: Amounts::new(), remembered, is_lost: false, lane: None }
+    UnackedWrite {
+        id: id.clone(),
+        leased: Amounts::new(),
+        remembered,
+        is_ambiguous: false,
+        lane: None,
+    }
 }
 
 #[tokio::test]
@@ -146,7 +152,7 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     drop(server);
     let said = Said::wants(1, 1);
     let order = LeaseRequest { deadline: Duration::from_secs(1), ..unknown.order(&said) };
-    let away = unknown.store.lease(&order, &unknown.clock).await.unwrap_err();
+    let away = unknown.store.lease(&order, None, &unknown.clock).await.unwrap_err();
     assert!(matches!(away.error, AcquireError::Unavailable(_)), "{away:?}");
 }
 
@@ -183,7 +189,7 @@ async fn a_lease_that_was_not_answered_is_done_once() {
         leasing.lease(&Said::wants(1, 1)).await.unwrap();
     }
     let lost = leasing.resolve(&said, unacked(&id, &[&settled])).await.unwrap_err();
-    assert!(lost.unacked.is_some_and(|unacked| unacked.is_lost));
+    assert!(lost.unacked.is_some_and(|unacked| unacked.is_ambiguous));
     assert_eq!(leasing.store.counters.ambiguous.get(), 1);
     // Three others, and the bucket remembers the one before it.
     let known = leasing.lease(&Said::wants(1, 1)).await.unwrap();

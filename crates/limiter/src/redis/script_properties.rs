@@ -230,9 +230,10 @@ impl<'a> Compared<'a> {
                 deadline: DEADLINE,
             };
             // The id of a lease in doubt is the caller's. Both buckets get the same call.
-            let (leased, remembered, is_lost) = (Amounts::new(), Vec::new(), false);
-            let unacked = UnackedWrite { id: id.clone(), leased, remembered, is_lost, lane: None };
-            let _ = store.resolve(&order, unacked, &self.clock).await;
+            let (leased, remembered, is_ambiguous) = (Amounts::new(), Vec::new(), false);
+            let unacked =
+                UnackedWrite { id: id.clone(), leased, remembered, is_ambiguous, lane: None };
+            let _ = store.lease(&order, Some(unacked), &self.clock).await;
         }
     }
 
