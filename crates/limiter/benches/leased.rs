@@ -64,8 +64,13 @@ fn picks() -> Vec<String> {
 /// A request that is always admitted, of so many limits.
 async fn call(limits: usize) -> Call {
     // Leases of four billion requests, so that only the decision is measured, on all cores.
-    let (min, max_age) = (4_000_000_000, Duration::from_secs(3_600));
-    let settings = LeaseSettings { min, max: min, max_age, ..Default::default() };
+    let (requests, max_age) = (4_000_000_000, Duration::from_secs(3_600));
+    let settings = LeaseSettings {
+        min_requests: requests,
+        max_requests: requests,
+        max_age,
+        ..Default::default()
+    };
     let store = MemoryStore::new();
     let limiter = Limiter::builder(store).leasing(settings).build();
     let names: Vec<_> = (0..limits).map(|n| format!("limit-{n}")).collect();

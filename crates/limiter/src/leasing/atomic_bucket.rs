@@ -86,7 +86,7 @@ impl TokenPool {
 
 /// One limit.
 #[derive(Debug, Default)]
-pub(super) struct LimitCounter {
+pub(super) struct LimitSlot {
     pub(super) pool: TokenPool,
     /// With fewer tokens left, it is time to lease more.
     pub(super) low: AtomicU64,
@@ -98,10 +98,10 @@ pub(super) struct AtomicBucket {
     /// The time until which its tokens may be handed out, epoch milliseconds.
     deadline: AtomicI64,
     /// Inline for most buckets: a take then touches one or two cache lines.
-    pub(super) slots: SmallVec<[LimitCounter; 1]>,
+    pub(super) slots: SmallVec<[LimitSlot; 1]>,
     /// This many milliseconds before the deadline it is time to lease more, with any number of
     /// tokens left.
-    lead: AtomicU32,
+    renew_ms: AtomicU32,
     /// True while the background task looks after the bucket.
     watched: AtomicBool,
     /// True while a task is about to lease more.
@@ -118,19 +118,19 @@ pub(super) struct Demand {
 /// The result of a take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakeResult {
-    All,
+    Taken,
     /// Everything was taken, and it is time to lease more.
-    AndRenew,
+    TakenAndLow,
     /// Nothing was taken: there are too few tokens, or they are too old.
-    Nothing,
+    NotTaken,
 }
 
 impl AtomicBucket {
     pub(super) fn new(limits: usize) -> Self {
         Self {
             deadline: AtomicI64::new(i64::MIN),
-            slots: (0..limits).map(|_| LimitCounter::default()).collect(),
-            lead: AtomicU32::new(0),
+            slots: (0..limits).map(|_| LimitSlot::default()).collect(),
+            renew_ms: AtomicU32::new(0),
             watched: AtomicBool::new(false),
             is_renewing: AtomicBool::new(false),
         }
@@ -141,14 +141,14 @@ impl AtomicBucket {
     pub(super) fn take(&self, demands: &[Demand], now_ms: i64) -> TakeResult {
         let deadline = self.deadline.load(Ordering::Acquire);
         if now_ms > deadline {
-            return TakeResult::Nothing;
+            return TakeResult::NotTaken;
         }
         let mut renew = self.is_due_before(deadline, now_ms);
         for (n, demand) in demands.iter().enumerate() {
             let slot = &self.slots[usize::from(demand.slot)];
             let Some(left) = slot.pool.take(demand.milli, counts(n)) else {
                 self.untake(&demands[..n]);
-                return TakeResult::Nothing;
+                return TakeResult::NotTaken;
             };
             renew |= left < slot.low.load(Ordering::Relaxed);
         }
@@ -156,9 +156,9 @@ impl AtomicBucket {
         // are put.
         if now_ms > self.deadline.load(Ordering::Relaxed) {
             self.untake(demands);
-            return TakeResult::Nothing;
+            return TakeResult::NotTaken;
         }
-        if renew { TakeResult::AndRenew } else { TakeResult::All }
+        if renew { TakeResult::TakenAndLow } else { TakeResult::Taken }
     }
 
     /// True if the tokens for all demands are there, of any age.
@@ -216,8 +216,8 @@ impl AtomicBucket {
         self.deadline.fetch_min(deadline_ms, Ordering::Release);
     }
 
-    pub(super) fn set_times(&self, deadline_ms: i64, lead_ms: u32) {
-        self.lead.store(lead_ms, Ordering::Relaxed);
+    pub(super) fn set_times(&self, deadline_ms: i64, renew_ms: u32) {
+        self.renew_ms.store(renew_ms, Ordering::Relaxed);
         self.deadline.store(deadline_ms, Ordering::Release);
     }
 
@@ -232,7 +232,7 @@ impl AtomicBucket {
     }
 
     fn is_due_before(&self, deadline_ms: i64, now_ms: i64) -> bool {
-        now_ms > deadline_ms.saturating_sub(self.lead.load(Ordering::Relaxed).into())
+        now_ms > deadline_ms.saturating_sub(self.renew_ms.load(Ordering::Relaxed).into())
     }
 }
 

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
 use super::bucket_ledger::{BucketLedger, Commit};
-use super::leased_bucket::{LeasedBucket, ROUGH_MS};
-use super::leaser::{FlushScope, Leaser};
+use super::leased_bucket::{COARSE_MS, LeasedBucket};
+use super::leaser::{Leaser, WriteKind};
 use super::limit_ledger::{LimitLedger, signed, unsigned};
 use super::spent::Spent;
 use super::times::Times;
@@ -34,13 +34,13 @@ impl Leaser {
         &self,
         bucket: &LeasedBucket,
         need: &[Demand],
-        extent: FlushScope,
+        kind: WriteKind,
         threshold: u32,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
         let until = Instant::now() + deadline;
         let mut spent = Spent::default();
-        if extent == FlushScope::SettleAll
+        if kind == WriteKind::SettleAll
             && let Some(ledger) = bucket.ledger().as_mut()
         {
             bucket.drop_pools(ledger, self.now_ms());
@@ -52,7 +52,7 @@ impl Leaser {
             let committed = self.commit_once(bucket, asked, left).await?;
             let Some((committed, image)) = committed else { break };
             spent.add(committed);
-            if extent == FlushScope::Lease {
+            if kind == WriteKind::Renew {
                 let left = until.saturating_duration_since(Instant::now());
                 let image = self.bring_limits(bucket, image, &mut spent, left).await?;
                 self.grant(bucket, image.as_deref(), threshold, asked);
@@ -116,7 +116,7 @@ impl Leaser {
         let (mut ledger, times) = (bucket.ledger(), self.times());
         let Some(ledger) = ledger.as_mut() else { return 0 };
         bucket.catch_up(ledger, times);
-        let committing = ledger.committing(&bucket.kind.limits[usize::from(slot)]);
+        let committing = ledger.committing(&bucket.layout.limits[usize::from(slot)]);
         ledger.limit_ledgers[usize::from(slot)].used.saturating_add(committing)
     }
 
@@ -130,8 +130,8 @@ impl Leaser {
         let opened = bucket.ledger().as_mut().and_then(|ledger| {
             bucket.catch_up(ledger, times);
             self.meter.decided(ledger, bucket, times.now);
-            let age = ledger.open_for_ms(times.now);
-            let commit = bucket.open_commit(ledger, times.now)?;
+            let age = ledger.unreported_for_ms(times.now);
+            let commit = bucket.commit_to_send(ledger, times.now)?;
             self.meter.commit_age(age);
             Some((commit, ledger.configuration.clone()))
         });
@@ -185,7 +185,7 @@ impl Leaser {
     ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
         let configuration = bucket.ledger().as_ref().map(|ledger| ledger.configuration.clone());
         let (Some(configuration), Some(before)) = (configuration, &image) else { return Ok(image) };
-        let mut limits = bucket.kind.limits.iter();
+        let mut limits = bucket.layout.limits.iter();
         // A limit that the item lacks may have no room in it.
         let limit = limits.find(|limit| {
             configuration.rule(limit).is_some() && before.limits.contains_key(*limit)
@@ -241,11 +241,11 @@ impl Leaser {
         let until_ms = asked.now.saturating_add(max_age_ms);
         let until_ms = times.until_ms(&asked, until_ms, max_age_ms);
         // The deadline is shortened before tokens that end earlier are put there.
-        bucket.atomic.end_by(until_ms.saturating_sub(ROUGH_MS));
+        bucket.atomic.end_by(until_ms.saturating_sub(COARSE_MS));
         let (configuration, now) = (&ledger.configuration, self.clock.now());
         let limits = evaluate(&bucket.id(), image, Amounts::EMPTY, configuration, now);
         for index in 0..ledger.limit_ledgers.len() {
-            let limit = &bucket.kind.limits[index];
+            let limit = &bucket.layout.limits[index];
             let in_flight = ledger.committing(limit);
             let limit_ledger = &mut ledger.limit_ledgers[index];
             let status = limits.iter().find(|status| status.limit == *limit);
@@ -254,7 +254,7 @@ impl Leaser {
             let allowed = unsigned(signed(threshold).saturating_sub(open));
             let target = allowed.min(unsigned(balance.saturating_sub(open)));
             limit_ledger.fill(&bucket.atomic.slots[index].pool, target, until_ms);
-            limit_ledger.set_last(2 * threshold / LEFT);
+            limit_ledger.set_last_lease(2 * threshold / LEFT);
             limit_ledger.expect(times.now, self.settings.max_age_ms());
         }
         bucket.tell(ledger, times);
@@ -264,20 +264,20 @@ impl Leaser {
 impl LeasedBucket {
     /// The amounts that a commit adds to the consumption of each limit. The last commit again,
     /// while it is not answered. `None`: there is nothing to commit.
-    fn open_commit(&self, ledger: &mut BucketLedger, now_ms: i64) -> Option<Commit> {
+    fn commit_to_send(&self, ledger: &mut BucketLedger, now_ms: i64) -> Option<Commit> {
         if ledger.commit().is_none() {
             let amount = |(limit, limit_ledger): (&LimitName, &mut LimitLedger)| {
                 let used = std::mem::take(&mut limit_ledger.used);
                 (used != 0).then(|| (limit.clone(), Millitokens::saturating(used.into())))
             };
-            let limits = self.kind.limits.iter();
+            let limits = self.layout.limits.iter();
             let amounts: Amounts =
                 limits.zip(ledger.limit_ledgers.iter_mut()).filter_map(amount).collect();
             if amounts.is_empty() {
                 return None;
             }
             ledger.unfinished().commit = Some(Commit { id: new_id(), amounts });
-            ledger.reopen(now_ms);
+            ledger.restart_unreported_age(now_ms);
         }
         ledger.commit().cloned()
     }
@@ -285,16 +285,16 @@ impl LeasedBucket {
     /// Puts the amounts of a commit back, for the next one.
     fn undo_commit(&self, ledger: &mut BucketLedger, now_ms: i64) {
         let Some(commit) = ledger.unfinished().commit.take() else { return };
-        for (limit, limit_ledger) in self.kind.limits.iter().zip(&mut ledger.limit_ledgers) {
+        for (limit, limit_ledger) in self.layout.limits.iter().zip(&mut ledger.limit_ledgers) {
             let in_flight = commit.amounts.of(limit).get();
             limit_ledger.used = limit_ledger.used.saturating_add(in_flight);
         }
-        ledger.reopen(now_ms);
+        ledger.restart_unreported_age(now_ms);
     }
 
     /// Empties the pools: nothing more is handed out of the known balance.
     fn drop_pools(&self, ledger: &mut BucketLedger, now_ms: i64) {
-        ledger.begin_open(now_ms);
+        ledger.start_unreported_age(now_ms);
         for (limit_ledger, slot) in ledger.limit_ledgers.iter_mut().zip(self.atomic.slots.iter()) {
             limit_ledger.catch_up(&slot.pool, now_ms);
             limit_ledger.fill(&slot.pool, 0, now_ms.saturating_sub(1));
@@ -307,7 +307,7 @@ pub(super) fn wanted(bucket: &LeasedBucket, need: &[Demand]) -> BTreeMap<LimitNa
     let want = |demand: &Demand| {
         let amount = Millitokens::saturating(signed(demand.milli).into());
         (
-            bucket.kind.limits[usize::from(demand.slot)].clone(),
+            bucket.layout.limits[usize::from(demand.slot)].clone(),
             LeaseRange { least: amount, most: amount },
         )
     };
@@ -325,7 +325,7 @@ fn not_committed(error: AdjustError) -> AcquireError {
 
 /// Takes the tokens that the store was asked for, however long its answer took.
 fn takes(bucket: &LeasedBucket, need: &[Demand], asked: Times) -> bool {
-    bucket.atomic.take(need, asked.now) != TakeResult::Nothing
+    bucket.atomic.take(need, asked.now) != TakeResult::NotTaken
 }
 
 #[cfg(test)]
@@ -333,19 +333,21 @@ mod tests {
     use sluicegate_core::{EntityId, Resource};
 
     use super::*;
-    use crate::leasing::names::Kind;
+    use crate::leasing::interner::BucketLayout;
 
     #[test]
     fn use_noticed_at_the_end_is_open_since_then() {
         let (resource, limits) =
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
-        let bucket =
-            LeasedBucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
+        let bucket = LeasedBucket::new(
+            EntityId::new("u").unwrap(),
+            BucketLayout { resource, limits }.into(),
+        );
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         ledger.limit_ledgers[0].fill(&bucket.atomic.slots[0].pool, 10, 1_000);
         bucket.tell(&ledger, Times::default());
-        assert_ne!(bucket.atomic.take(&[Demand { slot: 0, milli: 1 }], 0), TakeResult::Nothing);
+        assert_ne!(bucket.atomic.take(&[Demand { slot: 0, milli: 1 }], 0), TakeResult::NotTaken);
         bucket.drop_pools(&mut ledger, 500);
-        assert_eq!((ledger.limit_ledgers[0].used, ledger.open_for_ms(500)), (1, Some(0)));
+        assert_eq!((ledger.limit_ledgers[0].used, ledger.unreported_for_ms(500)), (1, Some(0)));
     }
 }

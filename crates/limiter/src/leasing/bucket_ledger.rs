@@ -8,10 +8,10 @@ use sluicegate_core::{Amounts, Configuration, LimitName, RequestId};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::interner::Interner;
 use super::lease_plan::LeasePlan;
 use super::limit_ledger::LimitLedger;
 use super::moment::Moment;
-use super::names::Names;
 use super::settings::{Accounting, LeaseMode, LeaseSettings};
 use super::waiters::Waiters;
 use crate::leasing_store::UnackedWrite;
@@ -30,9 +30,9 @@ pub(super) struct BucketLedger {
     /// When the background task last noticed that requests had come.
     pub(super) used_at: Moment,
     /// When the oldest use that the store does not know of was noticed.
-    open_since: Moment,
+    unreported_since: Moment,
     /// The bits of the id of the last write that was answered, with [`SOME`].
-    answered: Option<NonZeroU64>,
+    last_answered_id: Option<NonZeroU64>,
     unfinished: Option<Box<Unfinished>>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Unfinished {
     /// Requests that wait for a write, and may be served by another request's write.
     pub(super) waiters: Waiters,
     /// When a write was last answered, with any result.
-    pub(super) answered_at: Option<Instant>,
+    pub(super) last_reply_at: Option<Instant>,
     /// A write in doubt, with its plan.
     pub(super) unacked: Option<Box<(UnackedWrite, LeasePlan)>>,
     /// A commit that is in flight or was not answered.
@@ -66,23 +66,23 @@ impl BucketLedger {
             limit_ledgers: (0..limits).map(|_| LimitLedger::new(now_ms)).collect(),
             configuration,
             used_at: Moment::of(now_ms),
-            open_since: Moment::of(now_ms),
-            answered: None,
+            unreported_since: Moment::of(now_ms),
+            last_answered_id: None,
             unfinished: None,
         }
     }
 
     /// Gives the bucket these limits from now on. A limit that only another request brought stays:
     /// that request may wait for tokens of it.
-    pub(super) fn follow(&mut self, configuration: &Arc<Configuration>, names: &Names) {
+    pub(super) fn follow(&mut self, configuration: &Arc<Configuration>, interner: &Interner) {
         if self.configuration == *configuration {
             return;
         }
         // Another copy of the same limits would take a kilobyte.
         match configuration.with_explicit_of(&self.configuration) {
-            None => self.configuration = names.same(configuration),
+            None => self.configuration = interner.same(configuration),
             Some(both) if both == *self.configuration => {}
-            Some(both) => self.configuration = names.same(&Arc::new(both)),
+            Some(both) => self.configuration = interner.same(&Arc::new(both)),
         }
     }
 
@@ -102,7 +102,7 @@ impl BucketLedger {
     }
 
     /// The ledgers of the limits, and the requests that wait for their tokens.
-    pub(super) fn accounts_and_waiters(&mut self) -> (&mut [LimitLedger], Option<&Waiters>) {
+    pub(super) fn ledgers_and_waiters(&mut self) -> (&mut [LimitLedger], Option<&Waiters>) {
         let waiters = self.unfinished.as_deref().map(|unfinished| &unfinished.waiters);
         (&mut self.limit_ledgers, waiters)
     }
@@ -121,16 +121,16 @@ impl BucketLedger {
     }
 
     /// The last write that was answered.
-    pub(super) fn answered(&self) -> Option<RequestId> {
-        self.answered.map(|bits| RequestId::from_bits(bits.get()))
+    pub(super) fn last_answered_id(&self) -> Option<RequestId> {
+        self.last_answered_id.map(|bits| RequestId::from_bits(bits.get()))
     }
 
     pub(super) fn note_answered(&mut self, id: &RequestId) {
-        self.answered = id.bits().and_then(|bits| NonZeroU64::new(bits | SOME));
+        self.last_answered_id = id.bits().and_then(|bits| NonZeroU64::new(bits | SOME));
     }
 
-    pub(super) fn answered_at(&self) -> Option<Instant> {
-        self.unfinished.as_ref()?.answered_at
+    pub(super) fn last_reply_at(&self) -> Option<Instant> {
+        self.unfinished.as_ref()?.last_reply_at
     }
 
     pub(super) fn commit(&self) -> Option<&Commit> {
@@ -157,7 +157,7 @@ impl BucketLedger {
     }
 
     /// True if there is something that the store must be told.
-    pub(super) fn has_open(&self, settings: &LeaseSettings) -> bool {
+    pub(super) fn has_unreported(&self, settings: &LeaseSettings) -> bool {
         let is_retired = || self.limit_ledgers.iter().any(|limit_ledger| limit_ledger.retired > 0);
         self.has_unacked()
             || match settings.mode {
@@ -171,25 +171,25 @@ impl BucketLedger {
         self.limit_ledgers.iter().any(|limit_ledger| limit_ledger.used != 0)
     }
 
-    fn is_open(&self) -> bool {
+    fn has_unreported_use(&self) -> bool {
         self.has_used() || self.commit().is_some()
     }
 
     /// Called before a use is noted: if the store knows everything, the open time starts now.
-    pub(super) fn begin_open(&mut self, now_ms: i64) {
-        if !self.is_open() {
-            self.reopen(now_ms);
+    pub(super) fn start_unreported_age(&mut self, now_ms: i64) {
+        if !self.has_unreported_use() {
+            self.restart_unreported_age(now_ms);
         }
     }
 
     /// Starts the open time now.
-    pub(super) fn reopen(&mut self, now_ms: i64) {
-        self.open_since = Moment::of(now_ms);
+    pub(super) fn restart_unreported_age(&mut self, now_ms: i64) {
+        self.unreported_since = Moment::of(now_ms);
     }
 
     /// The age of the oldest use or return that the store was not told of.
-    pub(super) fn open_for_ms(&self, now_ms: i64) -> Option<i64> {
-        self.is_open().then(|| self.open_since.age_ms(now_ms))
+    pub(super) fn unreported_for_ms(&self, now_ms: i64) -> Option<i64> {
+        self.has_unreported_use().then(|| self.unreported_since.age_ms(now_ms))
     }
 
     pub(super) fn note_in_doubt(&mut self, id: &RequestId) {
@@ -240,23 +240,23 @@ mod tests {
     #[test]
     fn open_use_has_the_age_of_the_oldest() {
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
-        assert_eq!(ledger.open_for_ms(5), None);
-        ledger.begin_open(10);
+        assert_eq!(ledger.unreported_for_ms(5), None);
+        ledger.start_unreported_age(10);
         ledger.limit_ledgers[0].hand_out(1);
-        ledger.begin_open(20);
+        ledger.start_unreported_age(20);
         ledger.limit_ledgers[0].hand_out(1);
-        assert_eq!(ledger.open_for_ms(30), Some(20));
+        assert_eq!(ledger.unreported_for_ms(30), Some(20));
         ledger.limit_ledgers[0].used = 0;
-        assert_eq!(ledger.open_for_ms(30), None);
+        assert_eq!(ledger.unreported_for_ms(30), None);
     }
 
     #[test]
     fn the_last_write_is_remembered() {
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
-        assert_eq!(ledger.answered(), None);
+        assert_eq!(ledger.last_answered_id(), None);
         for bits in [0, 1 << 59] {
             ledger.note_answered(&RequestId::from_bits(bits));
-            assert_eq!(ledger.answered(), Some(RequestId::from_bits(bits)));
+            assert_eq!(ledger.last_answered_id(), Some(RequestId::from_bits(bits)));
         }
     }
 }

@@ -166,7 +166,7 @@ mod tests {
     use sluicegate_core::{EntityId, LimitName, Resource};
 
     use super::*;
-    use crate::leasing::names::Kind;
+    use crate::leasing::interner::BucketLayout;
 
     fn id(n: usize) -> BucketId {
         let entity = EntityId::new(format!("u{n}")).unwrap();
@@ -176,7 +176,7 @@ mod tests {
     fn new(n: usize) -> LeasedBucket {
         let BucketId { entity, resource } = id(n);
         let limits = vec![LimitName::new("rpm").unwrap()];
-        LeasedBucket::new(entity, Arc::new(Kind { resource, limits }))
+        LeasedBucket::new(entity, Arc::new(BucketLayout { resource, limits }))
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use futures_util::StreamExt as _;
 
 use super::leased_bucket::LeasedBucket;
-use super::leaser::{FlushScope, Leaser};
+use super::leaser::{Leaser, WriteKind};
 use super::watch::SETTLING_MAX;
 
 /// At most one in so many of the keys that may be held is settled at once.
@@ -52,7 +52,7 @@ impl Leaser {
     async fn evict(self: &Arc<Self>, bucket: Arc<LeasedBucket>) {
         let Some(_turn) = bucket.try_turn() else { return };
         let deadline = self.settings.deadline;
-        if let Err(error) = self.write(&bucket, &[], FlushScope::SettleAll, deadline).await {
+        if let Err(error) = self.write(&bucket, &[], WriteKind::SettleAll, deadline).await {
             tracing::debug!(bucket = %bucket.id(), %error, "no room was made for others yet");
             return;
         }
@@ -61,7 +61,7 @@ impl Leaser {
             ledger
                 .limit_ledgers
                 .iter_mut()
-                .for_each(super::limit_ledger::LimitLedger::forget_spent);
+                .for_each(super::limit_ledger::LimitLedger::forget_empty);
         }
     }
 }

@@ -45,7 +45,7 @@ impl Found {
         let is_same = |(one, other): (&LeasedPart, &LeasedPart)| {
             one.grant.bucket == other.grant.bucket
                 && one.demands == other.demands
-                && one.bucket.kind == other.bucket.kind
+                && one.bucket.layout == other.bucket.layout
         };
         self.parts.len() == parts.len() && self.parts.iter().zip(parts).all(is_same)
     }

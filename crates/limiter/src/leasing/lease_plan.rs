@@ -15,7 +15,7 @@ pub(super) struct LeasePlan {
     pub(super) used: Amounts,
     /// The part of `returned` that may still be handed out if the write fails, and until when.
     pub(super) withdrawn: Vec<(usize, u64, i64)>,
-    pub(super) asked: Times,
+    pub(super) asked_at: Times,
 }
 
 impl LeasePlan {

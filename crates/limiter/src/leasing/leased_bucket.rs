@@ -10,24 +10,24 @@ use tokio::time::Instant;
 
 use super::atomic_bucket::{AtomicBucket, Demand, POOL_MAX};
 use super::bucket_ledger::BucketLedger;
+use super::interner::{BucketLayout, Interner};
 use super::key_ref::KeyRef;
 use super::limit_ledger::LimitLedger;
-use super::names::{Kind, Names};
 use super::settings::{LeaseMode, LeaseSettings};
 use super::times::Times;
 use crate::clock::COARSE_RESOLUTION;
 use crate::lock::lock;
 
 /// A take reads a clock that may be this late.
-pub(super) const ROUGH_MS: i64 = 10;
-const _: () = assert!(COARSE_RESOLUTION.as_millis() == ROUGH_MS as u128);
+pub(super) const COARSE_MS: i64 = 10;
+const _: () = assert!(COARSE_RESOLUTION.as_millis() == COARSE_MS as u128);
 
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct LeasedBucket {
     /// First the fields that every take reads: it then touches the fewest cache lines.
     pub(super) atomic: AtomicBucket,
-    pub(super) kind: Arc<Kind>,
+    pub(super) layout: Arc<BucketLayout>,
     pub(super) entity: EntityId,
     /// `None`: nothing is held and nothing is to be settled.
     ledger: Mutex<Option<BucketLedger>>,
@@ -49,21 +49,21 @@ impl Drop for Turn {
 }
 
 impl LeasedBucket {
-    pub(super) fn new(entity: EntityId, kind: Arc<Kind>) -> Self {
+    pub(super) fn new(entity: EntityId, layout: Arc<BucketLayout>) -> Self {
         Self {
-            atomic: AtomicBucket::new(kind.limits.len()),
-            kind,
+            atomic: AtomicBucket::new(layout.limits.len()),
+            layout,
             entity,
             ledger: Mutex::default(),
         }
     }
 
     pub(super) fn id(&self) -> BucketId {
-        BucketId { entity: self.entity.clone(), resource: self.kind.resource.clone() }
+        BucketId { entity: self.entity.clone(), resource: self.layout.resource.clone() }
     }
 
     pub(super) fn key(&self) -> KeyRef<'_> {
-        KeyRef { entity: self.entity.as_str(), resource: &self.kind.resource }
+        KeyRef { entity: self.entity.as_str(), resource: &self.layout.resource }
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Option<BucketLedger>> {
@@ -72,11 +72,11 @@ impl LeasedBucket {
 
     /// Notes the limits of the newest request, for the next lease. It does not wait: if another
     /// thread holds the ledger, the next request brings the same limits.
-    pub(super) fn follow(&self, configuration: &Arc<Configuration>, names: &Names) {
+    pub(super) fn follow(&self, configuration: &Arc<Configuration>, interner: &Interner) {
         if let Ok(mut ledger) = self.ledger.try_lock()
             && let Some(ledger) = ledger.as_mut()
         {
-            ledger.follow(configuration, names);
+            ledger.follow(configuration, interner);
         }
     }
 
@@ -95,7 +95,7 @@ impl LeasedBucket {
 
     /// True if the store has answered a write of the bucket since `start`.
     pub(super) fn was_answered_since(&self, start: Instant) -> bool {
-        self.ledger().as_ref().and_then(BucketLedger::answered_at).is_some_and(|at| at >= start)
+        self.ledger().as_ref().and_then(BucketLedger::last_reply_at).is_some_and(|at| at >= start)
     }
 
     /// The demands, by slot. `None`: some limit cannot be leased.
@@ -108,16 +108,16 @@ impl LeasedBucket {
     }
 
     pub(super) fn slot(&self, limit: &LimitName) -> Option<u16> {
-        let slot = self.kind.limits.iter().position(|known| known == limit)?;
+        let slot = self.layout.limits.iter().position(|known| known == limit)?;
         u16::try_from(slot).ok()
     }
 
     /// Notes the changes of the pools, and sets the deadline of their tokens.
     pub(super) fn catch_up(&self, ledger: &mut BucketLedger, times: Times) {
-        ledger.begin_open(times.now);
+        ledger.start_unreported_age(times.now);
         for (limit_ledger, slot) in ledger.limit_ledgers.iter_mut().zip(self.atomic.slots.iter()) {
             if times.is_set_back {
-                limit_ledger.end();
+                limit_ledger.expire_all();
             }
             limit_ledger.catch_up(&slot.pool, times.now);
         }
@@ -129,15 +129,15 @@ impl LeasedBucket {
         let ends =
             ledger.limit_ledgers.iter().filter_map(|limit_ledger| limit_ledger.until_ms(times.now));
         // Takes read a clock that may be late.
-        let deadline = ends.min().unwrap_or(i64::MIN).saturating_sub(ROUGH_MS);
+        let deadline = ends.min().unwrap_or(i64::MIN).saturating_sub(COARSE_MS);
         // A caller that asks once in a while needs no tokens ahead.
         let is_busy = |limit_ledger: &LimitLedger| {
-            limit_ledger.expected(times.lead) >= limit_ledger.unit().max(1)
+            limit_ledger.expected(times.renew_ms) >= limit_ledger.largest_request().max(1)
         };
-        let lead = if ledger.limit_ledgers.iter().any(is_busy) { times.lead } else { 0 };
-        self.atomic.set_times(deadline, u32::try_from(lead).unwrap_or(u32::MAX));
+        let renew_ms = if ledger.limit_ledgers.iter().any(is_busy) { times.renew_ms } else { 0 };
+        self.atomic.set_times(deadline, u32::try_from(renew_ms).unwrap_or(u32::MAX));
         for (limit_ledger, slot) in ledger.limit_ledgers.iter().zip(self.atomic.slots.iter()) {
-            let low = limit_ledger.expected(2 * times.lead).min(limit_ledger.last() / 2);
+            let low = limit_ledger.expected(2 * times.renew_ms).min(limit_ledger.last_lease() / 2);
             slot.low.store(low, Ordering::Relaxed);
         }
     }
@@ -151,7 +151,7 @@ impl LeasedBucket {
         now_ms: i64,
     ) -> bool {
         let half = settings.max_age_ms() / 2;
-        if !ledger.has_open(settings) {
+        if !ledger.has_unreported(settings) {
             return false;
         }
         let is_empty = ledger.is_empty(now_ms);
@@ -162,7 +162,7 @@ impl LeasedBucket {
                 is_empty && ledger.ends_ms().is_none_or(|end| now_ms > end.saturating_add(half))
             }
             LeaseMode::WriteBehind { .. } => {
-                is_empty || ledger.open_for_ms(now_ms).is_some_and(|age| age > half)
+                is_empty || ledger.unreported_for_ms(now_ms).is_some_and(|age| age > half)
             }
         }
     }
@@ -178,7 +178,7 @@ impl LeasedBucket {
         let uncounted = |(limit, limit_ledger): (&LimitName, &LimitLedger)| {
             (limit_ledger.used + ledger.committing(limit)).unsigned_abs()
         };
-        let uncounted = self.kind.limits.iter().zip(&ledger.limit_ledgers).map(uncounted).sum();
+        let uncounted = self.layout.limits.iter().zip(&ledger.limit_ledgers).map(uncounted).sum();
         match settings.mode {
             LeaseMode::Strict(super::Accounting::AtLease) => (unused, 0),
             LeaseMode::Strict(super::Accounting::AtSettle) => (unused, uncounted),

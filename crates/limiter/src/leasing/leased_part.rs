@@ -7,24 +7,18 @@ use futures_util::FutureExt as _;
 use sluicegate_core::{Amounts, BucketId, Configuration, LimitName};
 
 use super::atomic_bucket::Demand;
+use super::interner::BucketLayout;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
-use super::names::Kind;
 use crate::error::AcquireError;
 use crate::store::{BucketGrant, Request};
 
-/// One bucket of a request.
+/// One bucket of a request, with its leased bucket and its demands.
 #[derive(Clone)]
 pub(super) struct LeasedPart {
     pub(super) grant: BucketGrant,
     pub(super) bucket: Arc<LeasedBucket>,
     pub(super) demands: Vec<Demand>,
-}
-
-impl LeasedPart {
-    pub(super) fn limits(&self) -> Option<&Arc<Configuration>> {
-        Some(&self.grant.configuration)
-    }
 }
 
 /// The tokens taken for a request that is not granted yet. They are given back if it never is, also
@@ -53,12 +47,12 @@ impl Leased {
             limits.extend(amounts.keys().cloned());
             limits.sort();
             limits.dedup();
-            let kind = Kind { resource: id.resource.clone(), limits };
-            LeasedBucket::new(id.entity.clone(), self.leaser.names.shared(kind))
+            let layout = BucketLayout { resource: id.resource.clone(), limits };
+            LeasedBucket::new(id.entity.clone(), self.leaser.interner.shared(layout))
         })
     }
 
-    pub(super) fn parts(&self, grant: BucketGrant) -> Option<LeasedPart> {
+    pub(super) fn part_of(&self, grant: BucketGrant) -> Option<LeasedPart> {
         let bucket = self.bucket(&grant.bucket, &grant.configuration, &grant.amounts);
         let demands = bucket.demands(&grant.amounts)?;
         Some(LeasedPart { grant, bucket, demands })
@@ -70,7 +64,7 @@ impl Leased {
         request: &Request,
     ) -> Result<Option<Vec<LeasedPart>>, AcquireError> {
         let grants = self.leaser.store.parts(request, &self.leaser.clock).await?;
-        Ok(grants.and_then(|grants| grants.into_iter().map(|grant| self.parts(grant)).collect()))
+        Ok(grants.and_then(|grants| grants.into_iter().map(|grant| self.part_of(grant)).collect()))
     }
 
     /// The buckets of a request; empty if some of it cannot be leased. `None`: they are not known
@@ -82,14 +76,14 @@ impl Leased {
     }
 
     /// Gives the tokens back, to the bucket `instead` if there is one.
-    pub(super) fn give_back(&self, parts: &LeasedPart, instead: Option<&Arc<LeasedBucket>>) {
-        let bucket = instead.unwrap_or(&parts.bucket);
-        self.leaser.put_back(bucket, &parts.demands, &parts.grant.configuration);
+    pub(super) fn give_back(&self, part: &LeasedPart, instead: Option<&Arc<LeasedBucket>>) {
+        let bucket = instead.unwrap_or(&part.bucket);
+        self.leaser.put_back(bucket, &part.demands, &part.grant.configuration);
     }
 
     /// Gives back the tokens of one bucket.
     pub(super) fn give_back_part(&self, grant: BucketGrant) {
-        if let Some(part) = self.parts(grant) {
+        if let Some(part) = self.part_of(grant) {
             self.give_back(&part, None);
         }
     }
@@ -100,7 +94,7 @@ impl Leased {
         parts: &[LeasedPart],
         first: Option<&Arc<LeasedBucket>>,
     ) -> bool {
-        let now_ms = self.leaser.rough_ms();
+        let now_ms = self.leaser.now_coarse_ms();
         let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&parts[n].bucket);
         for (n, part) in parts.iter().enumerate() {
             let configuration = Some(&part.grant.configuration);

@@ -38,14 +38,14 @@ impl Leased {
         parts: &[LeasedPart],
         until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
-        let now_ms = self.leaser.rough_ms();
+        let now_ms = self.leaser.now_coarse_ms();
         let mut total = Spent::default();
         let mut taken = Taken { from: self, parts: &[] };
         for (n, part) in parts.iter().enumerate() {
             taken.parts = &parts[..n];
             let configuration = &part.grant.configuration;
             if self.leaser.take(&part.bucket, &part.demands, None, now_ms) {
-                part.bucket.follow(configuration, &self.leaser.names);
+                part.bucket.follow(configuration, &self.leaser.interner);
                 continue;
             }
             let needed = self.leaser.need(&part.bucket, &part.demands, configuration, until).await;
@@ -108,7 +108,7 @@ impl Leased {
             if n < refused || part.bucket.atomic.holds(&part.demands) {
                 others.iter_mut().for_each(|limit| limit.wait = Wait::None);
             } else if part.grant.image.is_none() || others.iter().any(LimitStatus::is_violated) {
-                others = self.look(part, until).await.unwrap_or(others);
+                others = self.read_status(part, until).await.unwrap_or(others);
             }
             limits.append(&mut others);
         }
@@ -121,12 +121,12 @@ impl Leased {
         let image = grant.image.as_deref();
         let mut limits = evaluate(&grant.bucket, image, &grant.amounts, &grant.configuration, now);
         limits.retain(|status| grant.amounts.contains_key(&status.limit));
-        limits.iter_mut().for_each(|limit| self.see(&part.bucket, limit));
+        limits.iter_mut().for_each(|limit| self.add_held_tokens(&part.bucket, limit));
         limits
     }
 
     /// The status of the limits of a bucket, as the store says. `None`: there is no answer.
-    async fn look(&self, part: &LeasedPart, until: Instant) -> Option<Vec<LimitStatus>> {
+    async fn read_status(&self, part: &LeasedPart, until: Instant) -> Option<Vec<LimitStatus>> {
         let wanted = behind::wanted(&part.bucket, &part.demands);
         let lease = LeaseRequest {
             bucket: &part.grant.bucket,
@@ -146,13 +146,13 @@ impl Leased {
             Err(AcquireError::NeverAdmissible(never)) => never.limits,
             Err(_) => return None,
         };
-        limits.iter_mut().for_each(|limit| self.see(&part.bucket, limit));
+        limits.iter_mut().for_each(|limit| self.add_held_tokens(&part.bucket, limit));
         Some(limits)
     }
 
     /// Adjusts a limit's status to the view of this process: adds the tokens that it holds, and
     /// subtracts those that it handed out before they were debited.
-    fn see(&self, bucket: &LeasedBucket, limit: &mut LimitStatus) {
+    fn add_held_tokens(&self, bucket: &LeasedBucket, limit: &mut LimitStatus) {
         let Some(slot) = bucket.slot(&limit.limit) else { return };
         let own = match self.leaser.settings.mode {
             LeaseMode::Strict(_) => bucket.atomic.slots[usize::from(slot)].pool.tokens().into(),
@@ -189,7 +189,7 @@ impl Leased {
                 && bucket.slot(limit).is_some()
         };
         let (back, rest): (Amounts, Amounts) = amounts.clone().into_iter().partition(fits);
-        if back.is_empty() || self.leaser.looks_after(bucket, configuration) {
+        if back.is_empty() || self.leaser.ensure_watched(bucket, configuration) {
             return (back, rest);
         }
         (Amounts::new(), amounts.clone())
@@ -248,7 +248,9 @@ impl Store for Leased {
             let demands = bucket.demands(&rest)?;
             let is_in_doubt =
                 bucket.ledger().as_ref().is_some_and(|ledger| ledger.is_in_doubt(correction.id));
-            if is_in_doubt || !self.leaser.take(&bucket, &demands, None, self.leaser.rough_ms()) {
+            if is_in_doubt
+                || !self.leaser.take(&bucket, &demands, None, self.leaser.now_coarse_ms())
+            {
                 return None;
             }
         }
@@ -267,7 +269,7 @@ impl Store for Leased {
                 let resource = request.resource.clone();
                 let id = BucketId { entity: limit.entity.clone(), resource };
                 let Some(bucket) = self.leaser.buckets.get(&id) else { continue };
-                self.see(&bucket, limit);
+                self.add_held_tokens(&bucket, limit);
             }
             Ok(limits)
         }
@@ -290,11 +292,11 @@ impl Store for Leased {
             .filter(|is_held| *is_held)?;
         // Does not wait for a look-up of a parent or limits, and leases nothing.
         let parts = self.known_parts(request).filter(|parts| !parts.is_empty())?;
-        let now_ms = self.leaser.rough_ms();
+        let now_ms = self.leaser.now_coarse_ms();
         let mut taken = Taken { from: self, parts: &[] };
         for (n, part) in parts.iter().enumerate() {
             taken.parts = &parts[..n];
-            if part.bucket.atomic.take(&part.demands, now_ms) == TakeResult::Nothing {
+            if part.bucket.atomic.take(&part.demands, now_ms) == TakeResult::NotTaken {
                 return None;
             }
         }

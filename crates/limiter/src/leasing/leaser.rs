@@ -11,13 +11,13 @@ use tokio::time::Instant;
 use super::atomic_bucket::{Demand, TakeResult};
 use super::bucket_ledger::BucketLedger;
 use super::bucket_map::Buckets;
+use super::interner::Interner;
 use super::leased_bucket::LeasedBucket;
 use super::metrics::Meter;
-use super::names::Names;
 use super::settings::{LeaseMode, LeaseSettings};
 use super::spent::Spent;
 use super::times::Times;
-use super::waiters::WaitWindow;
+use super::waiters::WaitTime;
 use crate::clock::{Clock as _, SharedClock};
 use crate::error::AcquireError;
 use crate::leasing_store::LeaseCalls;
@@ -28,25 +28,25 @@ pub(super) struct Leaser {
     pub(super) clock: SharedClock,
     pub(super) settings: LeaseSettings,
     pub(super) buckets: Buckets,
-    pub(super) names: Names,
+    pub(super) interner: Interner,
     /// The buckets that hold tokens or have something to settle.
     pub(super) watched: Mutex<Vec<Arc<LeasedBucket>>>,
     /// Held by the background task, with the number of set-backs of the clock at its last look. A
     /// task that ends with its runtime releases it.
-    pub(super) looking: Arc<tokio::sync::Mutex<u32>>,
+    pub(super) inspecting: Arc<tokio::sync::Mutex<u32>>,
     /// Requests since the last look whose keys found no room.
     pub(super) turned_away: AtomicUsize,
     pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
     is_shut: AtomicBool,
     /// The average duration of a write, in milliseconds.
     write_ms: AtomicI64,
-    seen: Mutex<SeenImage>,
+    last_reading: Mutex<LastReading>,
     pub(super) meter: Meter,
 }
 
 /// The last reading of the clock.
 #[derive(Debug)]
-struct SeenImage {
+struct LastReading {
     /// The time that it showed.
     ms: i64,
     /// The number of times that it showed less than before.
@@ -64,9 +64,9 @@ impl Drop for Renewing {
 
 /// How much of the held tokens a write settles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FlushScope {
+pub(super) enum WriteKind {
     /// Settles the tokens that can no longer be handed out, and leases more.
-    Lease,
+    Renew,
     SettleAll,
 }
 
@@ -81,14 +81,14 @@ impl Leaser {
             clock,
             buckets: Buckets::new(settings.max_keys),
             settings,
-            names: Names::default(),
+            interner: Interner::default(),
             watched: Mutex::default(),
-            looking: Arc::default(),
+            inspecting: Arc::default(),
             turned_away: AtomicUsize::new(0),
             evicting: Arc::default(),
             is_shut: AtomicBool::new(false),
             write_ms: AtomicI64::new(0),
-            seen: Mutex::new(SeenImage { ms: i64::MIN, set_backs: 0 }),
+            last_reading: Mutex::new(LastReading { ms: i64::MIN, set_backs: 0 }),
             meter: Meter::default(),
         }
     }
@@ -100,33 +100,33 @@ impl Leaser {
     /// The time by which a take decides: at most
     /// [`COARSE_RESOLUTION`](crate::clock::COARSE_RESOLUTION) late.
     #[inline]
-    pub(super) fn rough_ms(&self) -> i64 {
+    pub(super) fn now_coarse_ms(&self) -> i64 {
         self.clock.now_coarse().get()
     }
 
     pub(super) fn times(&self) -> Times {
         // Twice as long as the last writes took, and a little for the tasks that they wake.
-        let lead = 2 * self.write_ms.load(Ordering::Relaxed) + 2;
-        let lead = lead.min(self.settings.max_age_ms() / 4);
+        let renew_ms = 2 * self.write_ms.load(Ordering::Relaxed) + 2;
+        let renew_ms = renew_ms.min(self.settings.max_age_ms() / 4);
         // The clock is read under the lock: a later reading by another thread does not look like a
         // set-back.
-        let mut seen = lock(&self.seen);
+        let mut seen = lock(&self.last_reading);
         let now = self.now_ms();
         let is_set_back = now < seen.ms;
         seen.ms = now;
         if is_set_back {
             seen.set_backs = seen.set_backs.wrapping_add(1);
         }
-        Times { now, lead, is_set_back, set_backs: seen.set_backs }
+        Times { now, renew_ms, is_set_back, set_backs: seen.set_backs }
     }
 
     /// The window of a request that comes now and waits until `until`.
-    pub(super) fn stay(&self, until: Instant) -> WaitWindow {
+    pub(super) fn wait_time(&self, until: Instant) -> WaitTime {
         let left = until.saturating_duration_since(Instant::now()).as_millis();
-        let set_backs = lock(&self.seen).set_backs;
+        let set_backs = lock(&self.last_reading).set_backs;
         let came_ms = self.now_ms();
         let until_ms = came_ms.saturating_add(i64::try_from(left).unwrap_or(i64::MAX));
-        WaitWindow { came_ms, until_ms, set_backs }
+        WaitTime { came_ms, until_ms, set_backs }
     }
 
     pub(super) fn watched(&self) -> MutexGuard<'_, Vec<Arc<LeasedBucket>>> {
@@ -144,12 +144,12 @@ impl Leaser {
         now_ms: i64,
     ) -> bool {
         match bucket.atomic.take(demands, now_ms) {
-            TakeResult::All => true,
-            TakeResult::AndRenew => {
+            TakeResult::Taken => true,
+            TakeResult::TakenAndLow => {
                 self.renew_soon(bucket, configuration);
                 true
             }
-            TakeResult::Nothing => false,
+            TakeResult::NotTaken => false,
         }
     }
 
@@ -170,14 +170,14 @@ impl Leaser {
             return;
         }
         if let Some(configuration) = configuration {
-            bucket.follow(configuration, &self.names);
+            bucket.follow(configuration, &self.interner);
         }
         let (leaser, renewing) = (self.clone(), Renewing(bucket.clone()));
         runtime.spawn(async move {
             let Renewing(bucket) = &renewing;
             if let Some(_turn) = bucket.try_turn().filter(|_| !leaser.is_shut()) {
                 let deadline = leaser.settings.deadline;
-                if let Err(error) = leaser.write(bucket, &[], FlushScope::Lease, deadline).await {
+                if let Err(error) = leaser.write(bucket, &[], WriteKind::Renew, deadline).await {
                     tracing::debug!(bucket = %bucket.id(), %error, "no tokens were leased ahead");
                 }
             }
@@ -196,7 +196,7 @@ impl Leaser {
             return None;
         }
         if let Some(ledger) = ledger.as_mut() {
-            self.look_soon();
+            self.inspect_soon();
             return Some(then(ledger));
         }
         let mut watched = self.watched();
@@ -216,16 +216,16 @@ impl Leaser {
         }
         watched.push(bucket.clone());
         drop(watched);
-        let limits = bucket.kind.limits.len();
-        let new = BucketLedger::new(limits, self.names.same(configuration), self.now_ms());
+        let limits = bucket.layout.limits.len();
+        let new = BucketLedger::new(limits, self.interner.same(configuration), self.now_ms());
         let done = then(ledger.insert(new));
         drop(ledger);
-        self.look_soon();
+        self.inspect_soon();
         Some(done)
     }
 
     /// True if the background task looks after tokens that are given back to the bucket's pools.
-    pub(super) fn looks_after(
+    pub(super) fn ensure_watched(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
         configuration: &Arc<Configuration>,
@@ -255,29 +255,29 @@ impl Leaser {
         &self,
         bucket: &LeasedBucket,
         need: &[Demand],
-        extent: FlushScope,
+        kind: WriteKind,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
         let until = Instant::now() + deadline;
-        let known = match extent {
-            FlushScope::Lease => self.look_up_limits(bucket, deadline).await,
-            FlushScope::SettleAll => Ok(()),
+        let known = match kind {
+            WriteKind::Renew => self.look_up_limits(bucket, deadline).await,
+            WriteKind::SettleAll => Ok(()),
         };
         let left = until.saturating_duration_since(Instant::now());
         let result = match (known, self.settings.mode) {
             (Err(error), _) => Err(error),
             (Ok(()), LeaseMode::Strict(accounting)) => {
-                self.lease(bucket, need, extent, accounting, left).await
+                self.lease(bucket, need, kind, accounting, left).await
             }
             (Ok(()), LeaseMode::WriteBehind { threshold }) => {
-                self.commit(bucket, need, extent, threshold, left).await
+                self.commit(bucket, need, kind, threshold, left).await
             }
         };
         if let Some(ledger) = bucket.ledger().as_mut() {
             if !matches!(result, Err(AcquireError::Unavailable(_))) {
-                ledger.unfinished().answered_at = Some(Instant::now());
+                ledger.unfinished().last_reply_at = Some(Instant::now());
             }
-            ledger.unfinished().waiters.serve(&bucket.atomic, self.stay(Instant::now()));
+            ledger.unfinished().waiters.serve(&bucket.atomic, self.wait_time(Instant::now()));
         }
         result
     }
@@ -295,7 +295,7 @@ impl Leaser {
             // A request that came meanwhile has newer limits.
             && Arc::ptr_eq(&ledger.configuration, &before)
         {
-            ledger.follow(&now, &self.names);
+            ledger.follow(&now, &self.interner);
         }
         Ok(())
     }

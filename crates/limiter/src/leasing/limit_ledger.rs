@@ -35,15 +35,15 @@ pub(super) struct LimitLedger {
     /// Handed out less given back, and not yet counted at the store.
     pub(super) used: i64,
     /// Handed out since the rate was last observed.
-    since: f32,
+    handed_out_since: f32,
     observed_at: Moment,
     /// Handed out per millisecond.
     rate: f32,
     /// The size of the last lease.
-    last: f32,
+    last_lease: f32,
     /// The largest request.
-    unit: f32,
-    takes: u32,
+    largest_request: f32,
+    takes_seen: u32,
 }
 
 impl LimitLedger {
@@ -56,7 +56,7 @@ impl LimitLedger {
     }
 
     /// Ends every lease.
-    pub(super) fn end(&mut self) {
+    pub(super) fn expire_all(&mut self) {
         self.held.iter_mut().for_each(|held| held.until_ms = ENDED_MS);
     }
 
@@ -100,7 +100,7 @@ impl LimitLedger {
 
     fn note(&mut self, used: i64) {
         self.used += used;
-        self.since += float(used);
+        self.handed_out_since += float(used);
     }
 
     fn use_up(&mut self, used: i64) {
@@ -124,7 +124,7 @@ impl LimitLedger {
 
     /// Notes tokens that were put into the pool. A lease of zero tokens counts too: tokens given
     /// back to it have an age.
-    pub(super) fn lease(&mut self, milli: u64, until_ms: i64) {
+    pub(super) fn note_lease(&mut self, milli: u64, until_ms: i64) {
         self.held.retain(|held| held.milli > 0 || held.until_ms > until_ms);
         let place = self.held.partition_point(|held| held.until_ms <= until_ms);
         self.held.insert(place, HeldTokens { milli, until_ms });
@@ -152,7 +152,7 @@ impl LimitLedger {
     }
 
     /// Forgets leases of which nothing is left: tokens given back to them go back to the store.
-    pub(super) fn forget_spent(&mut self) {
+    pub(super) fn forget_empty(&mut self) {
         self.held.retain(|held| held.milli > 0);
     }
 
@@ -177,14 +177,14 @@ impl LimitLedger {
     pub(super) fn expect(&mut self, now_ms: i64, horizon_ms: i64) -> u64 {
         if self.observed_at.is_to_come(now_ms) {
             // The clock was set back: the time in which these were handed out is unknown.
-            (self.observed_at, self.since) = (Moment::of(now_ms), 0.0);
+            (self.observed_at, self.handed_out_since) = (Moment::of(now_ms), 0.0);
         }
         let (elapsed, shortest) = (self.observed_at.age_ms(now_ms), horizon_ms / SHORTEST);
-        let seen = self.since.max(0.0) / float(elapsed.max(shortest).max(1));
+        let seen = self.handed_out_since.max(0.0) / float(elapsed.max(shortest).max(1));
         if elapsed >= shortest {
             let weight = if seen > self.rate { 1.0 } else { float(elapsed) / float(horizon_ms) };
             self.rate += weight.min(1.0) * (seen - self.rate);
-            (self.observed_at, self.since) = (Moment::of(now_ms), 0.0);
+            (self.observed_at, self.handed_out_since) = (Moment::of(now_ms), 0.0);
         } else {
             self.rate = self.rate.max(seen);
         }
@@ -197,27 +197,27 @@ impl LimitLedger {
     }
 
     /// The size of the last lease.
-    pub(super) fn last(&self) -> u64 {
-        whole(self.last)
+    pub(super) fn last_lease(&self) -> u64 {
+        whole(self.last_lease)
     }
 
-    pub(super) fn set_last(&mut self, milli: u64) {
-        self.last = float(signed(milli));
+    pub(super) fn set_last_lease(&mut self, milli: u64) {
+        self.last_lease = float(signed(milli));
     }
 
     /// The largest request so far.
-    pub(super) fn unit(&self) -> u64 {
-        whole(self.unit)
+    pub(super) fn largest_request(&self) -> u64 {
+        whole(self.largest_request)
     }
 
-    pub(super) fn note_asked(&mut self, milli: u64) {
-        self.unit = self.unit.max(float(signed(milli)));
+    pub(super) fn note_request(&mut self, milli: u64) {
+        self.largest_request = self.largest_request.max(float(signed(milli)));
     }
 
     /// Takes since the last call.
-    pub(super) fn takes(&mut self, pool: &TokenPool) -> u32 {
-        let before = std::mem::replace(&mut self.takes, pool.takes());
-        self.takes.wrapping_sub(before) % TAKES
+    pub(super) fn count_new_takes(&mut self, pool: &TokenPool) -> u32 {
+        let before = std::mem::replace(&mut self.takes_seen, pool.takes());
+        self.takes_seen.wrapping_sub(before) % TAKES
     }
 }
 
@@ -253,13 +253,13 @@ mod tests {
         atomic.set_times(i64::MAX, 0);
         for (milli, until_ms) in leases {
             atomic.put(0, *milli).unwrap();
-            limit_ledger.lease(*milli, *until_ms);
+            limit_ledger.note_lease(*milli, *until_ms);
         }
         atomic
     }
 
     fn take(atomic: &AtomicBucket, milli: u64) {
-        assert_ne!(atomic.take(&[Demand { slot: 0, milli }], 0), TakeResult::Nothing);
+        assert_ne!(atomic.take(&[Demand { slot: 0, milli }], 0), TakeResult::NotTaken);
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
         atomic.put(0, 5).unwrap();
         limit_ledger.catch_up(&atomic.slots[0].pool, 202);
         assert_eq!((limit_ledger.retired, atomic.slots[0].pool.tokens()), (25, 0));
-        limit_ledger.lease(10, 300);
+        limit_ledger.note_lease(10, 300);
         assert_eq!((limit_ledger.held.len(), limit_ledger.until_ms(202)), (1, Some(300)));
     }
 
@@ -328,7 +328,7 @@ mod tests {
     fn leases_that_are_ended_last_no_longer() {
         let mut limit_ledger = LimitLedger::default();
         let atomic = atomic(&mut limit_ledger, &[(10, 100), (10, 200)]);
-        limit_ledger.end();
+        limit_ledger.expire_all();
         limit_ledger.catch_up(&atomic.slots[0].pool, 50);
         assert_eq!((limit_ledger.retired, limit_ledger.until_ms(50)), (20, None));
     }

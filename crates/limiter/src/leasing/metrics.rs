@@ -24,7 +24,11 @@ impl Meter {
     /// Reports the decisions on a bucket since the last report.
     pub(super) fn decided(&self, ledger: &mut BucketLedger, bucket: &LeasedBucket, now_ms: i64) {
         let slots = bucket.atomic.slots.iter();
-        let takes = ledger.limit_ledgers.iter_mut().zip(slots).map(|(a, slot)| a.takes(&slot.pool));
+        let takes = ledger
+            .limit_ledgers
+            .iter_mut()
+            .zip(slots)
+            .map(|(a, slot)| a.count_new_takes(&slot.pool));
         let decisions = takes.map(u64::from).sum();
         if decisions > 0 {
             ledger.used_at = Moment::of(now_ms);

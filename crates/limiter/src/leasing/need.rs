@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::atomic_bucket::Demand;
 use super::bucket_ledger::BucketLedger;
 use super::leased_bucket::{LeasedBucket, Turn};
-use super::leaser::{FlushScope, Leaser};
+use super::leaser::{Leaser, WriteKind};
 use super::spent::Spent;
 use super::waiters::WaiterResult;
 use crate::error::AcquireError;
@@ -37,10 +37,10 @@ impl Leaser {
         until: Instant,
     ) -> Option<Result<Spent, AcquireError>> {
         let start = Instant::now();
-        let stay = self.stay(until);
+        let wait_time = self.wait_time(until);
         let enter = |ledger: &mut BucketLedger| {
-            ledger.follow(configuration, &self.names);
-            (ledger.turn(), ledger.unfinished().waiters.enter(demands, stay))
+            ledger.follow(configuration, &self.interner);
+            (ledger.turn(), ledger.unfinished().waiters.enter(demands, wait_time))
         };
         let (turn, answer) = self.watch(bucket, configuration, enter)?;
         let contended = || AcquireError::Contended { attempts: 0 };
@@ -67,7 +67,7 @@ impl Leaser {
         if self.is_shut() {
             return None;
         }
-        if self.take(bucket, demands, None, self.rough_ms()) {
+        if self.take(bucket, demands, None, self.now_coarse_ms()) {
             return Some(Ok(Spent::default()));
         }
         // If the caller stops waiting, the tokens go to others; the lease is in the ledger.
@@ -77,7 +77,7 @@ impl Leaser {
         let configuration = configuration.clone();
         tokio::spawn(async move {
             let left = until.saturating_duration_since(Instant::now());
-            let result = leaser.write(&bucket, &demands, FlushScope::Lease, left).await;
+            let result = leaser.write(&bucket, &demands, WriteKind::Renew, left).await;
             drop(turn);
             if let Err(Ok(_)) = answer.send(result) {
                 leaser.put_back(&bucket, &demands, &configuration);

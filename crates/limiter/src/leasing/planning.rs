@@ -6,7 +6,7 @@ use sluicegate_core::{Amounts, LeaseRange, Millitokens};
 use super::atomic_bucket::{Demand, POOL_MAX};
 use super::bucket_ledger::BucketLedger;
 use super::lease_plan::LeasePlan;
-use super::leased_bucket::{LeasedBucket, ROUGH_MS};
+use super::leased_bucket::{COARSE_MS, LeasedBucket};
 use super::limit_ledger::{LimitLedger, signed, unsigned};
 use super::moment::Moment;
 use super::settings::LeaseSettings;
@@ -28,22 +28,22 @@ impl LeasedBucket {
     ) -> LeasePlan {
         let is_due = self.atomic.is_due(times.now);
         self.catch_up(ledger, times);
-        let mut plan = LeasePlan { asked: times, ..LeasePlan::default() };
+        let mut plan = LeasePlan { asked_at: times, ..LeasePlan::default() };
         let horizon = settings.max_age_ms() / 2 * 3;
-        let (limit_ledgers, waiters) = ledger.accounts_and_waiters();
+        let (limit_ledgers, waiters) = ledger.ledgers_and_waiters();
         for (index, limit_ledger) in limit_ledgers.iter_mut().enumerate() {
-            let (limit, pool) = (&self.kind.limits[index], &self.atomic.slots[index].pool);
+            let (limit, pool) = (&self.layout.limits[index], &self.atomic.slots[index].pool);
             let asked = need.iter().find(|demand| usize::from(demand.slot) == index);
             let asked = asked.map_or(0, |demand| demand.milli);
-            limit_ledger.note_asked(asked);
+            limit_ledger.note_request(asked);
             let expected = limit_ledger.expect(times.now, horizon);
-            let waited_for = waiters.map_or(0, |waiters| waiters.asks_of(index));
+            let waited_for = waiters.map_or(0, |waiters| waiters.demand_of(index));
             let waited_for = waited_for.min(largest(limit_ledger, settings));
             let target = size(limit_ledger, expected, settings).max(waited_for);
             let keep = if pool.tokens() < asked {
                 Some(0)
             } else if is_due {
-                Some(limit_ledger.expected(2 * times.lead) + limit_ledger.unit())
+                Some(limit_ledger.expected(2 * times.renew_ms) + limit_ledger.largest_request())
             } else {
                 None
             };
@@ -52,9 +52,9 @@ impl LeasedBucket {
                 plan.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
                 limit_ledger.retired += milli;
             }
-            let ahead = target.saturating_sub(pool.tokens());
-            if asked + ahead > 0 {
-                let (least, most) = (amount(asked), amount(asked + ahead));
+            let extra = target.saturating_sub(pool.tokens());
+            if asked + extra > 0 {
+                let (least, most) = (amount(asked), amount(asked + extra));
                 plan.wanted.insert(limit.clone(), LeaseRange { least, most });
             }
             self.settle_into(&mut plan, index, limit_ledger);
@@ -64,9 +64,9 @@ impl LeasedBucket {
     }
 
     /// Plans to settle everything that is held.
-    pub(super) fn closing_draft(&self, ledger: &mut BucketLedger, times: Times) -> LeasePlan {
+    pub(super) fn plan_settle_all(&self, ledger: &mut BucketLedger, times: Times) -> LeasePlan {
         self.catch_up(ledger, times);
-        let mut plan = LeasePlan { asked: times, ..LeasePlan::default() };
+        let mut plan = LeasePlan { asked_at: times, ..LeasePlan::default() };
         for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
             let (milli, until_ms) = limit_ledger.withdraw(&self.atomic.slots[index].pool, 0);
             plan.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
@@ -77,7 +77,7 @@ impl LeasedBucket {
     }
 
     fn settle_into(&self, plan: &mut LeasePlan, index: usize, limit_ledger: &mut LimitLedger) {
-        let limit = &self.kind.limits[index];
+        let limit = &self.layout.limits[index];
         let retired = std::mem::take(&mut limit_ledger.retired);
         if retired > 0 {
             plan.returned.insert(limit.clone(), amount(retired));
@@ -98,21 +98,21 @@ impl LeasedBucket {
         max_age_ms: i64,
         times: Times,
     ) {
-        ledger.begin_open(times.now);
-        let until_ms = plan.asked.now.saturating_add(max_age_ms);
-        let until_ms = times.until_ms(&plan.asked, until_ms, max_age_ms);
+        ledger.start_unreported_age(times.now);
+        let until_ms = plan.asked_at.now.saturating_add(max_age_ms);
+        let until_ms = times.until_ms(&plan.asked_at, until_ms, max_age_ms);
         if !need.is_empty() {
             ledger.used_at = Moment::of(times.now);
         }
         for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
             let leased =
-                outcome.leased.get(&self.kind.limits[index]).map_or(0, |milli| milli.get());
+                outcome.leased.get(&self.layout.limits[index]).map_or(0, |milli| milli.get());
             let asked = need.iter().find(|demand| usize::from(demand.slot) == index);
             let asked = asked.map_or(0, |demand| demand.milli);
             let rest = unsigned(leased).saturating_sub(asked);
             limit_ledger.hand_out(asked);
             if leased > 0 {
-                limit_ledger.set_last(unsigned(leased));
+                limit_ledger.set_last_lease(unsigned(leased));
                 self.put(limit_ledger, index, rest, until_ms);
             }
         }
@@ -120,9 +120,9 @@ impl LeasedBucket {
     }
 
     fn put(&self, limit_ledger: &mut LimitLedger, index: usize, milli: u64, until_ms: i64) {
-        self.atomic.end_by(until_ms.saturating_sub(ROUGH_MS));
+        self.atomic.end_by(until_ms.saturating_sub(COARSE_MS));
         if self.atomic.slots[index].pool.put(milli) {
-            limit_ledger.lease(milli, until_ms);
+            limit_ledger.note_lease(milli, until_ms);
         } else {
             limit_ledger.retired += milli;
         }
@@ -136,17 +136,17 @@ impl LeasedBucket {
         max_age_ms: i64,
         times: Times,
     ) {
-        ledger.begin_open(times.now);
+        ledger.start_unreported_age(times.now);
         for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
             let of =
-                |amounts: &Amounts| amounts.get(&self.kind.limits[index]).map_or(0, |m| m.get());
+                |amounts: &Amounts| amounts.get(&self.layout.limits[index]).map_or(0, |m| m.get());
             limit_ledger.retired += unsigned(of(&plan.returned));
             limit_ledger.used += of(&plan.used);
         }
         for (index, milli, until_ms) in &plan.withdrawn {
             let limit_ledger = &mut ledger.limit_ledgers[*index];
             limit_ledger.retired -= milli;
-            let until_ms = times.until_ms(&plan.asked, *until_ms, max_age_ms);
+            let until_ms = times.until_ms(&plan.asked_at, *until_ms, max_age_ms);
             self.put(limit_ledger, *index, *milli, until_ms);
         }
         self.catch_up(ledger, times);
@@ -158,14 +158,14 @@ fn size(limit_ledger: &LimitLedger, expected: u64, settings: &LeaseSettings) -> 
     if expected == 0 {
         return 0;
     }
-    let (unit, last) = (limit_ledger.unit(), limit_ledger.last());
+    let (unit, last) = (limit_ledger.largest_request(), limit_ledger.last_lease());
     let grown = expected.min((last.max(2 * unit)).saturating_mul(GROWTH));
-    let least = unit.saturating_mul(settings.min.into());
+    let least = unit.saturating_mul(settings.min_requests.into());
     grown.max(least).min(largest(limit_ledger, settings))
 }
 
 fn largest(limit_ledger: &LimitLedger, settings: &LeaseSettings) -> u64 {
-    limit_ledger.unit().saturating_mul(settings.max.into()).min(POOL_MAX / 4)
+    limit_ledger.largest_request().saturating_mul(settings.max_requests.into()).min(POOL_MAX / 4)
 }
 
 fn amount(milli: u64) -> Millitokens {
@@ -179,22 +179,24 @@ mod tests {
     use sluicegate_core::{EntityId, LimitName, Resource};
 
     use super::*;
-    use crate::leasing::names::Kind;
+    use crate::leasing::interner::BucketLayout;
 
     const MAX_AGE_MS: i64 = 1_000;
     const HOUR_MS: i64 = 3_600_000;
 
-    /// Tokens left in a pool of five. They are leased at 0 and taken out at `drafted`, by a write
+    /// Tokens left in a pool of five. They are leased at 0 and taken out at `planned`, by a write
     /// that is undone at `undone`.
-    fn left_after_undo(drafted: Times, undone: Times) -> u64 {
+    fn left_after_undo(planned: Times, undone: Times) -> u64 {
         let (resource, limits) =
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
-        let bucket =
-            LeasedBucket::new(EntityId::new("u").unwrap(), Kind { resource, limits }.into());
+        let bucket = LeasedBucket::new(
+            EntityId::new("u").unwrap(),
+            BucketLayout { resource, limits }.into(),
+        );
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         bucket.put(&mut ledger.limit_ledgers[0], 0, 5_000, MAX_AGE_MS);
         let need = [Demand { slot: 0, milli: 7_000 }];
-        let plan = bucket.plan(&mut ledger, &need, &LeaseSettings::default(), drafted);
+        let plan = bucket.plan(&mut ledger, &need, &LeaseSettings::default(), planned);
         assert_eq!(bucket.atomic.slots[0].pool.tokens(), 0);
         bucket.undo(&mut ledger, &plan, MAX_AGE_MS, undone);
         bucket.atomic.slots[0].pool.tokens()

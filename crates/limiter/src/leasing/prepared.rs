@@ -69,7 +69,7 @@ enum Source<'a> {
     /// Another entity's bucket, and the other prepared buckets.
     Other(EntityId, &'a Found),
     /// Buckets that were resolved for this one acquire.
-    Asked(Box<Grant>),
+    Resolved(Box<Grant>),
     /// Granted without the store, which is unavailable.
     Degraded(Box<(Degraded, Vec<BucketGrant>)>),
 }
@@ -89,9 +89,9 @@ impl AcquireRequest<&Limiter> {
         let parts = leased.parts_of(&request).await?.unwrap_or_default();
         let leaser = &leased.leaser;
         for part in &parts {
-            part.bucket.follow(&part.grant.configuration, &leaser.names);
+            part.bucket.follow(&part.grant.configuration, &leaser.interner);
         }
-        let first = Found::new(parts, leaser.rough_ms(), 0);
+        let first = Found::new(parts, leaser.now_coarse_ms(), 0);
         let (limiter, is_looking_up) = (limiter.clone(), Arc::default());
         Ok(Prepared { limiter, leased, request, deadline, first, is_looking_up })
     }
@@ -103,9 +103,9 @@ impl Prepared {
     /// must be awaited ([`acquire`](Self::acquire)).
     #[inline]
     pub fn try_acquire(&self) -> Option<PreparedPermit<'_>> {
-        let now_ms = self.leaser().rough_ms();
-        let Some(found) = self.found(now_ms) else { return self.held_by_name(&self.request) };
-        let permit = self.held(found, now_ms);
+        let now_ms = self.leaser().now_coarse_ms();
+        let Some(found) = self.found(now_ms) else { return self.take_unprepared(&self.request) };
+        let permit = self.take_prepared(found, now_ms);
         if permit.is_none() {
             found.parts.iter().for_each(|part| self.lease_soon(&part.bucket, part));
         }
@@ -114,7 +114,7 @@ impl Prepared {
 
     #[cold]
     fn lease_soon(&self, bucket: &Arc<LeasedBucket>, part: &LeasedPart) {
-        self.leaser().renew_soon(bucket, part.limits());
+        self.leaser().renew_soon(bucket, Some(&part.grant.configuration));
     }
 
     fn leaser(&self) -> &Arc<Leaser> {
@@ -165,9 +165,14 @@ impl Prepared {
     }
 
     #[inline]
-    fn held<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a>> {
+    fn take_prepared<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a>> {
         let is_taken = match found.parts.as_slice() {
-            [part] => self.leaser().take(&part.bucket, &part.demands, part.limits(), now_ms),
+            [part] => self.leaser().take(
+                &part.bucket,
+                &part.demands,
+                Some(&part.grant.configuration),
+                now_ms,
+            ),
             [] => false,
             parts => self.leased.take_held(parts, None),
         };
@@ -176,9 +181,9 @@ impl Prepared {
 
     /// Takes as a request that was not prepared does.
     #[cold]
-    fn held_by_name(&self, request: &Request) -> Option<PreparedPermit<'_>> {
+    fn take_unprepared(&self, request: &Request) -> Option<PreparedPermit<'_>> {
         let grant = self.leased.acquire_held(request)?;
-        Some(PreparedPermit { prepared: self, from: Source::Asked(Box::new(grant)) })
+        Some(PreparedPermit { prepared: self, from: Source::Resolved(Box::new(grant)) })
     }
 
     /// Takes on behalf of another entity, of which this process has seen a request before. A parent
@@ -187,16 +192,16 @@ impl Prepared {
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_>> {
         if self.request.cascade == Cascade::Stored {
-            return self.held_with_stored_parent(EntityId::new(entity).ok()?);
+            return self.take_with_stored_parent(EntityId::new(entity).ok()?);
         }
         if self.is_parent(entity) {
             return None;
         }
-        let Some(found) = self.found(self.leaser().rough_ms()) else {
+        let Some(found) = self.found(self.leaser().now_coarse_ms()) else {
             let entity = EntityId::new(entity).ok()?;
-            return self.held_by_name(&Request { entity, ..self.request.clone() });
+            return self.take_unprepared(&Request { entity, ..self.request.clone() });
         };
-        let permit = self.held_for(found, entity);
+        let permit = self.take_prepared_for(found, entity);
         if permit.is_none()
             && let Some((first, others)) = found.parts.split_first()
         {
@@ -209,7 +214,7 @@ impl Prepared {
 
     /// Takes held tokens of an entity and of the parent that is stored for it.
     #[cold]
-    fn held_with_stored_parent(&self, entity: EntityId) -> Option<PreparedPermit<'_>> {
+    fn take_with_stored_parent(&self, entity: EntityId) -> Option<PreparedPermit<'_>> {
         let request = Request { entity, ..self.request.clone() };
         let Some(parts) = self.leased.known_parts(&request) else {
             self.look_up_soon(&request);
@@ -220,21 +225,30 @@ impl Prepared {
             return None;
         }
         let grant = Spent::default().granted(parts.into_iter().map(|part| part.grant));
-        Some(PreparedPermit { prepared: self, from: Source::Asked(Box::new(grant)) })
+        Some(PreparedPermit { prepared: self, from: Source::Resolved(Box::new(grant)) })
     }
 
     #[inline]
-    fn held_for<'a>(&'a self, found: &'a Found, entity: &str) -> Option<PreparedPermit<'a>> {
+    fn take_prepared_for<'a>(
+        &'a self,
+        found: &'a Found,
+        entity: &str,
+    ) -> Option<PreparedPermit<'a>> {
         let (first, others) = found.parts.split_first()?;
         let leaser = self.leaser();
         let key = KeyRef { entity, resource: &self.request.resource };
         // The slots are those that the request was prepared for.
-        let is_as_prepared = |bucket: &Arc<LeasedBucket>| bucket.kind == first.bucket.kind;
+        let is_as_prepared = |bucket: &Arc<LeasedBucket>| bucket.layout == first.bucket.layout;
         let entity = if others.is_empty() {
             let take = |bucket: &Arc<LeasedBucket>| {
-                let now_ms = leaser.rough_ms();
+                let now_ms = leaser.now_coarse_ms();
                 let is_taken = is_as_prepared(bucket)
-                    && leaser.take(bucket, &first.demands, first.limits(), now_ms);
+                    && leaser.take(
+                        bucket,
+                        &first.demands,
+                        Some(&first.grant.configuration),
+                        now_ms,
+                    );
                 is_taken.then(|| bucket.entity.clone())
             };
             leaser.buckets.with(&key, take)?
@@ -252,10 +266,10 @@ impl Prepared {
     /// As for awaiting the request.
     #[inline]
     pub async fn acquire(&self) -> Result<PreparedPermit<'_>, AcquireError> {
-        let now_ms = self.leaser().rough_ms();
-        match self.found(now_ms).and_then(|found| self.held(found, now_ms)) {
+        let now_ms = self.leaser().now_coarse_ms();
+        match self.found(now_ms).and_then(|found| self.take_prepared(found, now_ms)) {
             Some(permit) => Ok(permit),
-            None => self.demand(self.request.clone()).await,
+            None => self.acquire_from_store(self.request.clone()).await,
         }
     }
 
@@ -275,13 +289,13 @@ impl Prepared {
             return Err(InvalidRequest::OwnParent(parent).into());
         }
         if self.request.cascade != Cascade::Stored
-            && let Some(found) = self.found(self.leaser().rough_ms())
-            && let Some(permit) = self.held_for(found, entity)
+            && let Some(found) = self.found(self.leaser().now_coarse_ms())
+            && let Some(permit) = self.take_prepared_for(found, entity)
         {
             return Ok(permit);
         }
         let entity = EntityId::new(entity).map_err(InvalidRequest::from)?;
-        self.demand(Request { entity, ..self.request.clone() }).await
+        self.acquire_from_store(Request { entity, ..self.request.clone() }).await
     }
 
     /// Replaces found buckets by the prepared ones of the same name, which the table may have
@@ -289,7 +303,7 @@ impl Prepared {
     fn with_own(&self, mut parts: Vec<LeasedPart>) -> Vec<LeasedPart> {
         for (part, own) in parts.iter_mut().zip(&self.newest().parts) {
             let (found, own) = (&part.bucket, &own.bucket);
-            let is_same = found.entity == own.entity && found.kind == own.kind;
+            let is_same = found.entity == own.entity && found.layout == own.layout;
             if is_same && !found.atomic.is_watched() {
                 part.bucket = own.clone();
             }
@@ -305,12 +319,15 @@ impl Prepared {
     }
 
     #[cold]
-    async fn demand(&self, mut request: Request) -> Result<PreparedPermit<'_>, AcquireError> {
+    async fn acquire_from_store(
+        &self,
+        mut request: Request,
+    ) -> Result<PreparedPermit<'_>, AcquireError> {
         request.deadline = self.limiter.guard().call_time(self.deadline);
         let from =
             match self.limiter.guard().take_by(&request, || self.acquired(&request).boxed()).await?
             {
-                Granted::Store(grant) => Source::Asked(Box::new(grant)),
+                Granted::Store(grant) => Source::Resolved(Box::new(grant)),
                 Granted::Degraded(degraded, parts) => Source::Degraded(Box::new((degraded, parts))),
             };
         Ok(PreparedPermit { prepared: self, from })
@@ -341,7 +358,7 @@ impl PreparedPermit<'_> {
                 found.parts.iter().skip(1).for_each(|part| leased.give_back(part, None));
             }
             Source::Degraded(_) => {}
-            Source::Asked(grant) => {
+            Source::Resolved(grant) => {
                 grant.parts.iter().for_each(|part| leased.give_back_part(part.clone()));
             }
         }
@@ -353,7 +370,7 @@ impl PreparedPermit<'_> {
         let first = &found.parts[0];
         let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
         match leased.leaser.buckets.get(&key) {
-            Some(bucket) if bucket.kind == first.bucket.kind => {
+            Some(bucket) if bucket.layout == first.bucket.layout => {
                 leased.give_back(first, Some(&bucket));
             }
             _ => leased.give_back_part(found.first_part(entity.clone())),
@@ -374,7 +391,7 @@ impl PreparedPermit<'_> {
                 let parts = std::iter::once(found.first_part(entity)).chain(others);
                 Spent::default().granted(parts)
             }
-            Source::Asked(grant) => *grant,
+            Source::Resolved(grant) => *grant,
             Source::Degraded(granted) => {
                 let (degraded, parts) = *granted;
                 return Permit::degraded_by(limiter, deadline, degraded, parts);

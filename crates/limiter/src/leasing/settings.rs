@@ -11,9 +11,9 @@ pub struct LeaseSettings {
     /// the next write, or in a write of its own after half that time again. At least 40 ms.
     pub max_age: Duration,
     /// A lease takes at least this many times the largest request; 1.
-    pub min: u32,
+    pub min_requests: u32,
     /// A lease takes at most this many times the largest request; 1,000,000.
-    pub max: u32,
+    pub max_requests: u32,
     /// The most buckets of which tokens are held at once; 100,000. Requests for any other bucket go
     /// to the store, until buckets that were idle lately are settled in the background and make
     /// room. One that cannot be settled stays.
@@ -78,8 +78,8 @@ impl Default for LeaseSettings {
         Self {
             mode: LeaseMode::default(),
             max_age: Duration::from_secs(1),
-            min: 1,
-            max: 1_000_000,
+            min_requests: 1,
+            max_requests: 1_000_000,
             max_keys: 100_000,
             deadline: Duration::from_secs(1),
         }

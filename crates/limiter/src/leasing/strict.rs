@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::atomic_bucket::Demand;
 use super::lease_plan::LeasePlan;
 use super::leased_bucket::LeasedBucket;
-use super::leaser::{FlushScope, Leaser};
+use super::leaser::{Leaser, WriteKind};
 use super::settings::Accounting;
 use super::spent::Spent;
 use crate::error::AcquireError;
@@ -22,24 +22,24 @@ impl Leaser {
         &self,
         bucket: &LeasedBucket,
         need: &[Demand],
-        extent: FlushScope,
+        kind: WriteKind,
         accounting: Accounting,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
         let until = Instant::now() + deadline;
-        let mut spent = self.resolve_unacked(bucket, extent, accounting, deadline).await?;
+        let mut spent = self.resolve_unacked(bucket, kind, accounting, deadline).await?;
         let times = self.times();
-        let drafted = bucket.ledger().as_mut().map(|ledger| {
-            let open_for = ledger.open_for_ms(times.now);
-            let plan = match extent {
-                FlushScope::Lease => bucket.plan(ledger, need, &self.settings, times),
-                FlushScope::SettleAll => bucket.closing_draft(ledger, times),
+        let planned = bucket.ledger().as_mut().map(|ledger| {
+            let unreported_for = ledger.unreported_for_ms(times.now);
+            let plan = match kind {
+                WriteKind::Renew => bucket.plan(ledger, need, &self.settings, times),
+                WriteKind::SettleAll => bucket.plan_settle_all(ledger, times),
             };
             self.meter.decided(ledger, bucket, times.now);
-            (plan, ledger.configuration.clone(), ledger.answered(), open_for)
+            (plan, ledger.configuration.clone(), ledger.last_answered_id(), unreported_for)
         });
         // The ledger exists while a task holds the turn.
-        let Some((plan, configuration, answered, open_for)) = drafted else {
+        let Some((plan, configuration, answered, unreported_for)) = planned else {
             return Err(AcquireError::Contended { attempts: 0 });
         };
         let counting = counting(accounting, &plan);
@@ -50,7 +50,7 @@ impl Leaser {
             return Ok(spent);
         }
         if accounting == Accounting::AtSettle {
-            self.meter.commit_age(open_for);
+            self.meter.commit_age(unreported_for);
         }
         let lease = LeaseRequest {
             bucket: &bucket.id(),
@@ -58,7 +58,7 @@ impl Leaser {
             wanted: &plan.wanted,
             returned: &plan.returned,
             counting,
-            last: answered.as_ref(),
+            last: last_answered_id.as_ref(),
             deadline: until.saturating_duration_since(Instant::now()),
         };
         let start = Instant::now();
@@ -100,7 +100,7 @@ impl Leaser {
     async fn resolve_unacked(
         &self,
         bucket: &LeasedBucket,
-        extent: FlushScope,
+        kind: WriteKind,
         accounting: Accounting,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
@@ -115,7 +115,7 @@ impl Leaser {
         let lease = LeaseRequest {
             bucket: &bucket.id(),
             configuration: &configuration,
-            wanted: if extent == FlushScope::Lease { &plan.wanted } else { &nothing },
+            wanted: if kind == WriteKind::Renew { &plan.wanted } else { &nothing },
             returned: &returned,
             counting: counting(accounting, &plan),
             // The lost write names this.

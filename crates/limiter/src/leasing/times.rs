@@ -7,7 +7,7 @@ use super::limit_ledger::ENDED_MS;
 pub(super) struct Times {
     pub(super) now: i64,
     /// The duration of a renewal.
-    pub(super) lead: i64,
+    pub(super) renew_ms: i64,
     /// True if the clock is behind an earlier reading: tokens would seem younger than they are.
     pub(super) is_set_back: bool,
     /// The number of times that the clock was set back so far.

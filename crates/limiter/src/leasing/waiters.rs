@@ -21,14 +21,14 @@ pub(super) struct Waiters(Vec<LeaseWaiter>);
 #[derive(Debug)]
 struct LeaseWaiter {
     demands: Vec<Demand>,
-    stay: WaitWindow,
+    wait_time: WaitTime,
     answer: oneshot::Sender<WaiterResult>,
 }
 
 /// The time that a request may wait, in epoch milliseconds. Wall clock, which counts the time in
 /// which a process was frozen.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WaitWindow {
+pub(super) struct WaitTime {
     pub(super) came_ms: i64,
     pub(super) until_ms: i64,
     /// The number of times that the clock had been set back when it came.
@@ -41,7 +41,7 @@ impl Waiters {
     pub(super) fn enter(
         &mut self,
         demands: &[Demand],
-        stay: WaitWindow,
+        wait_time: WaitTime,
     ) -> Option<oneshot::Receiver<WaiterResult>> {
         if self.0.len() == self.0.capacity() || self.0.len() >= WAITERS_MAX {
             // Many may have stopped waiting while the store did not answer.
@@ -52,12 +52,12 @@ impl Waiters {
             return None;
         }
         let (answer, receiver) = oneshot::channel();
-        self.0.push(LeaseWaiter { demands: demands.to_vec(), stay, answer });
+        self.0.push(LeaseWaiter { demands: demands.to_vec(), wait_time, answer });
         Some(receiver)
     }
 
     /// The sum that requests want of the limit in a slot, in millitokens.
-    pub(super) fn asks_of(&self, slot: usize) -> u64 {
+    pub(super) fn demand_of(&self, slot: usize) -> u64 {
         let waiters = self.0.iter().filter(|waiter| !waiter.answer.is_closed());
         let demands = waiters.flat_map(|waiter| &waiter.demands);
         let milli =
@@ -67,14 +67,14 @@ impl Waiters {
 
     /// Hands out tokens to the requests for which they were fresh enough on arrival. The bucket
     /// must be watched.
-    pub(super) fn serve(&mut self, atomic: &AtomicBucket, now: WaitWindow) {
+    pub(super) fn serve(&mut self, atomic: &AtomicBucket, now: WaitTime) {
         for waiter in std::mem::take(&mut self.0) {
             if waiter.answer.is_closed() {
                 continue;
             }
-            let WaitWindow { came_ms, until_ms, set_backs } = waiter.stay;
+            let WaitTime { came_ms, until_ms, set_backs } = waiter.wait_time;
             let still_waits = now.came_ms <= until_ms && now.set_backs == set_backs;
-            if !still_waits || atomic.take(&waiter.demands, came_ms) == TakeResult::Nothing {
+            if !still_waits || atomic.take(&waiter.demands, came_ms) == TakeResult::NotTaken {
                 self.0.push(waiter);
             } else if waiter.answer.send(Ok(Spent::default())).is_err() {
                 waiter.demands.iter().for_each(|demand| _ = atomic.put(demand.slot, demand.milli));
@@ -89,8 +89,8 @@ mod tests {
 
     const ASKS: [Demand; 1] = [Demand { slot: 0, milli: 4 }];
 
-    fn came(came_ms: i64) -> WaitWindow {
-        WaitWindow { came_ms, until_ms: 5_000, set_backs: 0 }
+    fn came(came_ms: i64) -> WaitTime {
+        WaitTime { came_ms, until_ms: 5_000, set_backs: 0 }
     }
 
     /// A bucket whose tokens end at 1,000.
@@ -107,7 +107,7 @@ mod tests {
         drop(waiters.enter(&ASKS, came(500)).unwrap());
         let answers =
             [1_001, 500, 1_000, 1_000].map(|came_ms| waiters.enter(&ASKS, came(came_ms)).unwrap());
-        assert_eq!(waiters.asks_of(0), 16);
+        assert_eq!(waiters.demand_of(0), 16);
         waiters.serve(&atomic, came(4_000));
         let is_served = answers.map(|mut answer| answer.try_recv().is_ok());
         assert_eq!(is_served, [false, true, true, false]);
@@ -118,7 +118,7 @@ mod tests {
     fn nobody_is_served_after_their_time_or_by_another_clock() {
         let (mut waiters, atomic) = (Waiters::default(), atomic(10));
         let mut answer = waiters.enter(&ASKS, came(500)).unwrap();
-        for now in [came(5_001), WaitWindow { set_backs: 1, ..came(600) }] {
+        for now in [came(5_001), WaitTime { set_backs: 1, ..came(600) }] {
             waiters.serve(&atomic, now);
             assert!(answer.try_recv().is_err(), "{now:?}");
         }
@@ -134,7 +134,7 @@ mod tests {
             drop(waiters.enter(&ASKS, came(0)).unwrap());
         }
         assert!(waiters.0.len() <= 2 * (answers.len() + 4), "{}", waiters.0.len());
-        assert_eq!(waiters.asks_of(0), 40);
+        assert_eq!(waiters.demand_of(0), 40);
     }
 
     #[test]

@@ -12,16 +12,16 @@ use tokio::time::Instant;
 use super::bucket_ledger::BucketLedger;
 use super::bucket_map;
 use super::leased_bucket::LeasedBucket;
-use super::leaser::{FlushScope, Leaser};
+use super::leaser::{Leaser, WriteKind};
 use crate::clock::Clock;
 use crate::error::AcquireError;
 
 /// Looks per `max_age`.
-const LOOKS: u64 = 4;
+const INSPECTIONS: u64 = 4;
 /// References to a bucket during a look, beside those of the table: the watched list, and the look.
-const LOOKING_REFERENCES: usize = 2;
+const INSPECTION_REFERENCES: usize = 2;
 /// Buckets looked at before the task yields.
-const LOOKED_AT_ONCE: usize = 256;
+const INSPECTED_AT_ONCE: usize = 256;
 /// Writes in flight at once when many buckets are settled.
 pub(super) const SETTLING_MAX: usize = 32;
 
@@ -42,32 +42,32 @@ pub struct SettleReport {
 
 impl Leaser {
     /// Starts the task that looks at the held tokens now and then, as long as there are any.
-    pub(super) fn look_soon(self: &Arc<Self>) {
-        let Ok(looking) = self.looking.clone().try_lock_owned() else { return };
+    pub(super) fn inspect_soon(self: &Arc<Self>) {
+        let Ok(inspecting) = self.inspecting.clone().try_lock_owned() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let every = Duration::from_millis(self.settings.max_age_ms().unsigned_abs() / LOOKS);
+        let every = Duration::from_millis(self.settings.max_age_ms().unsigned_abs() / INSPECTIONS);
         let (leaser, mut sleep) = (Arc::downgrade(self), self.clock.sleep(every));
         runtime.spawn(async move {
-            let mut looking = Some(looking);
-            while looking.is_some() {
+            let mut inspecting = Some(inspecting);
+            while inspecting.is_some() {
                 sleep.await;
                 let Some(leaser) = leaser.upgrade() else { return };
-                leaser.look(&mut looking).await;
+                leaser.inspect_all(&mut inspecting).await;
                 sleep = leaser.clock.sleep(every);
             }
         });
     }
 
     /// Looks at every bucket that holds tokens. Drops the lock once there is none.
-    async fn look(self: &Arc<Self>, looking: &mut Option<OwnedMutexGuard<u32>>) {
+    async fn inspect_all(self: &Arc<Self>, inspecting: &mut Option<OwnedMutexGuard<u32>>) {
         let (times, watched) = (self.times(), self.watched().clone());
         // Set back now, or another task noticed it since the last look.
-        let was_set_back = looking.as_deref_mut().is_some_and(|set_backs| {
+        let was_set_back = inspecting.as_deref_mut().is_some_and(|set_backs| {
             std::mem::replace(set_backs, times.set_backs) != times.set_backs
         });
         let mut gone = Vec::with_capacity(watched.len());
-        for buckets in watched.chunks(LOOKED_AT_ONCE) {
-            gone.extend(buckets.iter().map(|bucket| self.look_at(bucket, was_set_back)));
+        for buckets in watched.chunks(INSPECTED_AT_ONCE) {
+            gone.extend(buckets.iter().map(|bucket| self.inspect(bucket, was_set_back)));
             tokio::task::yield_now().await;
         }
         self.make_room(&watched, times.now);
@@ -78,12 +78,12 @@ impl Leaser {
         self.buckets.sweep(watched.len());
         if watched.is_empty() {
             // Under the lock, so that the next one to add a bucket sees it.
-            *looking = None;
+            *inspecting = None;
         }
     }
 
     /// Looks at one bucket; true if there is nothing left to look after.
-    fn look_at(self: &Arc<Self>, bucket: &Arc<LeasedBucket>, was_set_back: bool) -> bool {
+    fn inspect(self: &Arc<Self>, bucket: &Arc<LeasedBucket>, was_set_back: bool) -> bool {
         let mut times = self.times();
         times.is_set_back |= was_set_back;
         let mut guard = bucket.ledger();
@@ -91,15 +91,15 @@ impl Leaser {
         bucket.catch_up(ledger, times);
         self.meter.decided(ledger, bucket, times.now);
         if bucket.is_to_be_settled(ledger, &self.settings, times.now) {
-            let extent =
-                if ledger.is_empty(times.now) { FlushScope::SettleAll } else { FlushScope::Lease };
+            let kind =
+                if ledger.is_empty(times.now) { WriteKind::SettleAll } else { WriteKind::Renew };
             drop(guard);
             if let Some(turn) = bucket.try_turn() {
                 let (leaser, bucket) = (self.clone(), bucket.clone());
                 tokio::spawn(async move {
                     let _turn = turn;
                     let deadline = leaser.settings.deadline;
-                    if let Err(error) = leaser.write(&bucket, &[], extent, deadline).await {
+                    if let Err(error) = leaser.write(&bucket, &[], kind, deadline).await {
                         tracing::warn!(bucket = %bucket.id(), %error, "leased tokens are not settled yet");
                     }
                 });
@@ -108,7 +108,7 @@ impl Leaser {
         }
         // A task is about to lease.
         if ledger.is_in_use()
-            || ledger.has_open(&self.settings)
+            || ledger.has_unreported(&self.settings)
             || !ledger.is_empty(times.now)
             || !bucket.atomic.unwatch()
         {
@@ -116,7 +116,7 @@ impl Leaser {
         }
         *guard = None;
         // A prepared call finds the bucket again, as does every other request.
-        if Arc::strong_count(bucket) <= bucket_map::OWN_REFERENCES + LOOKING_REFERENCES {
+        if Arc::strong_count(bucket) <= bucket_map::OWN_REFERENCES + INSPECTION_REFERENCES {
             self.buckets.forget(bucket);
         }
         true
@@ -135,7 +135,7 @@ impl Leaser {
         let mut pause = PAUSE_MIN;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let settled = self.write(&bucket, &[], FlushScope::SettleAll, left).await;
+            let settled = self.write(&bucket, &[], WriteKind::SettleAll, left).await;
             // The result of an earlier write is now known, or never will be: the rest is settled
             // now.
             let may_repeat = matches!(

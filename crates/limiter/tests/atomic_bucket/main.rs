@@ -33,7 +33,7 @@ fn both(first: u64, second: u64) -> [Demand; 2] {
 }
 
 fn took(cell: &AtomicBucket, asks: &[Demand]) -> bool {
-    cell.take(asks, 50) != TakeResult::Nothing
+    cell.take(asks, 50) != TakeResult::NotTaken
 }
 
 #[test]

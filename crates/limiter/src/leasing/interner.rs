@@ -7,37 +7,37 @@ use sluicegate_core::{Configuration, LimitName, Resource};
 
 use crate::lock::lock;
 
-/// The most kinds that are remembered; one that was forgotten is stored twice.
-const KINDS_MAX: usize = 1_000;
+/// The most layouts that are remembered; one that was forgotten is stored twice.
+const LAYOUTS_MAX: usize = 1_000;
 
 /// The data common to buckets of one resource with the same limits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Kind {
+pub(super) struct BucketLayout {
     pub(super) resource: Resource,
     /// The limit of each slot.
     pub(super) limits: Vec<LimitName>,
 }
 
 #[derive(Debug)]
-pub(super) struct Names {
-    kinds: Cache<Kind, Arc<Kind>>,
+pub(super) struct Interner {
+    layouts: Cache<BucketLayout, Arc<BucketLayout>>,
     /// The configuration that was seen last.
     last: Mutex<Option<Arc<Configuration>>>,
 }
 
-impl Default for Names {
+impl Default for Interner {
     fn default() -> Self {
-        Self { kinds: Cache::new(KINDS_MAX), last: Mutex::default() }
+        Self { layouts: Cache::new(LAYOUTS_MAX), last: Mutex::default() }
     }
 }
 
-impl Names {
-    pub(super) fn shared(&self, kind: Kind) -> Arc<Kind> {
-        if let Some(shared) = self.kinds.get(&kind) {
+impl Interner {
+    pub(super) fn shared(&self, layout: BucketLayout) -> Arc<BucketLayout> {
+        if let Some(shared) = self.layouts.get(&layout) {
             return shared;
         }
-        let shared = Arc::new(kind.clone());
-        self.kinds.insert(kind, shared.clone());
+        let shared = Arc::new(layout.clone());
+        self.layouts.insert(layout, shared.clone());
         shared
     }
 
