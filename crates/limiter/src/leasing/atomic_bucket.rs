@@ -24,7 +24,7 @@ pub(super) const POOL_MAX: u64 = TOKENS;
 #[derive(Debug, Default)]
 pub(super) struct TokenPool(AtomicU64);
 
-/// Says if a take is counted: only the first of the takes that make one decision is.
+/// Says if a take is counted. Only the first of the takes that make one decision is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Counts {
     Yes,
@@ -48,7 +48,7 @@ impl TokenPool {
         }
     }
 
-    /// Undoes a take. Tokens that no longer fit, since other threads filled the pool, stay
+    /// Undoes a take. Tokens that no longer fit, because other threads filled the pool, stay
     /// consumed.
     fn untake(&self, milli: u64, counts: Counts) {
         let step = if counts == Counts::Yes { ONE_TAKE } else { 0 };
@@ -56,7 +56,7 @@ impl TokenPool {
             let tokens = (now & TOKENS).saturating_add(milli).min(POOL_MAX);
             Some((now & !TOKENS).wrapping_sub(step) | tokens)
         };
-        // The update never declines.
+        // The closure always returns a value, so the update cannot fail.
         _ = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
     }
 
@@ -99,10 +99,9 @@ pub(super) struct AtomicBucket {
     deadline: AtomicI64,
     /// Inline for most buckets: a take then touches one or two cache lines.
     pub(super) slots: SmallVec<[LimitSlot; 1]>,
-    /// This many milliseconds before the deadline it is time to lease more, with any number of
-    /// tokens left.
+    /// A renewal starts this many milliseconds before the deadline, with any number of tokens left.
     renew_ms: AtomicU32,
-    /// True while the background task looks after the bucket.
+    /// True while the background task watches the bucket.
     watched: AtomicBool,
     /// True while a task is about to lease more.
     pub(super) is_renewing: AtomicBool,
@@ -119,9 +118,9 @@ pub(super) struct Demand {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TakeResult {
     Taken,
-    /// Everything was taken, and it is time to lease more.
+    /// Everything was taken. Few tokens or little time is left, so it is time to lease more.
     TakenAndLow,
-    /// Nothing was taken: there are too few tokens, or they are too old.
+    /// Nothing was taken, because there are too few tokens or they are too old.
     NotTaken,
 }
 
@@ -152,8 +151,7 @@ impl AtomicBucket {
             };
             renew |= left < slot.low.load(Ordering::Relaxed);
         }
-        // Tokens with an earlier deadline may have come meanwhile: the deadline is set before they
-        // are put.
+        // Another thread may have put tokens with an earlier deadline. It sets the deadline first.
         if now_ms > self.deadline.load(Ordering::Relaxed) {
             self.untake(demands);
             return TakeResult::NotTaken;
@@ -175,8 +173,7 @@ impl AtomicBucket {
         }
     }
 
-    /// Puts tokens into the pool of a limit. `Some(false)`: the caller must have the bucket looked
-    /// after, or the tokens would stay there forever. `None`: they do not fit.
+    /// Puts tokens into the pool of a limit.
     ///
     /// A put and an [`Self::unwatch`] may run at the same time. Each writes first and then reads
     /// what the other writes, so at least one of them sees both.
@@ -188,18 +185,17 @@ impl AtomicBucket {
         })
     }
 
-    /// True while the background task looks after it.
+    /// True while the background task watches the bucket.
     pub(super) fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Acquire)
     }
 
-    /// From now on the background task looks after it.
+    /// Marks the bucket as watched.
     pub(super) fn watch(&self) {
         self.watched.store(true, Ordering::Release);
     }
 
-    /// Ends the watch if there are no tokens; returns false, and keeps the watch, if there are
-    /// some.
+    /// Ends the watch if the pools are empty. Otherwise keeps it and returns false.
     pub(super) fn unwatch(&self) -> bool {
         self.watched.store(false, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -210,8 +206,7 @@ impl AtomicBucket {
         is_empty
     }
 
-    /// Shortens the deadline. The caller does so before it puts tokens that end earlier than the
-    /// others.
+    /// Shortens the deadline. Call this before putting tokens that end earlier than the others.
     pub(super) fn end_by(&self, deadline_ms: i64) {
         self.deadline.fetch_min(deadline_ms, Ordering::Release);
     }

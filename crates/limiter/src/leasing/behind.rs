@@ -24,8 +24,8 @@ use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{Counting, LeaseRequest};
 use crate::store::Correction;
 
-/// A commit starts when one part in so many of the threshold is left. A larger part would cause
-/// more commits; callers take from this part while the commit is in flight.
+/// A commit starts when a twenty-fifth of the threshold is left. Callers take from this part while the
+/// commit is in flight. A larger part would cause more commits.
 const LEFT: u64 = 25;
 
 impl Leaser {
@@ -101,7 +101,7 @@ impl Leaser {
             }
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
-                // If it leased any tokens, they were handed to no caller.
+                // If it leased any tokens, no caller got them.
                 if failed.unacked.is_some() {
                     self.meter.ambiguous();
                 }
@@ -110,8 +110,8 @@ impl Leaser {
         }
     }
 
-    /// Tokens of a limit that were handed out and, as far as is known, not debited, in millitokens.
-    /// Negative if more was given back.
+    /// The tokens of a limit that were handed out and not debited, in millitokens. A commit in doubt
+    /// counts as not debited. Negative if more was given back.
     pub(super) fn undebited(&self, bucket: &LeasedBucket, slot: u16) -> i64 {
         let (mut ledger, times) = (bucket.ledger(), self.times());
         let Some(ledger) = ledger.as_mut() else { return 0 };
@@ -212,9 +212,8 @@ impl Leaser {
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
                 match failed.error {
-                    // `LimitExceeded`: the bucket is in debt, and the refusal brought the limits.
-                    // The others: the next commit tries again, and requests that wait for tokens do
-                    // not fail.
+                    // The bucket is in debt, and the refusal wrote the limits; or the next commit
+                    // tries again. Requests that wait for tokens must not fail for this.
                     AcquireError::LimitExceeded(_)
                     | AcquireError::Contended { .. }
                     | AcquireError::Unavailable(_) => Ok(image),
@@ -262,8 +261,8 @@ impl Leaser {
 }
 
 impl LeasedBucket {
-    /// The amounts that a commit adds to the consumption of each limit. The last commit again,
-    /// while it is not answered. `None`: there is nothing to commit.
+    /// The commit to send: the one in doubt, or else a new one of the tokens handed out. `None`:
+    /// there is nothing to commit.
     fn commit_to_send(&self, ledger: &mut BucketLedger, now_ms: i64) -> Option<Commit> {
         if ledger.commit().is_none() {
             let amount = |(limit, limit_ledger): (&LimitName, &mut LimitLedger)| {

@@ -27,7 +27,8 @@ pub(super) struct BucketLedger {
     /// One for each limit; inline for most buckets.
     pub(super) limit_ledgers: SmallVec<[LimitLedger; 1]>,
     pub(super) configuration: Arc<Configuration>,
-    /// When the background task last noticed that requests had come.
+    /// The last time that a take or a lease for a request was noticed. `make_room` evicts the
+    /// buckets with the oldest one.
     pub(super) used_at: Moment,
     /// When the oldest use that the store does not know of was noticed.
     unreported_since: Moment,
@@ -47,7 +48,7 @@ pub(super) struct Unfinished {
     pub(super) last_reply_at: Option<Instant>,
     /// A write in doubt, with its plan.
     pub(super) unacked: Option<Box<(UnackedWrite, LeasePlan)>>,
-    /// A commit that is in flight or was not answered.
+    /// A commit in flight or in doubt.
     pub(super) commit: Option<Commit>,
     /// Corrections in doubt. If one is sent again, it goes to the store again, not to the pools.
     corrections_in_doubt: Vec<RequestId>,
@@ -72,8 +73,8 @@ impl BucketLedger {
         }
     }
 
-    /// Gives the bucket these limits from now on. A limit that only another request brought stays:
-    /// that request may wait for tokens of it.
+    /// Gives the bucket these limits from now on. A limit that only another request brought stays,
+    /// because that request may wait for tokens of it.
     pub(super) fn follow(&mut self, configuration: &Arc<Configuration>, interner: &Interner) {
         if self.configuration == *configuration {
             return;
@@ -156,7 +157,7 @@ impl BucketLedger {
         self.limit_ledgers.iter().filter_map(LimitLedger::ends_ms).max()
     }
 
-    /// True if there is something that the store must be told.
+    /// True if the store must be told something.
     pub(super) fn has_unreported(&self, settings: &LeaseSettings) -> bool {
         let is_retired = || self.limit_ledgers.iter().any(|limit_ledger| limit_ledger.retired > 0);
         self.has_unacked()
@@ -175,14 +176,14 @@ impl BucketLedger {
         self.has_used() || self.commit().is_some()
     }
 
-    /// Called before a use is noted: if the store knows everything, the open time starts now.
+    /// Starts the age of unreported use, unless it runs already. Call this before a use is noted.
     pub(super) fn start_unreported_age(&mut self, now_ms: i64) {
         if !self.has_unreported_use() {
             self.restart_unreported_age(now_ms);
         }
     }
 
-    /// Starts the open time now.
+    /// Starts the age of unreported use again.
     pub(super) fn restart_unreported_age(&mut self, now_ms: i64) {
         self.unreported_since = Moment::of(now_ms);
     }

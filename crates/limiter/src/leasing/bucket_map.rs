@@ -12,15 +12,15 @@ use sluicegate_core::BucketId;
 use super::key_ref::KeyRef;
 use super::leased_bucket::LeasedBucket;
 
-/// Spare room in the table: one in so many of the buckets that may be held, and a few more.
+/// The map has room for an eighth more buckets than may be held, and 64 more.
 const SPARE: usize = 8;
 const SPARE_MIN: usize = 64;
 /// The number of unwatched buckets that may gather before they are swept out.
 const SWEEP_MIN: usize = 1_024;
-/// The references that the table has to a bucket.
+/// The references that the map has to a bucket.
 pub(super) const OWN_REFERENCES: usize = 1;
 
-/// A bucket is its own key: the table holds nothing but pointers, and stays small.
+/// A bucket is its own key, so the map holds nothing but pointers and stays small.
 pub(super) struct Named(Arc<LeasedBucket>);
 
 impl Hash for Named {
@@ -51,7 +51,7 @@ impl Equivalent<Named> for KeyRef<'_> {
 
 pub(super) struct Buckets {
     by_name: HashMap<Named, (), DefaultHashBuilder>,
-    /// The number of buckets in the table, which would have to count them.
+    /// The number of buckets in the map. The map itself would have to count them.
     named: AtomicUsize,
     max: usize,
     /// The number that was left after the last sweep.
@@ -59,7 +59,7 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// Makes room for the watched buckets, and for those that are about to be watched.
+    /// A map with room for the watched buckets, and for those that are about to be watched.
     pub(super) fn new(max_keys: usize) -> Self {
         Self {
             by_name: HashMap::default(),
@@ -90,7 +90,8 @@ impl Buckets {
         self.with(id, Arc::clone)
     }
 
-    /// The bucket of that name. If there is no room, a new one that no other request finds.
+    /// Finds the bucket of that name, or adds a new one. If there is no room, returns a new one that
+    /// no other request finds.
     pub(super) fn get_or_insert(
         &self,
         id: &BucketId,
@@ -106,7 +107,7 @@ impl Buckets {
         match self.by_name.entry_sync(Named(new.clone())) {
             Entry::Occupied(found) => found.key().0.clone(),
             Entry::Vacant(place) => {
-                // Counted first: a task that forgets the bucket must find it counted.
+                // Counted before it can be found, so that no task uncounts it earlier.
                 self.named.fetch_add(1, Ordering::Relaxed);
                 place.insert_entry(());
                 new
@@ -114,8 +115,7 @@ impl Buckets {
         }
     }
 
-    /// Puts this bucket under its name. False if the name belongs to another one that tokens are
-    /// held of.
+    /// Puts this bucket under its name. Returns false if another watched bucket has the name.
     pub(super) fn take_name(&self, bucket: &Arc<LeasedBucket>) -> bool {
         loop {
             match self.by_name.entry_sync(Named(bucket.clone())) {
@@ -134,7 +134,7 @@ impl Buckets {
         }
     }
 
-    /// Forgets an unwatched bucket, if the table has it.
+    /// Forgets an unwatched bucket, if the map has it.
     pub(super) fn forget(&self, bucket: &Arc<LeasedBucket>) {
         let Some(found) = self.by_name.get_sync(&bucket.key()) else { return };
         if Arc::ptr_eq(&found.key().0, bucket) && !bucket.atomic.is_watched() {

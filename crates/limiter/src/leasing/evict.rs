@@ -1,7 +1,7 @@
-//! Makes room for other keys when as many are held as may be.
+//! Makes room for other buckets when `max_keys` buckets are held.
 //!
 //! No request waits for it. The buckets that have been idle longest are settled in the background.
-//! Until then, requests for other keys are writes of their own. A bucket that cannot be settled
+//! Until then, requests for other buckets are writes of their own. A bucket that cannot be settled
 //! stays.
 
 use std::cmp::Reverse;
@@ -14,15 +14,15 @@ use super::leased_bucket::LeasedBucket;
 use super::leaser::{Leaser, WriteKind};
 use super::watch::SETTLING_MAX;
 
-/// At most one in so many of the keys that may be held is settled at once.
+/// At most a quarter of `max_keys` buckets are settled at once.
 const PART: usize = 4;
 
 impl Leaser {
-    /// Settles as many buckets as there were requests that found no room: of those that no request
-    /// used since `since_ms`, the longest idle first.
+    /// Settles one bucket for each request that found no room. It takes the longest idle first and
+    /// spares buckets used since `since_ms`.
     pub(super) fn make_room(self: &Arc<Self>, watched: &[Arc<LeasedBucket>], since_ms: i64) {
         let wanted = self.turned_away.swap(0, Ordering::Relaxed);
-        // One key may have sent many of these requests.
+        // Many of these requests may have been for one bucket.
         let wanted = wanted.min(self.settings.max_keys / PART + 1);
         if wanted == 0 {
             return;
@@ -47,8 +47,8 @@ impl Leaser {
         });
     }
 
-    /// Settles a bucket, so that the next look drops it. If a request comes meanwhile, the bucket
-    /// leases again and stays.
+    /// Settles a bucket, so that the next inspection drops it. If a request comes meanwhile, the
+    /// bucket leases again and stays.
     async fn evict(self: &Arc<Self>, bucket: Arc<LeasedBucket>) {
         let Some(_turn) = bucket.try_turn() else { return };
         let deadline = self.settings.deadline;

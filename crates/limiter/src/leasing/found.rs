@@ -1,4 +1,5 @@
-//! The buckets that a prepared call takes from, compared with the known data from time to time.
+//! The buckets that a prepared call takes from. They are compared with the known data from time to
+//! time.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -15,17 +16,17 @@ pub(super) struct Found {
     pub(super) parts: Vec<LeasedPart>,
     /// The next comparison with the known data, epoch milliseconds.
     pub(super) until_ms: AtomicI64,
-    /// The buckets found later, if they differed.
+    /// The result of a later comparison that differed.
     pub(super) next: OnceLock<Box<Found>>,
-    /// The number of times that they differed so far.
+    /// The number of results before this one.
     pub(super) changes: u32,
 }
 
-/// The time between comparisons with the known data, in milliseconds. While the data has to be
-/// looked up in the store, the last result is used for as long again.
+/// The time between comparisons with the known data, in milliseconds. If the data is unknown, the
+/// old result serves for another 500 ms while a task reads it.
 pub(super) const FOUND_MS: i64 = 500;
-/// Earlier results are kept for permits, so their number is bounded. After so many changes a call
-/// is resolved each time, as other requests are.
+/// The most changes that a prepared call follows. Permits refer to earlier results, so each result
+/// is kept. After the last change, the call is resolved each time, as other requests are.
 pub(super) const CHANGES_MAX: u32 = 64;
 
 impl Found {
@@ -34,7 +35,7 @@ impl Found {
         Self { parts, until_ms, next: OnceLock::new(), changes }
     }
 
-    /// True if the last comparison is recent enough. False if the clock was set back.
+    /// True if the last comparison is due at most `more_ms` ago. False if the clock was set back.
     pub(super) fn is_used_for(&self, more_ms: i64, now_ms: i64) -> bool {
         let left_ms = self.until_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
         (-more_ms..=FOUND_MS).contains(&left_ms)
@@ -50,7 +51,7 @@ impl Found {
         self.parts.len() == parts.len() && self.parts.iter().zip(parts).all(is_same)
     }
 
-    /// The amounts taken of another entity's own bucket.
+    /// The first part, for the bucket of another entity.
     pub(super) fn first_part(&self, entity: EntityId) -> BucketGrant {
         let mut part = self.parts[0].grant.clone();
         part.bucket.entity = entity;
@@ -58,8 +59,8 @@ impl Found {
     }
 }
 
-/// Marks that a task looks up data that is no longer known, until this is dropped: at the latest
-/// with its runtime.
+/// Marks that a task looks up data that is no longer known. The mark ends when this is dropped, at
+/// the latest with the task's runtime.
 pub(super) struct LookingUp(pub(super) Arc<AtomicBool>);
 
 impl Drop for LookingUp {

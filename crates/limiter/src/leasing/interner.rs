@@ -18,6 +18,7 @@ pub(super) struct BucketLayout {
     pub(super) limits: Vec<LimitName>,
 }
 
+/// Keeps one copy of equal data for all buckets.
 #[derive(Debug)]
 pub(super) struct Interner {
     layouts: Cache<BucketLayout, Arc<BucketLayout>>,
@@ -32,6 +33,7 @@ impl Default for Interner {
 }
 
 impl Interner {
+    /// The shared copy of a layout. If there is none, this one becomes it.
     pub(super) fn shared(&self, layout: BucketLayout) -> Arc<BucketLayout> {
         if let Some(shared) = self.layouts.get(&layout) {
             return shared;
@@ -41,7 +43,8 @@ impl Interner {
         shared
     }
 
-    /// The configuration that was seen last, if it is equal: a copy takes a kilobyte.
+    /// Returns the shared copy if it is equal; otherwise keeps this one as the shared copy. A copy
+    /// takes a kilobyte.
     pub(super) fn same(&self, configuration: &Arc<Configuration>) -> Arc<Configuration> {
         let mut last = lock(&self.last);
         match last.as_ref().filter(|last| *last == configuration) {

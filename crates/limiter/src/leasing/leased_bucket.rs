@@ -1,5 +1,5 @@
-//! One bucket of which this process holds tokens: the atomics that threads take from, and the
-//! ledger that says how old those tokens are and what the store does not know.
+//! One bucket of which this process holds tokens: the atomics from which threads take, and the
+//! ledger with the age of those tokens and the use that the store does not know.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -29,7 +29,7 @@ pub(super) struct LeasedBucket {
     pub(super) atomic: AtomicBucket,
     pub(super) layout: Arc<BucketLayout>,
     pub(super) entity: EntityId,
-    /// `None`: nothing is held and nothing is to be settled.
+    /// `None`: the background task does not watch the bucket.
     ledger: Mutex<Option<BucketLedger>>,
 }
 
@@ -70,8 +70,8 @@ impl LeasedBucket {
         lock(&self.ledger)
     }
 
-    /// Notes the limits of the newest request, for the next lease. It does not wait: if another
-    /// thread holds the ledger, the next request brings the same limits.
+    /// Notes the limits of the newest request, for the next lease. Does nothing while another thread
+    /// holds the ledger, because the next request brings the same limits.
     pub(super) fn follow(&self, configuration: &Arc<Configuration>, interner: &Interner) {
         if let Ok(mut ledger) = self.ledger.try_lock()
             && let Some(ledger) = ledger.as_mut()
@@ -98,7 +98,7 @@ impl LeasedBucket {
         self.ledger().as_ref().and_then(BucketLedger::last_reply_at).is_some_and(|at| at >= start)
     }
 
-    /// The demands, by slot. `None`: some limit cannot be leased.
+    /// The amounts by slot. `None`: some limit cannot be leased.
     pub(super) fn demands(&self, amounts: &Amounts) -> Option<Vec<Demand>> {
         let demand = |(limit, amount): (&LimitName, &Millitokens)| {
             let milli = u64::try_from(amount.get()).ok().filter(|milli| *milli < POOL_MAX / 4)?;
@@ -112,7 +112,7 @@ impl LeasedBucket {
         u16::try_from(slot).ok()
     }
 
-    /// Notes the changes of the pools, and sets the deadline of their tokens.
+    /// Notes the changes of the pools, and updates their marks.
     pub(super) fn catch_up(&self, ledger: &mut BucketLedger, times: Times) {
         ledger.start_unreported_age(times.now);
         for (limit_ledger, slot) in ledger.limit_ledgers.iter_mut().zip(self.atomic.slots.iter()) {
@@ -130,7 +130,7 @@ impl LeasedBucket {
             ledger.limit_ledgers.iter().filter_map(|limit_ledger| limit_ledger.until_ms(times.now));
         // Takes read a clock that may be late.
         let deadline = ends.min().unwrap_or(i64::MIN).saturating_sub(COARSE_MS);
-        // A caller that asks once in a while needs no tokens ahead.
+        // Rare requests need no tokens in advance.
         let is_busy = |limit_ledger: &LimitLedger| {
             limit_ledger.expected(times.renew_ms) >= limit_ledger.largest_request().max(1)
         };
@@ -156,8 +156,8 @@ impl LeasedBucket {
         }
         let is_empty = ledger.is_empty(now_ms);
         match settings.mode {
-            // Most buckets get another request before that, and then this costs no write of its
-            // own.
+            // Most buckets get another request before that. Its lease then settles too, and saves
+            // this write.
             LeaseMode::Strict(_) => {
                 is_empty && ledger.ends_ms().is_none_or(|end| now_ms > end.saturating_add(half))
             }
@@ -167,7 +167,7 @@ impl LeasedBucket {
         }
     }
 
-    /// Tokens that were debited and not handed out, and tokens that were handed out and not
+    /// The tokens that were debited and not handed out, and those that were handed out and not
     /// counted.
     pub(super) fn left(&self, settings: &LeaseSettings) -> (u64, u64) {
         let Some(mut ledger) = self.ledger().take() else { return (0, 0) };
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
     fn a_bucket_is_small() {
-        // With the counts of an `Arc` and what an allocator adds, 208: see ADR 10.
+        // 200 with the two counts of an `Arc`, and 208 with the allocator's header: see ADR 10.
         assert_eq!(size_of::<LeasedBucket>(), 184);
     }
 }

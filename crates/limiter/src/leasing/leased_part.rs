@@ -35,7 +35,7 @@ impl Drop for Taken<'_> {
 }
 
 impl Leased {
-    /// The bucket, with a slot for each of its limits and of the requested limits.
+    /// Finds the bucket, or adds one with a slot for each of its limits and of the requested limits.
     pub(super) fn bucket(
         &self,
         id: &BucketId,
@@ -75,6 +75,7 @@ impl Leased {
         Some(parts.unwrap_or_default())
     }
 
+    /// One bucket of a request; `None`: some limit cannot be leased.
     /// Gives the tokens back, to the bucket `instead` if there is one.
     pub(super) fn give_back(&self, part: &LeasedPart, instead: Option<&Arc<LeasedBucket>>) {
         let bucket = instead.unwrap_or(&part.bucket);

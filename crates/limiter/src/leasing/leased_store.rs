@@ -32,7 +32,7 @@ impl Leased {
         self.acquire_parts(parts, request, until, clock).await
     }
 
-    /// Takes from every bucket, or from none.
+    /// Takes from every bucket, or from none. Returns `None` if the request must go to the store.
     pub(super) async fn take_all(
         &self,
         parts: &[LeasedPart],
@@ -61,7 +61,7 @@ impl Leased {
         Some(Ok(total))
     }
 
-    /// Takes from the buckets of a request, or from the store if they cannot be leased from.
+    /// Takes from the buckets of a request, or from the store if the buckets cannot be leased from.
     pub(super) async fn acquire_parts(
         &self,
         parts: Option<Vec<LeasedPart>>,
@@ -83,7 +83,7 @@ impl Leased {
         self.leaser.store.acquire(&request, clock).await
     }
 
-    /// Completes a refusal: it names every limit of the request, and those of all buckets that are
+    /// Completes a refusal, so that it names every limit of the request, and each bucket that is
     /// short.
     async fn with_others(
         &self,
@@ -104,7 +104,7 @@ impl Leased {
                 continue;
             }
             let mut others = self.evaluate(part);
-            // The tokens that were taken are about to be given back.
+            // The tokens that this request took are given back in a moment.
             if n < refused || part.bucket.atomic.holds(&part.demands) {
                 others.iter_mut().for_each(|limit| limit.wait = Wait::None);
             } else if part.grant.image.is_none() || others.iter().any(LimitStatus::is_violated) {
@@ -115,7 +115,7 @@ impl Leased {
         AcquireError::refused(limits)
     }
 
-    /// The known status of the limits of a bucket.
+    /// The status of the limits of a bucket, from the known image.
     fn evaluate(&self, part: &LeasedPart) -> Vec<LimitStatus> {
         let (grant, now) = (&part.grant, self.leaser.clock.now());
         let image = grant.image.as_deref();
@@ -125,7 +125,7 @@ impl Leased {
         limits
     }
 
-    /// The status of the limits of a bucket, as the store says. `None`: there is no answer.
+    /// Reads the status of the limits of a bucket from the store. `None`: the store did not answer.
     async fn read_status(&self, part: &LeasedPart, until: Instant) -> Option<Vec<LimitStatus>> {
         let wanted = behind::wanted(&part.bucket, &part.demands);
         let lease = LeaseRequest {
@@ -176,7 +176,7 @@ impl Leased {
         (self.bucket(correction.bucket, &configuration, &Amounts::new()), configuration)
     }
 
-    /// Splits a correction into the part that goes to the pools and the rest.
+    /// Splits a correction into the part for the pools and the rest for the store.
     fn split(
         &self,
         bucket: &Arc<LeasedBucket>,
@@ -224,7 +224,7 @@ impl Store for Leased {
             let (bucket, configuration) = self.corrected(correction);
             let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
             let mut adjusted = Adjusted::default();
-            // Before anything is given back to the pools.
+            // The store comes first: if it fails, no pool may have changed.
             if !rest.is_empty() {
                 let rest = Correction { amounts: &rest, ..*correction };
                 let result = self.leaser.store.adjust(&rest, clock).await;
@@ -290,7 +290,7 @@ impl Store for Leased {
             .buckets
             .with(&key, |bucket| bucket.atomic.is_watched())
             .filter(|is_held| *is_held)?;
-        // Does not wait for a look-up of a parent or limits, and leases nothing.
+        // Nothing is looked up in the store, and nothing is leased.
         let parts = self.known_parts(request).filter(|parts| !parts.is_empty())?;
         let now_ms = self.leaser.now_coarse_ms();
         let mut taken = Taken { from: self, parts: &[] };

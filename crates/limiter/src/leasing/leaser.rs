@@ -23,19 +23,21 @@ use crate::error::AcquireError;
 use crate::leasing_store::LeaseCalls;
 use crate::lock::lock;
 
+/// Leases tokens, hands them out and settles them.
 pub(super) struct Leaser {
     pub(super) store: Arc<dyn LeaseCalls>,
     pub(super) clock: SharedClock,
     pub(super) settings: LeaseSettings,
     pub(super) buckets: Buckets,
     pub(super) interner: Interner,
-    /// The buckets that hold tokens or have something to settle.
+    /// The buckets that the background task inspects: see [`Leaser::inspect_soon`].
     pub(super) watched: Mutex<Vec<Arc<LeasedBucket>>>,
-    /// Held by the background task, with the number of set-backs of the clock at its last look. A
-    /// task that ends with its runtime releases it.
+    /// The background task holds this lock. The number is that of the clock's set-backs at its last
+    /// inspection. A task that ends with its runtime releases the lock.
     pub(super) inspecting: Arc<tokio::sync::Mutex<u32>>,
-    /// Requests since the last look whose keys found no room.
+    /// The number of requests since the last inspection that found no room for their bucket.
     pub(super) turned_away: AtomicUsize,
+    /// Held while buckets are evicted.
     pub(super) evicting: Arc<tokio::sync::Mutex<()>>,
     is_shut: AtomicBool,
     /// The average duration of a write, in milliseconds.
@@ -53,7 +55,8 @@ struct LastReading {
     set_backs: u32,
 }
 
-/// Marks that a task is about to lease more, until this is dropped: at the latest with its runtime.
+/// Marks that a task is about to lease more. The mark ends when this is dropped, at the latest with
+/// the task's runtime.
 struct Renewing(Arc<LeasedBucket>);
 
 impl Drop for Renewing {
@@ -62,11 +65,12 @@ impl Drop for Renewing {
     }
 }
 
-/// How much of the held tokens a write settles.
+/// The purpose of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteKind {
-    /// Settles the tokens that can no longer be handed out, and leases more.
+    /// To settle the tokens that can no longer be handed out, and to lease more.
     Renew,
+    /// To settle everything that is held.
     SettleAll,
 }
 
@@ -105,7 +109,7 @@ impl Leaser {
     }
 
     pub(super) fn times(&self) -> Times {
-        // Twice as long as the last writes took, and a little for the tasks that they wake.
+        // The 2 ms are for the tasks that a write wakes.
         let renew_ms = 2 * self.write_ms.load(Ordering::Relaxed) + 2;
         let renew_ms = renew_ms.min(self.settings.max_age_ms() / 4);
         // The clock is read under the lock: a later reading by another thread does not look like a
@@ -120,7 +124,7 @@ impl Leaser {
         Times { now, renew_ms, is_set_back, set_backs: seen.set_backs }
     }
 
-    /// The window of a request that comes now and waits until `until`.
+    /// The wait time of a request that comes now and waits until `until`.
     pub(super) fn wait_time(&self, until: Instant) -> WaitTime {
         let left = until.saturating_duration_since(Instant::now()).as_millis();
         let set_backs = lock(&self.last_reading).set_backs;
@@ -133,7 +137,7 @@ impl Leaser {
         lock(&self.watched)
     }
 
-    /// Takes the tokens if they are held. When it is time, leases more in the background, by the
+    /// Takes the tokens if they are held. If few are left, leases more in the background, by the
     /// limits of `configuration`.
     #[inline]
     pub(super) fn take(
@@ -184,7 +188,8 @@ impl Leaser {
         });
     }
 
-    /// Starts to look after a bucket, and calls `then` with its ledger. `None`: too many are held.
+    /// Has the background task watch a bucket, and calls `then` with its ledger. Returns `None` after
+    /// a shutdown, if `max_keys` buckets are held, or if another bucket has the name.
     pub(super) fn watch<R>(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
@@ -200,7 +205,7 @@ impl Leaser {
             return Some(then(ledger));
         }
         let mut watched = self.watched();
-        // Checked again under the lock: a bucket that is watched by now is settled at the shutdown.
+        // Checked again under the lock: the shutdown settles the buckets that it finds watched.
         if self.is_shut() {
             return None;
         }
@@ -210,7 +215,7 @@ impl Leaser {
             return None;
         }
         bucket.atomic.watch();
-        // Tokens of a bucket that no request finds by its name would lie idle.
+        // Without a name, no request would find this bucket and its tokens would lie idle.
         if !self.buckets.take_name(bucket) && bucket.atomic.unwatch() {
             return None;
         }
@@ -224,7 +229,8 @@ impl Leaser {
         Some(done)
     }
 
-    /// True if the background task looks after tokens that are given back to the bucket's pools.
+    /// Has the background task watch a bucket, so that tokens can be put into its pools. Returns
+    /// false if it cannot.
     pub(super) fn ensure_watched(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
@@ -249,8 +255,7 @@ impl Leaser {
         }
     }
 
-    /// Makes one write, by the mode, and hands out the tokens that are needed. The caller holds the
-    /// turn.
+    /// Makes one write, by the mode, and hands out the tokens that are needed.
     pub(super) async fn write(
         &self,
         bucket: &LeasedBucket,
@@ -307,7 +312,7 @@ impl Leaser {
         self.write_ms.store((3 * before + elapsed_ms + 3) / 4, Ordering::Relaxed);
     }
 
-    /// From now on nothing is leased.
+    /// Ends leasing: later requests go to the store.
     pub(super) fn shut(&self) {
         self.is_shut.store(true, Ordering::Release);
     }

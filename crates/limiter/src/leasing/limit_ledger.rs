@@ -1,9 +1,9 @@
-//! The ledger of one limit: what the number in a pool does not say. This is the age of its tokens,
-//! the tokens that were handed out, and those that are to go back.
+//! The ledger of one limit. A pool is one number; the ledger adds the age of its tokens, the tokens
+//! that were handed out, and those that go back to the store.
 //!
 //! Tokens are handed out in the order in which they were leased, so those missing from a pool
-//! belong to its oldest leases. The ledger catches up when a task looks at the pool; takes do not
-//! wait for it.
+//! belong to its oldest leases. The ledger catches up when a task reads the pool; takes do not wait
+//! for it.
 
 use smallvec::SmallVec;
 
@@ -27,8 +27,8 @@ struct HeldTokens {
 /// so the fields that only size a lease are of low precision.
 #[derive(Debug, Default)]
 pub(super) struct LimitLedger {
-    /// The oldest lease first; most of the time there is one. The newest stays when it has ended:
-    /// it says when the last lease ended.
+    /// The oldest lease first; most of the time there is one. The newest lease stays in the list
+    /// after it has ended, because `ends_ms` needs its end.
     held: SmallVec<[HeldTokens; 1]>,
     /// Taken out of the pool, to be given back to the store.
     pub(super) retired: u64,
@@ -41,8 +41,8 @@ pub(super) struct LimitLedger {
     rate: f32,
     /// The size of the last lease.
     last_lease: f32,
-    /// The largest request.
     largest_request: f32,
+    /// The pool's number of takes when it was last counted.
     takes_seen: u32,
 }
 
@@ -83,8 +83,8 @@ impl LimitLedger {
         }
     }
 
-    /// Fills the pool to `target`, or empties it to that, with tokens that end at `until_ms`.
-    /// Nothing goes back to the store: the tokens belong to a known balance and were not debited.
+    /// Write-behind only: sets the pool to `target` tokens that end at `until_ms`. Removed tokens
+    /// are forgotten, not returned, because they were never debited.
     pub(super) fn fill(&mut self, pool: &TokenPool, target: u64, until_ms: i64) {
         self.retired = 0;
         let before = self.total();
@@ -122,8 +122,8 @@ impl LimitLedger {
         }
     }
 
-    /// Notes tokens that were put into the pool. A lease of zero tokens counts too: tokens given
-    /// back to it have an age.
+    /// Notes tokens that were put into the pool. A lease of zero tokens is noted too, because it
+    /// gives an age to tokens that are given back.
     pub(super) fn note_lease(&mut self, milli: u64, until_ms: i64) {
         self.held.retain(|held| held.milli > 0 || held.until_ms > until_ms);
         let place = self.held.partition_point(|held| held.until_ms <= until_ms);
@@ -146,12 +146,13 @@ impl LimitLedger {
             held.milli -= part;
             left -= part;
         }
-        // They were given back to the pool a moment ago and belong to no lease.
+        // The rest was given back to the pool a moment ago and belongs to no lease.
         self.note(-signed(left));
         (withdrawn, until_ms)
     }
 
-    /// Forgets leases of which nothing is left: tokens given back to them go back to the store.
+    /// Forgets leases that have no tokens left. Tokens that are given back later then go to the
+    /// store.
     pub(super) fn forget_empty(&mut self) {
         self.held.retain(|held| held.milli > 0);
     }
@@ -160,7 +161,8 @@ impl LimitLedger {
         self.held.iter().find(|held| held.milli > 0)
     }
 
-    /// The time until which everything in the pool may be handed out. `None`: there is no lease.
+    /// The time until which everything in the pool may be handed out. Returns `None` if nothing in
+    /// the pool may be handed out.
     pub(super) fn until_ms(&self, now_ms: i64) -> Option<i64> {
         let newest = || self.held.last().filter(|held| held.until_ms >= now_ms);
         self.oldest().or_else(newest).map(|held| held.until_ms)
@@ -172,11 +174,11 @@ impl LimitLedger {
     }
 
     /// Observes the rate at which tokens are handed out, and returns the number for `horizon_ms`. A
-    /// higher rate counts at once. A lower one counts by the share that its time of observation has
-    /// in `horizon_ms`.
+    /// higher rate replaces the old one at once. A lower rate is averaged in. Its weight is the
+    /// observed time divided by `horizon_ms`.
     pub(super) fn expect(&mut self, now_ms: i64, horizon_ms: i64) -> u64 {
         if self.observed_at.is_to_come(now_ms) {
-            // The clock was set back: the time in which these were handed out is unknown.
+            // The clock was set back, so the time in which these were handed out is unknown.
             (self.observed_at, self.handed_out_since) = (Moment::of(now_ms), 0.0);
         }
         let (elapsed, shortest) = (self.observed_at.age_ms(now_ms), horizon_ms / SHORTEST);
@@ -191,7 +193,7 @@ impl LimitLedger {
         self.expected(horizon_ms)
     }
 
-    /// The tokens handed out in so many milliseconds at the observed rate.
+    /// The tokens handed out in `horizon_ms` at the observed rate.
     pub(super) fn expected(&self, horizon_ms: i64) -> u64 {
         whole(self.rate * float(horizon_ms))
     }
@@ -214,7 +216,7 @@ impl LimitLedger {
         self.largest_request = self.largest_request.max(float(signed(milli)));
     }
 
-    /// Takes since the last call.
+    /// Returns the number of takes since the last call.
     pub(super) fn count_new_takes(&mut self, pool: &TokenPool) -> u32 {
         let before = std::mem::replace(&mut self.takes_seen, pool.takes());
         self.takes_seen.wrapping_sub(before) % TAKES

@@ -1,5 +1,5 @@
-//! Getting tokens that are not held: a request waits for its turn to write, or for the write of
-//! another that serves it.
+//! Gets tokens that are not held. A request waits for its turn to write, or until another request's
+//! write serves it.
 
 use std::sync::Arc;
 
@@ -25,10 +25,12 @@ struct PendingWaiter<'a> {
 }
 
 impl Leaser {
-    /// Gets the tokens from the store, and more if they can be used. `None`: the request needs a
-    /// call of its own, for one of two reasons. This process holds tokens of as many buckets as it
-    /// may. Or no request for this bucket was answered in half the time: only a call of its own
-    /// tells an outage from a throttled table.
+    /// Gets the tokens from the store, and more if they can be used.
+    ///
+    /// Returns `None` if the caller must ask the store itself: the limiter is shut down; the process
+    /// holds `max_keys` buckets; another bucket has this name; or the store answered no write of
+    /// this bucket in half the request's time. In the last case only a call of its own tells an
+    /// outage from a throttled table.
     pub(super) async fn need(
         self: &Arc<Self>,
         bucket: &Arc<LeasedBucket>,
@@ -58,7 +60,7 @@ impl Leaser {
         };
         let Ok(turn) = turn else { return Some(Err(contended())) };
         let Some(turn) = turn else {
-            // The requests that were served may have left little.
+            // Another request's write served this one, and may have left few tokens.
             if bucket.atomic.is_low() {
                 self.renew_soon(bucket, None);
             }
@@ -70,7 +72,7 @@ impl Leaser {
         if self.take(bucket, demands, None, self.now_coarse_ms()) {
             return Some(Ok(Spent::default()));
         }
-        // If the caller stops waiting, the tokens go to others; the lease is in the ledger.
+        // The write runs in a task of its own. If the caller leaves, other requests get the tokens.
         let (answer, answered) = oneshot::channel();
         let mut place = place(answered);
         let (leaser, bucket, demands) = (self.clone(), bucket.clone(), demands.to_vec());
@@ -86,7 +88,7 @@ impl Leaser {
         let gone = || AcquireError::Unavailable("the runtime was shut down".into());
         let result = (&mut place.answer).await.unwrap_or_else(|_| Err(gone()));
         Some(match result {
-            // Other requests used the time in which it could have been answered.
+            // Other requests used up the time. The store may well be available.
             Err(AcquireError::Unavailable(_)) if is_late => Err(contended()),
             result => result,
         })
@@ -100,7 +102,7 @@ impl PendingWaiter<'_> {
             Ok(_) = &mut self.answer => return None,
             turn = self.bucket.clone().turn(turn) => turn,
         };
-        // The holder before may have answered it before it left the turn.
+        // The previous task may have served this request just before it ended its turn.
         self.answer.try_recv().is_err().then_some(turn)
     }
 }

@@ -13,8 +13,8 @@ use super::settings::LeaseSettings;
 use super::times::Times;
 use crate::leasing_store::LeaseOutcome;
 
-/// A lease is at most so many times as large as the one before, or as two requests: one observation
-/// proves little.
+/// A lease is at most 8 times the last lease, or 8 times two requests, because one observation proves
+/// little.
 const GROWTH: u64 = 8;
 
 impl LeasedBucket {
@@ -63,7 +63,7 @@ impl LeasedBucket {
         plan
     }
 
-    /// Plans to settle everything that is held.
+    /// Takes everything out of the pools, and plans to settle it.
     pub(super) fn plan_settle_all(&self, ledger: &mut BucketLedger, times: Times) -> LeasePlan {
         self.catch_up(ledger, times);
         let mut plan = LeasePlan { asked_at: times, ..LeasePlan::default() };
@@ -179,6 +179,7 @@ mod tests {
     use sluicegate_core::{EntityId, LimitName, Resource};
 
     use super::*;
+/// The largest lease.
     use crate::leasing::interner::BucketLayout;
 
     const MAX_AGE_MS: i64 = 1_000;

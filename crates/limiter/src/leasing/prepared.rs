@@ -99,8 +99,8 @@ impl AcquireRequest<&Limiter> {
 
 impl Prepared {
     /// Takes the tokens if this process holds them; never waits. Otherwise more is leased in the
-    /// background, as long as there were requests lately. The first request, and one after a pause,
-    /// must be awaited ([`acquire`](Self::acquire)).
+    /// background, as long as there were requests lately. For the first request, and for one after a
+    /// pause, await [`acquire`](Self::acquire).
     #[inline]
     pub fn try_acquire(&self) -> Option<PreparedPermit<'_>> {
         let now_ms = self.leaser().now_coarse_ms();
@@ -129,7 +129,7 @@ impl Prepared {
         found
     }
 
-    /// The buckets to take from, as for other requests.
+    /// The newest known buckets. `None`: they changed too often, so resolve by name.
     #[inline]
     fn found(&self, now_ms: i64) -> Option<&Found> {
         let found = self.newest();
@@ -137,8 +137,7 @@ impl Prepared {
         if is_current { Some(found) } else { self.find_again(found, now_ms) }
     }
 
-    /// Compares the last result with the known data. Data that is no longer known is looked up in
-    /// the background.
+    /// Compares the last result with the known data. Has unknown data looked up in the background.
     #[cold]
     fn find_again<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<&'a Found> {
         let Some(parts) = self.leased.known_parts(&self.request) else {
@@ -179,7 +178,7 @@ impl Prepared {
         is_taken.then_some(PreparedPermit { prepared: self, from: Source::Prepared(found) })
     }
 
-    /// Takes as a request that was not prepared does.
+    /// Takes as a request that was not prepared.
     #[cold]
     fn take_unprepared(&self, request: &Request) -> Option<PreparedPermit<'_>> {
         let grant = self.leased.acquire_held(request)?;
@@ -187,8 +186,8 @@ impl Prepared {
     }
 
     /// Takes on behalf of another entity, of which this process has seen a request before. A parent
-    /// named by the request is the same. With [`Cascade::Stored`], the entity's own parent is taken
-    /// from; this allocates, and a parent that is not known is looked up in the background.
+    /// that the request names stays the same. With [`Cascade::Stored`] it is the entity's own parent:
+    /// this allocates, and has an unknown parent looked up in the background.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_>> {
         if self.request.cascade == Cascade::Stored {
@@ -237,7 +236,7 @@ impl Prepared {
         let (first, others) = found.parts.split_first()?;
         let leaser = self.leaser();
         let key = KeyRef { entity, resource: &self.request.resource };
-        // The slots are those that the request was prepared for.
+        // The amounts are stored by slot, so both buckets need the same slots.
         let is_as_prepared = |bucket: &Arc<LeasedBucket>| bucket.layout == first.bucket.layout;
         let entity = if others.is_empty() {
             let take = |bucket: &Arc<LeasedBucket>| {
@@ -273,7 +272,7 @@ impl Prepared {
         }
     }
 
-    /// True if the entity is the parent, from whose bucket the request takes too.
+    /// True if the entity is the parent that the request names.
     fn is_parent(&self, entity: &str) -> bool {
         matches!(&self.request.cascade, Cascade::To(parent) if parent.as_str() == entity)
     }
@@ -298,8 +297,7 @@ impl Prepared {
         self.acquire_from_store(Request { entity, ..self.request.clone() }).await
     }
 
-    /// Replaces found buckets by the prepared ones of the same name, which the table may have
-    /// forgotten.
+    /// Replaces found buckets by the prepared ones of the same name, which the map may have forgotten.
     fn with_own(&self, mut parts: Vec<LeasedPart>) -> Vec<LeasedPart> {
         for (part, own) in parts.iter_mut().zip(&self.newest().parts) {
             let (found, own) = (&part.bucket, &own.bucket);
@@ -345,8 +343,8 @@ impl PreparedPermit<'_> {
     }
 
     /// Gives the tokens back to the process, which gives them to other requests or back to the
-    /// bucket. After a shutdown, or if as many keys are held as may be, they stay consumed:
-    /// [`into_permit`](Self::into_permit) gives them back to the store.
+    /// bucket. After a shutdown, or if `max_keys` buckets are held, they stay consumed. To give them
+    /// back to the store, use [`into_permit`](Self::into_permit).
     pub fn release(self) {
         let leased = &self.prepared.leased;
         match &self.from {

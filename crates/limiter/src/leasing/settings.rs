@@ -7,16 +7,17 @@ use std::time::Duration;
 pub struct LeaseSettings {
     /// Says if tokens are debited before they are handed out.
     pub mode: LeaseMode,
-    /// How long tokens may be handed out after they were leased; 1 s. The rest then goes back with
-    /// the next write, or in a write of its own after half that time again. At least 40 ms.
+    /// How long tokens may be handed out after they were leased; 1 s, and at least 40 ms. The next
+    /// write then gives the rest back. If there is none for half that time, the rest goes back in a
+    /// write of its own.
     pub max_age: Duration,
     /// A lease takes at least this many times the largest request; 1.
     pub min_requests: u32,
     /// A lease takes at most this many times the largest request; 1,000,000.
     pub max_requests: u32,
     /// The most buckets of which tokens are held at once; 100,000. Requests for any other bucket go
-    /// to the store, until buckets that were idle lately are settled in the background and make
-    /// room. One that cannot be settled stays.
+    /// to the store, while the longest idle buckets are settled in the background to make room. A
+    /// bucket that cannot be settled stays.
     pub max_keys: usize,
     /// The most time that one background write may take, all attempts together; 1 s.
     pub deadline: Duration,
@@ -26,7 +27,7 @@ pub struct LeaseSettings {
 ///
 /// | | tokens admitted in any time | counted as consumed | a crash costs |
 /// |---|---|---|---|
-/// | [`Strict`](Self::Strict), [`AtLease`](Accounting::AtLease) | the tokens that the bucket held and earned, and those leased before | when leased; tokens given back are subtracted again | the tokens that the process held are counted, but neither used nor given back: at most one lease, and one in flight |
+/// | [`Strict`](Self::Strict), [`AtLease`](Accounting::AtLease) | the tokens that the bucket held and earned, and those leased before | when leased; tokens given back are subtracted again | the tokens that the process held stay counted, although no request used them: at most one lease, and one in flight |
 /// | `Strict`, [`AtSettle`](Accounting::AtSettle) | the same | when handed out, with the next write | the same, and the tokens handed out since the last write are not counted |
 /// | [`WriteBehind`](Self::WriteBehind) | the same, and `threshold` for each process | when handed out, with the next write | the tokens handed out since the last write are neither debited nor counted: at most `threshold` |
 ///
@@ -34,7 +35,7 @@ pub struct LeaseSettings {
 /// |---|---|---|
 /// | on DynamoDB | the counters of the item; by its stream, usage windows | its result is found out: the item remembers the last four writes |
 /// | in memory | the counters of the item | |
-/// | on Redis | the counters of the hash, as long as it lives; no windows, as there is no stream | its result is found out: the hash remembers the last four writes, and the amounts that they leased |
+/// | on Redis | the counters of the bucket, until it expires; no usage windows, because Redis has no stream | its result is found out: the bucket remembers the last four writes and the amounts that they leased |
 ///
 /// If four other writes came before the result could be found out, the tokens of the lost write are
 /// neither handed out nor given back. They are counted in
@@ -46,9 +47,9 @@ pub enum LeaseMode {
     Strict(Accounting),
     /// Tokens of the known balance are handed out and debited afterwards.
     WriteBehind {
-        /// The most tokens of one limit that may be handed out and not yet debited; tokens that a
-        /// write in flight is debiting count. At least 1; a larger request is debited before it is
-        /// granted.
+        /// The most tokens of one limit that may be handed out and not yet debited, at least 1.
+        /// Tokens that a write in flight is debiting count. A request for more tokens is debited
+        /// before it is granted.
         threshold: u32,
     },
 }

@@ -96,7 +96,7 @@ impl Leaser {
         }
     }
 
-    /// Finds out the result of a write whose answer was lost.
+    /// Finds out the result of a write in doubt, if there is one.
     async fn resolve_unacked(
         &self,
         bucket: &LeasedBucket,
@@ -118,7 +118,7 @@ impl Leaser {
             wanted: if kind == WriteKind::Renew { &plan.wanted } else { &nothing },
             returned: &returned,
             counting: counting(accounting, &plan),
-            // The lost write names this.
+            // The lost write names it.
             last: None,
             deadline,
         };
@@ -140,6 +140,7 @@ impl Leaser {
                 Ok(self.spent(outcome))
             }
             Err(failed) => {
+    /// Counts the attempts of a write; returns its cost.
                 self.meter.wrote(failed.attempts);
                 match failed.unacked {
                     Some(unacked) if !unacked.is_ambiguous => {

@@ -1,14 +1,15 @@
-//! The times that a write of a bucket is planned by.
+//! The times by which a write of a bucket is planned.
 
 use super::limit_ledger::ENDED_MS;
 
-/// The times that a plan is made by, in milliseconds.
+/// The times by which a plan is made, in milliseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Times {
     pub(super) now: i64,
-    /// The duration of a renewal.
+    /// The time before the deadline at which a renewal starts: twice the average write, and 2 ms.
     pub(super) renew_ms: i64,
-    /// True if the clock is behind an earlier reading: tokens would seem younger than they are.
+    /// The clock shows less than at its last reading. Every lease then ends, because its age is
+    /// unknown.
     pub(super) is_set_back: bool,
     /// The number of times that the clock was set back so far.
     pub(super) set_backs: u32,

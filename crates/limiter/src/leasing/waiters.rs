@@ -25,13 +25,13 @@ struct LeaseWaiter {
     answer: oneshot::Sender<WaiterResult>,
 }
 
-/// The time that a request may wait, in epoch milliseconds. Wall clock, which counts the time in
-/// which a process was frozen.
+/// The time that a request may wait, in epoch milliseconds. By the wall clock, because it goes on
+/// while the process is frozen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitTime {
     pub(super) came_ms: i64,
     pub(super) until_ms: i64,
-    /// The number of times that the clock had been set back when it came.
+    /// The number of times that the clock had been set back when the request came.
     pub(super) set_backs: u32,
 }
 
@@ -56,7 +56,7 @@ impl Waiters {
         Some(receiver)
     }
 
-    /// The sum that requests want of the limit in a slot, in millitokens.
+    /// The sum that the waiting requests demand of the limit in a slot, in millitokens.
     pub(super) fn demand_of(&self, slot: usize) -> u64 {
         let waiters = self.0.iter().filter(|waiter| !waiter.answer.is_closed());
         let demands = waiters.flat_map(|waiter| &waiter.demands);
@@ -65,8 +65,8 @@ impl Waiters {
         milli.fold(0, u64::saturating_add)
     }
 
-    /// Hands out tokens to the requests for which they were fresh enough on arrival. The bucket
-    /// must be watched.
+    /// Serves the waiting requests in order. A request gets tokens that were young enough when it
+    /// arrived. The bucket must be watched.
     pub(super) fn serve(&mut self, atomic: &AtomicBucket, now: WaitTime) {
         for waiter in std::mem::take(&mut self.0) {
             if waiter.answer.is_closed() {
@@ -77,6 +77,7 @@ impl Waiters {
             if !still_waits || atomic.take(&waiter.demands, came_ms) == TakeResult::NotTaken {
                 self.0.push(waiter);
             } else if waiter.answer.send(Ok(Spent::default())).is_err() {
+                // Tokens that no longer fit stay consumed.
                 waiter.demands.iter().for_each(|demand| _ = atomic.put(demand.slot, demand.milli));
             }
         }

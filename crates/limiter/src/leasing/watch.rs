@@ -1,5 +1,5 @@
-//! Looks after the held tokens: gives back those that are too old or not needed, and at the end
-//! everything.
+//! Watches the buckets of which tokens are held: gives back tokens that are too old or not needed,
+//! and at the end all tokens.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -16,13 +16,14 @@ use super::leaser::{Leaser, WriteKind};
 use crate::clock::Clock;
 use crate::error::AcquireError;
 
-/// Looks per `max_age`.
+/// The number of inspections per `max_age`.
 const INSPECTIONS: u64 = 4;
-/// References to a bucket during a look, beside those of the table: the watched list, and the look.
+/// The references to a bucket during an inspection, beside those of the map: those of the watched
+/// list and of the inspection.
 const INSPECTION_REFERENCES: usize = 2;
-/// Buckets looked at before the task yields.
+/// The number of buckets that the task inspects before it yields.
 const INSPECTED_AT_ONCE: usize = 256;
-/// Writes in flight at once when many buckets are settled.
+/// The most writes in flight while many buckets are settled.
 pub(super) const SETTLING_MAX: usize = 32;
 
 /// The pause between attempts to settle a bucket, as long as there is time.
@@ -35,13 +36,14 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 pub struct SettleReport {
     /// The number of buckets that held tokens or had something to settle, and are now settled.
     pub settled: usize,
-    /// Buckets of which something is left, and the reason. The bucket lacks their unused tokens
-    /// until it refills; use that was not counted is missing from the usage.
+    /// The buckets that could not be settled, with the reason. Their unused tokens are missing at
+    /// the store until it refills them; use that was not counted is missing from the usage.
     pub unsettled: Vec<(BucketId, AcquireError)>,
 }
 
 impl Leaser {
-    /// Starts the task that looks at the held tokens now and then, as long as there are any.
+    /// Starts the background task, unless it runs. It inspects the watched buckets from time to
+    /// time, and ends when no bucket is watched.
     pub(super) fn inspect_soon(self: &Arc<Self>) {
         let Ok(inspecting) = self.inspecting.clone().try_lock_owned() else { return };
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
@@ -58,10 +60,10 @@ impl Leaser {
         });
     }
 
-    /// Looks at every bucket that holds tokens. Drops the lock once there is none.
+    /// Inspects every watched bucket. Drops the lock if no bucket is watched any more.
     async fn inspect_all(self: &Arc<Self>, inspecting: &mut Option<OwnedMutexGuard<u32>>) {
         let (times, watched) = (self.times(), self.watched().clone());
-        // Set back now, or another task noticed it since the last look.
+        // The clock was set back since the last inspection. Another task may have noticed it.
         let was_set_back = inspecting.as_deref_mut().is_some_and(|set_backs| {
             std::mem::replace(set_backs, times.set_backs) != times.set_backs
         });
@@ -72,17 +74,17 @@ impl Leaser {
         }
         self.make_room(&watched, times.now);
         let mut watched = self.watched();
-        // A bucket that came meanwhile is at the end of the list, and stays.
+        // A bucket that was added meanwhile is at the end of the list, and stays.
         let mut gone = gone.into_iter();
         watched.retain(|_| !gone.next().unwrap_or(false));
         self.buckets.sweep(watched.len());
         if watched.is_empty() {
-            // Under the lock, so that the next one to add a bucket sees it.
+            // Under the lock of the list: a task that adds a bucket later can start the next task.
             *inspecting = None;
         }
     }
 
-    /// Looks at one bucket; true if there is nothing left to look after.
+    /// Inspects one bucket; true if it is no longer watched.
     fn inspect(self: &Arc<Self>, bucket: &Arc<LeasedBucket>, was_set_back: bool) -> bool {
         let mut times = self.times();
         times.is_set_back |= was_set_back;
@@ -106,7 +108,8 @@ impl Leaser {
             }
             return false;
         }
-        // A task is about to lease.
+        // The bucket stays watched while a task writes, the store must be told something, a lease
+        // lasts, or the pool holds tokens.
         if ledger.is_in_use()
             || ledger.has_unreported(&self.settings)
             || !ledger.is_empty(times.now)
@@ -115,7 +118,8 @@ impl Leaser {
             return false;
         }
         *guard = None;
-        // A prepared call finds the bucket again, as does every other request.
+        // A prepared call may refer to the bucket. Then the bucket keeps its name, so that other
+        // requests take from the same one.
         if Arc::strong_count(bucket) <= bucket_map::OWN_REFERENCES + INSPECTION_REFERENCES {
             self.buckets.forget(bucket);
         }
@@ -155,7 +159,7 @@ impl Leaser {
         let until = Instant::now() + deadline;
         let watched = self.watched().clone();
         let each = watched.into_iter().map(|bucket| async move {
-            // In a task of its own: a caller that stops waiting must not lose a write in flight.
+            // In a task of its own, so that a write in flight goes on if the caller stops waiting.
             let settling = tokio::spawn(self.clone().settle(bucket.clone(), until)).await;
             let gone = |_| Err(AcquireError::Unavailable("the runtime was shut down".into()));
             settling.unwrap_or_else(gone).map_err(|error| (bucket.id(), error))
