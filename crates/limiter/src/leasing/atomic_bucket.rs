@@ -124,6 +124,17 @@ pub(super) enum TakeResult {
     NotTaken,
 }
 
+/// The result of putting tokens into a pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PutResult {
+    /// The background task watches the bucket.
+    Watched,
+    /// The caller must have the bucket watched, or the tokens would stay there forever.
+    Unwatched,
+    /// The tokens do not fit.
+    NoRoom,
+}
+
 impl AtomicBucket {
     pub(super) fn new(limits: usize) -> Self {
         Self {
@@ -175,14 +186,14 @@ impl AtomicBucket {
 
     /// Puts tokens into the pool of a limit.
     ///
-    /// A put and an [`Self::unwatch`] may run at the same time. Each writes first and then reads
-    /// what the other writes, so at least one of them sees both.
-    pub(super) fn put(&self, slot: u16, milli: u64) -> Option<bool> {
-        let is_in = self.slots[usize::from(slot)].pool.put(milli);
-        is_in.then(|| {
-            fence(Ordering::SeqCst);
-            self.watched.load(Ordering::Acquire)
-        })
+    /// A put and an [`Self::unwatch`] may run at the same time. Each writes its own value before it
+    /// reads the other's, so at least one of them sees both.
+    pub(super) fn put(&self, slot: u16, milli: u64) -> PutResult {
+        if !self.slots[usize::from(slot)].pool.put(milli) {
+            return PutResult::NoRoom;
+        }
+        fence(Ordering::SeqCst);
+        if self.is_watched() { PutResult::Watched } else { PutResult::Unwatched }
     }
 
     /// True while the background task watches the bucket.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::atomic_bucket::{Demand, POOL_MAX, TakeResult};
 use super::bucket_ledger::{BucketLedger, Commit};
-use super::leased_bucket::{COARSE_MS, LeasedBucket};
+use super::leased_bucket::{COARSE_MS, LeasedBucket, WriteTurn};
 use super::leaser::{Leaser, WriteKind};
 use super::limit_ledger::{LimitLedger, signed, unsigned};
 use super::spent::Spent;
@@ -32,7 +32,7 @@ impl Leaser {
     /// Debits the tokens that were handed out, and hands out those that are needed.
     pub(super) async fn commit(
         &self,
-        bucket: &LeasedBucket,
+        turn: &WriteTurn,
         need: &[Demand],
         kind: WriteKind,
         threshold: u32,
@@ -40,64 +40,80 @@ impl Leaser {
     ) -> Result<Spent, AcquireError> {
         let until = Instant::now() + deadline;
         let mut spent = Spent::default();
-        if kind == WriteKind::SettleAll
-            && let Some(ledger) = bucket.ledger().as_mut()
-        {
-            bucket.drop_pools(ledger, self.now_ms());
+        if kind == WriteKind::SettleAll {
+            turn.bucket.drop_pools(&mut turn.ledger(), self.now_ms());
         }
-        // First a commit that was not answered, then one of the tokens handed out since.
+        let is_served = self.commit_pending(turn, need, kind, threshold, until, &mut spent).await?;
+        if !is_served && !need.is_empty() {
+            self.lease_beyond_threshold(turn, need, threshold, until, &mut spent).await?;
+        }
+        Ok(spent)
+    }
+
+    /// Commits first a commit in doubt, and then the tokens handed out since. Returns true if the
+    /// balance after a commit served the need.
+    async fn commit_pending(
+        &self,
+        turn: &WriteTurn,
+        need: &[Demand],
+        kind: WriteKind,
+        threshold: u32,
+        until: Instant,
+        spent: &mut Spent,
+    ) -> Result<bool, AcquireError> {
         for _ in 0..2 {
-            let left = until.saturating_duration_since(Instant::now());
-            let asked = self.times();
-            let committed = self.commit_once(bucket, asked, left).await?;
+            let asked_at = self.times();
+            let committed = self.commit_once(turn, asked_at, left(until)).await?;
             let Some((committed, image)) = committed else { break };
             spent.add(committed);
             if kind == WriteKind::Renew {
-                let left = until.saturating_duration_since(Instant::now());
-                let image = self.bring_limits(bucket, image, &mut spent, left).await?;
-                self.grant(bucket, image.as_deref(), threshold, asked);
-                if !need.is_empty() && takes(bucket, need, asked) {
-                    return Ok(spent);
+                let image = self.write_limits(turn, image, spent, left(until)).await?;
+                self.grant(turn, image.as_deref(), threshold, asked_at);
+                if !need.is_empty() && try_take_as_of(turn, need, asked_at) {
+                    return Ok(true);
                 }
             }
         }
-        if need.is_empty() {
-            return Ok(spent);
-        }
-        let Some(configuration) =
-            bucket.ledger().as_ref().map(|ledger| ledger.configuration.clone())
-        else {
-            return Err(AcquireError::Contended { attempts: 0 });
-        };
-        let wanted = wanted(bucket, need);
+        Ok(false)
+    }
+
+    /// Serves the need from the balance that a read returns. If the need exceeds the threshold or
+    /// that balance, leases exactly the needed tokens.
+    async fn lease_beyond_threshold(
+        &self,
+        turn: &WriteTurn,
+        need: &[Demand],
+        threshold: u32,
+        until: Instant,
+        spent: &mut Spent,
+    ) -> Result<(), AcquireError> {
+        let configuration = turn.ledger().configuration.clone();
+        let wanted = turn.bucket.exact_ranges(need);
         let mut lease = LeaseRequest {
-            bucket: &bucket.id(),
+            bucket: &turn.bucket.id(),
             configuration: &configuration,
             wanted: &wanted,
             returned: &Amounts::new(),
             counting: Counting::Leased,
             last: None,
-            deadline: until.saturating_duration_since(Instant::now()),
+            deadline: left(until),
         };
-        let asked = self.times();
+        let asked_at = self.times();
         let (image, read_units) = self.store.read_bucket(&lease, &self.clock).await?;
         spent.read_units += read_units;
-        let left = until.saturating_duration_since(Instant::now());
-        let image = self.bring_limits(bucket, image, &mut spent, left).await?;
-        self.grant(bucket, image.as_deref(), threshold, asked);
-        if takes(bucket, need, asked) {
-            return Ok(spent);
+        let image = self.write_limits(turn, image, spent, left(until)).await?;
+        self.grant(turn, image.as_deref(), threshold, asked_at);
+        if try_take_as_of(turn, need, asked_at) {
+            return Ok(());
         }
-        // The need exceeds the threshold or the balance.
-        lease.deadline = until.saturating_duration_since(Instant::now());
-        let result = self.store.lease(&lease, None, &self.clock).await;
-        match result {
+        lease.deadline = left(until);
+        match self.store.lease(&lease, None, &self.clock).await {
             Ok(outcome) => {
                 self.meter.count(1);
-                // The tokens in the pools were granted on the earlier balance.
-                self.grant(bucket, outcome.image.as_deref(), threshold, asked);
+                // The lease changed the balance by which the pools were filled.
+                self.grant(turn, outcome.image.as_deref(), threshold, asked_at);
                 spent.add(self.spent(outcome));
-                Ok(spent)
+                Ok(())
             }
             Err(failed) => {
                 self.meter.wrote(failed.attempts);
@@ -123,19 +139,20 @@ impl Leaser {
     /// Makes one commit, if there is anything to commit; returns its cost and the balance after it.
     async fn commit_once(
         &self,
-        bucket: &LeasedBucket,
+        turn: &WriteTurn,
         times: Times,
         deadline: Duration,
     ) -> Result<Option<(Spent, Option<Arc<CompositeBucket>>)>, AcquireError> {
-        let opened = bucket.ledger().as_mut().and_then(|ledger| {
+        let bucket = &turn.bucket;
+        let (Commit { id, amounts }, configuration) = {
+            let ledger = &mut *turn.ledger();
             bucket.catch_up(ledger, times);
-            self.meter.decided(ledger, bucket, times.now);
+            self.meter.count(ledger.count_takes(&bucket.atomic, times.now));
             let age = ledger.unreported_for_ms(times.now);
-            let commit = bucket.commit_to_send(ledger, times.now)?;
+            let Some(commit) = bucket.commit_to_send(ledger, times.now) else { return Ok(None) };
             self.meter.commit_age(age);
-            Some((commit, ledger.configuration.clone()))
-        });
-        let Some((Commit { id, amounts }, configuration)) = opened else { return Ok(None) };
+            (commit, ledger.configuration.clone())
+        };
         let correction = Correction {
             id: &id,
             bucket: &bucket.id(),
@@ -145,8 +162,7 @@ impl Leaser {
         };
         let start = Instant::now();
         let result = self.store.correct(&correction, &self.clock).await;
-        let mut ledger = bucket.ledger();
-        let Some(ledger) = ledger.as_mut() else { return Ok(None) };
+        let ledger = &mut *turn.ledger();
         match result {
             Ok(corrected) => {
                 self.note_duration(start.elapsed());
@@ -174,19 +190,19 @@ impl Leaser {
         }
     }
 
-    /// Brings changed limits to a bucket. A commit is a correction, which leaves the limits as they
-    /// are. So this leases a thousandth of a token, which the same write gives back.
-    async fn bring_limits(
+    /// Writes changed limits. A commit cannot do that, so this leases one millitoken and returns it
+    /// in the same write.
+    async fn write_limits(
         &self,
-        bucket: &LeasedBucket,
+        turn: &WriteTurn,
         image: Option<Arc<CompositeBucket>>,
         spent: &mut Spent,
         deadline: Duration,
     ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
-        let configuration = bucket.ledger().as_ref().map(|ledger| ledger.configuration.clone());
-        let (Some(configuration), Some(before)) = (configuration, &image) else { return Ok(image) };
-        let mut limits = bucket.layout.limits.iter();
-        // A limit that the item lacks may have no room in it.
+        let configuration = turn.ledger().configuration.clone();
+        let Some(before) = &image else { return Ok(image) };
+        let mut limits = turn.bucket.layout.limits.iter();
+        // Only a limit that the bucket has: a full bucket takes no other.
         let limit = limits.find(|limit| {
             configuration.rule(limit).is_some() && before.limits.contains_key(*limit)
         });
@@ -195,7 +211,7 @@ impl Leaser {
         };
         let least = Millitokens::saturating(1);
         let lease = LeaseRequest {
-            bucket: &bucket.id(),
+            bucket: &turn.bucket.id(),
             configuration: &configuration,
             wanted: &BTreeMap::from([(limit.clone(), LeaseRange { least, most: least })]),
             returned: &Amounts::from([(limit.clone(), least)]),
@@ -226,20 +242,18 @@ impl Leaser {
     /// Fills the pools from the known balances.
     fn grant(
         &self,
-        bucket: &LeasedBucket,
+        turn: &WriteTurn,
         image: Option<&CompositeBucket>,
         threshold: u32,
-        asked: Times,
+        asked_at: Times,
     ) {
-        let mut ledger = bucket.ledger();
-        let Some(ledger) = ledger.as_mut() else { return };
+        let bucket = &turn.bucket;
+        let ledger = &mut *turn.ledger();
         let times = self.times();
         bucket.catch_up(ledger, times);
         let threshold = u64::from(threshold).saturating_mul(1_000).min(POOL_MAX / 4);
-        let max_age_ms = self.settings.max_age_ms();
-        let until_ms = asked.now.saturating_add(max_age_ms);
-        let until_ms = times.until_ms(&asked, until_ms, max_age_ms);
-        // The deadline is shortened before tokens that end earlier are put there.
+        let until_ms = times.until_ms(&asked_at, asked_at.new_until_ms());
+        // The deadline is shortened before tokens that end earlier are put into the pools.
         bucket.atomic.end_by(until_ms.saturating_sub(COARSE_MS));
         let (configuration, now) = (&ledger.configuration, self.clock.now());
         let limits = evaluate(&bucket.id(), image, Amounts::EMPTY, configuration, now);
@@ -249,14 +263,14 @@ impl Leaser {
             let limit_ledger = &mut ledger.limit_ledgers[index];
             let status = limits.iter().find(|status| status.limit == *limit);
             let balance = status.map_or(0, |status| status.available.get());
-            let open = limit_ledger.used.saturating_add(in_flight);
-            let allowed = unsigned(signed(threshold).saturating_sub(open));
-            let target = allowed.min(unsigned(balance.saturating_sub(open)));
+            let undebited = limit_ledger.used.saturating_add(in_flight);
+            let allowed = unsigned(signed(threshold).saturating_sub(undebited));
+            let target = allowed.min(unsigned(balance.saturating_sub(undebited)));
             limit_ledger.fill(&bucket.atomic.slots[index].pool, target, until_ms);
-            limit_ledger.set_last_lease(2 * threshold / LEFT);
-            limit_ledger.expect(times.now, self.settings.max_age_ms());
+            limit_ledger.set_low_max(threshold / LEFT);
+            limit_ledger.expect(times.now, times.max_age_ms);
         }
-        bucket.tell(ledger, times);
+        bucket.set_marks(ledger, times);
     }
 }
 
@@ -301,18 +315,6 @@ impl LeasedBucket {
     }
 }
 
-/// The least amounts that serve the need, and no more.
-pub(super) fn wanted(bucket: &LeasedBucket, need: &[Demand]) -> BTreeMap<LimitName, LeaseRange> {
-    let want = |demand: &Demand| {
-        let amount = Millitokens::saturating(signed(demand.milli).into());
-        (
-            bucket.layout.limits[usize::from(demand.slot)].clone(),
-            LeaseRange { least: amount, most: amount },
-        )
-    };
-    need.iter().map(want).collect()
-}
-
 fn not_committed(error: AdjustError) -> AcquireError {
     match error {
         AdjustError::Setup(error) => error.into(),
@@ -322,9 +324,14 @@ fn not_committed(error: AdjustError) -> AcquireError {
     }
 }
 
-/// Takes the tokens that the store was asked for, however long its answer took.
-fn takes(bucket: &LeasedBucket, need: &[Demand], asked: Times) -> bool {
-    bucket.atomic.take(need, asked.now) != TakeResult::NotTaken
+/// Takes the needed tokens, if they were young enough when the store was asked. The duration of its
+/// answer does not count.
+fn try_take_as_of(turn: &WriteTurn, need: &[Demand], asked_at: Times) -> bool {
+    turn.bucket.atomic.take(need, asked_at.now) != TakeResult::NotTaken
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
 }
 
 #[cfg(test)]
@@ -335,7 +342,7 @@ mod tests {
     use crate::leasing::interner::BucketLayout;
 
     #[test]
-    fn use_noticed_at_the_end_is_open_since_then() {
+    fn use_noticed_at_the_end_is_unreported_since_then() {
         let (resource, limits) =
             (Resource::new("r").unwrap(), vec![LimitName::new("rps").unwrap()]);
         let bucket = LeasedBucket::new(
@@ -344,7 +351,7 @@ mod tests {
         );
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         ledger.limit_ledgers[0].fill(&bucket.atomic.slots[0].pool, 10, 1_000);
-        bucket.tell(&ledger, Times::default());
+        bucket.set_marks(&ledger, Times::default());
         assert_ne!(bucket.atomic.take(&[Demand { slot: 0, milli: 1 }], 0), TakeResult::NotTaken);
         bucket.drop_pools(&mut ledger, 500);
         assert_eq!((ledger.limit_ledgers[0].used, ledger.unreported_for_ms(500)), (1, Some(0)));

@@ -8,6 +8,7 @@ use sluicegate_core::{Amounts, Configuration, LimitName, RequestId};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::atomic_bucket::AtomicBucket;
 use super::interner::Interner;
 use super::lease_plan::LeasePlan;
 use super::limit_ledger::LimitLedger;
@@ -41,7 +42,7 @@ pub(super) struct BucketLedger {
 #[derive(Debug, Default)]
 pub(super) struct Unfinished {
     /// Allows one write at a time.
-    turn: Option<Arc<tokio::sync::Mutex<()>>>,
+    write_lock: Option<Arc<tokio::sync::Mutex<()>>>,
     /// Requests that wait for a write, and may be served by another request's write.
     pub(super) waiters: Waiters,
     /// When a write was last answered, with any result.
@@ -88,14 +89,14 @@ impl BucketLedger {
     }
 
     /// The lock that a task holds while it writes.
-    pub(super) fn turn(&mut self) -> Arc<tokio::sync::Mutex<()>> {
-        self.unfinished().turn.get_or_insert_default().clone()
+    pub(super) fn write_lock(&mut self) -> Arc<tokio::sync::Mutex<()>> {
+        self.unfinished().write_lock.get_or_insert_default().clone()
     }
 
     /// True if a task writes or waits to write.
     pub(super) fn is_in_use(&self) -> bool {
-        let turn = self.unfinished.as_ref().and_then(|unfinished| unfinished.turn.as_ref());
-        turn.is_some_and(|turn| Arc::strong_count(turn) > 1)
+        let lock = self.unfinished.as_ref().and_then(|unfinished| unfinished.write_lock.as_ref());
+        lock.is_some_and(|lock| Arc::strong_count(lock) > 1)
     }
 
     pub(super) fn unfinished(&mut self) -> &mut Unfinished {
@@ -113,7 +114,7 @@ impl BucketLedger {
         if !self.is_in_use()
             && let Some(unfinished) = &mut self.unfinished
         {
-            unfinished.turn = None;
+            unfinished.write_lock = None;
             unfinished.waiters = Waiters::default();
             if unfinished.is_done() {
                 self.unfinished = None;
@@ -145,6 +146,17 @@ impl BucketLedger {
 
     fn has_unacked(&self) -> bool {
         self.unfinished.as_ref().is_some_and(|unfinished| unfinished.unacked.is_some())
+    }
+
+    /// Counts the takes since the last call, and notes that the bucket was used if there were any.
+    pub(super) fn count_takes(&mut self, atomic: &AtomicBucket, now_ms: i64) -> u64 {
+        let limits = self.limit_ledgers.iter_mut().zip(&atomic.slots);
+        let takes = limits.map(|(limit_ledger, slot)| limit_ledger.count_new_takes(&slot.pool));
+        let takes = takes.map(u64::from).sum();
+        if takes > 0 {
+            self.used_at = Moment::of(now_ms);
+        }
+        takes
     }
 
     /// True if nothing is left to hand out.
@@ -210,7 +222,7 @@ impl BucketLedger {
 
 impl Unfinished {
     fn is_done(&self) -> bool {
-        self.turn.is_none()
+        self.write_lock.is_none()
             && self.unacked.is_none()
             && self.commit.is_none()
             && self.corrections_in_doubt.is_empty()
@@ -224,11 +236,11 @@ mod tests {
     #[test]
     fn state_of_a_write_is_gone_after_the_last_one() {
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
-        let turn = ledger.turn();
-        assert!(Arc::ptr_eq(&turn, &ledger.turn()));
+        let lock = ledger.write_lock();
+        assert!(Arc::ptr_eq(&lock, &ledger.write_lock()));
         ledger.tidy();
         assert!(ledger.is_in_use());
-        drop(turn);
+        drop(lock);
         ledger.unfinished().commit =
             Some(Commit { id: RequestId::from_bits(1), amounts: Amounts::new() });
         ledger.tidy();
@@ -239,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn open_use_has_the_age_of_the_oldest() {
+    fn unreported_use_has_the_age_of_the_oldest() {
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         assert_eq!(ledger.unreported_for_ms(5), None);
         ledger.start_unreported_age(10);

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bucket_has_a_name_and_who_holds_tokens_keeps_it() {
+    fn one_bucket_has_a_name_and_keeps_it_while_it_is_watched() {
         let buckets = Buckets::new(1);
         let first = buckets.get_or_insert(&id(1), || new(1));
         assert!(Arc::ptr_eq(&first, &buckets.get_or_insert(&id(1), || new(1))));
@@ -190,7 +190,7 @@ mod tests {
         assert!(Arc::ptr_eq(&second, &buckets.get(&id(1)).unwrap()));
         assert!(!buckets.take_name(&first), "the second holds some");
         buckets.forget(&second);
-        assert!(buckets.get(&id(1)).is_some(), "it is looked after");
+        assert!(buckets.get(&id(1)).is_some(), "it is watched");
         assert!(second.atomic.unwatch());
         buckets.forget(&first);
         assert!(buckets.get(&id(1)).is_some(), "that was the other one");

@@ -12,6 +12,7 @@ use futures_util::StreamExt as _;
 
 use super::leased_bucket::LeasedBucket;
 use super::leaser::{Leaser, WriteKind};
+use super::limit_ledger::LimitLedger;
 use super::watch::SETTLING_MAX;
 
 /// At most a quarter of `max_keys` buckets are settled at once.
@@ -50,18 +51,14 @@ impl Leaser {
     /// Settles a bucket, so that the next inspection drops it. If a request comes meanwhile, the
     /// bucket leases again and stays.
     async fn evict(self: &Arc<Self>, bucket: Arc<LeasedBucket>) {
-        let Some(_turn) = bucket.try_turn() else { return };
+        let Some(turn) = bucket.try_turn() else { return };
         let deadline = self.settings.deadline;
-        if let Err(error) = self.write(&bucket, &[], WriteKind::SettleAll, deadline).await {
+        if let Err(error) = self.write(&turn, &[], WriteKind::SettleAll, deadline).await {
             tracing::debug!(bucket = %bucket.id(), %error, "no room was made for others yet");
             return;
         }
-        if let Some(ledger) = bucket.ledger().as_mut() {
-            bucket.catch_up(ledger, self.times());
-            ledger
-                .limit_ledgers
-                .iter_mut()
-                .for_each(super::limit_ledger::LimitLedger::forget_empty);
-        }
+        let mut ledger = turn.ledger();
+        bucket.catch_up(&mut ledger, self.times());
+        ledger.limit_ledgers.iter_mut().for_each(LimitLedger::forget_empty);
     }
 }

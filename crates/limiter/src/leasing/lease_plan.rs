@@ -13,9 +13,20 @@ pub(super) struct LeasePlan {
     pub(super) wanted: BTreeMap<LimitName, LeaseRange>,
     pub(super) returned: Amounts,
     pub(super) used: Amounts,
-    /// The part of `returned` that may still be handed out if the write fails, and until when.
-    pub(super) withdrawn: Vec<(usize, u64, i64)>,
+    /// The part of `returned` that may still be handed out if the write fails.
+    pub(super) withdrawn: Vec<Withdrawn>,
+    /// The time at which the plan was made.
     pub(super) asked_at: Times,
+}
+
+/// Tokens that a plan took out of a pool.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Withdrawn {
+    /// The index of the limit.
+    pub(super) slot: usize,
+    pub(super) milli: u64,
+    /// The time until which they may be handed out, epoch milliseconds.
+    pub(super) until_ms: i64,
 }
 
 impl LeasePlan {

@@ -1,6 +1,7 @@
 //! One bucket of which this process holds tokens: the atomics from which threads take, and the
 //! ledger with the age of those tokens and the use that the store does not know.
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -19,8 +20,8 @@ use crate::clock::COARSE_RESOLUTION;
 use crate::lock::lock;
 
 /// A take reads a clock that may be this late.
-pub(super) const COARSE_MS: i64 = 10;
-const _: () = assert!(COARSE_RESOLUTION.as_millis() == COARSE_MS as u128);
+#[expect(clippy::cast_possible_truncation, reason = "a few milliseconds")]
+pub(super) const COARSE_MS: i64 = COARSE_RESOLUTION.as_millis() as i64;
 
 #[derive(Debug)]
 #[repr(C)]
@@ -33,18 +34,45 @@ pub(super) struct LeasedBucket {
     ledger: Mutex<Option<BucketLedger>>,
 }
 
-/// The right to write a bucket. The last holder tidies the ledger.
-pub(super) struct Turn {
-    bucket: Arc<LeasedBucket>,
-    alone: Option<OwnedMutexGuard<()>>,
+/// The right to write a bucket. Dropping it calls `tidy`, which does nothing while another task
+/// writes or waits.
+pub(super) struct WriteTurn {
+    pub(super) bucket: Arc<LeasedBucket>,
+    write_lock: Option<OwnedMutexGuard<()>>,
 }
 
-impl Drop for Turn {
+/// The locked ledger of a bucket that a task may write.
+pub(super) struct LedgerGuard<'a>(MutexGuard<'a, Option<BucketLedger>>);
+
+impl WriteTurn {
+    pub(super) fn ledger(&self) -> LedgerGuard<'_> {
+        LedgerGuard(self.bucket.ledger())
+    }
+}
+
+impl Drop for WriteTurn {
     fn drop(&mut self) {
-        self.alone = None;
+        self.write_lock = None;
         if let Some(ledger) = self.bucket.ledger().as_mut() {
             ledger.tidy();
         }
+    }
+}
+
+/// The background task keeps a ledger while a task holds or awaits the write lock.
+const IN_USE: &str = "a bucket that a task may write has a ledger";
+
+impl Deref for LedgerGuard<'_> {
+    type Target = BucketLedger;
+
+    fn deref(&self) -> &BucketLedger {
+        self.0.as_ref().unwrap_or_else(|| unreachable!("{IN_USE}"))
+    }
+}
+
+impl DerefMut for LedgerGuard<'_> {
+    fn deref_mut(&mut self) -> &mut BucketLedger {
+        self.0.as_mut().unwrap_or_else(|| unreachable!("{IN_USE}"))
     }
 }
 
@@ -80,17 +108,21 @@ impl LeasedBucket {
         }
     }
 
-    /// The right to write the bucket, if it is free.
-    pub(super) fn try_turn(self: &Arc<Self>) -> Option<Turn> {
-        let turn = self.ledger().as_mut()?.turn();
-        let alone = turn.try_lock_owned().ok()?;
-        Some(Turn { bucket: self.clone(), alone: Some(alone) })
+    /// Gets the right to write the bucket, if no other task has it.
+    pub(super) fn try_turn(self: &Arc<Self>) -> Option<WriteTurn> {
+        let lock = self.ledger().as_mut()?.write_lock();
+        let write_lock = lock.try_lock_owned().ok()?;
+        Some(WriteTurn { bucket: self.clone(), write_lock: Some(write_lock) })
     }
 
-    /// The right to write the bucket, when all tasks before this one have written.
-    pub(super) async fn turn(self: Arc<Self>, turn: Arc<tokio::sync::Mutex<()>>) -> Turn {
-        let alone = turn.lock_owned().await;
-        Turn { bucket: self, alone: Some(alone) }
+    /// Waits for the right to write the bucket, until all tasks before this one have written. The
+    /// bucket counts as in use from the call on, not from the first poll.
+    pub(super) fn wait_for_turn(
+        self: &Arc<Self>,
+        ledger: &mut BucketLedger,
+    ) -> impl Future<Output = WriteTurn> + use<> {
+        let (bucket, lock) = (self.clone(), ledger.write_lock());
+        async move { WriteTurn { bucket, write_lock: Some(lock.lock_owned().await) } }
     }
 
     /// True if the store has answered a write of the bucket since `start`.
@@ -121,11 +153,11 @@ impl LeasedBucket {
             }
             limit_ledger.catch_up(&slot.pool, times.now);
         }
-        self.tell(ledger, times);
+        self.set_marks(ledger, times);
     }
 
-    /// Tells the atomics how long the tokens last.
-    pub(super) fn tell(&self, ledger: &BucketLedger, times: Times) {
+    /// Sets the deadline, the renewal time and the low marks from the ledger.
+    pub(super) fn set_marks(&self, ledger: &BucketLedger, times: Times) {
         let ends =
             ledger.limit_ledgers.iter().filter_map(|limit_ledger| limit_ledger.until_ms(times.now));
         // Takes read a clock that may be late.
@@ -137,14 +169,13 @@ impl LeasedBucket {
         let renew_ms = if ledger.limit_ledgers.iter().any(is_busy) { times.renew_ms } else { 0 };
         self.atomic.set_times(deadline, u32::try_from(renew_ms).unwrap_or(u32::MAX));
         for (limit_ledger, slot) in ledger.limit_ledgers.iter().zip(self.atomic.slots.iter()) {
-            let low = limit_ledger.expected(2 * times.renew_ms).min(limit_ledger.last_lease() / 2);
+            let low = limit_ledger.expected(2 * times.renew_ms).min(limit_ledger.low_max());
             slot.low.store(low, Ordering::Relaxed);
         }
     }
 
-    /// True if it is time to tell the store what it does not know, although no request asks for
-    /// more.
-    pub(super) fn is_to_be_settled(
+    /// True if the background task must settle the bucket now.
+    pub(super) fn must_settle(
         &self,
         ledger: &BucketLedger,
         settings: &LeaseSettings,

@@ -10,6 +10,7 @@ use super::atomic_bucket::Demand;
 use super::interner::BucketLayout;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
+use super::leaser::Leaser;
 use crate::error::AcquireError;
 use crate::store::{BucketGrant, Request};
 
@@ -21,11 +22,33 @@ pub(super) struct LeasedPart {
     pub(super) demands: Vec<Demand>,
 }
 
-/// The tokens taken for a request that is not granted yet. They are given back if it never is, also
-/// when the caller stops waiting.
+impl LeasedPart {
+    /// Takes the tokens from `bucket` if they are held. If few are left, leases more in the
+    /// background, by the limits of the request.
+    // Always: a take would otherwise make one more call.
+    #[inline(always)]
+    pub(super) fn take_from(
+        &self,
+        bucket: &Arc<LeasedBucket>,
+        leaser: &Arc<Leaser>,
+        now_ms: i64,
+    ) -> bool {
+        leaser.take(bucket, &self.demands, Some(&self.grant.configuration), now_ms)
+    }
+}
+
+/// The tokens taken for a request that is not granted yet. Dropping it gives them back, also when the
+/// caller stops waiting.
 pub(super) struct Taken<'a> {
     pub(super) from: &'a Leased,
     pub(super) parts: &'a [LeasedPart],
+}
+
+impl Taken<'_> {
+    /// Keeps the tokens taken: the request is granted.
+    pub(super) fn keep(mut self) {
+        self.parts = &[];
+    }
 }
 
 impl Drop for Taken<'_> {
@@ -52,6 +75,7 @@ impl Leased {
         })
     }
 
+    /// One bucket of a request; `None`: some limit cannot be leased.
     pub(super) fn part_of(&self, grant: BucketGrant) -> Option<LeasedPart> {
         let bucket = self.bucket(&grant.bucket, &grant.configuration, &grant.amounts);
         let demands = bucket.demands(&grant.amounts)?;
@@ -75,7 +99,6 @@ impl Leased {
         Some(parts.unwrap_or_default())
     }
 
-    /// One bucket of a request; `None`: some limit cannot be leased.
     /// Gives the tokens back, to the bucket `instead` if there is one.
     pub(super) fn give_back(&self, part: &LeasedPart, instead: Option<&Arc<LeasedBucket>>) {
         let bucket = instead.unwrap_or(&part.bucket);
@@ -98,8 +121,7 @@ impl Leased {
         let now_ms = self.leaser.now_coarse_ms();
         let bucket = |n: usize| first.filter(|_| n == 0).unwrap_or(&parts[n].bucket);
         for (n, part) in parts.iter().enumerate() {
-            let configuration = Some(&part.grant.configuration);
-            if !self.leaser.take(bucket(n), &part.demands, configuration, now_ms) {
+            if !part.take_from(bucket(n), &self.leaser, now_ms) {
                 (0..n).for_each(|taken| self.give_back(&parts[taken], Some(bucket(taken))));
                 return false;
             }

@@ -8,7 +8,6 @@ use sluicegate_core::{Amounts, BucketId, Configuration, LimitName, Millitokens, 
 use tokio::time::Instant;
 
 use super::atomic_bucket::{POOL_MAX, TakeResult};
-use super::behind;
 use super::key_ref::KeyRef;
 use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
@@ -57,7 +56,7 @@ impl Leased {
                 None => return None,
             }
         }
-        taken.parts = &[];
+        taken.keep();
         Some(Ok(total))
     }
 
@@ -127,7 +126,7 @@ impl Leased {
 
     /// Reads the status of the limits of a bucket from the store. `None`: the store did not answer.
     async fn read_status(&self, part: &LeasedPart, until: Instant) -> Option<Vec<LimitStatus>> {
-        let wanted = behind::wanted(&part.bucket, &part.demands);
+        let wanted = part.bucket.exact_ranges(&part.demands);
         let lease = LeaseRequest {
             bucket: &part.grant.bucket,
             configuration: &part.grant.configuration,
@@ -300,8 +299,7 @@ impl Store for Leased {
                 return None;
             }
         }
-        taken.parts = &[];
-        drop(taken);
+        taken.keep();
         Some(Spent::default().granted(parts.into_iter().map(|part| part.grant)))
     }
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 use sluicegate_core::Configuration;
 use tokio::time::Instant;
 
-use super::atomic_bucket::{Demand, TakeResult};
+use super::atomic_bucket::{Demand, PutResult, TakeResult};
 use super::bucket_ledger::BucketLedger;
 use super::bucket_map::Buckets;
 use super::interner::Interner;
-use super::leased_bucket::LeasedBucket;
+use super::leased_bucket::{LeasedBucket, WriteTurn};
 use super::metrics::Meter;
 use super::settings::{LeaseMode, LeaseSettings};
 use super::spent::Spent;
@@ -111,17 +111,18 @@ impl Leaser {
     pub(super) fn times(&self) -> Times {
         // The 2 ms are for the tasks that a write wakes.
         let renew_ms = 2 * self.write_ms.load(Ordering::Relaxed) + 2;
-        let renew_ms = renew_ms.min(self.settings.max_age_ms() / 4);
-        // The clock is read under the lock: a later reading by another thread does not look like a
-        // set-back.
-        let mut seen = lock(&self.last_reading);
+        let max_age_ms = self.settings.max_age_ms();
+        let renew_ms = renew_ms.min(max_age_ms / 4);
+        // The clock is read under the lock. Otherwise a later reading by another thread would look
+        // like a set-back.
+        let mut last = lock(&self.last_reading);
         let now = self.now_ms();
-        let is_set_back = now < seen.ms;
-        seen.ms = now;
+        let is_set_back = now < last.ms;
+        last.ms = now;
         if is_set_back {
-            seen.set_backs = seen.set_backs.wrapping_add(1);
+            last.set_backs = last.set_backs.wrapping_add(1);
         }
-        Times { now, renew_ms, is_set_back, set_backs: seen.set_backs }
+        Times { now, renew_ms, is_set_back, set_backs: last.set_backs, max_age_ms }
     }
 
     /// The wait time of a request that comes now and waits until `until`.
@@ -179,9 +180,9 @@ impl Leaser {
         let (leaser, renewing) = (self.clone(), Renewing(bucket.clone()));
         runtime.spawn(async move {
             let Renewing(bucket) = &renewing;
-            if let Some(_turn) = bucket.try_turn().filter(|_| !leaser.is_shut()) {
+            if let Some(turn) = bucket.try_turn().filter(|_| !leaser.is_shut()) {
                 let deadline = leaser.settings.deadline;
-                if let Err(error) = leaser.write(bucket, &[], WriteKind::Renew, deadline).await {
+                if let Err(error) = leaser.write(&turn, &[], WriteKind::Renew, deadline).await {
                     tracing::debug!(bucket = %bucket.id(), %error, "no tokens were leased ahead");
                 }
             }
@@ -248,8 +249,8 @@ impl Leaser {
         configuration: &Arc<Configuration>,
     ) {
         for demand in demands {
-            // Tokens that do not fit, or that no task can look after, stay consumed.
-            if bucket.atomic.put(demand.slot, demand.milli) == Some(false) {
+            // Tokens that do not fit stay consumed. So do those of a bucket that cannot be watched.
+            if bucket.atomic.put(demand.slot, demand.milli) == PutResult::Unwatched {
                 _ = self.watch(bucket, configuration, |_| ());
             }
         }
@@ -258,48 +259,46 @@ impl Leaser {
     /// Makes one write, by the mode, and hands out the tokens that are needed.
     pub(super) async fn write(
         &self,
-        bucket: &LeasedBucket,
+        turn: &WriteTurn,
         need: &[Demand],
         kind: WriteKind,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
         let until = Instant::now() + deadline;
         let known = match kind {
-            WriteKind::Renew => self.look_up_limits(bucket, deadline).await,
+            WriteKind::Renew => self.look_up_limits(turn, deadline).await,
             WriteKind::SettleAll => Ok(()),
         };
         let left = until.saturating_duration_since(Instant::now());
         let result = match (known, self.settings.mode) {
             (Err(error), _) => Err(error),
             (Ok(()), LeaseMode::Strict(accounting)) => {
-                self.lease(bucket, need, kind, accounting, left).await
+                self.lease(turn, need, kind, accounting, left).await
             }
             (Ok(()), LeaseMode::WriteBehind { threshold }) => {
-                self.commit(bucket, need, kind, threshold, left).await
+                self.commit(turn, need, kind, threshold, left).await
             }
         };
-        if let Some(ledger) = bucket.ledger().as_mut() {
-            if !matches!(result, Err(AcquireError::Unavailable(_))) {
-                ledger.unfinished().last_reply_at = Some(Instant::now());
-            }
-            ledger.unfinished().waiters.serve(&bucket.atomic, self.wait_time(Instant::now()));
+        let mut ledger = turn.ledger();
+        let unfinished = ledger.unfinished();
+        if !matches!(result, Err(AcquireError::Unavailable(_))) {
+            unfinished.last_reply_at = Some(Instant::now());
         }
+        unfinished.waiters.serve(&turn.bucket.atomic, self.wait_time(Instant::now()));
         result
     }
 
     /// Looks up the current limits of a bucket and takes them over.
     async fn look_up_limits(
         &self,
-        bucket: &LeasedBucket,
+        turn: &WriteTurn,
         deadline: Duration,
     ) -> Result<(), AcquireError> {
-        let configuration = |ledger: &BucketLedger| ledger.configuration.clone();
-        let Some(before) = bucket.ledger().as_ref().map(configuration) else { return Ok(()) };
-        let now = self.store.limits_now(&bucket.id(), &before, deadline, &self.clock).await?;
-        if let Some(ledger) = bucket.ledger().as_mut()
-            // A request that came meanwhile has newer limits.
-            && Arc::ptr_eq(&ledger.configuration, &before)
-        {
+        let before = turn.ledger().configuration.clone();
+        let now = self.store.limits_now(&turn.bucket.id(), &before, deadline, &self.clock).await?;
+        let mut ledger = turn.ledger();
+        // A request that came meanwhile has newer limits.
+        if Arc::ptr_eq(&ledger.configuration, &before) {
             ledger.follow(&now, &self.interner);
         }
         Ok(())

@@ -207,6 +207,16 @@ impl LimitLedger {
         self.last_lease = float(signed(milli));
     }
 
+    /// The most tokens at which a renewal starts: half the last lease.
+    pub(super) fn low_max(&self) -> u64 {
+        self.last_lease() / 2
+    }
+
+    /// Sets [`Self::low_max`] for a pool that is filled without a lease.
+    pub(super) fn set_low_max(&mut self, milli: u64) {
+        self.set_last_lease(2 * milli);
+    }
+
     /// The largest request so far.
     pub(super) fn largest_request(&self) -> u64 {
         whole(self.largest_request)
@@ -248,16 +258,20 @@ fn whole(number: f32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::leasing::atomic_bucket::{AtomicBucket, Demand, TakeResult};
+    use crate::leasing::atomic_bucket::{AtomicBucket, Demand, PutResult, TakeResult};
 
     fn atomic(limit_ledger: &mut LimitLedger, leases: &[(u64, i64)]) -> AtomicBucket {
         let atomic = AtomicBucket::new(1);
         atomic.set_times(i64::MAX, 0);
         for (milli, until_ms) in leases {
-            atomic.put(0, *milli).unwrap();
+            put(&atomic, *milli);
             limit_ledger.note_lease(*milli, *until_ms);
         }
         atomic
+    }
+
+    fn put(atomic: &AtomicBucket, milli: u64) {
+        assert_ne!(atomic.put(0, milli), PutResult::NoRoom);
     }
 
     fn take(atomic: &AtomicBucket, milli: u64) {
@@ -293,7 +307,7 @@ mod tests {
             (limit_ledger.retired, limit_ledger.until_ms(201), limit_ledger.ends_ms()),
             (20, None, Some(200))
         );
-        atomic.put(0, 5).unwrap();
+        put(&atomic, 5);
         limit_ledger.catch_up(&atomic.slots[0].pool, 202);
         assert_eq!((limit_ledger.retired, atomic.slots[0].pool.tokens()), (25, 0));
         limit_ledger.note_lease(10, 300);
@@ -305,11 +319,11 @@ mod tests {
         let mut limit_ledger = LimitLedger::default();
         let atomic = atomic(&mut limit_ledger, &[(10, 100)]);
         take(&atomic, 10);
-        atomic.put(0, 10).unwrap();
+        put(&atomic, 10);
         limit_ledger.catch_up(&atomic.slots[0].pool, 50);
         assert_eq!((limit_ledger.retired, limit_ledger.used), (0, 0));
         // More comes back than this lease held: the rest is of an earlier one.
-        atomic.put(0, 5).unwrap();
+        put(&atomic, 5);
         limit_ledger.catch_up(&atomic.slots[0].pool, 50);
         assert_eq!((limit_ledger.used, atomic.slots[0].pool.tokens()), (-5, 15));
         limit_ledger.catch_up(&atomic.slots[0].pool, 101);
@@ -320,7 +334,7 @@ mod tests {
     fn without_a_lease_what_is_given_back_goes_back() {
         let mut limit_ledger = LimitLedger::default();
         let atomic = atomic(&mut limit_ledger, &[]);
-        atomic.put(0, 7).unwrap();
+        put(&atomic, 7);
         limit_ledger.catch_up(&atomic.slots[0].pool, 50);
         assert_eq!((limit_ledger.retired, limit_ledger.used), (7, -7));
         assert_eq!(atomic.slots[0].pool.tokens(), 0);

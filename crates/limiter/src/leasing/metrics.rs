@@ -8,10 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use metrics::{counter, gauge, histogram};
 use sluicegate_core::Amounts;
 
-use super::bucket_ledger::BucketLedger;
-use super::leased_bucket::LeasedBucket;
 use super::limit_ledger::unsigned;
-use super::moment::Moment;
 
 /// Counts since the limiter was made.
 #[derive(Debug, Default)]
@@ -21,21 +18,7 @@ pub(super) struct Meter {
 }
 
 impl Meter {
-    /// Reports the decisions on a bucket since the last report.
-    pub(super) fn decided(&self, ledger: &mut BucketLedger, bucket: &LeasedBucket, now_ms: i64) {
-        let slots = bucket.atomic.slots.iter();
-        let takes = ledger
-            .limit_ledgers
-            .iter_mut()
-            .zip(slots)
-            .map(|(a, slot)| a.count_new_takes(&slot.pool));
-        let decisions = takes.map(u64::from).sum();
-        if decisions > 0 {
-            ledger.used_at = Moment::of(now_ms);
-        }
-        self.count(decisions);
-    }
-
+    /// Reports decisions.
     pub(super) fn count(&self, decisions: u64) {
         if decisions > 0 {
             counter!("sluicegate_leased_decisions_total").increment(decisions);

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::atomic_bucket::Demand;
 use super::bucket_ledger::BucketLedger;
-use super::leased_bucket::{LeasedBucket, Turn};
+use super::leased_bucket::{LeasedBucket, WriteTurn};
 use super::leaser::{Leaser, WriteKind};
 use super::spent::Spent;
 use super::waiters::WaiterResult;
@@ -42,7 +42,8 @@ impl Leaser {
         let wait_time = self.wait_time(until);
         let enter = |ledger: &mut BucketLedger| {
             ledger.follow(configuration, &self.interner);
-            (ledger.turn(), ledger.unfinished().waiters.enter(demands, wait_time))
+            let turn = bucket.wait_for_turn(ledger);
+            (turn, ledger.unfinished().waiters.enter(demands, wait_time))
         };
         let (turn, answer) = self.watch(bucket, configuration, enter)?;
         let contended = || AcquireError::Contended { attempts: 0 };
@@ -50,7 +51,7 @@ impl Leaser {
         self.meter.waited();
         let half = start + until.saturating_duration_since(start) / 2;
         let place = |answer| PendingWaiter { leaser: self, bucket, demands, configuration, answer };
-        let mut turn = std::pin::pin!(place(answer).turn(turn));
+        let mut turn = std::pin::pin!(place(answer).wait(turn));
         let (turn, is_late) = match tokio::time::timeout_at(half, &mut turn).await {
             Ok(turn) => (Ok(turn), false),
             Err(_) if bucket.was_answered_since(start) => {
@@ -79,7 +80,7 @@ impl Leaser {
         let configuration = configuration.clone();
         tokio::spawn(async move {
             let left = until.saturating_duration_since(Instant::now());
-            let result = leaser.write(&bucket, &demands, WriteKind::Renew, left).await;
+            let result = leaser.write(&turn, &demands, WriteKind::Renew, left).await;
             drop(turn);
             if let Err(Ok(_)) = answer.send(result) {
                 leaser.put_back(&bucket, &demands, &configuration);
@@ -96,11 +97,11 @@ impl Leaser {
 }
 
 impl PendingWaiter<'_> {
-    /// The right to write; `None`: another request's write has served this one.
-    async fn turn(mut self, turn: Arc<tokio::sync::Mutex<()>>) -> Option<Turn> {
+    /// Waits for the right to write. `None`: another request's write has served this one.
+    async fn wait(mut self, turn: impl Future<Output = WriteTurn>) -> Option<WriteTurn> {
         let turn = tokio::select! {
             Ok(_) = &mut self.answer => return None,
-            turn = self.bucket.clone().turn(turn) => turn,
+            turn = turn => turn,
         };
         // The previous task may have served this request just before it ended its turn.
         self.answer.try_recv().is_err().then_some(turn)

@@ -1,11 +1,13 @@
 //! The plan of one write: the amounts to lease and to settle, and how the ledger changes when the
 //! write succeeds or fails.
 
-use sluicegate_core::{Amounts, LeaseRange, Millitokens};
+use std::collections::BTreeMap;
 
-use super::atomic_bucket::{Demand, POOL_MAX};
+use sluicegate_core::{Amounts, LeaseRange, LimitName, Millitokens};
+
+use super::atomic_bucket::{Demand, POOL_MAX, TokenPool};
 use super::bucket_ledger::BucketLedger;
-use super::lease_plan::LeasePlan;
+use super::lease_plan::{LeasePlan, Withdrawn};
 use super::leased_bucket::{COARSE_MS, LeasedBucket};
 use super::limit_ledger::{LimitLedger, signed, unsigned};
 use super::moment::Moment;
@@ -18,8 +20,9 @@ use crate::leasing_store::LeaseOutcome;
 const GROWTH: u64 = 8;
 
 impl LeasedBucket {
-    /// Plans a lease for these requests, and ahead of the next ones.
-    pub(super) fn plan(
+    /// Plans a lease for the needed tokens and for the next requests. Takes out of the pools the
+    /// tokens that the write returns.
+    pub(super) fn withdraw_and_plan(
         &self,
         ledger: &mut BucketLedger,
         need: &[Demand],
@@ -40,17 +43,16 @@ impl LeasedBucket {
             let waited_for = waiters.map_or(0, |waiters| waiters.demand_of(index));
             let waited_for = waited_for.min(largest(limit_ledger, settings));
             let target = size(limit_ledger, expected, settings).max(waited_for);
-            let keep = if pool.tokens() < asked {
-                Some(0)
+            if pool.tokens() < asked {
+                // The pool cannot serve the request: return all of it and lease anew.
+                withdraw_into(&mut plan, index, limit_ledger, pool, 0);
             } else if is_due {
-                Some(limit_ledger.expected(2 * times.renew_ms) + limit_ledger.largest_request())
+                // The tokens end soon: keep those for the time until the new lease arrives.
+                let soon = limit_ledger.expected(2 * times.renew_ms);
+                let keep = soon + limit_ledger.largest_request();
+                withdraw_into(&mut plan, index, limit_ledger, pool, keep);
             } else {
-                None
-            };
-            if let Some(keep) = keep {
-                let (milli, until_ms) = limit_ledger.withdraw(pool, keep);
-                plan.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
-                limit_ledger.retired += milli;
+                // The tokens last: keep all.
             }
             let extra = target.saturating_sub(pool.tokens());
             if asked + extra > 0 {
@@ -59,7 +61,7 @@ impl LeasedBucket {
             }
             self.settle_into(&mut plan, index, limit_ledger);
         }
-        self.tell(ledger, times);
+        self.set_marks(ledger, times);
         plan
     }
 
@@ -68,12 +70,20 @@ impl LeasedBucket {
         self.catch_up(ledger, times);
         let mut plan = LeasePlan { asked_at: times, ..LeasePlan::default() };
         for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
-            let (milli, until_ms) = limit_ledger.withdraw(&self.atomic.slots[index].pool, 0);
-            plan.withdrawn.extend(until_ms.map(|until_ms| (index, milli, until_ms)));
-            limit_ledger.retired += milli;
+            withdraw_into(&mut plan, index, limit_ledger, &self.atomic.slots[index].pool, 0);
             self.settle_into(&mut plan, index, limit_ledger);
         }
         plan
+    }
+
+    /// Ranges that lease the needed amounts, and no more.
+    pub(super) fn exact_ranges(&self, need: &[Demand]) -> BTreeMap<LimitName, LeaseRange> {
+        let range = |demand: &Demand| {
+            let (limit, amount) =
+                (&self.layout.limits[usize::from(demand.slot)], amount(demand.milli));
+            (limit.clone(), LeaseRange { least: amount, most: amount })
+        };
+        need.iter().map(range).collect()
     }
 
     fn settle_into(&self, plan: &mut LeasePlan, index: usize, limit_ledger: &mut LimitLedger) {
@@ -95,12 +105,10 @@ impl LeasedBucket {
         plan: &LeasePlan,
         need: &[Demand],
         outcome: &LeaseOutcome,
-        max_age_ms: i64,
         times: Times,
     ) {
         ledger.start_unreported_age(times.now);
-        let until_ms = plan.asked_at.now.saturating_add(max_age_ms);
-        let until_ms = times.until_ms(&plan.asked_at, until_ms, max_age_ms);
+        let until_ms = times.until_ms(&plan.asked_at, plan.asked_at.new_until_ms());
         if !need.is_empty() {
             ledger.used_at = Moment::of(times.now);
         }
@@ -116,7 +124,7 @@ impl LeasedBucket {
                 self.put(limit_ledger, index, rest, until_ms);
             }
         }
-        self.tell(ledger, times);
+        self.set_marks(ledger, times);
     }
 
     fn put(&self, limit_ledger: &mut LimitLedger, index: usize, milli: u64, until_ms: i64) {
@@ -129,13 +137,7 @@ impl LeasedBucket {
     }
 
     /// Restores the ledger after a write that failed.
-    pub(super) fn undo(
-        &self,
-        ledger: &mut BucketLedger,
-        plan: &LeasePlan,
-        max_age_ms: i64,
-        times: Times,
-    ) {
+    pub(super) fn undo(&self, ledger: &mut BucketLedger, plan: &LeasePlan, times: Times) {
         ledger.start_unreported_age(times.now);
         for (index, limit_ledger) in ledger.limit_ledgers.iter_mut().enumerate() {
             let of =
@@ -143,14 +145,27 @@ impl LeasedBucket {
             limit_ledger.retired += unsigned(of(&plan.returned));
             limit_ledger.used += of(&plan.used);
         }
-        for (index, milli, until_ms) in &plan.withdrawn {
-            let limit_ledger = &mut ledger.limit_ledgers[*index];
+        for Withdrawn { slot, milli, until_ms } in plan.withdrawn.iter().copied() {
+            let limit_ledger = &mut ledger.limit_ledgers[slot];
             limit_ledger.retired -= milli;
-            let until_ms = times.until_ms(&plan.asked_at, *until_ms, max_age_ms);
-            self.put(limit_ledger, *index, *milli, until_ms);
+            let until_ms = times.until_ms(&plan.asked_at, until_ms);
+            self.put(limit_ledger, slot, milli, until_ms);
         }
         self.catch_up(ledger, times);
     }
+}
+
+/// Takes all but `keep` out of a pool, to be returned by the planned write.
+fn withdraw_into(
+    plan: &mut LeasePlan,
+    slot: usize,
+    limit_ledger: &mut LimitLedger,
+    pool: &TokenPool,
+    keep: u64,
+) {
+    let (milli, until_ms) = limit_ledger.withdraw(pool, keep);
+    plan.withdrawn.extend(until_ms.map(|until_ms| Withdrawn { slot, milli, until_ms }));
+    limit_ledger.retired += milli;
 }
 
 /// The target size of a pool.
@@ -158,12 +173,13 @@ fn size(limit_ledger: &LimitLedger, expected: u64, settings: &LeaseSettings) -> 
     if expected == 0 {
         return 0;
     }
-    let (unit, last) = (limit_ledger.largest_request(), limit_ledger.last_lease());
-    let grown = expected.min((last.max(2 * unit)).saturating_mul(GROWTH));
-    let least = unit.saturating_mul(settings.min_requests.into());
+    let (request, last) = (limit_ledger.largest_request(), limit_ledger.last_lease());
+    let grown = expected.min((last.max(2 * request)).saturating_mul(GROWTH));
+    let least = request.saturating_mul(settings.min_requests.into());
     grown.max(least).min(largest(limit_ledger, settings))
 }
 
+/// The largest lease.
 fn largest(limit_ledger: &LimitLedger, settings: &LeaseSettings) -> u64 {
     limit_ledger.largest_request().saturating_mul(settings.max_requests.into()).min(POOL_MAX / 4)
 }
@@ -176,10 +192,9 @@ fn amount(milli: u64) -> Millitokens {
 mod tests {
     use std::sync::Arc;
 
-    use sluicegate_core::{EntityId, LimitName, Resource};
+    use sluicegate_core::{EntityId, Resource};
 
     use super::*;
-/// The largest lease.
     use crate::leasing::interner::BucketLayout;
 
     const MAX_AGE_MS: i64 = 1_000;
@@ -197,15 +212,16 @@ mod tests {
         let mut ledger = BucketLedger::new(1, Arc::default(), 0);
         bucket.put(&mut ledger.limit_ledgers[0], 0, 5_000, MAX_AGE_MS);
         let need = [Demand { slot: 0, milli: 7_000 }];
-        let plan = bucket.plan(&mut ledger, &need, &LeaseSettings::default(), planned);
+        let plan = bucket.withdraw_and_plan(&mut ledger, &need, &LeaseSettings::default(), planned);
         assert_eq!(bucket.atomic.slots[0].pool.tokens(), 0);
-        bucket.undo(&mut ledger, &plan, MAX_AGE_MS, undone);
+        bucket.undo(&mut ledger, &plan, undone);
         bucket.atomic.slots[0].pool.tokens()
     }
 
     #[test]
     fn unsettled_use_is_no_younger_after_the_clock_was_set_back() {
-        let at = |now, set_backs| Times { now, set_backs, ..Times::default() };
+        let at =
+            |now, set_backs| Times { now, set_backs, max_age_ms: MAX_AGE_MS, ..Times::default() };
         assert_eq!(left_after_undo(at(100, 0), at(200, 0)), 5_000);
         assert_eq!(left_after_undo(at(100, 0), at(200 - HOUR_MS, 1)), 0, "while it was in flight");
         let unseen = [100, 200].map(|ms| at(ms - HOUR_MS, 1));

@@ -166,12 +166,7 @@ impl Prepared {
     #[inline]
     fn take_prepared<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<PreparedPermit<'a>> {
         let is_taken = match found.parts.as_slice() {
-            [part] => self.leaser().take(
-                &part.bucket,
-                &part.demands,
-                Some(&part.grant.configuration),
-                now_ms,
-            ),
+            [part] => part.take_from(&part.bucket, self.leaser(), now_ms),
             [] => false,
             parts => self.leased.take_held(parts, None),
         };
@@ -241,13 +236,7 @@ impl Prepared {
         let entity = if others.is_empty() {
             let take = |bucket: &Arc<LeasedBucket>| {
                 let now_ms = leaser.now_coarse_ms();
-                let is_taken = is_as_prepared(bucket)
-                    && leaser.take(
-                        bucket,
-                        &first.demands,
-                        Some(&first.grant.configuration),
-                        now_ms,
-                    );
+                let is_taken = is_as_prepared(bucket) && first.take_from(bucket, leaser, now_ms);
                 is_taken.then(|| bucket.entity.clone())
             };
             leaser.buckets.with(&key, take)?
@@ -322,12 +311,11 @@ impl Prepared {
         mut request: Request,
     ) -> Result<PreparedPermit<'_>, AcquireError> {
         request.deadline = self.limiter.guard().call_time(self.deadline);
-        let from =
-            match self.limiter.guard().take_by(&request, || self.acquired(&request).boxed()).await?
-            {
-                Granted::Store(grant) => Source::Resolved(Box::new(grant)),
-                Granted::Degraded(degraded, parts) => Source::Degraded(Box::new((degraded, parts))),
-            };
+        let acquired = || self.acquired(&request).boxed();
+        let from = match self.limiter.guard().take_by(&request, acquired).await? {
+            Granted::Store(grant) => Source::Resolved(Box::new(grant)),
+            Granted::Degraded(degraded, parts) => Source::Degraded(Box::new((degraded, parts))),
+        };
         Ok(PreparedPermit { prepared: self, from })
     }
 }

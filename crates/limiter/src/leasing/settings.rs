@@ -87,8 +87,11 @@ impl Default for LeaseSettings {
     }
 }
 
+/// The shortest `max_age`.
+const MAX_AGE_MIN_MS: i64 = 40;
+
 impl LeaseSettings {
     pub(super) fn max_age_ms(&self) -> i64 {
-        i64::try_from(self.max_age.as_millis()).unwrap_or(i64::MAX / 4).max(40)
+        i64::try_from(self.max_age.as_millis()).unwrap_or(i64::MAX / 4).max(MAX_AGE_MIN_MS)
     }
 }

@@ -4,49 +4,52 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use sluicegate_core::Millitokens;
+use sluicegate_core::{Amounts, Millitokens};
 use tokio::time::Instant;
 
 use super::atomic_bucket::Demand;
 use super::lease_plan::LeasePlan;
-use super::leased_bucket::LeasedBucket;
+use super::leased_bucket::WriteTurn;
 use super::leaser::{Leaser, WriteKind};
 use super::settings::Accounting;
 use super::spent::Spent;
 use crate::error::AcquireError;
-use crate::leasing_store::{Counting, LeaseOutcome, LeaseRequest, UnackedWrite};
+use crate::leasing_store::{Counting, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite};
+
+/// The state of a write when it is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sent {
+    New,
+    /// It was sent before, and is in doubt.
+    Again,
+}
 
 impl Leaser {
     /// Leases the tokens that are needed and those that can be used, and settles.
     pub(super) async fn lease(
         &self,
-        bucket: &LeasedBucket,
+        turn: &WriteTurn,
         need: &[Demand],
         kind: WriteKind,
         accounting: Accounting,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
-        let until = Instant::now() + deadline;
-        let mut spent = self.resolve_unacked(bucket, kind, accounting, deadline).await?;
+        let (until, bucket) = (Instant::now() + deadline, &turn.bucket);
+        let mut spent = self.resolve_unacked(turn, kind, accounting, deadline).await?;
         let times = self.times();
-        let planned = bucket.ledger().as_mut().map(|ledger| {
+        let (plan, configuration, last_answered_id, unreported_for) = {
+            let ledger = &mut *turn.ledger();
             let unreported_for = ledger.unreported_for_ms(times.now);
             let plan = match kind {
-                WriteKind::Renew => bucket.plan(ledger, need, &self.settings, times),
+                WriteKind::Renew => bucket.withdraw_and_plan(ledger, need, &self.settings, times),
                 WriteKind::SettleAll => bucket.plan_settle_all(ledger, times),
             };
-            self.meter.decided(ledger, bucket, times.now);
+            self.meter.count(ledger.count_takes(&bucket.atomic, times.now));
             (plan, ledger.configuration.clone(), ledger.last_answered_id(), unreported_for)
-        });
-        // The ledger exists while a task holds the turn.
-        let Some((plan, configuration, answered, unreported_for)) = planned else {
-            return Err(AcquireError::Contended { attempts: 0 });
         };
         let counting = counting(accounting, &plan);
         if !plan.is_worth_a_write(counting) {
-            if let Some(ledger) = bucket.ledger().as_mut() {
-                bucket.undo(ledger, &plan, self.settings.max_age_ms(), times);
-            }
+            bucket.undo(&mut turn.ledger(), &plan, times);
             return Ok(spent);
         }
         if accounting == Accounting::AtSettle {
@@ -63,57 +66,33 @@ impl Leaser {
         };
         let start = Instant::now();
         let result = self.store.lease(&lease, None, &self.clock).await;
-        let mut ledger = bucket.ledger();
-        let Some(ledger) = ledger.as_mut() else { return Ok(spent) };
-        match result {
-            Ok(outcome) => {
-                self.note_duration(start.elapsed());
-                self.meter.count(u64::from(!need.is_empty()));
-                self.meter.leased(&outcome.leased, &plan.returned);
-                if outcome.path.is_some() {
-                    ledger.note_answered(&outcome.id);
-                }
-                bucket.conclude(
-                    ledger,
-                    &plan,
-                    need,
-                    &outcome,
-                    self.settings.max_age_ms(),
-                    self.times(),
-                );
-                spent.add(self.spent(outcome));
-                Ok(spent)
-            }
-            Err(failed) => {
-                self.meter.wrote(failed.attempts);
-                match failed.unacked {
-                    Some(unacked) if unacked.is_ambiguous => self.meter.ambiguous(),
-                    Some(unacked) => ledger.unfinished().unacked = Some(Box::new((unacked, plan))),
-                    None => bucket.undo(ledger, &plan, self.settings.max_age_ms(), self.times()),
-                }
-                Err(failed.error)
-            }
+        if result.is_ok() {
+            self.note_duration(start.elapsed());
         }
+        spent.add(self.finish(turn, plan, need, Sent::New, result)?);
+        Ok(spent)
     }
 
     /// Finds out the result of a write in doubt, if there is one.
     async fn resolve_unacked(
         &self,
-        bucket: &LeasedBucket,
+        turn: &WriteTurn,
         kind: WriteKind,
         accounting: Accounting,
         deadline: Duration,
     ) -> Result<Spent, AcquireError> {
-        let taken = bucket.ledger().as_mut().and_then(|ledger| {
-            let unacked = ledger.unfinished().unacked.take()?;
-            Some((unacked, ledger.configuration.clone()))
-        });
-        let Some((unacked, configuration)) = taken else { return Ok(Spent::default()) };
+        let (unacked, configuration) = {
+            let ledger = &mut *turn.ledger();
+            let Some(unacked) = ledger.unfinished().unacked.take() else {
+                return Ok(Spent::default());
+            };
+            (unacked, ledger.configuration.clone())
+        };
         let (unacked, plan) = *unacked;
         let returned = returned_with(&plan, &unacked);
         let nothing = BTreeMap::new();
         let lease = LeaseRequest {
-            bucket: &bucket.id(),
+            bucket: &turn.bucket.id(),
             configuration: &configuration,
             wanted: if kind == WriteKind::Renew { &plan.wanted } else { &nothing },
             returned: &returned,
@@ -123,29 +102,37 @@ impl Leaser {
             deadline,
         };
         let result = self.store.lease(&lease, Some(unacked), &self.clock).await;
-        let mut ledger = bucket.ledger();
-        let Some(ledger) = ledger.as_mut() else { return Ok(Spent::default()) };
+        // The request that needed tokens has had its answer, so all of them go into the pools.
+        self.finish(turn, plan, &[], Sent::Again, result)
+    }
+
+    /// Notes the result of a write; returns its cost.
+    fn finish(
+        &self,
+        turn: &WriteTurn,
+        plan: LeasePlan,
+        need: &[Demand],
+        sent: Sent,
+        result: Result<LeaseOutcome, LeaseError>,
+    ) -> Result<Spent, AcquireError> {
+        let ledger = &mut *turn.ledger();
         match result {
             Ok(outcome) => {
+                self.meter.count(u64::from(!need.is_empty()));
                 self.meter.leased(&outcome.leased, &plan.returned);
-                ledger.note_answered(&outcome.id);
-                bucket.conclude(
-                    ledger,
-                    &plan,
-                    &[],
-                    &outcome,
-                    self.settings.max_age_ms(),
-                    self.times(),
-                );
+                if sent == Sent::Again || outcome.path.is_some() {
+                    ledger.note_answered(&outcome.id);
+                }
+                turn.bucket.conclude(ledger, &plan, need, &outcome, self.times());
                 Ok(self.spent(outcome))
             }
             Err(failed) => {
-    /// Counts the attempts of a write; returns its cost.
                 self.meter.wrote(failed.attempts);
                 match failed.unacked {
                     Some(unacked) if !unacked.is_ambiguous => {
                         ledger.unfinished().unacked = Some(Box::new((unacked, plan)));
                     }
+                    None if sent == Sent::New => turn.bucket.undo(ledger, &plan, self.times()),
                     _ => self.meter.ambiguous(),
                 }
                 Err(failed.error)
@@ -153,6 +140,7 @@ impl Leaser {
         }
     }
 
+    /// Counts the attempts of a write; returns its cost.
     pub(super) fn spent(&self, outcome: LeaseOutcome) -> Spent {
         self.meter.wrote(outcome.attempts);
         let LeaseOutcome { path, attempts, write_units, read_units, .. } = outcome;
@@ -167,9 +155,9 @@ fn counting(accounting: Accounting, plan: &LeasePlan) -> Counting<'_> {
     }
 }
 
-/// The amounts to give back, with the limits of a lease that must not take effect any more. The
-/// item must remember the id of that lease, even when there is nothing else to write.
-fn returned_with(plan: &LeasePlan, unacked: &UnackedWrite) -> sluicegate_core::Amounts {
+/// The returned amounts, and zero for each limit of the lost lease. So the store writes, and
+/// remembers its id, even if nothing else is settled.
+fn returned_with(plan: &LeasePlan, unacked: &UnackedWrite) -> Amounts {
     let mut returned = plan.returned.clone();
     for limit in unacked.limits() {
         returned.entry(limit.clone()).or_insert(Millitokens::ZERO);

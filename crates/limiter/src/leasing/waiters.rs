@@ -87,6 +87,7 @@ impl Waiters {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::leasing::atomic_bucket::PutResult;
 
     const ASKS: [Demand; 1] = [Demand { slot: 0, milli: 4 }];
 
@@ -97,7 +98,7 @@ mod tests {
     /// A bucket whose tokens end at 1,000.
     fn atomic(milli: u64) -> AtomicBucket {
         let atomic = AtomicBucket::new(1);
-        atomic.put(0, milli).unwrap();
+        assert_ne!(atomic.put(0, milli), PutResult::NoRoom);
         atomic.set_times(1_000, 0);
         atomic
     }

@@ -9,7 +9,6 @@ use sluicegate_core::BucketId;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::bucket_ledger::BucketLedger;
 use super::bucket_map;
 use super::leased_bucket::LeasedBucket;
 use super::leaser::{Leaser, WriteKind};
@@ -91,18 +90,18 @@ impl Leaser {
         let mut guard = bucket.ledger();
         let Some(ledger) = guard.as_mut() else { return true };
         bucket.catch_up(ledger, times);
-        self.meter.decided(ledger, bucket, times.now);
-        if bucket.is_to_be_settled(ledger, &self.settings, times.now) {
+        self.meter.count(ledger.count_takes(&bucket.atomic, times.now));
+        if bucket.must_settle(ledger, &self.settings, times.now) {
             let kind =
                 if ledger.is_empty(times.now) { WriteKind::SettleAll } else { WriteKind::Renew };
             drop(guard);
             if let Some(turn) = bucket.try_turn() {
-                let (leaser, bucket) = (self.clone(), bucket.clone());
+                let leaser = self.clone();
                 tokio::spawn(async move {
-                    let _turn = turn;
                     let deadline = leaser.settings.deadline;
-                    if let Err(error) = leaser.write(&bucket, &[], kind, deadline).await {
-                        tracing::warn!(bucket = %bucket.id(), %error, "leased tokens are not settled yet");
+                    if let Err(error) = leaser.write(&turn, &[], kind, deadline).await {
+                        let bucket = turn.bucket.id();
+                        tracing::warn!(%bucket, %error, "leased tokens are not settled yet");
                     }
                 });
             }
@@ -131,17 +130,16 @@ impl Leaser {
         bucket: Arc<LeasedBucket>,
         until: Instant,
     ) -> Result<(), AcquireError> {
-        let turn = bucket.ledger().as_mut().map(BucketLedger::turn);
+        let turn = bucket.ledger().as_mut().map(|ledger| bucket.wait_for_turn(ledger));
         let Some(turn) = turn else { return Ok(()) };
-        let Ok(_turn) = tokio::time::timeout_at(until, bucket.clone().turn(turn)).await else {
+        let Ok(turn) = tokio::time::timeout_at(until, turn).await else {
             return Err(AcquireError::Contended { attempts: 0 });
         };
         let mut pause = PAUSE_MIN;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            let settled = self.write(&bucket, &[], WriteKind::SettleAll, left).await;
-            // The result of an earlier write is now known, or never will be: the rest is settled
-            // now.
+            let settled = self.write(&turn, &[], WriteKind::SettleAll, left).await;
+            // The next attempt sends a write in doubt again, and then settles the rest.
             let may_repeat = matches!(
                 settled,
                 Err(AcquireError::Unavailable(_) | AcquireError::Contended { .. })
