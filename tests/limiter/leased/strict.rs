@@ -163,7 +163,8 @@ async fn an_idle_process_holds_nothing() {
 async fn a_lease_is_no_more_requests_than_it_may_be_though_they_are_small() {
     let table = Counted::new(1);
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
-    let limiter = leased(table.clone(), clock, LeaseSettings { max_requests: 10, ..Default::default() });
+    let limiter =
+        leased(table.clone(), clock, LeaseSettings { max_requests: 10, ..Default::default() });
     for asked in 1..=200 {
         let request = limiter.acquire("u0", "r").consume_milli("rps", 1).limits([minute()]);
         request.no_cascade().await.unwrap();
