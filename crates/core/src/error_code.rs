@@ -17,9 +17,9 @@ pub enum ErrorClass {
     /// The request is not acceptable and never will be. Nothing was done.
     Invalid,
     /// The answer refuses the request, and this table does not name the reason. Nothing was done.
-    Refused,
+    Rejected,
     /// The store failed inside, HTTP 5xx. The request may have been done.
-    Failed,
+    StoreFailed,
 }
 
 /// The server did not read the whole request in time, which says nothing of the request.
@@ -36,8 +36,8 @@ impl ErrorClass {
         code.and_then(Self::of_known).or(match status {
             REQUEST_TIMEOUT => None,
             TOO_MANY_REQUESTS => Some(Self::Throttled),
-            300..500 | NOT_IMPLEMENTED => Some(Self::Refused),
-            500.. => Some(Self::Failed),
+            300..500 | NOT_IMPLEMENTED => Some(Self::Rejected),
+            500.. => Some(Self::StoreFailed),
             _ => None,
         })
     }
@@ -45,7 +45,7 @@ impl ErrorClass {
     /// Sorts the code of one item of a cancelled transaction, which comes with a status of 400.
     #[must_use]
     pub fn of_reason(code: &str) -> Self {
-        Self::of_known(code).unwrap_or(Self::Refused)
+        Self::of_known(code).unwrap_or(Self::Rejected)
     }
 
     /// DynamoDB spells some codes with `Exception` in one place and without in another.
@@ -67,7 +67,7 @@ impl ErrorClass {
             | "ExpiredToken"
             | "InvalidClientTokenId" => Self::Denied,
             "Validation" | "ValidationError" | "ItemCollectionSizeLimitExceeded" => Self::Invalid,
-            "InternalServerError" | "InternalFailure" | "ServiceUnavailable" => Self::Failed,
+            "InternalServerError" | "InternalFailure" | "ServiceUnavailable" => Self::StoreFailed,
             _ => return None,
         })
     }
@@ -75,7 +75,7 @@ impl ErrorClass {
 
 #[cfg(test)]
 mod tests {
-    use super::ErrorClass::{Conflict, Denied, Failed, Invalid, NoTable, Refused, Throttled};
+    use super::ErrorClass::{Conflict, Denied, Invalid, NoTable, Rejected, StoreFailed, Throttled};
     use super::*;
 
     #[test]
@@ -93,8 +93,8 @@ mod tests {
             ("ExpiredToken", Denied),
             ("ValidationError", Invalid),
             ("ValidationException", Invalid),
-            ("InternalServerError", Failed),
-            ("ServiceUnavailable", Failed),
+            ("InternalServerError", StoreFailed),
+            ("ServiceUnavailable", StoreFailed),
         ] {
             for status in [0, 400, 500] {
                 assert_eq!(ErrorClass::of_answer(Some(code), status), Some(class), "{code}");
@@ -107,20 +107,20 @@ mod tests {
     fn any_other_answer_is_a_refusal_or_a_failure_inside() {
         for code in [None, Some("NobodyKnowsException")] {
             for (status, class) in [
-                (301, Some(Refused)),
-                (400, Some(Refused)),
-                (404, Some(Refused)),
+                (301, Some(Rejected)),
+                (400, Some(Rejected)),
+                (404, Some(Rejected)),
                 (408, None),
                 (429, Some(Throttled)),
-                (500, Some(Failed)),
-                (501, Some(Refused)),
-                (503, Some(Failed)),
+                (500, Some(StoreFailed)),
+                (501, Some(Rejected)),
+                (503, Some(StoreFailed)),
                 (200, None),
                 (0, None),
             ] {
                 assert_eq!(ErrorClass::of_answer(code, status), class, "{code:?} {status}");
             }
         }
-        assert_eq!(ErrorClass::of_reason("NobodyKnows"), Refused);
+        assert_eq!(ErrorClass::of_reason("NobodyKnows"), Rejected);
     }
 }

@@ -77,7 +77,7 @@ impl Table for MemoryTable {
         let mut buckets = self.lock();
         let before = buckets.get(bucket);
         let Some(after) = plan.apply(before.map(AsRef::as_ref)) else {
-            return Err(WriteError::Refused(before.cloned()));
+            return Err(WriteError::ConditionFailed(before.cloned()));
         };
         let after = Arc::new(after);
         buckets.insert(bucket.clone(), after.clone());
@@ -104,7 +104,7 @@ impl Table for MemoryTable {
         if after.iter().any(Result::is_err) {
             let reasons = after.into_iter().map(|after| match after {
                 Ok(_) => Cancelled::None,
-                Err(before) => Cancelled::Refused(before),
+                Err(before) => Cancelled::ConditionFailed(before),
             });
             return Err(TransactError::Cancelled(reasons.collect()));
         }

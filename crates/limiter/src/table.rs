@@ -70,7 +70,7 @@ pub struct ReadItems {
 #[derive(Debug)]
 pub enum WriteError {
     /// A condition does not hold; this is the current item.
-    Refused(Option<Arc<CompositeBucket>>),
+    ConditionFailed(Option<Arc<CompositeBucket>>),
     /// Any other error.
     Table(TableError),
 }
@@ -90,7 +90,7 @@ pub enum Cancelled {
     /// This write was not the reason.
     None,
     /// A condition does not hold; this is the current item.
-    Refused(Option<Arc<CompositeBucket>>),
+    ConditionFailed(Option<Arc<CompositeBucket>>),
     /// Any other error.
     Table(TableError),
 }

@@ -50,10 +50,10 @@ impl WriteError {
     const fn of_class(class: ErrorClass, reason: String) -> Self {
         match class {
             ErrorClass::Invalid => Self::Invalid(reason),
-            ErrorClass::NoTable | ErrorClass::Denied | ErrorClass::Refused => {
+            ErrorClass::NoTable | ErrorClass::Denied | ErrorClass::Rejected => {
                 Self::NeedsOperator(reason)
             }
-            ErrorClass::Failed => Self::Transient { reason, maybe_done: true },
+            ErrorClass::StoreFailed => Self::Transient { reason, maybe_done: true },
             ErrorClass::Conflict | ErrorClass::Throttled => {
                 Self::Transient { reason, maybe_done: false }
             }

@@ -43,7 +43,7 @@ impl<W> WriteQueue<W> {
                 self.look_for_unacked();
                 self.refuse(|queue, member| queue.refusal_after_turn(member, now));
             }
-            Answer::Failed => {
+            Answer::Unusable => {
                 self.fail_waiting();
                 self.fail_batch();
                 self.closed();
@@ -55,8 +55,8 @@ impl<W> WriteQueue<W> {
     fn answered_batch(&mut self, answer: Answer, now: EpochMillis) {
         match answer {
             Answer::Written(images) => self.written(images, now),
-            Answer::Refused(found) => self.refused(found, now),
-            Answer::Held => {
+            Answer::ConditionFailed(found) => self.condition_failed(found, now),
+            Answer::Busy => {
                 self.must_pause = true;
                 if self.batch.as_ref().is_some_and(|batch| batch.ids_before_loss.is_none())
                     && let Some(batch) = self.batch.take()
@@ -65,7 +65,7 @@ impl<W> WriteQueue<W> {
                 }
             }
             Answer::Lost | Answer::Read(_) => self.lost(),
-            Answer::Failed => self.fail_batch(),
+            Answer::Unusable => self.fail_batch(),
         }
     }
 
@@ -112,7 +112,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    fn refused(&mut self, found: Vec<Option<BucketImage>>, now: EpochMillis) {
+    fn condition_failed(&mut self, found: Vec<Option<BucketImage>>, now: EpochMillis) {
         let Some(mut batch) = self.batch.take() else { return };
         for ((index, _), image) in batch.write.plans.iter().zip(found) {
             let Some(image) = image else { continue };
@@ -281,7 +281,7 @@ impl<W> WriteQueue<W> {
                     self.buckets[*index].note_brought(now);
                 }
             }
-            (Answer::Refused(found), _) => {
+            (Answer::ConditionFailed(found), _) => {
                 for image in found.into_iter().flatten() {
                     self.learned(*index, image, now, true);
                 }
@@ -300,8 +300,8 @@ impl<W> WriteQueue<W> {
             (_, Upkeep::Bring) => {
                 self.members().for_each(|member| member.is_fresh = Default::default());
             }
-            (Answer::Failed, Upkeep::Repair) => self.fail_waiting(),
-            (Answer::Failed, Upkeep::Extend) => {
+            (Answer::Unusable, Upkeep::Repair) => self.fail_waiting(),
+            (Answer::Unusable, Upkeep::Extend) => {
                 self.counts.unextended += 1;
                 self.closed();
             }

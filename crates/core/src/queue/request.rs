@@ -140,11 +140,11 @@ pub enum Answer {
     Written(Vec<Option<Arc<CompositeBucket>>>),
     /// Nothing was done: a condition does not hold. What stands there for each plan; the outer
     /// `None`: the table does not say.
-    Refused(Vec<Option<Option<Arc<CompositeBucket>>>>),
+    ConditionFailed(Vec<Option<Option<Arc<CompositeBucket>>>>),
     /// Nothing was done; the same may succeed in a moment.
-    Held,
+    Busy,
     /// No answer came: it may have been done, and may still be.
     Lost,
-    /// Nothing was done, and nothing can be.
-    Failed,
+    /// The table cannot be used, and surely nothing was done.
+    Unusable,
 }

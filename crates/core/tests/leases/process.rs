@@ -266,7 +266,7 @@ impl Process {
         let found = Some(Arc::new(image.clone()));
         let answer = match is_done {
             true => Answer::Written(vec![found]),
-            false => Answer::Refused(vec![Some(found)]),
+            false => Answer::ConditionFailed(vec![Some(found)]),
         };
         self.queue.answered(answer, now);
         self.advance(flight.order, image, now);

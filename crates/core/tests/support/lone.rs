@@ -75,7 +75,7 @@ impl Lone {
 
     /// A condition of the last write does not hold for `item`.
     pub(crate) fn refused(&mut self, item: Option<&CompositeBucket>, now: EpochMillis) {
-        self.queue.answered(Answer::Refused(vec![Some(item.cloned().map(Arc::new))]), now);
+        self.queue.answered(Answer::ConditionFailed(vec![Some(item.cloned().map(Arc::new))]), now);
     }
 
     /// Carries the request that waits out on `item`, to its outcome.

@@ -362,7 +362,7 @@ impl System {
         let image = expected.or_else(|| self.table.item.clone()).map(Arc::new);
         let answer = match applied {
             true => Answer::Written(vec![image]),
-            false => Answer::Refused(vec![Some(image)]),
+            false => Answer::ConditionFailed(vec![Some(image)]),
         };
         self.answer(index, answer);
         self.act(scenario, index, false)
@@ -371,7 +371,7 @@ impl System {
     /// A write does not reach the table, and its process is told so.
     pub(crate) fn throttle(&mut self, flight: usize) {
         if let Some(index) = self.flights.remove(flight).waiting {
-            self.answer(index, Answer::Held);
+            self.answer(index, Answer::Busy);
         }
     }
 

@@ -48,7 +48,7 @@ async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> TableReply {
     let keys: Vec<_> = buckets.iter().cloned().map(key).collect();
     let found = match table.read(&keys, Consistency::Strong).await {
         Ok(found) => found,
-        Err(table_error) => return TableReply::failed(table_error),
+        Err(table_error) => return TableReply::of_error(table_error),
     };
     let images: Result<Vec<_>, SetupError> = buckets
         .iter()
@@ -61,7 +61,7 @@ async fn read<T: Table>(table: &T, buckets: &[BucketId]) -> TableReply {
             TableReply { answer, write_units: 0.0, read_units, table_error: None }
         }
         Err(broken) => {
-            TableReply { read_units: found.read_units, ..TableReply::failed(broken.into()) }
+            TableReply { read_units: found.read_units, ..TableReply::of_error(broken.into()) }
         }
     }
 }
@@ -87,10 +87,10 @@ async fn one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> TableR
         }
         // It costs as much as the write would have: at least one unit; the answer does not name
         // more.
-        Err(WriteError::Refused(image)) => {
-            TableReply::written(Answer::Refused(vec![Some(image)]), 1.0)
+        Err(WriteError::ConditionFailed(image)) => {
+            TableReply::written(Answer::ConditionFailed(vec![Some(image)]), 1.0)
         }
-        Err(WriteError::Table(table_error)) => TableReply::failed(table_error),
+        Err(WriteError::Table(table_error)) => TableReply::of_error(table_error),
     }
 }
 
@@ -111,7 +111,7 @@ async fn together<T: Table>(
             return TableReply::written(Answer::Written(vec![None; plans.len()]), write_units);
         }
         Err(TransactError::Cancelled(reasons)) => reasons,
-        Err(TransactError::Table(table_error)) => return TableReply::failed(table_error),
+        Err(TransactError::Table(table_error)) => return TableReply::of_error(table_error),
     };
     // Each write of a transaction is prepared and committed: two units.
     let write_units = plans.iter().map(|_| 2.0).sum();
@@ -119,15 +119,15 @@ async fn together<T: Table>(
     for reason in reasons {
         match reason {
             Cancelled::None => found.push(None),
-            Cancelled::Refused(image) => found.push(Some(image)),
+            Cancelled::ConditionFailed(image) => found.push(Some(image)),
             Cancelled::Table(table_error) => {
-                return TableReply { write_units, ..TableReply::failed(table_error) };
+                return TableReply { write_units, ..TableReply::of_error(table_error) };
             }
         }
     }
     if found.iter().all(Option::is_none) {
         // Cancelled without a reason: handled as another writer's conflict.
-        return TableReply { write_units, ..TableReply::failed(TableError::Conflict) };
+        return TableReply { write_units, ..TableReply::of_error(TableError::Conflict) };
     }
-    TableReply::written(Answer::Refused(found), write_units)
+    TableReply::written(Answer::ConditionFailed(found), write_units)
 }

@@ -158,7 +158,10 @@ impl Lane {
             state.replied_at = Instant::now();
             state.patience = ANSWERED_WITHIN.max(took.saturating_mul(2)).min(PATIENCE_MAX);
         }
-        if matches!(reply.answer, Answer::Written(_) | Answer::Refused(_) | Answer::Failed) {
+        if matches!(
+            reply.answer,
+            Answer::Written(_) | Answer::ConditionFailed(_) | Answer::Unusable
+        ) {
             // It is not sent again.
             state.last = None;
         }

@@ -93,7 +93,7 @@ impl Leader<'_> {
                             return false;
                         }
                         self.flight = None;
-                        TableReply::failed(TableError::Unreachable("the table did not answer in time".into()))
+                        TableReply::of_error(TableError::Unreachable("the table did not answer in time".into()))
                     }
                 };
                 if !self.lane.take_reply(self.term, (reply, self.since.elapsed()), calls, clock) {

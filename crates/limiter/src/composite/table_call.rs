@@ -25,11 +25,11 @@ pub(super) struct TableReply {
 }
 
 impl TableReply {
-    pub(super) fn failed(table_error: TableError) -> Self {
+    pub(super) fn of_error(table_error: TableError) -> Self {
         let answer = match table_error {
-            TableError::Conflict | TableError::Throttled(_) => Answer::Held,
+            TableError::Conflict | TableError::Throttled(_) => Answer::Busy,
             TableError::Unreachable(_) => Answer::Lost,
-            TableError::Setup(_) => Answer::Failed,
+            TableError::Setup(_) => Answer::Unusable,
         };
         Self { answer, write_units: 0.0, read_units: 0.0, table_error: Some(table_error) }
     }

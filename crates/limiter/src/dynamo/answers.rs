@@ -39,14 +39,16 @@ pub(super) fn units(capacity: Option<&ConsumedCapacity>) -> f64 {
     capacity.and_then(ConsumedCapacity::capacity_units).unwrap_or(0.0)
 }
 
-pub(super) fn refused(
+pub(super) fn condition_failed(
     bucket: &BucketId,
     item: Option<&HashMap<String, AttributeValue>>,
 ) -> WriteError {
     // Some engines return an empty item if there is none.
-    let Some(item) = item.filter(|item| !item.is_empty()) else { return WriteError::Refused(None) };
+    let Some(item) = item.filter(|item| !item.is_empty()) else {
+        return WriteError::ConditionFailed(None);
+    };
     match image(bucket, item) {
-        Ok(image) => WriteError::Refused(image),
+        Ok(image) => WriteError::ConditionFailed(image),
         Err(error) => WriteError::Table(error.into()),
     }
 }

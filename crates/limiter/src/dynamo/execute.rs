@@ -14,7 +14,7 @@ use serde_dynamo::Item;
 use sluicegate_core::keys::{self, ItemKey};
 use sluicegate_core::{BucketId, WritePlan};
 
-use super::answers::{ALL_OLD, image, key, refused, spent, text, units};
+use super::answers::{ALL_OLD, condition_failed, image, key, spent, text, units};
 use super::expressions::{self, Expression};
 use super::table_error::{self, EmptyAnswer};
 use super::{ConfigStore, Reader};
@@ -90,7 +90,7 @@ impl DynamoTable {
             }
             Err(error) => Err(match error.as_service_error() {
                 Some(PutItemError::ConditionalCheckFailedException(failed)) => {
-                    refused(bucket, failed.item())
+                    condition_failed(bucket, failed.item())
                 }
                 _ => WriteError::Table(table_error::of(&self.name, error)),
             }),
@@ -123,7 +123,7 @@ impl DynamoTable {
             }
             Err(error) => Err(match error.as_service_error() {
                 Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
-                    refused(bucket, failed.item())
+                    condition_failed(bucket, failed.item())
                 }
                 _ => WriteError::Table(table_error::of(&self.name, error)),
             }),

@@ -101,8 +101,8 @@ impl RequestError {
             Some(ErrorClass::NoTable) => Self::MissingTable { table, source },
             Some(ErrorClass::Denied) => Self::AccessDenied { operation, table, source },
             Some(ErrorClass::Throttled) => Self::Throttled { operation, table, source },
-            Some(ErrorClass::Failed) => Self::Internal { operation, table, source },
-            None | Some(ErrorClass::Conflict | ErrorClass::Invalid | ErrorClass::Refused) => {
+            Some(ErrorClass::StoreFailed) => Self::Internal { operation, table, source },
+            None | Some(ErrorClass::Conflict | ErrorClass::Invalid | ErrorClass::Rejected) => {
                 Self::Failed { operation, table, source }
             }
         }

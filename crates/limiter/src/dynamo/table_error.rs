@@ -68,7 +68,7 @@ fn of_class(table: &str, class: ErrorClass, source: BoxError) -> TableError {
         ErrorClass::Throttled => TableError::Throttled(source),
         ErrorClass::NoTable => SetupError::NoTable(table.to_owned()).into(),
         ErrorClass::Denied => SetupError::Denied(source).into(),
-        ErrorClass::Invalid | ErrorClass::Refused => SetupError::Rejected(source).into(),
-        ErrorClass::Failed => TableError::Unreachable(StoreFailure(source).into()),
+        ErrorClass::Invalid | ErrorClass::Rejected => SetupError::Rejected(source).into(),
+        ErrorClass::StoreFailed => TableError::Unreachable(StoreFailure(source).into()),
     }
 }

@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::{
 };
 use sluicegate_core::{BucketId, WritePlan};
 
-use super::answers::{ALL_OLD, key, refused, spent_on_all};
+use super::answers::{ALL_OLD, condition_failed, key, spent_on_all};
 use super::execute::DynamoTable;
 use super::expressions::{self, Expression};
 use super::table_error;
@@ -80,8 +80,8 @@ impl DynamoTable {
     fn cancelled(&self, bucket: &BucketId, reason: &CancellationReason) -> Cancelled {
         match reason.code() {
             None | Some("None") => Cancelled::None,
-            Some("ConditionalCheckFailed") => match refused(bucket, reason.item()) {
-                WriteError::Refused(image) => Cancelled::Refused(image),
+            Some("ConditionalCheckFailed") => match condition_failed(bucket, reason.item()) {
+                WriteError::ConditionFailed(image) => Cancelled::ConditionFailed(image),
                 WriteError::Table(table_error) => Cancelled::Table(table_error),
             },
             Some(code) => {

@@ -56,11 +56,11 @@ impl DynamoTable {
             if plan.path == WritePath::Create
                 && let Some(composite) = self.converted(bucket).await?
             {
-                return Err(WriteError::Refused(Some(composite)));
+                return Err(WriteError::ConditionFailed(Some(composite)));
             }
             match self.plain().write(bucket, plan).await {
-                Err(WriteError::Refused(None)) => {
-                    Err(WriteError::Refused(self.found_after_all(bucket).await?))
+                Err(WriteError::ConditionFailed(None)) => {
+                    Err(WriteError::ConditionFailed(self.found_after_all(bucket).await?))
                 }
                 written => written,
             }
@@ -79,18 +79,19 @@ impl DynamoTable {
                 let is_new = plan.path == WritePath::Create;
                 let composite = if is_new { self.converted(bucket).await? } else { None };
                 reasons.push(match composite {
-                    Some(composite) => Cancelled::Refused(Some(composite)),
+                    Some(composite) => Cancelled::ConditionFailed(Some(composite)),
                     None => Cancelled::None,
                 });
             }
-            if reasons.iter().any(|reason| matches!(reason, Cancelled::Refused(_))) {
+            if reasons.iter().any(|reason| matches!(reason, Cancelled::ConditionFailed(_))) {
                 return Err(TransactError::Cancelled(reasons));
             }
             match self.transact(writes, token).await {
                 Err(TransactError::Cancelled(mut reasons)) => {
                     for ((bucket, _), reason) in writes.iter().zip(&mut reasons) {
-                        if matches!(reason, Cancelled::Refused(None)) {
-                            *reason = Cancelled::Refused(self.found_after_all(bucket).await?);
+                        if matches!(reason, Cancelled::ConditionFailed(None)) {
+                            *reason =
+                                Cancelled::ConditionFailed(self.found_after_all(bucket).await?);
                         }
                     }
                     Err(TransactError::Cancelled(reasons))

@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::types::{
 };
 use sluicegate_core::{BucketId, CompositeBucket, Conversion, Removal, keys};
 
-use crate::dynamo::answers::{ALL_OLD, refused, spent_on_all};
+use crate::dynamo::answers::{ALL_OLD, condition_failed, spent_on_all};
 use crate::dynamo::execute::DynamoTable;
 use crate::dynamo::item::Attributes;
 use crate::dynamo::{stored_expressions as expressions, table_error};
@@ -56,15 +56,17 @@ impl DynamoTable {
         reasons: &[CancellationReason],
     ) -> Result<Attempt, TableError> {
         const REFUSED: &str = "ConditionalCheckFailed";
-        let is_refused = |reason: &CancellationReason| reason.code() == Some(REFUSED);
-        if let Some(put) = reasons.first().filter(|put| is_refused(put)) {
-            match refused(bucket, put.item()) {
-                WriteError::Refused(Some(composite)) => return Ok(Attempt::Exists(composite)),
-                WriteError::Refused(None) => {}
+        let has_failed = |reason: &CancellationReason| reason.code() == Some(REFUSED);
+        if let Some(put) = reasons.first().filter(|put| has_failed(put)) {
+            match condition_failed(bucket, put.item()) {
+                WriteError::ConditionFailed(Some(composite)) => {
+                    return Ok(Attempt::Exists(composite));
+                }
+                WriteError::ConditionFailed(None) => {}
                 WriteError::Table(table_error) => return Err(table_error),
             }
         }
-        if reasons.iter().any(is_refused) {
+        if reasons.iter().any(has_failed) {
             return Ok(Attempt::Changed);
         }
         let reason = reasons.iter().find(|reason| !matches!(reason.code(), None | Some("None")));
