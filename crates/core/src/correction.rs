@@ -23,9 +23,9 @@ pub(crate) fn has_room(limit: &LimitName, amount: Millitokens) -> Condition {
 pub(crate) fn unguarded(
     (amounts, counted): (&Amounts, &Amounts),
     id: &RequestId,
-    fences: &[RequestId],
+    fenced_off: &[RequestId],
 ) -> WritePlan {
-    let ids = || fences.iter().chain([id]).cloned();
+    let ids = || fenced_off.iter().chain([id]).cloned();
     let mut plan = WritePlan {
         path: WritePath::Adjust,
         changes: ids().map(Change::Remember).collect(),

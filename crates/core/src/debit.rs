@@ -26,7 +26,7 @@ pub(crate) struct Debit<'a> {
     pub(crate) id: Option<&'a RequestId>,
     /// Writes that may still arrive although their answers were lost. This write requires that they
     /// did not happen, and keeps them from happening later.
-    pub(crate) fences: &'a [RequestId],
+    pub(crate) fenced_off: &'a [RequestId],
     pub(crate) interval: ClaimInterval,
     pub(crate) expires: bool,
 }
@@ -40,7 +40,7 @@ impl<'a> Debit<'a> {
             counted: Amounts::EMPTY,
             floors: Amounts::EMPTY,
             id: None,
-            fences: &[],
+            fenced_off: &[],
             interval: acquire.interval,
             expires: !acquire.configuration.is_personal(),
         }
@@ -48,7 +48,7 @@ impl<'a> Debit<'a> {
 
     /// A plan that happens once under its id, and nothing else yet.
     fn plan(&self, path: WritePath) -> WritePlan {
-        let ids = || self.fences.iter().chain(self.id).cloned();
+        let ids = || self.fenced_off.iter().chain(self.id).cloned();
         WritePlan {
             path,
             changes: ids().map(Change::Remember).collect(),
@@ -68,7 +68,11 @@ impl<'a> Debit<'a> {
 
 /// Takes without a claim, if another writer claimed within the interval and every balance is enough
 /// without the refill since.
-pub(crate) fn retry(view: &View<'_>, take: &Debit<'_>, hint: RefillHint) -> Option<WritePlan> {
+pub(crate) fn take_unclaimed(
+    view: &View<'_>,
+    take: &Debit<'_>,
+    hint: RefillHint,
+) -> Option<WritePlan> {
     let image = view.image;
     let is_assumed = hint == RefillHint::AssumeRefilled;
     let served = take.interval.before(view.now);
@@ -116,7 +120,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
     plan.conditions.push(Condition::RefilledAt(image.refilled_at));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     let mut after = BTreeMap::new();
-    let mut covered = Vec::new();
+    let mut expiry_conditions = Vec::new();
     for (limit, bucket) in &image.limits {
         if differences.removed.contains(limit) {
             plan.changes.push(Change::Remove(limit.clone()));
@@ -135,11 +139,11 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
             let floor = floor.get().saturating_sub(claim.tokens);
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }
-        let is_covered = floor > Millitokens::ZERO && floor >= amount;
-        if !is_covered && !matches!(claim.condition, Condition::Exactly(..)) {
+        let has_floor = floor > Millitokens::ZERO && floor >= amount;
+        if !has_floor && !matches!(claim.condition, Condition::Exactly(..)) {
             let moved = tokens - i128::from(bucket.tokens.get());
-            let least = milli(expiry::least_covered(rule, tokens) - moved);
-            covered.push(Condition::AtLeast(limit.clone(), least));
+            let least = milli(expiry::least_for_expiry(rule, tokens) - moved);
+            expiry_conditions.push(Condition::AtLeast(limit.clone(), least));
         }
         plan.conditions.push(claim.condition);
         plan.changes.push(debit(limit, claim.tokens, amount, counted));
@@ -167,7 +171,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
     let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| take.expires);
     if expires_at_s != image.expires_at_s {
         // Another writer may have taken more meanwhile, and moved the expiry for it.
-        plan.conditions.extend(covered.into_iter().filter(|_| expires_at_s.is_some()));
+        plan.conditions.extend(expiry_conditions.into_iter().filter(|_| expires_at_s.is_some()));
         plan.changes.push(Change::ExpiresAt(expires_at_s));
     }
     plan

@@ -5,7 +5,7 @@
 //! that fails returns the image for the next decision.
 
 use crate::configuration::Differences;
-use crate::debit::{Debit, new_item, normal, retry};
+use crate::debit::{Debit, new_item, normal, take_unclaimed};
 use crate::plan::WritePlan;
 use crate::status::{LimitStatus, View};
 use crate::{
@@ -130,7 +130,7 @@ pub(crate) fn take_from(
     differences.fit(image, acquire.amounts);
     let view = View { image, differences: &differences, now };
     let may_retry = differences.is_empty() && !is_clock_ahead(image, now);
-    let retry = if may_retry { retry(&view, debit, acquire.hint) } else { None };
+    let retry = if may_retry { take_unclaimed(&view, debit, acquire.hint) } else { None };
     retry.unwrap_or_else(|| normal(&view, debit))
 }
 

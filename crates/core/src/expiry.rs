@@ -32,7 +32,7 @@ pub(crate) fn expiry_s<'a>(
 
 /// The lowest balance that the expiry of a bucket with this one covers, as it is set for twice the
 /// time.
-pub(crate) fn least_covered(rule: Rule, tokens: i128) -> i128 {
+pub(crate) fn least_for_expiry(rule: Rule, tokens: i128) -> i128 {
     2 * tokens.min(0) - i128::from(rule.burst().get())
 }
 

@@ -90,8 +90,8 @@ pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, InTokens, MillitokenSum, Millitokens, OutOfRange};
 pub use quarantine_entry::{QuarantineEntry, QuarantineState};
 pub use queue::{
-    Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, LeaseTerms, Left,
-    Outcome, Policy, Purpose, QueuedRequest, Write, WriteQueue,
+    Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, LeaseTerms, OnLeave,
+    Outcome, Purpose, QueueSettings, QueuedRequest, Write, WriteQueue,
 };
 pub use record::{EventName, Image, StreamRecord};
 pub use request::{BucketId, RequestId};

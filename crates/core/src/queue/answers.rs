@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::bucket::Known;
 use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
-use super::settings::{BUCKETS_MAX, LOSSES_AT_ONCE, PATIENT_LOSSES_AT_ONCE};
-use super::state::{Closing, Flight, Upkeep, WriteBatch, WriteQueue};
+use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_AT_ONCE, OUTRUNS_AT_ONCE};
+use super::state::{ExtendingExpiry, Flight, Upkeep, WriteBatch, WriteQueue};
 use super::unacked::{UnackedWrite, is_forgotten};
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
@@ -33,20 +33,20 @@ impl<W> WriteQueue<W> {
                     self.observe(*index, image.as_deref(), now);
                     self.learned(*index, image, now, true);
                 }
-                if self.losses == 0 {
+                if self.outruns_in_a_row == 0 {
                     self.pauses = 0;
                 }
                 if let Some(batch) = &mut self.batch {
                     batch.has_looked = true;
                 }
-                self.look_for_batch();
-                self.look_for_unacked();
+                self.resolve_lost_batch();
+                self.resolve_unacked();
                 self.refuse(|queue, member| queue.refusal_after_turn(member, now));
             }
             Answer::Unusable => {
                 self.fail_waiting();
                 self.fail_batch();
-                self.closed();
+                self.end_extension();
             }
             _ => self.must_pause = true,
         }
@@ -80,12 +80,14 @@ impl<W> WriteQueue<W> {
             self.counts.ambiguous += u32::from(is_forgotten || refunds);
         }
         self.end_unacked();
-        (self.losses, self.pauses) = (0, 0);
+        (self.outruns_in_a_row, self.pauses) = (0, 0);
         self.finish(batch, path, now);
         // A transaction does not return what it left.
-        let is_told = |known: &Known| known.is_authoritative;
-        let is_told = self.buckets.iter().all(|bucket| bucket.known.as_ref().is_some_and(is_told));
-        self.must_read |= !is_told && self.waiting.iter().any(|member| member.skipped_at.is_some());
+        let is_authoritative = |known: &Known| known.is_authoritative;
+        let is_authoritative =
+            self.buckets.iter().all(|bucket| bucket.known.as_ref().is_some_and(is_authoritative));
+        self.must_read |=
+            !is_authoritative && self.waiting.iter().any(|member| member.skipped_at.is_some());
         self.refuse(|queue, member| queue.refusal_after_turn(member, now));
     }
 
@@ -121,23 +123,24 @@ impl<W> WriteQueue<W> {
                 self.observe(*index, image.as_deref(), now);
             }
             // Its own requests were there when it was sent.
-            batch.members.iter_mut().for_each(|member| member.is_fresh[*index] = true);
+            batch.members.iter_mut().for_each(|member| member.seen_since_entry[*index] = true);
             self.learned(*index, image, now, true);
         }
         self.batch = Some(batch);
-        self.look_for_batch();
+        self.resolve_lost_batch();
         if let Some(mut batch) = self.batch.take() {
-            self.losses += 1;
-            self.share = (batch.members.iter().filter(|member| member.takes()).count() / 2).max(1);
-            batch.members.iter_mut().for_each(|member| member.has_lost = true);
+            self.outruns_in_a_row += 1;
+            self.requests_max =
+                (batch.members.iter().filter(|member| member.takes()).count() / 2).max(1);
+            batch.members.iter_mut().for_each(|member| member.was_outrun = true);
             if let Some(remembered) = batch.ids_before_loss.take() {
                 self.add_unacked(UnackedWrite::new(&batch.id, &batch.members, remembered));
             }
             self.requeue(batch.members);
         }
-        self.look_for_unacked();
+        self.resolve_unacked();
         self.refuse(|queue, member| queue.refusal_after_lost_race(member, now));
-        self.pause_after_loss();
+        self.pause_after_outruns();
     }
 
     /// Resolves the requests that are refused.
@@ -152,13 +155,13 @@ impl<W> WriteQueue<W> {
 
     /// Lets others go first where this queue has lost often: a failed condition hands over the item
     /// as it is this moment, so that the first attempts after one have the best chance.
-    fn pause_after_loss(&mut self) {
-        let is_patient = self.is_patient();
-        let at_once = if is_patient { PATIENT_LOSSES_AT_ONCE } else { LOSSES_AT_ONCE };
-        if self.losses > at_once {
+    fn pause_after_outruns(&mut self) {
+        let only_corrects = self.only_corrects();
+        let at_once = if only_corrects { CORRECTION_OUTRUNS_AT_ONCE } else { OUTRUNS_AT_ONCE };
+        if self.outruns_in_a_row > at_once {
             self.must_pause = true;
             // Others write during the pause.
-            self.must_read = is_patient;
+            self.must_read = only_corrects;
         }
     }
 
@@ -170,7 +173,7 @@ impl<W> WriteQueue<W> {
         }
         // It may have changed what the table said before, and took its time.
         for member in self.members() {
-            member.is_fresh = Default::default();
+            member.seen_since_entry = Default::default();
             member.skipped_at = None;
         }
         self.must_pause = true;
@@ -186,37 +189,38 @@ impl<W> WriteQueue<W> {
         let has_debit = batch.members.iter().any(|member| member.is_debit());
         self.counts.forced += u32::from(batch.is_forced && has_debit);
         // A claim has set the expiry for all that it takes.
-        let is_told = self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
-        let must_look = path != Some(WritePath::Normal) && !is_told;
+        let is_authoritative =
+            self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
+        let must_look = path != Some(WritePath::Normal) && !is_authoritative;
         let outlasts = |image| extend(image, now).is_some();
         let is_open = has_debit && (must_look || self.buckets[0].image().is_some_and(outlasts));
-        let mut closing = Vec::new();
+        let mut held_back = Vec::new();
         for mut member in batch.members {
             let done = member.done(path, self.images(), batch.is_forced);
             match (member.waiter.take(), member.request.purpose.clone()) {
                 (Some(waiter), _) if is_open && member.is_debit() => {
-                    closing.push((member.request.id, waiter, done));
+                    held_back.push((member.request.id, waiter, done));
                 }
                 (Some(waiter), _) => self.resolved.push((waiter, Outcome::Done(done))),
                 (None, Purpose::Acquire) => {
                     self.give_back(member.request.id, member.request.buckets)
                 }
                 (None, Purpose::Correct | Purpose::Lease(_)) => {
-                    self.remember_settled(member.request.id, Some(member.leased));
+                    self.note_done_without_caller(member.request.id, Some(member.leased));
                 }
                 (None, Purpose::GiveBack) => {}
             }
         }
         if is_open {
-            self.close_with(closing, must_look);
+            self.extend_expiry_for(held_back, must_look);
         }
     }
 
-    pub(super) fn close_with(&mut self, done: Vec<(RequestId, W, Done)>, must_look: bool) {
-        let none = || Closing { done: Vec::new(), must_look: false, tries: 0 };
-        let closing = self.closing.get_or_insert_with(none);
-        closing.done.extend(done);
-        closing.must_look |= must_look;
+    pub(super) fn extend_expiry_for(&mut self, done: Vec<(RequestId, W, Done)>, must_look: bool) {
+        let none = || ExtendingExpiry { done: Vec::new(), must_look: false, tries: 0 };
+        let extending = self.extending_expiry.get_or_insert_with(none);
+        extending.done.extend(done);
+        extending.must_look |= must_look;
     }
 
     /// Gives back with the next write what a request took whose caller left.
@@ -225,7 +229,7 @@ impl<W> WriteQueue<W> {
             demand.amounts = -&demand.amounts;
         }
         let (purpose, began) = (Purpose::GiveBack, EpochMillis::MIN);
-        let request = QueuedRequest { id, purpose, buckets, began, may_update: false };
+        let request = QueuedRequest { id, purpose, buckets, began, may_reread_limits: false };
         self.waiting.insert(0, Member::new(request, None));
     }
 
@@ -276,41 +280,41 @@ impl<W> WriteQueue<W> {
         match (answer, upkeep) {
             (Answer::Written(images), _) => {
                 self.learn_written(write, images, Default::default(), now);
-                (self.losses, self.pauses) = (0, 0);
-                if upkeep == Upkeep::Bring {
-                    self.buckets[*index].note_brought(now);
+                (self.outruns_in_a_row, self.pauses) = (0, 0);
+                if upkeep == Upkeep::Reconfigure {
+                    self.buckets[*index].note_reconfigured(now);
                 }
             }
             (Answer::ConditionFailed(found), _) => {
                 for image in found.into_iter().flatten() {
                     self.learned(*index, image, now, true);
                 }
-                self.look_for_unacked();
+                self.resolve_unacked();
                 match upkeep {
-                    Upkeep::Bring => self.buckets[*index].note_lost(now),
+                    Upkeep::Reconfigure => self.buckets[*index].note_outrun(now),
                     Upkeep::Repair => {
-                        self.losses += 1;
-                        self.pause_after_loss();
+                        self.outruns_in_a_row += 1;
+                        self.pause_after_outruns();
                     }
                     // Another writer moved it further.
-                    Upkeep::Extend => self.closed(),
+                    Upkeep::Extend => self.end_extension(),
                 }
             }
             // A refusal waits for it and never fails by it, but asks again what stands there.
-            (_, Upkeep::Bring) => {
-                self.members().for_each(|member| member.is_fresh = Default::default());
+            (_, Upkeep::Reconfigure) => {
+                self.members().for_each(|member| member.seen_since_entry = Default::default());
             }
             (Answer::Unusable, Upkeep::Repair) => self.fail_waiting(),
             (Answer::Unusable, Upkeep::Extend) => {
                 self.counts.unextended += 1;
-                self.closed();
+                self.end_extension();
             }
             (_, Upkeep::Repair | Upkeep::Extend) => self.must_pause = true,
         }
     }
 
     fn observe(&mut self, index: usize, found: Option<&CompositeBucket>, now: EpochMillis) {
-        let interval = self.policy.interval;
+        let interval = self.settings.interval;
         let bucket = &mut self.buckets[index];
         let stale = bucket.known.as_ref().and_then(|known| known.image.clone());
         if let (Some(stale), Some(found)) = (stale, found) {
@@ -330,7 +334,7 @@ impl<W> WriteQueue<W> {
         bucket.known = Some(Known { image, as_of: now, is_authoritative });
         bucket.note_claims(now);
         for member in self.members() {
-            member.is_fresh[index] = is_authoritative && member.was_present;
+            member.seen_since_entry[index] = is_authoritative && member.was_present;
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::contention::ContentionEstimate;
 use super::request::BucketDemand;
-use super::settings::Policy;
+use super::settings::QueueSettings;
 use crate::{
     Acquire, BucketId, Change, CompositeBucket, Configuration, EpochMillis, RefillHint, RequestId,
     RulesHash, WritePlan, is_clock_ahead, reconfigure,
@@ -12,7 +12,7 @@ use crate::{
 
 /// The least time between two writes that bring the same limits of requests to an item for refusals,
 /// in milliseconds.
-const BRINGS_EVERY_MS: u64 = 60_000;
+const RECONFIGURE_EVERY_MS: u64 = 60_000;
 /// After another writer came first, limits are brought again only when nobody has claimed for this
 /// many milliseconds. A process that claims all the time brings limits itself, within the minute for
 /// which it believes older ones. One that does not leaves the item alone for longer than this.
@@ -44,7 +44,7 @@ impl Known {
 
     /// True if it is recent enough to refuse a request that came after it.
     #[must_use]
-    pub fn may_refuse(&self, now: EpochMillis, deny_cache_ms: u64) -> bool {
+    pub fn is_recent_enough_to_refuse(&self, now: EpochMillis, deny_cache_ms: u64) -> bool {
         let age_ms = now.get().saturating_sub(self.as_of.get());
         self.is_authoritative
             && deny_cache_ms > 0
@@ -70,18 +70,25 @@ pub(super) struct QueueBucket {
     pub(super) known: Option<Known>,
     pub(super) contention: ContentionEstimate,
     /// The limits of requests that were brought to the item for a refusal, and when.
-    brought: Option<(RulesHash, EpochMillis)>,
+    reconfigured: Option<(RulesHash, EpochMillis)>,
     /// The same while the write is in flight.
-    bringing: Option<RulesHash>,
-    /// The item's refill time when another writer came before one that was to bring limits, and since
-    /// when it is that.
-    lost: Option<(EpochMillis, EpochMillis)>,
+    reconfiguring: Option<RulesHash>,
+    outrun: Option<Outrun>,
+}
+
+/// Another writer came before a write that was to bring limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Outrun {
+    /// The item's refill time as last seen.
+    refilled_at: EpochMillis,
+    /// When that refill time was first seen.
+    since: EpochMillis,
 }
 
 impl QueueBucket {
     pub(super) const fn new(id: BucketId) -> Self {
         let contention = ContentionEstimate::QUIET;
-        Self { id, known: None, contention, brought: None, bringing: None, lost: None }
+        Self { id, known: None, contention, reconfigured: None, reconfiguring: None, outrun: None }
     }
 
     pub(super) fn image(&self) -> Option<&CompositeBucket> {
@@ -93,71 +100,76 @@ impl QueueBucket {
         &'a self,
         demand: &'a BucketDemand,
         id: &'a RequestId,
-        policy: Policy,
+        settings: QueueSettings,
     ) -> Acquire<'a> {
         Acquire {
             bucket: &self.id,
             amounts: &demand.amounts,
             configuration: &demand.configuration,
             id,
-            interval: policy.interval,
+            interval: settings.interval,
             hint: RefillHint::TrustImage,
         }
     }
 
     /// True if the last claim no longer serves those behind it.
-    pub(super) fn is_stale(&self, policy: Policy, now: EpochMillis) -> bool {
-        let interval = i64::from(policy.interval.0);
+    pub(super) fn is_stale(&self, settings: QueueSettings, now: EpochMillis) -> bool {
+        let interval = i64::from(settings.interval.0);
         self.image().is_some_and(|image| now.get() - image.refilled_at.get() > interval)
     }
 
     /// True if a whole interval has passed since the table told.
-    pub(super) fn is_old(&self, policy: Policy, now: EpochMillis) -> bool {
-        let interval = i64::from(policy.interval.0);
+    pub(super) fn is_old(&self, settings: QueueSettings, now: EpochMillis) -> bool {
+        let interval = i64::from(settings.interval.0);
         self.known.as_ref().is_some_and(|known| now.get() - known.as_of.get() > interval)
     }
 
     /// The write that brings the item to the limits of a request that is refused, if it is due:
     /// newer stored limits always; the same limits of requests once a minute, or processes whose
     /// requests disagree would write one refusal after another.
-    pub(super) fn bring(&self, acquire: Acquire<'_>, now: EpochMillis) -> Option<WritePlan> {
+    pub(super) fn reconfiguration(
+        &self,
+        acquire: Acquire<'_>,
+        now: EpochMillis,
+    ) -> Option<WritePlan> {
         let plan = reconfigure(self.image()?, acquire, now)?;
         let is_within = |at: EpochMillis, ms| now.get().abs_diff(at.get()) < ms;
-        if self.lost.is_some_and(|(_, since)| is_within(since, QUIET_MS)) {
+        if self.outrun.is_some_and(|outrun| is_within(outrun.since, QUIET_MS)) {
             return None;
         }
         let is_stored = |change: &Change| matches!(change, Change::ConfigVersions(_));
         let is_repeated = |(before, at): &(RulesHash, EpochMillis)| {
-            is_within(*at, BRINGS_EVERY_MS)
+            is_within(*at, RECONFIGURE_EVERY_MS)
                 && *before == RulesHash::of(&*acquire.configuration.explicit)
         };
-        let may_bring =
-            plan.changes.iter().any(is_stored) || !self.brought.as_ref().is_some_and(is_repeated);
-        may_bring.then_some(plan)
+        let is_due = plan.changes.iter().any(is_stored)
+            || !self.reconfigured.as_ref().is_some_and(is_repeated);
+        is_due.then_some(plan)
     }
 
     /// Notes that an item was brought to the limits of a request that was sent before.
-    pub(super) fn note_brought(&mut self, now: EpochMillis) {
-        self.brought = self.bringing.take().map(|hash| (hash, now));
-        self.lost = None;
+    pub(super) fn note_reconfigured(&mut self, now: EpochMillis) {
+        self.reconfigured = self.reconfiguring.take().map(|hash| (hash, now));
+        self.outrun = None;
     }
 
     /// Notes to which limits of requests an item is being brought.
-    pub(super) fn note_bringing(&mut self, configuration: &Configuration) {
-        self.bringing = Some(RulesHash::of(&*configuration.explicit));
+    pub(super) fn note_reconfiguring(&mut self, configuration: &Configuration) {
+        self.reconfiguring = Some(RulesHash::of(&*configuration.explicit));
     }
 
-    pub(super) fn note_lost(&mut self, now: EpochMillis) {
-        self.lost = self.image().map(|image| (image.refilled_at, now));
+    pub(super) fn note_outrun(&mut self, now: EpochMillis) {
+        let refilled_at = self.image().map(|image| image.refilled_at);
+        self.outrun = refilled_at.map(|refilled_at| Outrun { refilled_at, since: now });
     }
 
-    /// Looks whether somebody claimed since limits were to be brought and another writer came first.
+    /// Notes a claim of another writer after an outrun.
     pub(super) fn note_claims(&mut self, now: EpochMillis) {
         let refilled_at = self.image().map(|image| image.refilled_at);
-        if let (Some((claimed_at, since)), Some(refilled_at)) = (&mut self.lost, refilled_at)
-            && *claimed_at != refilled_at
+        if let (Some(outrun), Some(refilled_at)) = (&mut self.outrun, refilled_at)
+            && outrun.refilled_at != refilled_at
         {
-            (*claimed_at, *since) = (refilled_at, now);
+            *outrun = Outrun { refilled_at, since: now };
         }
     }
 }

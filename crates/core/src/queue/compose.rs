@@ -31,7 +31,7 @@ impl<W> WriteQueue<W> {
             return None;
         }
         if self.buckets.len() == 1
-            && !self.policy.is_transactional
+            && !self.settings.is_transactional
             && let Some(mut batch) = self.batch.take()
         {
             batch.is_guess = self.is_guess(&batch.members);
@@ -63,7 +63,7 @@ impl<W> WriteQueue<W> {
         let (mut wants_read, mut upkeep) = (false, None);
         let mut taking = 0;
         for mut member in std::mem::take(&mut self.waiting) {
-            if member.takes() && self.losses > 0 && taking >= self.share {
+            if member.takes() && self.outruns_in_a_row > 0 && taking >= self.requests_max {
                 // A write that asks for all that is there loses to each that takes some of it.
                 member.skipped_at = None;
                 self.waiting.push(member);
@@ -83,10 +83,10 @@ impl<W> WriteQueue<W> {
                 Placed::Skipped => _ = member.skipped_at.get_or_insert(now),
                 Placed::Read => wants_read = true,
                 Placed::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {
-                    if kind == Upkeep::Bring {
-                        member.may_bring[bucket] = false;
+                    if kind == Upkeep::Reconfigure {
+                        member.may_reconfigure[bucket] = false;
                         let configuration = &member.request.buckets[bucket].configuration;
-                        self.buckets[bucket].note_bringing(configuration);
+                        self.buckets[bucket].note_reconfiguring(configuration);
                     }
                     upkeep = Some((kind, bucket, plan));
                 }
@@ -113,13 +113,13 @@ impl<W> WriteQueue<W> {
     fn is_outdated(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
         let is_outdated = |(index, bucket): (usize, &QueueBucket)| {
-            let is_fresh = self.waiting.iter().any(|member| member.is_fresh[index]);
+            let seen_since_entry = self.waiting.iter().any(|member| member.seen_since_entry[index]);
             let contention = bucket.contention;
-            bucket.is_stale(self.policy, now)
-                && bucket.is_old(self.policy, now)
+            bucket.is_stale(self.settings, now)
+                && bucket.is_old(self.settings, now)
                 && contention.is_moving()
                 && !contention.is_claimed()
-                && !is_fresh
+                && !seen_since_entry
         };
         self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(is_outdated)
     }
@@ -133,7 +133,8 @@ impl<W> WriteQueue<W> {
     ) -> Action {
         // One that enters again after its caller gave up is then recognised in the item itself.
         let may_name = |member: &&Member<W>| {
-            member.request.purpose != Purpose::GiveBack && !self.fenced.contains(&member.request.id)
+            member.request.purpose != Purpose::GiveBack
+                && !self.unusable_ids.contains(&member.request.id)
         };
         let naming = members.iter().filter(may_name);
         let id = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
@@ -158,7 +159,7 @@ impl<W> WriteQueue<W> {
 
     /// Of which buckets the image is older than these requests.
     fn is_guess(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
-        std::array::from_fn(|index| !members.iter().any(|member| member.is_fresh[index]))
+        std::array::from_fn(|index| !members.iter().any(|member| member.seen_since_entry[index]))
     }
 
     fn plans(
@@ -168,14 +169,14 @@ impl<W> WriteQueue<W> {
         is_guess: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) -> Vec<(usize, WritePlan)> {
-        let fences: Vec<_> = self.unacked.iter().map(|write| write.id.clone()).collect();
-        let ids = Ids { id, fences: &fences };
+        let fenced_off: Vec<_> = self.unacked.iter().map(|write| write.id.clone()).collect();
+        let ids = Ids { id, fenced_off: &fenced_off };
         let plan = |(index, (bucket, demand)): (usize, (&QueueBucket, &Demand))| {
             let is_claimed = is_guess[index]
                 && bucket.contention.is_claimed()
-                && (bucket.is_stale(self.policy, now) || !draft.acquires);
+                && (bucket.is_stale(self.settings, now) || !draft.acquires);
             let hint = if is_claimed { RefillHint::AssumeRefilled } else { RefillHint::TrustImage };
-            (index, demand.plan(bucket, draft, &ids, (self.policy, hint), now))
+            (index, demand.plan(bucket, draft, &ids, (self.settings, hint), now))
         };
         self.buckets.iter().zip(&draft.demands).enumerate().map(plan).collect()
     }
@@ -186,7 +187,7 @@ impl<W> WriteQueue<W> {
         let Some(batch) = &mut self.batch else { return Action::Idle };
         for member in &mut batch.members {
             member.attempts += 1;
-            member.has_lost = false;
+            member.was_outrun = false;
         }
         batch.has_looked = false;
         Action::Write(batch.write.clone())

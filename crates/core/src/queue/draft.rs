@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::bucket::QueueBucket;
-use super::settings::Policy;
+use super::settings::QueueSettings;
 use crate::correction::{has_room, unguarded};
-use crate::debit::{Debit, new_item, normal, retry};
+use crate::debit::{Debit, new_item, normal, take_unclaimed};
 use crate::decide::take_from;
 use crate::status::View;
 use crate::{
@@ -53,7 +53,7 @@ impl Draft {
 pub(super) struct Ids<'a> {
     pub(super) id: &'a RequestId,
     /// Writes that may still arrive although their answers were lost.
-    pub(super) fences: &'a [RequestId],
+    pub(super) fenced_off: &'a [RequestId],
 }
 
 impl Demand {
@@ -118,7 +118,7 @@ impl Demand {
         bucket: &QueueBucket,
         draft: &Draft,
         ids: &Ids<'_>,
-        (policy, hint): (Policy, RefillHint),
+        (settings, hint): (QueueSettings, RefillHint),
         now: EpochMillis,
     ) -> WritePlan {
         let none = Configuration::default();
@@ -128,14 +128,14 @@ impl Demand {
             let amounts = (&taken, &self.counted);
             let mut plan = new_item(&bucket.id, amounts, configuration, ids.id, now);
             if let [Change::Put(item)] = plan.changes.as_mut_slice() {
-                item.request_ids.extend_from_slice(ids.fences);
+                item.request_ids.extend_from_slice(ids.fenced_off);
             }
             return plan;
         };
         if draft.is_forced || !draft.acquires && !draft.debits {
             let taken = net(self.taken.clone(), &self.returned);
             let amounts = within_range(image, net(taken, &self.credited));
-            return unguarded((&amounts, &self.counted), ids.id, ids.fences);
+            return unguarded((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
         let taken = net(self.taken.clone(), &self.credited);
         // The balance covers an acquire after the claim, though perhaps not before it.
@@ -150,19 +150,19 @@ impl Demand {
             counted: &self.counted,
             floors: &self.floors,
             id: Some(ids.id),
-            fences: ids.fences,
-            interval: policy.interval,
+            fenced_off: ids.fenced_off,
+            interval: settings.interval,
             expires,
         };
         let mut plan = if draft.acquires {
-            let (amounts, id, interval) = (&self.floors, ids.id, policy.interval);
+            let (amounts, id, interval) = (&self.floors, ids.id, settings.interval);
             let acquire =
                 Acquire { bucket: &bucket.id, amounts, configuration, id, interval, hint };
             take_from(image, acquire, &take, now)
         } else {
             let unchanged = Default::default();
             let view = View { image, differences: &unchanged, now };
-            retry(&view, &take, hint).unwrap_or_else(|| normal(&view, &take))
+            take_unclaimed(&view, &take, hint).unwrap_or_else(|| normal(&view, &take))
         };
         if draft.corrects {
             let moved = within_range(image, net(taken, &self.returned));

@@ -1,7 +1,7 @@
 //! The calls of a queue's driver: requests enter and leave, and the next action is decided.
 
 use super::member::Member;
-use super::request::{Action, Done, Left, Outcome, QueuedRequest};
+use super::request::{Action, Done, OnLeave, Outcome, QueuedRequest};
 use super::settings::EXTENSIONS_MAX;
 use super::state::{Upkeep, WriteQueue};
 use crate::{EpochMillis, RequestId, extend};
@@ -14,8 +14,8 @@ impl<W> WriteQueue<W> {
             self.must_pause = false;
         }
         let id = &request.id;
-        if let Some(at) = self.settled.iter().position(|(settled, _)| settled == id) {
-            let (_, leased) = self.settled.remove(at);
+        if let Some(at) = self.done_without_caller.iter().position(|(settled, _)| settled == id) {
+            let (_, leased) = self.done_without_caller.remove(at);
             let images = self.images();
             let (dropped, is_forced, attempts) = (Vec::new(), false, 0);
             let done = |leased| Done { path: None, images, leased, dropped, is_forced, attempts };
@@ -45,22 +45,22 @@ impl<W> WriteQueue<W> {
     }
 
     /// Removes a request whose caller leaves, and gives back what the driver knows it by.
-    pub fn leave(&mut self, id: &RequestId) -> (Left, Option<W>) {
-        if let Some(closing) = &mut self.closing
-            && let Some(at) = closing.done.iter().position(|(done, ..)| done == id)
+    pub fn leave(&mut self, id: &RequestId) -> (OnLeave, Option<W>) {
+        if let Some(extending) = &mut self.extending_expiry
+            && let Some(at) = extending.done.iter().position(|(done, ..)| done == id)
         {
-            let (_, waiter, done) = closing.done.swap_remove(at);
-            return (Left::Done(done), Some(waiter));
+            let (_, waiter, done) = extending.done.swap_remove(at);
+            return (OnLeave::Done(done), Some(waiter));
         }
         let is_same = |member: &Member<W>| member.request.id == *id && member.waiter.is_some();
         let batch = self.batch.as_mut().map(|batch| &mut batch.members);
         if let Some(member) = batch.into_iter().flatten().find(|member| is_same(member)) {
-            return (Left::InDoubt, member.waiter.take());
+            return (OnLeave::InDoubt, member.waiter.take());
         }
         let is_unacked = self.unacked.iter().any(|write| write.has(id));
         let waiting = self.waiting.iter().position(is_same);
         let waiter = waiting.and_then(|at| self.waiting.remove(at).waiter);
-        (if is_unacked { Left::InDoubt } else { Left::Nothing }, waiter)
+        (if is_unacked { OnLeave::InDoubt } else { OnLeave::Nothing }, waiter)
     }
 
     /// The next action. Not to be asked for while an answer is awaited.
@@ -72,11 +72,11 @@ impl<W> WriteQueue<W> {
         if std::mem::take(&mut self.must_pause) {
             self.pauses += 1;
             // Others write meanwhile.
-            self.members().for_each(|member| member.is_fresh = Default::default());
-            let is_patient = self.losses > 0 && self.is_patient();
-            return Action::Pause { in_a_row: self.pauses, is_patient };
+            self.members().for_each(|member| member.seen_since_entry = Default::default());
+            let only_corrects = self.outruns_in_a_row > 0 && self.only_corrects();
+            return Action::Pause { in_a_row: self.pauses, only_corrects };
         }
-        if let Some(action) = self.close(now) {
+        if let Some(action) = self.extend_expiry(now) {
             return action;
         }
         if let Some(action) = self.repeat(now) {
@@ -86,26 +86,27 @@ impl<W> WriteQueue<W> {
     }
 
     /// Moves the expiry of a debt that outlasts it.
-    fn close(&mut self, now: EpochMillis) -> Option<Action> {
-        let closing = self.closing.as_mut()?;
-        if std::mem::take(&mut closing.must_look) {
+    fn extend_expiry(&mut self, now: EpochMillis) -> Option<Action> {
+        let extending = self.extending_expiry.as_mut()?;
+        if std::mem::take(&mut extending.must_look) {
             return Some(self.read(vec![0]));
         }
-        closing.tries += 1;
+        extending.tries += 1;
         match self.buckets[0].image().and_then(|image| extend(image, now)) {
-            Some(plan) if closing.tries <= EXTENSIONS_MAX => {
+            Some(plan) if extending.tries <= EXTENSIONS_MAX => {
                 Some(self.maintain(Upkeep::Extend, 0, plan))
             }
             plan => {
                 self.counts.unextended += u32::from(plan.is_some());
-                self.closed();
+                self.end_extension();
                 None
             }
         }
     }
 
-    pub(super) fn closed(&mut self) {
-        let done = self.closing.take().map(|closing| closing.done).into_iter().flatten();
+    pub(super) fn end_extension(&mut self) {
+        let done =
+            self.extending_expiry.take().map(|extending| extending.done).into_iter().flatten();
         self.resolved.extend(done.map(|(_, waiter, done)| (waiter, Outcome::Done(done))));
     }
 }

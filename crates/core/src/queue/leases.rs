@@ -25,10 +25,12 @@ impl<W> WriteQueue<W> {
         let (bucket, wanted) = (&self.buckets[0], &member.request.buckets[0]);
         let (configuration, id) = (wanted.configuration.as_ref(), &member.request.id);
         let image = bucket.image();
-        if member.request.may_update && image.is_some_and(|image| configuration.is_behind(image)) {
-            return Placed::Out(Outcome::Outdated(0));
+        if member.request.may_reread_limits
+            && image.is_some_and(|image| configuration.is_behind(image))
+        {
+            return Placed::Out(Outcome::OutdatedLimits(0));
         }
-        if self.is_shown(id) && !self.fenced.contains(id) {
+        if self.is_shown(id) && !self.unusable_ids.contains(id) {
             // It was done, and this queue no longer knows what it took.
             return Placed::Out(Outcome::Ambiguous);
         }
@@ -48,15 +50,15 @@ impl<W> WriteQueue<W> {
             return Placed::Later;
         }
         if !leased.is_empty() {
-            let ask = bucket.ask(wanted, id, self.policy);
+            let ask = bucket.ask(wanted, id, self.settings);
             let ask = crate::Acquire { amounts: &leased, ..ask };
             let assessment = assess(image, ask, &returned, now);
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) | Assessment::Repair(_) => {
-                    Some(self.refusal(member, now).unwrap_or(Placed::Later))
+                    Some(self.place_of_short(member, now).unwrap_or(Placed::Later))
                 }
-                Assessment::Unknown(_) | Assessment::Full(_) if !member.is_fresh[0] => {
+                Assessment::Unknown(_) | Assessment::Full(_) if !member.seen_since_entry[0] => {
                     Some(Placed::Read)
                 }
                 Assessment::Unknown(limit) => Some(Placed::Out(Outcome::Unknown(limit))),

@@ -2,17 +2,17 @@
 
 use super::member::Member;
 use super::request::{Done, Outcome, Purpose};
-use super::settings::{FENCED_MAX, FENCES_MAX, SETTLED_MAX};
+use super::settings::{DONE_WITHOUT_CALLER_MAX, FENCED_OFF_MAX, UNUSABLE_IDS_MAX};
 use super::state::WriteQueue;
 use super::unacked::{UnackedWrite, is_forgotten};
 use crate::{Amounts, RequestId};
 
 impl<W> WriteQueue<W> {
     /// Ends a write that was sent before and that an image now shows, or no image can show any more.
-    pub(super) fn look_for_batch(&mut self) {
+    pub(super) fn resolve_lost_batch(&mut self) {
         let Some(batch) = &self.batch else { return };
         if self.is_shown(&batch.id) {
-            (self.losses, self.pauses) = (0, 0);
+            (self.outruns_in_a_row, self.pauses) = (0, 0);
             if let Some(batch) = self.batch.take() {
                 self.end_unacked();
                 self.finish(batch, None, self.latest());
@@ -49,14 +49,14 @@ impl<W> WriteQueue<W> {
         for request in &write.requests {
             let waits = self.waiting.iter().any(|member| member.request.id == request.id);
             if matches!(request.purpose, Purpose::Lease(_)) && !waits {
-                self.remember_settled(request.id.clone(), None);
+                self.note_done_without_caller(request.id.clone(), None);
             }
         }
     }
 
     /// The same for writes that were not sent again, the newest first: one that happened kept those
     /// before it from happening, and the item remembers their ids for that.
-    pub(super) fn look_for_unacked(&mut self) {
+    pub(super) fn resolve_unacked(&mut self) {
         if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
             // It required that this one did not happen.
             self.give_up_batch();
@@ -100,8 +100,8 @@ impl<W> WriteQueue<W> {
 
     /// A write happened whose answer was lost.
     pub(super) fn happened(&mut self, write: UnackedWrite) {
-        self.fenced.retain(|id| *id != write.id);
-        let mut closing = Vec::new();
+        self.unusable_ids.retain(|id| *id != write.id);
+        let mut held_back = Vec::new();
         let mut has_debit = false;
         for request in write.requests {
             has_debit |= request.is_debit();
@@ -110,42 +110,43 @@ impl<W> WriteQueue<W> {
                 (Some(mut member), _) => {
                     let done =
                         Done { leased: request.leased, ..member.done(None, self.images(), false) };
-                    closing.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
+                    held_back.extend(member.waiter.take().map(|waiter| (request.id, waiter, done)));
                 }
                 (None, Purpose::Acquire) => self.give_back(request.id, request.buckets),
                 (None, Purpose::Correct | Purpose::Lease(_)) => {
-                    self.remember_settled(request.id, Some(request.leased));
+                    self.note_done_without_caller(request.id, Some(request.leased));
                 }
                 (None, Purpose::GiveBack) => {}
             }
         }
         if has_debit {
-            self.close_with(closing, false);
+            self.extend_expiry_for(held_back, false);
         } else {
-            self.resolved
-                .extend(closing.into_iter().map(|(_, waiter, done)| (waiter, Outcome::Done(done))));
+            self.resolved.extend(
+                held_back.into_iter().map(|(_, waiter, done)| (waiter, Outcome::Done(done))),
+            );
         }
     }
 
-    pub(super) fn remember_settled(&mut self, id: RequestId, leased: Option<Amounts>) {
-        self.settled.push((id, leased));
-        let surplus = self.settled.len().saturating_sub(SETTLED_MAX);
-        self.settled.drain(..surplus);
+    pub(super) fn note_done_without_caller(&mut self, id: RequestId, leased: Option<Amounts>) {
+        self.done_without_caller.push((id, leased));
+        let surplus = self.done_without_caller.len().saturating_sub(DONE_WITHOUT_CALLER_MAX);
+        self.done_without_caller.drain(..surplus);
     }
 
     pub(super) fn add_unacked(&mut self, write: UnackedWrite) {
         self.note_lost_id(write.id.clone());
         self.unacked.push(write);
-        let surplus = self.unacked.len().saturating_sub(FENCES_MAX);
+        let surplus = self.unacked.len().saturating_sub(FENCED_OFF_MAX);
         self.counts.ambiguous += u32::from(surplus > 0);
         self.unacked.drain(..surplus);
     }
 
     /// Keeps an id from being used for another write: an item that remembers it would tell nothing.
     pub(super) fn note_lost_id(&mut self, id: RequestId) {
-        self.fenced.push(id);
-        let surplus = self.fenced.len().saturating_sub(FENCED_MAX);
-        self.fenced.drain(..surplus);
+        self.unusable_ids.push(id);
+        let surplus = self.unusable_ids.len().saturating_sub(UNUSABLE_IDS_MAX);
+        self.unusable_ids.drain(..surplus);
     }
 
     /// Stops sending a write whose answer was lost.

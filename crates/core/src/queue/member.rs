@@ -13,16 +13,16 @@ pub(super) struct Member<W> {
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
     /// Of which buckets the table told since it entered.
-    pub(super) is_fresh: [bool; BUCKETS_MAX],
+    pub(super) seen_since_entry: [bool; BUCKETS_MAX],
     /// It was there when the table was asked last.
     pub(super) was_present: bool,
     /// Another writer came before its last write.
-    pub(super) has_lost: bool,
+    pub(super) was_outrun: bool,
     /// The time at which requests before it first took the tokens that it needs.
     pub(super) skipped_at: Option<EpochMillis>,
     pub(super) attempts: u32,
     /// True if an item may be brought to its limits before it is refused: once each.
-    pub(super) may_bring: [bool; BUCKETS_MAX],
+    pub(super) may_reconfigure: [bool; BUCKETS_MAX],
     /// True if it gives up its guards.
     pub(super) is_forced: bool,
     /// The tokens that a lease takes by the write that carries it.
@@ -36,12 +36,12 @@ impl<W> Member<W> {
         Self {
             request,
             waiter,
-            is_fresh: [false; BUCKETS_MAX],
+            seen_since_entry: [false; BUCKETS_MAX],
             was_present: false,
-            has_lost: false,
+            was_outrun: false,
             skipped_at: None,
             attempts: 0,
-            may_bring: [true; BUCKETS_MAX],
+            may_reconfigure: [true; BUCKETS_MAX],
             is_forced: false,
             leased: Amounts::new(),
             dropped: Vec::new(),

@@ -43,17 +43,17 @@ impl<W> WriteQueue<W> {
     /// Refuses a request that an image of a moment ago cannot serve, whatever is in flight.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.batch.as_ref().is_some_and(|batch| batch.gives_back);
-        let is_bringing = matches!(self.flight, Some(Flight::Upkeep(..)));
+        let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
         let is_unacked = self.batch.as_ref().is_some_and(|batch| batch.ids_before_loss.is_some());
-        let may_refuse = is_known && !gives_back && !is_bringing && !is_unacked;
+        let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_unacked;
         if member.request.purpose != Purpose::Acquire
-            || !may_refuse
+            || !can_refuse_now
             || self.waiting.iter().any(Member::gives_back)
         {
             return None;
         }
-        if let Some(Placed::Out(outcome @ Outcome::Refused(_))) = self.refusal(member, now) {
+        if let Some(Placed::Out(outcome @ Outcome::Refused(_))) = self.place_of_short(member, now) {
             return Some(outcome);
         }
         None
@@ -66,8 +66,8 @@ impl<W> WriteQueue<W> {
             let configuration = wanted.configuration.as_ref();
             let image = bucket.image();
             let is_behind = image.is_some_and(|image| configuration.is_behind(image));
-            if member.request.may_update && is_behind {
-                return Placed::Out(Outcome::Outdated(index));
+            if member.request.may_reread_limits && is_behind {
+                return Placed::Out(Outcome::OutdatedLimits(index));
             }
             let demand = &draft.demands[index];
             if !shares(demand.configuration.as_deref(), configuration) || draft.is_forced {
@@ -77,7 +77,7 @@ impl<W> WriteQueue<W> {
                 return Placed::Later;
             }
             let Some(least) = demand.floors_with(&wanted.amounts) else { return Placed::Later };
-            let mut ask = bucket.ask(wanted, &member.request.id, self.policy);
+            let mut ask = bucket.ask(wanted, &member.request.id, self.settings);
             ask.amounts = &least;
             match assess(image, ask, &demand.returned, self.accrued_until(draft, index, now)) {
                 Assessment::Covered => floors.push(least),
@@ -87,9 +87,9 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placed::Later,
                         _ => Placed::Skipped,
                     };
-                    return self.refusal(member, now).unwrap_or(or_else);
+                    return self.place_of_short(member, now).unwrap_or(or_else);
                 }
-                Assessment::Unknown(_) | Assessment::Full(_) if !member.is_fresh[index] => {
+                Assessment::Unknown(_) | Assessment::Full(_) if !member.seen_since_entry[index] => {
                     return Placed::Read;
                 }
                 Assessment::Unknown(limit) => return Placed::Out(Outcome::Unknown(limit)),
@@ -111,23 +111,23 @@ impl<W> WriteQueue<W> {
     /// Refill since the last claim has to be claimed, and a process that claims with every write
     /// comes first each time. After a loss only the first request of a write may need it.
     fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
-        let interval = i64::from(self.policy.interval.0);
+        let interval = i64::from(self.settings.interval.0);
         let is_recent = |at: &EpochMillis| (0..interval).contains(&(now.get() - at.get()));
         let claimed_at = self.buckets[index].image().map(|image| image.refilled_at);
-        let has_lost = self.losses > 0 && draft.acquires;
-        claimed_at.filter(is_recent).filter(|_| has_lost).unwrap_or(now)
+        let is_later_request = self.outruns_in_a_row > 0 && draft.acquires;
+        claimed_at.filter(is_recent).filter(|_| is_later_request).unwrap_or(now)
     }
 
     /// The place of a request that the images alone cannot serve; `None`: they can.
-    pub(super) fn refusal(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
+    pub(super) fn place_of_short(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
         let mut is_short = false;
-        let mut may_refuse = true;
+        let mut images_may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.policy);
+            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
             match assess(bucket.image(), ask, member.returned(), now) {
                 Assessment::Short(_) => {
                     is_short = true;
-                    may_refuse &= self.may_refuse(member, index, now);
+                    images_may_refuse &= self.image_may_refuse(member, index, now);
                 }
                 Assessment::Repair(plan) => {
                     return Some(Placed::Upkeep(Upkeep::Repair, index, plan));
@@ -138,18 +138,18 @@ impl<W> WriteQueue<W> {
         if !is_short {
             return None;
         }
-        let may_bring = |(index, _): &(usize, &QueueBucket)| member.may_bring[*index];
-        for (index, bucket) in self.buckets.iter().enumerate().filter(may_bring) {
-            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.policy);
-            if let Some(plan) = bucket.bring(ask, now) {
+        let may_reconfigure = |(index, _): &(usize, &QueueBucket)| member.may_reconfigure[*index];
+        for (index, bucket) in self.buckets.iter().enumerate().filter(may_reconfigure) {
+            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
+            if let Some(plan) = bucket.reconfiguration(ask, now) {
                 // A read costs less than a write that fails.
-                return Some(match self.may_refuse(member, index, now) {
-                    true => Placed::Upkeep(Upkeep::Bring, index, plan),
+                return Some(match self.image_may_refuse(member, index, now) {
+                    true => Placed::Upkeep(Upkeep::Reconfigure, index, plan),
                     false => Placed::Read,
                 });
             }
         }
-        if !may_refuse {
+        if !images_may_refuse {
             return Some(Placed::Read);
         }
         Some(Placed::Out(Outcome::Refused(self.evaluate(member, |_| now))))
@@ -157,12 +157,14 @@ impl<W> WriteQueue<W> {
 
     /// True if the image of a bucket may refuse a request: the table said so since it entered, or
     /// a moment ago and no lost write may have changed it since.
-    fn may_refuse(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
+    fn image_may_refuse(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
         let is_recent = || {
             let known = self.buckets[index].known.as_ref();
-            known.is_some_and(|known| known.may_refuse(now, self.policy.deny_cache_ms))
+            known.is_some_and(|known| {
+                known.is_recent_enough_to_refuse(now, self.settings.deny_cache_ms)
+            })
         };
-        member.is_fresh[index] || self.unacked.is_empty() && is_recent()
+        member.seen_since_entry[index] || self.unacked.is_empty() && is_recent()
     }
 
     /// Refuses a request that lost to another process which claimed a moment ago and left too little.
@@ -174,21 +176,23 @@ impl<W> WriteQueue<W> {
         member: &Member<W>,
         now: EpochMillis,
     ) -> Option<Outcome> {
-        if !member.has_lost || !member.takes() || self.is_unacked(&member.request.id) {
+        if !member.was_outrun || !member.takes() || self.is_unacked(&member.request.id) {
             return None;
         }
-        let interval = u64::from(self.policy.interval.0);
-        let before_ms = interval.min(self.policy.deny_cache_ms);
+        let interval = u64::from(self.settings.interval.0);
+        let before_ms = interval.min(self.settings.deny_cache_ms);
         let claimed_at = |index: usize| {
-            let at = self.buckets[index].image().filter(|_| member.is_fresh[index])?.refilled_at;
+            let at =
+                self.buckets[index].image().filter(|_| member.seen_since_entry[index])?.refilled_at;
             let age_ms = at.get().abs_diff(now.get());
-            let may_refuse = age_ms < before_ms || at >= member.request.began && age_ms < interval;
-            may_refuse.then_some(at)
+            let is_recent_claim =
+                age_ms < before_ms || at >= member.request.began && age_ms < interval;
+            is_recent_claim.then_some(at)
         };
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.policy);
-            if member.may_bring[index] && bucket.bring(ask, now).is_some() {
+            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
+            if member.may_reconfigure[index] && bucket.reconfiguration(ask, now).is_some() {
                 return None;
             }
             is_short |= claimed_at(index).is_some_and(|at| {
@@ -212,9 +216,9 @@ impl<W> WriteQueue<W> {
         };
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.policy);
-            if !member.is_fresh[index]
-                || member.may_bring[index] && bucket.bring(ask, now).is_some()
+            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
+            if !member.seen_since_entry[index]
+                || member.may_reconfigure[index] && bucket.reconfiguration(ask, now).is_some()
             {
                 return None;
             }
@@ -270,7 +274,7 @@ impl<W> WriteQueue<W> {
             let wanted = &member.request.buckets[index];
             let image = bucket.image();
             let is_shown = |image: &CompositeBucket| image.request_ids.contains(&member.request.id);
-            let tells = !self.fenced.contains(&member.request.id);
+            let tells = !self.unusable_ids.contains(&member.request.id);
             if member.request.purpose == Purpose::Correct && tells && image.is_some_and(is_shown) {
                 return Placed::Out(Outcome::Done(member.done(None, self.images(), false)));
             }
@@ -280,7 +284,7 @@ impl<W> WriteQueue<W> {
             };
             let (there, gone): (Amounts, Amounts) =
                 wanted.amounts.clone().into_iter().partition(|(limit, _)| has(limit));
-            if !gone.is_empty() && !member.is_fresh[index] {
+            if !gone.is_empty() && !member.seen_since_entry[index] {
                 return Placed::Read;
             }
             member.dropped.extend(gone.into_iter().map(|(limit, _)| limit));

@@ -20,7 +20,7 @@ pub struct QueuedRequest {
     /// The start of the call.
     pub began: EpochMillis,
     /// True if the caller can look up the stored limits once more.
-    pub may_update: bool,
+    pub may_reread_limits: bool,
 }
 
 /// The purpose of a request.
@@ -58,7 +58,7 @@ pub enum Outcome {
     Refused(Vec<Vec<LimitStatus>>),
     /// The item of this bucket follows newer stored limits than the request: look them up, and enter
     /// again.
-    Outdated(usize),
+    OutdatedLimits(usize),
     /// Neither the request nor the item of this bucket knows the limit.
     Unknown(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
@@ -94,7 +94,7 @@ pub struct Done {
 
 /// The state of a request whose caller leaves.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Left {
+pub enum OnLeave {
     /// Nothing happened, and nothing will.
     Nothing,
     /// A write that carries it may have taken effect, or may still.
@@ -117,7 +117,7 @@ pub enum Action {
         /// Pauses of this queue in a row, this one included.
         in_a_row: u32,
         /// True if it only corrects: nobody waits for tokens.
-        is_patient: bool,
+        only_corrects: bool,
     },
 }
 

@@ -6,19 +6,19 @@ use crate::{ClaimInterval, RequestId};
 pub(super) const ATTEMPTS_MAX: u32 = 40;
 /// Writes in a row that other writers came before, until the first pause: a failed condition hands
 /// over the item as it is this moment.
-pub(super) const LOSSES_AT_ONCE: u32 = 3;
+pub(super) const OUTRUNS_AT_ONCE: u32 = 3;
 /// The same where nobody waits for tokens.
-pub(super) const PATIENT_LOSSES_AT_ONCE: u32 = 1;
+pub(super) const CORRECTION_OUTRUNS_AT_ONCE: u32 = 1;
 /// Attempts of a correction with guards; after that it is forced through.
 pub(super) const GUARDED_ATTEMPTS: u32 = 12;
 /// Writes of a lease that nobody waits for: others may need the same tokens now.
 pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
 /// Lost writes that one write keeps from happening later: an item remembers four ids.
-pub(super) const FENCES_MAX: usize = 2;
+pub(super) const FENCED_OFF_MAX: usize = 2;
 /// Ids of lost writes that are remembered, of which an item may remember four.
-pub(super) const FENCED_MAX: usize = 2 * RequestId::REMEMBERED;
+pub(super) const UNUSABLE_IDS_MAX: usize = 2 * RequestId::REMEMBERED;
 /// Corrections and leases that are remembered after their callers left, in case they come again.
-pub(super) const SETTLED_MAX: usize = 64;
+pub(super) const DONE_WITHOUT_CALLER_MAX: usize = 64;
 /// Attempts to move an expiry.
 pub(super) const EXTENSIONS_MAX: u32 = 5;
 
@@ -27,7 +27,7 @@ pub(super) const BUCKETS_MAX: usize = 2;
 
 /// The trade-offs of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Policy {
+pub struct QueueSettings {
     /// The time for which a claim serves later writers.
     pub interval: ClaimInterval,
     /// The greatest age of an image that a request is refused from, in milliseconds.

@@ -7,7 +7,7 @@ use super::contention::ContentionEstimate;
 use super::draft::Draft;
 use super::member::Member;
 use super::request::{Done, Outcome, Write};
-use super::settings::{BUCKETS_MAX, Counts, Policy};
+use super::settings::{BUCKETS_MAX, Counts, QueueSettings};
 use super::unacked::UnackedWrite;
 use crate::{Amounts, BucketId, CompositeBucket, RequestId};
 
@@ -16,7 +16,7 @@ use crate::{Amounts, BucketId, CompositeBucket, RequestId};
 /// `W` is what the driver knows a waiting caller by.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WriteQueue<W> {
-    pub(super) policy: Policy,
+    pub(super) settings: QueueSettings,
     pub(super) buckets: Vec<QueueBucket>,
     pub(super) waiting: Vec<Member<W>>,
     /// The call that the table has not answered.
@@ -24,18 +24,18 @@ pub struct WriteQueue<W> {
     /// The write in flight, or one whose answer was lost.
     pub(super) batch: Option<WriteBatch<W>>,
     /// Requests that are done but for the expiry of a debt.
-    pub(super) closing: Option<Closing<W>>,
+    pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
     pub(super) unacked: Vec<UnackedWrite>,
     /// Corrections and leases that took effect after their callers left, and what they took; `None`: it
     /// cannot be told any more whether they did.
-    pub(super) settled: Vec<(RequestId, Option<Amounts>)>,
+    pub(super) done_without_caller: Vec<(RequestId, Option<Amounts>)>,
     /// Ids of lost writes that later ones may have kept from happening: an item that remembers one
     /// says nothing by it.
-    pub(super) fenced: Vec<RequestId>,
+    pub(super) unusable_ids: Vec<RequestId>,
     /// Writes in a row that other writers came before.
-    pub(super) losses: u32,
+    pub(super) outruns_in_a_row: u32,
     /// Requests that the next write takes for at most: half as many as the last one that lost.
-    pub(super) share: usize,
+    pub(super) requests_max: usize,
     /// Pauses in a row.
     pub(super) pauses: u32,
     pub(super) must_pause: bool,
@@ -49,7 +49,7 @@ pub(super) enum Upkeep {
     /// Puts a clock right or makes room.
     Repair,
     /// Brings an item to the limits of a request that is refused.
-    Bring,
+    Reconfigure,
     /// Moves an expiry.
     Extend,
 }
@@ -81,7 +81,7 @@ pub(super) struct WriteBatch<W> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Closing<W> {
+pub(super) struct ExtendingExpiry<W> {
     pub(super) done: Vec<(RequestId, W, Done)>,
     /// A claim moves the expiry itself, so that an image which the table did not return may be wrong.
     pub(super) must_look: bool,
@@ -91,19 +91,19 @@ pub(super) struct Closing<W> {
 impl<W> WriteQueue<W> {
     /// A queue of these buckets: one, or a child's and its parent's, which are written together.
     #[must_use]
-    pub fn new(buckets: impl IntoIterator<Item = BucketId>, policy: Policy) -> Self {
+    pub fn new(buckets: impl IntoIterator<Item = BucketId>, settings: QueueSettings) -> Self {
         Self {
-            policy,
+            settings,
             buckets: buckets.into_iter().take(BUCKETS_MAX).map(QueueBucket::new).collect(),
             waiting: Vec::new(),
             flight: None,
             batch: None,
-            closing: None,
+            extending_expiry: None,
             unacked: Vec::new(),
-            settled: Vec::new(),
-            fenced: Vec::new(),
-            losses: 0,
-            share: usize::MAX,
+            done_without_caller: Vec::new(),
+            unusable_ids: Vec::new(),
+            outruns_in_a_row: 0,
+            requests_max: usize::MAX,
             pauses: 0,
             must_pause: false,
             must_read: false,
@@ -132,7 +132,7 @@ impl<W> WriteQueue<W> {
         if is_news {
             self.buckets[bucket].known = Some(known.clone());
             self.buckets[bucket].note_claims(known.as_of);
-            self.members().for_each(|member| member.is_fresh[bucket] = false);
+            self.members().for_each(|member| member.seen_since_entry[bucket] = false);
         }
     }
 
@@ -158,13 +158,14 @@ impl<W> WriteQueue<W> {
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let batch = self.batch.iter().flat_map(|batch| &batch.members);
-        let is_closing = self.closing.as_ref().is_some_and(|closing| !closing.done.is_empty());
-        !is_closing && self.waiting.iter().chain(batch).all(|member| member.waiter.is_none())
+        let is_extending =
+            self.extending_expiry.as_ref().is_some_and(|extending| !extending.done.is_empty());
+        !is_extending && self.waiting.iter().chain(batch).all(|member| member.waiter.is_none())
     }
 
     /// True if nothing is open: no request, no lost answer, nothing to give back.
     #[must_use]
-    pub fn is_settled(&self) -> bool {
+    pub fn has_nothing_open(&self) -> bool {
         self.is_idle() && self.waiting.is_empty() && self.batch.is_none() && self.unacked.is_empty()
     }
 
@@ -181,7 +182,7 @@ impl<W> WriteQueue<W> {
 
     /// The buckets as a caller is told of them: without ids that say nothing.
     pub(super) fn images(&self) -> Vec<Option<Arc<CompositeBucket>>> {
-        let says_nothing = |id: &RequestId| self.fenced.contains(id);
+        let says_nothing = |id: &RequestId| self.unusable_ids.contains(id);
         let image = |bucket: &QueueBucket| {
             let image = bucket.known.as_ref()?.image.as_ref()?;
             if !image.request_ids.iter().any(says_nothing) {
@@ -194,7 +195,7 @@ impl<W> WriteQueue<W> {
         self.buckets.iter().map(image).collect()
     }
 
-    pub(super) fn is_patient(&self) -> bool {
+    pub(super) fn only_corrects(&self) -> bool {
         !self.waiting.iter().any(Member::takes)
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Action, Amounts, Answer, BucketDemand, ClaimInterval, CompositeBucket, Configuration,
-    EpochMillis, Known, LeaseRange, LeaseTerms, Outcome, Policy, Purpose, QueuedRequest, RequestId,
-    Write, WritePlan, WriteQueue,
+    EpochMillis, Known, LeaseRange, LeaseTerms, Outcome, Purpose, QueueSettings, QueuedRequest,
+    RequestId, Write, WritePlan, WriteQueue,
 };
 
 use super::{Accounting, bucket_id, limit, milli};
@@ -69,7 +69,7 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn new(known: CompositeBucket, now: EpochMillis) -> Self {
         let interval = ClaimInterval::default();
-        let policy = Policy { interval, deny_cache_ms: 0, is_transactional: false };
+        let policy = QueueSettings { interval, deny_cache_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         let image = Some(Arc::new(known));
         queue.learn(0, &Known { image, as_of: now, is_authoritative: false });
@@ -92,7 +92,7 @@ impl Process {
     /// Ends it; what it waited for.
     pub(crate) fn die(&mut self) -> Phase {
         let phase = std::mem::take(&mut self.phase);
-        let policy = Policy {
+        let policy = QueueSettings {
             interval: ClaimInterval::default(),
             deny_cache_ms: 0,
             is_transactional: false,
@@ -184,7 +184,7 @@ impl Process {
             None => (order.id.clone(), Purpose::Lease(Arc::new(terms))),
             Some(_) => (order.id.clone(), Purpose::Correct),
         };
-        let entering = QueuedRequest { id, purpose, buckets, began: now, may_update: false };
+        let entering = QueuedRequest { id, purpose, buckets, began: now, may_reread_limits: false };
         self.queue.enter(entering, (), now);
         self.advance(order, image, now);
     }

@@ -185,7 +185,7 @@ impl Model for Protocol {
             }
             Action::Delete => system.table.delete(),
         };
-        let settled = || match state.system.is_settled() {
+        let settled = || match state.system.has_nothing_open() {
             true => state.system.table.check_settled(),
             false => Ok(()),
         };

@@ -237,7 +237,7 @@ impl Schedule {
                 }
             }
             if self.system.flights.is_empty() {
-                if self.system.is_settled() {
+                if self.system.has_nothing_open() {
                     return self.system.table.check_settled();
                 }
                 if !self.write_once_more()? {
@@ -254,7 +254,8 @@ impl Schedule {
     /// A caller of every process that is not settled asks for the least there is.
     fn write_once_more(&mut self) -> Result<bool, Violation> {
         let Some(caller) = (0..self.system.callers.len()).find(|caller| {
-            self.system.callers[*caller].request.is_none() && !self.system.is_settled_of(*caller)
+            self.system.callers[*caller].request.is_none()
+                && !self.system.has_nothing_open_for(*caller)
         }) else {
             return Ok(false);
         };

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Action, Amounts, Answer, BucketDemand, ClaimInterval, CompositeBucket, Configuration, Done,
-    EpochMillis, Known, LeaseTerms, Outcome, Policy, Purpose, QueuedRequest, RequestId, WritePlan,
-    WriteQueue,
+    EpochMillis, Known, LeaseTerms, Outcome, Purpose, QueueSettings, QueuedRequest, RequestId,
+    WritePlan, WriteQueue,
 };
 
 use super::fixtures::bucket_id;
@@ -28,7 +28,7 @@ pub(crate) enum Step {
 impl Lone {
     /// A process that saw the item as `image` at `as_of`; `None`: there was none.
     pub(crate) fn seeing(image: Option<&CompositeBucket>, as_of: EpochMillis) -> Self {
-        let policy = Policy {
+        let policy = QueueSettings {
             interval: ClaimInterval::default(),
             deny_cache_ms: 0,
             is_transactional: false,
@@ -120,7 +120,7 @@ pub(crate) fn request(
     now: EpochMillis,
 ) -> QueuedRequest {
     let demand = BucketDemand { amounts, configuration: Arc::new(configuration.clone()) };
-    QueuedRequest { id, purpose, buckets: vec![demand], began: now, may_update: false }
+    QueuedRequest { id, purpose, buckets: vec![demand], began: now, may_reread_limits: false }
 }
 
 /// A lease; what it needs at least is what it is refused without.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use sluicegate_core::{
     Action, Amounts, Answer, BucketDemand, Change, ClaimInterval, CompositeBucket, Configuration,
-    ContentionEstimate, Known, Left, Outcome, Policy, QueuedRequest, RequestId, Write, WritePath,
-    WritePlan, WriteQueue,
+    ContentionEstimate, Known, OnLeave, Outcome, QueueSettings, QueuedRequest, RequestId, Write,
+    WritePath, WritePlan, WriteQueue,
 };
 
 use super::control::Control;
@@ -134,7 +134,7 @@ impl Process {
         timing: Timing,
     ) -> Self {
         let interval = ClaimInterval(timing.interval_ms);
-        let policy = Policy { interval, deny_cache_ms: 0, is_transactional: false };
+        let policy = QueueSettings { interval, deny_cache_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         if let Some(image) = image {
             let (image, as_of) = (image.map(Arc::new), at(T0));
@@ -181,7 +181,7 @@ impl System {
         let (id, amounts) = (request.id.clone(), request.amounts.clone());
         let configuration = scenario.configurations[process.configuration].clone();
         let buckets = vec![BucketDemand { amounts, configuration }];
-        let entering = QueuedRequest { id, purpose, buckets, began: now, may_update: false };
+        let entering = QueuedRequest { id, purpose, buckets, began: now, may_reread_limits: false };
         process.queue.enter(entering, caller, now);
         if request.purpose == Purpose::Forced {
             process.queue.force(&request.id);
@@ -199,7 +199,7 @@ impl System {
         let index = self.callers[caller].process;
         let queue = &mut self.processes[index].queue;
         let (left, _) = queue.leave(&request.id);
-        if let Left::Done(_) = left {
+        if let OnLeave::Done(_) = left {
             self.table.held(&request);
         }
         let is_abandoned = queue.is_idle() && queue.is_asking();
@@ -423,16 +423,16 @@ impl System {
     }
 
     /// True if no request waits, no write is in flight, and no process has anything to give back.
-    pub(crate) fn is_settled(&self) -> bool {
-        let is_settled = |process: &Process| process.queue.is_settled();
+    pub(crate) fn has_nothing_open(&self) -> bool {
+        let has_nothing_open = |process: &Process| process.queue.has_nothing_open();
         self.flights.is_empty()
             && self.callers.iter().all(|caller| caller.request.is_none())
-            && self.processes.iter().all(is_settled)
+            && self.processes.iter().all(has_nothing_open)
     }
 
     /// The same for the process of a caller.
-    pub(crate) fn is_settled_of(&self, caller: usize) -> bool {
-        self.processes[self.callers[caller].process].queue.is_settled()
+    pub(crate) fn has_nothing_open_for(&self, caller: usize) -> bool {
+        self.processes[self.callers[caller].process].queue.has_nothing_open()
     }
 
     /// Every process ends.

@@ -22,7 +22,7 @@ pub(crate) struct Table {
     /// Every request that took effect.
     landed: BTreeSet<RequestId>,
     /// Lost writes that a later one kept from happening, for as long as the item remembers them.
-    fenced: BTreeSet<RequestId>,
+    fenced_off: BTreeSet<RequestId>,
     /// True if a correction landed after its writer had given up, so that nobody has seen the debt
     /// and moved the expiry.
     pub(crate) unwatched: bool,
@@ -48,7 +48,7 @@ impl Table {
             item,
             recent: Vec::new(),
             landed: BTreeSet::new(),
-            fenced: BTreeSet::new(),
+            fenced_off: BTreeSet::new(),
             unwatched: false,
             ambiguous: 0,
             owed: BTreeMap::new(),
@@ -174,14 +174,14 @@ impl Table {
             }
         }
         // It comes so late that four other writes made the item forget its fence.
-        self.ambiguous += u32::from(self.fenced.contains(&flight.id));
+        self.ambiguous += u32::from(self.fenced_off.contains(&flight.id));
         // The fences of a write take places of the item's memory, too.
         let remembered = flight.plan.changes.iter().filter_map(|change| match change {
             Change::Remember(id) => Some(id),
             _ => None,
         });
         let places = remembered.clone().count().max(1);
-        self.fenced.extend(remembered.filter(|id| **id != flight.id).cloned());
+        self.fenced_off.extend(remembered.filter(|id| **id != flight.id).cloned());
         // A request that was in a lost write before is kept from coming twice by the fence alone.
         self.recent.insert(0, ids.cloned().collect());
         (1..places).for_each(|_| self.recent.insert(0, Vec::new()));

@@ -2,7 +2,9 @@
 //! outcome into the caller's result.
 
 use futures_util::FutureExt as _;
-use sluicegate_core::{BucketDemand, LIMITS_MAX, Left, Outcome, Purpose, QueuedRequest, WritePath};
+use sluicegate_core::{
+    BucketDemand, LIMITS_MAX, OnLeave, Outcome, Purpose, QueuedRequest, WritePath,
+};
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
@@ -20,7 +22,7 @@ impl<T: Table> CompositeStore<T> {
         targets: &mut [BucketRequest],
         run: &mut CallContext<'_>,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
-        let mut may_update = true;
+        let mut may_reread_limits = true;
         let mut may_look_again = true;
         loop {
             let lane = self.lane(targets);
@@ -33,7 +35,7 @@ impl<T: Table> CompositeStore<T> {
                 purpose: Purpose::Acquire,
                 buckets: targets.iter().map(demand).collect(),
                 began: run.began,
-                may_update,
+                may_reread_limits,
             };
             let settled = lane.settle(self, request, run.deadline, run.clock).await;
             let Settled { outcome, cost, table_error } = match settled {
@@ -48,8 +50,8 @@ impl<T: Table> CompositeStore<T> {
                     return Ok((parts.collect(), done.path.or(Some(WritePath::Retry))));
                 }
                 Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
-                Outcome::Outdated(_) => {
-                    may_update = false;
+                Outcome::OutdatedLimits(_) => {
+                    may_reread_limits = false;
                     self.update(targets, run).await;
                 }
                 // A limit that is unknown here may have been stored a moment ago.
@@ -98,14 +100,14 @@ impl<T: Table> CompositeStore<T> {
         &self,
         targets: &[BucketRequest],
         run: &mut CallContext<'_>,
-        Expired { left, table_error, is_silent, cost }: Expired,
+        Expired { on_leave, table_error, is_silent, cost }: Expired,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         run.add(cost);
-        if let Left::Done(done) = left {
+        if let OnLeave::Done(done) = on_leave {
             let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
             return Ok((parts.collect(), done.path));
         }
-        Err(given_up(left == Left::InDoubt, table_error.as_deref(), is_silent, run.attempts))
+        Err(given_up(on_leave == OnLeave::InDoubt, table_error.as_deref(), is_silent, run.attempts))
     }
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use sluicegate_core::{
-    Amounts, BucketDemand, Done, Left, Millitokens, Outcome, Purpose, QueuedRequest,
+    Amounts, BucketDemand, Done, Millitokens, OnLeave, Outcome, Purpose, QueuedRequest,
 };
 
 use super::composite_store::CompositeStore;
@@ -27,11 +27,12 @@ impl<T: Table> CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
         let run = &mut CallContext::under(correction.id.clone(), clock, correction.deadline);
-        let lane = self.images.entry(correction.bucket).lane(correction.bucket, self.policy());
+        let lane =
+            self.images.entry(correction.bucket).lane(correction.bucket, self.queue_settings());
         let configuration = Arc::new(correction.configuration.clone());
         let buckets = vec![BucketDemand { amounts: correction.amounts.clone(), configuration }];
         let (id, purpose, began) = (run.id.clone(), Purpose::Correct, run.began);
-        let request = QueuedRequest { id, purpose, buckets, began, may_update: false };
+        let request = QueuedRequest { id, purpose, buckets, began, may_reread_limits: false };
         // The last resort needs some time, too.
         let late = run.deadline - correction.deadline / 4;
         let settling = lane.settle(self, request, run.deadline, run.clock);
@@ -46,13 +47,13 @@ impl<T: Table> CompositeStore<T> {
         };
         match settled {
             Ok(settled) => self.corrected(correction, settled, run),
-            Err(Expired { left: Left::Done(done), cost, .. }) => {
+            Err(Expired { on_leave: OnLeave::Done(done), cost, .. }) => {
                 run.add(cost);
                 Ok(Self::done(done, run))
             }
-            Err(Expired { left, table_error, is_silent, cost }) => {
+            Err(Expired { on_leave, table_error, is_silent, cost }) => {
                 run.add(cost);
-                let is_unacked = left == Left::InDoubt;
+                let is_unacked = on_leave == OnLeave::InDoubt;
                 let error = given_up(is_unacked, table_error.as_deref(), is_silent, run.attempts);
                 Err(self.may_have_given_back(correction, is_unacked, error.into()))
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_dynamo::Item;
 use sluicegate_core::keys::ItemKey;
-use sluicegate_core::{BucketId, CompositeBucket, Known, Policy, evaluate};
+use sluicegate_core::{BucketId, CompositeBucket, Known, QueueSettings, evaluate};
 
 use super::bucket_request::BucketRequest;
 use super::directory::Directory;
@@ -70,18 +70,18 @@ impl<T: Table> CompositeStore<T> {
 
     /// The lane of the requests on these buckets.
     pub(super) fn lane(&self, targets: &[BucketRequest]) -> Arc<Lane> {
-        let policy = self.policy();
+        let settings = self.queue_settings();
         match targets {
             [child, parent] => {
-                child.entry.lane_with(&child.bucket, (&parent.bucket, &parent.entry), policy)
+                child.entry.lane_with(&child.bucket, (&parent.bucket, &parent.entry), settings)
             }
-            targets => targets[0].entry.lane(&targets[0].bucket, policy),
+            targets => targets[0].entry.lane(&targets[0].bucket, settings),
         }
     }
 
-    pub(super) fn policy(&self) -> Policy {
+    pub(super) fn queue_settings(&self) -> QueueSettings {
         let deny_cache_ms = self.settings.deny_cache.as_millis();
-        Policy {
+        QueueSettings {
             interval: self.settings.claim_interval,
             deny_cache_ms: u64::try_from(deny_cache_ms).unwrap_or(u64::MAX),
             is_transactional: self.settings.certainty == Certainty::Transactional,

@@ -1,6 +1,6 @@
 //! A caller that enters its request into a lane, waits, leads, and leaves.
 
-use sluicegate_core::{Left, QueuedRequest, RequestId};
+use sluicegate_core::{OnLeave, QueuedRequest, RequestId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -58,14 +58,14 @@ impl Lane {
             member.is_open = false;
             return Ok(settled);
         }
-        let (left, cost) = member.leave();
+        let (on_leave, cost) = member.leave();
         // It may have been settled at this very moment.
         if let Ok(settled) = receiver.try_recv() {
             return Ok(settled);
         }
         let state = self.lock();
         let is_silent = state.replied_at <= entered_at;
-        Err(Expired { left, cost, table_error: state.table_error.clone(), is_silent })
+        Err(Expired { on_leave, cost, table_error: state.table_error.clone(), is_silent })
     }
 }
 
@@ -77,12 +77,12 @@ struct Member<'a> {
 }
 
 impl Member<'_> {
-    fn leave(&mut self) -> (Left, CallCost) {
+    fn leave(&mut self) -> (OnLeave, CallCost) {
         self.is_open = false;
         let mut state = self.lane.lock();
-        let (left, waiter) = state.queue.leave(&self.id);
+        let (on_leave, waiter) = state.queue.leave(&self.id);
         Lane::tidy(&mut state);
-        (left, waiter.map(|waiter| waiter.cost).unwrap_or_default())
+        (on_leave, waiter.map(|waiter| waiter.cost).unwrap_or_default())
     }
 }
 

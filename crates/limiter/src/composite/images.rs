@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use quick_cache::sync::Cache;
-use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, Policy};
+use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, QueueSettings};
 
 use super::directory::Changes;
 use super::lane::Lane;
@@ -86,8 +86,8 @@ impl Entry {
     }
 
     /// The lane of the requests on this bucket alone.
-    pub(super) fn lane(&self, bucket: &BucketId, policy: Policy) -> Arc<Lane> {
-        let new = || Lane::new(vec![bucket.clone()], vec![self.known.clone()], policy);
+    pub(super) fn lane(&self, bucket: &BucketId, settings: QueueSettings) -> Arc<Lane> {
+        let new = || Lane::new(vec![bucket.clone()], vec![self.known.clone()], settings);
         self.lane.get_or_init(|| Arc::new(new())).clone()
     }
 
@@ -96,7 +96,7 @@ impl Entry {
         &self,
         bucket: &BucketId,
         (parent, entry): (&BucketId, &Self),
-        policy: Policy,
+        settings: QueueSettings,
     ) -> Arc<Lane> {
         let mut state = self.lock();
         if let Some((of, lane)) = &state.cascade
@@ -105,7 +105,7 @@ impl Entry {
             return lane.clone();
         }
         let buckets = vec![bucket.clone(), parent.clone()];
-        let lane = Lane::new(buckets, vec![self.known.clone(), entry.known.clone()], policy);
+        let lane = Lane::new(buckets, vec![self.known.clone(), entry.known.clone()], settings);
         let lane = Arc::new(lane);
         state.cascade = Some((parent.clone(), lane.clone()));
         lane

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use sluicegate_core::{
-    Answer, BucketId, Counts, EpochMillis, Policy, RequestId, Write, WriteQueue,
+    Answer, BucketId, Counts, EpochMillis, QueueSettings, RequestId, Write, WriteQueue,
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -77,9 +77,13 @@ impl std::fmt::Debug for Lane {
 }
 
 impl Lane {
-    pub(super) fn new(buckets: Vec<BucketId>, images: Vec<Arc<Shared>>, policy: Policy) -> Self {
+    pub(super) fn new(
+        buckets: Vec<BucketId>,
+        images: Vec<Arc<Shared>>,
+        settings: QueueSettings,
+    ) -> Self {
         let state = LaneState {
-            queue: WriteQueue::new(buckets.iter().cloned(), policy),
+            queue: WriteQueue::new(buckets.iter().cloned(), settings),
             last: None,
             flight: None,
             led_until: None,

@@ -121,8 +121,8 @@ impl Leader<'_> {
                 state.led_until = Some(latest);
                 match action {
                     Action::Idle => return true,
-                    Action::Pause { in_a_row, is_patient } => {
-                        Some(pause(in_a_row, is_patient, state.quickest))
+                    Action::Pause { in_a_row, only_corrects } => {
+                        Some(pause(in_a_row, only_corrects, state.quickest))
                     }
                     Action::Read(buckets) => {
                         let keys = buckets.iter().map(|index| self.lane.buckets[*index].clone());
@@ -187,9 +187,9 @@ impl Drop for Leader<'_> {
 
 /// A random pause that grows: by round trips if other writers came first and no caller waits for
 /// tokens.
-fn pause(in_a_row: u32, is_patient: bool, quickest: Duration) -> Duration {
+fn pause(in_a_row: u32, only_corrects: bool, quickest: Duration) -> Duration {
     let in_a_row = in_a_row.min(12);
-    let longest = match is_patient {
+    let longest = match only_corrects {
         true => {
             quickest.max(Duration::from_millis(1)).saturating_mul(2 << in_a_row).min(PATIENT_MAX)
         }

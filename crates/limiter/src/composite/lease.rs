@@ -79,7 +79,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             // A lane that the cache has forgotten still knows the outcome of its writes.
             let lane = unacked.and_then(|unacked| unacked.lane);
             let lane = lane.unwrap_or_else(|| {
-                self.images.entry(lease.bucket).lane(lease.bucket, self.policy())
+                self.images.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
             });
             let result = self.lease_from(&lane, lease, &mut run).await;
             let CallContext { id, attempts, write_units, read_units, .. } = run;
@@ -114,8 +114,9 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         async move {
             let mut run = CallContext::new(clock, lease.deadline);
             let entry = self.images.entry(lease.bucket);
-            let (now, deny_cache_ms) = (run.now(), self.policy().deny_cache_ms);
-            if let Some(known) = entry.known().filter(|known| known.may_refuse(now, deny_cache_ms))
+            let (now, deny_cache_ms) = (run.now(), self.queue_settings().deny_cache_ms);
+            if let Some(known) =
+                entry.known().filter(|known| known.is_recent_enough_to_refuse(now, deny_cache_ms))
             {
                 let least = terms(lease).least();
                 let image = known.image.as_deref();
@@ -173,21 +174,21 @@ impl<T: Table> CompositeStore<T> {
         let bucket = lease.bucket;
         let terms = Arc::new(terms(lease));
         let mut configuration = Arc::new(lease.configuration.clone());
-        let mut may_update = true;
+        let mut may_reread_limits = true;
         loop {
             let (amounts, id, began) = (terms.least(), run.id.clone(), run.began);
             let buckets = vec![BucketDemand { amounts, configuration: configuration.clone() }];
             let purpose = Purpose::Lease(terms.clone());
-            let request = QueuedRequest { id, purpose, buckets, began, may_update };
+            let request = QueuedRequest { id, purpose, buckets, began, may_reread_limits };
             let settled = match lane.settle(self, request, run.deadline, run.clock).await {
                 Ok(settled) => settled,
-                Err(Expired { left: sluicegate_core::Left::Done(done), cost, .. }) => {
+                Err(Expired { on_leave: sluicegate_core::OnLeave::Done(done), cost, .. }) => {
                     run.add(cost);
                     return Ok(done);
                 }
-                Err(Expired { left, table_error, is_silent, cost }) => {
+                Err(Expired { on_leave, table_error, is_silent, cost }) => {
                     run.add(cost);
-                    let is_unacked = left == sluicegate_core::Left::InDoubt;
+                    let is_unacked = on_leave == sluicegate_core::OnLeave::InDoubt;
                     let table_error = table_error.as_deref();
                     return Err((
                         given_up(is_unacked, table_error, is_silent, run.attempts),
@@ -200,8 +201,8 @@ impl<T: Table> CompositeStore<T> {
             let error: AcquireError = match outcome {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Refused(limits) => AcquireError::refused(limits.concat()),
-                Outcome::Outdated(_) => {
-                    may_update = false;
+                Outcome::OutdatedLimits(_) => {
+                    may_reread_limits = false;
                     let entry = self.images.entry(bucket);
                     if let Some(image) = entry.known().and_then(|known| known.image) {
                         let newer = self.updated(bucket, &entry, &configuration, &image, run);

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use sluicegate_core::{Answer, BucketId, Counts, Left, Outcome, Write};
+use sluicegate_core::{Answer, BucketId, Counts, OnLeave, Outcome, Write};
 
 use crate::table::TableError;
 
@@ -66,7 +66,7 @@ pub(super) struct Settled {
 
 /// The reason why a request was not settled in time.
 pub(super) struct Expired {
-    pub(super) left: Left,
+    pub(super) on_leave: OnLeave,
     pub(super) cost: CallCost,
     pub(super) table_error: Option<Arc<TableError>>,
     /// True if the table did not answer while the request waited.

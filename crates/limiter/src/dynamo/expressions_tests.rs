@@ -7,8 +7,8 @@ use super::*;
 use sluicegate_core::{
     Acquire, Action, Amounts, BucketDemand, BucketId, ClaimInterval, CompositeBucket,
     Configuration, Decision, EntityId, EpochMillis, Known, LIMITS_MAX, LevelVersions, Millitokens,
-    Policy, Purpose, QueuedRequest, RefillHint, Resource, Rules, StoredRules, WriteQueue, decide,
-    extend,
+    Purpose, QueueSettings, QueuedRequest, RefillHint, Resource, Rules, StoredRules, WriteQueue,
+    decide, extend,
 };
 
 use crate::Limit;
@@ -96,14 +96,14 @@ impl BucketHistory {
     /// A queue that knows the image, and a correction that waits in it.
     fn correction(&self, amounts: &Amounts, now: EpochMillis) -> WriteQueue<()> {
         let interval = ClaimInterval::default();
-        let policy = Policy { interval, deny_cache_ms: 0, is_transactional: false };
+        let policy = QueueSettings { interval, deny_cache_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([self.bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
         queue.learn(0, &Known { image, as_of: now, is_authoritative: true });
         let configuration = Arc::new(self.configuration.clone());
         let buckets = vec![BucketDemand { amounts: amounts.clone(), configuration }];
         let (id, purpose) = (RequestId::from_bits(8), Purpose::Correct);
-        let request = QueuedRequest { id, purpose, buckets, began: now, may_update: false };
+        let request = QueuedRequest { id, purpose, buckets, began: now, may_reread_limits: false };
         queue.enter(request, (), now);
         queue
     }

@@ -6,8 +6,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use sluicegate_core::{
-    Action, Answer, BucketDemand, ClaimInterval, Known, LeaseTerms, LimitStatus, Outcome, Policy,
-    Purpose, QueuedRequest, WriteQueue,
+    Action, Answer, BucketDemand, ClaimInterval, Known, LeaseTerms, LimitStatus, Outcome, Purpose,
+    QueueSettings, QueuedRequest, WriteQueue,
 };
 
 use super::*;
@@ -100,13 +100,17 @@ impl ComparedLease<'_> {
         let Leasing { bucket, configuration, .. } = &self.leasing;
         let (now, id) = (self.now(), new_id());
         let policy =
-            Policy { interval: ClaimInterval(0), deny_cache_ms: 0, is_transactional: false };
+            QueueSettings { interval: ClaimInterval(0), deny_cache_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
         queue.learn(0, &Known { image, as_of: now, is_authoritative: true });
         let configuration = Arc::new(configuration.clone());
         let buckets = vec![BucketDemand { amounts, configuration }];
-        queue.enter(QueuedRequest { id, purpose, buckets, began: now, may_update: false }, (), now);
+        queue.enter(
+            QueuedRequest { id, purpose, buckets, began: now, may_reread_limits: false },
+            (),
+            now,
+        );
         loop {
             let action = queue.next(now, &mut new_id);
             if let Some(((), outcome)) = queue.take_resolved().pop() {
