@@ -9,7 +9,6 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use sluicegate::types::WritePath;
 use sluicegate::{AcquireError, DynamoStore, EntityId, Limit, Limiter, OnUnavailable, Resource};
 use sluicegate_core::keys::ItemKey;
 use sluicegate_local::InProcess;
@@ -30,13 +29,13 @@ struct Counts {
 async fn ours(limiter: Limiter) -> Counts {
     let limits = || [Limit::per_minute("rpm", 300), Limit::per_minute("tpm", 1_000_000)];
     let mut counts = Counts::default();
-    let mut paths = std::collections::BTreeMap::<WritePath, u32>::new();
+    let mut paths = std::collections::BTreeMap::<&str, u32>::new();
     for _ in 0..REQUESTS {
         let ask = limiter.acquire("user-shared", "gpt-4").consume("rpm", 1).consume("tpm", 100);
         match ask.limits(limits()).no_cascade().await {
             Ok(lease) => {
                 counts.granted += 1;
-                *paths.entry(lease.cost().path.unwrap()).or_default() += 1;
+                *paths.entry(lease.cost().path.unwrap().as_str()).or_default() += 1;
             }
             Err(AcquireError::LimitExceeded(_)) => counts.refused += 1,
             Err(error) => panic!("{error}"),

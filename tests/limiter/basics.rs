@@ -148,7 +148,7 @@ async fn the_trace<T: Shared>(table: T) {
         b.acquire("user-123", "gpt-4").consume("rpm", 7).limits([limit.clone()]).await.unwrap();
     assert_eq!((three.cost().path, three.cost().attempts), (Some(WritePath::Normal), 1));
     // It loses the lock and retries without a read.
-    assert_eq!((seven.cost().path, seven.cost().attempts), (Some(WritePath::Retry), 2));
+    assert_eq!((seven.cost().path, seven.cost().attempts), (Some(WritePath::Unclaimed), 2));
     assert_eq!(seven.cost().read_units, 0.0);
     let end = table.stored(&id).await.unwrap().limits[&rpm];
     assert!((81_666..=81_667).contains(&end.tokens.get()), "{end:?}");
@@ -187,7 +187,7 @@ async fn foreign<T: Shared>(table: T) {
     table.place(&id, Some(image)).await;
     let limiter = make(table.clone(), &clock);
     let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits([limit.clone()]);
-    assert_eq!(ask().await.unwrap().cost().path, Some(WritePath::Retry));
+    assert_eq!(ask().await.unwrap().cost().path, Some(WritePath::Unclaimed));
     clock.advance(Duration::from_secs(1));
     assert_eq!(ask().await.unwrap().cost().path, Some(WritePath::Normal));
     let stored = table.stored(&id).await.unwrap();

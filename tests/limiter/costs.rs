@@ -57,7 +57,7 @@ async fn costs_of(table: &DynamoTable, clock: &TestClock, count: usize, unit: f6
 
     // Warm: after a recent claim, and with a claim of its own.
     let lease = ask!(first, count).no_cascade().await.unwrap();
-    assert_eq!(lease.cost().path, Some(WritePath::Retry));
+    assert_eq!(lease.cost().path, Some(WritePath::Unclaimed));
     assert_units!(units(lease.cost()), (0.0, unit), "warm acquire, retry");
     clock.advance(Duration::from_secs(1));
     let lease = ask!(first, count).no_cascade().await.unwrap();

@@ -3,7 +3,7 @@
 use crate::{Bucket, Condition, EpochMillis, LimitName, Millitokens};
 
 /// The time for which a claim serves later writers, in milliseconds: a writer takes from a bucket whose
-/// refill was claimed this recently without another claim. DESIGN's `Q`.
+/// refill was claimed this recently without another claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ClaimInterval(pub u32);
 

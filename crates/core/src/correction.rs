@@ -1,8 +1,9 @@
-//! The parts of a correction's plan: the range that balances stay in, and the write without guards.
+//! The parts of a correction's plan: the range that balances stay in, and the write without
+//! conditions on the balance.
 //!
-//! A correction is never refused. One that takes needs the guards of an acquire all the same: an
-//! unconditional ADD to a bucket that filled up meanwhile is forgiven by the refill of that time.
-//! One that gives back needs none.
+//! A correction is never refused. One that takes needs the conditions of an acquire all the same: an
+//! unconditional ADD to a bucket that is full by now has no effect, because the next claim adds
+//! refill from before it. One that gives back needs none.
 
 use crate::debit::debit;
 use crate::plan::{Change, Condition, WritePath, WritePlan};

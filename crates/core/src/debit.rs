@@ -1,7 +1,8 @@
 //! The plans of writes that take tokens: from an item that exists, and by a new item.
 //!
-//! *Normal* claims the refill of every limit up to now, under a lock on the refill timestamp.
-//! *Retry* takes what is there without a claim, after another writer claimed a moment ago.
+//! [`normal`] claims the refill of every limit up to now, under a lock on the refill timestamp.
+//! [`take_unclaimed`] takes from the balance without a claim, after another writer claimed a moment
+//! ago.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,12 +21,13 @@ pub(crate) struct Debit<'a> {
     pub(crate) returned: &'a Amounts,
     /// The amounts that the counters move by.
     pub(crate) counted: &'a Amounts,
-    /// The amounts that the balances must cover: all of them, or the part that may be refused.
+    /// The amounts that the balances must cover: the amounts of acquires and leases; corrections
+    /// need no cover.
     pub(crate) floors: &'a Amounts,
     /// `None`: a claim without a request. Its lock alone keeps it from happening twice.
     pub(crate) id: Option<&'a RequestId>,
-    /// Writes that may still arrive although their answers were lost. This write requires that they
-    /// did not happen, and keeps them from happening later.
+    /// Lost writes that may still arrive. This write fences them off: it requires that they did not
+    /// happen, and leaves their ids in the item, so that they cannot happen later.
     pub(crate) fenced_off: &'a [RequestId],
     pub(crate) interval: ClaimInterval,
     pub(crate) expires: bool,
@@ -80,7 +82,7 @@ pub(crate) fn take_unclaimed(
         return None;
     }
     let since = served.max(image.refilled_at);
-    let mut plan = take.plan(WritePath::Retry);
+    let mut plan = take.plan(WritePath::Unclaimed);
     plan.conditions.push(Condition::RefilledSince(since));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     for limit in take.limits() {
@@ -88,8 +90,8 @@ pub(crate) fn take_unclaimed(
         let floor = take.floors.of(limit);
         let bucket = image.limits.get(limit)?;
         if amount.max(returned) > Millitokens::ZERO {
-            // If the bucket filled up meanwhile, the refill since the claim would be granted twice: by
-            // this write, which makes room for it, and by the next claim.
+            // If the bucket is full by now, refill since the claim is already lost. Taking makes
+            // room, and the next claim would then add that refill after all.
             let unclaimed = bucket.rule.refill().gap(since, view.now);
             let room = i128::from(bucket.rule.burst().get()) - unclaimed;
             let ceiling = milli(room - i128::from(returned.get()));
@@ -135,7 +137,8 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
             i128::from(bucket.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
         let floor = take.floors.of(limit);
         if floor > Millitokens::ZERO {
-            // The lock is not enough: Retry and Adjust change the balance and leave the timestamp.
+            // The lock is not enough: a write without a claim changes the balance and leaves the
+            // timestamp.
             let floor = floor.get().saturating_sub(claim.tokens);
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }
@@ -164,7 +167,8 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         plan.changes.push(Change::RulesHash(hash));
     }
     if let Some(versions) = differences.versions {
-        // A writer that brings an older change may find rules and refill time as it knows them.
+        // The other conditions do not exclude a writer with older stored limits: rules and refill
+        // time may be the same. The stamp does.
         plan.conditions.push(Condition::ConfigStamp(image.config_stamp));
         plan.changes.push(Change::ConfigVersions(versions));
     }

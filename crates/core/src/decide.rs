@@ -1,8 +1,12 @@
-//! The decision on a request for tokens.
+//! The decision on a request for tokens: [`assess`] compares an item with a request, and
+//! [`take_from`] makes the plan.
 //!
-//! It is a pure function of the newest image, the request and the time. It is safe on an image that
-//! is out of date: every plan carries the conditions under which its arithmetic is right. A write
-//! that fails returns the image for the next decision.
+//! The write queue uses both for all of its requests. [`decide`] is the same decision for one request
+//! alone; the buckets of an outage use it.
+//!
+//! Every function here is pure: its arguments are the newest image, the request and the time. An
+//! image that is out of date is safe, because every plan carries the conditions under which its
+//! arithmetic is right. A write that fails returns the image for the next decision.
 
 use crate::configuration::Differences;
 use crate::debit::{Debit, new_item, normal, take_unclaimed};
@@ -30,7 +34,7 @@ pub enum Decision {
     Full(LimitName),
 }
 
-/// Decides on an acquire from what is known of the item; `None`: there is none.
+/// Decides on one acquire alone, from the newest image of the item; `None`: there is no item.
 #[must_use]
 pub fn decide(image: Option<&CompositeBucket>, acquire: Acquire<'_>, now: EpochMillis) -> Decision {
     if image.is_some_and(|image| image.request_ids.contains(acquire.id)) {
@@ -71,8 +75,7 @@ pub(crate) enum Assessment {
     Full(LimitName),
 }
 
-/// Assesses whether an item covers the asked amounts once some tokens are returned. `None`: there is
-/// no item.
+/// Compares an item with the asked amounts, once some tokens are returned. `None`: there is no item.
 pub(crate) fn assess(
     image: Option<&CompositeBucket>,
     acquire: Acquire<'_>,
@@ -129,9 +132,9 @@ pub(crate) fn take_from(
     let mut differences = acquire.configuration.compare(image);
     differences.fit(image, acquire.amounts);
     let view = View { image, differences: &differences, now };
-    let may_retry = differences.is_empty() && !is_clock_ahead(image, now);
-    let retry = if may_retry { take_unclaimed(&view, debit, acquire.hint) } else { None };
-    retry.unwrap_or_else(|| normal(&view, debit))
+    let needs_no_claim = differences.is_empty() && !is_clock_ahead(image, now);
+    let unclaimed = if needs_no_claim { take_unclaimed(&view, debit, acquire.hint) } else { None };
+    unclaimed.unwrap_or_else(|| normal(&view, debit))
 }
 
 /// The write that brings an item to the configuration for a request that is refused. It claims refill

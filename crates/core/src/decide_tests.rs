@@ -92,7 +92,7 @@ fn the_trace_of_the_reference_ends_where_it_should() {
     let after = a.apply(Some(&item)).unwrap();
     assert_eq!(b.apply(Some(&after)), None, "the loser of the lock");
     let again = write(&after, 7);
-    assert_eq!(again.path, WritePath::Retry);
+    assert_eq!(again.path, WritePath::Unclaimed);
     let end = again.apply(Some(&after)).unwrap().limits[&rpm];
     assert!((81_666..=81_667).contains(&end.tokens.get()), "{end:?}");
     assert_eq!(end.consumed.get(), 10_000);
@@ -242,7 +242,7 @@ fn a_timestamp_far_ahead_is_pulled_back_by_whoever_writes_next() {
     // A millisecond less is no error of a clock: nobody moves it.
     item.refilled_at = at(T0 + 60_000);
     let Decision::Write(plan) = decide_on(&item, &asked, at(T0)) else { panic!("write") };
-    assert_eq!(plan.path, WritePath::Retry);
+    assert_eq!(plan.path, WritePath::Unclaimed);
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_full_item_takes_no_other_limit_and_works_on() {
     };
     assert_eq!(ask("l40", T0), Decision::Full(name("l40")));
     assert_eq!(ask("l99", T0), Decision::Unknown(name("l99")));
-    for (now_ms, path) in [(T0 + 50, WritePath::Retry), (T0 + 1_000, WritePath::Normal)] {
+    for (now_ms, path) in [(T0 + 50, WritePath::Unclaimed), (T0 + 1_000, WritePath::Normal)] {
         let Decision::Write(plan) = ask("l39", now_ms) else { panic!("its own limits work") };
         let after = plan.apply(Some(&image)).unwrap();
         assert_eq!((plan.path, after.limits.len()), (path, LIMITS_MAX), "others are left out");

@@ -30,8 +30,8 @@ pub(crate) fn expiry_s<'a>(
     Some(seconds(i128::from(now.get()) + MARGIN_MS + 2 * longest))
 }
 
-/// The lowest balance that the expiry of a bucket with this one covers, as it is set for twice the
-/// time.
+/// The expiry is set for twice the fill time of `tokens`. This is the lowest balance that still
+/// fills before it.
 pub(crate) fn least_for_expiry(rule: Rule, tokens: i128) -> i128 {
     2 * tokens.min(0) - i128::from(rule.burst().get())
 }

@@ -8,9 +8,10 @@
 //! * [`CompositeBucket`] is the one item that holds all balances of an entity and a resource.
 //! * [`StoredLimits`] and [`EntityRecord`] are the configuration in the table.
 //! * [`Rule`] and [`Refill`] hold the token arithmetic: accrual, effective balance, exact waits.
-//! * [`decide`] turns an acquire into a [`WritePlan`]: changes of the item and their conditions.
-//! * [`WriteQueue`] drives the requests of one process on a bucket: acquires, corrections and
-//!   leases share its writes.
+//! * [`WriteQueue`] decides for all requests of one process on a bucket: acquires, corrections and
+//!   leases share its writes. Each write is a [`WritePlan`]: changes of the item and their
+//!   conditions.
+//! * [`decide`] is the same decision for one request alone; the buckets of an outage use it.
 //! * [`LegacyBuckets`] are a bucket in the older layout. They convert to a [`CompositeBucket`].
 //! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
 //!   record.

@@ -1,8 +1,8 @@
 //! A write to a composite bucket as a value: what it changes and on which conditions.
 //!
-//! Deciding makes plans, stores send them, and [`WritePlan::apply`] says what a plan does to an
-//! item: the same words for the product, for its model and for its tests. Dropping a condition from
-//! the value is how a test shows what the condition is for.
+//! The write queue makes plans, stores send them, and [`WritePlan::apply`] applies a plan to an item
+//! in memory: the product, its model and its tests use the same value. A test shows the purpose of a
+//! condition by dropping it from the value.
 
 use crate::{
     Bucket, CompositeBucket, ConfigStamp, EpochMillis, LevelVersions, LimitName, Millitokens,
@@ -17,19 +17,19 @@ pub enum WritePath {
     /// Claims the refill of every limit and consumes.
     Normal,
     /// Consumes the balance without a claim; another writer claimed a moment ago.
-    Retry,
+    Unclaimed,
     /// Corrects the consumption after the fact, whatever the balance.
     Adjust,
 }
 
 impl WritePath {
-    /// The path in lower case, as spans and reports name it.
+    /// The path in lower case, as spans and reports name it; an unclaimed take is a `retry` there.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Normal => "normal",
-            Self::Retry => "retry",
+            Self::Unclaimed => "retry",
             Self::Adjust => "adjust",
         }
     }

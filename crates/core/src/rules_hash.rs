@@ -6,7 +6,7 @@ use smol_str::{SmolStr, ToSmolStr};
 use crate::keys::Digest;
 use crate::{LimitName, Rule};
 
-/// Fingerprint of all rules of an item: the guards of a write are computed from the rules, and one
+/// Fingerprint of all rules of an item: the conditions of a write are computed from the rules, and one
 /// comparison is cheaper than three conditions per limit.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RulesHash(SmolStr);

@@ -1,4 +1,4 @@
-//! Corrections, as the write queue writes them: guards, dropped limits, memory of ids, expiries.
+//! Corrections, as the write queue writes them: conditions, dropped limits, memory of ids, expiries.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests panic")]
 
 #[allow(dead_code, reason = "shared with other tests")]
@@ -116,9 +116,9 @@ fn correction_of_a_removed_limit_is_dropped_and_reported() {
 }
 
 #[test]
-fn debit_keeps_the_guards_of_an_acquire_and_not_its_floor() {
+fn debit_keeps_the_conditions_of_an_acquire_and_not_its_floor() {
     let item = item(1_000);
-    for (after_ms, path) in [(50, WritePath::Retry), (500, WritePath::Normal)] {
+    for (after_ms, path) in [(50, WritePath::Unclaimed), (500, WritePath::Normal)] {
         let now = T0 + after_ms;
         let plan = seeing(&item).plan(corrects(1, &[("rpm", 5_000)], now), at(now));
         assert_eq!(plan.path, path);

@@ -50,7 +50,7 @@ enum Call {
     Acquire(i64),
     /// Of each of the two limits.
     Correct([i64; 2]),
-    /// The same without guards.
+    /// The same without conditions on the balance.
     Force([i64; 2]),
     Settle {
         returned: i64,

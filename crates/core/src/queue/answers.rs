@@ -91,7 +91,7 @@ impl<W> WriteQueue<W> {
         self.refuse(|queue, member| queue.refusal_after_turn(member, now));
     }
 
-    /// Takes over what a write came to.
+    /// Takes over the result of a write.
     fn learn_written(
         &mut self,
         write: &Write,
@@ -122,7 +122,7 @@ impl<W> WriteQueue<W> {
             if batch.is_guess[*index] && !is_own {
                 self.observe(*index, image.as_deref(), now);
             }
-            // Its own requests were there when it was sent.
+            // The batch's own requests entered before it was sent.
             batch.members.iter_mut().for_each(|member| member.seen_since_entry[*index] = true);
             self.learned(*index, image, now, true);
         }
@@ -153,8 +153,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Lets others go first where this queue has lost often: a failed condition hands over the item
-    /// as it is this moment, so that the first attempts after one have the best chance.
+    /// Lets other writers go first if they came first several times in a row. A failed condition
+    /// returns the current item, so the first attempts after one have the best chance.
     fn pause_after_outruns(&mut self) {
         let only_corrects = self.only_corrects();
         let at_once = if only_corrects { CORRECTION_OUTRUNS_AT_ONCE } else { OUTRUNS_AT_ONCE };
@@ -171,7 +171,8 @@ impl<W> WriteQueue<W> {
         if let Some(batch) = &mut self.batch {
             batch.ids_before_loss.get_or_insert(remembered);
         }
-        // It may have changed what the table said before, and took its time.
+        // The lost write may have changed the bucket, and time has passed: no earlier answer may
+        // refuse.
         for member in self.members() {
             member.seen_since_entry = Default::default();
             member.skipped_at = None;
@@ -223,7 +224,7 @@ impl<W> WriteQueue<W> {
         extending.must_look |= must_look;
     }
 
-    /// Gives back with the next write what a request took whose caller left.
+    /// Gives back, with the next write, the tokens of a request whose caller left.
     pub(super) fn give_back(&mut self, id: RequestId, mut buckets: Vec<BucketDemand>) {
         for demand in &mut buckets {
             demand.amounts = -&demand.amounts;
@@ -300,7 +301,7 @@ impl<W> WriteQueue<W> {
                     Upkeep::Extend => self.end_extension(),
                 }
             }
-            // A refusal waits for it and never fails by it, but asks again what stands there.
+            // The refusal that waited does not fail with it. It reads again first.
             (_, Upkeep::Reconfigure) => {
                 self.members().for_each(|member| member.seen_since_entry = Default::default());
             }
@@ -322,7 +323,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Takes over what an answer said of a bucket.
+    /// Takes over the image of a bucket from an answer.
     fn learned(
         &mut self,
         index: usize,

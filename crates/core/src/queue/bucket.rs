@@ -10,12 +10,12 @@ use crate::{
     RulesHash, WritePlan, is_clock_ahead, reconfigure,
 };
 
-/// The least time between two writes that bring the same limits of requests to an item for refusals,
-/// in milliseconds.
+/// The least time, in milliseconds, between two upkeep writes that bring an item to the same limits
+/// of requests.
 const RECONFIGURE_EVERY_MS: u64 = 60_000;
-/// After another writer came first, limits are brought again only when nobody has claimed for this
-/// many milliseconds. A process that claims all the time brings limits itself, within the minute for
-/// which it believes older ones. One that does not leaves the item alone for longer than this.
+/// After an outrun, the queue brings the item to limits again only if no process has claimed for this
+/// many milliseconds. A process that claims all the time brings newer limits itself, within the
+/// minute for which it believes older ones. Any other process leaves longer gaps than this.
 const QUIET_MS: u64 = 4_000;
 
 /// The newest knowledge of a bucket.
@@ -25,7 +25,8 @@ pub struct Known {
     pub image: Option<Arc<CompositeBucket>>,
     /// The time of the answer.
     pub as_of: EpochMillis,
-    /// True if the table itself said so, by an answer that sees every write.
+    /// True if the table itself returned it, with the answer to a write or to a strongly consistent
+    /// read.
     pub is_authoritative: bool,
 }
 
@@ -69,7 +70,7 @@ pub(super) struct QueueBucket {
     pub(super) id: BucketId,
     pub(super) known: Option<Known>,
     pub(super) contention: ContentionEstimate,
-    /// The limits of requests that were brought to the item for a refusal, and when.
+    /// The limits of requests to which the item was last brought for a refusal, and when.
     reconfigured: Option<(RulesHash, EpochMillis)>,
     /// The same while the write is in flight.
     reconfiguring: Option<RulesHash>,
@@ -112,21 +113,21 @@ impl QueueBucket {
         }
     }
 
-    /// True if the last claim no longer serves those behind it.
+    /// True if the last claim no longer serves later writers.
     pub(super) fn is_stale(&self, settings: QueueSettings, now: EpochMillis) -> bool {
         let interval = i64::from(settings.interval.0);
         self.image().is_some_and(|image| now.get() - image.refilled_at.get() > interval)
     }
 
-    /// True if a whole interval has passed since the table told.
+    /// True if a whole interval has passed since the table's last answer on the bucket.
     pub(super) fn is_old(&self, settings: QueueSettings, now: EpochMillis) -> bool {
         let interval = i64::from(settings.interval.0);
         self.known.as_ref().is_some_and(|known| now.get() - known.as_of.get() > interval)
     }
 
-    /// The write that brings the item to the limits of a request that is refused, if it is due:
-    /// newer stored limits always; the same limits of requests once a minute, or processes whose
-    /// requests disagree would write one refusal after another.
+    /// The write that brings the item to the limits of a request that is refused, if it is due. For
+    /// newer stored limits it always is. For the same limits of requests it is due once a minute:
+    /// otherwise processes whose requests disagree would write one refusal after another.
     pub(super) fn reconfiguration(
         &self,
         acquire: Acquire<'_>,
@@ -147,13 +148,13 @@ impl QueueBucket {
         is_due.then_some(plan)
     }
 
-    /// Notes that an item was brought to the limits of a request that was sent before.
+    /// Notes that the write in flight brought the item to its limits.
     pub(super) fn note_reconfigured(&mut self, now: EpochMillis) {
         self.reconfigured = self.reconfiguring.take().map(|hash| (hash, now));
         self.outrun = None;
     }
 
-    /// Notes to which limits of requests an item is being brought.
+    /// Notes the limits to which the write in flight is to bring the item.
     pub(super) fn note_reconfiguring(&mut self, configuration: &Configuration) {
         self.reconfiguring = Some(RulesHash::of(&*configuration.explicit));
     }

@@ -24,12 +24,15 @@ impl<W> WriteQueue<W> {
             return Some(self.read_all());
         }
         let batch = self.batch.as_ref()?;
-        // The plan's assumptions of the time hold for as long as a write takes. A transaction is repeated
-        // as it is: its token tells that it is the same.
+        // The items may follow other limits by now: then the draft cannot be one write any more.
         if batch.draft.is_mixed() && !self.follow(&batch.draft) {
             self.give_up_batch();
             return None;
         }
+        // A plan assumes the time at which it was made, so it is made anew. A transaction is sent
+        // again unchanged: its token says that it is the same.
+        // A plan assumes the time at which it was made, so it is made anew. A transaction is sent
+        // again unchanged: its token says that it is the same.
         if self.buckets.len() == 1
             && !self.settings.is_transactional
             && let Some(mut batch) = self.batch.take()
@@ -64,7 +67,7 @@ impl<W> WriteQueue<W> {
         let mut taking = 0;
         for mut member in std::mem::take(&mut self.waiting) {
             if member.takes() && self.outruns_in_a_row > 0 && taking >= self.requests_max {
-                // A write that asks for all that is there loses to each that takes some of it.
+                // A write that needs the whole balance loses to any write that takes part of it.
                 member.skipped_at = None;
                 self.waiting.push(member);
                 continue;
@@ -94,7 +97,8 @@ impl<W> WriteQueue<W> {
             }
             self.waiting.push(member);
         }
-        // A refund without a caller waits for another request, unless that waits for it.
+        // A refund without a caller is sent only with another request, or if a waiting request needs
+        // its tokens.
         let has_company = members.iter().any(|member| member.waiter.is_some());
         let is_waited_for = upkeep.is_none() && !wants_read && !self.is_idle();
         if has_company || is_waited_for && !members.is_empty() {
@@ -131,7 +135,8 @@ impl<W> WriteQueue<W> {
         now: EpochMillis,
         new_id: &mut dyn FnMut() -> RequestId,
     ) -> Action {
-        // One that enters again after its caller gave up is then recognised in the item itself.
+        // The write gets the id of one of its requests, a correction or lease if there is one. If
+        // that request enters again, the item shows that it was done.
         let may_name = |member: &&Member<W>| {
             member.request.purpose != Purpose::GiveBack
                 && !self.unusable_ids.contains(&member.request.id)
@@ -157,7 +162,7 @@ impl<W> WriteQueue<W> {
         self.send()
     }
 
-    /// Of which buckets the image is older than these requests.
+    /// For each bucket, true if its image is older than all of these requests.
     fn is_guess(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
         std::array::from_fn(|index| !members.iter().any(|member| member.seen_since_entry[index]))
     }

@@ -15,8 +15,9 @@ pub struct ContentionEstimate {
 }
 
 const WHOLE: u32 = 1_024;
-/// One observation that other writers are there moves a share by half of the way, one that they are
-/// not by a quarter: both mistakes cost a write, and writers that share a bucket do so for a while.
+/// An observation of other writers moves a share up by half of the way; an observation that there
+/// are none moves it down by a quarter. Both mistakes cost a write, and processes that share a bucket
+/// do so for a while.
 const UP: u32 = 2;
 const DOWN: u32 = 4;
 
@@ -26,7 +27,7 @@ impl ContentionEstimate {
     /// The estimate of a bucket whose refill somebody else claims all the time.
     pub const CLAIMED: Self = Self { claimed: WHOLE, moved: WHOLE };
 
-    /// Notes what stood in the table when an older image was used.
+    /// Notes the item that the table held when an older image was used.
     pub(super) fn observe(
         &mut self,
         stale: &CompositeBucket,

@@ -1,4 +1,4 @@
-//! The write that is being put together: what the requests in it ask of each bucket.
+//! The write that is being put together: the demand of its requests on each bucket.
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ pub(super) struct Demand {
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
-    /// Tokens that come back after that. Nothing more is taken then: it might be of what does not fit.
+    /// Refunds of a limit that this write debits already, added on top. After one the write takes no
+    /// more of that limit: those tokens might be above the cap.
     credited: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,
@@ -38,7 +39,8 @@ pub(super) struct Draft {
     pub(super) corrects: bool,
     /// Some correction takes.
     pub(super) debits: bool,
-    /// Without guards: a debit of a bucket that is full by now may be forgiven.
+    /// True if it has no conditions on the balance. A debit of a bucket that is full by now then has
+    /// no effect: the next claim adds refill from before it.
     pub(super) is_forced: bool,
 }
 
@@ -52,7 +54,7 @@ impl Draft {
 /// The ids of a write.
 pub(super) struct Ids<'a> {
     pub(super) id: &'a RequestId,
-    /// Writes that may still arrive although their answers were lost.
+    /// Lost writes that may still arrive. This write fences them off.
     pub(super) fenced_off: &'a [RequestId],
 }
 

@@ -10,7 +10,7 @@ impl<W> WriteQueue<W> {
     /// Adds a request. It may be resolved at once.
     pub fn enter(&mut self, request: QueuedRequest, waiter: W, now: EpochMillis) {
         if self.is_idle() {
-            // Its callers paused long enough by leaving.
+            // Nobody waited any more, so a new request need not pause.
             self.must_pause = false;
         }
         let id = &request.id;
@@ -36,7 +36,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Makes a correction that waits give up its guards: its time is nearly up.
+    /// Makes a waiting correction give up its conditions on the balance: its time is nearly up.
     pub fn force(&mut self, id: &RequestId) {
         let mut members = self.waiting.iter_mut();
         if let Some(member) = members.find(|member| member.request.id == *id) {
@@ -44,7 +44,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Removes a request whose caller leaves, and gives back what the driver knows it by.
+    /// Removes a request whose caller leaves, and returns the driver's handle of the caller.
     pub fn leave(&mut self, id: &RequestId) -> (OnLeave, Option<W>) {
         if let Some(extending) = &mut self.extending_expiry
             && let Some(at) = extending.done.iter().position(|(done, ..)| done == id)
@@ -85,7 +85,7 @@ impl<W> WriteQueue<W> {
         self.compose(now, new_id)
     }
 
-    /// Moves the expiry of a debt that outlasts it.
+    /// Moves the expiry of an item that would expire before its debt is refilled.
     fn extend_expiry(&mut self, now: EpochMillis) -> Option<Action> {
         let extending = self.extending_expiry.as_mut()?;
         if std::mem::take(&mut extending.must_look) {

@@ -1,4 +1,4 @@
-//! Resolves writes whose answers were lost: images tell whether they happened.
+//! Resolves writes whose answers were lost, as soon as an image shows if they happened.
 
 use super::member::Member;
 use super::request::{Done, Outcome, Purpose};
@@ -8,7 +8,7 @@ use super::unacked::{UnackedWrite, is_forgotten};
 use crate::{Amounts, RequestId};
 
 impl<W> WriteQueue<W> {
-    /// Ends a write that was sent before and that an image now shows, or no image can show any more.
+    /// Ends the batch if an image shows it, or if no image can show it any more.
     pub(super) fn resolve_lost_batch(&mut self) {
         let Some(batch) = &self.batch else { return };
         if self.is_shown(&batch.id) {
@@ -27,7 +27,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Ends the unacked writes before one that happened: it required that none of them had, and none of them
+    /// The write that just happened fenced all unacknowledged ones: none of those happened, and none
     /// can any more.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
@@ -44,7 +44,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Leases that enter again do not learn what they took.
+    /// Notes for leases without a caller that their outcome can no longer be told.
     pub(super) fn forget_leases(&mut self, write: &UnackedWrite) {
         for request in &write.requests {
             let waits = self.waiting.iter().any(|member| member.request.id == request.id);
@@ -54,11 +54,11 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The same for writes that were not sent again, the newest first: one that happened kept those
-    /// before it from happening, and the item remembers their ids for that.
+    /// Resolves, newest first, the lost writes that are no longer sent: each that an image shows, or
+    /// can show no more. If one happened, the earlier ones did not, because it fenced them.
     pub(super) fn resolve_unacked(&mut self) {
         if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
-            // It required that this one did not happen.
+            // The batch required that this write did not happen.
             self.give_up_batch();
         }
         let mut unacked = std::mem::take(&mut self.unacked);
@@ -83,7 +83,7 @@ impl<W> WriteQueue<W> {
         images.any(|image| image.request_ids.contains(id))
     }
 
-    /// No image can tell any more whether a write happened. It may still come.
+    /// Notes that no image can tell any more if a write happened. It may still come.
     pub(super) fn forget(&mut self, write: &UnackedWrite) {
         self.counts.ambiguous += 1;
         self.forget_leases(write);
@@ -98,7 +98,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// A write happened whose answer was lost.
+    /// Resolves the requests of a write that happened although its answer was lost.
     pub(super) fn happened(&mut self, write: UnackedWrite) {
         self.unusable_ids.retain(|id| *id != write.id);
         let mut held_back = Vec::new();
@@ -142,7 +142,8 @@ impl<W> WriteQueue<W> {
         self.unacked.drain(..surplus);
     }
 
-    /// Keeps an id from being used for another write: an item that remembers it would tell nothing.
+    /// Keeps an id from being used for another write: an item that remembers it would not tell the two
+    /// writes apart.
     pub(super) fn note_lost_id(&mut self, id: RequestId) {
         self.unusable_ids.push(id);
         let surplus = self.unusable_ids.len().saturating_sub(UNUSABLE_IDS_MAX);

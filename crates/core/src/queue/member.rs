@@ -12,18 +12,19 @@ pub(super) struct Member<W> {
     pub(super) request: QueuedRequest,
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
-    /// Of which buckets the table told since it entered.
+    /// Buckets whose newest image answers a call sent after the request entered.
     pub(super) seen_since_entry: [bool; BUCKETS_MAX],
-    /// It was there when the table was asked last.
+    /// True if it had entered when the last call was sent.
     pub(super) was_present: bool,
     /// Another writer came before its last write.
     pub(super) was_outrun: bool,
     /// The time at which requests before it first took the tokens that it needs.
     pub(super) skipped_at: Option<EpochMillis>,
     pub(super) attempts: u32,
-    /// True if an item may be brought to its limits before it is refused: once each.
+    /// True for each bucket whose item may still be brought to the request's limits before it is
+    /// refused: once each.
     pub(super) may_reconfigure: [bool; BUCKETS_MAX],
-    /// True if it gives up its guards.
+    /// True if it gives up its conditions on the balance.
     pub(super) is_forced: bool,
     /// The tokens that a lease takes by the write that carries it.
     pub(super) leased: Amounts,

@@ -11,8 +11,9 @@
 //! * A request is refused only from an image that the table returned, never from what a write of this
 //!   process is expected to leave.
 //! * A lost answer leaves all requests of the write in doubt together. They are sent again under the
-//!   same id until the table tells. A write of other requests requires that the lost one did not
-//!   happen, and keeps it from happening later: it is a *fence*.
+//!   same id until the item shows if the write happened. A write of other requests is a *fence*: it
+//!   requires that the lost one did not happen, and leaves its id in the item, so that it cannot
+//!   happen later.
 //! * A request whose caller leaves while it waits takes nothing. Where its write is in flight, the
 //!   next write gives its share back. A correction and a lease stand.
 
@@ -20,7 +21,6 @@ mod answers;
 mod bucket;
 mod compose;
 mod contention;
-
 mod draft;
 mod drive;
 mod lease_terms;
@@ -28,6 +28,7 @@ mod leases;
 mod lost;
 mod member;
 mod place;
+mod refusal;
 mod request;
 mod settings;
 mod state;

@@ -19,7 +19,7 @@ pub struct QueuedRequest {
     pub buckets: Vec<BucketDemand>,
     /// The start of the call.
     pub began: EpochMillis,
-    /// True if the caller can look up the stored limits once more.
+    /// True if the caller can read the stored limits once more.
     pub may_reread_limits: bool,
 }
 
@@ -35,7 +35,7 @@ pub enum Purpose {
     /// same write. It stands even if its caller has left: entering again under its id, it learns what it
     /// took.
     Lease(Arc<LeaseTerms>),
-    /// Gives back what a request took whose caller has left. It waits for another request to share
+    /// Gives back the tokens of a request whose caller has left. It waits for another request to share
     /// its write.
     GiveBack,
 }
@@ -56,17 +56,18 @@ pub enum Outcome {
     Done(Done),
     /// Some limit is short. The status of its limits, bucket by bucket, as the table said.
     Refused(Vec<Vec<LimitStatus>>),
-    /// The item of this bucket follows newer stored limits than the request: look them up, and enter
-    /// again.
+    /// The item of this bucket follows newer stored limits than the request: read them again, and
+    /// enter again.
     OutdatedLimits(usize),
     /// Neither the request nor the item of this bucket knows the limit.
     Unknown(LimitName),
     /// The item of this bucket lacks the limit and has no room for another.
     Full(usize, LimitName),
-    /// The answer to a write that gives tokens back, or leases them, was lost, and the item can no longer tell whether
-    /// it took effect.
+    /// The answer to a write that gives tokens back, or leases them, was lost, and the item can no
+    /// longer tell if it took effect.
     Ambiguous,
-    /// Other writers came first in every attempt.
+    /// Every attempt failed. An attempt fails because another writer came first or the table was
+    /// throttled.
     Contended,
     /// The table cannot be used: the answer said why.
     Failed {
@@ -86,7 +87,7 @@ pub struct Done {
     pub leased: Amounts,
     /// Limits of a correction that the bucket does not have: nothing was corrected there.
     pub dropped: Vec<LimitName>,
-    /// True if a correction was written without its guards.
+    /// True if a correction was written without its conditions on the balance.
     pub is_forced: bool,
     /// Writes that carried the request.
     pub attempts: u32,
@@ -108,7 +109,7 @@ pub enum OnLeave {
 pub enum Action {
     /// Wait for a request to enter.
     Idle,
-    /// Read these buckets by a read that sees every write.
+    /// Read these buckets by a strongly consistent read.
     Read(Vec<usize>),
     /// Send this write.
     Write(Arc<Write>),
@@ -116,7 +117,7 @@ pub enum Action {
     Pause {
         /// Pauses of this queue in a row, this one included.
         in_a_row: u32,
-        /// True if it only corrects: nobody waits for tokens.
+        /// True if the queue only corrects: no caller waits for tokens.
         only_corrects: bool,
     },
 }

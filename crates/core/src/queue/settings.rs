@@ -2,18 +2,20 @@
 
 use crate::{ClaimInterval, RequestId};
 
-/// Writes that one request may be part of. Every attempt that fails saw another writer come first.
+/// Writes that one request may be part of. An attempt fails because another writer came first or the
+/// table was throttled.
 pub(super) const ATTEMPTS_MAX: u32 = 40;
 /// Writes in a row that other writers came before, until the first pause: a failed condition hands
 /// over the item as it is this moment.
 pub(super) const OUTRUNS_AT_ONCE: u32 = 3;
-/// The same where nobody waits for tokens.
+/// The same if no caller waits for tokens.
 pub(super) const CORRECTION_OUTRUNS_AT_ONCE: u32 = 1;
-/// Attempts of a correction with guards; after that it is forced through.
+/// Attempts of a correction under its conditions on the balance. After that it is written without
+/// them.
 pub(super) const GUARDED_ATTEMPTS: u32 = 12;
-/// Writes of a lease that nobody waits for: others may need the same tokens now.
+/// Writes of a lease that no caller waits for: others may need the same tokens now.
 pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
-/// Lost writes that one write keeps from happening later: an item remembers four ids.
+/// Lost writes that one write fences off: an item remembers four ids.
 pub(super) const FENCED_OFF_MAX: usize = 2;
 /// Ids of lost writes that are remembered, of which an item may remember four.
 pub(super) const UNUSABLE_IDS_MAX: usize = 2 * RequestId::REMEMBERED;
@@ -43,8 +45,8 @@ pub struct Counts {
     pub ambiguous: u32,
     /// Refill times that were pulled back because they were far ahead of this clock.
     pub clocks_ahead: u32,
-    /// Corrections without guards.
+    /// Corrections without conditions on the balance.
     pub forced: u32,
-    /// Expiries that could not be moved although a debt outlasts them.
+    /// Expiries that could not be moved, although the item expires before its debt is refilled.
     pub unextended: u32,
 }

@@ -13,7 +13,7 @@ use crate::{Amounts, BucketId, CompositeBucket, RequestId};
 
 /// The requests of one process on one bucket, or on the buckets of a child and its parent.
 ///
-/// `W` is what the driver knows a waiting caller by.
+/// `W` is the driver's handle of a waiting caller.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct WriteQueue<W> {
     pub(super) settings: QueueSettings,
@@ -23,18 +23,19 @@ pub struct WriteQueue<W> {
     pub(super) flight: Option<Flight>,
     /// The write in flight, or one whose answer was lost.
     pub(super) batch: Option<WriteBatch<W>>,
-    /// Requests that are done but for the expiry of a debt.
+    /// Requests that are done, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
     pub(super) unacked: Vec<UnackedWrite>,
-    /// Corrections and leases that took effect after their callers left, and what they took; `None`: it
-    /// cannot be told any more whether they did.
+    /// Corrections and leases that took effect after their callers left, and the tokens that they
+    /// took; `None`: the item can no longer tell if they took effect.
     pub(super) done_without_caller: Vec<(RequestId, Option<Amounts>)>,
-    /// Ids of lost writes that later ones may have kept from happening: an item that remembers one
-    /// says nothing by it.
+    /// Ids of lost writes that later writes may have fenced off. If an item remembers such an id, the
+    /// lost write or the fence may have left it there.
     pub(super) unusable_ids: Vec<RequestId>,
     /// Writes in a row that other writers came before.
     pub(super) outruns_in_a_row: u32,
-    /// Requests that the next write takes for at most: half as many as the last one that lost.
+    /// The most requests that the next write may take tokens for after an outrun write: half of that
+    /// write's.
     pub(super) requests_max: usize,
     /// Pauses in a row.
     pub(super) pauses: u32,
@@ -50,7 +51,7 @@ pub(super) enum Upkeep {
     Repair,
     /// Brings an item to the limits of a request that is refused.
     Reconfigure,
-    /// Moves an expiry.
+    /// Moves the expiry of an item that would expire before its debt is refilled.
     Extend,
 }
 
@@ -83,7 +84,8 @@ pub(super) struct WriteBatch<W> {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct ExtendingExpiry<W> {
     pub(super) done: Vec<(RequestId, W, Done)>,
-    /// A claim moves the expiry itself, so that an image which the table did not return may be wrong.
+    /// True if the item must be read first: a claim moves the expiry itself, so an image that the
+    /// table did not return may be wrong.
     pub(super) must_look: bool,
     pub(super) tries: u32,
 }
@@ -136,7 +138,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The outcomes of requests since the last time, with those who wait for them.
+    /// The outcomes of requests since the last time, with the callers that wait for them.
     pub fn take_resolved(&mut self) -> Vec<(W, Outcome)> {
         std::mem::take(&mut self.resolved)
     }
@@ -146,7 +148,7 @@ impl<W> WriteQueue<W> {
         std::mem::take(&mut self.counts)
     }
 
-    /// Those who wait for what the table is asked now.
+    /// The callers that the call in flight concerns.
     pub fn waiters(&mut self) -> impl Iterator<Item = &mut W> {
         let in_batch = matches!(self.flight, Some(Flight::WriteBatch));
         let batch = self.batch.as_mut().map(|batch| &mut batch.members).into_iter().flatten();
@@ -180,7 +182,7 @@ impl<W> WriteQueue<W> {
         self.waiting.iter_mut().chain(batch.into_iter().flatten())
     }
 
-    /// The buckets as a caller is told of them: without ids that say nothing.
+    /// The buckets as a caller sees them: without unusable ids.
     pub(super) fn images(&self) -> Vec<Option<Arc<CompositeBucket>>> {
         let says_nothing = |id: &RequestId| self.unusable_ids.contains(id);
         let image = |bucket: &QueueBucket| {

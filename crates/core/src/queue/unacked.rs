@@ -45,7 +45,7 @@ impl UnackedWrite {
 
 impl UnackedRequest {
     pub(super) fn is(&self, other: &QueuedRequest) -> bool {
-        // One that enters again may settle alone what it was to lease.
+        // A lease that enters again may only settle, although it was to lease before.
         let is_lease = |purpose: &Purpose| matches!(purpose, Purpose::Lease(_));
         let is_same = self.purpose == other.purpose;
         self.id == other.id && (is_same || is_lease(&self.purpose) && is_lease(&other.purpose))
@@ -57,7 +57,7 @@ impl UnackedRequest {
     }
 }
 
-/// True if so many others wrote since the item remembered `before` that it may have forgotten `id`.
+/// True if the item may have forgotten `id`, because it has forgotten all of `before`.
 pub(super) fn is_forgotten(
     before: &[RequestId],
     now: Option<&CompositeBucket>,

@@ -35,25 +35,49 @@ pub(crate) const CONTROLS: &[Control] = &[
     control!("ceiling of normal", "corrections", _, Path::Normal, C::AtMost(..)),
     control!("balance of a cut claim", "one bucket, two writers", _, Path::Normal, C::Exactly(..)),
     control!("rules of normal", "a slower rate", _, Path::Normal, C::RulesHash(_)),
-    control!("floor of retry", "one bucket, two writers", _, Path::Retry, C::AtLeast(..)),
     control!(
-        "guard of retry",
+        "floor of an unclaimed take",
+        "one bucket, two writers",
+        _,
+        Path::Unclaimed,
+        C::AtLeast(..)
+    ),
+    control!(
+        "ceiling of an unclaimed take",
         "a bucket that is nearly full",
         Purpose::Acquire,
-        Path::Retry,
+        Path::Unclaimed,
         C::AtMost(..)
     ),
-    control!("claim before retry", "one bucket, two writers", _, Path::Retry, C::RefilledSince(_)),
-    control!("rules of retry", "a lower burst", _, Path::Retry, C::RulesHash(_)),
-    control!("guard of a debit", "a lower burst", Purpose::Adjust, Path::Retry, C::AtMost(..)),
+    control!(
+        "claim before an unclaimed take",
+        "one bucket, two writers",
+        _,
+        Path::Unclaimed,
+        C::RefilledSince(_)
+    ),
+    control!("rules of an unclaimed take", "a lower burst", _, Path::Unclaimed, C::RulesHash(_)),
+    control!(
+        "ceiling of a debit",
+        "a lower burst",
+        Purpose::Adjust,
+        Path::Unclaimed,
+        C::AtMost(..)
+    ),
     control!(
         "claim before a debit",
         "corrections",
         Purpose::Adjust,
-        Path::Retry,
+        Path::Unclaimed,
         C::RefilledSince(_)
     ),
-    control!("rules of a debit", "a lower burst", Purpose::Adjust, Path::Retry, C::RulesHash(_)),
+    control!(
+        "rules of a debit",
+        "a lower burst",
+        Purpose::Adjust,
+        Path::Unclaimed,
+        C::RulesHash(_)
+    ),
     control!(
         "lock of a claiming debit",
         "two limits",
@@ -91,7 +115,7 @@ pub(crate) const CONTROLS: &[Control] = &[
     ),
     control!("memory", "lost replies", _, _, C::Unseen(_)),
     control!("memory of normal", "late writes", _, Path::Normal, C::Unseen(_)),
-    control!("memory of retry", "lost replies", _, Path::Retry, C::Unseen(_)),
+    control!("memory of an unclaimed take", "lost replies", _, Path::Unclaimed, C::Unseen(_)),
     control!("memory of adjust", "late writes", _, Path::Adjust, C::Unseen(_)),
 ];
 
@@ -102,7 +126,7 @@ pub(crate) const IMPLIED: &[Control] = &[
         "existence of a guarded debit",
         "a dropped limit",
         Purpose::Adjust,
-        Path::Normal | Path::Retry,
+        Path::Normal | Path::Unclaimed,
         C::AtLeast(..)
     ),
 ];

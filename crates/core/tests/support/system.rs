@@ -19,7 +19,7 @@ use super::table::Table;
 pub(crate) enum Purpose {
     /// Takes, or is refused.
     Acquire,
-    /// Corrects, under guards.
+    /// Corrects, under conditions on the balance.
     Adjust,
     /// Corrects, as a last resort.
     Forced,
@@ -27,7 +27,8 @@ pub(crate) enum Purpose {
     Repair,
 }
 
-/// Attempts of a correction with guards, as the queue has it; after that it is forced through.
+/// Attempts of a correction under its conditions on the balance, as the queue has it. After that it
+/// is written without them.
 const GUARDED_ATTEMPTS: u32 = 12;
 
 /// The settings of a run.

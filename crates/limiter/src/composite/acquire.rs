@@ -47,7 +47,7 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::Done(done) => {
                     let parts =
                         targets.iter().zip(done.images).map(|(target, image)| target.part(image));
-                    return Ok((parts.collect(), done.path.or(Some(WritePath::Retry))));
+                    return Ok((parts.collect(), done.path.or(Some(WritePath::Unclaimed))));
                 }
                 Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
                 Outcome::OutdatedLimits(_) => {

@@ -112,7 +112,7 @@ impl BucketHistory {
         next_plan(&mut self.correction(amounts, now), now)
     }
 
-    /// The same without guards.
+    /// The same without conditions on the balance.
     fn force(&self, amounts: &Amounts, now: EpochMillis) -> WritePlan {
         let mut queue = self.correction(amounts, now);
         queue.force(&RequestId::from_bits(8));

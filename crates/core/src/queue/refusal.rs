@@ -1,0 +1,184 @@
+//! Refuses requests: from recent images at once, after a lost race, and after their turn.
+
+use super::bucket::QueueBucket;
+use super::member::Member;
+use super::place::Placed;
+use super::request::{BucketDemand, Outcome, Purpose};
+use super::state::{Flight, Upkeep, WriteQueue};
+use crate::decide::{Assessment, assess};
+use crate::status::{LimitStatus, evaluate_after};
+use crate::{EpochMillis, Wait};
+
+impl<W> WriteQueue<W> {
+    /// Refuses a request that a recent image cannot serve, whatever is in flight.
+    pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
+        let gives_back = self.batch.as_ref().is_some_and(|batch| batch.gives_back);
+        let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
+        let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
+        let is_unacked = self.batch.as_ref().is_some_and(|batch| batch.ids_before_loss.is_some());
+        let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_unacked;
+        if member.request.purpose != Purpose::Acquire
+            || !can_refuse_now
+            || self.waiting.iter().any(Member::gives_back)
+        {
+            return None;
+        }
+        if let Some(Placed::Out(outcome @ Outcome::Refused(_))) = self.place_of_short(member, now) {
+            return Some(outcome);
+        }
+        None
+    }
+
+    /// The place of a request that is short even without the other requests of the draft: refused,
+    /// read, or an upkeep first. `None`: it is not short.
+    pub(super) fn place_of_short(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
+        let mut is_short = false;
+        let mut images_may_refuse = true;
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
+            match assess(bucket.image(), ask, member.returned(), now) {
+                Assessment::Short(_) => {
+                    is_short = true;
+                    images_may_refuse &= self.image_may_refuse(member, index, now);
+                }
+                Assessment::Repair(plan) => {
+                    return Some(Placed::Upkeep(Upkeep::Repair, index, plan));
+                }
+                _ => {}
+            }
+        }
+        if !is_short {
+            return None;
+        }
+        let may_reconfigure = |(index, _): &(usize, &QueueBucket)| member.may_reconfigure[*index];
+        for (index, bucket) in self.buckets.iter().enumerate().filter(may_reconfigure) {
+            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
+            if let Some(plan) = bucket.reconfiguration(ask, now) {
+                // A read costs less than a write that fails.
+                return Some(match self.image_may_refuse(member, index, now) {
+                    true => Placed::Upkeep(Upkeep::Reconfigure, index, plan),
+                    false => Placed::Read,
+                });
+            }
+        }
+        if !images_may_refuse {
+            return Some(Placed::Read);
+        }
+        Some(Placed::Out(Outcome::Refused(self.evaluate(member, |_| now))))
+    }
+
+    /// True if the image of a bucket may refuse a request. Either the image answers a call sent after
+    /// the request entered, or it is recent and no lost write may have changed the bucket since.
+    fn image_may_refuse(&self, member: &Member<W>, index: usize, now: EpochMillis) -> bool {
+        let is_recent = || {
+            let known = self.buckets[index].known.as_ref();
+            known.is_some_and(|known| {
+                known.is_recent_enough_to_refuse(now, self.settings.deny_cache_ms)
+            })
+        };
+        member.seen_since_entry[index] || self.unacked.is_empty() && is_recent()
+    }
+
+    /// Refuses a request if another process came first, claimed a moment ago and left too little.
+    /// The refill since then is a few milliseconds' worth, for which every process would write.
+    ///
+    /// A claim made before this call began is old knowledge: it refuses only within `deny_cache_ms`.
+    pub(super) fn refusal_after_lost_race(
+        &self,
+        member: &Member<W>,
+        now: EpochMillis,
+    ) -> Option<Outcome> {
+        if !member.was_outrun || !member.takes() || self.is_unacked(&member.request.id) {
+            return None;
+        }
+        let interval = u64::from(self.settings.interval.0);
+        let before_ms = interval.min(self.settings.deny_cache_ms);
+        let claimed_at = |index: usize| {
+            let at =
+                self.buckets[index].image().filter(|_| member.seen_since_entry[index])?.refilled_at;
+            let age_ms = at.get().abs_diff(now.get());
+            let is_recent_claim =
+                age_ms < before_ms || at >= member.request.began && age_ms < interval;
+            is_recent_claim.then_some(at)
+        };
+        let mut is_short = false;
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
+            if member.may_reconfigure[index] && bucket.reconfiguration(ask, now).is_some() {
+                return None;
+            }
+            is_short |= claimed_at(index).is_some_and(|at| {
+                matches!(assess(bucket.image(), ask, member.returned(), at), Assessment::Short(_))
+            });
+        }
+        let as_of = |index| claimed_at(index).unwrap_or(now);
+        is_short.then(|| self.refusal_as_of(member, as_of, now))
+    }
+
+    /// Refuses a request if, by an answer since its turn, the requests before it left too little.
+    /// Refill after its turn is for later requests; a request waits for refill only if its caller
+    /// asked to.
+    pub(super) fn refusal_after_turn(
+        &self,
+        member: &Member<W>,
+        now: EpochMillis,
+    ) -> Option<Outcome> {
+        let turn = member.skipped_at?;
+        let as_of = |index: usize| {
+            self.buckets[index].image().map_or(turn, |image| image.refilled_at.max(turn))
+        };
+        let mut is_short = false;
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
+            if !member.seen_since_entry[index]
+                || member.may_reconfigure[index] && bucket.reconfiguration(ask, now).is_some()
+            {
+                return None;
+            }
+            let assessment = assess(bucket.image(), ask, member.returned(), as_of(index));
+            is_short |= matches!(assessment, Assessment::Short(_));
+        }
+        is_short.then(|| self.refusal_as_of(member, as_of, now))
+    }
+
+    /// A refusal as of earlier instants.
+    fn refusal_as_of(
+        &self,
+        member: &Member<W>,
+        as_of: impl Fn(usize) -> EpochMillis,
+        now: EpochMillis,
+    ) -> Outcome {
+        let mut limits = self.evaluate(member, &as_of);
+        for (index, of_bucket) in limits.iter_mut().enumerate() {
+            for status in of_bucket {
+                status.wait = counted_from(now, as_of(index), status.wait);
+            }
+        }
+        Outcome::Refused(limits)
+    }
+
+    /// The status of the limits of a request by the images alone.
+    fn evaluate(
+        &self,
+        member: &Member<W>,
+        as_of: impl Fn(usize) -> EpochMillis,
+    ) -> Vec<Vec<LimitStatus>> {
+        let of_bucket = |(index, bucket): (usize, &QueueBucket)| {
+            let BucketDemand { amounts, configuration } = &member.request.buckets[index];
+            let demand = (amounts, member.returned());
+            let (image, now) = (bucket.image(), as_of(index));
+            let mut all = evaluate_after(&bucket.id, image, demand, configuration, now);
+            all.retain(|status| amounts.contains_key(&status.limit));
+            all
+        };
+        self.buckets.iter().enumerate().map(of_bucket).collect()
+    }
+}
+
+/// A wait that began at `as_of`, counted from `now` on; one that is over becomes a millisecond.
+fn counted_from(now: EpochMillis, as_of: EpochMillis, wait: Wait) -> Wait {
+    let Wait::Millis(millis) = wait else { return wait };
+    let passed = i128::from(now.get()) - i128::from(as_of.get());
+    let left = (i128::from(millis) - passed).max(1);
+    Wait::Millis(u64::try_from(left).unwrap_or(u64::MAX))
+}
