@@ -33,7 +33,7 @@ pub struct StoredRules {
     pub versions: LevelVersions,
     /// The newest change of any level, for items that follow a time; `None`: nothing was ever stored.
     pub updated_at: Option<EpochMillis>,
-    /// The stamp of an item before the levels were read by a read that sees every write. Where they
+    /// The stamp of an item before the levels were read by a strongly consistent read. Where they
     /// are older all the same, a level was deleted by hand or the table was restored. An item that
     /// still has this stamp then follows the levels that were read.
     pub read_after: Option<ConfigStamp>,
@@ -147,7 +147,7 @@ impl Configuration {
     }
 
     /// True if the item follows a change of some level that this copy does not know. Read the levels
-    /// again before deciding, by a read that sees every write. Otherwise the item stays as it is.
+    /// again before deciding, by a strongly consistent read. Otherwise the item stays as it is.
     #[must_use]
     pub fn is_behind(&self, image: &CompositeBucket) -> bool {
         let recency = self.stored.as_ref().map(|stored| stored.recency(&image.config_stamp));

@@ -47,7 +47,7 @@ impl Limiter {
         left
     }
 
-    /// The limits of a scope; `None` if it never had any. A read that sees every write.
+    /// The limits of a scope; `None` if it never had any. A strongly consistent read.
     ///
     /// # Errors
     /// [`ConfigError`].

@@ -12,8 +12,9 @@ use crate::error::AcquireError;
 use crate::store_error::BoxError;
 use crate::table::TableError;
 
-/// The most writes that one call attempts. Another writer won each attempt that lost.
-const ATTEMPTS_MAX: u32 = 40;
+/// The most writes that one call attempts. An attempt fails because another writer came first or the
+/// table was throttled.
+const WRITES_MAX: u32 = 40;
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// Longer than any call, and short enough for an `Instant`.
@@ -61,7 +62,7 @@ impl<'a> CallContext<'a> {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.attempts >= ATTEMPTS_MAX || !self.has_time_after(Duration::ZERO)
+        self.attempts >= WRITES_MAX || !self.has_time_after(Duration::ZERO)
     }
 
     /// True if another attempt after this pause can be answered before the deadline: the result of
@@ -79,7 +80,7 @@ impl<'a> CallContext<'a> {
     }
 
     async fn pause_for(&self, pause: Duration) -> bool {
-        if self.attempts >= ATTEMPTS_MAX || !self.has_time_after(pause) {
+        if self.attempts >= WRITES_MAX || !self.has_time_after(pause) {
             return false;
         }
         tokio::time::sleep(pause).await;

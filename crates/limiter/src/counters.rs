@@ -26,7 +26,7 @@ impl Counter {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Corrections whose guards had to be dropped.
+    /// Corrections that had to give up their conditions on the balance.
     pub forced_adjusts: Counter,
     /// Writes that may have been done twice or not at all. Includes refunds that were repeated
     /// after a lost answer: the first attempt may still take effect after four other writes.

@@ -24,7 +24,7 @@ pub enum OnUnavailable {
     /// else those of the store's last grant. If the process knows neither, the request fails with
     /// `Unavailable`.
     ///
-    /// A bucket starts with the store's last answer, or full. Each process has its own copy, so N
+    /// A bucket starts from the store's last grant, or full. Each process has its own copy, so N
     /// processes may admit up to N times the balance. When the store answers again, the consumption
     /// is debited there, one sum for each bucket. This holds for 10,000 buckets at most; the
     /// consumption of further ones is not debited

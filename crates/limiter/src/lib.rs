@@ -1,8 +1,9 @@
 //! Rate limiting on DynamoDB or Redis: a program acquires tokens from several limits of an entity
 //! and a resource at once.
 //!
-//! All balances of one entity and one resource live in a single item. Atomic `ADD`s under
-//! conditions change it, and a read refills it. One write takes from all of them, up to 40.
+//! All balances of one entity and one resource live in a single item. Conditional writes change it;
+//! the write that takes tokens also adds those that have accrued. One write takes from all balances,
+//! up to 40.
 //!
 //! ```
 //! use sluicegate::{Limit, Limiter, MemoryStore};
@@ -60,13 +61,13 @@ mod lock;
 mod memory;
 mod memory_store;
 mod permit;
-mod queue;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod request;
 pub mod store;
 mod store_error;
 mod table;
+mod turns;
 
 pub use builder::LimiterBuilder;
 pub use clock::{Clock, SystemClock, TestClock};

@@ -1,4 +1,6 @@
 //! The limiter: a guarded store, and the settings of its requests.
+//!
+//! `acquire`, `peek` and `adjust`: `request/`; stored limits: `admin.rs`; settings: `builder.rs`.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -8,8 +10,8 @@ use crate::counters::Counters;
 use crate::error::AcquireError;
 use crate::guard::Guard;
 use crate::limit_set::LimitSet;
-use crate::queue::Queues;
 use crate::store::{Cascade, Store};
+use crate::turns::Turns;
 
 /// Acquires tokens from a store. Cheap to clone; clones share everything.
 /// [`Limiter::builder`] names the settings.
@@ -39,7 +41,7 @@ struct Inner {
     guard: Arc<Guard>,
     mode: Mode,
     options: Options,
-    queues: Queues,
+    turns: Turns,
 }
 
 impl Drop for Inner {
@@ -48,7 +50,7 @@ impl Drop for Inner {
     }
 }
 
-/// Says if refusals are enforced.
+/// The treatment of refusals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Mode {
@@ -86,8 +88,8 @@ impl std::fmt::Debug for Limiter {
 
 impl Limiter {
     pub(crate) fn with(guard: Guard, mode: Mode, options: Options) -> Self {
-        let (guard, queues) = (Arc::new(guard), Queues::default());
-        Self { inner: Arc::new(Inner { guard, mode, options, queues }) }
+        let (guard, turns) = (Arc::new(guard), Turns::default());
+        Self { inner: Arc::new(Inner { guard, mode, options, turns }) }
     }
 
     /// Checks that the store answers, which makes the first connection. If it is called before the
@@ -141,7 +143,7 @@ impl Limiter {
         &self.inner.options
     }
 
-    pub(crate) fn queues(&self) -> &Queues {
-        &self.inner.queues
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.inner.turns
     }
 }

@@ -172,7 +172,7 @@ pub struct Correction<'a> {
 pub struct Adjusted {
     /// Limits that the bucket no longer has: nothing was corrected there.
     pub dropped: Vec<LimitName>,
-    /// True if the guards had to be dropped to make the correction.
+    /// True if the correction had to give up its conditions on the balance.
     pub is_forced: bool,
     /// Write units spent.
     pub write_units: f64,

@@ -39,12 +39,12 @@ pub trait Table: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ReadItems, TableError>> + Send;
 }
 
-/// Says if a read sees every write that was acknowledged before it.
+/// The consistency of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consistency {
-    /// It sees them: one read unit per 4 KB.
+    /// The read sees every write that was acknowledged before it: one read unit per 4 KB.
     Strong,
-    /// It may lag by a moment: half a unit.
+    /// The read may lag by a moment: half a unit.
     Eventual,
 }
 

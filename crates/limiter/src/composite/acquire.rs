@@ -3,13 +3,13 @@
 
 use futures_util::FutureExt as _;
 use sluicegate_core::{
-    BucketDemand, LIMITS_MAX, OnLeave, Outcome, Purpose, QueuedRequest, WritePath,
+    BucketDemand, Done, LIMITS_MAX, OnLeave, Outcome, Purpose, QueuedRequest, WritePath,
 };
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::shared_error::{given_up, setup_error};
-use super::table_call::{CallCost, Expired, Settled};
+use super::shared_error::{error_at_deadline, setup_error};
+use super::table_call::{CallCost, Expired, Resolved};
 use crate::call::CallContext;
 use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;
@@ -37,22 +37,18 @@ impl<T: Table> CompositeStore<T> {
                 began: run.began,
                 may_reread_limits,
             };
-            let settled = lane.settle(self, request, run.deadline, run.clock).await;
-            let Settled { outcome, cost, table_error } = match settled {
-                Ok(settled) => settled,
+            let resolved = lane.submit(self, request, run.deadline, run.clock).await;
+            let Resolved { outcome, cost, table_error } = match resolved {
+                Ok(resolved) => resolved,
                 Err(expired) => return self.expired(targets, run, expired),
             };
             run.add(cost);
             match outcome {
-                Outcome::Done(done) => {
-                    let parts =
-                        targets.iter().zip(done.images).map(|(target, image)| target.part(image));
-                    return Ok((parts.collect(), done.path.or(Some(WritePath::Unclaimed))));
-                }
+                Outcome::Done(done) => return Ok(granted(targets, done)),
                 Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
                 Outcome::OutdatedLimits(_) => {
                     may_reread_limits = false;
-                    self.update(targets, run).await;
+                    self.reread_limits(targets, run).await;
                 }
                 // A limit that is unknown here may have been stored a moment ago.
                 Outcome::Unknown(_) | Outcome::Full(..) if may_look_again => {
@@ -81,14 +77,16 @@ impl<T: Table> CompositeStore<T> {
         }
     }
 
-    /// Reads levels again if an item follows a change that is not known here.
-    async fn update(&self, targets: &mut [BucketRequest], run: &mut CallContext<'_>) {
+    /// Reads stored limits again if an item follows a change of them that is not known here.
+    async fn reread_limits(&self, targets: &mut [BucketRequest], run: &mut CallContext<'_>) {
         for target in targets {
             let known = target.entry.known();
             let Some(image) = known.and_then(|known| known.image) else { continue };
             if target.configuration.is_behind(&image) {
                 let (bucket, entry) = (&target.bucket, &target.entry);
-                let newer = self.updated(bucket, entry, &target.configuration, &image, run).boxed();
+                let newer = self
+                    .reread_configuration(bucket, entry, &target.configuration, &image, run)
+                    .boxed();
                 if let Some(newer) = newer.await {
                     target.configuration = newer;
                 }
@@ -104,11 +102,24 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         run.add(cost);
         if let OnLeave::Done(done) = on_leave {
-            let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
-            return Ok((parts.collect(), done.path));
+            let path = done.path;
+            let (parts, _) = granted(targets, done);
+            return Ok((parts, path));
         }
-        Err(given_up(on_leave == OnLeave::InDoubt, table_error.as_deref(), is_silent, run.attempts))
+        Err(error_at_deadline(
+            on_leave == OnLeave::InDoubt,
+            table_error.as_deref(),
+            is_silent,
+            run.attempts,
+        ))
     }
+}
+
+/// The parts and the path of a grant.
+fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<WritePath>) {
+    let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
+    // An earlier attempt did it; `None` would mean held tokens.
+    (parts.collect(), done.path.or(Some(WritePath::Unclaimed)))
 }
 
 impl CallContext<'_> {

@@ -1,4 +1,5 @@
-//! Corrects grants: a correction is never refused, and guarded as long as there is time.
+//! Corrects grants. A correction is never refused. It keeps its conditions on the balance as long as
+//! there is time.
 //!
 //! An attempt whose answer was lost may arrive late. The item refuses it while it remembers the id,
 //! which ends after four other writes. Tokens may then be given back twice; where that is possible,
@@ -11,8 +12,8 @@ use sluicegate_core::{
 };
 
 use super::composite_store::CompositeStore;
-use super::shared_error::{given_up, setup_error};
-use super::table_call::{Expired, Settled};
+use super::shared_error::{error_at_deadline, setup_error};
+use super::table_call::{Expired, Resolved};
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
@@ -21,7 +22,7 @@ use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
     /// Makes a correction, together with the other requests that wait for its bucket.
-    pub(super) async fn make(
+    pub(super) async fn make_correction(
         &self,
         correction: &Correction<'_>,
         clock: &dyn Clock,
@@ -35,18 +36,18 @@ impl<T: Table> CompositeStore<T> {
         let request = QueuedRequest { id, purpose, buckets, began, may_reread_limits: false };
         // The last resort needs some time, too.
         let late = run.deadline - correction.deadline / 4;
-        let settling = lane.settle(self, request, run.deadline, run.clock);
-        let mut settling = std::pin::pin!(settling);
-        let in_time = tokio::time::timeout_at(late, &mut settling).await;
-        let settled = match in_time {
-            Ok(settled) => settled,
+        let submitted = lane.submit(self, request, run.deadline, run.clock);
+        let mut submitted = std::pin::pin!(submitted);
+        let in_time = tokio::time::timeout_at(late, &mut submitted).await;
+        let resolved = match in_time {
+            Ok(resolved) => resolved,
             Err(_) => {
                 lane.force(&run.id);
-                settling.await
+                submitted.await
             }
         };
-        match settled {
-            Ok(settled) => self.corrected(correction, settled, run),
+        match resolved {
+            Ok(resolved) => self.corrected(correction, resolved, run),
             Err(Expired { on_leave: OnLeave::Done(done), cost, .. }) => {
                 run.add(cost);
                 Ok(Self::done(done, run))
@@ -54,7 +55,8 @@ impl<T: Table> CompositeStore<T> {
             Err(Expired { on_leave, table_error, is_silent, cost }) => {
                 run.add(cost);
                 let is_unacked = on_leave == OnLeave::InDoubt;
-                let error = given_up(is_unacked, table_error.as_deref(), is_silent, run.attempts);
+                let error =
+                    error_at_deadline(is_unacked, table_error.as_deref(), is_silent, run.attempts);
                 Err(self.may_have_given_back(correction, is_unacked, error.into()))
             }
         }
@@ -63,7 +65,7 @@ impl<T: Table> CompositeStore<T> {
     fn corrected(
         &self,
         correction: &Correction<'_>,
-        Settled { outcome, cost, table_error }: Settled,
+        Resolved { outcome, cost, table_error }: Resolved,
         run: &mut CallContext<'_>,
     ) -> Result<Corrected, AdjustError> {
         run.add(cost);

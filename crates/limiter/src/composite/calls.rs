@@ -1,4 +1,7 @@
-//! The calls of a lane on the table; they run on when no caller waits for them.
+//! The calls of a lane on the table.
+//!
+//! A call owns all that it needs: the next leader goes on with it if the caller that sent it leaves.
+//! If no caller waits, it is dropped and counts as lost.
 
 use std::sync::Arc;
 
@@ -7,13 +10,13 @@ use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePla
 
 use super::composite_store::{CompositeStore, image};
 use super::settings::Certainty;
-use super::table_call::{Asked, Calls, Flight, TableReply};
+use super::table_call::{Asked, Calls, PendingCall, TableReply};
 use crate::call::new_id;
 use crate::store_error::SetupError;
 use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
 
 impl<T: Table> Calls for CompositeStore<T> {
-    fn call(&self, asked: Asked) -> Flight {
+    fn call(&self, asked: Asked) -> PendingCall {
         let (table, certainty) = (self.table.clone(), self.settings.certainty);
         Box::pin(async move {
             match asked {

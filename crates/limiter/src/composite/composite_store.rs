@@ -42,7 +42,7 @@ impl<T: Table> CompositeStore<T> {
         Ok(image(bucket, found.items.first().and_then(Option::as_ref))?)
     }
 
-    /// Reads the status of all limits of these buckets; sees every write.
+    /// Reads the status of all limits of these buckets, by strongly consistent reads.
     pub(super) async fn look_at(
         &self,
         targets: &[BucketRequest],

@@ -6,46 +6,47 @@ use tokio::time::Instant;
 
 use super::lane::{Lane, LaneWaiter};
 use super::lead::Timer;
-use super::table_call::{CallCost, Calls, Expired, Settled};
+use super::table_call::{CallCost, Calls, Expired, Resolved};
 use crate::clock::Clock;
 
 impl Lane {
-    /// Settles a request, together with others on the lane, or gives it up at its deadline.
-    pub(super) async fn settle(
+    /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
+    pub(super) async fn submit(
         &self,
         calls: &dyn Calls,
         request: QueuedRequest,
         deadline: Instant,
         clock: &dyn Clock,
-    ) -> Result<Settled, Expired> {
+    ) -> Result<Resolved, Expired> {
         let (sender, mut receiver) = oneshot::channel();
-        let mut member = Member { lane: self, id: request.id.clone(), is_open: true };
+        let mut open = LeaveOnDrop { lane: self, id: request.id.clone(), is_open: true };
         let entered_at = Instant::now();
         {
             let mut state = self.lock();
-            self.look(&mut state);
+            self.adopt_images(&mut state);
             let waiter = LaneWaiter { sender, cost: CallCost::default() };
             state.queue.enter(request, waiter, clock.now());
             self.dispatch(&mut state, calls);
         }
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
         let mut timer = Timer { sleep: sleep.as_mut(), deadline };
-        let settled = loop {
-            if let Ok(settled) = receiver.try_recv() {
-                break Some(settled);
+        let resolved = loop {
+            if let Ok(resolved) = receiver.try_recv() {
+                break Some(resolved);
             }
             match self.lead() {
                 Some(leading) => {
-                    if !leading.until(&mut receiver, &mut timer, calls, clock).await {
+                    if !leading.lead_until_resolved(&mut receiver, &mut timer, calls, clock).await {
                         break None;
                     }
                 }
                 None => {
-                    let late = self.lock().led_until.unwrap_or(deadline);
+                    let late = self.lock().leader_due_at.unwrap_or(deadline);
                     tokio::select! {
                         biased;
-                        settled = &mut receiver => break settled.ok(),
-                        // It leads or passes the lead on, whatever the outcome of its own request.
+                        resolved = &mut receiver => break resolved.ok(),
+                        // This caller leads or passes the lead on, whatever the outcome of its own
+                        // request.
                         () = self.free.notified() => {}
                         () = timer.at(late) => if timer.is_over() {
                             break None;
@@ -54,14 +55,14 @@ impl Lane {
                 }
             }
         };
-        if let Some(settled) = settled {
-            member.is_open = false;
-            return Ok(settled);
+        if let Some(resolved) = resolved {
+            open.is_open = false;
+            return Ok(resolved);
         }
-        let (on_leave, cost) = member.leave();
-        // It may have been settled at this very moment.
-        if let Ok(settled) = receiver.try_recv() {
-            return Ok(settled);
+        let (on_leave, cost) = open.leave();
+        // It may have been resolved at this very moment.
+        if let Ok(resolved) = receiver.try_recv() {
+            return Ok(resolved);
         }
         let state = self.lock();
         let is_silent = state.replied_at <= entered_at;
@@ -69,14 +70,14 @@ impl Lane {
     }
 }
 
-/// A request that waits.
-struct Member<'a> {
+/// A request that waits. It leaves the queue when this is dropped.
+struct LeaveOnDrop<'a> {
     lane: &'a Lane,
     id: RequestId,
     is_open: bool,
 }
 
-impl Member<'_> {
+impl LeaveOnDrop<'_> {
     fn leave(&mut self) -> (OnLeave, CallCost) {
         self.is_open = false;
         let mut state = self.lane.lock();
@@ -86,7 +87,7 @@ impl Member<'_> {
     }
 }
 
-impl Drop for Member<'_> {
+impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
         if self.is_open {
             self.leave();

@@ -12,7 +12,7 @@ use sluicegate_core::{BucketId, Configuration, EpochMillis, Known, QueueSettings
 
 use super::directory::Changes;
 use super::lane::Lane;
-use super::newest_image::Shared;
+use super::newest_image::NewestImage;
 
 use crate::lock::lock;
 
@@ -44,21 +44,22 @@ impl Images {
 /// One bucket.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
-    known: Arc<Shared>,
-    state: Mutex<ImageTable>,
+    known: Arc<NewestImage>,
+    state: Mutex<EntryState>,
     lane: OnceLock<Arc<Lane>>,
 }
 
+/// The state of an entry that a lock protects.
 #[derive(Debug, Default)]
-struct ImageTable {
-    resolved: Option<Resolved>,
+struct EntryState {
+    resolved: Option<ResolvedLimits>,
     /// The requests that take from this bucket and its parent's in one transaction.
     cascade: Option<(BucketId, Arc<Lane>)>,
 }
 
 /// A resolved configuration, and the time until which it is valid.
 #[derive(Debug, Clone)]
-pub(super) struct Resolved {
+pub(super) struct ResolvedLimits {
     pub(super) configuration: Arc<Configuration>,
     /// The stored levels that it was made from; `None`: it holds explicit limits alone.
     pub(super) made_from: Option<MadeFrom>,
@@ -73,7 +74,7 @@ pub(super) struct MadeFrom {
 }
 
 impl Entry {
-    fn lock(&self) -> std::sync::MutexGuard<'_, ImageTable> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, EntryState> {
         lock(&self.state)
     }
 
@@ -111,11 +112,11 @@ impl Entry {
         lane
     }
 
-    pub(super) fn resolved(&self) -> Option<Resolved> {
+    pub(super) fn resolved(&self) -> Option<ResolvedLimits> {
         self.lock().resolved.clone()
     }
 
-    pub(super) fn resolve(&self, resolved: Resolved) {
+    pub(super) fn resolve(&self, resolved: ResolvedLimits) {
         self.lock().resolved = Some(resolved);
     }
 }

@@ -14,19 +14,18 @@ use sluicegate_core::{
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use super::newest_image::Shared;
-use super::table_call::{CallCost, Calls, Flight, Settled, TableReply};
+use super::newest_image::NewestImage;
+use super::table_call::{CallCost, Calls, PendingCall, Resolved, TableReply};
 use crate::clock::Clock;
 use crate::lock::lock;
 use crate::table::TableError;
 
-/// How long the table may take to answer before it is asked again, because all callers wait for the
-/// answer. At least this, and at least twice the time of its last answer; doubled each time that it
-/// does not answer.
-const ANSWERED_WITHIN: Duration = Duration::from_millis(500);
-const PATIENCE_MAX: Duration = Duration::from_secs(8);
-/// How late a leader may be before another caller leads instead: the leader's owner may not poll
-/// it.
+/// After this time without an answer the lane asks again, because all callers wait for it: 500 ms,
+/// or twice the last answer's time if longer; doubled after each silence.
+const ANSWER_TIME_MIN: Duration = Duration::from_millis(500);
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
+/// A leader may be late by this much before another caller takes over: the leader's owner may not
+/// poll it.
 pub(super) const LATE_MAX: Duration = Duration::from_millis(250);
 /// The duration of the quickest answer before there was one, and at most.
 const QUICKEST_MAX: Duration = Duration::from_millis(50);
@@ -35,7 +34,7 @@ const QUICKEST_MAX: Duration = Duration::from_millis(50);
 pub(crate) struct Lane {
     pub(super) buckets: Vec<BucketId>,
     /// The image that all lanes of this process on a bucket share.
-    pub(super) images: Vec<Arc<Shared>>,
+    pub(super) images: Vec<Arc<NewestImage>>,
     pub(super) state: Mutex<LaneState>,
     /// Notified when the leader stops.
     pub(super) free: Notify,
@@ -46,17 +45,17 @@ pub(super) struct LaneState {
     /// The last write, if it may be sent again.
     pub(super) last: Option<Arc<Write>>,
     /// The call on the table; `None` while the leader awaits it.
-    pub(super) flight: Option<(Flight, Instant)>,
-    /// The time by which the leader acts; `None`: there is no leader.
-    pub(super) led_until: Option<Instant>,
+    pub(super) pending_call: Option<(PendingCall, Instant)>,
+    /// If the leader has not acted by then, another caller takes over; `None`: there is no leader.
+    pub(super) leader_due_at: Option<Instant>,
     /// Counts the leaders.
     pub(super) term: u64,
     /// The reason why the table did not do the last call.
     pub(super) table_error: Option<Arc<TableError>>,
     /// The duration of its quickest answer, [`QUICKEST_MAX`] at most.
     pub(super) quickest: Duration,
-    /// How long the next answer may take.
-    pub(super) patience: Duration,
+    /// The time that the next answer may take.
+    pub(super) answer_time: Duration,
     /// The time of the table's last answer.
     pub(super) replied_at: Instant,
     pub(super) latest: EpochMillis,
@@ -66,7 +65,7 @@ pub(super) struct LaneState {
 
 /// A caller that waits.
 pub(super) struct LaneWaiter {
-    pub(super) sender: oneshot::Sender<Settled>,
+    pub(super) sender: oneshot::Sender<Resolved>,
     pub(super) cost: CallCost,
 }
 
@@ -79,18 +78,18 @@ impl std::fmt::Debug for Lane {
 impl Lane {
     pub(super) fn new(
         buckets: Vec<BucketId>,
-        images: Vec<Arc<Shared>>,
+        images: Vec<Arc<NewestImage>>,
         settings: QueueSettings,
     ) -> Self {
         let state = LaneState {
             queue: WriteQueue::new(buckets.iter().cloned(), settings),
             last: None,
-            flight: None,
-            led_until: None,
+            pending_call: None,
+            leader_due_at: None,
             term: 0,
             table_error: None,
             quickest: QUICKEST_MAX,
-            patience: ANSWERED_WITHIN,
+            answer_time: ANSWER_TIME_MIN,
             replied_at: Instant::now(),
             latest: EpochMillis::MIN,
             is_shared: false,
@@ -102,7 +101,7 @@ impl Lane {
         lock(&self.state)
     }
 
-    /// Lets a correction that waits drop its guards.
+    /// Lets a waiting correction give up its conditions on the balance.
     pub(super) fn force(&self, id: &RequestId) {
         self.lock().queue.force(id);
     }
@@ -114,7 +113,7 @@ impl Lane {
     }
 
     /// Takes over the images that other lanes learned of the buckets.
-    pub(super) fn look(&self, state: &mut LaneState) {
+    pub(super) fn adopt_images(&self, state: &mut LaneState) {
         for (index, image) in self.images.iter().enumerate() {
             if let Some(known) = image.known() {
                 state.queue.learn(index, &known);
@@ -131,7 +130,7 @@ impl Lane {
         for (LaneWaiter { sender, cost }, outcome) in state.queue.take_resolved() {
             let table_error = state.table_error.clone();
             // A caller that has just left gets none.
-            drop(sender.send(Settled { outcome, cost, table_error }));
+            drop(sender.send(Resolved { outcome, cost, table_error }));
         }
     }
 
@@ -157,10 +156,10 @@ impl Lane {
         }
         state.quickest = state.quickest.min(took);
         if reply.answer == Answer::Lost {
-            state.patience = state.patience.saturating_mul(2).min(PATIENCE_MAX);
+            state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
         } else {
             state.replied_at = Instant::now();
-            state.patience = ANSWERED_WITHIN.max(took.saturating_mul(2)).min(PATIENCE_MAX);
+            state.answer_time = ANSWER_TIME_MIN.max(took.saturating_mul(2)).min(ANSWER_TIME_MAX);
         }
         if matches!(
             reply.answer,
@@ -178,13 +177,16 @@ impl Lane {
             }
         }
         self.dispatch(state, calls);
-        state.led_until = Some(Instant::now() + LATE_MAX);
+        state.leader_due_at = Some(Instant::now() + LATE_MAX);
         true
     }
 
-    /// Drops state that no caller waits for any more.
+    /// Drops a call that no caller waits for; its answer counts as lost.
     pub(super) fn tidy(state: &mut LaneState) {
-        if state.led_until.is_none() && state.queue.is_idle() && state.flight.take().is_some() {
+        if state.leader_due_at.is_none()
+            && state.queue.is_idle()
+            && state.pending_call.take().is_some()
+        {
             state.queue.answered(Answer::Lost, state.latest);
         }
     }

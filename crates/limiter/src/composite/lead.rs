@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 use super::lane::{LATE_MAX, Lane};
-use super::table_call::{Asked, Calls, Flight, Settled, TableReply};
+use super::table_call::{Asked, Calls, PendingCall, Resolved, TableReply};
 use crate::call::new_id;
 use crate::clock::Clock;
 use crate::table::TableError;
@@ -18,13 +18,13 @@ use crate::table::TableError;
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 /// The longest pause if no caller waits for tokens.
-const PATIENT_MAX: Duration = Duration::from_millis(500);
+const CORRECTION_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {
     /// Becomes the leader, if there is no active one.
     pub(super) fn lead(&self) -> Option<Leader<'_>> {
         let (mut state, now) = (self.lock(), Instant::now());
-        if let Some(until) = state.led_until {
+        if let Some(until) = state.leader_due_at {
             if now < until {
                 return None;
             }
@@ -35,10 +35,10 @@ impl Lane {
             }
         }
         state.term += 1;
-        let (flight, since) = state.flight.take().unzip();
+        let (pending_call, since) = state.pending_call.take().unzip();
         let since = since.unwrap_or(now);
-        state.led_until = Some(now.max(since + state.patience) + LATE_MAX);
-        Some(Leader { lane: self, term: state.term, flight, since })
+        state.leader_due_at = Some(now.max(since + state.answer_time) + LATE_MAX);
+        Some(Leader { lane: self, term: state.term, pending_call, since })
     }
 }
 
@@ -67,24 +67,25 @@ impl Timer<'_> {
 pub(super) struct Leader<'a> {
     lane: &'a Lane,
     term: u64,
-    flight: Option<Flight>,
+    pending_call: Option<PendingCall>,
     /// The time at which it began to await the call.
     since: Instant,
 }
 
 impl Leader<'_> {
-    /// Leads until its own request is settled or another caller leads; false: its time is up.
-    pub(super) async fn until(
+    /// Leads until the caller's own request is resolved, until the queue is idle, or until another
+    /// caller leads. Returns false if the caller's time is up: then it must leave the queue.
+    pub(super) async fn lead_until_resolved(
         mut self,
-        receiver: &mut oneshot::Receiver<Settled>,
+        receiver: &mut oneshot::Receiver<Resolved>,
         timer: &mut Timer<'_>,
         calls: &dyn Calls,
         clock: &dyn Clock,
     ) -> bool {
         let mut must_yield = self.lane.lock().is_shared;
         while receiver.is_empty() {
-            if self.flight.is_some() {
-                let late = self.since + self.lane.lock().patience;
+            if self.pending_call.is_some() {
+                let late = self.since + self.lane.lock().answer_time;
                 let reply = tokio::select! {
                     biased;
                     reply = self.reply() => reply,
@@ -92,7 +93,7 @@ impl Leader<'_> {
                         if timer.is_over() {
                             return false;
                         }
-                        self.flight = None;
+                        self.pending_call = None;
                         TableReply::of_error(TableError::Unreachable("the table did not answer in time".into()))
                     }
                 };
@@ -102,7 +103,7 @@ impl Leader<'_> {
                 must_yield = self.lane.lock().is_shared;
                 continue;
             }
-            // Callers whose requests were just settled may send the next ones, and share the next
+            // Callers whose requests were just resolved may send the next ones, and share the next
             // write.
             if std::mem::take(&mut must_yield) {
                 tokio::task::yield_now().await;
@@ -113,12 +114,12 @@ impl Leader<'_> {
                 if state.term != self.term {
                     return true;
                 }
-                self.lane.look(state);
+                self.lane.adopt_images(state);
                 state.latest = clock.now();
                 let action = state.queue.next(state.latest, &mut new_id);
                 self.lane.dispatch(state, calls);
-                let latest = Instant::now() + state.patience + LATE_MAX;
-                state.led_until = Some(latest);
+                let latest = Instant::now() + state.answer_time + LATE_MAX;
+                state.leader_due_at = Some(latest);
                 match action {
                     Action::Idle => return true,
                     Action::Pause { in_a_row, only_corrects } => {
@@ -126,7 +127,7 @@ impl Leader<'_> {
                     }
                     Action::Read(buckets) => {
                         let keys = buckets.iter().map(|index| self.lane.buckets[*index].clone());
-                        self.flight = Some(calls.call(Asked::Read(keys.collect())));
+                        self.pending_call = Some(calls.call(Asked::Read(keys.collect())));
                         None
                     }
                     Action::Write(write) => {
@@ -138,7 +139,7 @@ impl Leader<'_> {
                         }
                         state.last = Some(write.clone());
                         let buckets = self.lane.buckets.clone();
-                        self.flight = Some(calls.call(Asked::Write(buckets, write)));
+                        self.pending_call = Some(calls.call(Asked::Write(buckets, write)));
                         None
                     }
                 }
@@ -158,12 +159,13 @@ impl Leader<'_> {
 
     /// Waits for the answer. If it is dropped before that, the next leader waits.
     async fn reply(&mut self) -> TableReply {
-        let reply = std::future::poll_fn(|context: &mut Context<'_>| match &mut self.flight {
-            Some(flight) => flight.as_mut().poll(context),
-            None => Poll::Pending,
-        });
+        let reply =
+            std::future::poll_fn(|context: &mut Context<'_>| match &mut self.pending_call {
+                Some(pending_call) => pending_call.as_mut().poll(context),
+                None => Poll::Pending,
+            });
         let reply = reply.await;
-        self.flight = None;
+        self.pending_call = None;
         reply
     }
 }
@@ -174,8 +176,9 @@ impl Drop for Leader<'_> {
         if state.term != self.term {
             return;
         }
-        state.led_until = None;
-        state.flight = self.flight.take().map(|flight| (flight, self.since));
+        state.leader_due_at = None;
+        state.pending_call =
+            self.pending_call.take().map(|pending_call| (pending_call, self.since));
         let is_idle = state.queue.is_idle();
         Lane::tidy(&mut state);
         drop(state);
@@ -190,9 +193,10 @@ impl Drop for Leader<'_> {
 fn pause(in_a_row: u32, only_corrects: bool, quickest: Duration) -> Duration {
     let in_a_row = in_a_row.min(12);
     let longest = match only_corrects {
-        true => {
-            quickest.max(Duration::from_millis(1)).saturating_mul(2 << in_a_row).min(PATIENT_MAX)
-        }
+        true => quickest
+            .max(Duration::from_millis(1))
+            .saturating_mul(2 << in_a_row)
+            .min(CORRECTION_PAUSE_MAX),
         false => Duration::from_millis(1 << (in_a_row - 1)).min(PAUSE_MAX),
     };
     longest.mul_f64(fastrand::f64())

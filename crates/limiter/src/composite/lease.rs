@@ -15,8 +15,8 @@ use sluicegate_core::{
 use super::composite_store::CompositeStore;
 use super::lane::Lane;
 use super::resolve::Lookup;
-use super::shared_error::{given_up, setup_error};
-use super::table_call::{Expired, Settled};
+use super::shared_error::{error_at_deadline, setup_error};
+use super::table_call::{Expired, Resolved};
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
@@ -39,8 +39,13 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 let Some(image) = target.image() else { continue };
                 if target.configuration.is_behind(&image) {
                     let (bucket, entry) = (&target.bucket, &target.entry);
-                    let newer =
-                        self.updated(bucket, entry, &target.configuration, &image, &mut run);
+                    let newer = self.reread_configuration(
+                        bucket,
+                        entry,
+                        &target.configuration,
+                        &image,
+                        &mut run,
+                    );
                     // Boxed: this future is rare, and larger than the rest of what waits.
                     let newer = newer.boxed();
                     target.configuration =
@@ -159,7 +164,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         correction: &'a Correction<'a>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Corrected, AdjustError>> {
-        self.make(correction, clock).boxed()
+        self.make_correction(correction, clock).boxed()
     }
 }
 
@@ -180,8 +185,8 @@ impl<T: Table> CompositeStore<T> {
             let buckets = vec![BucketDemand { amounts, configuration: configuration.clone() }];
             let purpose = Purpose::Lease(terms.clone());
             let request = QueuedRequest { id, purpose, buckets, began, may_reread_limits };
-            let settled = match lane.settle(self, request, run.deadline, run.clock).await {
-                Ok(settled) => settled,
+            let resolved = match lane.submit(self, request, run.deadline, run.clock).await {
+                Ok(resolved) => resolved,
                 Err(Expired { on_leave: sluicegate_core::OnLeave::Done(done), cost, .. }) => {
                     run.add(cost);
                     return Ok(done);
@@ -191,12 +196,12 @@ impl<T: Table> CompositeStore<T> {
                     let is_unacked = on_leave == sluicegate_core::OnLeave::InDoubt;
                     let table_error = table_error.as_deref();
                     return Err((
-                        given_up(is_unacked, table_error, is_silent, run.attempts),
+                        error_at_deadline(is_unacked, table_error, is_silent, run.attempts),
                         false,
                     ));
                 }
             };
-            let Settled { outcome, cost, table_error } = settled;
+            let Resolved { outcome, cost, table_error } = resolved;
             run.add(cost);
             let error: AcquireError = match outcome {
                 Outcome::Done(done) => return Ok(done),
@@ -205,7 +210,8 @@ impl<T: Table> CompositeStore<T> {
                     may_reread_limits = false;
                     let entry = self.images.entry(bucket);
                     if let Some(image) = entry.known().and_then(|known| known.image) {
-                        let newer = self.updated(bucket, &entry, &configuration, &image, run);
+                        let newer =
+                            self.reread_configuration(bucket, &entry, &configuration, &image, run);
                         configuration = newer.boxed().await.unwrap_or(configuration);
                     }
                     continue;

@@ -8,9 +8,9 @@ use crate::lock::lock;
 
 /// The newest knowledge of a bucket, for all of its lanes.
 #[derive(Debug, Default)]
-pub(super) struct Shared(Mutex<Option<Known>>);
+pub(super) struct NewestImage(Mutex<Option<Known>>);
 
-impl Shared {
+impl NewestImage {
     pub(super) fn known(&self) -> Option<Known> {
         lock(&self.0).clone()
     }

@@ -16,7 +16,7 @@ use sluicegate_core::{
 use super::bucket_request::BucketRequest;
 use super::composite_store::{CompositeStore, image};
 use super::directory::{Learned, Levels};
-use super::images::{Entry, MadeFrom, Resolved};
+use super::images::{Entry, MadeFrom, ResolvedLimits};
 use crate::call::CallContext;
 use crate::error::AcquireError;
 use crate::store::{Cascade, Request};
@@ -133,7 +133,7 @@ impl<T: Table> CompositeStore<T> {
         needs_stored: bool,
         now: EpochMillis,
     ) -> Option<Arc<Configuration>> {
-        let Resolved { configuration, made_from } = entry.resolved()?;
+        let ResolvedLimits { configuration, made_from } = entry.resolved()?;
         let is_current = match &made_from {
             None => !needs_stored,
             Some(levels) => {
@@ -187,11 +187,12 @@ impl<T: Table> CompositeStore<T> {
 
     /// The configuration of a bucket whose item follows a change that this configuration does not
     /// know. It comes from another request in this process that learned it meanwhile, or from a
-    /// read that sees every write. A level that is older than in the item after that read is the
-    /// truth: see [`StoredRules::read_after`].
+    /// strongly consistent read. If a level is older than in the item even after that read, the read
+    /// is right: see [`StoredRules::read_after`].
     ///
-    /// `None`, and the item stays as it is: another request is reading, or it cannot be read now.
-    pub(super) async fn updated(
+    /// `None`, and the item stays as it is: another request is reading, or the levels cannot be read
+    /// now.
+    pub(super) async fn reread_configuration(
         &self,
         bucket: &BucketId,
         entry: &Entry,
@@ -232,7 +233,7 @@ impl<T: Table> CompositeStore<T> {
         Some(Arc::new(known))
     }
 
-    /// Takes over the answer of a read that sees every write.
+    /// Takes over the answer of a strongly consistent read.
     fn learn_levels(
         &self,
         keys: &[ItemKey],
@@ -250,7 +251,7 @@ impl<T: Table> CompositeStore<T> {
         Ok(())
     }
 
-    /// Reads the limits of a bucket again, and sees every write.
+    /// Reads the limits of a bucket again, by a strongly consistent read.
     pub(super) async fn look_up_again(
         &self,
         target: &mut BucketRequest,
@@ -280,7 +281,7 @@ fn put_together(
     let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
     let made_from =
         levels.map(|levels| MadeFrom { believed: levels.believed(), changes: levels.changes });
-    entry.resolve(Resolved { configuration: configuration.clone(), made_from });
+    entry.resolve(ResolvedLimits { configuration: configuration.clone(), made_from });
     configuration
 }
 

@@ -7,16 +7,16 @@ use sluicegate_core::ClaimInterval;
 /// The settings of a store of composite buckets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreSettings {
-    /// How long a claim of refill serves the writers behind it; 100 ms. For a table with a round
-    /// trip above 20 ms, use five times that: a claim that is known too late serves no writer, and
-    /// writers queue to make their own.
+    /// For this long after a claim, writers take without a claim of their own; 100 ms. For a table
+    /// with a round trip above 20 ms, use five times that: a claim that is known too late serves no
+    /// writer, and writers queue to make their own.
     pub claim_interval: ClaimInterval,
     /// The greatest age of an image that a refusal may be based on; 1 s. Zero: every refusal comes
     /// from the table.
     pub deny_cache: Duration,
     /// How a child's and its parent's bucket are written.
     pub cascade_mode: CascadeMode,
-    /// How a write whose answer was lost is told from one that was not done.
+    /// The way to tell a write whose answer was lost from one that was not done.
     pub certainty: Certainty,
     /// The most buckets that are remembered; 100,000. A bucket takes about a kilobyte.
     pub buckets_max: usize,
@@ -47,7 +47,7 @@ pub enum CascadeMode {
     Compensating,
 }
 
-/// How a write whose answer was lost is told from one that was not done.
+/// The way to tell a write whose answer was lost from one that was not done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Certainty {

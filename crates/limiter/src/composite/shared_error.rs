@@ -1,4 +1,4 @@
-//! One error of the table, told to each of the requests that it concerns.
+//! One error of the table, copied for each of the requests that it concerns.
 
 use crate::error::AcquireError;
 use crate::store_error::{BoxError, SetupError, StoreFailure};
@@ -6,7 +6,10 @@ use crate::table::TableError;
 
 /// The error of a request that has no more time. After any error but "unavailable", nothing was
 /// taken.
-pub(super) fn given_up(
+///
+/// `Unavailable(Contended)` exists only inside the crate: the request is in doubt, but the store
+/// answers. `Guard::take_by` unwraps it.
+pub(super) fn error_at_deadline(
     is_unacked: bool,
     table_error: Option<&TableError>,
     is_silent: bool,
@@ -14,7 +17,7 @@ pub(super) fn given_up(
 ) -> AcquireError {
     let contended = AcquireError::Contended { attempts };
     match table_error {
-        Some(TableError::Unreachable(away)) => AcquireError::Unavailable(source(away)),
+        Some(TableError::Unreachable(cause)) => AcquireError::Unavailable(source(cause)),
         Some(TableError::Throttled(_) | TableError::Conflict) if is_unacked => {
             AcquireError::Unavailable(contended.into())
         }

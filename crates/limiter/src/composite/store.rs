@@ -42,7 +42,7 @@ impl<T: Table> Store for CompositeStore<T> {
         correction: &'a Correction<'a>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
-        async move { Ok(self.make(correction, clock).await?.adjusted) }.boxed()
+        async move { Ok(self.make_correction(correction, clock).await?.adjusted) }.boxed()
     }
 
     fn peek<'a>(

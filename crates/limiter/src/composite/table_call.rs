@@ -1,4 +1,4 @@
-//! A call of a lane on the table, its answer, and what they come to for a request.
+//! A call of a lane on the table, its answer, and the outcome of a request.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use crate::table::TableError;
 
 /// A call of a lane.
 pub(super) enum Asked {
-    /// Reads these buckets, and sees every write.
+    /// Reads these buckets, by a strongly consistent read.
     Read(Vec<BucketId>),
     /// Makes this write of the lane's buckets.
     Write(Vec<BucketId>, Arc<Write>),
@@ -25,6 +25,7 @@ pub(super) struct TableReply {
 }
 
 impl TableReply {
+    /// The reply of a call that ends with this error.
     pub(super) fn of_error(table_error: TableError) -> Self {
         let answer = match table_error {
             TableError::Conflict | TableError::Throttled(_) => Answer::Busy,
@@ -42,12 +43,12 @@ impl TableReply {
 /// The interface through which a lane sends its calls.
 pub(super) trait Calls: Send + Sync {
     /// Makes a call on the table.
-    fn call(&self, asked: Asked) -> Flight;
+    fn call(&self, asked: Asked) -> PendingCall;
     /// Takes over the counts of a queue.
     fn count(&self, counts: Counts, buckets: &[BucketId]);
 }
 
-pub(super) type Flight = Pin<Box<dyn Future<Output = TableReply> + Send>>;
+pub(super) type PendingCall = Pin<Box<dyn Future<Output = TableReply> + Send>>;
 
 /// The cost of a request. Requests that share a call divide its cost.
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,13 +59,13 @@ pub(super) struct CallCost {
 }
 
 /// The outcome of a request.
-pub(super) struct Settled {
+pub(super) struct Resolved {
     pub(super) outcome: Outcome,
     pub(super) cost: CallCost,
     pub(super) table_error: Option<Arc<TableError>>,
 }
 
-/// The reason why a request was not settled in time.
+/// The state of a request that was not resolved in time.
 pub(super) struct Expired {
     pub(super) on_leave: OnLeave,
     pub(super) cost: CallCost,

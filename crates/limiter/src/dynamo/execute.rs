@@ -26,7 +26,7 @@ use crate::table::{Consistency, ReadItems, Table, TableError, TransactError, Wri
 pub struct DynamoTable {
     pub(super) client: Client,
     /// The client as it was given: for calls that can be repeated.
-    patient: Client,
+    retrying_client: Client,
     pub(super) name: Arc<str>,
     /// See [`converting_legacy`](Self::converting_legacy).
     pub(super) converts_legacy: bool,
@@ -38,20 +38,20 @@ impl DynamoTable {
     #[must_use]
     pub fn new(client: &Client, name: impl AsRef<str>) -> Self {
         let config = client.config().to_builder().retry_config(RetryConfig::disabled()).build();
-        let (patient, name) = (client.clone(), name.as_ref().into());
-        Self { client: Client::from_conf(config), patient, name, converts_legacy: false }
+        let (retrying_client, name) = (client.clone(), name.as_ref().into());
+        Self { client: Client::from_conf(config), retrying_client, name, converts_legacy: false }
     }
 
     /// Entities and limits that are stored in the table.
     #[must_use]
     pub fn config(&self) -> ConfigStore {
-        ConfigStore::new(self.patient.clone(), &*self.name)
+        ConfigStore::new(self.retrying_client.clone(), &*self.name)
     }
 
     /// Reads usage windows, buckets of a resource, and children.
     #[must_use]
     pub fn reader(&self) -> Reader {
-        let reader = Reader::new(self.patient.clone(), &*self.name);
+        let reader = Reader::new(self.retrying_client.clone(), &*self.name);
         if self.converts_legacy { reader.including_legacy() } else { reader }
     }
 

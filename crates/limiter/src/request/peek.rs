@@ -17,7 +17,7 @@ pub struct PeekRequest<'a> {
 }
 
 impl Limiter {
-    /// The status of all limits of a bucket: one read that sees every write; takes nothing.
+    /// The status of all limits of a bucket: one strongly consistent read; takes nothing.
     pub fn peek(&self, entity: impl AsRef<str>, resource: impl AsRef<str>) -> PeekRequest<'_> {
         PeekRequest::new(self.acquire(entity, resource))
     }

@@ -66,26 +66,26 @@ pub(super) async fn wait_for(
     wait: Duration,
 ) -> Result<Granted, AcquireError> {
     let clock = limiter.clock();
-    let mut patience = Patience::new(clock, wait);
+    let mut budget = WaitBudget::new(clock, wait);
     let bucket = BucketId { entity: request.entity.clone(), resource: request.resource.clone() };
-    let queue = limiter.queues().of(&bucket);
+    let queue = limiter.turns().of(&bucket);
     if queue.is_empty() {
         match attempt(limiter, request).await {
-            Err(AcquireError::LimitExceeded(exceeded)) if patience.lasts_for(&exceeded) => {}
+            Err(AcquireError::LimitExceeded(exceeded)) if budget.lasts_for(&exceeded) => {}
             result => return result,
         }
     }
     let place = queue.join();
     // A request ahead waits for its own time at most, but that may be longer than this one's.
-    let left = clock.sleep(patience.left());
+    let left = clock.sleep(budget.left());
     let Either::Left((_turn, _)) = select(std::pin::pin!(place.turn()), left).await else {
         return attempt(limiter, request).await;
     };
     loop {
         match attempt(limiter, request).await {
-            Err(AcquireError::LimitExceeded(exceeded)) if patience.lasts_for(&exceeded) => {
+            Err(AcquireError::LimitExceeded(exceeded)) if budget.lasts_for(&exceeded) => {
                 let wait = exceeded.retry_after.unwrap_or_default();
-                patience.sleep(wait.min(ASKS_EVERY)).await;
+                budget.sleep(wait.min(ASKS_EVERY)).await;
             }
             result => return result,
         }
@@ -94,13 +94,13 @@ pub(super) async fn wait_for(
 
 /// The time for which a request still waits. It never grows: a clock that is set back does not make
 /// the request wait longer.
-struct Patience<'c> {
+struct WaitBudget<'c> {
     clock: &'c dyn Clock,
     seen: EpochMillis,
     left: Duration,
 }
 
-impl<'c> Patience<'c> {
+impl<'c> WaitBudget<'c> {
     fn new(clock: &'c dyn Clock, wait: Duration) -> Self {
         Self { clock, seen: clock.now(), left: wait }
     }

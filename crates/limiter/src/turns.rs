@@ -1,4 +1,5 @@
-//! Waiting for tokens, first come first served among all limiters that were cloned of one.
+//! Requests that wait for tokens take turns: first come, first served, among a limiter and its
+//! clones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,33 +9,33 @@ use sluicegate_core::BucketId;
 use tokio::sync::Mutex;
 
 /// The most buckets with a queue. If one is forgotten while a task waits, only fairness is lost.
-const QUEUES_MAX: usize = 10_000;
+const BUCKETS_MAX: usize = 10_000;
 
 #[derive(Debug)]
-pub(crate) struct Queues {
-    queues: Cache<BucketId, Arc<Queue>>,
+pub(crate) struct Turns {
+    queues: Cache<BucketId, Arc<BucketQueue>>,
 }
 
-impl Default for Queues {
+impl Default for Turns {
     fn default() -> Self {
-        Self { queues: Cache::new(QUEUES_MAX) }
+        Self { queues: Cache::new(BUCKETS_MAX) }
     }
 }
 
 /// The tasks that wait for one bucket. The lock is handed on in the order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
+pub(crate) struct BucketQueue {
     head: Mutex<()>,
     waiting: AtomicUsize,
 }
 
 /// A place in a queue, left when dropped.
 pub(crate) struct QueueSlot<'a> {
-    queue: &'a Queue,
+    queue: &'a BucketQueue,
 }
 
-impl Queues {
-    pub(crate) fn of(&self, bucket: &BucketId) -> Arc<Queue> {
+impl Turns {
+    pub(crate) fn of(&self, bucket: &BucketId) -> Arc<BucketQueue> {
         let made = self
             .queues
             .get_or_insert_with(bucket, || Ok::<_, std::convert::Infallible>(Arc::default()));
@@ -45,7 +46,7 @@ impl Queues {
     }
 }
 
-impl Queue {
+impl BucketQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) == 0
     }
