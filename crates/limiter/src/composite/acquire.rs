@@ -102,9 +102,7 @@ impl<T: Table> CompositeStore<T> {
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         run.add(cost);
         if let OnLeave::Done(done) = on_leave {
-            let path = done.path;
-            let (parts, _) = granted(targets, done);
-            return Ok((parts, path));
+            return Ok(granted(targets, done));
         }
         Err(error_at_deadline(
             on_leave == OnLeave::InDoubt,
@@ -128,5 +126,29 @@ impl CallContext<'_> {
         self.attempts += cost.attempts;
         self.write_units += cost.write_units;
         self.read_units += cost.read_units;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sluicegate_core::Amounts;
+
+    use super::*;
+    use crate::clock::SystemClock;
+    use crate::store::MemoryTable;
+
+    /// An image showed an earlier attempt, and the caller left before the answer to the next call.
+    #[test]
+    fn grant_of_an_earlier_attempt_is_never_taken_for_one_of_held_tokens() {
+        let store = CompositeStore::with_table(MemoryTable::new());
+        let mut run = CallContext::new(&SystemClock, Duration::ZERO);
+        let (path, images, leased, dropped) = (None, Vec::new(), Amounts::new(), Vec::new());
+        let done = Done { path, images, leased, dropped, is_forced: false, attempts: 1 };
+        let (on_leave, cost) = (OnLeave::Done(done), CallCost::default());
+        let expired = Expired { on_leave, cost, table_error: None, is_silent: false };
+        let (_, path) = store.expired(&[], &mut run, expired).unwrap();
+        assert_eq!(path, Some(WritePath::Unclaimed));
     }
 }
