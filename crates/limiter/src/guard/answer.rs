@@ -1,20 +1,21 @@
-//! Tells an answer of the store from a sign that the store is unavailable.
+//! Distinguishes an answer of the store from a sign that the store is unavailable.
 
 use crate::error::{AcquireError, AdjustError, InvalidRequest};
 use crate::store_error::BoxError;
 
 /// An error that may mean that the store is unavailable.
-pub(super) trait StoreError {
-    /// The error met instead of an answer.
-    fn away(&self) -> Option<&BoxError>;
+pub(super) trait MaybeOutage {
+    /// The error that came instead of an answer; `None`: the store answered.
+    fn outage(&self) -> Option<&BoxError>;
     /// The reason why the request is invalid.
     fn invalid(&self) -> Option<&InvalidRequest>;
 }
 
-impl StoreError for AcquireError {
-    fn away(&self) -> Option<&BoxError> {
+impl MaybeOutage for AcquireError {
+    fn outage(&self) -> Option<&BoxError> {
         let Self::Unavailable(source) = self else { return None };
-        // The deadline ended a write, and the last result of the store was not silence.
+        // The deadline ended a write, but the store answered before: see `error_at_deadline` in
+        // `composite/shared_error.rs`.
         let is_answer = |error: &Self| matches!(error, Self::Contended { .. } | Self::Setup(_));
         let has_answered = source.downcast_ref().is_some_and(is_answer);
         (!has_answered).then_some(source)
@@ -26,8 +27,8 @@ impl StoreError for AcquireError {
     }
 }
 
-impl StoreError for AdjustError {
-    fn away(&self) -> Option<&BoxError> {
+impl MaybeOutage for AdjustError {
+    fn outage(&self) -> Option<&BoxError> {
         let source = match self {
             Self::Unavailable(source) | Self::Ambiguous(source) => source,
             _ => return None,
@@ -45,14 +46,14 @@ impl StoreError for AdjustError {
     }
 }
 
-/// True if it took a call of the store to find out.
-pub(super) const fn is_told(invalid: &InvalidRequest) -> bool {
+/// True if the limiter needed an answer of the store to find the request invalid.
+pub(super) const fn came_from_store(invalid: &InvalidRequest) -> bool {
     matches!(invalid, InvalidRequest::UnknownLimit(_) | InvalidRequest::BucketFull { .. })
 }
 
 /// True if the result came from the store.
-pub(super) fn is_answer<T, E: StoreError>(result: &Result<T, E>) -> bool {
-    result.as_ref().err().and_then(StoreError::away).is_none()
+pub(super) fn is_answer<T, E: MaybeOutage>(result: &Result<T, E>) -> bool {
+    result.as_ref().err().and_then(MaybeOutage::outage).is_none()
 }
 
 /// An error with its sources.

@@ -81,7 +81,7 @@ pub(super) struct CircuitBreaker {
 
 /// The right to ask the store once. Dropping it says nothing of the store.
 #[derive(Debug)]
-pub(super) struct TrialPermit<'a> {
+pub(super) struct CallPass<'a> {
     circuit: &'a CircuitBreaker,
     word: u64,
 }
@@ -111,11 +111,11 @@ impl CircuitBreaker {
     }
 
     /// `None`: the store is unavailable and is not asked.
-    pub(super) fn permit(&self) -> Option<TrialPermit<'_>> {
+    pub(super) fn may_call(&self) -> Option<CallPass<'_>> {
         let word = self.word.load(Ordering::Acquire);
         match state(word) {
-            CLOSED => Some(TrialPermit { circuit: self, word }),
-            HALF_OPEN => self.change(word, TRIAL).map(|word| TrialPermit { circuit: self, word }),
+            CLOSED => Some(CallPass { circuit: self, word }),
+            HALF_OPEN => self.change(word, TRIAL).map(|word| CallPass { circuit: self, word }),
             _ => None,
         }
     }
@@ -169,8 +169,8 @@ impl CircuitBreaker {
     }
 }
 
-impl TrialPermit<'_> {
-    /// True if all other calls wait for the result of this call.
+impl CallPass<'_> {
+    /// True if this is the one call that may ask until it is answered.
     pub(super) const fn is_trial(&self) -> bool {
         state(self.word) == TRIAL
     }
@@ -204,7 +204,7 @@ impl TrialPermit<'_> {
     }
 }
 
-impl Drop for TrialPermit<'_> {
+impl Drop for CallPass<'_> {
     fn drop(&mut self) {
         if self.is_trial() {
             // Does nothing if the call was noted as answered or not: the word has changed since.
@@ -227,14 +227,14 @@ mod tests {
 
     const NOW: i64 = 1_769_608_800_000;
 
-    fn fail(permit: TrialPermit<'_>) -> bool {
-        permit.unanswered(EpochMillis::new(NOW).unwrap())
+    fn fail(pass: CallPass<'_>) -> bool {
+        pass.unanswered(EpochMillis::new(NOW).unwrap())
     }
 
     fn opened() -> CircuitBreaker {
         let circuit =
             CircuitBreaker::new(BreakerConfig { failures: 1, ..BreakerConfig::default() });
-        assert!(fail(circuit.permit().unwrap()));
+        assert!(fail(circuit.may_call().unwrap()));
         circuit
     }
 
@@ -243,15 +243,15 @@ mod tests {
         let circuit =
             CircuitBreaker::new(BreakerConfig { failures: 3, ..BreakerConfig::default() });
         for _ in 0..2 {
-            assert!(!fail(circuit.permit().unwrap()));
+            assert!(!fail(circuit.may_call().unwrap()));
         }
-        assert!(!circuit.permit().unwrap().answered());
-        let late = circuit.permit().unwrap();
-        assert!(!fail(circuit.permit().unwrap()));
-        assert!(!fail(circuit.permit().unwrap()));
-        assert!(fail(circuit.permit().unwrap()));
+        assert!(!circuit.may_call().unwrap().answered());
+        let late = circuit.may_call().unwrap();
+        assert!(!fail(circuit.may_call().unwrap()));
+        assert!(!fail(circuit.may_call().unwrap()));
+        assert!(fail(circuit.may_call().unwrap()));
         assert!(!fail(late), "it is open already");
-        assert!(circuit.permit().is_none());
+        assert!(circuit.may_call().is_none());
         assert_eq!(circuit.opened_at().get(), NOW);
     }
 
@@ -260,11 +260,11 @@ mod tests {
         let circuit =
             CircuitBreaker::new(BreakerConfig { failures: 100, ..BreakerConfig::default() });
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert!(!fail(circuit.permit().unwrap()), "one failure may be an accident");
+        assert!(!fail(circuit.may_call().unwrap()), "one failure may be an accident");
         tokio::time::advance(Duration::from_millis(999)).await;
-        assert!(!fail(circuit.permit().unwrap()));
+        assert!(!fail(circuit.may_call().unwrap()));
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert!(fail(circuit.permit().unwrap()));
+        assert!(fail(circuit.may_call().unwrap()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -273,44 +273,44 @@ mod tests {
         assert!(circuit.needs_probes());
         circuit.probed();
         assert!(!circuit.needs_probes());
-        let trial = circuit.permit().unwrap();
-        assert!(trial.is_trial() && circuit.permit().is_none());
+        let trial = circuit.may_call().unwrap();
+        assert!(trial.is_trial() && circuit.may_call().is_none());
         assert!(!fail(trial), "it was unavailable before");
-        assert!(circuit.permit().is_none());
+        assert!(circuit.may_call().is_none());
 
         circuit.probed();
-        drop(circuit.permit().unwrap());
-        let trial = circuit.permit().expect("a caller that stopped waiting has decided nothing");
+        drop(circuit.may_call().unwrap());
+        let trial = circuit.may_call().expect("a caller that stopped waiting has decided nothing");
         assert!(trial.answered());
-        assert!(!circuit.permit().unwrap().is_trial());
+        assert!(!circuit.may_call().unwrap().is_trial());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_trial_that_hangs_is_overtaken_by_the_next_probe() {
         let circuit = opened();
         circuit.probed();
-        let hung = circuit.permit().unwrap();
+        let hung = circuit.may_call().unwrap();
         tokio::time::advance(Duration::from_millis(499)).await;
         circuit.probed();
-        assert!(circuit.permit().is_none(), "it may be answered yet");
+        assert!(circuit.may_call().is_none(), "it may be answered yet");
         tokio::time::advance(Duration::from_millis(1)).await;
         circuit.probed();
-        let next = circuit.permit().unwrap();
+        let next = circuit.may_call().unwrap();
         assert!(!fail(hung), "the call began in an earlier state");
         assert!(next.answered());
-        assert!(circuit.permit().is_some());
+        assert!(circuit.may_call().is_some());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_failure_from_before_an_outage_says_nothing_after_it() {
         let circuit =
             CircuitBreaker::new(BreakerConfig { failures: 1, ..BreakerConfig::default() });
-        let early = circuit.permit().unwrap();
-        assert!(fail(circuit.permit().unwrap()));
+        let early = circuit.may_call().unwrap();
+        assert!(fail(circuit.may_call().unwrap()));
         circuit.probed();
-        assert!(circuit.permit().unwrap().answered());
+        assert!(circuit.may_call().unwrap().answered());
         assert!(!fail(early));
-        assert!(circuit.permit().is_some());
+        assert!(circuit.may_call().is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -318,7 +318,7 @@ mod tests {
         let circuit = CircuitBreaker::new(BreakerConfig::never());
         for _ in 0..1_000 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            assert!(!fail(circuit.permit().unwrap()));
+            assert!(!fail(circuit.may_call().unwrap()));
         }
     }
 
@@ -333,12 +333,12 @@ mod tests {
         let circuits: Vec<_> = (0..2_000).map(|_| (AtomicU32::new(0), circuit())).collect();
         let fail_together = || {
             let opened = circuits.iter().filter(|(here, circuit)| {
-                let permit = circuit.permit().unwrap();
+                let pass = circuit.may_call().unwrap();
                 here.fetch_add(1, Ordering::SeqCst);
                 while here.load(Ordering::SeqCst) < 2 {
                     std::thread::yield_now();
                 }
-                fail(permit)
+                fail(pass)
             });
             opened.count()
         };
@@ -365,10 +365,10 @@ mod tests {
                     }
                     circuit.probed();
                 });
-                std::mem::forget(circuit.permit().unwrap());
+                std::mem::forget(circuit.may_call().unwrap());
                 probing.join().unwrap();
             });
-            assert!(circuit.permit().is_none(), "a second call is on trial");
+            assert!(circuit.may_call().is_none(), "a second call is on trial");
         }
     }
 
@@ -379,7 +379,7 @@ mod tests {
             let circuit = opened();
             circuit.probed();
             let trials: usize = std::thread::scope(|scope| {
-                let ask = || circuit.permit().map(std::mem::forget).map_or(0, |()| 1);
+                let ask = || circuit.may_call().map(std::mem::forget).map_or(0, |()| 1);
                 let asking: Vec<_> = (0..4).map(|_| scope.spawn(ask)).collect();
                 asking.into_iter().map(|asking| asking.join().unwrap()).sum()
             });

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::answer::{StoreError, described, is_answer, is_told};
-use super::breaker::TrialPermit;
+use super::answer::{MaybeOutage, came_from_store, described, is_answer};
+use super::breaker::CallPass;
 use super::guarded::Guard;
 use crate::clock::Clock;
 use crate::degraded::{Cause, Degraded, OnUnavailable};
@@ -23,7 +23,7 @@ pub(crate) enum Granted {
 }
 
 impl Guard {
-    /// Looks whether the store is there.
+    /// Asks the store for a sign of life, before the first request.
     pub(crate) async fn warm_up(&self) -> Result<(), AcquireError> {
         let checked = self.store.check(&self.clock, self.settings.connect_deadline).await;
         if is_answer(&checked) {
@@ -44,7 +44,7 @@ impl Guard {
         request: &Request,
         acquire: impl FnOnce() -> BoxFuture<'a, Result<Grant, AcquireError>>,
     ) -> Result<Granted, AcquireError> {
-        let Some(permit) = self.permit() else {
+        let Some(pass) = self.may_call() else {
             if let Some(grant) = self.store.acquire_held(request) {
                 return Ok(Granted::Store(grant));
             }
@@ -55,8 +55,8 @@ impl Guard {
         let result = acquire().await;
         match &result {
             // The tokens were held: the store was not asked.
-            Ok(grant) if grant.path.is_none() => drop(permit),
-            result => self.note(permit, result),
+            Ok(grant) if grant.path.is_none() => drop(pass),
+            result => self.note(pass, result),
         }
         match result {
             Ok(grant) => {
@@ -67,15 +67,18 @@ impl Guard {
                 }
                 Ok(Granted::Store(grant))
             }
-            Err(error) if error.away().is_some() => {
+            Err(error) if error.outage().is_some() => {
                 let AcquireError::Unavailable(source) = error else { return Err(error) };
                 let cause = Cause::Unanswered(described(&source).into());
                 self.degrade(request, cause, || source)
             }
-            Err(AcquireError::Unavailable(source)) => Err(match source.downcast() {
-                Ok(error) if matches!(*error, AcquireError::Contended { .. }) => *error,
-                Ok(error) => AcquireError::Unavailable(error),
-                Err(source) => AcquireError::Unavailable(source),
+            // The request is in doubt, but the store answers: see `error_at_deadline` in
+            // `composite/shared_error.rs`.
+            Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
+                Some(AcquireError::Contended { attempts }) => {
+                    AcquireError::Contended { attempts: *attempts }
+                }
+                _ => AcquireError::Unavailable(source),
             }),
             Err(error) => Err(error),
         }
@@ -86,7 +89,7 @@ impl Guard {
         self: &Arc<Self>,
         correction: &Correction<'_>,
     ) -> Result<Adjusted, AdjustError> {
-        let Some(permit) = self.permit() else {
+        let Some(pass) = self.may_call() else {
             return Err(AdjustError::Unavailable(self.health.not_asked().into()));
         };
         // A correction of held tokens says nothing of the store.
@@ -94,47 +97,47 @@ impl Guard {
             return Ok(adjusted);
         }
         let result = self.store.adjust(correction, &self.clock).await;
-        self.note(permit, &result);
+        self.note(pass, &result);
         result
     }
 
     /// Reads buckets, if the store is available.
-    pub(crate) async fn look(
+    pub(crate) async fn peek(
         self: &Arc<Self>,
         request: &Request,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
-        let Some(permit) = self.permit() else {
+        let Some(pass) = self.may_call() else {
             return Err(AcquireError::Unavailable(self.health.not_asked().into()));
         };
         let result = self.store.peek(request, &self.clock).await;
-        self.note(permit, &result);
+        self.note(pass, &result);
         result
     }
 
-    fn permit(self: &Arc<Self>) -> Option<TrialPermit<'_>> {
-        let permit = self.health.circuit.permit();
+    fn may_call(self: &Arc<Self>) -> Option<CallPass<'_>> {
+        let pass = self.health.circuit.may_call();
         // A task must probe an unavailable store, and must be able to overtake a trial call that
         // hangs.
-        if permit.as_ref().is_none_or(TrialPermit::is_trial) {
-            self.keep();
+        if pass.as_ref().is_none_or(CallPass::is_trial) {
+            self.start_recovery();
         }
-        permit
+        pass
     }
 
-    /// Notes what the result of a call says of the store.
-    fn note<T, E: StoreError>(self: &Arc<Self>, permit: TrialPermit<'_>, result: &Result<T, E>) {
-        let invalid = result.as_ref().err().and_then(StoreError::invalid);
-        if invalid.is_some_and(|invalid| !is_told(invalid)) {
+    /// Notes if the store answered a call.
+    fn note<T, E: MaybeOutage>(self: &Arc<Self>, pass: CallPass<'_>, result: &Result<T, E>) {
+        let invalid = result.as_ref().err().and_then(MaybeOutage::invalid);
+        if invalid.is_some_and(|invalid| !came_from_store(invalid)) {
             return;
         }
-        let Some(source) = result.as_ref().err().and_then(StoreError::away) else {
+        let Some(source) = result.as_ref().err().and_then(MaybeOutage::outage) else {
             self.health.note_connection();
-            if permit.answered() {
+            if pass.answered() {
                 tracing::info!("the store answers again");
             }
             return;
         };
-        if permit.unanswered(self.clock.now()) {
+        if pass.unanswered(self.clock.now()) {
             self.counters().outages.increment();
             let policy = self.settings.on_unavailable;
             tracing::warn!(
@@ -142,7 +145,7 @@ impl Guard {
                 ?policy,
                 "the store is unavailable: no call waits for it until it answers a probe"
             );
-            self.keep();
+            self.start_recovery();
         }
     }
 
@@ -161,8 +164,8 @@ impl Guard {
                 let now = self.clock.now();
                 let parts = self.health.local().take(request, now, self.counters())?;
                 // If the store was not asked, a task probed it a moment ago.
-                if matches!(cause, Cause::Unanswered(_)) || !self.health.has_keeper() {
-                    self.keep();
+                if matches!(cause, Cause::Unanswered(_)) || !self.health.has_recovery() {
+                    self.start_recovery();
                 }
                 parts
             }

@@ -20,7 +20,7 @@ const CORRECTION_DEADLINE: Duration = Duration::from_secs(1);
 /// Time for name resolution, a TLS handshake and credentials.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
 
-/// The store of a limiter. It knows no limiter: the caller decides what becomes of an answer.
+/// The store of a limiter. It knows no limiter: the caller uses the answer.
 pub(crate) struct Guard {
     pub(super) store: Arc<dyn Store>,
     pub(super) clock: SharedClock,
@@ -80,20 +80,21 @@ impl Guard {
         self.health.is_open()
     }
 
-    /// The deadline of an acquire or a peek; `said` is the deadline that the request set.
-    pub(crate) fn call_time(&self, said: Option<Duration>) -> Duration {
-        self.with_connection(said, DEADLINE)
+    /// The deadline of an acquire or a peek; `requested` is the deadline that the request set.
+    pub(crate) fn call_time(&self, requested: Option<Duration>) -> Duration {
+        self.with_connection(requested, DEADLINE)
     }
 
-    /// The deadline of a correction; `said` is the deadline that the request set.
-    pub(crate) fn correction_time(&self, said: Option<Duration>) -> Duration {
-        self.with_connection(said, CORRECTION_DEADLINE)
+    /// The deadline of a correction; `requested` is the deadline that the request set.
+    pub(crate) fn correction_time(&self, requested: Option<Duration>) -> Duration {
+        self.with_connection(requested, CORRECTION_DEADLINE)
     }
 
-    /// A deadline that the request set holds as it is.
-    fn with_connection(&self, said: Option<Duration>, usual: Duration) -> Duration {
+    /// Returns the requested deadline. Without one it returns the usual deadline, or the connect
+    /// deadline if the store never answered.
+    fn with_connection(&self, requested: Option<Duration>, usual: Duration) -> Duration {
         let CallSettings { deadline, connect_deadline, .. } = &self.settings;
-        said.unwrap_or_else(|| {
+        requested.unwrap_or_else(|| {
             let usual = deadline.unwrap_or(usual);
             if self.health.is_connected() { usual } else { usual.max(*connect_deadline) }
         })

@@ -1,4 +1,4 @@
-//! The health of one store, which its limiters share, and the place of its recovery task.
+//! The health of one store, shared by its limiters, and the slot of its recovery task.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use sluicegate_core::EpochMillis;
 use super::breaker::{BreakerConfig, CircuitBreaker};
 use super::local::Local;
 
-/// A task that gave no sign of life for this many rounds ended with its runtime.
+/// After this many rounds without a sign of life, the task counts as dead: it ended with its runtime.
 const ROUNDS_UNHEARD: u32 = 20;
 
 /// The store is unavailable and was not asked.
@@ -24,27 +24,26 @@ pub(crate) struct StoreHealth {
     pub(super) circuit: CircuitBreaker,
     /// True once the store has answered a call: there is a connection.
     is_connected: AtomicBool,
-    pub(super) recovery: RecoveryTask,
+    pub(super) recovery: RecoverySlot,
     /// True once the last clone of the limiter was dropped: no caller needs the store any more.
     pub(super) is_abandoned: AtomicBool,
-    /// Made when a limiter is set to use it.
+    /// The buckets of this process, made at their first use: with `OnUnavailable::Local` only.
     pub(super) local: OnceLock<Local>,
 }
 
-/// Says if there is a recovery task.
+/// The slot of the recovery task: at most one task at a time holds it.
 #[derive(Debug, Default)]
-pub(super) struct RecoveryTask {
-    /// The time until which the last task is believed to live, in the breaker's milliseconds; 0:
-    /// there is none.
+pub(super) struct RecoverySlot {
+    /// The task counts as alive until this time, in the breaker's milliseconds; 0: there is no task.
     until_ms: AtomicU64,
-    /// Counts the tasks: one that was taken for dead ends if it has a successor.
+    /// Counts the tasks. A task that counted as dead but lives ends when it has a successor.
     pub(super) term: AtomicU64,
 }
 
 impl StoreHealth {
     pub(crate) fn new(breaker: BreakerConfig) -> Self {
         let (circuit, is_connected) = (CircuitBreaker::new(breaker), AtomicBool::new(false));
-        let (recovery, is_abandoned) = (RecoveryTask::default(), AtomicBool::new(false));
+        let (recovery, is_abandoned) = (RecoverySlot::default(), AtomicBool::new(false));
         Self { circuit, is_connected, recovery, is_abandoned, local: OnceLock::new() }
     }
 
@@ -63,9 +62,9 @@ impl StoreHealth {
         self.local.get_or_init(Local::default)
     }
 
-    /// True if tokens were granted that the store does not know of.
-    pub(super) fn owes(&self) -> bool {
-        self.local.get().is_some_and(|local| local.debts.are_some())
+    /// True if tokens were granted that are not yet debited at the store.
+    pub(super) fn has_pending_debits(&self) -> bool {
+        self.local.get().is_some_and(|local| local.pending_debits.are_some())
     }
 
     pub(super) fn note_connection(&self) {
@@ -80,9 +79,9 @@ impl StoreHealth {
 }
 
 impl StoreHealth {
-    /// True if there is something to do.
-    fn needs_keeper(&self) -> bool {
-        self.circuit.needs_probes() || self.owes()
+    /// True if a recovery task has work.
+    fn needs_recovery(&self) -> bool {
+        self.circuit.needs_probes() || self.has_pending_debits()
     }
 
     fn recovery_until_ms(&self) -> u64 {
@@ -91,18 +90,18 @@ impl StoreHealth {
         self.circuit.now_ms().saturating_add(time_ms).max(1)
     }
 
-    /// Notes that the task lives.
-    pub(super) fn keeper_is_alive(&self) {
+    /// Notes a sign of life of the task.
+    pub(super) fn note_recovery_alive(&self) {
         self.recovery.until_ms.store(self.recovery_until_ms(), Ordering::SeqCst);
     }
 
     /// True if there is a task, as far as is known without reading the clock.
-    pub(super) fn has_keeper(&self) -> bool {
+    pub(super) fn has_recovery(&self) -> bool {
         self.recovery.until_ms.load(Ordering::SeqCst) > 0
     }
 
     /// True for the caller that must start the task.
-    pub(super) fn claim_keeper(&self) -> bool {
+    pub(super) fn claim_recovery(&self) -> bool {
         let until_ms = self.recovery.until_ms.load(Ordering::SeqCst);
         let is_alive = until_ms > 0 && until_ms >= self.circuit.now_ms();
         !is_alive
@@ -118,13 +117,13 @@ impl StoreHealth {
                 .is_ok()
     }
 
-    /// True if the task may end. If work came up meanwhile, either this task stays or its successor
-    /// finds the place free.
-    pub(super) fn release_keeper(&self) -> bool {
-        if self.needs_keeper() {
+    /// Releases the slot if there is no work; true: the task must end. If work comes up meanwhile,
+    /// the task claims the slot again. If another task claimed it first, that one does the work.
+    pub(super) fn release_recovery(&self) -> bool {
+        if self.needs_recovery() {
             return false;
         }
         self.recovery.until_ms.store(0, Ordering::SeqCst);
-        !(self.needs_keeper() && self.claim_keeper())
+        !(self.needs_recovery() && self.claim_recovery())
     }
 }

@@ -1,6 +1,6 @@
 //! Buckets of this process, used while the store is unavailable.
 //!
-//! They start from the last answer of the store and follow the same arithmetic, so one process
+//! They start from the last grant of the store and follow the same arithmetic, so one process
 //! admits no more than the store would have admitted to it alone. Tokens taken from them are
 //! debited at the store later: see [`super::pending_debits`].
 
@@ -21,18 +21,17 @@ use crate::error::AcquireError;
 use crate::lock::lock;
 use crate::store::{BucketGrant, Cascade, Grant, Request};
 
-/// The most buckets that are remembered, each of about a kilobyte. One that is forgotten starts
-/// full.
+/// The most buckets that are remembered, each of about a kilobyte. A forgotten bucket starts full.
 const BUCKETS_MAX: usize = 100_000;
+
 /// The known buckets of this process.
 #[derive(Debug)]
 pub(super) struct Local {
     seen: sync::Cache<BucketId, Arc<LastSeen>>,
-    /// The number of answers that were noted: while it does not change, the noted answers need not
-    /// be read.
+    /// The number of noted grants and debits: while it does not change, `seen` need not be read.
     noted: AtomicU64,
     buckets: sync::Cache<BucketId, Arc<LocalSlot>>,
-    pub(super) debts: PendingDebits,
+    pub(super) pending_debits: PendingDebits,
 }
 
 /// The slot of one bucket, empty until something was taken from it. Requests for other buckets use
@@ -45,13 +44,13 @@ impl Default for Local {
             seen: sync::Cache::new(BUCKETS_MAX),
             noted: AtomicU64::new(0),
             buckets: sync::Cache::new(BUCKETS_MAX),
-            debts: PendingDebits::default(),
+            pending_debits: PendingDebits::default(),
         }
     }
 }
 
 impl Local {
-    /// Remembers an answer of the store. A parent is learned only from a request with
+    /// Remembers a grant of the store. A parent is learned only from a request with
     /// `Cascade::Stored`.
     pub(super) fn note(&self, request: &Request, grant: &Grant) {
         for (n, part) in grant.parts.iter().enumerate() {
@@ -67,9 +66,9 @@ impl Local {
         self.noted.fetch_add(1, Ordering::Release);
     }
 
-    /// Subtracts a settled debit from the remembered answer that came before it: the next outage
+    /// Subtracts a debit that was made from the last grant, if that came before it: the next outage
     /// begins with the result.
-    pub(super) fn note_settled(&self, bucket: &BucketId, id: &RequestId, amounts: &Amounts) {
+    pub(super) fn note_debited(&self, bucket: &BucketId, id: &RequestId, amounts: &Amounts) {
         let Some(seen) = self.seen.get(bucket) else { return };
         let Some(image) = seen.image.as_ref().filter(|image| !image.request_ids.contains(id))
         else {
@@ -111,35 +110,22 @@ impl Local {
         for (target, image) in targets.iter().zip(&images) {
             match target.take(image.clone(), &id, now)? {
                 Some(image) => taken.push(image),
-                None => {
-                    for ((target, image), slot) in targets.iter().zip(&images).zip(&mut buckets) {
-                        if let Some(image) =
-                            image.as_ref().and_then(|i| target.reconfigured(i, now))
-                        {
-                            **slot = Some(target.own(image));
-                        }
-                    }
-                    let of_target = |(target, image): (&LocalRequest, &Option<_>)| {
-                        target.evaluate(Option::<&Arc<_>>::map(image.as_ref(), AsRef::as_ref), now)
-                    };
-                    return Err(AcquireError::refused(
-                        targets.iter().zip(&images).flat_map(of_target).collect(),
-                    ));
-                }
+                None => return Err(refuse(&targets, &images, &mut buckets, now)),
             }
         }
         let mut parts = Vec::with_capacity(targets.len());
         for ((target, image), slot) in targets.into_iter().zip(taken).zip(&mut buckets) {
             **slot = Some(target.own(image.clone()));
             let LocalRequest { bucket, amounts, configuration, .. } = target;
-            self.debts.owe(&bucket, &amounts, &configuration, counters);
+            self.pending_debits.add(&bucket, &amounts, &configuration, counters);
             parts.push(BucketGrant { bucket, amounts, image: Some(image), configuration });
         }
         Ok(parts)
     }
 
-    /// Takes in place from one bucket that was taken from before by the same limits: the usual case
-    /// of an outage. `None`, and nothing is taken, if there is more to decide.
+    /// Takes from a single bucket without copying it. This works if an earlier request took from the
+    /// bucket by the same limits: the usual case of an outage. `None`, and nothing is taken: this
+    /// function cannot decide the request.
     fn take_again(
         &self,
         request: &Request,
@@ -150,7 +136,7 @@ impl Local {
         let id = BucketId { entity, resource };
         let noted = self.noted.load(Ordering::Acquire);
         let slot = self.buckets.get(&id)?;
-        // An image that a permit still shows, and a copy of it to be changed.
+        // An image that a permit still shows, and a copy of it for this request to change.
         let mut copied: Option<(Arc<CompositeBucket>, Arc<CompositeBucket>)> = None;
         loop {
             let mut locked = lock(&slot);
@@ -177,8 +163,8 @@ impl Local {
                 bucket.image = copy;
             }
             let Some(image) = Arc::get_mut(&mut bucket.image) else {
-                // Copied without the lock; if another request takes meanwhile, the copy is made
-                // again.
+                // A permit still shows this image. Copy it without the lock. If another request
+                // takes meanwhile, copy again.
                 let shown = bucket.image.clone();
                 drop(locked);
                 let copy = Arc::new(shown.as_ref().clone());
@@ -189,7 +175,7 @@ impl Local {
                 return None;
             }
             let (image, configuration) = (bucket.image.clone(), bucket.configuration.clone());
-            self.debts.owe(&id, &request.amounts, &configuration, counters);
+            self.pending_debits.add(&id, &request.amounts, &configuration, counters);
             let amounts = request.amounts.clone();
             return Some(BucketGrant { bucket: id, amounts, image: Some(image), configuration });
         }
@@ -248,8 +234,7 @@ impl Local {
         LocalRequest { bucket, amounts: amounts.clone(), configuration, seen }
     }
 
-    /// The newest image: the one of this process, or the store's last answer less the pending
-    /// debits.
+    /// The newest image: the one of this process, or the store's last grant less the pending debits.
     fn image(
         &self,
         own: Option<&LocalBucket>,
@@ -258,12 +243,12 @@ impl Local {
         if let Some(own) = own.filter(|own| own.is_newest(target.seen.as_ref())) {
             return Some(own.image.clone());
         }
-        let said = target.seen.as_ref()?.image.as_ref()?;
-        let amounts = self.debts.of(&target.bucket);
+        let granted = target.seen.as_ref()?.image.as_ref()?;
+        let amounts = self.pending_debits.of(&target.bucket);
         if amounts.is_empty() {
-            return Some(said.clone());
+            return Some(granted.clone());
         }
-        let mut image = said.as_ref().clone();
+        let mut image = granted.as_ref().clone();
         for (limit, amount) in amounts {
             if let Some(bucket) = image.limits.get_mut(&limit) {
                 let left = i128::from(bucket.tokens.get()) - i128::from(amount.get());
@@ -272,6 +257,23 @@ impl Local {
         }
         Some(Arc::new(image))
     }
+}
+
+/// Refuses a request, and brings its buckets to its limits.
+fn refuse(
+    targets: &[LocalRequest],
+    images: &[Option<Arc<CompositeBucket>>],
+    buckets: &mut [MutexGuard<'_, Option<LocalBucket>>],
+    now: EpochMillis,
+) -> AcquireError {
+    let mut limits = Vec::new();
+    for ((target, image), slot) in targets.iter().zip(images).zip(buckets) {
+        if let Some(image) = image.as_ref().and_then(|image| target.reconfigured(image, now)) {
+            **slot = Some(target.own(image));
+        }
+        limits.extend(target.evaluate(image.as_deref(), now));
+    }
+    AcquireError::refused(limits)
 }
 
 /// Locks the slots in one order for all requests, so that two requests never deadlock.

@@ -10,7 +10,8 @@ use sluicegate_core::{
 use crate::call::new_id;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 
-/// Images of this process have no writes that the image lacks.
+/// Only this process writes these buckets, so their images are complete and a claim needs no
+/// interval.
 const INTERVAL: ClaimInterval = ClaimInterval(0);
 /// The most rounds until a decision stands: a clock is corrected, room is made, tokens are taken.
 const ROUNDS_MAX: u32 = 4;
@@ -29,11 +30,11 @@ pub(super) struct LocalBucket {
     pub(super) image: Arc<CompositeBucket>,
     /// The configuration that the image follows.
     pub(super) configuration: Arc<Configuration>,
-    /// The answer that it began with: a different one is newer.
+    /// The last grant of the store when the bucket began. If there is another one now, it is newer.
     pub(super) began: Option<Arc<LastSeen>>,
-    /// The value of [`Local::noted`] at which the store had given no newer answer.
+    /// [`Local::noted`] when `began` was last found to be the newest grant.
     pub(super) looked_at: Option<u64>,
-    /// True if, at that value, the store's last answer named a parent.
+    /// True if the newest grant named a parent then.
     pub(super) has_parent: bool,
 }
 
@@ -45,13 +46,13 @@ pub(super) struct LocalRequest {
     pub(super) seen: Option<Arc<LastSeen>>,
 }
 
-/// No component of this process knows a limit of the request.
+/// This process does not know the rule of a requested limit.
 #[derive(Debug, thiserror::Error)]
 #[error("the store is unavailable, and limit {0} of {1} is not known here: pass it with `limits`")]
 struct UnknownHere(sluicegate_core::LimitName, BucketId);
 
 impl LocalBucket {
-    /// True if the store has given no answer since the bucket began.
+    /// True if the store has granted nothing since the bucket began.
     pub(super) fn is_newest(&self, seen: Option<&Arc<LastSeen>>) -> bool {
         match (&self.began, seen) {
             (Some(began), Some(seen)) => Arc::ptr_eq(began, seen),
@@ -94,7 +95,7 @@ impl LocalRequest {
         plan.apply(Some(image)).map(Arc::new)
     }
 
-    /// The bucket after it; `None`: some limit is short.
+    /// Takes the amounts and returns the changed bucket; `None`: some limit is short.
     pub(super) fn take(
         &self,
         mut image: Option<Arc<CompositeBucket>>,

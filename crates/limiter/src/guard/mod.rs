@@ -1,19 +1,20 @@
 //! Decides requests while the store does not answer.
 //!
-//! Every call of a limiter on its store goes through here. An answer of the store stands; only
-//! without one the limiter's [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a
-//! deadline, and a [`BreakerConfig`] spares the calls of an outage that wait.
+//! Every acquire, correction and peek goes through `guard/call.rs`. An answer of the store stands;
+//! only without one the limiter's [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a
+//! deadline. The breaker refuses calls at once during an outage, so that they do not wait for their
+//! deadlines; [`BreakerConfig`] says when.
 
 mod answer;
 mod breaker;
 mod call;
+mod debit_pending;
 mod guarded;
 mod health;
 mod local;
 mod local_bucket;
 mod pending_debits;
 mod recovery;
-mod settle;
 
 pub use self::breaker::BreakerConfig;
 pub(crate) use self::call::Granted;

@@ -16,7 +16,7 @@ use crate::counters::Counters;
 use crate::lock::lock;
 
 /// The most buckets with pending debits. Grants of further buckets are not debited at the store.
-const DEBTS_MAX: usize = 10_000;
+const PENDING_DEBITS_MAX: usize = 10_000;
 /// Locks over the sums: several times as many as threads that grant at once.
 const SHARDS: usize = 32;
 /// Corrections in flight at once.
@@ -27,9 +27,9 @@ const AT_ONCE: usize = 16;
 pub(super) struct PendingDebits {
     /// Debits that are being sent. An id stands for one amount: later consumption is another debit.
     /// Locked before any shard.
-    sent: Mutex<VecDeque<Debt>>,
-    /// The other sums, each bucket in the shard of its hash.
-    owed: [Mutex<Shard>; SHARDS],
+    sent: Mutex<VecDeque<PendingDebit>>,
+    /// The sums that are not being sent, each bucket in the shard of its hash.
+    unsent: [Mutex<Shard>; SHARDS],
     hasher: DefaultHashBuilder,
     /// The number of pending debits, sent or not.
     count: AtomicUsize,
@@ -37,31 +37,31 @@ pub(super) struct PendingDebits {
     has_said_full: AtomicBool,
 }
 
-type Shard = HashMap<BucketId, Owed, DefaultHashBuilder>;
+type Shard = HashMap<BucketId, PendingAmounts, DefaultHashBuilder>;
 
 /// The pending consumption of one bucket.
 #[derive(Debug, Clone)]
-pub(super) struct Owed {
+pub(super) struct PendingAmounts {
     pub(super) amounts: Amounts,
     pub(super) configuration: Arc<Configuration>,
 }
 
 /// A correction that must be made once.
 #[derive(Debug, Clone)]
-pub(super) struct Debt {
+pub(super) struct PendingDebit {
     pub(super) id: RequestId,
     pub(super) bucket: BucketId,
-    pub(super) owed: Owed,
+    pub(super) pending: PendingAmounts,
 }
 
 impl PendingDebits {
-    fn sent(&self) -> MutexGuard<'_, VecDeque<Debt>> {
+    fn sent(&self) -> MutexGuard<'_, VecDeque<PendingDebit>> {
         lock(&self.sent)
     }
 
     fn shard(&self, bucket: &BucketId) -> MutexGuard<'_, Shard> {
-        let shards = self.owed.len() as u64;
-        lock(&self.owed[usize::try_from(self.hasher.hash_one(bucket) % shards).unwrap_or(0)])
+        let shards = self.unsent.len() as u64;
+        lock(&self.unsent[usize::try_from(self.hasher.hash_one(bucket) % shards).unwrap_or(0)])
     }
 
     /// True if there are any; read on every round, without a lock.
@@ -73,16 +73,16 @@ impl PendingDebits {
     pub(super) fn of(&self, bucket: &BucketId) -> Amounts {
         let sent = self.sent();
         let shard = self.shard(bucket);
-        let sent = sent.iter().filter(|debt| debt.bucket == *bucket).map(|debt| &debt.owed);
+        let sent = sent.iter().filter(|debit| debit.bucket == *bucket).map(|debit| &debit.pending);
         let mut sum = Amounts::new();
-        for owed in shard.get(bucket).into_iter().chain(sent) {
-            sum += &owed.amounts;
+        for pending in shard.get(bucket).into_iter().chain(sent) {
+            sum += &pending.amounts;
         }
         sum
     }
 
     /// Adds to the pending consumption of a bucket.
-    pub(super) fn owe(
+    pub(super) fn add(
         &self,
         bucket: &BucketId,
         amounts: &Amounts,
@@ -90,33 +90,34 @@ impl PendingDebits {
         counters: &Counters,
     ) {
         let mut shard = self.shard(bucket);
-        if let Some(owed) = shard.get_mut(bucket) {
-            owed.amounts += amounts;
-            owed.follow(configuration);
+        if let Some(pending) = shard.get_mut(bucket) {
+            pending.amounts += amounts;
+            pending.follow(configuration);
             return;
         }
-        if self.count.fetch_add(1, Ordering::SeqCst) >= DEBTS_MAX {
+        if self.count.fetch_add(1, Ordering::SeqCst) >= PENDING_DEBITS_MAX {
             self.count.fetch_sub(1, Ordering::SeqCst);
             counters.uncommitted.increment();
             if !self.has_said_full.swap(true, Ordering::Relaxed) {
                 tracing::warn!(
-                    buckets = DEBTS_MAX,
+                    buckets = PENDING_DEBITS_MAX,
                     "no room: the consumption of further buckets is not debited later"
                 );
             }
             return;
         }
-        let owed = Owed { amounts: amounts.clone(), configuration: configuration.clone() };
-        shard.insert(bucket.clone(), owed);
+        let pending =
+            PendingAmounts { amounts: amounts.clone(), configuration: configuration.clone() };
+        shard.insert(bucket.clone(), pending);
     }
 
-    /// The debits to be sent next; the same ones until they are settled.
-    pub(super) fn next(&self) -> Vec<Debt> {
+    /// The debits to be sent next; the same ones until they are removed.
+    pub(super) fn next(&self) -> Vec<PendingDebit> {
         let mut sent = self.sent();
         if sent.len() < AT_ONCE {
-            let debt = |(bucket, owed)| Debt { id: new_id(), bucket, owed };
-            for shard in &self.owed {
-                sent.extend(lock(shard).drain().map(debt));
+            let debit = |(bucket, pending)| PendingDebit { id: new_id(), bucket, pending };
+            for shard in &self.unsent {
+                sent.extend(lock(shard).drain().map(debit));
             }
             self.has_said_full.store(false, Ordering::Relaxed);
         }
@@ -124,29 +125,29 @@ impl PendingDebits {
     }
 
     /// Removes a debit that was made, or never can be. False if it was removed before.
-    pub(super) fn settle(&self, id: &RequestId) -> bool {
-        let settled = remove(&mut self.sent(), id);
-        if settled.is_some() {
+    pub(super) fn remove(&self, id: &RequestId) -> bool {
+        let removed = take_out(&mut self.sent(), id);
+        if removed.is_some() {
             self.count.fetch_sub(1, Ordering::SeqCst);
         }
-        settled.is_some()
+        removed.is_some()
     }
 
     /// Moves back a debit that could not be made, so that it does not hold up the others.
     pub(super) fn postpone(&self, id: &RequestId) {
         let mut sent = self.sent();
-        let debt = remove(&mut sent, id);
-        sent.extend(debt);
+        let debit = take_out(&mut sent, id);
+        sent.extend(debit);
     }
 }
 
-fn remove(sent: &mut VecDeque<Debt>, id: &RequestId) -> Option<Debt> {
+fn take_out(sent: &mut VecDeque<PendingDebit>, id: &RequestId) -> Option<PendingDebit> {
     // It is near the front, where it was taken from.
-    let at = sent.iter().position(|debt| debt.id == *id)?;
+    let at = sent.iter().position(|debit| debit.id == *id)?;
     sent.remove(at)
 }
 
-impl Owed {
+impl PendingAmounts {
     /// Limits that only an earlier request brought stay: a bucket may have to be created from them.
     fn follow(&mut self, newest: &Arc<Configuration>) {
         if Arc::ptr_eq(&self.configuration, newest) || self.configuration == *newest {
@@ -171,11 +172,16 @@ mod tests {
         BucketId { entity, resource }
     }
 
-    fn owe(debts: &PendingDebits, entity: &str, limit: &str, milli: i64) {
+    fn add(pending_debits: &PendingDebits, entity: &str, limit: &str, milli: i64) {
         let configuration =
             Configuration::explicit(rules(&[Limit::per_minute(limit, 60)]).unwrap());
         let amounts = Amounts::from([amount(limit, milli)]);
-        debts.owe(&bucket(entity), &amounts, &Arc::new(configuration), &Counters::default());
+        pending_debits.add(
+            &bucket(entity),
+            &amounts,
+            &Arc::new(configuration),
+            &Counters::default(),
+        );
     }
 
     fn amount(limit: &str, milli: i64) -> (LimitName, Millitokens) {
@@ -183,47 +189,49 @@ mod tests {
     }
 
     #[test]
-    fn debts_that_cannot_be_taken_hold_up_no_other() {
-        let debts = PendingDebits::default();
+    fn debits_that_cannot_be_taken_hold_up_no_other() {
+        let pending_debits = PendingDebits::default();
         for n in 0..2 * AT_ONCE {
-            owe(&debts, &format!("broken-{n}"), "rpm", 1);
+            add(&pending_debits, &format!("broken-{n}"), "rpm", 1);
         }
-        let broken = debts.next();
-        broken.iter().for_each(|debt| debts.postpone(&debt.id));
-        assert!(debts.next().iter().all(|debt| broken.iter().all(|one| one.id != debt.id)));
-        debts.next().iter().for_each(|debt| assert!(debts.settle(&debt.id)));
-        owe(&debts, "late", "rpm", 1);
+        let broken = pending_debits.next();
+        broken.iter().for_each(|debit| pending_debits.postpone(&debit.id));
+        assert!(
+            pending_debits.next().iter().all(|debit| broken.iter().all(|one| one.id != debit.id))
+        );
+        pending_debits.next().iter().for_each(|debit| assert!(pending_debits.remove(&debit.id)));
+        add(&pending_debits, "late", "rpm", 1);
         for round in 0..3 {
-            let next = debts.next();
-            if next.iter().any(|debt| debt.bucket == bucket("late")) {
+            let next = pending_debits.next();
+            if next.iter().any(|debit| debit.bucket == bucket("late")) {
                 return;
             }
             assert!(round < 2, "what came later is never taken");
-            debts.settle(&next[0].id);
-            next[1..].iter().for_each(|debt| debts.postpone(&debt.id));
+            pending_debits.remove(&next[0].id);
+            next[1..].iter().for_each(|debit| pending_debits.postpone(&debit.id));
         }
     }
 
     #[test]
-    fn debit_in_flight_is_owed_until_it_is_known_to_be_taken() {
-        let debts = PendingDebits::default();
-        owe(&debts, "u", "rpm", 5);
-        let sent = debts.next();
-        owe(&debts, "u", "rpm", 7);
-        owe(&debts, "other", "rpm", 1);
-        assert_eq!(debts.of(&bucket("u")), [amount("rpm", 12)].into());
-        assert!(debts.settle(&sent[0].id) && !debts.settle(&sent[0].id));
-        assert_eq!(debts.of(&bucket("u")), [amount("rpm", 7)].into());
-        assert!(debts.are_some());
+    fn debit_in_flight_is_pending_until_it_is_known_to_be_taken() {
+        let pending_debits = PendingDebits::default();
+        add(&pending_debits, "u", "rpm", 5);
+        let sent = pending_debits.next();
+        add(&pending_debits, "u", "rpm", 7);
+        add(&pending_debits, "other", "rpm", 1);
+        assert_eq!(pending_debits.of(&bucket("u")), [amount("rpm", 12)].into());
+        assert!(pending_debits.remove(&sent[0].id) && !pending_debits.remove(&sent[0].id));
+        assert_eq!(pending_debits.of(&bucket("u")), [amount("rpm", 7)].into());
+        assert!(pending_debits.are_some());
     }
 
     #[test]
-    fn a_bucket_may_have_to_be_made_of_every_limit_that_is_owed() {
-        let debts = PendingDebits::default();
-        owe(&debts, "u", "rpm", 5);
-        owe(&debts, "u", "tpm", 7);
-        let owed = &debts.next()[0].owed;
-        assert_eq!(owed.amounts, [amount("rpm", 5), amount("tpm", 7)].into());
-        assert!(owed.amounts.keys().all(|limit| owed.configuration.rule(limit).is_some()));
+    fn bucket_is_made_of_every_limit_with_a_pending_debit() {
+        let pending_debits = PendingDebits::default();
+        add(&pending_debits, "u", "rpm", 5);
+        add(&pending_debits, "u", "tpm", 7);
+        let pending = &pending_debits.next()[0].pending;
+        assert_eq!(pending.amounts, [amount("rpm", 5), amount("tpm", 7)].into());
+        assert!(pending.amounts.keys().all(|limit| pending.configuration.rule(limit).is_some()));
     }
 }

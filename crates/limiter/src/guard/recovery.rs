@@ -15,11 +15,11 @@ use super::guarded::Guard;
 const PROBES_MAX: u32 = 8;
 
 impl Guard {
-    /// Starts the task, unless there is one.
-    pub(super) fn keep(self: &Arc<Self>) {
-        if self.health.claim_keeper() {
+    /// Starts the recovery task, unless there is one.
+    pub(super) fn start_recovery(self: &Arc<Self>) {
+        if self.health.claim_recovery() {
             let term = self.health.recovery.term.fetch_add(1, Ordering::Relaxed) + 1;
-            tokio::spawn(keep(self.clone(), term));
+            tokio::spawn(recover(self.clone(), term));
         }
     }
 
@@ -32,10 +32,10 @@ impl Guard {
     }
 }
 
-/// Ends with the last clone of the limiter.
-async fn keep(guard: Arc<Guard>, term: u64) {
-    let outage = &guard.health;
-    let every = outage.circuit.settings().probe_every;
+/// Probes and debits until there is no work. Ends early with the last clone of the limiter.
+async fn recover(guard: Arc<Guard>, term: u64) {
+    let health = &guard.health;
+    let every = health.circuit.settings().probe_every;
     let mut sent_at = Instant::now();
     let mut rounds = interval_at(sent_at + every, every);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -43,21 +43,21 @@ async fn keep(guard: Arc<Guard>, term: u64) {
     loop {
         rounds.tick().await;
         while probes.try_join_next().is_some() {}
-        let has_successor = outage.recovery.term.load(Ordering::Relaxed) != term;
-        if has_successor || outage.is_abandoned.load(Ordering::Relaxed) {
+        let has_successor = health.recovery.term.load(Ordering::Relaxed) != term;
+        if has_successor || health.is_abandoned.load(Ordering::Relaxed) {
             return;
         }
-        outage.keeper_is_alive();
+        health.note_recovery_alive();
         // A round may come a little early.
         let is_time = sent_at.elapsed() + every / 2 >= guard.settings.connect_deadline / PROBES_MAX;
-        if outage.circuit.needs_probes() && (is_time || probes.is_empty()) {
+        if health.circuit.needs_probes() && (is_time || probes.is_empty()) {
             sent_at = Instant::now();
             probes.spawn(guard.clone().probe());
         }
-        if let Some(local) = outage.local.get().filter(|_| !outage.circuit.needs_probes()) {
-            guard.settle(&local.debts).await;
+        if let Some(local) = health.local.get().filter(|_| !health.circuit.needs_probes()) {
+            guard.debit_pending(&local.pending_debits).await;
         }
-        if outage.release_keeper() {
+        if health.release_recovery() {
             return;
         }
     }

@@ -168,7 +168,7 @@ impl AcquireRequest<&Limiter> {
     pub async fn peek(self) -> Result<Vec<LimitStatus>, AcquireError> {
         let limiter = self.limiter;
         let request = self.check()?;
-        limiter.guard().look(&request).await
+        limiter.guard().peek(&request).await
     }
 
     /// The time until the tokens are available; zero: now, `None`: never.

@@ -1,37 +1,42 @@
-//! Telling a store that answers again what it missed.
+//! Debits the grants of an outage at the store, once it answers again.
 
 use std::sync::Arc;
 
 use futures_util::future::{FutureExt as _, join_all};
 
 use super::guarded::Guard;
-use super::pending_debits::{Debt, PendingDebits};
+use super::pending_debits::{PendingDebit, PendingDebits};
 use crate::error::AdjustError;
 use crate::store::Correction;
 
 impl Guard {
     /// Debits the pending sums at the store, as long as it answers.
-    pub(super) async fn settle(self: &Arc<Self>, debts: &PendingDebits) {
-        while debts.are_some() {
-            let next = debts.next();
+    pub(super) async fn debit_pending(self: &Arc<Self>, pending_debits: &PendingDebits) {
+        while pending_debits.are_some() {
+            let next = pending_debits.next();
             // Boxed, or the type would exceed the default `recursion_limit` of other crates.
-            let corrections = next.iter().map(|debt| self.take_owed(debts, debt).boxed());
+            let corrections =
+                next.iter().map(|debit| self.debit_one(pending_debits, debit).boxed());
             let corrected = join_all(corrections).await;
             if corrected.contains(&false) {
                 return;
             }
-            self.health.keeper_is_alive();
+            self.health.note_recovery_alive();
         }
     }
 
-    /// False if it must be tried again.
-    async fn take_owed(self: &Arc<Self>, debts: &PendingDebits, debt: &Debt) -> bool {
-        let Debt { id, bucket, owed } = debt;
+    /// Debits the sum of one bucket. False: it must be tried again.
+    async fn debit_one(
+        self: &Arc<Self>,
+        pending_debits: &PendingDebits,
+        debit: &PendingDebit,
+    ) -> bool {
+        let PendingDebit { id, bucket, pending } = debit;
         let correction = Correction {
             id,
             bucket,
-            amounts: &owed.amounts,
-            configuration: &owed.configuration,
+            amounts: &pending.amounts,
+            configuration: &pending.configuration,
             deadline: self.correction_time(None),
         };
         let result = self.correct(&correction).await;
@@ -39,15 +44,15 @@ impl Guard {
             result,
             Err(AdjustError::Unavailable(_) | AdjustError::Contended | AdjustError::Setup(_))
         ) {
-            debts.postpone(id);
+            pending_debits.postpone(id);
             return false;
         }
-        if !debts.settle(id) {
+        if !pending_debits.remove(id) {
             return true;
         }
         match result {
             Ok(adjusted) if adjusted.dropped.is_empty() => {
-                self.health.local().note_settled(bucket, id, &owed.amounts);
+                self.health.local().note_debited(bucket, id, &pending.amounts);
                 self.counters().committed.increment();
             }
             lost => {
