@@ -12,7 +12,7 @@ use crate::support::patient;
 const PROCESSES: u32 = 8;
 const RATE_PER_S: u32 = 200;
 const LATENCY: Duration = Duration::from_millis(4);
-/// DESIGN 5: 1.2 to 1.35 modelled.
+/// A model of this load gives 1.2 to 1.35.
 const UNITS_MOST: f64 = 1.4;
 /// A machine on which a write takes longer than this is too busy for a verdict: with a stall
 /// between them all images are old. The same bound holds in simulated time (`simulated.rs`).

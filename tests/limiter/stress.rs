@@ -72,7 +72,7 @@ pub(crate) async fn images(engine: &RunningEngine, table: &str) -> Vec<Composite
     images
 }
 
-/// For any order and any writer: DESIGN 6.1, 6.2 and 6.4.
+/// Checks what holds for any order of writes and any writer.
 async fn replay(engine: &RunningEngine, table: &DynamoTable, totals: Totals) {
     assert_eq!((totals.contended, totals.errors), (0, 0), "{totals:?}");
     let limit = name("rps");

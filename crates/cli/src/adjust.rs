@@ -35,7 +35,7 @@ struct AdjustOutput {
     adjusted: bool,
     /// Limits that the bucket does not have.
     dropped: Vec<String>,
-    /// The guards had to be dropped: the refill may forgive part of the consumption.
+    /// The correction had to give up its conditions on the balance: part of it may have no effect.
     forced: bool,
     write_units: f64,
 }

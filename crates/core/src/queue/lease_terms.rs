@@ -25,7 +25,7 @@ impl LeaseTerms {
         wanted.map(|(limit, want)| (limit.clone(), want.least)).collect()
     }
 
-    /// True if nobody waits for what it takes.
+    /// True if no caller waits for its tokens.
     pub(super) fn is_ahead_of_need(&self) -> bool {
         let is_no_need = |want: &LeaseRange| want.least <= Millitokens::ZERO;
         !self.wanted.is_empty() && self.wanted.values().all(is_no_need)

@@ -112,8 +112,11 @@ impl<W> WriteQueue<W> {
             let wanted = &member.request.buckets[index];
             let image = bucket.image();
             let is_shown = |image: &CompositeBucket| image.request_ids.contains(&member.request.id);
-            let tells = !self.unusable_ids.contains(&member.request.id);
-            if member.request.purpose == Purpose::Correct && tells && image.is_some_and(is_shown) {
+            let is_usable = !self.unusable_ids.contains(&member.request.id);
+            if member.request.purpose == Purpose::Correct
+                && is_usable
+                && image.is_some_and(is_shown)
+            {
                 return Placed::Out(Outcome::Done(member.done(None, self.images(), false)));
             }
             let has = |limit: &LimitName| match image {

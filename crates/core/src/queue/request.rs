@@ -54,7 +54,8 @@ pub struct BucketDemand {
 pub enum Outcome {
     /// It took effect.
     Done(Done),
-    /// Some limit is short. The status of its limits, bucket by bucket, as the table said.
+    /// Some limit is short. The status of the request's limits, bucket by bucket, by the table's
+    /// answers.
     Refused(Vec<Vec<LimitStatus>>),
     /// The item of this bucket follows newer stored limits than the request: read them again, and
     /// enter again.
@@ -137,10 +138,10 @@ pub struct Write {
 pub enum Answer {
     /// The buckets that were read.
     Read(Vec<Option<Arc<CompositeBucket>>>),
-    /// The write was done. What stands there now for each plan, where the table says so.
+    /// The write was done. The item after each plan, if the table returns it.
     Written(Vec<Option<Arc<CompositeBucket>>>),
-    /// Nothing was done: a condition does not hold. What stands there for each plan; the outer
-    /// `None`: the table does not say.
+    /// Nothing was done: a condition does not hold. The current item of each plan; the outer `None`:
+    /// the table does not return it.
     ConditionFailed(Vec<Option<Option<Arc<CompositeBucket>>>>),
     /// Nothing was done; the same may succeed in a moment.
     Busy,

@@ -156,7 +156,7 @@ impl<W> WriteQueue<W> {
         batch.chain(waiting).filter_map(|member| member.waiter.as_mut())
     }
 
-    /// True if nobody waits for anything.
+    /// True if no caller waits for anything.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let batch = self.batch.iter().flat_map(|batch| &batch.members);
@@ -184,15 +184,15 @@ impl<W> WriteQueue<W> {
 
     /// The buckets as a caller sees them: without unusable ids.
     pub(super) fn images(&self) -> Vec<Option<Arc<CompositeBucket>>> {
-        let says_nothing = |id: &RequestId| self.unusable_ids.contains(id);
+        let is_unusable = |id: &RequestId| self.unusable_ids.contains(id);
         let image = |bucket: &QueueBucket| {
             let image = bucket.known.as_ref()?.image.as_ref()?;
-            if !image.request_ids.iter().any(says_nothing) {
+            if !image.request_ids.iter().any(is_unusable) {
                 return Some(image.clone());
             }
-            let mut told = image.as_ref().clone();
-            told.request_ids.retain(|id| !says_nothing(id));
-            Some(Arc::new(told))
+            let mut shown = image.as_ref().clone();
+            shown.request_ids.retain(|id| !is_unusable(id));
+            Some(Arc::new(shown))
         };
         self.buckets.iter().map(image).collect()
     }

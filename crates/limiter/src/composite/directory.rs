@@ -1,4 +1,4 @@
-//! Remembers for a minute what the table says about entities and limits, missing records included.
+//! Remembers records of entities and limits for a minute, missing records included.
 //!
 //! A bucket follows the newest change of each level that any process has seen, so this cache may be
 //! a minute behind without other harm.
