@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use sluicegate::redis::{RedisStore, Time};
+use sluicegate::redis::{RedisStore, TimeSource};
 use sluicegate::settings::Cascade;
 use sluicegate::{Limit, Limiter, OnUnavailable};
 use sluicegate_testkit::RedisServer;
@@ -112,7 +112,7 @@ fn quoted(line: &str) -> Vec<Vec<u8>> {
 
 /// A limiter with the server's time: refill is counted in every call.
 pub(crate) fn limiter(server: &RedisServer) -> Limiter {
-    Limiter::builder(RedisStore::new(server.url()).unwrap().time(Time::Server))
+    Limiter::builder(RedisStore::new(server.url()).unwrap().time(TimeSource::Server))
         .cascade(Cascade::No)
         .deadline(Duration::from_secs(30))
         .on_unavailable(OnUnavailable::Deny)

@@ -1,20 +1,16 @@
-//! Acquires tokens and reads buckets.
+//! Builds a call that takes or corrects, and reads the reply to an acquire.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, EpochMillis, LIMITS_MAX, RequestId, WritePath, evaluate,
-};
+use sluicegate_core::{Amounts, CompositeBucket, EpochMillis, LIMITS_MAX, RequestId, WritePath};
 
 use super::RedisStore;
 use super::range::check_amounts;
 use super::reply::{Reply, Status};
-use super::script::{Call, PEEK};
-use super::script_bucket::{Image, ScriptBucket};
-use super::value::{id_text, kept_s, push};
-use crate::call::CallContext;
-use crate::clock::{Clock, SystemClock};
+use super::script::Call;
+use super::script_bucket::{Image, ScriptBucket, Sent};
+use super::value::{id_text, kept_s};
+use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
 use crate::store::{Grant, Request};
 use crate::table::TableError;
@@ -26,7 +22,7 @@ pub(super) enum Decision {
     Short(Vec<Image>, EpochMillis),
 }
 
-/// An answer that nothing was done, and why.
+/// The reason why nothing was done.
 pub(super) enum Failure {
     Error(AcquireError),
     TableError(TableError),
@@ -56,19 +52,19 @@ impl RedisStore {
     }
 
     /// A call that takes these amounts of every bucket, or corrects by them.
-    pub(super) fn taking(
+    pub(super) fn take_or_correct_call(
         &self,
         targets: &[ScriptBucket],
         amounts: &Amounts,
         id: &RequestId,
-        at: (i64, u32),
+        sent: Sent,
     ) -> Call {
         let mut call = self.call(targets);
         call.arg(id_text(id));
         for target in targets {
             let kept = kept_s(&target.configuration.explicit);
             call.arg(kept.map_or_else(String::new, |seconds| seconds.to_string()));
-            call.arg(target.ask(at, amounts, |limit| [amounts.of(limit).get()]));
+            call.arg(target.packed_request(sent, amounts, |limit| [amounts.of(limit).get()]));
         }
         call
     }
@@ -82,11 +78,11 @@ impl RedisStore {
         let (mut status, mut now) = (Status::Granted, None);
         if !reply.is_usual() {
             status = reply.status()?;
-            if matches!(status, Status::Unknown | Status::Full) {
-                return Err(unknown(status, &mut reply, targets)?.into());
+            if matches!(status, Status::UnknownLimit | Status::BucketFull) {
+                return Err(invalid_limit(status, &mut reply, targets)?.into());
             }
             let header = reply.header()?;
-            self.note(header);
+            self.count_warnings(header);
             now = Some(header.now).filter(|_| status == Status::Short);
         }
         let images = images(&mut reply, targets)?;
@@ -96,70 +92,6 @@ impl RedisStore {
         let image = images.first().and_then(Option::as_deref);
         let path = image.filter(|_| status == Status::Granted).map_or(WritePath::Normal, path_of);
         Ok(Decision::Granted(images, path))
-    }
-
-    /// A bucket as it is stored; `None`: there is none. Its expiry and the versions of
-    /// its stored limits are not among the fields.
-    ///
-    /// # Errors
-    /// [`AcquireError::Unavailable`], [`AcquireError::Contended`] or [`AcquireError::Setup`].
-    pub async fn bucket(
-        &self,
-        bucket: &BucketId,
-        deadline: Duration,
-    ) -> Result<Option<CompositeBucket>, AcquireError> {
-        let targets = [ScriptBucket { bucket: bucket.clone(), configuration: Arc::default() }];
-        let mut run = CallContext::new(&SystemClock, deadline);
-        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&targets, &SystemClock));
-        let mut reply = reply.await.map_err(|lost| lost.error)?;
-        let mut read = || {
-            reply.status()?;
-            reply.header()?;
-            reply.bucket(bucket)
-        };
-        read().map_err(|table_error| run.end(table_error))
-    }
-
-    fn peek_call(&self, targets: &[ScriptBucket], clock: &dyn Clock) -> Call {
-        let (mut call, mut now) = (self.call(targets), Vec::new());
-        push(&mut now, self.clock_argument(clock));
-        call.arg(now);
-        call
-    }
-
-    /// The status of the limits of all buckets of a request.
-    pub(super) async fn look(
-        &self,
-        request: &Request,
-        clock: &dyn Clock,
-    ) -> Result<Vec<LimitStatus>, AcquireError> {
-        check_amounts(&request.amounts)?;
-        let targets = self.targets(request)?;
-        let mut run = CallContext::new(clock, request.deadline);
-        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&targets, clock));
-        let mut reply = reply.await.map_err(|lost| lost.error)?;
-        let all = |reply: &mut Reply| {
-            reply.status()?;
-            let now = reply.header()?.now;
-            let mut limits = Vec::new();
-            for target in &targets {
-                let image = reply.bucket(&target.bucket)?;
-                limits.extend(target.evaluate(image.as_ref(), &request.amounts, now));
-            }
-            Ok(limits)
-        };
-        all(&mut reply).map_err(|table_error| run.end(table_error))
-    }
-}
-
-impl ScriptBucket {
-    fn evaluate(
-        &self,
-        image: Option<&CompositeBucket>,
-        amounts: &Amounts,
-        now: EpochMillis,
-    ) -> Vec<LimitStatus> {
-        evaluate(&self.bucket, image, amounts, &self.configuration, now)
     }
 }
 
@@ -179,7 +111,7 @@ pub(super) fn images(
 }
 
 /// The status of the requested limits, with the exact wait of each.
-pub(super) fn stand(
+pub(super) fn statuses(
     targets: &[ScriptBucket],
     images: &[Image],
     amounts: &Amounts,
@@ -193,15 +125,15 @@ pub(super) fn stand(
     targets.iter().zip(images).flat_map(of_target).collect()
 }
 
-/// A limit that is unknown, or that there is no room for.
-pub(super) fn unknown(
+/// The error for a limit that is unknown, or that the bucket has no room for.
+pub(super) fn invalid_limit(
     status: Status,
     reply: &mut Reply,
     targets: &[ScriptBucket],
 ) -> Result<InvalidRequest, TableError> {
     let (target, limit) = (reply.int()?, reply.limit()?);
     Ok(match status {
-        Status::Full => {
+        Status::BucketFull => {
             let target = &targets[usize::from(target != 1).min(targets.len() - 1)];
             let (entity, max) = (target.bucket.entity.clone(), LIMITS_MAX);
             InvalidRequest::BucketFull { entity, limit, max }

@@ -1,5 +1,7 @@
 //! Tests which acquires the script decides without its functions.
 
+use std::time::Duration;
+
 use sluicegate_core::{EntityId, Millitokens, Resource};
 use sluicegate_testkit::RedisServer;
 
@@ -28,9 +30,10 @@ fn request(limits: &[Limit], cascade: Cascade) -> Request {
 
 impl RedisStore {
     /// Tells a reply to a usual acquire from that of the whole script.
-    async fn is_usual(&self, request: &Request, id: &RequestId, lost: u32) -> bool {
-        let at = (1_769_608_800_000, lost);
-        let call = self.taking(&self.targets(request).unwrap(), &request.amounts, id, at);
+    async fn is_usual(&self, request: &Request, id: &RequestId, attempts_in_doubt: u32) -> bool {
+        let sent = Sent { now_ms: 1_769_608_800_000, attempts_in_doubt };
+        let call =
+            self.take_or_correct_call(&self.targets(request).unwrap(), &request.amounts, id, sent);
         Reply::new(ACQUIRE.run(&self.connection, &call).await.unwrap()).is_usual()
     }
 }
@@ -70,7 +73,7 @@ async fn an_acquire_is_usual_from_the_second_on() {
     }
 }
 
-/// Whichever request brought the limits, the next one finds them in its own order.
+/// A request that names more limits than the one before finds them in its own order afterwards.
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
 async fn an_acquire_is_usual_after_others_that_named_fewer_limits() {
@@ -97,7 +100,8 @@ async fn a_correction_is_usual_unless_it_leaves_a_debt() {
         amounts.retain(|limit, _| limit.as_str() == "b");
         amounts.values_mut().for_each(|amount| *amount = Millitokens::new(milli).unwrap());
         let targets = store.targets(&request).unwrap();
-        let call = store.taking(&targets, &amounts, &new_id(), (1_769_608_800_000, 0));
+        let sent = Sent { now_ms: 1_769_608_800_000, attempts_in_doubt: 0 };
+        let call = store.take_or_correct_call(&targets, &amounts, &new_id(), sent);
         Reply::new(ADJUST.run(&store.connection, &call).await.unwrap()).is_usual()
     };
     assert!(!correct(1_000).await, "there is no bucket");

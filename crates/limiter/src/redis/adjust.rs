@@ -28,21 +28,21 @@ impl RedisStore {
             ScriptBucket { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
         let targets = [target];
         let mut run = CallContext::under(id.clone(), clock, deadline);
-        let reply = self.repeat(&mut run, &ADJUST, |run, unanswered| {
-            self.taking(&targets, amounts, &run.id, (self.clock_argument(clock), unanswered))
+        let reply = self.repeat(&mut run, &ADJUST, |run, in_doubt| {
+            self.take_or_correct_call(&targets, amounts, &run.id, self.sent(clock, in_doubt))
         });
         let mut reply = match reply.await {
             Ok(reply) => reply,
             // Tokens may have been given back: the caller must not try again.
-            Err(lost) if lost.in_doubt && gives_back => {
+            Err(failure) if failure.in_doubt && gives_back => {
                 self.counters.ambiguous.increment();
-                return Err(AdjustError::Ambiguous(lost.error.into()));
+                return Err(AdjustError::Ambiguous(failure.error.into()));
             }
             // After any other error, nothing was done.
-            Err(lost) if lost.in_doubt => {
-                return Err(AdjustError::Unavailable(lost.error.into()));
+            Err(failure) if failure.in_doubt => {
+                return Err(AdjustError::Unavailable(failure.error.into()));
             }
-            Err(lost) => return Err(of(lost.error)),
+            Err(failure) => return Err(of(failure.error)),
         };
         let mut read = || {
             if reply.is_usual() {
@@ -55,7 +55,7 @@ impl RedisStore {
         };
         let (unusual, image, dropped) = read().map_err(|table_error| of(run.end(table_error)))?;
         if let Some((status, header)) = unusual {
-            self.note(header);
+            self.count_warnings(header);
             if status == Status::Ambiguous {
                 return Err(AdjustError::Ambiguous("four other writers came between".into()));
             }

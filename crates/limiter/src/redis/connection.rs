@@ -19,7 +19,7 @@ const RECONNECT_MIN: Duration = Duration::from_millis(20);
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// The most calls that wait for the task that writes to the connection.
 const QUEUE: usize = 1_024;
-/// How often a cluster's client follows a bucket to another node within one attempt.
+/// The most redirects to another node that a cluster's client follows within one attempt.
 #[cfg(feature = "redis-cluster")]
 const REDIRECTS_MAX: u32 = 4;
 
@@ -35,7 +35,7 @@ impl Connection {
     /// A connection that the first call makes.
     pub(super) fn lazy(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
         let info = url.into_connection_info()?;
-        let settings = prompt(info.tcp_settings().clone());
+        let settings = without_delay(info.tcp_settings().clone());
         let client = Client::open(info.set_tcp_settings(settings))?;
         Ok(Self::Server(client, OnceLock::new()))
     }
@@ -95,7 +95,7 @@ fn manager(
 }
 
 /// Sends small writes at once.
-fn prompt(settings: TcpSettings) -> TcpSettings {
+fn without_delay(settings: TcpSettings) -> TcpSettings {
     let settings = settings.set_nodelay(true);
     #[cfg(target_os = "linux")]
     let settings = settings.set_user_timeout(SILENCE_MAX);

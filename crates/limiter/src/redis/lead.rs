@@ -1,10 +1,12 @@
 //! Acquires tokens: for one request, or for several of the same shape in one call.
 //!
-//! If no call of its shape is in flight, a request leads and is sent at once. Otherwise it waits
-//! until a leader has had it decided, or leads itself for all that wait. One call asks for the sum
-//! of a batch under one id. So the script decides it as any acquire, and a lost answer is asked for
-//! again in the same way. If the sum does not fit, the image of the buckets shows which requests do
-//! not fit either, and the first that fit are sent next.
+//! If no call of its shape is in flight, a request leads and is sent at once. Otherwise it waits. A
+//! leader includes it in a call, or it leads next, for all requests that wait.
+//!
+//! One call asks for the sum of a batch under one id. The script decides it as any acquire, and the
+//! leader repeats it as any acquire if the answer is lost. If the sum does not fit, the leader looks
+//! at the image of the buckets. It refuses the requests that do not fit alone, and sends the first
+//! that fit together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +17,8 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::RedisStore;
-use super::acquire::{Decision, Failure, stand};
-use super::lanes::{Batch, BatchPlace, BatchTurn, BatchWaiter, Shape};
+use super::acquire::{Decision, Failure, statuses};
+use super::batches::{Batch, BatchPlace, BatchTurn, BatchWaiter, Shape};
 use super::script::ACQUIRE;
 use super::script_bucket::{Image, ScriptBucket};
 use crate::call::{CallContext, new_id};
@@ -24,39 +26,39 @@ use crate::clock::Clock;
 use crate::error::{AcquireError, LimitStatus};
 use crate::store::{Correction, Grant, Request};
 
-/// A request that no call included within this time, or within a quarter of its own, goes alone.
-/// The server may be far away, or the leader may be a future that its owner does not poll.
+/// A request waits this time for a batch, or a quarter of its own time. Then it is sent alone: the
+/// server may be far away, or the leader may be a future that its owner does not poll.
 const PATIENCE: Duration = Duration::from_millis(250);
 
-/// A request.
-struct Asking<'a> {
+/// A request that may share a call.
+struct BatchRequest<'a> {
     store: &'a RedisStore,
     shape: Arc<Shape>,
     amounts: &'a Amounts,
-    /// False: it goes alone.
-    is_in_lane: bool,
+    /// False: it is sent alone.
+    may_share: bool,
     time: Duration,
     now: EpochMillis,
 }
 
 /// A request that waits. If it is dropped, it gives back its grant and passes the lead on.
-struct Waiting<'a> {
-    asking: &'a Asking<'a>,
+struct WaitingRequest<'a> {
+    request: &'a BatchRequest<'a>,
     place: BatchPlace,
 }
 
 /// A request that leads. If it is dropped, it passes on the lead, and a call in flight too.
 struct BatchLeader<'a> {
-    asking: &'a Asking<'a>,
+    request: &'a BatchRequest<'a>,
     batch: Batch,
     is_in_flight: bool,
     /// True if its call was not answered in time.
-    has_given_up: bool,
+    has_timed_out: bool,
 }
 
 impl<'a> BatchLeader<'a> {
-    fn new(asking: &'a Asking<'a>, batch: Batch) -> Self {
-        Self { asking, batch, is_in_flight: false, has_given_up: false }
+    fn new(request: &'a BatchRequest<'a>, batch: Batch) -> Self {
+        Self { request, batch, is_in_flight: false, has_timed_out: false }
     }
 }
 
@@ -70,27 +72,28 @@ impl RedisStore {
         let (amounts, time) = (&request.amounts, request.deadline);
         let mut run = CallContext::new(clock, time);
         let shape = Shape::new(targets, amounts);
-        let place = self.lanes.enter(&shape, amounts);
-        let mut asking =
-            Asking { store: self, shape, amounts, is_in_lane: true, time, now: run.began };
-        let Some(place) = place else { return asking.lead(Batch::default(), &mut run).await };
-        let turn = Waiting { asking: &asking, place }.turn(run.deadline).await;
+        let place = self.batches.enter(&shape, amounts);
+        let mut shared =
+            BatchRequest { store: self, shape, amounts, may_share: true, time, now: run.began };
+        let Some(place) = place else { return shared.lead(Batch::default(), &mut run).await };
+        let turn = WaitingRequest { request: &shared, place }.turn(run.deadline).await;
         match turn {
             Some(BatchTurn::Done(result)) => result,
             Some(BatchTurn::Lead(batch)) => {
                 let is_new = !batch.is_in_doubt;
-                let batch = if is_new { self.lanes.gather(&asking.shape, amounts) } else { batch };
-                asking.lead(batch, &mut run).await
+                let batch =
+                    if is_new { self.batches.gather(&shared.shape, amounts) } else { batch };
+                shared.lead(batch, &mut run).await
             }
             None => {
-                asking.is_in_lane = false;
-                asking.lead(Batch::default(), &mut run).await
+                shared.may_share = false;
+                shared.lead(Batch::default(), &mut run).await
             }
         }
     }
 }
 
-impl Asking<'_> {
+impl BatchRequest<'_> {
     /// Sends batches until its own request is decided.
     async fn lead(&self, batch: Batch, run: &mut CallContext<'_>) -> Result<Grant, AcquireError> {
         let mut leading = BatchLeader::new(self, batch);
@@ -121,26 +124,23 @@ impl Asking<'_> {
         Grant { parts, path: Some(path), attempts, write_units: 0.0, read_units: 0.0 }
     }
 
-    /// Gives back these amounts in a task. For a call in doubt, it first asks for the result.
-    /// Without a runtime, or if they cannot be given back, they stay taken.
+    /// Gives tokens back in a background task. For a call in doubt it first asks for the result.
+    ///
+    /// Without a runtime, or if the correction fails, the tokens stay taken.
     fn return_later(&self, in_doubt: Option<RequestId>, amounts: Amounts) {
         let Ok(runtime) = Handle::try_current() else { return };
         if amounts.is_empty() {
             return;
         }
         let (store, shape) = (self.store.share(), self.shape.clone());
-        let (deadline, clock) = (self.time, Then(self.now));
+        let (deadline, clock) = (self.time, FixedClock(self.now));
         runtime.spawn(async move {
             let targets = &shape.targets;
             if let Some(id) = in_doubt {
                 let mut run = CallContext::under(id, &clock, deadline);
-                let reply = store.repeat(&mut run, &ACQUIRE, |run, unanswered| {
-                    store.taking(
-                        targets,
-                        &amounts,
-                        &run.id,
-                        (store.clock_argument(&clock), 1 + unanswered),
-                    )
+                let reply = store.repeat(&mut run, &ACQUIRE, |run, in_doubt| {
+                    let sent = store.sent(&clock, 1 + in_doubt);
+                    store.take_or_correct_call(targets, &amounts, &run.id, sent)
                 });
                 let decision = reply.await.ok().map(|reply| store.decision(reply, targets));
                 if !matches!(decision, Some(Ok(Decision::Granted(..)))) {
@@ -157,15 +157,15 @@ impl Asking<'_> {
     }
 }
 
-impl Waiting<'_> {
-    /// Waits; `None`: it goes alone.
+impl WaitingRequest<'_> {
+    /// Waits for the leader. `None`: the request must be sent alone.
     async fn turn(mut self, deadline: Instant) -> Option<BatchTurn> {
         let left = deadline.saturating_duration_since(Instant::now());
         let patient = Instant::now() + PATIENCE.min(left / 4);
         if let Ok(turn) = timeout_at(patient, &mut self.place.receiver).await {
             return turn.ok();
         }
-        if self.asking.store.lanes.leave(&self.asking.shape, &self.place) {
+        if self.request.store.batches.leave(&self.request.shape, &self.place) {
             return None;
         }
         match timeout_at(deadline, &mut self.place.receiver).await {
@@ -175,15 +175,15 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         self.place.receiver.close();
         match self.place.receiver.try_recv() {
             Ok(BatchTurn::Done(Ok(_))) => {
-                self.asking.return_later(None, self.asking.amounts.clone());
+                self.request.return_later(None, self.request.amounts.clone());
             }
             Ok(BatchTurn::Lead(batch)) => {
-                drop(BatchLeader::new(self.asking, batch));
+                drop(BatchLeader::new(self.request, batch));
             }
             _ => {}
         }
@@ -191,9 +191,9 @@ impl Drop for Waiting<'_> {
 }
 
 impl BatchLeader<'_> {
-    /// Sends the batch until it is answered.
+    /// Sends the batch until the server answers.
     async fn decided(&mut self, run: &mut CallContext<'_>) -> Result<Decision, AcquireError> {
-        let Asking { store, shape, amounts, .. } = self.asking;
+        let BatchRequest { store, shape, amounts, .. } = self.request;
         let sum = self.batch.sum(amounts);
         match &self.batch.id {
             Some(id) => run.id = id.clone(),
@@ -201,20 +201,16 @@ impl BatchLeader<'_> {
         }
         let before = u32::from(self.batch.is_in_doubt);
         self.is_in_flight = true;
-        let reply = store.repeat(run, &ACQUIRE, |run, unanswered| {
-            store.taking(
-                &shape.targets,
-                &sum,
-                &run.id,
-                (store.clock_argument(run.clock), before + unanswered),
-            )
+        let reply = store.repeat(run, &ACQUIRE, |run, in_doubt| {
+            let sent = store.sent(run.clock, before + in_doubt);
+            store.take_or_correct_call(&shape.targets, &sum, &run.id, sent)
         });
         let reply = reply.await;
         self.is_in_flight = false;
-        let reply = reply.map_err(|lost| {
-            self.batch.is_in_doubt |= lost.in_doubt;
-            self.has_given_up = true;
-            lost.error
+        let reply = reply.map_err(|failure| {
+            self.batch.is_in_doubt |= failure.in_doubt;
+            self.has_timed_out = true;
+            failure.error
         })?;
         self.batch.is_in_doubt = false;
         store.decision(reply, &shape.targets).map_err(|failure| match failure {
@@ -225,31 +221,30 @@ impl BatchLeader<'_> {
 
     /// Grants the whole batch.
     fn granted(&mut self, images: &[Image], path: WritePath, attempts: u32) -> Grant {
-        let asking = self.asking;
+        let request = self.request;
         let mut gone = std::mem::take(&mut self.batch.gone);
         for BatchWaiter { amounts, sender, .. } in self.batch.members.drain(..) {
-            let grant = asking.grant(&amounts, images, WritePath::Normal, attempts);
+            let grant = request.grant(&amounts, images, WritePath::Normal, attempts);
             if sender.send(BatchTurn::Done(Ok(grant))).is_err() {
                 gone += &amounts;
             }
         }
-        asking.return_later(None, gone);
-        asking.grant(asking.amounts, images, path, attempts)
+        request.return_later(None, gone);
+        request.grant(request.amounts, images, path, attempts)
     }
 
-    /// Handles a refused sum: nothing was taken. Refuses the requests that do not fit by
-    /// themselves, and keeps the first that fit together for the next call. The others wait on.
-    /// Returns the refusal of the leader's own request.
+    /// Nothing was taken. This refuses members that do not fit alone, keeps the first that fit
+    /// together, and puts the others back. Returns the leader's own refusal.
     fn short(&mut self, images: &[Image], now: EpochMillis) -> Option<AcquireError> {
-        let Asking { store, shape, amounts: own, .. } = self.asking;
+        let BatchRequest { store, shape, amounts: own, .. } = self.request;
         let Batch { members, gone, .. } = std::mem::take(&mut self.batch);
-        let stand = |amounts: &Amounts| stand(&shape.targets, images, amounts, now);
+        let statuses = |amounts: &Amounts| statuses(&shape.targets, images, amounts, now);
         let is_short = |limits: &[LimitStatus]| limits.iter().any(LimitStatus::is_violated);
-        let (limits, is_alone) = (stand(own), members.is_empty() && gone.is_empty());
+        let (limits, is_alone) = (statuses(own), members.is_empty() && gone.is_empty());
         let mut fitting = Vec::with_capacity(members.len());
         let mut has_refused = false;
         for member in members {
-            let limits = stand(&member.amounts);
+            let limits = statuses(&member.amounts);
             if is_short(&limits) {
                 has_refused = true;
                 // A caller that left gets no refusal.
@@ -266,45 +261,46 @@ impl BatchLeader<'_> {
         for member in fitting {
             let mut with = sum.clone();
             with += &member.amounts;
-            if is_short(&stand(&with)) {
+            if is_short(&statuses(&with)) {
                 others.push(member);
             } else {
                 sum = with;
                 self.batch.members.push(member);
             }
         }
-        // If the script sees less than its image shows, the leader goes by itself.
+        // By the image the batch fits, but the script refused it. Send the leader's request alone.
         if !has_refused && others.is_empty() {
             others = std::mem::take(&mut self.batch.members);
         }
-        store.lanes.put_back(shape, others);
+        store.batches.put_back(shape, others);
         None
     }
 }
 
 impl Drop for BatchLeader<'_> {
     fn drop(&mut self) {
-        let asking = self.asking;
+        let request = self.request;
         let mut batch = std::mem::take(&mut self.batch);
         batch.is_in_doubt |= self.is_in_flight;
         if batch.is_in_doubt {
-            batch.gone += asking.amounts;
+            batch.gone += request.amounts;
         }
-        let left = match asking.is_in_lane {
-            true => asking.store.lanes.pass(&asking.shape, batch),
-            false => Some(batch).filter(|batch| batch.is_in_doubt),
+        let left = if request.may_share {
+            request.store.batches.pass(&request.shape, batch)
+        } else {
+            Some(batch).filter(|batch| batch.is_in_doubt)
         };
         // A server that did not answer in time is not asked again in the background.
-        if let Some(Batch { id, gone, .. }) = left.filter(|_| !self.has_given_up) {
-            asking.return_later(id, gone);
+        if let Some(Batch { id, gone, .. }) = left.filter(|_| !self.has_timed_out) {
+            request.return_later(id, gone);
         }
     }
 }
 
 /// A clock that stands at the time of a call.
-struct Then(EpochMillis);
+struct FixedClock(EpochMillis);
 
-impl Clock for Then {
+impl Clock for FixedClock {
     fn now(&self) -> EpochMillis {
         self.0
     }

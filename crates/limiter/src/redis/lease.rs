@@ -1,7 +1,7 @@
 //! Takes tokens ahead of need, and gives back those that were not needed, in one call.
 //!
 //! The script decides how much is leased, so the bucket remembers the amounts of a lease beside its
-//! id. A call whose answer was lost is sent again, and gets the result of the first attempt.
+//! id. The store sends a call in doubt again, and gets the result of the first attempt.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,17 +9,16 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use sluicegate_core::{
     Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LeaseRange, LimitName,
-    Millitokens, WritePath,
+    Millitokens, RequestId, WritePath,
 };
 
 use super::RedisStore;
-use super::acquire::{Failure, images, path_of, stand, unknown};
+use super::acquire::{Failure, images, invalid_limit, path_of, statuses};
 use super::range::{check_amounts, check_rules};
 use super::reply::{Reply, Status};
-use super::script::LEASE;
-use super::script_bucket::ScriptBucket;
+use super::script::{Call, LEASE};
+use super::script_bucket::{ScriptBucket, Sent};
 use super::value::id_text;
-use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{
@@ -28,9 +27,10 @@ use crate::leasing_store::{
 use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request};
 use crate::table::TableError;
 
-/// The values that tell a script of lost answers.
-const SENT: &str = "sent";
-const GIVEN_UP: &str = "given up";
+/// Tells the script that an earlier attempt of the call is in doubt.
+const REPEATS: &str = "repeats";
+/// Tells the script that an earlier call under the id is in doubt.
+const RESOLVES: &str = "resolves";
 /// Tells the script to count the tokens that were used.
 const USED: &str = "used";
 
@@ -44,8 +44,8 @@ impl LeaseCalls for RedisStore {
             check_amounts(&request.amounts)?;
             let mut parts = Vec::new();
             for target in self.targets(request)? {
-                // A parent is not asked for a limit that it does not have, and only the parent
-                // knows.
+                // Only the script knows the limits of a parent's bucket, so this request cannot be
+                // leased.
                 if target.bucket.entity != request.entity && !target.knows(&request.amounts) {
                     return Ok(None);
                 }
@@ -56,7 +56,7 @@ impl LeaseCalls for RedisStore {
         .boxed()
     }
 
-    /// They are named once, when the store is made.
+    /// Limits on Redis are set when the store is made, so they do not change.
     fn limits_now<'a>(
         &'a self,
         _bucket: &'a BucketId,
@@ -73,7 +73,7 @@ impl LeaseCalls for RedisStore {
         unacked: Option<UnackedWrite>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
-        self.send(lease, unacked, clock).boxed()
+        self.lease_or_resolve(lease, unacked, clock).boxed()
     }
 
     fn read_bucket<'a>(
@@ -98,49 +98,42 @@ impl LeaseCalls for RedisStore {
 }
 
 impl RedisStore {
-    /// Sends a request, or sends it again to find out the result of a write that was given up.
-    async fn send(
+    /// Leases and settles. With `unacked`, sends that write again under its id to find out its
+    /// result.
+    async fn lease_or_resolve(
         &self,
         lease: &LeaseRequest<'_>,
-        given_up: Option<UnackedWrite>,
+        unacked: Option<UnackedWrite>,
         clock: &dyn Clock,
     ) -> Result<LeaseOutcome, LeaseError> {
         let named = lease.named();
         if let Err(error) = lease.check(&named) {
-            return Err(LeaseError { error, unacked: given_up, attempts: 0 });
+            return Err(LeaseError { error, unacked, attempts: 0 });
         }
         let configuration = Arc::new(lease.configuration.clone());
-        let targets = [ScriptBucket { bucket: lease.bucket.clone(), configuration }];
-        let remembered = match &given_up {
+        let target = ScriptBucket { bucket: lease.bucket.clone(), configuration };
+        let remembered = match &unacked {
             Some(unacked) => unacked.remembered.clone(),
             None => lease.last.cloned().into_iter().collect(),
         };
-        let before: Vec<_> = remembered.iter().map(id_text).collect();
-        let mut run = lease.run(given_up.as_ref(), clock);
-        let reply = self.repeat(&mut run, &LEASE, |run, unanswered| {
-            let mut call = self.call(&targets);
-            call.arg(id_text(&run.id));
-            call.arg(lease.ask(&targets[0], (self.clock_argument(clock), unanswered), &named));
-            call.arg(match &given_up {
-                Some(_) => GIVEN_UP,
-                None if unanswered > 0 => SENT,
-                None => "",
-            });
-            call.arg(before.join(" "));
-            call.arg(match lease.counting {
-                Counting::Leased => "",
-                Counting::Used(_) => USED,
-            });
-            call
+        let is_resolving = unacked.is_some();
+        let mut run = lease.run(unacked.as_ref(), clock);
+        let reply = self.repeat(&mut run, &LEASE, |run, in_doubt| {
+            let write = LeaseWrite {
+                id: &run.id,
+                sent: self.sent(clock, in_doubt),
+                is_resolving,
+                remembered: &remembered,
+            };
+            self.lease_call(lease, &target, &named, &write)
         });
         let (result, in_doubt) = match reply.await {
-            Ok(reply) => (self.leased(lease, reply, &targets, &named), run.attempts > 1),
-            Err(lost) => (Err(Failure::Error(lost.error)), lost.in_doubt),
+            Ok(reply) => (self.read_lease(lease, reply, &target, &named), run.attempts > 1),
+            Err(failure) => (Err(Failure::Error(failure.error)), failure.in_doubt),
         };
-        let CallContext { attempts, ref id, .. } = run;
-        let failure = match result {
+        let (id, attempts) = (run.id.clone(), run.attempts);
+        let (error, effect) = match result {
             Ok(LeaseReply::Granted { leased, image, path }) => {
-                let id = id.clone();
                 let (write_units, read_units) = (0.0, 0.0);
                 return Ok(LeaseOutcome {
                     id,
@@ -152,57 +145,71 @@ impl RedisStore {
                     read_units,
                 });
             }
-            Ok(LeaseReply::Forgotten) => None,
-            Err(failure) => Some(failure),
+            Ok(LeaseReply::Ambiguous) => {
+                let error = AcquireError::Unavailable("the answer to a call was lost".into());
+                (error, WriteEffect::Ambiguous)
+            }
+            Err(Failure::Error(error)) if in_doubt => (error, WriteEffect::InDoubt),
+            Err(Failure::Error(error)) => (error, WriteEffect::None),
+            // An unexpected reply leaves the write in doubt.
+            Err(Failure::TableError(table_error)) => (run.end(table_error), WriteEffect::InDoubt),
         };
-        let is_ambiguous = failure.is_none();
-        // An unexpected answer is never a refusal.
-        let is_open = in_doubt || is_ambiguous || matches!(failure, Some(Failure::TableError(_)));
-        let unacked = given_up.or_else(|| {
-            let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
-            let leased = lease.wanted.iter().map(most).collect();
-            is_open.then(|| UnackedWrite {
-                id: id.clone(),
-                leased,
-                remembered,
-                is_ambiguous,
-                lane: None,
-            })
-        });
-        let unacked = unacked.map(|unacked| UnackedWrite { is_ambiguous, ..unacked });
-        let error = match failure {
-            None => AcquireError::Unavailable("the answer to a call was lost".into()),
-            Some(Failure::Error(error)) => error,
-            Some(Failure::TableError(table_error)) => run.end(table_error),
-        };
+        let unacked = in_doubt_after(unacked, effect, lease, id, remembered);
         Err(LeaseError { error, unacked, attempts })
     }
 
-    fn leased(
+    fn lease_call(
+        &self,
+        lease: &LeaseRequest<'_>,
+        target: &ScriptBucket,
+        named: &Amounts,
+        write: &LeaseWrite<'_>,
+    ) -> Call {
+        let mut call = self.call(std::slice::from_ref(target));
+        call.arg(id_text(write.id));
+        call.arg(lease.packed_request(target, write.sent, named));
+        call.arg(match write {
+            LeaseWrite { is_resolving: true, .. } => RESOLVES,
+            LeaseWrite { sent: Sent { attempts_in_doubt: 1.., .. }, .. } => REPEATS,
+            _ => "",
+        });
+        let before: Vec<_> = write.remembered.iter().map(id_text).collect();
+        call.arg(before.join(" "));
+        call.arg(match lease.counting {
+            Counting::Leased => "",
+            Counting::Used(_) => USED,
+        });
+        call
+    }
+
+    fn read_lease(
         &self,
         lease: &LeaseRequest<'_>,
         mut reply: Reply,
-        targets: &[ScriptBucket],
+        target: &ScriptBucket,
         named: &Amounts,
     ) -> Result<LeaseReply, Failure> {
+        let targets = std::slice::from_ref(target);
         let status = reply.status()?;
-        if matches!(status, Status::Unknown | Status::Full) {
-            return Err(unknown(status, &mut reply, targets)?.into());
+        if matches!(status, Status::UnknownLimit | Status::BucketFull) {
+            return Err(invalid_limit(status, &mut reply, targets)?.into());
         }
         let header = reply.header()?;
-        self.note(header);
+        self.count_warnings(header);
         match status {
             Status::Short => {
                 let mut asked = named.clone();
                 asked.retain(|_, least| *least > Millitokens::ZERO);
-                return Err(short(&mut reply, targets, &asked, lease.returned, header.now)?.into());
+                return Err(
+                    refusal(&mut reply, targets, &asked, lease.returned, header.now)?.into()
+                );
             }
-            Status::Ambiguous => return Ok(LeaseReply::Forgotten),
+            Status::Ambiguous => return Ok(LeaseReply::Ambiguous),
             _ => {}
         }
         let image = reply.bucket(lease.bucket)?;
         let mut leased = Amounts::new();
-        for limit in targets[0].named(named) {
+        for limit in target.named(named) {
             let amount = reply.milli()?.unwrap_or_default();
             if amount > Millitokens::ZERO {
                 leased.insert(limit.clone(), amount);
@@ -213,6 +220,47 @@ impl RedisStore {
     }
 }
 
+/// The parts of a call that a repetition or a resolution changes.
+struct LeaseWrite<'a> {
+    id: &'a RequestId,
+    sent: Sent,
+    /// True if the write belongs to an earlier call that got no answer.
+    is_resolving: bool,
+    /// The ids that the bucket remembered before the write.
+    remembered: &'a [RequestId],
+}
+
+/// The effect of a write that was not granted.
+#[derive(Clone, Copy, PartialEq)]
+enum WriteEffect {
+    /// It was not done.
+    None,
+    /// It may have been done.
+    InDoubt,
+    /// It may have been done, and the bucket can never tell.
+    Ambiguous,
+}
+
+/// The write whose result the caller must still find out; `None`: there is none.
+fn in_doubt_after(
+    before: Option<UnackedWrite>,
+    effect: WriteEffect,
+    lease: &LeaseRequest<'_>,
+    id: RequestId,
+    remembered: Vec<RequestId>,
+) -> Option<UnackedWrite> {
+    let is_lost = effect == WriteEffect::Ambiguous;
+    if let Some(before) = before {
+        return Some(UnackedWrite { is_lost, ..before });
+    }
+    if effect == WriteEffect::None {
+        return None;
+    }
+    let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
+    let leased = lease.wanted.iter().map(most).collect();
+    Some(UnackedWrite { id, leased, remembered, is_lost, lane: None })
+}
+
 /// The reply to a request.
 enum LeaseReply {
     Granted {
@@ -220,8 +268,8 @@ enum LeaseReply {
         image: Option<Arc<CompositeBucket>>,
         path: Option<WritePath>,
     },
-    /// It can no longer be known if it was done.
-    Forgotten,
+    /// The bucket cannot tell any more if it was done.
+    Ambiguous,
 }
 
 impl LeaseRequest<'_> {
@@ -249,9 +297,9 @@ impl LeaseRequest<'_> {
         Ok(())
     }
 
-    /// The amounts that the request asks of its bucket.
-    fn ask(&self, target: &ScriptBucket, at: (i64, u32), named: &Amounts) -> Vec<u8> {
-        target.ask(at, named, |limit| {
+    /// The argument for its bucket, with four amounts of each limit.
+    fn packed_request(&self, target: &ScriptBucket, sent: Sent, named: &Amounts) -> Vec<u8> {
+        target.packed_request(sent, named, |limit| {
             let want = self.wanted.get(limit);
             let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));
             let used = match self.counting {
@@ -263,12 +311,8 @@ impl LeaseRequest<'_> {
     }
 }
 
-#[cfg(test)]
-#[path = "lease_tests.rs"]
-mod tests;
-
-/// A refusal, from the refusing bucket and the amounts that would have come back.
-fn short(
+/// The refusal of a request that gives these amounts back.
+fn refusal(
     reply: &mut Reply,
     targets: &[ScriptBucket],
     amounts: &Amounts,
@@ -276,11 +320,16 @@ fn short(
     now: EpochMillis,
 ) -> Result<AcquireError, TableError> {
     let mut images = images(reply, targets)?;
+    // The balances of the refusing bucket do not include `returned`; add it.
     for image in images.iter_mut().flatten() {
         for (limit, bucket) in &mut Arc::make_mut(image).limits {
             let tokens = i128::from(bucket.tokens.get()) + i128::from(returned.of(limit).get());
             bucket.tokens = Millitokens::saturating(tokens);
         }
     }
-    Ok(AcquireError::refused(stand(targets, &images, amounts, now)))
+    Ok(AcquireError::refused(statuses(targets, &images, amounts, now)))
 }
+
+#[cfg(test)]
+#[path = "lease_tests.rs"]
+mod tests;

@@ -100,7 +100,7 @@ impl Leasing {
 }
 
 /// The leased amount, the balance and the consumption.
-fn stand(done: &LeaseOutcome) -> (i64, i64, i64) {
+fn figures(done: &LeaseOutcome) -> (i64, i64, i64) {
     let limit = done.image.as_ref().unwrap().limits[&name(0)];
     let leased = done.leased.of(&name(0));
     (leased.get(), limit.tokens.get(), i64::try_from(limit.consumed.get()).unwrap())
@@ -124,11 +124,11 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     let leasing = Leasing::a_hundred(&server);
     // A quarter of 100, within the bounds.
     let first = leasing.lease(&Said::wants(1_000, 80_000)).await.unwrap();
-    assert_eq!((stand(&first), first.path), ((25_000, 75_000, 25_000), Some(WritePath::Create)));
+    assert_eq!((figures(&first), first.path), ((25_000, 75_000, 25_000), Some(WritePath::Create)));
     let small = leasing.lease(&Said::wants(1_000, 5_000).returns(20_000)).await.unwrap();
-    assert_eq!((stand(&small), small.path), ((5_000, 90_000, 10_000), Some(WritePath::Normal)));
+    assert_eq!((figures(&small), small.path), ((5_000, 90_000, 10_000), Some(WritePath::Normal)));
     let large = leasing.lease(&Said::wants(60_000, 60_000)).await.unwrap();
-    assert_eq!(stand(&large), (60_000, 30_000, 70_000));
+    assert_eq!(figures(&large), (60_000, 30_000, 70_000));
 
     // Refused as a whole: the tokens were not given back, and the wait takes them into account.
     let refused = leasing.lease(&Said::wants(90_000, 90_000).returns(50_000)).await.unwrap_err();
@@ -139,9 +139,9 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     // Settled alone, by the used amount; tokens that no longer fit are lost.
     let used = Some(Amounts::from([(name(0), milli(-3_000))]));
     let settled = leasing.lease(&Said { used, ..Said::default() }.returns(99_000)).await.unwrap();
-    assert_eq!(stand(&settled), (0, 100_000, 67_000));
+    assert_eq!(figures(&settled), (0, 100_000, 67_000));
     let nothing = leasing.lease(&Said::default().returns(0)).await.unwrap();
-    assert_eq!((stand(&nothing), nothing.path), ((0, 100_000, 67_000), None));
+    assert_eq!((figures(&nothing), nothing.path), ((0, 100_000, 67_000), None));
 
     let unknown =
         Leasing { configuration: Configuration::default(), ..Leasing::on(&server, "v", &[]) };
@@ -165,21 +165,21 @@ async fn a_lease_that_was_not_answered_is_done_once() {
     let first = leasing.lease(&said).await.unwrap();
     // It was done: the answer names the leased amount.
     let again = leasing.resolve(&said, unacked(&first.id, &[])).await.unwrap();
-    assert_eq!((stand(&again), again.path), ((25_000, 75_000, 25_000), None));
+    assert_eq!((figures(&again), again.path), ((25_000, 75_000, 25_000), None));
     let settling = Said { wanted: BTreeMap::new(), ..said.clone() }.returns(0);
     let again = leasing.resolve(&settling, unacked(&first.id, &[])).await.unwrap();
-    assert_eq!(stand(&again), (25_000, 75_000, 25_000));
+    assert_eq!(figures(&again), (25_000, 75_000, 25_000));
 
     // It was not done: it is done now.
     let id = new_id();
     let done = leasing.resolve(&Said::wants(0, 9_000), unacked(&id, &[])).await.unwrap();
-    assert_eq!((stand(&done), &done.id), ((9_000, 66_000, 34_000), &id));
+    assert_eq!((figures(&done), &done.id), ((9_000, 66_000, 34_000), &id));
 
     // Its tokens are no longer there: the rest of it is done, and it can no longer take effect.
     let id = new_id();
     let said = Said::wants(90_000, 90_000).returns(4_000);
     let settled = leasing.resolve(&said, unacked(&id, &[&done])).await.unwrap();
-    assert_eq!(stand(&settled), (0, 70_000, 30_000));
+    assert_eq!(figures(&settled), (0, 70_000, 30_000));
     leasing.clock.advance(Duration::from_secs(1));
     let late = leasing.resolve(&said, unacked(&id, &[])).await.unwrap();
     assert_eq!((late.leased.len(), late.path), (0, None));
@@ -230,7 +230,8 @@ async fn a_lease_is_forgotten_with_its_id() {
     let mut usual = Vec::new();
     for _ in 0..6 {
         let amounts = Amounts::from([(name(0), milli(1))]);
-        let call = leasing.store.taking(&targets, &amounts, &new_id(), (T0, 0));
+        let sent = Sent { now_ms: T0, attempts_in_doubt: 0 };
+        let call = leasing.store.take_or_correct_call(&targets, &amounts, &new_id(), sent);
         let values = ACQUIRE.run(&leasing.store.connection, &call).await.unwrap();
         usual.push(Reply::new(values).is_usual());
     }

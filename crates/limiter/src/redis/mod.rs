@@ -32,22 +32,24 @@
 //!  6) "97000"
 //! ```
 //!
-//! All numbers are whole millitokens and milliseconds. A bucket expires after its last write, in
-//! twice the time that its slowest limit needs to fill from empty, a debt included. One with a
-//! limit that never refills does not expire. An expired bucket counts as a full one. A server that
-//! evicts keys when its memory is full therefore forgets debts: let it refuse writes instead
-//! (`maxmemory-policy noeviction`).
+//! All numbers are whole millitokens and milliseconds.
+//!
+//! A bucket expires twice the fill time of its slowest limit after its last write. A debt lengthens
+//! that time. A bucket with a limit that never refills does not expire. An expired bucket counts as
+//! a full one. A server that evicts keys when its memory is full therefore forgets debts: let it
+//! refuse writes instead (`maxmemory-policy noeviction`).
 //!
 //! # Exactness and ranges
 //!
 //! A script is atomic: it counts the refill, checks every limit and takes, all or nothing, from a
-//! child's and its parent's bucket too. Its numbers are doubles. So a limit is refused before any
-//! call, with [`InvalidRequest::BeyondStore`], if its burst is above 10^12 tokens, or if the
-//! millitokens times the milliseconds of its rate in lowest terms reach 2^53. Whole tokens per
-//! whole number of seconds never do, up to 10^11 tokens a day. A debt ends at 10^12 tokens.
+//! child's and its parent's bucket too. Its numbers are doubles, so the store refuses some limits
+//! before any call, with [`InvalidRequest::BeyondStore`]. A limit is refused if its burst exceeds
+//! 10^12 tokens. It is also refused if its rate in lowest terms is too fine: millitokens times
+//! milliseconds must stay below 2^53. Rates of whole tokens per whole seconds are never too fine,
+//! up to 10^11 tokens a day. A debt ends at 10^12 tokens.
 //!
 //! The time is the caller's, as on other stores, so the clocks of all producers should agree. A
-//! refill time never goes back, except if it was more than a minute ahead. [`Time::Server`] uses
+//! refill time never goes back, except if it was more than a minute ahead. [`TimeSource::Server`] uses
 //! the server's time.
 //!
 //! # Limits and parents
@@ -71,32 +73,34 @@
 //!
 //! # Costs
 //!
-//! One call for an acquire, an adjustment or a peek, of any number of limits and with a parent;
-//! nothing is remembered between calls. Acquires of one process that differ only in their amounts
-//! share a call if they arrive while another one is in flight: each is decided as if it came by
-//! itself, in order of arrival. An acquire is cheapest if requests name the same limits as the one
-//! before: the script then compares them with those of the bucket as bytes.
+//! An acquire, an adjustment or a peek is one call, of any number of limits and with a parent. The
+//! process remembers nothing between calls. Acquires of one process that differ only in their
+//! amounts share a call if they arrive while another one is in flight: each is decided as if it
+//! came by itself, in order of arrival. An acquire is cheapest if requests name the same limits as
+//! the one before: the script then compares them with those of the bucket as bytes.
 //! [`Cost`](crate::request::Cost) counts units of DynamoDB: none. With
-//! [`Limiter::leased`](crate::Limiter) a process decides by itself, and one call settles and leases
-//! more.
+//! [`LimiterBuilder::leasing`](crate::LimiterBuilder::leasing) the process decides by itself, and
+//! one call settles and leases more.
 //!
 //! # Refusals and outages
 //!
-//! As on other stores ([`AcquireError`]). A script is sent again under its request's id until its
-//! deadline, so it takes effect once, unless four other writes come in between. A refund that may
-//! have been made is not repeated: [`AdjustError::Ambiguous`].
+//! Refusals and outages are those of other stores ([`AcquireError`]). The store sends a script
+//! again under its request's id until the deadline. It takes effect once, unless four other writes
+//! come in between. A refund that may have been made is not repeated: [`AdjustError::Ambiguous`].
 //!
 //! [`LimitStatus::consumed`]: crate::LimitStatus::consumed
 
 mod acquire;
 mod adjust;
+mod batches;
 mod configured;
 mod connection;
+mod error;
 mod keys;
-mod lanes;
 mod lead;
 #[cfg(feature = "leasing")]
 mod lease;
+mod peek;
 mod range;
 mod repeat;
 mod reply;
@@ -104,7 +108,6 @@ mod script;
 mod script_bucket;
 #[cfg(test)]
 mod script_properties;
-mod table_error;
 mod targets;
 mod value;
 
@@ -116,10 +119,10 @@ use redis::{IntoConnectionInfo, RedisError};
 use sluicegate_core::EntityId;
 use sluicegate_core::keys::LimitsScope;
 
+use self::batches::Batches;
 use self::configured::Configured;
 use self::connection::Connection;
 use self::keys::Keys;
-use self::lanes::Lanes;
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -133,19 +136,19 @@ pub struct RedisStore {
     connection: Arc<Connection>,
     keys: Keys,
     configured: Arc<Configured>,
-    time: Time,
+    time: TimeSource,
     counters: Arc<Counters>,
-    lanes: Arc<Lanes>,
+    batches: Arc<Batches>,
 }
 
-/// The clock whose time counts.
+/// The clock that tells the scripts the time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub enum Time {
+pub enum TimeSource {
     /// The limiter's clock.
     #[default]
     Caller,
-    /// The server's clock: for producers whose clocks differ. Waiting still uses the limiter's.
+    /// The server's clock, for producers with clocks that differ. Waiting still uses the limiter's.
     Server,
 }
 
@@ -174,22 +177,23 @@ impl RedisStore {
             connection: Arc::new(connection),
             keys: Keys::default(),
             configured: Arc::default(),
-            time: Time::Caller,
+            time: TimeSource::Caller,
             counters: Arc::default(),
-            lanes: Arc::default(),
+            batches: Arc::default(),
         }
     }
 
-    /// The same store, for a task that outlives a call.
+    /// The same store, for a task that outlives a call. This is not `Clone`: a clone with another
+    /// prefix would share batches with this store.
     fn share(&self) -> Self {
-        let Self { connection, keys, configured, time, counters, lanes } = self;
+        let Self { connection, keys, configured, time, counters, batches } = self;
         Self {
             connection: connection.clone(),
             keys: keys.clone(),
             configured: configured.clone(),
             time: *time,
             counters: counters.clone(),
-            lanes: lanes.clone(),
+            batches: batches.clone(),
         }
     }
 
@@ -201,9 +205,9 @@ impl RedisStore {
         self
     }
 
-    /// Sets the clock whose time counts.
+    /// Sets the clock that tells the scripts the time.
     #[must_use]
-    pub const fn time(mut self, time: Time) -> Self {
+    pub const fn time(mut self, time: TimeSource) -> Self {
         self.time = time;
         self
     }
@@ -261,10 +265,10 @@ impl Store for RedisStore {
         request: &'a Request,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
-        self.look(request, clock).boxed()
+        self.peek_statuses(request, clock).boxed()
     }
 
-    /// Asks a server for its time. In a cluster, any of them: one that fails makes only its own
+    /// Asks a server for its time. In a cluster it asks any node; a failed node makes only its own
     /// buckets unavailable.
     fn check<'a>(
         &'a self,
@@ -274,7 +278,7 @@ impl Store for RedisStore {
         async move {
             let mut run = CallContext::new(clock, deadline);
             let time = redis::cmd("TIME");
-            let asked = async { self.connection.send(&time).await.map_err(table_error::of) };
+            let asked = async { self.connection.send(&time).await.map_err(error::of) };
             match run.in_time(asked).await {
                 Ok(_) => Ok(()),
                 Err(table_error) => Err(run.end(table_error)),

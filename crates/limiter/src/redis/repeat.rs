@@ -1,40 +1,42 @@
 //! Repeats a call under one id until it is answered or its time is up.
 
 use super::RedisStore;
+use super::error::leaves_in_doubt;
 use super::reply::{Header, Reply};
 use super::script::{Call, Script};
-use super::table_error::leaves_in_doubt;
 use crate::call::CallContext;
 use crate::error::AcquireError;
 
-/// A call that was not answered.
-pub(super) struct Lost {
+/// The end of a call that was not answered.
+pub(super) struct CallFailure {
     pub(super) error: AcquireError,
     /// True if it may have been done.
     pub(super) in_doubt: bool,
 }
 
 impl RedisStore {
-    /// Sends a call until it is answered: the bucket remembers its id, or it changes nothing.
-    /// `call` makes it; its argument is the number of earlier attempts that may have been done.
+    /// Sends a call until the server answers. Repeating is safe: the bucket remembers the id, or
+    /// the call only reads.
+    ///
+    /// `call` builds the call. Its second argument is the number of attempts in doubt.
     pub(super) async fn repeat(
         &self,
         run: &mut CallContext<'_>,
         script: &Script,
         call: impl Fn(&CallContext<'_>, u32) -> Call,
-    ) -> Result<Reply, Lost> {
-        let mut unanswered = 0;
+    ) -> Result<Reply, CallFailure> {
+        let mut attempts_in_doubt = 0;
         loop {
             run.attempts += 1;
-            let call = call(run, unanswered);
+            let call = call(run, attempts_in_doubt);
             let table_error = match run.in_time(script.run(&self.connection, &call)).await {
                 Ok(values) => return Ok(Reply::new(values)),
                 Err(table_error) => table_error,
             };
-            unanswered += u32::from(leaves_in_doubt(&table_error));
+            attempts_in_doubt += u32::from(leaves_in_doubt(&table_error));
             let may_go_on = run.wait_out(table_error).await;
             if !may_go_on {
-                let in_doubt = unanswered > 0;
+                let in_doubt = attempts_in_doubt > 0;
                 let error = match run.given_up() {
                     // This error means that nothing was done.
                     error @ AcquireError::Contended { .. } if in_doubt => {
@@ -42,14 +44,14 @@ impl RedisStore {
                     }
                     error => error,
                 };
-                return Err(Lost { error, in_doubt });
+                return Err(CallFailure { error, in_doubt });
             }
         }
     }
 
-    /// Counts the observations of a script.
-    pub(super) fn note(&self, header: Header) {
-        if header.is_overrun {
+    /// Counts the warnings in a script's reply.
+    pub(super) fn count_warnings(&self, header: Header) {
+        if header.is_ambiguous {
             self.counters.ambiguous.increment();
         }
         if header.was_ahead {

@@ -3,7 +3,7 @@
 use redis::Value;
 use sluicegate_core::{BucketId, CompositeBucket, EpochMillis, LimitName};
 
-use super::table_error::{broken, odd};
+use super::error::{broken, odd};
 use super::value;
 use crate::table::TableError;
 
@@ -11,12 +11,15 @@ use crate::table::TableError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Status {
     Granted,
-    /// The bucket remembers the id.
-    Landed,
+    /// The bucket remembers the id: an earlier attempt took effect.
+    AlreadyApplied,
+    /// A limit has less than the request asks for.
     Short,
-    Unknown,
-    Full,
-    /// A refund may have been made.
+    /// The entity's bucket has no limit of a requested name, and the call has no rule for it.
+    UnknownLimit,
+    /// The bucket has no room for another limit.
+    BucketFull,
+    /// The bucket cannot tell if an earlier attempt took effect. Nothing was written now.
     Ambiguous,
     /// There was nothing to write.
     Nothing,
@@ -33,8 +36,8 @@ pub(super) struct Header {
     pub(super) now: EpochMillis,
     /// True if some bucket's refill time was more than a minute ahead.
     pub(super) was_ahead: bool,
-    /// True if the bucket can no longer tell if an earlier attempt was done.
-    pub(super) is_overrun: bool,
+    /// True if the bucket cannot tell any more if an earlier attempt took effect.
+    pub(super) is_ambiguous: bool,
 }
 
 impl Reply {
@@ -48,13 +51,15 @@ impl Reply {
     }
 
     pub(super) fn status(&mut self) -> Result<Status, TableError> {
-        use Status::{Ambiguous, Full, Granted, Landed, Nothing, Short, Unknown};
+        use Status::{
+            AlreadyApplied, Ambiguous, BucketFull, Granted, Nothing, Short, UnknownLimit,
+        };
         match self.int()? {
             0 => Ok(Granted),
-            1 => Ok(Landed),
+            1 => Ok(AlreadyApplied),
             2 => Ok(Short),
-            3 => Ok(Unknown),
-            4 => Ok(Full),
+            3 => Ok(UnknownLimit),
+            4 => Ok(BucketFull),
             5 => Ok(Ambiguous),
             6 => Ok(Nothing),
             other => Err(unexpected("a status", &Value::Int(other))),
@@ -63,7 +68,7 @@ impl Reply {
 
     pub(super) fn header(&mut self) -> Result<Header, TableError> {
         let now = self.instant()?;
-        Ok(Header { now, was_ahead: self.int()? == 1, is_overrun: self.int()? == 1 })
+        Ok(Header { now, was_ahead: self.int()? == 1, is_ambiguous: self.int()? == 1 })
     }
 
     fn next(&mut self) -> Value {

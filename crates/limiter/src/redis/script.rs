@@ -61,8 +61,8 @@ impl Call {
 }
 
 impl Script {
-    /// Runs it once. If a server was restarted, or flushed its scripts, the digest call did
-    /// nothing.
+    /// Runs it once. A server that was restarted, or flushed its scripts, does not know the digest
+    /// and does nothing; it then gets the text.
     pub(super) async fn run(
         &self,
         connection: &Connection,
@@ -78,8 +78,8 @@ impl Script {
             Ok(Value::Array(reply)) => Ok(reply),
             // The one bucket of a usual call.
             Ok(bucket @ Value::BulkString(_)) => Ok(vec![bucket]),
-            Ok(other) => Err(super::table_error::odd(format!("{other:?}").into())),
-            Err(error) => Err(super::table_error::of(error)),
+            Ok(other) => Err(super::error::odd(format!("{other:?}").into())),
+            Err(error) => Err(super::error::of(error)),
         }
     }
 }

@@ -1,8 +1,11 @@
-//! One bucket of a request: what is said of it to a script, and what it answers.
+//! One bucket in a script call: its argument, and its part of the reply.
 
 use std::sync::Arc;
 
-use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration, LimitName};
+use sluicegate_core::{
+    Amounts, BucketId, CompositeBucket, Configuration, EpochMillis, LimitName, LimitStatus,
+    evaluate,
+};
 
 use super::value::{push, push_rules};
 use crate::store::BucketGrant;
@@ -17,6 +20,15 @@ pub(super) struct ScriptBucket {
     pub(super) configuration: Arc<Configuration>,
 }
 
+/// The first numbers of a packed request.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sent {
+    /// The caller's time; negative: the script asks its server for the time.
+    pub(super) now_ms: i64,
+    /// The earlier attempts that were not answered and may have been done.
+    pub(super) attempts_in_doubt: u32,
+}
+
 impl ScriptBucket {
     /// The limits that a call names: those that have a rule, and other requested ones.
     pub(super) fn named<'a>(
@@ -27,23 +39,24 @@ impl ScriptBucket {
         rules.keys().chain(asked.keys().filter(|limit| !rules.contains_key(*limit)))
     }
 
-    /// The packed argument for the bucket: the time, the number of lost answers, the number of
+    /// The packed argument for the bucket: the time, the number of attempts in doubt, the number of
     /// limits, these amounts of each, and the rules.
-    pub(super) fn ask<const WIDTH: usize>(
+    pub(super) fn packed_request<const WIDTH: usize>(
         &self,
-        (now, lost): (i64, u32),
+        sent: Sent,
         asked: &Amounts,
         amounts: impl Fn(&LimitName) -> [i64; WIDTH],
     ) -> Vec<u8> {
         let limits = self.named(asked);
         let count = i64::try_from(limits.clone().count()).unwrap_or(i64::MAX);
-        let mut ask = Vec::with_capacity(256);
+        let mut packed = Vec::with_capacity(256);
         let amounts = limits.clone().flat_map(amounts);
-        for number in [now, lost.into(), count].into_iter().chain(amounts) {
-            push(&mut ask, number);
+        let Sent { now_ms, attempts_in_doubt } = sent;
+        for number in [now_ms, attempts_in_doubt.into(), count].into_iter().chain(amounts) {
+            push(&mut packed, number);
         }
-        push_rules(&mut ask, limits.map(|limit| (limit, self.configuration.rule(limit))));
-        ask
+        push_rules(&mut packed, limits.map(|limit| (limit, self.configuration.rule(limit))));
+        packed
     }
 
     /// True if every requested limit has a rule here.
@@ -57,6 +70,16 @@ impl ScriptBucket {
     pub(super) fn unread(self, amounts: &Amounts) -> BucketGrant {
         let (bucket, configuration) = (self.bucket, self.configuration);
         BucketGrant { bucket, amounts: amounts.clone(), image: None, configuration }
+    }
+
+    /// The status of its limits in this image, at this time.
+    pub(super) fn evaluate(
+        &self,
+        image: Option<&CompositeBucket>,
+        amounts: &Amounts,
+        now: EpochMillis,
+    ) -> Vec<LimitStatus> {
+        evaluate(&self.bucket, image, amounts, &self.configuration, now)
     }
 
     /// The grant of the amounts taken from it, without limits that it does not have.

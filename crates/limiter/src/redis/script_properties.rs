@@ -17,6 +17,7 @@ use sluicegate_testkit::RedisServer;
 
 use super::RedisStore;
 use super::script::{ACQUIRE, ADJUST, Script, WHOLE_ACQUIRE, WHOLE_ADJUST};
+use super::script_bucket::Sent;
 use crate::clock::{Clock as _, TestClock};
 use crate::leasing_store::{Counting, LeaseCalls as _, LeaseRequest, UnackedWrite};
 use crate::store::{Cascade, Request};
@@ -55,14 +56,14 @@ enum Step {
     Acquire {
         shares: Vec<i64>,
         again: Option<usize>,
-        lost: u32,
+        in_doubt: u32,
         cascades: bool,
     },
     Correct {
         n: usize,
         share: i64,
         again: Option<usize>,
-        lost: u32,
+        in_doubt: u32,
     },
     Lease {
         n: usize,
@@ -77,15 +78,15 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let again = || proptest::option::weighted(0.15, 0..6_usize);
-    let lost = || prop_oneof![9 => Just(0_u32), 1 => Just(1)];
+    let in_doubt = || prop_oneof![9 => Just(0_u32), 1 => Just(1)];
     let by = prop_oneof![3 => -60..=60_i64, 1 => -1_500..=1_500_i64];
     let share = prop_oneof![2 => 0..=40_i64, 1 => 0..=1_001_i64];
     prop_oneof![
-        12 => (vec(share, 3), again(), lost(), proptest::bool::weighted(0.2)).prop_map(
-            |(shares, again, lost, cascades)| Step::Acquire { shares, again, lost, cascades }
+        12 => (vec(share, 3), again(), in_doubt(), proptest::bool::weighted(0.2)).prop_map(
+            |(shares, again, in_doubt, cascades)| Step::Acquire { shares, again, in_doubt, cascades }
         ),
-        6 => (0..3_usize, by, again(), lost())
-            .prop_map(|(n, share, again, lost)| Step::Correct { n, share, again, lost }),
+        6 => (0..3_usize, by, again(), in_doubt())
+            .prop_map(|(n, share, again, in_doubt)| Step::Correct { n, share, again, in_doubt }),
         1 => (0..3_usize, 0..=400_i64, again())
             .prop_map(|(n, share, again)| Step::Lease { n, share, again }),
         4 => up_to(10_000_000_000).prop_map(Step::Move),
@@ -154,17 +155,17 @@ impl<'a> Compared<'a> {
 
     async fn step(&mut self, step: Step) -> Result<(), TestCaseError> {
         match step {
-            Step::Acquire { shares, again, lost, cascades } => {
+            Step::Acquire { shares, again, in_doubt, cascades } => {
                 let named = shares.iter().enumerate().take(self.named);
                 let amounts = named.map(|(n, share)| (name(n), self.share(n, *share)));
                 let amounts: Amounts = amounts.filter(|(_, amount)| amount.get() > 0).collect();
                 let id = self.id(again);
-                self.send(0, amounts, &id, (lost, cascades)).await?;
+                self.send(0, amounts, &id, (in_doubt, cascades)).await?;
             }
-            Step::Correct { n, share, again, lost } => {
+            Step::Correct { n, share, again, in_doubt } => {
                 let (n, id) = (n % self.named, self.id(again));
                 let amounts = Amounts::from([(name(n), self.share(n, share))]);
-                self.send(1, amounts, &id, (lost, false)).await?;
+                self.send(1, amounts, &id, (in_doubt, false)).await?;
             }
             Step::Lease { n, share, again } => self.lease(n % self.named, share, again).await,
             Step::Move(millis) => {
@@ -183,7 +184,7 @@ impl<'a> Compared<'a> {
         which: usize,
         amounts: Amounts,
         id: &RequestId,
-        (lost, cascades): (u32, bool),
+        (attempts_in_doubt, cascades): (u32, bool),
     ) -> Result<(), TestCaseError> {
         let parent = || Cascade::To(EntityId::new(format!("{}-top", self.bucket.entity)).unwrap());
         let request = Request {
@@ -197,9 +198,9 @@ impl<'a> Compared<'a> {
         };
         let mut replies = Vec::new();
         for (store, scripts) in &self.stores {
-            let at = (self.clock.now().get(), lost);
+            let sent = Sent { now_ms: self.clock.now().get(), attempts_in_doubt };
             let targets = store.targets(&request).unwrap();
-            let call = store.taking(&targets, &request.amounts, id, at);
+            let call = store.take_or_correct_call(&targets, &request.amounts, id, sent);
             replies.push(scripts[which].run(&store.connection, &call).await.unwrap());
         }
         let (usual, whole) = (&replies[0], &replies[1]);

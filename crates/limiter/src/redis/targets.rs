@@ -1,12 +1,12 @@
-//! The buckets of a request: their arguments for a script, and the grants from its reply.
+//! Resolves the buckets of a request and starts the script call on them.
 
 use std::sync::Arc;
 
 use sluicegate_core::{BucketId, EntityId};
 
 use super::script::Call;
-use super::script_bucket::ScriptBucket;
-use super::{RedisStore, Time};
+use super::script_bucket::{ScriptBucket, Sent};
+use super::{RedisStore, TimeSource};
 use crate::clock::Clock;
 use crate::error::InvalidRequest;
 use crate::store::{Cascade, Request};
@@ -41,12 +41,17 @@ impl RedisStore {
         Call { keys, args: Vec::with_capacity(6) }
     }
 
+    /// The first numbers of a packed request.
+    pub(super) fn sent(&self, clock: &dyn Clock, attempts_in_doubt: u32) -> Sent {
+        Sent { now_ms: self.clock_argument(clock), attempts_in_doubt }
+    }
+
     /// The time that a script gets: the clock's, or a negative one if the script must ask its
     /// server.
     pub(super) fn clock_argument(&self, clock: &dyn Clock) -> i64 {
         match self.time {
-            Time::Caller => clock.now().get(),
-            Time::Server => -1,
+            TimeSource::Caller => clock.now().get(),
+            TimeSource::Server => -1,
         }
     }
 }

@@ -8,9 +8,15 @@
 //! | any | the amounts of remembered leases: `id limit amount limit amount;` of each |
 //! | the rest | the rules |
 //!
-//! Rules are 24 bytes for each limit (burst, refill amount and period in lowest terms), then of
-//! each limit its name, a zero byte, its capacity and the divisor of the lowest terms, and at last
-//! the number of limits (1 byte), the length of the rules (2) and the version of this layout (1).
+//! The rules:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 24 for each limit | the burst; the refill amount and the refill period, in lowest terms |
+//! | any, for each limit | the name and a zero byte; the capacity (8); the divisor of the lowest terms (8) |
+//! | 1 | the number of limits |
+//! | 2 | the length of the rules, with these last four bytes |
+//! | 1 | the version of this layout |
 //!
 //! Every number is an integer, stored as a little-endian double: the scripts read it without a
 //! conversion. A script compares the rules in its arguments with those of the bucket as bytes.

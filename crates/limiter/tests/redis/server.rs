@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::cmd;
 use sluicegate::error::{InvalidRequest, SetupError};
-use sluicegate::redis::{RedisStore, Time};
+use sluicegate::redis::{RedisStore, TimeSource};
 use sluicegate::settings::BreakerConfig;
 use sluicegate::{
     AcquireError, AdjustError, Clock as _, Limit, Limiter, OnUnavailable, SystemClock, TestClock,
@@ -63,7 +63,7 @@ async fn key_of_another_kind_must_be_repaired() {
 async fn the_servers_time_counts_where_it_is_asked_for() {
     let server = RedisServer::start().await;
     // A clock that stands still, in another year.
-    let store = RedisStore::new(server.url()).unwrap().time(Time::Server);
+    let store = RedisStore::new(server.url()).unwrap().time(TimeSource::Server);
     let limiter = on(store, &TestClock::at(at(T0)));
     let before = SystemClock.now().get();
     let limits = [Limit::per_second("rps", 1_000)];

@@ -1,20 +1,25 @@
--- Takes the requested amounts of every bucket, or nothing: from an entity's bucket, or from a
--- child's and its parent's. KEYS: the buckets. ARGV: the id, then for each bucket the seconds that
--- it is kept without a debt ('': for ever), and the packed request, with one amount per limit.
+-- Takes the requested amounts from every bucket, or nothing: from an entity's bucket, or from a
+-- child's and its parent's.
+--
+-- KEYS: the buckets.
+-- ARGV[1]: the id.
+-- For each bucket then two arguments:
+--   the seconds that it is kept without a debt; '': for ever
+--   the packed request, with one amount of each limit
 
-local id, now, lost = ARGV[1], nil, 0
+local id, now, in_doubt = ARGV[1], nil, 0
 local buckets, lists = {}, {}
-local has_landed, is_short, overrun = false, false, false
+local is_applied, is_short, ambiguous = false, false, false
 for n, key in ipairs(KEYS) do
   local list, time
-  list, time, lost = asked(ARGV[2 * n + 1], 1)
+  list, time, in_doubt = unpack_request(ARGV[2 * n + 1], 1)
   now = now or time
   buckets[n], lists[n] = read(key, now), list
-  has_landed = has_landed or remembers(buckets[n], id)
-  overrun = overrun or lost > 0 and is_overrun(buckets[n])
+  is_applied = is_applied or remembers(buckets[n], id)
+  ambiguous = ambiguous or in_doubt > 0 and may_have_forgotten(buckets[n])
 end
-if has_landed then
-  return answer(LANDED, now, buckets)
+if is_applied then
+  return answer(ALREADY_APPLIED, now, buckets)
 end
 local function is_asked(one)
   return one[1] > 0
@@ -22,13 +27,13 @@ end
 for n, bucket in ipairs(buckets) do
   local full = configure_all(bucket, lists[n], is_asked)
   if full then
-    return { FULL, n, full }
+    return { BUCKET_FULL, n, full }
   end
   for _, one in ipairs(lists[n]) do
     local limit = bucket.limits[one.name]
     -- A parent is not asked for a limit that it does not have.
     if not limit and n == 1 and is_asked(one) then
-      return { UNKNOWN, n, one.name }
+      return { UNKNOWN_LIMIT, n, one.name }
     end
     is_short = is_short or limit and is_asked(one) and one[1] > limit.tokens
   end
@@ -37,7 +42,7 @@ if is_short then
   for n, key in ipairs(KEYS) do
     buckets[n] = refused(key, now, lists[n], is_asked)
   end
-  return answer(SHORT, now, buckets, overrun)
+  return answer(SHORT, now, buckets, ambiguous)
 end
 for n, bucket in ipairs(buckets) do
   local has_any = false
@@ -52,4 +57,4 @@ for n, bucket in ipairs(buckets) do
     write(bucket, id)
   end
 end
-return answer(GRANTED, now, buckets, overrun)
+return answer(GRANTED, now, buckets, ambiguous)

@@ -1,8 +1,11 @@
--- Corrects a grant; never refuses. A missing bucket had expired: it is created anew, full. KEYS:
--- the bucket. ARGV: as for `acquire.lua`. A lost attempt may arrive late, after four other writes:
--- a correction that gives back is then counted as ambiguous.
+-- Corrects a grant; never refuses. A missing bucket had expired: it is created anew, full.
+--
+-- KEYS: the bucket. ARGV: as for `acquire.lua`.
+--
+-- An attempt in doubt may arrive late, after four other writes. A correction that gives back then
+-- counts as ambiguous.
 
-local id, list, now, lost = ARGV[1], asked(ARGV[3], 1)
+local id, list, now, in_doubt = ARGV[1], unpack_request(ARGV[3], 1)
 local bucket = read(KEYS[1], now)
 
 local gives_back = false
@@ -10,11 +13,11 @@ for _, one in ipairs(list) do
   gives_back = gives_back or one[1] < 0
 end
 if remembers(bucket, id) then
-  -- The bucket shows one of the lost attempts.
-  return answer(LANDED, now, { bucket }, gives_back and lost > 1)
+  -- One of the attempts in doubt took effect.
+  return answer(ALREADY_APPLIED, now, { bucket }, gives_back and in_doubt > 1)
 end
-local overrun = lost > 0 and is_overrun(bucket)
-if overrun and gives_back then
+local ambiguous = in_doubt > 0 and may_have_forgotten(bucket)
+if ambiguous and gives_back then
   return answer(AMBIGUOUS, now, { bucket }, true)
 end
 local dropped, has_any = {}, false
@@ -33,7 +36,7 @@ end
 if has_any then
   write(bucket, id)
 end
-local reply = answer(GRANTED, now, { bucket }, overrun or has_any and gives_back and lost > 0)
+local reply = answer(GRANTED, now, { bucket }, ambiguous or has_any and gives_back and in_doubt > 0)
 for _, name in ipairs(dropped) do
   reply[#reply + 1] = name
 end

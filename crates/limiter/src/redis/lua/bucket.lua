@@ -1,20 +1,25 @@
 -- Reads, changes and writes buckets. `value.rs` has the layout of a bucket's value.
 -- Every number is an integer that a double holds exactly; the caller has checked the ranges.
+--
+-- A limit is a table. Its rule: `bx` burst, `ra` refill amount, `rp` refill period, `cp` capacity,
+-- `scale` the divisor that brought `ra` and `rp` to lowest terms. Its state: `tokens` the balance,
+-- `low` and `high` the counter of consumption. `one` is a limit of the request, with its amounts.
 
 local AHEAD_MS, LIMITS_MAX, MOST = 60000, 40, 1e15
 -- A counter is high * PART + low, and low is from 0 to PART - 1.
 local PART = 1e15
--- The bytes of an id, the four ids of a bucket that remembers none, the bytes before the first limit.
+-- The bytes of an id; the four ids of a bucket that remembers none; the bytes before the first limit.
 local VERSION, ID, NO_IDS, HEAD = 1, 12, string.rep(' ', 48), 56
-local GRANTED, LANDED, SHORT, UNKNOWN, FULL, AMBIGUOUS, NOTHING = 0, 1, 2, 3, 4, 5, 6
+local GRANTED, ALREADY_APPLIED, SHORT, UNKNOWN_LIMIT = 0, 1, 2, 3
+local BUCKET_FULL, AMBIGUOUS, NOTHING = 4, 5, 6
 
 -- The integer part of a / b. fmod is exact where a quotient is rounded.
 local function whole(a, b)
   return (a - math.fmod(a, b)) / b
 end
 
--- The refill: the difference of two accruals since the epoch. Where the product is rounded, it is
--- beyond every burst.
+-- The refill: the difference of two accruals since the epoch. Beyond 2^53 the product is rounded,
+-- but then the refill exceeds every burst.
 local function accrued(since, till, ra, rp)
   if till <= since then
     return 0
@@ -45,17 +50,17 @@ local function limits_of(rules, count)
   return limits
 end
 
--- Unpacks the request for a bucket: the caller's time, the number of lost answers, and for each
--- limit its rule and `width` amounts.
-local function asked(ask, width)
-  local now, lost, count = struct.unpack('<ddd', ask)
-  local list = limits_of(string.sub(ask, 25 + 8 * width * count), count)
+-- Unpacks the request for a bucket. Returns its limits, each with its rule and `width` amounts, then
+-- the time, and the number of earlier attempts that are in doubt.
+local function unpack_request(packed, width)
+  local now, in_doubt, count = struct.unpack('<ddd', packed)
+  local list = limits_of(string.sub(packed, 25 + 8 * width * count), count)
   for i, one in ipairs(list) do
     for k = 1, width do
-      one[k] = struct.unpack('<d', ask, 8 * (width * (i - 1) + k) + 17)
+      one[k] = struct.unpack('<d', packed, 8 * (width * (i - 1) + k) + 17)
     end
   end
-  return list, now_ms(now), lost
+  return list, now_ms(now), in_doubt
 end
 
 local function broken(key)
@@ -103,15 +108,17 @@ local function remembers(bucket, id)
   return false
 end
 
--- True if an id that is not remembered may have been: four others came since, or the bucket
--- expired.
-local function is_overrun(bucket)
+-- For an id that the bucket does not show. True if the bucket may have forgotten this id: it is new,
+-- or four ids came since.
+local function may_have_forgotten(bucket)
   return bucket.is_new or string.sub(bucket.ids, -ID) ~= string.sub(NO_IDS, -ID)
 end
 
--- True if an id that is not remembered may have been, by the ids remembered before it.
-local function has_forgotten(bucket, before)
-  if bucket.is_new or not is_overrun(bucket) then
+-- For an id that the bucket does not show. True if it surely may have: it also shows none of
+-- `before`, the ids that it had when the id was sent. False for a new bucket: the old one expired,
+-- so it was full, and all effects of the id are gone with it. A lease can then be done again.
+local function is_ambiguous(bucket, before)
+  if bucket.is_new or not may_have_forgotten(bucket) then
     return false
   end
   for id in string.gmatch(before, '%S+') do
@@ -156,7 +163,7 @@ local function is_same(limit, rule)
     and limit.cp == rule.cp and limit.scale == rule.scale
 end
 
--- Gives the bucket this rule of a limit: a new limit is full, a changed one keeps what fits.
+-- Gives the bucket this rule. A new limit is full; a changed limit keeps the tokens that fit.
 local function configure(bucket, rule)
   local limit = bucket.limits[rule.name]
   if not limit then
@@ -168,7 +175,7 @@ local function configure(bucket, rule)
   limit.tokens = math.min(limit.tokens, limit.bx)
 end
 
--- The caller's limits come first, in its order: its next text of rules then equals the bucket's.
+-- Puts the caller's limits first. The caller's next rules then equal the bucket's bytes.
 local function sort(bucket, list)
   local order, has = {}, {}
   for _, one in ipairs(list) do
@@ -180,8 +187,8 @@ local function sort(bucket, list)
   bucket.order = order
 end
 
--- Brings the bucket to the named rules. If it has no room for all, to those of the requested
--- limits; returns the name of a limit that has no room.
+-- Applies the caller's rules. If they exceed LIMITS_MAX, it applies only those of requested limits.
+-- Returns a limit that has no room.
 local function configure_all(bucket, list, is_asked)
   local missing = 0
   for _, one in ipairs(list) do
@@ -201,8 +208,8 @@ local function configure_all(bucket, list, is_asked)
   sort(bucket, list)
 end
 
--- Seconds until the key may expire: twice the time that the slowest limit needs to fill from empty,
--- debt included. nil: one never fills.
+-- Seconds until the key may expire: twice the fill time of the slowest limit. A debt lengthens that
+-- time. nil: a limit never fills.
 local function expiry_s(bucket)
   local longest = 0
   for _, limit in ipairs(bucket.order) do
@@ -245,9 +252,9 @@ local function take(limit, amount, counted)
   limit.tokens, limit.low = limit.tokens - amount, limit.low + counted
 end
 
--- The bucket of a refused request. A changed rule is kept nevertheless, or it would never reach a
--- bucket that looks short. The time is kept too, if a clock that was ahead has stopped the refill.
--- Limits that the bucket lacks are no reason for a write.
+-- Reads the bucket of a refused request again. It writes a changed rule, because a bucket that looks
+-- short would never get it. It also writes if the clock was ahead, or the refill would stay stopped.
+-- It does not write for new limits.
 local function refused(key, now, list, is_asked)
   local bucket, is_changed = read(key, now), false
   for _, one in ipairs(list) do
@@ -263,13 +270,13 @@ local function refused(key, now, list, is_asked)
   return bucket
 end
 
--- The beginning of every answer, and the stored value of every bucket.
-local function answer(status, now, buckets, overrun)
+-- The beginning of every reply, and the stored value of every bucket.
+local function answer(status, now, buckets, ambiguous)
   local ahead = 0
   for _, bucket in ipairs(buckets) do
     ahead = bucket.is_ahead and 1 or ahead
   end
-  local reply = { status, now, ahead, overrun and 1 or 0 }
+  local reply = { status, now, ahead, ambiguous and 1 or 0 }
   for _, bucket in ipairs(buckets) do
     reply[#reply + 1] = bucket.value
   end

@@ -1,15 +1,20 @@
--- Settles earlier leases and takes another, in one write. KEYS: the bucket. ARGV: the id; the
--- packed request, with four amounts per limit (the least and the most that is wanted, the amount
--- given back, the amount used); '' or how an answer was lost (SENT: to this call; GIVEN_UP: to an
--- earlier one, and if the lease is short only the rest is done); the ids that the bucket remembered
--- before; and what to count: the amounts USED, or else the leased amounts less those given back.
+-- Settles earlier leases and takes another, in one write.
+--
+-- KEYS[1]: the bucket.
+-- ARGV[1]: the id.
+-- ARGV[2]: the packed request, with four amounts of each limit: the least and the most that is
+--   wanted, the amount given back, the amount used.
+-- ARGV[3]: '': no earlier attempt is in doubt. 'repeats': an attempt of this call is in doubt.
+--   'resolves': an earlier call is in doubt; if the lease is short, the script only settles.
+-- ARGV[4]: the ids that the bucket remembered before the first attempt, separated by spaces.
+-- ARGV[5]: 'used': the used amounts move the counters. '': the leased amounts less those given back.
 
--- Beyond the least that is wanted, a lease takes at most one part in so many of the balance: other
--- processes on the bucket find tokens too.
-local SHARE, GIVEN_UP, USED = 4, 'given up', 'used'
+-- Beyond the least that is wanted, a lease takes at most a quarter of the balance: other processes on
+-- the bucket find tokens too.
+local SHARE, RESOLVES, USED = 4, 'resolves', 'used'
 
-local id, list, now = ARGV[1], asked(ARGV[2], 4)
-local is_doubtful, is_given_up = ARGV[3] ~= '', ARGV[3] == GIVEN_UP
+local id, list, now = ARGV[1], unpack_request(ARGV[2], 4)
+local in_doubt, resolves = ARGV[3] ~= '', ARGV[3] == RESOLVES
 local bucket = read(KEYS[1], now)
 
 local function answer_leased(status, leased)
@@ -21,41 +26,44 @@ local function answer_leased(status, leased)
 end
 
 if remembers(bucket, id) then
-  return answer_leased(LANDED, lease_of(bucket, id))
+  return answer_leased(ALREADY_APPLIED, lease_of(bucket, id))
 end
-if is_doubtful and has_forgotten(bucket, ARGV[4]) then
+if in_doubt and is_ambiguous(bucket, ARGV[4]) then
   return answer(AMBIGUOUS, now, { bucket }, true)
 end
 local function is_asked(one)
-  return one[2] > 0
+  local most = one[2]
+  return most > 0
 end
 local full = configure_all(bucket, list, is_asked)
 if full then
-  return { FULL, 1, full }
+  return { BUCKET_FULL, 1, full }
 end
 local is_short = false
 for _, one in ipairs(list) do
   local limit = bucket.limits[one.name]
-  if not limit and is_asked(one) and not is_given_up then
-    return { UNKNOWN, 1, one.name }
+  if not limit and is_asked(one) and not resolves then
+    return { UNKNOWN_LIMIT, 1, one.name }
   end
   if limit then
-    limit.tokens = math.min(limit.tokens + one[3], limit.bx)
-    is_short = is_short or one[1] > 0 and one[1] > limit.tokens
+    local least, returned = one[1], one[3]
+    limit.tokens = math.min(limit.tokens + returned, limit.bx)
+    is_short = is_short or least > 0 and least > limit.tokens
   end
 end
-if is_short and not is_given_up then
+if is_short and not resolves then
   return answer(SHORT, now, { refused(KEYS[1], now, list, is_asked) })
 end
 -- A late attempt must find the id.
-local leased, has_any = {}, is_doubtful
+local leased, has_any = {}, in_doubt
 for _, one in ipairs(list) do
   local limit = bucket.limits[one.name]
   if limit then
-    local share = math.min(one[2], math.floor(limit.tokens / SHARE))
-    local amount = is_short and 0 or math.max(one[1], share)
-    local counted = ARGV[5] == USED and one[4] or amount - one[3]
-    has_any = has_any or amount ~= 0 or one[3] ~= 0 or counted ~= 0
+    local least, most, returned, used = one[1], one[2], one[3], one[4]
+    local share = math.min(most, math.floor(limit.tokens / SHARE))
+    local amount = is_short and 0 or math.max(least, share)
+    local counted = ARGV[5] == USED and used or amount - returned
+    has_any = has_any or amount ~= 0 or returned ~= 0 or counted ~= 0
     leased[one.name] = amount > 0 and amount or nil
     take(limit, amount, counted)
   end

@@ -1,4 +1,4 @@
--- The buckets as they are stored. KEYS the buckets; ARGV now.
+-- The buckets as they are stored. KEYS: the buckets. ARGV[1]: the time.
 
 local buckets = {}
 for n, key in ipairs(KEYS) do

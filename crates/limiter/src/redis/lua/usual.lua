@@ -1,19 +1,27 @@
--- Decides the usual acquire or correction: every bucket exists, follows the caller's limits, holds
--- no leases and does not remember the id. The whole script below decides everything else, and would
--- decide this the same. KEYS and ARGV are those of `acquire.lua`. Nothing above the whole script's
--- first line makes a function, or a table per limit: that would cost more than this decision.
--- CORRECTS is defined in front of it.
+-- Decides the usual acquire or correction. Every bucket of a usual call:
+--   exists,
+--   has exactly the caller's limits and rules, in the caller's order,
+--   holds no leases,
+--   does not remember the id,
+--   has a refill time at most a minute ahead,
+--   has no debt afterwards.
+-- And no earlier attempt is in doubt.
+-- The whole script below decides every other call, and would decide a usual call the same.
+--
+-- KEYS and ARGV are those of `acquire.lua`. CORRECTS is defined in front of this file.
+--
+-- This part makes no function, and no table for a limit: either costs more than this decision.
 
 do
   local call, pack, unpack_of, sub, fmod = redis.call, struct.pack, struct.unpack, string.sub, math.fmod
   local id, seen, is_short, now = ARGV[1], 0, false, nil
   local before, after = { false, false }, { false, false }
   for n = 1, #KEYS do
-    local value, ask = call('GET', KEYS[n]), ARGV[2 * n + 1]
-    local time, lost, count = unpack_of('<ddd', ask)
-    local head, rules = 56 + 24 * count, sub(ask, 25 + 8 * count)
+    local value, packed = call('GET', KEYS[n]), ARGV[2 * n + 1]
+    local time, in_doubt, count = unpack_of('<ddd', packed)
+    local head, rules = 56 + 24 * count, sub(packed, 25 + 8 * count)
     -- A value begins with its ids and ends with its rules.
-    if not value or lost > 0 or #value ~= head + #rules
+    if not value or in_doubt > 0 or #value ~= head + #rules
       or not string.find(value, rules, head + 1, true) or string.find(value, id, 1, true) then
       break
     end
@@ -25,7 +33,7 @@ do
     local last, state, has_any = unpack_of('<d', value, 49), '', false
     local is_usual = last <= now + 60000
     for i = 1, count do
-      local amount = unpack_of('<d', ask, 17 + 8 * i)
+      local amount = unpack_of('<d', packed, 17 + 8 * i)
       local tokens, low, high = unpack_of('<ddd', value, 33 + 24 * i)
       local burst, ra, rp = unpack_of('<ddd', rules, 24 * i - 23)
       if now > last then

@@ -1,9 +1,10 @@
-//! The lanes of a process. A lane holds the requests of one shape that wait while a call for others
-//! of that shape is in flight. They are sent as one call for the sum of their amounts.
+//! The requests of a process that wait to share a call.
 //!
-//! This file holds the state; `lead.rs` makes the calls. One caller leads a lane: it sends a call
-//! and awaits the answer. If a caller leaves a lane or stops leading it, the first that still waits
-//! always replaces it.
+//! While a call for requests of one shape is in flight, other requests of that shape wait. The next
+//! call takes the sum of their amounts: they are a batch.
+//!
+//! This file holds the state; `lead.rs` makes the calls. One caller leads a shape: it sends a call
+//! and awaits the answer. If the leader leaves, the first caller that still waits replaces it.
 
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -41,13 +42,13 @@ impl Hash for Shape {
     }
 }
 
-/// A lane exists while a caller leads it.
+/// The requests that wait, by their shape. A shape has an entry while a caller leads it.
 #[derive(Default)]
-pub(super) struct Lanes(Mutex<LanesState>);
+pub(super) struct Batches(Mutex<BatchesState>);
 
 #[derive(Default)]
-struct LanesState {
-    lanes: HashMap<Arc<Shape>, VecDeque<BatchWaiter>>,
+struct BatchesState {
+    waiting: HashMap<Arc<Shape>, VecDeque<BatchWaiter>>,
     tickets: u64,
 }
 
@@ -58,7 +59,7 @@ pub(super) struct BatchWaiter {
     pub(super) sender: oneshot::Sender<BatchTurn>,
 }
 
-/// The place of a request in its lane.
+/// The place of a request among those that wait.
 pub(super) struct BatchPlace {
     ticket: u64,
     pub(super) receiver: oneshot::Receiver<BatchTurn>,
@@ -68,8 +69,7 @@ pub(super) struct BatchPlace {
 pub(super) enum BatchTurn {
     /// A leader had it decided.
     Done(Result<Grant, AcquireError>),
-    /// It now leads the lane, with the requests that wait, or with a call that its last leader left
-    /// in doubt.
+    /// It leads now. `Batch` is empty, or a call that the last leader left in doubt.
     Lead(Batch),
 }
 
@@ -82,8 +82,8 @@ pub(super) struct Batch {
     pub(super) members: Vec<BatchWaiter>,
     /// The shares of callers that have left.
     pub(super) gone: Amounts,
-    /// True if an earlier leader sent it and did not learn the answer. It must be sent again under
-    /// its id and for the same sum.
+    /// True if an earlier leader sent it and got no answer. The new leader must send it again,
+    /// under its id, for the same sum.
     pub(super) is_in_doubt: bool,
 }
 
@@ -100,84 +100,84 @@ impl Batch {
     }
 }
 
-impl Lanes {
-    fn lock(&self) -> MutexGuard<'_, LanesState> {
+impl Batches {
+    fn lock(&self) -> MutexGuard<'_, BatchesState> {
         lock(&self.0)
     }
 
-    /// Takes a place in the lane of this shape; `None`: the request leads, as there was no leader.
+    /// Lets a request wait for a call of its shape. `None`: no other request leads, so it leads.
     pub(super) fn enter(&self, shape: &Arc<Shape>, amounts: &Amounts) -> Option<BatchPlace> {
-        let LanesState { lanes, tickets } = &mut *self.lock();
-        let queue = match lanes.entry(shape.clone()) {
-            Entry::Occupied(lane) => lane.into_mut(),
-            Entry::Vacant(lane) => {
-                lane.insert(VecDeque::new());
+        let BatchesState { waiting, tickets } = &mut *self.lock();
+        let waiters = match waiting.entry(shape.clone()) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                entry.insert(VecDeque::new());
                 return None;
             }
         };
         *tickets += 1;
         let (sender, receiver) = oneshot::channel();
-        queue.push_back(BatchWaiter { ticket: *tickets, amounts: amounts.clone(), sender });
+        waiters.push_back(BatchWaiter { ticket: *tickets, amounts: amounts.clone(), sender });
         Some(BatchPlace { ticket: *tickets, receiver })
     }
 
     /// Gives up a place; false if the request is already part of a call, or was told its turn.
     pub(super) fn leave(&self, shape: &Shape, place: &BatchPlace) -> bool {
         let mut state = self.lock();
-        let Some(queue) = state.lanes.get_mut(shape) else { return false };
-        let at = queue.iter().position(|waiter| waiter.ticket == place.ticket);
-        at.and_then(|at| queue.remove(at)).is_some()
+        let Some(waiters) = state.waiting.get_mut(shape) else { return false };
+        let at = waiters.iter().position(|waiter| waiter.ticket == place.ticket);
+        at.and_then(|at| waiters.remove(at)).is_some()
     }
 
-    /// Takes all waiting requests, as long as a script can count the sum with the leader's own
-    /// amounts.
+    /// Takes waiting requests, in order, while their sum with `own` stays within `MILLI_MAX`.
     pub(super) fn gather(&self, shape: &Shape, own: &Amounts) -> Batch {
         let mut state = self.lock();
-        let Some(queue) = state.lanes.get_mut(shape) else { return Batch::default() };
-        queue.retain(|waiter| !waiter.sender.is_closed());
+        let Some(waiters) = state.waiting.get_mut(shape) else { return Batch::default() };
+        waiters.retain(|waiter| !waiter.sender.is_closed());
         let mut sum = own.clone();
         let is_counted = |waiter: &&BatchWaiter| {
             sum += &waiter.amounts;
             sum.values().all(|amount| amount.get() <= MILLI_MAX)
         };
-        let count = queue.iter().take_while(is_counted).count();
-        Batch { members: queue.drain(..count).collect(), ..Batch::default() }
+        let count = waiters.iter().take_while(is_counted).count();
+        Batch { members: waiters.drain(..count).collect(), ..Batch::default() }
     }
 
-    /// Puts these back into the lane, before all others.
-    pub(super) fn put_back(&self, shape: &Shape, waiters: Vec<BatchWaiter>) {
-        if let Some(queue) = self.lock().lanes.get_mut(shape) {
-            to_front(queue, waiters);
+    /// Lets these wait again, before all others.
+    pub(super) fn put_back(&self, shape: &Shape, first: Vec<BatchWaiter>) {
+        if let Some(waiters) = self.lock().waiting.get_mut(shape) {
+            to_front(waiters, first);
         }
     }
 
-    /// Passes the lead on: to a member of a batch that is in doubt, or to the first that waits. The
-    /// members of any other batch wait again, before all others. If no caller waits, the lane ends.
+    /// Ends a caller's lead.
     ///
-    /// Returns a batch in doubt that no caller waits for.
+    /// If the batch is in doubt, its first member leads next. Otherwise its members wait again,
+    /// before all others, and the first request that waits leads. If none waits, the shape has no
+    /// leader. Returns a batch in doubt that no caller waits for.
     pub(super) fn pass(&self, shape: &Arc<Shape>, mut batch: Batch) -> Option<Batch> {
         let mut state = self.lock();
-        let Entry::Occupied(mut lane) = state.lanes.entry(shape.clone()) else { return None };
-        let queue = lane.get_mut();
+        let Entry::Occupied(mut entry) = state.waiting.entry(shape.clone()) else { return None };
+        let waiters = entry.get_mut();
         if batch.is_in_doubt {
             batch = hand_over(batch)?;
         } else {
-            to_front(queue, std::mem::take(&mut batch.members));
+            to_front(waiters, std::mem::take(&mut batch.members));
         }
-        let is_led = std::iter::from_fn(|| queue.pop_front())
+        let is_led = std::iter::from_fn(|| waiters.pop_front())
             .any(|waiter| waiter.sender.send(BatchTurn::Lead(Batch::default())).is_ok());
         if !is_led {
-            lane.remove();
+            entry.remove();
         }
         batch.is_in_doubt.then_some(batch)
     }
 }
 
-fn to_front(queue: &mut VecDeque<BatchWaiter>, waiters: Vec<BatchWaiter>) {
-    waiters.into_iter().rev().for_each(|waiter| queue.push_front(waiter));
+fn to_front(waiters: &mut VecDeque<BatchWaiter>, first: Vec<BatchWaiter>) {
+    first.into_iter().rev().for_each(|waiter| waiters.push_front(waiter));
 }
 
-/// Lets the first member that still waits lead the batch; returns a batch whose callers have all
+/// Lets the first member that still waits lead the batch. Returns the batch if all callers have
 /// left.
 fn hand_over(mut batch: Batch) -> Option<Batch> {
     while !batch.members.is_empty() {
@@ -191,8 +191,8 @@ fn hand_over(mut batch: Batch) -> Option<Batch> {
     Some(batch)
 }
 
-impl std::fmt::Debug for Lanes {
+impl std::fmt::Debug for Batches {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lanes").finish_non_exhaustive()
+        f.debug_struct("Batches").finish_non_exhaustive()
     }
 }

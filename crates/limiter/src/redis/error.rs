@@ -30,7 +30,7 @@ pub(super) fn of(error: RedisError) -> TableError {
     }
 }
 
-/// The error of the command inside a script, which Redis before 7 wraps: `Error running script
+/// The error of the command inside a script. Redis before 7 wraps it: `Error running script
 /// (call to f_30c1): @user_script:226: @user_script: 226: -READONLY You can't`.
 fn of_command(error: RedisError) -> RedisError {
     let detail = error.detail().and_then(|detail| detail.strip_prefix("Error running script"));
