@@ -2,13 +2,15 @@
 
 mod correct;
 mod correction_log;
+mod summary;
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{EntityId, LimitName, Millitokens, Rule, WritePath};
+use sluicegate_core::{LimitName, Millitokens};
 
-use self::correction_log::{Change, CorrectionLog, clamped};
+use self::correction_log::{CorrectionChange, CorrectionLog, clamped};
+pub use self::summary::{Cost, Remaining};
 use crate::check::amount;
 use crate::degraded::Degraded;
 use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
@@ -16,48 +18,18 @@ use crate::limiter::Limiter;
 use crate::lock::lock;
 use crate::store::{Adjusted, BucketGrant, Grant};
 
-/// Tokens that were taken before the guarded work starts.
+/// Tokens that were taken before the limited work starts.
 ///
 /// Dropping it keeps the consumption as it is, at once and without a call.
 pub struct Permit {
     limiter: Limiter,
     deadline: Duration,
     parts: Vec<BucketGrant>,
-    /// The later corrections of each part; empty if the store took nothing, and none can be made.
+    /// One log per part; empty if the store took nothing.
     logs: Mutex<Vec<CorrectionLog>>,
     shadowed: Option<LimitExceeded>,
     degraded: Option<Degraded>,
     cost: Cost,
-}
-
-/// The cost of an acquire.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct Cost {
-    /// The path of the last write; `None` if nothing was written (shadow mode, leased tokens, an
-    /// unavailable store).
-    pub path: Option<WritePath>,
-    /// Writes attempted.
-    pub attempts: u32,
-    /// Write units spent, refused attempts included (each counted as one unit).
-    pub write_units: f64,
-    /// Read units spent.
-    pub read_units: f64,
-}
-
-/// The balance of one limit.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Remaining {
-    /// The entity whose limit it is.
-    pub entity: EntityId,
-    /// Its name.
-    pub limit: LimitName,
-    /// Its rule.
-    pub rule: Rule,
-    /// The tokens that are left, in millitokens; negative while there is a debt.
-    pub available: Millitokens,
-    /// The share of the burst that is left, from 0 to 1.
-    pub share: f64,
 }
 
 impl Permit {
@@ -70,7 +42,7 @@ impl Permit {
         Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
     }
 
-    /// A permit for nothing, or for parts that the store does not know of.
+    /// A permit that took nothing from the store.
     fn unwritten(limiter: &Limiter, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
         let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
         let (logs, shadowed, degraded) = (Mutex::default(), None, None);
@@ -100,13 +72,18 @@ impl Permit {
     /// taken nothing there: this corrects nothing, and [`Adjusted::degraded`] says so.
     ///
     /// # Errors
-    /// [`AdjustError`]. If it [may be repeated](AdjustError::may_be_repeated), the correction
-    /// counts as not made, although it may have reached one of two buckets. Calling again sends
-    /// each bucket the rest: the same amount completes the correction, another amount replaces it,
-    /// and zero cancels it. A debit whose answer was lost is first sent again under its own id, so
-    /// it is done once, unless four other writes came to the bucket in between: then it may be done
-    /// twice, the restrictive direction. The same holds for a future that is dropped, except that
-    /// tokens on their way back then count as given back.
+    /// [`AdjustError`]. After one that [may be repeated](AdjustError::may_be_repeated):
+    ///
+    /// - The correction counts as not made, although it may have reached one of two buckets.
+    /// - Another call sends each bucket the difference. The same amount completes the correction,
+    ///   another amount replaces it, and zero cancels it.
+    /// - If the answer to a debit was lost, the next call first sends it again under its id, so it
+    ///   is done once.
+    /// - After four other writes on the bucket, such a debit may be done twice, the restrictive
+    ///   direction.
+    ///
+    /// If the future is dropped, the same holds, except that tokens on their way back count as
+    /// given back.
     ///
     /// After [`Ambiguous`](AdjustError::Ambiguous), which occurs only if tokens were to be given
     /// back, the correction counts as made: another call is another correction.
@@ -139,7 +116,8 @@ impl Permit {
         let is_known = self.parts.iter().any(knows);
         // The parent may lack a limit; the entity's own bucket is asked in any case.
         let asked = (0..self.parts.len()).filter(|n| *n == 0 || knows(&self.parts[*n]));
-        let adjusted = self.correct(asked.collect(), Change::Adjust(&limit, amount)).await?;
+        let adjusted =
+            self.correct(asked.collect(), CorrectionChange::Adjust(&limit, amount)).await?;
         if !is_known && adjusted.dropped.contains(&limit) {
             return Err(InvalidRequest::UnknownLimit(limit).into());
         }
@@ -162,10 +140,9 @@ impl Permit {
         self.give_back().await
     }
 
-    /// As [`release`](Self::release), for a permit that is shared or may have to try again. Tokens
-    /// are given back once, however many callers give them back and whether or not they keep
-    /// waiting. Amounts adjusted afterwards are consumed again. A debit whose answer was lost is
-    /// settled first.
+    /// As [`release`](Self::release), for a permit that is shared or may have to try again. Several
+    /// callers may call this; the tokens go back once, even if all stop waiting. Amounts adjusted
+    /// afterwards are consumed again. A debit whose answer was lost is settled first.
     ///
     /// # Errors
     /// [`AdjustError`]. Calling again gives back the rest, bucket by bucket. After
@@ -173,7 +150,7 @@ impl Permit {
     pub async fn give_back(&self) -> Result<Adjusted, AdjustError> {
         match self.nothing_to_correct() {
             Some(nothing) => Ok(nothing),
-            None => self.correct((0..self.parts.len()).collect(), Change::GiveBack).await,
+            None => self.correct((0..self.parts.len()).collect(), CorrectionChange::GiveBack).await,
         }
     }
 
@@ -198,9 +175,8 @@ impl Permit {
                 // meanwhile cannot make up for it.
                 let worth = rule.effective(bucket.tokens, image.refilled_at, now);
                 let available = clamped(worth.get().saturating_sub(adjusted)).min(rule.burst());
-                let share = share(available, rule.burst());
                 let (entity, limit) = (part.bucket.entity.clone(), limit.clone());
-                Some(Remaining { entity, limit, rule, available, share })
+                Some(Remaining::new(entity, limit, rule, available))
             };
             part.amounts.iter().filter_map(remaining).collect()
         };
@@ -248,14 +224,6 @@ impl std::fmt::Debug for Permit {
             .field("degraded", degraded)
             .finish_non_exhaustive()
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a share needs no more than a double's precision")]
-fn share(available: Millitokens, burst: Millitokens) -> f64 {
-    if burst <= Millitokens::ZERO {
-        return 0.0;
-    }
-    (available.get().max(0) as f64 / burst.get() as f64).min(1.0)
 }
 
 #[cfg(test)]

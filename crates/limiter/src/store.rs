@@ -105,13 +105,13 @@ pub struct Request {
     pub limits: Arc<Rules>,
     /// Limits of the parent that come with the request; `None`: those of the entity.
     pub parent_limits: Option<Arc<Rules>>,
-    /// Says if the request takes from a parent too.
+    /// The parent from whose bucket the request takes too.
     pub cascade: Cascade,
     /// The most time that the whole call may take.
     pub deadline: Duration,
 }
 
-/// Says if a request takes from a parent's bucket too.
+/// The parent from whose bucket a request takes too.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Cascade {
@@ -167,7 +167,7 @@ pub struct Correction<'a> {
     pub deadline: Duration,
 }
 
-/// A correction that was made.
+/// The effect of a correction, for its caller.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Adjusted {
     /// Limits that the bucket no longer has: nothing was corrected there.
@@ -189,7 +189,7 @@ impl Adjusted {
     }
 }
 
-/// A correction that was made.
+/// The effect of a correction, with the bucket after it, for leasing.
 #[derive(Debug)]
 pub struct Corrected {
     /// Its result.

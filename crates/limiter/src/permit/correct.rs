@@ -4,7 +4,7 @@ use sluicegate_core::EntityId;
 use tokio::time::Instant;
 
 use super::Permit;
-use super::correction_log::{Change, UnderWay, Write};
+use super::correction_log::{CorrectionChange, CorrectionWrite, WriteInFlight};
 use crate::error::AdjustError;
 use crate::store::{Adjusted, Correction};
 
@@ -13,13 +13,13 @@ impl Permit {
     pub(super) async fn correct(
         &self,
         asked: Vec<usize>,
-        change: Change<'_>,
+        change: CorrectionChange<'_>,
     ) -> Result<Adjusted, AdjustError> {
         let each = asked.iter().map(|index| self.correct_part(*index, change));
         let mut corrected = futures_util::future::join_all(each).await;
-        let counts = |result: &_| matches!(result, Ok(_) | Err(AdjustError::Ambiguous(_)));
-        if corrected.iter().all(|(_, result)| counts(result)) {
-            corrected.iter_mut().for_each(|(under_way, _)| under_way.is_level_after(change));
+        let is_settled = |result: &_| matches!(result, Ok(_) | Err(AdjustError::Ambiguous(_)));
+        if corrected.iter().all(|(_, result)| is_settled(result)) {
+            corrected.iter_mut().for_each(|(in_flight, _)| in_flight.forget_surplus_of(change));
         }
         let entity = |index: &usize| self.parts[*index].bucket.entity.clone();
         let results = corrected.into_iter().map(|(_, result)| result);
@@ -29,12 +29,13 @@ impl Permit {
     async fn correct_part(
         &self,
         index: usize,
-        change: Change<'_>,
-    ) -> (UnderWay<'_>, Result<Adjusted, AdjustError>) {
+        change: CorrectionChange<'_>,
+    ) -> (WriteInFlight<'_>, Result<Adjusted, AdjustError>) {
         let until = Instant::now() + self.deadline;
         let mut before = Adjusted::default();
+        // First settle earlier debits in doubt.
         loop {
-            let Some(write) = self.logs()[index].reopen(change) else { break };
+            let Some(write) = self.logs()[index].take_in_doubt(change) else { break };
             match self.send(index, write, until).await {
                 (_, Ok(adjusted)) => {
                     before.is_forced |= adjusted.is_forced;
@@ -44,22 +45,22 @@ impl Permit {
             }
         }
         let write = self.logs()[index].start(change);
-        let (under_way, mut result) = self.send(index, write, until).await;
+        let (in_flight, mut result) = self.send(index, write, until).await;
         if let Ok(adjusted) = &mut result {
             adjusted.is_forced |= before.is_forced;
             adjusted.write_units += before.write_units;
         }
-        (under_way, result)
+        (in_flight, result)
     }
 
     async fn send(
         &self,
         index: usize,
-        write: Write,
+        write: CorrectionWrite,
         until: Instant,
-    ) -> (UnderWay<'_>, Result<Adjusted, AdjustError>) {
-        let mut under_way = UnderWay::new(&self.logs, index, write);
-        let result = match under_way.write() {
+    ) -> (WriteInFlight<'_>, Result<Adjusted, AdjustError>) {
+        let mut in_flight = WriteInFlight::new(&self.logs, index, write);
+        let result = match in_flight.write() {
             Some(write) => {
                 let part = &self.parts[index];
                 let correction = Correction {
@@ -73,8 +74,8 @@ impl Permit {
             }
             None => Ok(Adjusted::default()),
         };
-        under_way.settle(Some(&result));
-        (under_way, result)
+        in_flight.settle(Some(&result));
+        (in_flight, result)
     }
 }
 
@@ -93,24 +94,39 @@ fn joined(
             Err(error) => failed.push((entity, error)),
         }
     }
-    // Errors of work that is still to be done come first; of these, the ones that waiting does not
-    // repair.
-    failed.sort_by_key(|(_, error)| match error {
-        AdjustError::Ambiguous(_) => 2,
-        AdjustError::Setup(_) | AdjustError::InvalidRequest(_) => 0,
-        _ => 1,
-    });
+    failed.sort_by_key(|(_, error)| Importance::of(error));
     let mut failed = failed.into_iter();
     let Some((entity, source)) = failed.next() else { return Ok(total) };
-    let counts = |(entity, error): (EntityId, AdjustError)| {
-        let counts = matches!(error, AdjustError::Ambiguous(_)) && source.may_be_repeated();
-        counts.then_some(entity)
+    let counts_as_made = |(entity, error): (EntityId, AdjustError)| {
+        let is_made = matches!(error, AdjustError::Ambiguous(_)) && source.may_be_repeated();
+        is_made.then_some(entity)
     };
-    corrected.extend(failed.filter_map(counts));
+    corrected.extend(failed.filter_map(counts_as_made));
     Err(match corrected.into_iter().next() {
         Some(corrected) => {
             AdjustError::Partial { corrected, failed: entity, source: source.into() }
         }
         None => source,
     })
+}
+
+/// The caller sees the error that matters most: it comes first here.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Importance {
+    /// A person must act.
+    NeedsPerson,
+    /// The caller may repeat the correction.
+    Repeatable,
+    /// The correction counts as made.
+    Ambiguous,
+}
+
+impl Importance {
+    const fn of(error: &AdjustError) -> Self {
+        match error {
+            AdjustError::Setup(_) | AdjustError::InvalidRequest(_) => Self::NeedsPerson,
+            AdjustError::Ambiguous(_) => Self::Ambiguous,
+            _ => Self::Repeatable,
+        }
+    }
 }

@@ -1,9 +1,10 @@
 //! Records the tokens that a permit has taken of one bucket, and the effect there of calls that
 //! failed as a whole.
 //!
-//! A call that did not reach every bucket counts as not made. A bucket that it did reach is ahead
-//! of the permit, and the next call on that limit sends it that much less. Every change here is an
-//! addition that its opposite undoes, so concurrent calls do not disturb one another.
+//! If a call fails, it counts as not made. A bucket that it reached has then more taken than the
+//! permit says: the *surplus*. The next call on that limit sends this bucket the difference. Every
+//! change here is an addition that its opposite undoes, so concurrent calls do not disturb one
+//! another.
 
 use std::sync::Mutex;
 
@@ -16,7 +17,7 @@ use crate::store::Adjusted;
 
 /// The change that a call makes in every bucket of a permit.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Change<'a> {
+pub(super) enum CorrectionChange<'a> {
     /// Adds this amount to one limit, or subtracts it.
     Adjust(&'a LimitName, Millitokens),
     /// Gives everything back.
@@ -26,33 +27,33 @@ pub(super) enum Change<'a> {
 /// The log of one bucket.
 #[derive(Debug)]
 pub(super) struct CorrectionLog {
-    /// The tokens taken: acquired, and adjusted since. Tokens on their way back are already
-    /// subtracted, and tokens being taken are not yet added. If a caller stops waiting in between,
-    /// less can be given back than was taken, never more.
+    /// The tokens taken: acquired, and adjusted since. Refunds are subtracted when they are sent;
+    /// debits are added when they are answered. A caller that leaves in between loses tokens and
+    /// gains none.
     taken: Amounts,
-    /// The lead of the bucket over the calls that succeeded or are in flight.
-    ahead: Amounts,
-    /// Writes that only take and may have been done. They are sent again under their ids, so they
-    /// take effect once.
-    open: Vec<Write>,
+    /// The amounts taken beyond the calls that succeeded or are in flight.
+    surplus: Amounts,
+    /// Debits that may have been done. The permit sends them again under their ids, so they take
+    /// effect once.
+    in_doubt: Vec<CorrectionWrite>,
 }
 
 /// One write to the bucket.
 #[derive(Debug)]
-pub(super) struct Write {
+pub(super) struct CorrectionWrite {
     pub(super) id: RequestId,
     pub(super) amounts: Amounts,
-    /// The part of the lead that it uses up.
-    uses: Amounts,
-    /// The lead of the bucket after it, if the call does not reach all buckets.
-    leaves: Amounts,
+    /// The part of the surplus that it replaces.
+    surplus_used: Amounts,
+    /// The surplus of the bucket after it, if the call does not reach all buckets.
+    surplus_left: Amounts,
     /// True if an earlier call may have done it.
-    is_open: bool,
+    in_doubt: bool,
 }
 
 impl CorrectionLog {
     pub(super) const fn new(taken: Amounts) -> Self {
-        Self { taken, ahead: Amounts::new(), open: Vec::new() }
+        Self { taken, surplus: Amounts::new(), in_doubt: Vec::new() }
     }
 
     /// The tokens taken of a limit.
@@ -61,123 +62,127 @@ impl CorrectionLog {
     }
 
     /// A write of an earlier call on the same limits, which must be settled before this one.
-    pub(super) fn reopen(&mut self, change: Change<'_>) -> Option<Write> {
-        let concerns = |write: &Write| match change {
-            Change::Adjust(limit, _) => write.amounts.contains_key(limit),
-            Change::GiveBack => true,
+    pub(super) fn take_in_doubt(
+        &mut self,
+        change: CorrectionChange<'_>,
+    ) -> Option<CorrectionWrite> {
+        let concerns = |write: &CorrectionWrite| match change {
+            CorrectionChange::Adjust(limit, _) => write.amounts.contains_key(limit),
+            CorrectionChange::GiveBack => true,
         };
-        let at = self.open.iter().position(concerns)?;
-        let write = self.open.remove(at);
+        let at = self.in_doubt.iter().position(concerns)?;
+        let write = self.in_doubt.remove(at);
         self.begin(&write);
         Some(write)
     }
 
     /// The write that makes the change in this bucket.
-    pub(super) fn start(&mut self, change: Change<'_>) -> Write {
-        let (amounts, uses, leaves) = match change {
-            Change::Adjust(limit, by) => {
-                let ahead = self.ahead.of(limit);
-                let missing = clamped(by.get().saturating_sub(ahead.get()));
-                let leaves = clamped(ahead.get().saturating_add(missing.get()));
+    pub(super) fn start(&mut self, change: CorrectionChange<'_>) -> CorrectionWrite {
+        let (amounts, surplus_used, surplus_left) = match change {
+            CorrectionChange::Adjust(limit, by) => {
+                let surplus = self.surplus.of(limit);
+                let missing = clamped(by.get().saturating_sub(surplus.get()));
+                let surplus_left = clamped(surplus.get().saturating_add(missing.get()));
                 let of = |amount| Amounts::from([(limit.clone(), amount)]);
-                (of(missing), of(ahead), of(leaves))
+                (of(missing), of(surplus), of(surplus_left))
             }
-            Change::GiveBack => (-&self.taken, self.ahead.clone(), Amounts::new()),
+            CorrectionChange::GiveBack => (-&self.taken, self.surplus.clone(), Amounts::new()),
         };
         let is_nonzero = |(_, amount): &(LimitName, Millitokens)| *amount != Millitokens::ZERO;
         let amounts = amounts.into_iter().filter(is_nonzero).collect();
-        let write = Write { id: new_id(), amounts, uses, leaves, is_open: false };
+        let write =
+            CorrectionWrite { id: new_id(), amounts, surplus_used, surplus_left, in_doubt: false };
         self.begin(&write);
         write
     }
 
-    fn begin(&mut self, write: &Write) {
+    fn begin(&mut self, write: &CorrectionWrite) {
         self.taken += &owned(write.amounts.iter().filter(is_decrease));
-        self.ahead -= &write.uses;
+        self.surplus -= &write.surplus_used;
     }
 
-    /// Notes the result of a write; `None`: its caller stopped waiting. Returns the lead of the
-    /// bucket over the others.
+    /// Notes the result of a write; `None`: its caller stopped waiting. Returns the surplus of the
+    /// bucket.
     fn settle(
         &mut self,
-        mut write: Write,
+        mut write: CorrectionWrite,
         result: Option<&Result<Adjusted, AdjustError>>,
     ) -> Amounts {
         let only_takes = !write.amounts.iter().any(|change| is_decrease(&change));
-        write.is_open |=
+        write.in_doubt |=
             only_takes && matches!(result, Some(Err(AdjustError::Unavailable(_))) | None);
         match result {
             Some(Ok(adjusted)) => return self.done(write, &adjusted.dropped),
-            _ if write.is_open => {
+            _ if write.in_doubt => {
                 self.undo(&write);
-                self.open.push(write);
+                self.in_doubt.push(write);
             }
             // Tokens that may have been given back count as given back.
-            Some(Err(AdjustError::Ambiguous(_))) | None => return write.leaves,
+            Some(Err(AdjustError::Ambiguous(_))) | None => return write.surplus_left,
             Some(Err(_)) => self.undo(&write),
         }
         Amounts::new()
     }
 
-    fn done(&mut self, write: Write, dropped: &[LimitName]) -> Amounts {
+    fn done(&mut self, write: CorrectionWrite, dropped: &[LimitName]) -> Amounts {
         let is_dropped = |(limit, _): &(&LimitName, &Millitokens)| dropped.contains(limit);
         let (gone, there): (Vec<_>, Vec<_>) = write.amounts.iter().partition(is_dropped);
         self.taken -= &owned(gone.into_iter().filter(is_decrease));
         self.taken += &owned(there.into_iter().filter(|change| !is_decrease(change)));
-        owned(write.leaves.iter().filter(|change| !is_dropped(change)))
+        owned(write.surplus_left.iter().filter(|change| !is_dropped(change)))
     }
 
-    fn undo(&mut self, write: &Write) {
+    fn undo(&mut self, write: &CorrectionWrite) {
         self.taken -= &owned(write.amounts.iter().filter(is_decrease));
-        self.ahead += &write.uses;
+        self.surplus += &write.surplus_used;
     }
 }
 
 /// A write of a call, until the call ends or its caller stops waiting.
 #[derive(Debug)]
-pub(super) struct UnderWay<'a> {
+pub(super) struct WriteInFlight<'a> {
     logs: &'a Mutex<Vec<CorrectionLog>>,
     index: usize,
     /// The write while it is in flight.
-    write: Option<Write>,
-    /// The lead of its bucket over the others when the call ends.
-    ahead: Amounts,
+    write: Option<CorrectionWrite>,
+    /// The surplus of its bucket when the call ends.
+    surplus: Amounts,
 }
 
-impl<'a> UnderWay<'a> {
+impl<'a> WriteInFlight<'a> {
     pub(super) const fn new(
         logs: &'a Mutex<Vec<CorrectionLog>>,
         index: usize,
-        write: Write,
+        write: CorrectionWrite,
     ) -> Self {
-        Self { logs, index, write: Some(write), ahead: Amounts::new() }
+        Self { logs, index, write: Some(write), surplus: Amounts::new() }
     }
 
     /// The write to be sent, if there is one.
-    pub(super) fn write(&self) -> Option<&Write> {
+    pub(super) fn write(&self) -> Option<&CorrectionWrite> {
         self.write.as_ref().filter(|write| !write.amounts.is_empty())
     }
 
     pub(super) fn settle(&mut self, result: Option<&Result<Adjusted, AdjustError>>) {
         if let Some(write) = self.write.take() {
-            self.ahead = lock(self.logs)[self.index].settle(write, result);
+            self.surplus = lock(self.logs)[self.index].settle(write, result);
         }
     }
 
-    /// Notes that the call reached every bucket: its amounts are no lead of this one.
-    pub(super) fn is_level_after(&mut self, change: Change<'_>) {
-        if let Change::Adjust(limit, by) = change
-            && let Some(ahead) = self.ahead.get_mut(limit)
+    /// All buckets were reached, so this amount is no surplus.
+    pub(super) fn forget_surplus_of(&mut self, change: CorrectionChange<'_>) {
+        if let CorrectionChange::Adjust(limit, by) = change
+            && let Some(surplus) = self.surplus.get_mut(limit)
         {
-            *ahead = clamped(ahead.get().saturating_sub(by.get()));
+            *surplus = clamped(surplus.get().saturating_sub(by.get()));
         }
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for WriteInFlight<'_> {
     fn drop(&mut self) {
         self.settle(None);
-        lock(self.logs)[self.index].ahead += &self.ahead;
+        lock(self.logs)[self.index].surplus += &self.surplus;
     }
 }
 

@@ -95,18 +95,18 @@ impl Store for ScriptedStore {
     }
 }
 
-pub(super) struct CascadedPermit {
-    pub(super) lease: Permit,
+pub(super) struct ScriptedPermit {
+    pub(super) permit: Permit,
 }
 
-impl CascadedPermit {
+impl ScriptedPermit {
     /// 60 tokens of a hundred, of the child and of the parent; the fates are those of the parent.
-    pub(super) async fn of_two() -> Self {
+    pub(super) async fn of_two_buckets() -> Self {
         Self::new("parent", "parent").await
     }
 
     /// 60 tokens of a hundred, of one bucket; the fates are its own.
-    pub(super) async fn of_one() -> Self {
+    pub(super) async fn of_one_bucket() -> Self {
         Self::new("child", "").await
     }
 
@@ -120,35 +120,35 @@ impl CascadedPermit {
         let request = limiter.acquire("child", "r").consume("tpm", 60).limits(limits);
         let request =
             if parent.is_empty() { request.no_cascade() } else { request.cascade_to(parent) };
-        Self { lease: request.await.unwrap() }
+        Self { permit: request.await.unwrap() }
     }
 
     pub(super) fn meets(&self, fates: &[Fate]) {
-        self.lease.limiter.store::<ScriptedStore>().unwrap().fates.lock().unwrap().extend(fates);
+        self.permit.limiter.store::<ScriptedStore>().unwrap().fates.lock().unwrap().extend(fates);
     }
 
     /// The consumption of the child's and of the parent's limit, in tokens.
     pub(super) fn consumed(&self, limit: &str) -> (i64, i64) {
-        let table = self.lease.limiter.store::<ScriptedStore>().unwrap().store.table();
+        let table = self.permit.limiter.store::<ScriptedStore>().unwrap().store.table();
         let limit = LimitName::new(limit).unwrap();
         let of = |part: &BucketGrant| {
             let consumed = table.bucket(&part.bucket).unwrap().limits[&limit].consumed.get();
             i64::try_from(consumed / 1_000).unwrap()
         };
-        let consumed: Vec<_> = self.lease.parts.iter().map(of).collect();
+        let consumed: Vec<_> = self.permit.parts.iter().map(of).collect();
         (consumed[0], consumed.get(1).copied().unwrap_or_default())
     }
 
     /// The entities whose buckets were corrected, or were to be, since the last call of this.
     pub(super) fn corrected(&self) -> Vec<String> {
         std::mem::take(
-            &mut *self.lease.limiter.store::<ScriptedStore>().unwrap().corrections.lock().unwrap(),
+            &mut *self.permit.limiter.store::<ScriptedStore>().unwrap().corrections.lock().unwrap(),
         )
     }
 
     /// The balance of `tpm`, in tokens, as the permit knows it.
     pub(super) fn left(&self) -> Vec<i64> {
-        let left = self.lease.remaining();
+        let left = self.permit.remaining();
         left.iter().map(|remaining| remaining.available.get() / 1_000).collect()
     }
 }
