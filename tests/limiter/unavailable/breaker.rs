@@ -16,8 +16,8 @@ use crate::support::bucket;
 async fn a_few_wait_for_an_outage_and_then_nobody() {
     let (limiter, table, _) = hung(OnUnavailable::Allow).await;
     for _ in 0..FAILURES {
-        let (lease, took) = timed(ask!(limiter, 1)).await;
-        was_unanswered(&lease.unwrap());
+        let (permit, took) = timed(ask!(limiter, 1)).await;
+        was_unanswered(&permit.unwrap());
         assert_eq!(took, DEADLINE);
     }
     table.calls();
@@ -61,8 +61,8 @@ async fn the_store_decides_again_as_soon_as_a_probe_was_answered() {
         table.always(Act::Answer);
         tokio::time::sleep(PROBED).await;
         table.calls();
-        let lease = ask!(limiter, 1).await.unwrap();
-        assert!(lease.degraded().is_none());
+        let permit = ask!(limiter, 1).await.unwrap();
+        assert!(permit.degraded().is_none());
         let stored = table.memory.stored_now(&bucket("u", "r")).unwrap();
         assert_eq!(stored.limits[&crate::support::name("rpm")].consumed.get(), 1_000);
         assert!(ask!(limiter, 1).await.unwrap().degraded().is_none());
@@ -82,8 +82,8 @@ async fn a_store_that_only_answers_probes_costs_one_call_its_deadline_now_and_th
     table.on_writes(std::iter::repeat_n(Act::Hang, 1_000));
     let mut slow = 0;
     for _ in 0..200 {
-        let (lease, took) = timed(ask!(limiter, 1)).await;
-        assert!(lease.unwrap().degraded().is_some());
+        let (permit, took) = timed(ask!(limiter, 1)).await;
+        assert!(permit.unwrap().degraded().is_some());
         slow += u32::from(took > Duration::ZERO);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -103,8 +103,8 @@ async fn one_call_is_on_trial_at_a_time() {
         ask!(patient, 1).deadline(Duration::from_secs(60)).await.unwrap().degraded().is_some()
     });
     tokio::task::yield_now().await;
-    let (lease, took) = timed(ask!(limiter, 1)).await;
-    was_not_asked(&lease.unwrap());
+    let (permit, took) = timed(ask!(limiter, 1)).await;
+    was_not_asked(&permit.unwrap());
     assert_eq!(took, Duration::ZERO);
     tokio::time::sleep(PROBED * 3).await;
     assert!(ask!(limiter, 1).await.unwrap().degraded().is_none());
@@ -159,8 +159,8 @@ async fn the_breaker_can_be_set_and_turned_off() {
     let never = BreakerConfig::never();
     let (patient, table, _) = hung_with(|builder| builder.breaker(never)).await;
     for _ in 0..50 {
-        let (lease, took) = timed(ask!(patient, 1).deadline(DEADLINE)).await;
-        was_unanswered(&lease.unwrap());
+        let (permit, took) = timed(ask!(patient, 1).deadline(DEADLINE)).await;
+        was_unanswered(&permit.unwrap());
         assert_eq!(took, DEADLINE);
     }
     table.always(Act::Answer);

@@ -123,9 +123,9 @@ async fn a_request_that_was_prepared_is_degraded_as_any_other() {
         held += 1;
     };
     assert!(held >= 10, "{held}");
-    let lease = ticket.into_permit();
-    assert!(lease.degraded().is_some());
-    assert!(lease.adjust("rps", 1).await.unwrap().degraded.is_some());
+    let permit = ticket.into_permit();
+    assert!(permit.degraded().is_some());
+    assert!(permit.adjust("rps", 1).await.unwrap().degraded.is_some());
     call.acquire().await.unwrap().release();
     assert!(call.try_acquire().is_none(), "nothing was given back that was not taken");
 
@@ -159,8 +159,8 @@ async fn a_crowd_that_asks_for_one_key_is_told_what_the_store_says() {
         let asks = (0..64).map(|_| ask!(limiter, "u").into_future());
         timed(futures_util::future::join_all(asks)).await
     };
-    let (leases, took) = crowd(&limiter).await;
-    assert!(leases.iter().all(|lease| lease.as_ref().unwrap().degraded().is_some()));
+    let (permits, took) = crowd(&limiter).await;
+    assert!(permits.iter().all(|permit| permit.as_ref().unwrap().degraded().is_some()));
     assert_eq!((took, limiter.counters().outages.get()), (DEADLINE, 1));
 
     let (limiter, _) = connected(Act::Throttle).await;
@@ -203,8 +203,8 @@ async fn a_childs_and_its_parents_bucket_have_one_deadline() {
     table.on_writes([Act::Slow(Duration::from_millis(200))]);
     let limits = [Limit::per_second("rps", 10_000)];
     let request = limiter.acquire("child", "r").consume("rps", 1).limits(limits);
-    let (lease, took) = timed(request.cascade_to("parent")).await;
-    assert!(lease.unwrap().degraded().is_some());
+    let (permit, took) = timed(request.cascade_to("parent")).await;
+    assert!(permit.unwrap().degraded().is_some());
     assert_eq!(took, DEADLINE);
 }
 
@@ -216,12 +216,12 @@ async fn a_correction_of_what_is_held_says_nothing_of_the_store() {
         ask!(limiter, "u").await.unwrap();
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    let lease = ask!(limiter, "u").await.unwrap();
+    let permit = ask!(limiter, "u").await.unwrap();
     table.always(Act::Hang);
-    lease.adjust("rps", 1).await.unwrap();
+    permit.adjust("rps", 1).await.unwrap();
     for n in 1..FAILURES {
         ask!(limiter, format!("other-{n}")).await.unwrap();
-        lease.adjust("rps", -1).await.unwrap();
+        permit.adjust("rps", -1).await.unwrap();
     }
     ask!(limiter, "other").await.unwrap();
     assert_eq!(limiter.counters().outages.get(), 1);
@@ -230,9 +230,9 @@ async fn a_correction_of_what_is_held_says_nothing_of_the_store() {
     tokio::time::sleep(super::PROBED).await;
     table.always(Act::Hang);
     // A trial, if a call reached the store.
-    lease.adjust("rps", -1).await.unwrap();
-    let (lease, took) = timed(ask!(limiter, "other")).await;
-    assert!(lease.unwrap().degraded().is_some());
+    permit.adjust("rps", -1).await.unwrap();
+    let (permit, took) = timed(ask!(limiter, "other")).await;
+    assert!(permit.unwrap().degraded().is_some());
     assert_eq!(took, DEADLINE, "this one is on trial");
     let (_, took) = timed(ask!(limiter, "other")).await;
     assert_eq!((took, limiter.counters().outages.get()), (Duration::ZERO, 1));

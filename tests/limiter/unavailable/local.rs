@@ -20,8 +20,8 @@ async fn granted(limiter: &Limiter, asks: u32) -> i64 {
     let mut granted = 0;
     for _ in 0..asks {
         match ask!(limiter, 1).await {
-            Ok(lease) => {
-                assert!(lease.degraded().is_some());
+            Ok(permit) => {
+                assert!(permit.degraded().is_some());
                 granted += 1;
             }
             Err(error) => assert!(matches!(error, AcquireError::LimitExceeded(_)), "{error:?}"),
@@ -41,8 +41,8 @@ async fn the_same_limits_hold_and_refill_by_the_same_clock() {
     clock.advance(Duration::from_millis(2_999));
     assert!(ask!(limiter, 3).await.is_err());
     clock.advance(Duration::from_millis(1));
-    let lease = ask!(limiter, 3).await.unwrap();
-    assert_eq!(lease.remaining()[0].available.get(), 0);
+    let permit = ask!(limiter, 3).await.unwrap();
+    assert_eq!(permit.remaining()[0].available.get(), 0);
     let never = ask!(limiter, 61).await;
     assert!(matches!(never, Err(AcquireError::NeverAdmissible(_))), "{never:?}");
 }
@@ -128,8 +128,8 @@ async fn one_local_grant_is_debited_without_an_outage() {
     let (limiter, table, _) = limiter(OnUnavailable::Local);
     ask!(limiter, 10).await.unwrap();
     table.on_writes([Act::Hang]);
-    let (lease, took) = timed(ask!(limiter, 5)).await;
-    assert!(lease.unwrap().degraded().is_some());
+    let (permit, took) = timed(ask!(limiter, 5)).await;
+    assert!(permit.unwrap().degraded().is_some());
     assert_eq!((took, limiter.counters().outages.get()), (DEADLINE, 0));
     tokio::time::sleep(PROBED).await;
     assert_eq!(stored(&table, "u"), (45, 15));

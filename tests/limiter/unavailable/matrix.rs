@@ -55,7 +55,7 @@ async fn ask(limiter: &Limiter, entity: &str) -> Decisions {
     let result = request.await;
     assert!(start.elapsed() < DEADLINE + SLACK, "it took {:?}", start.elapsed());
     match result {
-        Ok(lease) if lease.degraded().is_some() => {
+        Ok(permit) if permit.degraded().is_some() => {
             Decisions { degraded: 1, ..Decisions::default() }
         }
         Ok(_) => Decisions { granted: 1, ..Decisions::default() },

@@ -91,13 +91,13 @@ fn is_unavailable<T: std::fmt::Debug>(result: Result<T, AcquireError>) {
 }
 
 #[track_caller]
-fn was_unanswered(lease: &Permit) {
-    let cause = lease.degraded().map(|degraded| &degraded.cause);
+fn was_unanswered(permit: &Permit) {
+    let cause = permit.degraded().map(|degraded| &degraded.cause);
     assert!(matches!(cause, Some(Cause::Unanswered(_))), "{cause:?}");
 }
 
 #[track_caller]
-fn was_not_asked(lease: &Permit) {
-    let cause = lease.degraded().map(|degraded| &degraded.cause);
+fn was_not_asked(permit: &Permit) {
+    let cause = permit.degraded().map(|degraded| &degraded.cause);
     assert!(matches!(cause, Some(Cause::NotAsked { .. })), "{cause:?}");
 }

@@ -15,11 +15,11 @@ use crate::support::bucket;
 #[tokio::test(start_paused = true)]
 async fn unless_said_otherwise_an_outage_admits_after_the_deadline() {
     let (limiter, _, _) = hung(OnUnavailable::default()).await;
-    let (lease, took) = timed(ask!(limiter, 1_000)).await;
-    let lease = lease.unwrap();
-    was_unanswered(&lease);
+    let (permit, took) = timed(ask!(limiter, 1_000)).await;
+    let permit = permit.unwrap();
+    was_unanswered(&permit);
     assert_eq!(took, DEADLINE);
-    assert_eq!((lease.remaining(), lease.cost().path), (vec![], None));
+    assert_eq!((permit.remaining(), permit.cost().path), (vec![], None));
     let counters = limiter.counters();
     assert_eq!((counters.unanswered.get(), counters.degraded.get()), (1, 1));
 }
@@ -111,12 +111,12 @@ async fn an_invalid_request_is_one_in_an_outage_too() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_corrected_where_nothing_was_taken_and_that_is_said() {
     let (limiter, table, _) = away(OnUnavailable::Allow).await;
-    let lease = ask!(limiter, 5).await.unwrap();
+    let permit = ask!(limiter, 5).await.unwrap();
     table.always(Act::Answer);
-    let degraded = lease.degraded().cloned();
+    let degraded = permit.degraded().cloned();
     assert!(degraded.is_some());
-    assert!(lease.adjust("no such name", 7).await.is_err());
-    for corrected in [lease.adjust("rpm", 7).await.unwrap(), lease.release().await.unwrap()] {
+    assert!(permit.adjust("no such name", 7).await.is_err());
+    for corrected in [permit.adjust("rpm", 7).await.unwrap(), permit.release().await.unwrap()] {
         assert_eq!((corrected.degraded, corrected.write_units), (degraded.clone(), 0.0));
     }
     assert_eq!(table.calls(), 0);
@@ -126,7 +126,7 @@ async fn nothing_is_corrected_where_nothing_was_taken_and_that_is_said() {
 #[tokio::test(start_paused = true)]
 async fn corrections_and_looks_in_an_outage_fail_at_once_and_can_be_repeated() {
     let (limiter, table, _) = limiter(OnUnavailable::Allow);
-    let lease = ask!(limiter, 10).await.unwrap();
+    let permit = ask!(limiter, 10).await.unwrap();
     table.always(Act::Hang);
     while limiter.counters().outages.get() == 0 {
         ask!(limiter, 1).await.unwrap();
@@ -134,7 +134,7 @@ async fn corrections_and_looks_in_an_outage_fail_at_once_and_can_be_repeated() {
     table.calls();
     let ((adjusted, looked, elsewhere), took) = timed(async {
         (
-            lease.adjust("rpm", 5).await,
+            permit.adjust("rpm", 5).await,
             limiter.peek("u", "r").await,
             limiter.adjust("u", "r").by("rpm", 1).await,
         )
@@ -147,8 +147,8 @@ async fn corrections_and_looks_in_an_outage_fail_at_once_and_can_be_repeated() {
 
     table.always(Act::Answer);
     tokio::time::sleep(super::PROBED).await;
-    lease.adjust("rpm", 5).await.unwrap();
-    lease.release().await.unwrap();
+    permit.adjust("rpm", 5).await.unwrap();
+    permit.release().await.unwrap();
     let stored = table.memory.stored_now(&bucket("u", "r")).unwrap();
     assert_eq!(stored.limits[&crate::support::name("rpm")].consumed.get(), 0);
 }
