@@ -188,7 +188,7 @@
 //! | warm acquire; adjust; release | 0 | 1 |
 //! | cold acquire of a bucket that exists | 1 | 1 |
 //! | first acquire: the item, and its entry in the index of the resource | 1 | 2 |
-//! | refused, from an image of up to a second ago | 0 | 0 |
+//! | refused by a copy of the bucket that is at most a second old | 0 | 0 |
 //! | refused otherwise | 1 | 0 |
 //! | with a parent, in a transaction; compensating | 0 | 4; 2 |
 //! | in addition, for each bucket: the first refusal after limits changed | 0 to 1 | 1 |

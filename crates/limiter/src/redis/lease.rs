@@ -249,16 +249,16 @@ fn in_doubt_after(
     id: RequestId,
     remembered: Vec<RequestId>,
 ) -> Option<UnackedWrite> {
-    let is_lost = effect == WriteEffect::Ambiguous;
+    let is_ambiguous = effect == WriteEffect::Ambiguous;
     if let Some(before) = before {
-        return Some(UnackedWrite { is_lost, ..before });
+        return Some(UnackedWrite { is_ambiguous, ..before });
     }
     if effect == WriteEffect::None {
         return None;
     }
     let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
     let leased = lease.wanted.iter().map(most).collect();
-    Some(UnackedWrite { id, leased, remembered, is_lost, lane: None })
+    Some(UnackedWrite { id, leased, remembered, is_ambiguous, lane: None })
 }
 
 /// The reply to a request.
