@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::session::{self, Server};
 use crate::{process, workspace};
 
-/// How long a command runs that does not end by itself.
+/// The time given to a command that does not end by itself.
 const WHILE: Duration = Duration::from_secs(3);
 
 pub(crate) fn run() -> Result<()> {

@@ -36,7 +36,7 @@ pub(crate) struct Options {
     /// The profile of the AWS configuration to use [env: AWS_PROFILE].
     #[arg(long, global = true, value_name = "NAME")]
     pub(crate) profile: Option<String>,
-    /// How long a request to the table may take, repetitions included; then the command ends with
+    /// The time that a request to the table may take, repetitions included; then the command ends with
     /// exit code 5. A command that makes many requests, such as migrate, has no overall limit.
     #[arg(long, global = true, value_name = "SECONDS", env = "SLUICEGATE_TIMEOUT",
         hide_env_values = true, default_value = TIMEOUT_S, value_parser = seconds)]

@@ -25,9 +25,9 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use crate::{Error, dispatch, guard};
 
-/// How long [`Server::stop`] lets requests in flight finish.
+/// The time that [`Server::stop`] gives requests in flight.
 const STOP_GRACE: Duration = Duration::from_secs(5);
-/// How long the server waits if the machine has no file descriptor for another connection.
+/// The pause of the server if the machine has no file descriptor for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// DynamoDB's own limit.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;

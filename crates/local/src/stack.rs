@@ -28,7 +28,7 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(200);
 const BATCH_RECORDS: usize = 1_000;
 const TIDY_INTERVAL: Duration = Duration::from_secs(2);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
-/// How long the shutdown may take without a batch being written: on a full disk none ever is.
+/// The time that the shutdown may take without writing a batch: on a full disk it never writes one.
 const STALL: Duration = Duration::from_secs(10);
 /// The processed records to keep, for comparisons of windows with the stream. A restart delivers
 /// them again.

@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Draw nothing and wait for nothing: simulate, then print a summary as JSON.
     #[arg(long)]
     headless: bool,
-    /// How long to run, in seconds of the gateways' time [default: in the terminal until `q`].
+    /// The time to run, in seconds of the gateways' time [default: in the terminal until `q`].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: Option<u32>,
     /// Decide in the process, with tokens leased from the table: few writes, whose number per

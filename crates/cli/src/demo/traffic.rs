@@ -65,7 +65,7 @@ pub(crate) struct Call {
     pub(crate) estimate: i64,
     /// The tokens of text that the call really takes.
     pub(crate) actual: i64,
-    /// How long the model takes.
+    /// The time that the model takes.
     pub(crate) latency_ms: i64,
 }
 

@@ -20,10 +20,9 @@ use crate::error::CliError;
 
 /// Buckets of one segment that are converted at once.
 const AT_ONCE: usize = 4;
-/// How often a bucket is tried again that other producers keep writing; each time is three
-/// transactions.
+/// The most repetitions for a bucket that other producers keep writing; each is three transactions.
 const CHANGES_MAX: u32 = 5;
-/// How long a table may throttle, or not answer, before the command gives up.
+/// The time that a table may throttle, or not answer, before the command ends.
 const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(50);
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(2);

@@ -18,7 +18,7 @@ use crate::metering::Metering;
 use crate::options::Options;
 use checkpoints::CheckpointFile;
 
-/// How long one batch may be repeated against a table that throttles.
+/// The time for which one batch is repeated against a table that throttles.
 const BATCH_TIME: Duration = Duration::from_secs(60);
 /// The time between two progress lines, and between two saved checkpoints.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);

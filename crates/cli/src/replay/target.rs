@@ -17,7 +17,7 @@ use crate::options::Options;
 const EMBEDDED_TABLE: &str = "sluicegate-limits";
 /// The most keys of one BatchGetItem.
 const KEYS_PER_READ: usize = 100;
-/// How often keys that a throttled table left out are asked for again; six seconds in all.
+/// The most reads of keys that a throttled table leaves out; six seconds in all.
 const READ_ROUNDS: u32 = 7;
 
 type Attributes = HashMap<String, AttributeValue>;

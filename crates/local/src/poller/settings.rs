@@ -91,12 +91,12 @@ impl Duplicates {
     }
 }
 
-/// How a poller batches, retries and misbehaves.
+/// The settings of a poller: its batches, its retries, its misbehaviour.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// The most records in a batch. A batch is also cut at Lambda's 6 MB of payload.
     pub batch_size: BatchSize,
-    /// How long a run that follows the stream waits for a batch to fill; zero to not wait.
+    /// The time that a run that follows the stream waits for a batch to fill; zero to not wait.
     pub batching_window: Duration,
     /// Halve a batch that failed as a whole, instead of retrying all of it. Splitting is no attempt.
     pub bisect_on_error: bool,
