@@ -1,4 +1,4 @@
-//! Calls whose request or answer was lost: done once, or reported as unknown.
+//! Calls whose request or answer was lost: done once, or reported as ambiguous.
 
 use redis::cmd;
 use sluicegate::redis::RedisStore;

@@ -115,8 +115,11 @@ local function may_have_forgotten(bucket)
 end
 
 -- For an id that the bucket does not show. True if it surely may have: it also shows none of
--- `before`, the ids that it had when the id was sent. False for a new bucket: the old one expired,
--- so it was full, and all effects of the id are gone with it. A lease can then be done again.
+-- `before`, the ids that it had when the id was sent.
+--
+-- False for a new bucket. The old one was full when it expired, and the effects of the id are gone
+-- with it, so a lease can be done again. `may_have_forgotten` is true there, because a repeated
+-- acquire or correction is only reported as ambiguous, or refused if it gives tokens back.
 local function is_ambiguous(bucket, before)
   if bucket.is_new or not may_have_forgotten(bucket) then
     return false
