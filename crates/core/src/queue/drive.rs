@@ -14,7 +14,7 @@ impl<W> WriteQueue<W> {
             self.must_pause = false;
         }
         let id = &request.id;
-        if let Some(at) = self.done_without_caller.iter().position(|(settled, _)| settled == id) {
+        if let Some(at) = self.done_without_caller.iter().position(|(known, _)| known == id) {
             let (_, leased) = self.done_without_caller.remove(at);
             let images = self.images();
             let (dropped, is_forced, attempts) = (Vec::new(), false, 0);
