@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::types::{Wait, WritePath};
 use sluicegate::{AcquireError, Limit, TestClock};
-use sluicegate_core::{Bucket, CompositeBucket, Millitokens, RulesHash};
+use sluicegate_core::{CompositeBucket, LimitBalance, Millitokens, RulesHash};
 
 use crate::support::limiter as make;
 use crate::support::{Engine, Shared, T0, at, bucket, name, on_every_store, on_every_table};
@@ -122,7 +122,7 @@ async fn the_trace<T: Shared>(table: T) {
     let limit = Limit::per_minute("rpm", 100);
     let (rpm, rule) = limit.check().unwrap();
     let tokens = Millitokens::from_tokens(90).unwrap();
-    let stands = Bucket { rule, tokens, consumed: Millitokens::ZERO.into() };
+    let stands = LimitBalance { rule, tokens, consumed: Millitokens::ZERO.into() };
     let image = CompositeBucket {
         entity: id.entity.clone(),
         resource: id.resource.clone(),
@@ -172,7 +172,7 @@ async fn foreign<T: Shared>(table: T) {
         refilled_at: at(T0 - 50),
         limits: [(
             rpm.clone(),
-            Bucket {
+            LimitBalance {
                 rule,
                 tokens: Millitokens::from_tokens(5).unwrap(),
                 consumed: Millitokens::from_tokens(5).unwrap().into(),

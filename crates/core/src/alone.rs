@@ -43,7 +43,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, at, milli};
     use crate::{
-        Acquire, Bucket, ClaimInterval, Configuration, Decision, EntityId, LimitName,
+        Acquire, ClaimInterval, Configuration, Decision, EntityId, LimitBalance, LimitName,
         MillitokenSum, RefillHint, RequestId, Resource, Rule, Rules, RulesHash, decide,
     };
 
@@ -59,7 +59,7 @@ mod tests {
         let limits: Vec<_> = (0..).map(name).zip(limits).collect();
         let rules: Rules = limits.iter().map(|(limit, (rule, _))| (limit.clone(), *rule)).collect();
         let bucket =
-            |rule, tokens| Bucket { rule, tokens: milli(tokens), consumed: milli(7).into() };
+            |rule, tokens| LimitBalance { rule, tokens: milli(tokens), consumed: milli(7).into() };
         CompositeBucket {
             entity: EntityId::new("u").unwrap(),
             resource: Resource::new("r").unwrap(),
@@ -74,7 +74,7 @@ mod tests {
 
     /// The balance and the consumption of every limit.
     fn worth(image: &CompositeBucket, now: EpochMillis) -> Vec<(Millitokens, MillitokenSum)> {
-        let of = |bucket: &Bucket| {
+        let of = |bucket: &LimitBalance| {
             (bucket.rule.effective(bucket.tokens, image.refilled_at, now), bucket.consumed)
         };
         image.limits.values().map(of).collect()

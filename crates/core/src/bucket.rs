@@ -15,9 +15,9 @@ use crate::{
 
 pub(crate) mod read;
 
-/// The stored state of one limit.
+/// The balance of one limit in a bucket, with its rule and its counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Bucket {
+pub struct LimitBalance {
     /// Its capacity and its refill.
     pub rule: Rule,
     /// The balance at the last refill claim less what was consumed since; negative for a debt.
@@ -26,7 +26,7 @@ pub struct Bucket {
     pub consumed: MillitokenSum,
 }
 
-/// All buckets of one entity and one resource.
+/// A bucket: the balances of all limits of one entity and one resource.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct CompositeBucket {
     /// The entity that is limited.
@@ -35,8 +35,8 @@ pub struct CompositeBucket {
     pub resource: Resource,
     /// The time of the last refill claim, for all limits together.
     pub refilled_at: EpochMillis,
-    /// The buckets by limit.
-    pub limits: BTreeMap<LimitName, Bucket>,
+    /// The balances by limit.
+    pub limits: BTreeMap<LimitName, LimitBalance>,
     /// The time at which DynamoDB may delete the item, epoch seconds; `None` keeps it for ever.
     pub expires_at_s: Option<i64>,
     /// The stored limits that the item follows.
@@ -103,7 +103,7 @@ impl CompositeBucket {
     }
 }
 
-impl Bucket {
+impl LimitBalance {
     fn field(&self, field: BucketField) -> i128 {
         let number = match field {
             BucketField::Tokens => self.tokens.get(),
@@ -128,14 +128,14 @@ mod tests {
     use crate::{LevelVersions, Refill};
     use proptest::prelude::*;
 
-    fn bucket() -> impl Strategy<Value = Bucket> {
+    fn bucket() -> impl Strategy<Value = LimitBalance> {
         let any = Millitokens::MIN.get()..=Millitokens::MAX.get();
         let sum = MillitokenSum::MIN.get()..=MillitokenSum::MAX.get();
         let positive = 0..=Millitokens::MAX.get();
         (any, sum, positive.clone(), positive.clone(), positive, 1..=Refill::MAX_PERIOD_MS)
             .prop_map(|(tokens, consumed, capacity, burst, amount, period_ms)| {
                 let refill = Refill::new(milli(amount), period_ms).unwrap();
-                Bucket {
+                LimitBalance {
                     rule: Rule::with_burst(milli(capacity), milli(burst), refill).unwrap(),
                     tokens: milli(tokens),
                     consumed: MillitokenSum::new(consumed).unwrap(),

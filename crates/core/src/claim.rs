@@ -1,6 +1,6 @@
 //! The addition of a refill claim to one balance.
 
-use crate::{Bucket, Condition, EpochMillis, LimitName, Millitokens};
+use crate::{Condition, EpochMillis, LimitBalance, LimitName, Millitokens};
 
 /// The time for which a claim serves later writers, in milliseconds: a writer takes from a bucket whose
 /// refill was claimed this recently without another claim.
@@ -40,7 +40,7 @@ impl Claim {
     /// The gain, as far as it fits under the cap with room for `amount`.
     pub(crate) fn of(
         limit: &LimitName,
-        bucket: &Bucket,
+        bucket: &LimitBalance,
         cap: Millitokens,
         amount: Millitokens,
         Gain { since, until, returned }: Gain,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::fixtures::{at, milli, name};
-use crate::{Bucket, EntityId, EpochMillis, Millitokens, Refill, Resource, RulesHash};
+use crate::{EntityId, EpochMillis, LimitBalance, Millitokens, Refill, Resource, RulesHash};
 
 fn rule(tokens: i64) -> Rule {
     let amount = Millitokens::from_tokens(tokens).unwrap();
@@ -21,8 +21,11 @@ fn versions(system: u64, personal: u64) -> LevelVersions {
 }
 
 fn item(limits: &[(&str, i64)], system: u64, personal: u64) -> CompositeBucket {
-    let bucket =
-        |rule: Rule| Bucket { rule, tokens: rule.burst(), consumed: Millitokens::ZERO.into() };
+    let bucket = |rule: Rule| LimitBalance {
+        rule,
+        tokens: rule.burst(),
+        consumed: Millitokens::ZERO.into(),
+    };
     let limits = rules(limits);
     CompositeBucket {
         entity: EntityId::new("u").unwrap(),

@@ -10,8 +10,9 @@ use crate::claim::{Claim, Gain, milli};
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::status::View;
 use crate::{
-    Acquire, Amounts, Bucket, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
-    LimitName, Millitokens, RefillHint, RequestId, Rule, RulesHash, expiry, is_clock_ahead,
+    Acquire, Amounts, BucketId, ClaimInterval, CompositeBucket, Configuration, EpochMillis,
+    LimitBalance, LimitName, Millitokens, RefillHint, RequestId, Rule, RulesHash, expiry,
+    is_clock_ahead,
 };
 
 /// The amounts that a write takes from a bucket, or gives back.
@@ -153,11 +154,14 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         if rule != bucket.rule {
             plan.changes.push(Change::Rule(limit.clone(), rule));
         }
-        after.insert(limit, Bucket { rule, tokens: Millitokens::saturating(tokens), ..*bucket });
+        after.insert(
+            limit,
+            LimitBalance { rule, tokens: Millitokens::saturating(tokens), ..*bucket },
+        );
     }
     for (limit, rule) in &differences.missing {
         let [amount, _, counted] = take.of(limit);
-        let bucket = new_bucket(*rule, amount, counted);
+        let bucket = new_balance(*rule, amount, counted);
         plan.conditions.push(Condition::HasNot(limit.clone()));
         plan.changes.push(Change::Seed(limit.clone(), bucket));
         after.insert(limit, bucket);
@@ -207,7 +211,7 @@ pub(crate) fn new_item(
     let limits: BTreeMap<_, _> = rules
         .iter()
         .map(|(limit, rule)| {
-            (limit.clone(), new_bucket(*rule, amounts.of(limit), counted.of(limit)))
+            (limit.clone(), new_balance(*rule, amounts.of(limit), counted.of(limit)))
         })
         .collect();
     let expires_at_s =
@@ -230,8 +234,8 @@ pub(crate) fn new_item(
 }
 
 /// A full bucket less what is taken at once.
-pub(crate) fn new_bucket(rule: Rule, taken: Millitokens, consumed: Millitokens) -> Bucket {
+pub(crate) fn new_balance(rule: Rule, taken: Millitokens, consumed: Millitokens) -> LimitBalance {
     let taken = i128::from(taken.get()).max(0);
     let tokens = Millitokens::saturating(i128::from(rule.burst().get()) - taken);
-    Bucket { rule, tokens, consumed: consumed.into() }
+    LimitBalance { rule, tokens, consumed: consumed.into() }
 }

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 use crate::fixtures::{at, milli, name, rule};
 use crate::{
-    Bucket, ClaimInterval, Configuration, EntityId, LIMITS_MAX, LevelVersions, RefillHint,
+    ClaimInterval, Configuration, EntityId, LIMITS_MAX, LevelVersions, LimitBalance, RefillHint,
     RequestId, Resource, Rule, Rules, RulesHash, StoredRules, WritePath,
 };
 
 const T0: i64 = 1_769_608_800_000;
 
 fn item(limits: &[(&str, Rule, i64)]) -> CompositeBucket {
-    let bucket = |rule, tokens| Bucket { rule, tokens: milli(tokens), consumed: milli(0).into() };
+    let bucket =
+        |rule, tokens| LimitBalance { rule, tokens: milli(tokens), consumed: milli(0).into() };
     let rules = limits.iter().map(|(limit, rule, _)| (name(limit), *rule)).collect::<Rules>();
     CompositeBucket {
         entity: EntityId::new("u").unwrap(),

@@ -1,7 +1,7 @@
 //! The expiry of a bucket: DynamoDB may delete it once a new bucket would give the same balances.
 
 use crate::plan::{Change, Condition, WritePath, WritePlan};
-use crate::{Bucket, CompositeBucket, EpochMillis, Rule};
+use crate::{CompositeBucket, EpochMillis, LimitBalance, Rule};
 
 /// The margin of every expiry, in milliseconds: clocks differ and writes take time.
 const MARGIN_MS: i128 = 60_000;
@@ -20,7 +20,7 @@ fn fills_in_ms(rule: Rule, tokens: i64) -> Option<i128> {
 /// Expiry in epoch seconds of an item with these buckets: twice the longest time that any of them
 /// takes to fill from empty, debt included, and a minute. `None` when one never fills.
 pub(crate) fn expiry_s<'a>(
-    buckets: impl IntoIterator<Item = &'a Bucket>,
+    buckets: impl IntoIterator<Item = &'a LimitBalance>,
     now: EpochMillis,
 ) -> Option<i64> {
     let mut longest = 0;
@@ -40,7 +40,7 @@ pub(crate) fn least_for_expiry(rule: Rule, tokens: i128) -> i128 {
 /// expiry was set.
 fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
     let expires_at_s = image.expires_at_s?;
-    let fills = |bucket: &Bucket| fills_in_ms(bucket.rule, bucket.tokens.get());
+    let fills = |bucket: &LimitBalance| fills_in_ms(bucket.rule, bucket.tokens.get());
     let mut full_in = 0;
     for bucket in image.limits.values() {
         full_in = fills(bucket)?.max(full_in);
@@ -76,9 +76,9 @@ mod tests {
     use crate::fixtures::{at, milli, rule};
     use crate::{Millitokens, Refill};
 
-    fn bucket(tokens: i64, burst: i64, amount: i64, period_ms: i64) -> Bucket {
+    fn bucket(tokens: i64, burst: i64, amount: i64, period_ms: i64) -> LimitBalance {
         let rule = rule(burst, amount, period_ms);
-        Bucket { rule, tokens: milli(tokens), consumed: milli(0).into() }
+        LimitBalance { rule, tokens: milli(tokens), consumed: milli(0).into() }
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub use acquire::{Acquire, RefillHint};
 pub use amounts::Amounts;
 pub use batch::{Batch, StreamEvent, UncountableRecord};
 pub use bucket::read::Scalar;
-pub use bucket::{Bucket, CompositeBucket};
+pub use bucket::{CompositeBucket, LimitBalance};
 pub use claim::ClaimInterval;
 pub use clock::is_clock_ahead;
 pub use configuration::{Configuration, LIMITS_MAX, Rules, StoredRules};

@@ -5,7 +5,7 @@
 //! condition by dropping it from the value.
 
 use crate::{
-    Bucket, CompositeBucket, ConfigStamp, EpochMillis, LevelVersions, LimitName, Millitokens,
+    CompositeBucket, ConfigStamp, EpochMillis, LevelVersions, LimitBalance, LimitName, Millitokens,
     RequestId, Rule, RulesHash,
 };
 
@@ -63,7 +63,7 @@ pub enum Change {
         consumed: i64,
     },
     /// Writes a limit that the item lacks.
-    Seed(LimitName, Bucket),
+    Seed(LimitName, LimitBalance),
     /// Writes the rule of a limit that the item has.
     Rule(LimitName, Rule),
     /// Removes a limit.

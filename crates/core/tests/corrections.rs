@@ -9,8 +9,9 @@ mod fixtures;
 mod lone;
 
 use sluicegate_core::{
-    Amounts, Bucket, CompositeBucket, Condition, Configuration, ContentionEstimate, Millitokens,
-    Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, RulesHash, WritePath, extend,
+    Amounts, CompositeBucket, Condition, Configuration, ContentionEstimate, LimitBalance,
+    Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, RulesHash, WritePath,
+    extend,
 };
 
 use self::fixtures::{T0, at, bucket_id, milli, name, rule};
@@ -34,7 +35,7 @@ fn configuration() -> Configuration {
 /// Claimed at T0, expires when both could have filled twice.
 fn item(tokens: i64) -> CompositeBucket {
     let rules = configuration().rules();
-    let bucket = |rule| Bucket { rule, tokens: milli(tokens), consumed: milli(7_000).into() };
+    let bucket = |rule| LimitBalance { rule, tokens: milli(tokens), consumed: milli(7_000).into() };
     CompositeBucket {
         entity: bucket_id().entity,
         resource: bucket_id().resource,

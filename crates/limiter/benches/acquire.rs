@@ -12,7 +12,7 @@ use sluicegate::store::{
 use sluicegate::types::{BucketId, EpochMillis};
 use sluicegate::{CompositeStore, Limit, Limiter, TestClock};
 use sluicegate_core::keys::ItemKey;
-use sluicegate_core::{Bucket, CompositeBucket, Millitokens, RulesHash, WritePlan};
+use sluicegate_core::{CompositeBucket, LimitBalance, Millitokens, RulesHash, WritePlan};
 
 const T0: i64 = 1_769_608_800_000;
 const ACQUIRES: u64 = 1_000;
@@ -58,7 +58,10 @@ fn item(count: usize, age_ms: i64) -> CompositeBucket {
         limits: rules
             .into_iter()
             .map(|(limit, rule)| {
-                (limit, Bucket { rule, tokens: milli(500_000), consumed: milli(500_000).into() })
+                (
+                    limit,
+                    LimitBalance { rule, tokens: milli(500_000), consumed: milli(500_000).into() },
+                )
             })
             .collect(),
         expires_at_s: Some(T0 / 1_000 + 180),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde_dynamo::{AttributeValue, Item};
 
-use super::{Bucket, CompositeBucket};
+use super::{CompositeBucket, LimitBalance};
 use crate::item::{ItemError, wrong_type};
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
@@ -144,7 +144,7 @@ impl<'a> Found<'a> {
     }
 }
 
-fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<Bucket, ItemError> {
+fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<LimitBalance, ItemError> {
     let field = |field| fields[field as usize];
     let missing = |field| ItemError::Missing { attribute: keys::bucket_attribute(limit, field) };
     let amount = |of| ranged(field(of), Millitokens::new)?.ok_or_else(|| missing(of));
@@ -160,7 +160,7 @@ fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<Bucket, ItemError> {
     let tokens = amount(BucketField::Tokens)?;
     let consumed = ranged(field(BucketField::Consumed), MillitokenSum::new)?
         .ok_or_else(|| missing(BucketField::Consumed))?;
-    Ok(Bucket { rule, tokens, consumed })
+    Ok(LimitBalance { rule, tokens, consumed })
 }
 
 /// Versions count before a time: a process that knows them only as a time leaves them there.

@@ -9,7 +9,7 @@ use serde_dynamo::{AttributeValue, Item};
 use super::{LegacyBucket, LegacyBuckets};
 use crate::clock::is_ahead;
 use crate::keys::{self, BucketField, LegacyKey};
-use crate::{Bucket, CompositeBucket, EpochMillis, Millitokens, RulesHash, expiry};
+use crate::{CompositeBucket, EpochMillis, LimitBalance, Millitokens, RulesHash, expiry};
 
 /// Limits of one bucket that can be converted: a transaction writes a hundred items, and one of
 /// them is the composite bucket.
@@ -113,7 +113,7 @@ impl LegacyBuckets {
     /// Not before any of the items would have, and never where one of them does not.
     fn expires_at_s<'a>(
         &self,
-        buckets: impl IntoIterator<Item = &'a Bucket>,
+        buckets: impl IntoIterator<Item = &'a LimitBalance>,
         refilled_at: EpochMillis,
     ) -> Option<i64> {
         let mut latest = expiry::expiry_s(buckets, refilled_at)?;
@@ -129,9 +129,9 @@ impl LegacyBucket {
         if is_ahead(self.refilled_at, now) { now } else { self.refilled_at }
     }
 
-    fn refilled(&self, at: EpochMillis, now: EpochMillis) -> Bucket {
+    fn refilled(&self, at: EpochMillis, now: EpochMillis) -> LimitBalance {
         let tokens = self.rule.effective(self.tokens, self.known_refill(now), at);
-        Bucket { rule: self.rule, tokens, consumed: self.consumed.unwrap_or_default().into() }
+        LimitBalance { rule: self.rule, tokens, consumed: self.consumed.unwrap_or_default().into() }
     }
 
     fn unchanged(&self) -> Vec<Unchanged> {

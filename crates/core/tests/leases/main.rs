@@ -10,8 +10,8 @@ mod process;
 use process::{Flight, Phase, Process};
 use sluicegate_core::fixtures::{self, at, milli};
 use sluicegate_core::{
-    Bucket, BucketId, Change, CompositeBucket, Configuration, LimitName, RequestId, Rule, Rules,
-    RulesHash,
+    BucketId, Change, CompositeBucket, Configuration, LimitBalance, LimitName, RequestId, Rule,
+    Rules, RulesHash,
 };
 use stateright::{Checker as _, Model, Property};
 
@@ -180,7 +180,8 @@ impl Model for Leases {
 
     fn init_states(&self) -> Vec<State> {
         let BucketId { entity, resource } = bucket_id();
-        let bucket = Bucket { rule: rule(), tokens: milli(self.tokens), consumed: milli(0).into() };
+        let bucket =
+            LimitBalance { rule: rule(), tokens: milli(self.tokens), consumed: milli(0).into() };
         let image = CompositeBucket {
             entity,
             resource,

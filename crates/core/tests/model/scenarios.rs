@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{Amounts, Bucket, BucketId, CompositeBucket, Configuration, Rule, RulesHash};
+use sluicegate_core::{
+    Amounts, BucketId, CompositeBucket, Configuration, LimitBalance, Rule, RulesHash,
+};
 
 use super::protocol::{Faults, Protocol};
 use super::support::{
@@ -72,7 +74,7 @@ fn item(configuration: &Configuration, balances: &[i64]) -> CompositeBucket {
             .zip(balances)
             .map(|((limit, rule), tokens)| {
                 let (tokens, consumed) = (milli(*tokens), milli(0).into());
-                let bucket = Bucket { rule: *rule, tokens, consumed };
+                let bucket = LimitBalance { rule: *rule, tokens, consumed };
                 (limit.clone(), bucket)
             })
             .collect(),

@@ -4,8 +4,8 @@
 
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{
-    Acquire, Amounts, Bucket, BucketId, Change, ClaimInterval, CompositeBucket, Condition,
-    ConfigStamp, Configuration, LevelVersions, RefillHint, RequestId, Rule, RulesHash,
+    Acquire, Amounts, BucketId, Change, ClaimInterval, CompositeBucket, Condition, ConfigStamp,
+    Configuration, LevelVersions, LimitBalance, RefillHint, RequestId, Rule, RulesHash,
     StoredLimits, StoredRules, WritePlan, reconfigure,
 };
 use stateright::{Checker as _, HasDiscoveries, Model, Property};
@@ -182,7 +182,7 @@ impl Model for Versions {
         let configuration = self.configuration(&levels);
         let rules = configuration.rules();
         let bucket =
-            |rule: &Rule| Bucket { rule: *rule, tokens: milli(0), consumed: milli(0).into() };
+            |rule: &Rule| LimitBalance { rule: *rule, tokens: milli(0), consumed: milli(0).into() };
         let BucketId { entity, resource } = bucket_id();
         let item = CompositeBucket {
             entity,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{Amounts, Bucket, BucketId, CompositeBucket, Configuration, Rules};
+use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration, LimitBalance, Rules};
 
 use super::rng::Rng;
 use super::support::{
@@ -69,7 +69,7 @@ fn foreign_item(rng: &mut Rng, limits: Limits) -> CompositeBucket {
     let refills = limits.iter().all(|limit| limit.2 > 0);
     let mut bucket = |&(limit, bx, ra, rp): &(&str, i64, i64, i64)| {
         let (tokens, consumed) = (milli(rng.within(0, bx)), milli(rng.within(0, bx)).into());
-        (name(limit), Bucket { rule: rule(bx, ra, rp), tokens, consumed })
+        (name(limit), LimitBalance { rule: rule(bx, ra, rp), tokens, consumed })
     };
     CompositeBucket {
         entity,

@@ -1,7 +1,7 @@
 //! The bucket that the protocol imitates: refilled continuously, by one clock, seeing every write
 //! in the order in which it lands.
 
-use sluicegate_core::{Bucket, EpochMillis, Rule};
+use sluicegate_core::{EpochMillis, LimitBalance, Rule};
 
 /// A violation, named after the invariant that it breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -96,7 +96,7 @@ impl Exact {
     }
 
     /// A bucket as the item has it at the start.
-    pub(crate) fn holding(bucket: &Bucket, refilled_at: EpochMillis, timing: Timing) -> Self {
+    pub(crate) fn holding(bucket: &LimitBalance, refilled_at: EpochMillis, timing: Timing) -> Self {
         let tokens = bucket.tokens.get().into();
         let net = bucket.consumed.get();
         Self { tokens, net, ..Self::full(bucket.rule, refilled_at, timing) }
@@ -158,7 +158,11 @@ impl Exact {
     }
 
     /// The stored bucket is worth what this one holds.
-    pub(crate) fn check(&self, bucket: &Bucket, refilled_at: EpochMillis) -> Result<(), Violation> {
+    pub(crate) fn check(
+        &self,
+        bucket: &LimitBalance,
+        refilled_at: EpochMillis,
+    ) -> Result<(), Violation> {
         if bucket.consumed.get() != self.net {
             return Err(Violation::LostConsumption);
         }

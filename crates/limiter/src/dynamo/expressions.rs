@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, BucketField, ItemKey};
 use sluicegate_core::{
-    Bucket, Change, Condition, ConfigStamp, LimitName, RequestId, Rule, WritePlan,
+    Change, Condition, ConfigStamp, LimitBalance, LimitName, RequestId, Rule, WritePlan,
 };
 
 use super::terms::{Name, Terms, Value};
@@ -174,7 +174,7 @@ impl<'p> Builder<'p> {
         }
     }
 
-    fn seed(&mut self, limit: &'p LimitName, bucket: &Bucket) {
+    fn seed(&mut self, limit: &'p LimitName, bucket: &LimitBalance) {
         self.set_field(limit, BucketField::Tokens, bucket.tokens.get());
         self.set_field(limit, BucketField::Consumed, bucket.consumed.get());
         self.rule(limit, bucket.rule);

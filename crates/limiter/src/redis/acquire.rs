@@ -8,7 +8,7 @@ use super::RedisStore;
 use super::range::check_amounts;
 use super::reply::{Reply, Status};
 use super::script::Call;
-use super::script_bucket::{Image, ScriptBucket, Sent};
+use super::script_bucket::{Image, ScriptBucket, SentAt};
 use super::value::{id_text, kept_s};
 use crate::clock::Clock;
 use crate::error::{AcquireError, InvalidRequest, LimitStatus};
@@ -57,7 +57,7 @@ impl RedisStore {
         targets: &[ScriptBucket],
         amounts: &Amounts,
         id: &RequestId,
-        sent: Sent,
+        sent: SentAt,
     ) -> Call {
         let mut call = self.call(targets);
         call.arg(id_text(id));

@@ -31,7 +31,7 @@ fn request(limits: &[Limit], cascade: Cascade) -> Request {
 impl RedisStore {
     /// Tells a reply to a usual acquire from that of the whole script.
     async fn is_usual(&self, request: &Request, id: &RequestId, attempts_in_doubt: u32) -> bool {
-        let sent = Sent { now_ms: 1_769_608_800_000, attempts_in_doubt };
+        let sent = SentAt { now_ms: 1_769_608_800_000, attempts_in_doubt };
         let call =
             self.take_or_correct_call(&self.targets(request).unwrap(), &request.amounts, id, sent);
         Reply::new(ACQUIRE.run(&self.connection, &call).await.unwrap()).is_usual()
@@ -100,7 +100,7 @@ async fn a_correction_is_usual_unless_it_leaves_a_debt() {
         amounts.retain(|limit, _| limit.as_str() == "b");
         amounts.values_mut().for_each(|amount| *amount = Millitokens::new(milli).unwrap());
         let targets = store.targets(&request).unwrap();
-        let sent = Sent { now_ms: 1_769_608_800_000, attempts_in_doubt: 0 };
+        let sent = SentAt { now_ms: 1_769_608_800_000, attempts_in_doubt: 0 };
         let call = store.take_or_correct_call(&targets, &amounts, &new_id(), sent);
         Reply::new(ADJUST.run(&store.connection, &call).await.unwrap()).is_usual()
     };

@@ -17,7 +17,7 @@ use super::acquire::{Failure, images, invalid_limit, path_of, statuses};
 use super::range::{check_amounts, check_rules};
 use super::reply::{Reply, Status};
 use super::script::{Call, LEASE};
-use super::script_bucket::{ScriptBucket, Sent};
+use super::script_bucket::{ScriptBucket, SentAt};
 use super::value::id_text;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
@@ -170,7 +170,7 @@ impl RedisStore {
         call.arg(lease.packed_request(target, write.sent, named));
         call.arg(match write {
             LeaseWrite { is_resolving: true, .. } => RESOLVES,
-            LeaseWrite { sent: Sent { attempts_in_doubt: 1.., .. }, .. } => REPEATS,
+            LeaseWrite { sent: SentAt { attempts_in_doubt: 1.., .. }, .. } => REPEATS,
             _ => "",
         });
         let before: Vec<_> = write.remembered.iter().map(id_text).collect();
@@ -223,7 +223,7 @@ impl RedisStore {
 /// The parts of a call that a repetition or a resolution changes.
 struct LeaseWrite<'a> {
     id: &'a RequestId,
-    sent: Sent,
+    sent: SentAt,
     /// True if the write belongs to an earlier call that got no answer.
     is_resolving: bool,
     /// The ids that the bucket remembered before the write.
@@ -298,7 +298,7 @@ impl LeaseRequest<'_> {
     }
 
     /// The argument for its bucket, with four amounts of each limit.
-    fn packed_request(&self, target: &ScriptBucket, sent: Sent, named: &Amounts) -> Vec<u8> {
+    fn packed_request(&self, target: &ScriptBucket, sent: SentAt, named: &Amounts) -> Vec<u8> {
         target.packed_request(sent, named, |limit| {
             let want = self.wanted.get(limit);
             let (least, most) = want.map_or((0, 0), |want| (want.least.get(), want.most.get()));

@@ -230,7 +230,7 @@ async fn a_lease_is_forgotten_with_its_id() {
     let mut usual = Vec::new();
     for _ in 0..6 {
         let amounts = Amounts::from([(name(0), milli(1))]);
-        let sent = Sent { now_ms: T0, attempts_in_doubt: 0 };
+        let sent = SentAt { now_ms: T0, attempts_in_doubt: 0 };
         let call = leasing.store.take_or_correct_call(&targets, &amounts, &new_id(), sent);
         let values = ACQUIRE.run(&leasing.store.connection, &call).await.unwrap();
         usual.push(Reply::new(values).is_usual());

@@ -22,7 +22,7 @@ pub(super) struct ScriptBucket {
 
 /// The first numbers of a packed request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sent {
+pub(super) struct SentAt {
     /// The caller's time; negative: the script asks its server for the time.
     pub(super) now_ms: i64,
     /// The earlier attempts that were not answered and may have been done.
@@ -43,7 +43,7 @@ impl ScriptBucket {
     /// limits, these amounts of each, and the rules.
     pub(super) fn packed_request<const WIDTH: usize>(
         &self,
-        sent: Sent,
+        sent: SentAt,
         asked: &Amounts,
         amounts: impl Fn(&LimitName) -> [i64; WIDTH],
     ) -> Vec<u8> {
@@ -51,7 +51,7 @@ impl ScriptBucket {
         let count = i64::try_from(limits.clone().count()).unwrap_or(i64::MAX);
         let mut packed = Vec::with_capacity(256);
         let amounts = limits.clone().flat_map(amounts);
-        let Sent { now_ms, attempts_in_doubt } = sent;
+        let SentAt { now_ms, attempts_in_doubt } = sent;
         for number in [now_ms, attempts_in_doubt.into(), count].into_iter().chain(amounts) {
             push(&mut packed, number);
         }

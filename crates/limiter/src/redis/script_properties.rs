@@ -17,7 +17,7 @@ use sluicegate_testkit::RedisServer;
 
 use super::RedisStore;
 use super::script::{ACQUIRE, ADJUST, Script, WHOLE_ACQUIRE, WHOLE_ADJUST};
-use super::script_bucket::Sent;
+use super::script_bucket::SentAt;
 use crate::clock::{Clock as _, TestClock};
 use crate::leasing_store::{Counting, LeaseCalls as _, LeaseRequest, UnackedWrite};
 use crate::store::{Cascade, Request};
@@ -198,7 +198,7 @@ impl<'a> Compared<'a> {
         };
         let mut replies = Vec::new();
         for (store, scripts) in &self.stores {
-            let sent = Sent { now_ms: self.clock.now().get(), attempts_in_doubt };
+            let sent = SentAt { now_ms: self.clock.now().get(), attempts_in_doubt };
             let targets = store.targets(&request).unwrap();
             let call = store.take_or_correct_call(&targets, &request.amounts, id, sent);
             replies.push(scripts[which].run(&store.connection, &call).await.unwrap());

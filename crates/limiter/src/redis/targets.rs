@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluicegate_core::{BucketId, EntityId};
 
 use super::script::Call;
-use super::script_bucket::{ScriptBucket, Sent};
+use super::script_bucket::{ScriptBucket, SentAt};
 use super::{RedisStore, TimeSource};
 use crate::clock::Clock;
 use crate::error::InvalidRequest;
@@ -42,8 +42,8 @@ impl RedisStore {
     }
 
     /// The first numbers of a packed request.
-    pub(super) fn sent(&self, clock: &dyn Clock, attempts_in_doubt: u32) -> Sent {
-        Sent { now_ms: self.clock_argument(clock), attempts_in_doubt }
+    pub(super) fn sent(&self, clock: &dyn Clock, attempts_in_doubt: u32) -> SentAt {
+        SentAt { now_ms: self.clock_argument(clock), attempts_in_doubt }
     }
 
     /// The time that a script gets: the clock's, or a negative one if the script must ask its

@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use sluicegate_core::{
-    Bucket, BucketId, CompositeBucket, ConfigStamp, EpochMillis, LimitName, MillitokenSum,
+    BucketId, CompositeBucket, ConfigStamp, EpochMillis, LimitBalance, LimitName, MillitokenSum,
     Millitokens, Refill, RequestId, Rule, Rules,
 };
 
@@ -131,7 +131,7 @@ pub(super) fn bucket(id: &BucketId, value: &[u8]) -> Option<CompositeBucket> {
         let amount = Millitokens::new(amount.checked_mul(divisor)?).ok()?;
         let refill = Refill::new(amount, period_ms.checked_mul(divisor)?).ok()?;
         let rule = Rule::with_burst(capacity, burst, refill).ok()?;
-        limits.insert(limit, Bucket { rule, tokens, consumed });
+        limits.insert(limit, LimitBalance { rule, tokens, consumed });
     }
     let ends_id = |byte: &u8| matches!(byte, b'.' | b' ');
     let ids = ids.chunks(ID_BYTES).filter_map(|id| id.split(ends_id).next());
