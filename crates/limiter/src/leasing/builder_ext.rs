@@ -60,7 +60,7 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// repeated.
     ///
     /// For a bucket whose tokens are held, [`Permit::remaining`](crate::Permit::remaining) is the
-    /// balance of the table at its last answer. It includes neither the tokens that this process
+    /// balance of the store at its last answer. It includes neither the tokens that this process
     /// holds nor the use that it has not written yet.
     pub fn leasing(self, mut settings: LeaseSettings) -> Self {
         settings.deadline = as_deadline(settings.deadline);
