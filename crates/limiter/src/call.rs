@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 
 use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::error::AcquireError;
 use crate::store_error::BoxError;
 use crate::table::TableError;
@@ -26,9 +27,7 @@ pub(crate) struct CallContext<'a> {
     /// When the call began, by the clock that counts tokens.
     pub(crate) began: EpochMillis,
     pub(crate) deadline: Instant,
-    pub(crate) attempts: u32,
-    pub(crate) write_units: f64,
-    pub(crate) read_units: f64,
+    pub(crate) cost: Cost,
     pause: Duration,
     /// The duration of the table's quickest answer, [`PAUSE_MAX`] at most.
     quickest: Duration,
@@ -48,9 +47,7 @@ impl<'a> CallContext<'a> {
             id,
             began: clock.now(),
             deadline: Instant::now() + as_deadline(time),
-            attempts: 0,
-            write_units: 0.0,
-            read_units: 0.0,
+            cost: Cost::default(),
             pause: Duration::from_millis(1),
             quickest: PAUSE_MAX,
             table_error: None,
@@ -62,13 +59,13 @@ impl<'a> CallContext<'a> {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.attempts >= WRITES_MAX || !self.has_time_after(Duration::ZERO)
+        self.cost.attempts >= WRITES_MAX || !self.has_time_after(Duration::ZERO)
     }
 
     /// True if another attempt after this pause can be answered before the deadline: the result of
     /// an attempt that is ended by the deadline is unknown.
     fn has_time_after(&self, pause: Duration) -> bool {
-        let answer = if self.attempts == 0 { Duration::ZERO } else { self.quickest };
+        let answer = if self.cost.attempts == 0 { Duration::ZERO } else { self.quickest };
         Instant::now() + pause + answer < self.deadline
     }
 
@@ -80,7 +77,7 @@ impl<'a> CallContext<'a> {
     }
 
     async fn pause_for(&self, pause: Duration) -> bool {
-        if self.attempts >= WRITES_MAX || !self.has_time_after(pause) {
+        if self.cost.attempts >= WRITES_MAX || !self.has_time_after(pause) {
             return false;
         }
         tokio::time::sleep(pause).await;
@@ -106,7 +103,7 @@ impl<'a> CallContext<'a> {
             Some(TableError::Unreachable(source)) => AcquireError::Unavailable(source),
             Some(TableError::Setup(error)) => error.into(),
             Some(TableError::Throttled(_) | TableError::Conflict) | None => {
-                AcquireError::Contended { attempts: self.attempts }
+                AcquireError::Contended { attempts: self.cost.attempts }
             }
         }
     }

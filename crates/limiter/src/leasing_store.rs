@@ -11,12 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Amounts, BucketId, CompositeBucket, Configuration, LeaseRange, LimitName, RequestId, WritePath,
+    Amounts, BucketId, CompositeBucket, Configuration, LeaseRange, LimitName, RequestId,
 };
 
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::composite::Lane;
+use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
 use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request, Store};
 
@@ -117,14 +118,8 @@ pub struct LeaseOutcome {
     pub leased: Amounts,
     /// The bucket after it, as far as it is known.
     pub image: Option<Arc<CompositeBucket>>,
-    /// `None`: there was nothing to write.
-    pub path: Option<WritePath>,
-    /// Writes attempted.
-    pub attempts: u32,
-    /// Write units spent.
-    pub write_units: f64,
-    /// Read units spent.
-    pub read_units: f64,
+    /// Its cost. No path: there was nothing to write.
+    pub cost: Cost,
 }
 
 /// A lease that was not granted.

@@ -43,6 +43,7 @@ mod call;
 mod check;
 mod clock;
 mod composite;
+mod cost;
 mod counters;
 mod degraded;
 #[cfg(feature = "dynamodb")]

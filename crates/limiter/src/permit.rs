@@ -10,8 +10,9 @@ use std::time::Duration;
 use sluicegate_core::{LimitName, Millitokens};
 
 use self::correction_log::{CorrectionChange, CorrectionLog, clamped};
-pub use self::summary::{Cost, Remaining};
+pub use self::summary::Remaining;
 use crate::check::amount;
+use crate::cost::Cost;
 use crate::degraded::Degraded;
 use crate::error::{AdjustError, InvalidRequest, LimitExceeded};
 use crate::limiter::Limiter;
@@ -34,17 +35,16 @@ pub struct Permit {
 
 impl Permit {
     pub(crate) fn granted(limiter: &Limiter, deadline: Duration, grant: Grant) -> Self {
-        let Grant { parts, path, attempts, write_units, read_units } = grant;
+        let Grant { parts, cost } = grant;
         let logs = parts.iter().map(|part| CorrectionLog::new(part.amounts.clone()));
         let logs = Mutex::new(logs.collect());
-        let cost = Cost { path, attempts, write_units, read_units };
         let (shadowed, degraded) = (None, None);
         Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
     }
 
     /// A permit that took nothing from the store.
     fn unwritten(limiter: &Limiter, deadline: Duration, parts: Vec<BucketGrant>) -> Self {
-        let cost = Cost { path: None, attempts: 0, write_units: 0.0, read_units: 0.0 };
+        let cost = Cost::default();
         let (logs, shadowed, degraded) = (Mutex::default(), None, None);
         Self { limiter: limiter.clone(), deadline, parts, logs, shadowed, degraded, cost }
     }

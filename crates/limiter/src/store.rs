@@ -10,10 +10,11 @@ use futures_util::FutureExt as _;
 pub use futures_util::future::BoxFuture;
 use sluicegate_core::{
     Amounts, BucketId, CompositeBucket, Configuration, EntityId, LimitName, RequestId, Resource,
-    Rules, WritePath,
+    Rules,
 };
 
 use crate::clock::Clock;
+use crate::cost::Cost;
 pub use crate::counters::{Counter, Counters};
 use crate::degraded::Degraded;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
@@ -129,14 +130,16 @@ pub enum Cascade {
 pub struct Grant {
     /// The buckets they were taken from: the entity's own first.
     pub parts: Vec<BucketGrant>,
-    /// The path of the last write; `None`: there was none.
-    pub path: Option<WritePath>,
-    /// Writes attempted.
-    pub attempts: u32,
-    /// Write units spent, refused attempts included (each counted as one unit).
-    pub write_units: f64,
-    /// Read units spent.
-    pub read_units: f64,
+    /// The cost of taking them.
+    pub cost: Cost,
+}
+
+impl Grant {
+    /// Tokens that were held: they cost nothing now.
+    #[cfg(feature = "leasing")]
+    pub(crate) fn held(parts: impl IntoIterator<Item = BucketGrant>) -> Self {
+        Self { parts: parts.into_iter().collect(), cost: Cost::default() }
+    }
 }
 
 /// The tokens taken from one bucket.

@@ -9,7 +9,7 @@ use sluicegate_core::{
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
 use super::shared_error::{error_at_deadline, setup_error};
-use super::table_call::{CallCost, Expired, Resolved};
+use super::table_call::{Expired, Resolved};
 use crate::call::CallContext;
 use crate::error::{AcquireError, InvalidRequest};
 use crate::store::BucketGrant;
@@ -42,7 +42,7 @@ impl<T: Table> CompositeStore<T> {
                 Ok(resolved) => resolved,
                 Err(expired) => return self.expired(targets, run, expired),
             };
-            run.add(cost);
+            run.cost += cost;
             match outcome {
                 Outcome::Done(done) => return Ok(granted(targets, done)),
                 Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
@@ -71,7 +71,7 @@ impl<T: Table> CompositeStore<T> {
                     });
                 }
                 Outcome::Contended | Outcome::Ambiguous => {
-                    return Err(AcquireError::Contended { attempts: run.attempts });
+                    return Err(AcquireError::Contended { attempts: run.cost.attempts });
                 }
             }
         }
@@ -100,7 +100,7 @@ impl<T: Table> CompositeStore<T> {
         run: &mut CallContext<'_>,
         Expired { on_leave, table_error, is_silent, cost }: Expired,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
-        run.add(cost);
+        run.cost += cost;
         if let OnLeave::Done(done) = on_leave {
             return Ok(granted(targets, done));
         }
@@ -108,7 +108,7 @@ impl<T: Table> CompositeStore<T> {
             on_leave == OnLeave::InDoubt,
             table_error.as_deref(),
             is_silent,
-            run.attempts,
+            run.cost.attempts,
         ))
     }
 }
@@ -120,15 +120,6 @@ fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<W
     (parts.collect(), done.path.or(Some(WritePath::Unclaimed)))
 }
 
-impl CallContext<'_> {
-    /// Adds the cost of the lane for this request.
-    pub(super) fn add(&mut self, cost: CallCost) {
-        self.attempts += cost.attempts;
-        self.write_units += cost.write_units;
-        self.read_units += cost.read_units;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -137,6 +128,7 @@ mod tests {
 
     use super::*;
     use crate::clock::SystemClock;
+    use crate::cost::Cost;
     use crate::store::MemoryTable;
 
     /// An image showed an earlier attempt, and the caller left before the answer to the next call.
@@ -146,7 +138,7 @@ mod tests {
         let mut run = CallContext::new(&SystemClock, Duration::ZERO);
         let (path, images, leased, dropped) = (None, Vec::new(), Amounts::new(), Vec::new());
         let done = Done { path, images, leased, dropped, is_forced: false, attempts: 1 };
-        let (on_leave, cost) = (OnLeave::Done(done), CallCost::default());
+        let (on_leave, cost) = (OnLeave::Done(done), Cost::default());
         let expired = Expired { on_leave, cost, table_error: None, is_silent: false };
         let (_, path) = store.expired(&[], &mut run, expired).unwrap();
         assert_eq!(path, Some(WritePath::Unclaimed));

@@ -49,14 +49,18 @@ impl<T: Table> CompositeStore<T> {
         match resolved {
             Ok(resolved) => self.corrected(correction, resolved, run),
             Err(Expired { on_leave: OnLeave::Done(done), cost, .. }) => {
-                run.add(cost);
+                run.cost += cost;
                 Ok(Self::done(done, run))
             }
             Err(Expired { on_leave, table_error, is_silent, cost }) => {
-                run.add(cost);
+                run.cost += cost;
                 let is_unacked = on_leave == OnLeave::InDoubt;
-                let error =
-                    error_at_deadline(is_unacked, table_error.as_deref(), is_silent, run.attempts);
+                let error = error_at_deadline(
+                    is_unacked,
+                    table_error.as_deref(),
+                    is_silent,
+                    run.cost.attempts,
+                );
                 Err(self.may_have_given_back(correction, is_unacked, error.into()))
             }
         }
@@ -68,7 +72,7 @@ impl<T: Table> CompositeStore<T> {
         Resolved { outcome, cost, table_error }: Resolved,
         run: &mut CallContext<'_>,
     ) -> Result<Corrected, AdjustError> {
-        run.add(cost);
+        run.cost += cost;
         match outcome {
             Outcome::Done(done) => Ok(Self::done(done, run)),
             Outcome::Ambiguous => Err(AdjustError::Ambiguous(
@@ -86,8 +90,8 @@ impl<T: Table> CompositeStore<T> {
         let Done { images, dropped, is_forced, .. } = done;
         let image = images.into_iter().next().flatten();
         let adjusted =
-            Adjusted { dropped, is_forced, write_units: run.write_units, degraded: None };
-        Corrected { adjusted, image, attempts: run.attempts }
+            Adjusted { dropped, is_forced, write_units: run.cost.write_units, degraded: None };
+        Corrected { adjusted, image, attempts: run.cost.attempts }
     }
 
     /// True if the refund may have been made, or may still be: the caller must not try again. After

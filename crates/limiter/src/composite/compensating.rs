@@ -32,9 +32,7 @@ impl<T: Table> CompositeStore<T> {
         let (child, parent) = (self.take(child, first), self.take(parent, second));
         let (child, parent) = tokio::join!(child, parent);
         for part in &runs {
-            run.attempts += part.attempts;
-            run.write_units += part.write_units;
-            run.read_units += part.read_units;
+            run.cost += part.cost;
         }
         match (child, parent) {
             (Ok((mut parts, path)), Ok((parents, _))) => {

@@ -6,8 +6,9 @@ use tokio::time::Instant;
 
 use super::lane::{Lane, LaneWaiter};
 use super::lead::Timer;
-use super::table_call::{CallCost, Calls, Expired, Resolved};
+use super::table_call::{Calls, Expired, Resolved};
 use crate::clock::Clock;
+use crate::cost::Cost;
 
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
@@ -24,7 +25,7 @@ impl Lane {
         {
             let mut state = self.lock();
             self.adopt_images(&mut state);
-            let waiter = LaneWaiter { sender, cost: CallCost::default() };
+            let waiter = LaneWaiter { sender, cost: Cost::default() };
             state.queue.enter(request, waiter, clock.now());
             self.dispatch(&mut state, calls);
         }
@@ -78,7 +79,7 @@ struct LeaveOnDrop<'a> {
 }
 
 impl LeaveOnDrop<'_> {
-    fn leave(&mut self) -> (OnLeave, CallCost) {
+    fn leave(&mut self) -> (OnLeave, Cost) {
         self.is_open = false;
         let mut state = self.lane.lock();
         let (on_leave, waiter) = state.queue.leave(&self.id);

@@ -15,8 +15,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use super::newest_image::NewestImage;
-use super::table_call::{CallCost, Calls, PendingCall, Resolved, TableReply};
+use super::table_call::{Calls, PendingCall, Resolved, TableReply};
 use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::lock::lock;
 use crate::table::TableError;
 
@@ -66,7 +67,7 @@ pub(super) struct LaneState {
 /// A caller that waits.
 pub(super) struct LaneWaiter {
     pub(super) sender: oneshot::Sender<Resolved>,
-    pub(super) cost: CallCost,
+    pub(super) cost: Cost,
 }
 
 impl std::fmt::Debug for Lane {

@@ -19,6 +19,7 @@ use super::shared_error::{error_at_deadline, setup_error};
 use super::table_call::{Expired, Resolved};
 use crate::call::CallContext;
 use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::leasing_store::{
     Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
@@ -87,11 +88,11 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 self.images.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
             });
             let result = self.lease_from(&lane, lease, &mut run).await;
-            let CallContext { id, attempts, write_units, read_units, .. } = run;
+            let CallContext { id, cost, .. } = run;
             match result {
                 Ok(sluicegate_core::Done { leased, images, path, .. }) => {
                     let image = images.into_iter().next().flatten();
-                    Ok(LeaseOutcome { id, leased, image, path, attempts, write_units, read_units })
+                    Ok(LeaseOutcome { id, leased, image, cost: Cost { path, ..cost } })
                 }
                 Err((error, is_ambiguous)) => {
                     let leased = lane.unacked_lease(&id);
@@ -104,7 +105,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                         is_ambiguous,
                         lane: Some(lane.clone()),
                     });
-                    Err(LeaseError { error, unacked, attempts })
+                    Err(LeaseError { error, unacked, attempts: cost.attempts })
                 }
             }
         }
@@ -146,7 +147,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     Ok(image) => {
                         let (as_of, is_authoritative) = (run.now(), true);
                         entry.learn(Known { image: image.clone(), as_of, is_authoritative });
-                        return Ok((image, run.read_units));
+                        return Ok((image, run.cost.read_units));
                     }
                     Err(table_error) => {
                         if !run.wait_out(table_error).await {
@@ -188,21 +189,21 @@ impl<T: Table> CompositeStore<T> {
             let resolved = match lane.submit(self, request, run.deadline, run.clock).await {
                 Ok(resolved) => resolved,
                 Err(Expired { on_leave: sluicegate_core::OnLeave::Done(done), cost, .. }) => {
-                    run.add(cost);
+                    run.cost += cost;
                     return Ok(done);
                 }
                 Err(Expired { on_leave, table_error, is_silent, cost }) => {
-                    run.add(cost);
+                    run.cost += cost;
                     let is_unacked = on_leave == sluicegate_core::OnLeave::InDoubt;
                     let table_error = table_error.as_deref();
                     return Err((
-                        error_at_deadline(is_unacked, table_error, is_silent, run.attempts),
+                        error_at_deadline(is_unacked, table_error, is_silent, run.cost.attempts),
                         false,
                     ));
                 }
             };
             let Resolved { outcome, cost, table_error } = resolved;
-            run.add(cost);
+            run.cost += cost;
             let error: AcquireError = match outcome {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Refused(limits) => AcquireError::refused(limits.concat()),
@@ -225,7 +226,7 @@ impl<T: Table> CompositeStore<T> {
                     let lost = "the answer to a write was lost";
                     return Err((AcquireError::Unavailable(lost.into()), true));
                 }
-                Outcome::Contended => AcquireError::Contended { attempts: run.attempts },
+                Outcome::Contended => AcquireError::Contended { attempts: run.cost.attempts },
                 Outcome::Failed { .. } => AcquireError::Setup(setup_error(table_error.as_deref())),
             };
             return Err((error, false));

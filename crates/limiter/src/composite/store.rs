@@ -10,6 +10,7 @@ use super::resolve::Lookup;
 use super::settings::CascadeMode;
 use crate::call::CallContext;
 use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::store::{Adjusted, BoxFuture, Correction, Grant, Request, Store};
@@ -31,8 +32,7 @@ impl<T: Table> Store for CompositeStore<T> {
             } else {
                 self.take(&mut targets, &mut run).await?
             };
-            let CallContext { attempts, write_units, read_units, .. } = run;
-            Ok(Grant { parts, path, attempts, write_units, read_units })
+            Ok(Grant { parts, cost: Cost { path, ..run.cost } })
         }
         .boxed()
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use sluicegate_core::{Answer, BucketId, Counts, OnLeave, Outcome, Write};
 
+use crate::cost::Cost;
 use crate::table::TableError;
 
 /// A call of a lane.
@@ -50,25 +51,18 @@ pub(super) trait Calls: Send + Sync {
 
 pub(super) type PendingCall = Pin<Box<dyn Future<Output = TableReply> + Send>>;
 
-/// The cost of a request. Requests that share a call divide its cost.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct CallCost {
-    pub(super) attempts: u32,
-    pub(super) write_units: f64,
-    pub(super) read_units: f64,
-}
-
 /// The outcome of a request.
 pub(super) struct Resolved {
     pub(super) outcome: Outcome,
-    pub(super) cost: CallCost,
+    /// Requests that share a call divide its cost.
+    pub(super) cost: Cost,
     pub(super) table_error: Option<Arc<TableError>>,
 }
 
 /// The state of a request that was not resolved in time.
 pub(super) struct Expired {
     pub(super) on_leave: OnLeave,
-    pub(super) cost: CallCost,
+    pub(super) cost: Cost,
     pub(super) table_error: Option<Arc<TableError>>,
     /// True if the table did not answer while the request waited.
     pub(super) is_silent: bool,

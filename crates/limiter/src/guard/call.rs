@@ -55,13 +55,13 @@ impl Guard {
         let result = acquire().await;
         match &result {
             // The tokens were held: the store was not asked.
-            Ok(grant) if grant.path.is_none() => drop(pass),
+            Ok(grant) if grant.cost.path.is_none() => drop(pass),
             result => self.note(pass, result),
         }
         match result {
             Ok(grant) => {
                 // A grant of held tokens says nothing new.
-                let is_news = grant.path.is_some();
+                let is_news = grant.cost.path.is_some();
                 if is_news && self.settings.on_unavailable == OnUnavailable::Local {
                     self.health.local().note(request, &grant);
                 }

@@ -16,10 +16,10 @@ use super::bucket_ledger::{BucketLedger, Commit};
 use super::leased_bucket::{COARSE_MS, LeasedBucket, WriteTurn};
 use super::leaser::{Leaser, WriteKind};
 use super::limit_ledger::{LimitLedger, signed, unsigned};
-use super::spent::Spent;
 use super::times::Times;
 use crate::call::new_id;
 use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{Counting, LeaseRequest};
 use crate::store::Correction;
@@ -37,9 +37,9 @@ impl Leaser {
         kind: WriteKind,
         threshold: u32,
         deadline: Duration,
-    ) -> Result<Spent, AcquireError> {
+    ) -> Result<Cost, AcquireError> {
         let until = Instant::now() + deadline;
-        let mut spent = Spent::default();
+        let mut spent = Cost::default();
         if kind == WriteKind::SettleAll {
             turn.bucket.drop_pools(&mut turn.ledger(), self.now_ms());
         }
@@ -59,13 +59,13 @@ impl Leaser {
         kind: WriteKind,
         threshold: u32,
         until: Instant,
-        spent: &mut Spent,
+        spent: &mut Cost,
     ) -> Result<bool, AcquireError> {
         for _ in 0..2 {
             let asked_at = self.times();
             let committed = self.commit_once(turn, asked_at, left(until)).await?;
             let Some((committed, image)) = committed else { break };
-            spent.add(committed);
+            *spent += committed;
             if kind == WriteKind::Renew {
                 let image = self.write_limits(turn, image, spent, left(until)).await?;
                 self.grant(turn, image.as_deref(), threshold, asked_at);
@@ -85,7 +85,7 @@ impl Leaser {
         need: &[Demand],
         threshold: u32,
         until: Instant,
-        spent: &mut Spent,
+        spent: &mut Cost,
     ) -> Result<(), AcquireError> {
         let configuration = turn.ledger().configuration.clone();
         let wanted = turn.bucket.exact_ranges(need);
@@ -112,7 +112,7 @@ impl Leaser {
                 self.meter.count(1);
                 // The lease changed the balance by which the pools were filled.
                 self.grant(turn, outcome.image.as_deref(), threshold, asked_at);
-                spent.add(self.spent(outcome));
+                *spent += self.spent(outcome);
                 Ok(())
             }
             Err(failed) => {
@@ -142,7 +142,7 @@ impl Leaser {
         turn: &WriteTurn,
         times: Times,
         deadline: Duration,
-    ) -> Result<Option<(Spent, Option<Arc<CompositeBucket>>)>, AcquireError> {
+    ) -> Result<Option<(Cost, Option<Arc<CompositeBucket>>)>, AcquireError> {
         let bucket = &turn.bucket;
         let (Commit { id, amounts }, configuration) = {
             let ledger = &mut *turn.ledger();
@@ -170,7 +170,7 @@ impl Leaser {
                 ledger.unfinished().commit = None;
                 let write_units = corrected.adjusted.write_units;
                 let attempts = corrected.attempts;
-                let spent = Spent { attempts, write_units, ..Spent::default() };
+                let spent = Cost { attempts, write_units, ..Cost::default() };
                 Ok(Some((spent, corrected.image)))
             }
             Err(error) => {
@@ -196,7 +196,7 @@ impl Leaser {
         &self,
         turn: &WriteTurn,
         image: Option<Arc<CompositeBucket>>,
-        spent: &mut Spent,
+        spent: &mut Cost,
         deadline: Duration,
     ) -> Result<Option<Arc<CompositeBucket>>, AcquireError> {
         let configuration = turn.ledger().configuration.clone();
@@ -222,7 +222,7 @@ impl Leaser {
         match self.store.lease(&lease, None, &self.clock).await {
             Ok(outcome) => {
                 let after = outcome.image.clone();
-                spent.add(self.spent(outcome));
+                *spent += self.spent(outcome);
                 Ok(after)
             }
             Err(failed) => {

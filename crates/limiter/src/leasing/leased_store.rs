@@ -13,8 +13,8 @@ use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::{LeasedPart, Taken};
 use super::settings::LeaseMode;
-use super::spent::Spent;
 use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::counters::Counters;
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::leasing_store::{Counting, LeaseRequest};
@@ -36,9 +36,9 @@ impl Leased {
         &self,
         parts: &[LeasedPart],
         until: Instant,
-    ) -> Option<Result<Spent, AcquireError>> {
+    ) -> Option<Result<Cost, AcquireError>> {
         let now_ms = self.leaser.now_coarse_ms();
-        let mut total = Spent::default();
+        let mut total = Cost::default();
         let mut taken = Taken { from: self, parts: &[] };
         for (n, part) in parts.iter().enumerate() {
             taken.parts = &parts[..n];
@@ -49,7 +49,7 @@ impl Leased {
             }
             let needed = self.leaser.need(&part.bucket, &part.demands, configuration, until).await;
             match needed {
-                Some(Ok(spent)) => total.add(spent),
+                Some(Ok(spent)) => total += spent,
                 Some(Err(error)) => {
                     return Some(Err(self.with_others(error, parts, n, until).await));
                 }
@@ -70,8 +70,9 @@ impl Leased {
     ) -> Result<Grant, AcquireError> {
         if let Some(parts) = parts {
             match self.take_all(&parts, until).await {
-                Some(Ok(spent)) => {
-                    return Ok(spent.granted(parts.into_iter().map(|part| part.grant)));
+                Some(Ok(cost)) => {
+                    let parts = parts.into_iter().map(|part| part.grant).collect();
+                    return Ok(Grant { parts, cost });
                 }
                 Some(Err(error)) => return Err(error),
                 None => {}
@@ -300,7 +301,7 @@ impl Store for Leased {
             }
         }
         taken.keep();
-        Some(Spent::default().granted(parts.into_iter().map(|part| part.grant)))
+        Some(Grant::held(parts.into_iter().map(|part| part.grant)))
     }
 
     fn inner(&self) -> Option<&dyn Store> {

@@ -15,10 +15,10 @@ use super::interner::Interner;
 use super::leased_bucket::{LeasedBucket, WriteTurn};
 use super::metrics::Meter;
 use super::settings::{LeaseMode, LeaseSettings};
-use super::spent::Spent;
 use super::times::Times;
 use super::waiters::WaitTime;
 use crate::clock::{Clock as _, SharedClock};
+use crate::cost::Cost;
 use crate::error::AcquireError;
 use crate::leasing_store::LeaseCalls;
 use crate::lock::lock;
@@ -263,7 +263,7 @@ impl Leaser {
         need: &[Demand],
         kind: WriteKind,
         deadline: Duration,
-    ) -> Result<Spent, AcquireError> {
+    ) -> Result<Cost, AcquireError> {
         let until = Instant::now() + deadline;
         let known = match kind {
             WriteKind::Renew => self.look_up_limits(turn, deadline).await,

@@ -25,7 +25,6 @@ mod need;
 mod planning;
 mod prepared;
 mod settings;
-mod spent;
 mod strict;
 mod sync;
 mod times;

@@ -11,8 +11,8 @@ use super::atomic_bucket::Demand;
 use super::bucket_ledger::BucketLedger;
 use super::leased_bucket::{LeasedBucket, WriteTurn};
 use super::leaser::{Leaser, WriteKind};
-use super::spent::Spent;
 use super::waiters::WaiterResult;
+use crate::cost::Cost;
 use crate::error::AcquireError;
 
 /// A request that waits for its answer. A grant that no caller takes is given back.
@@ -37,7 +37,7 @@ impl Leaser {
         demands: &[Demand],
         configuration: &Arc<Configuration>,
         until: Instant,
-    ) -> Option<Result<Spent, AcquireError>> {
+    ) -> Option<Result<Cost, AcquireError>> {
         let start = Instant::now();
         let wait_time = self.wait_time(until);
         let enter = |ledger: &mut BucketLedger| {
@@ -65,13 +65,13 @@ impl Leaser {
             if bucket.atomic.is_low() {
                 self.renew_soon(bucket, None);
             }
-            return Some(Ok(Spent::default()));
+            return Some(Ok(Cost::default()));
         };
         if self.is_shut() {
             return None;
         }
         if self.take(bucket, demands, None, self.now_coarse_ms()) {
-            return Some(Ok(Spent::default()));
+            return Some(Ok(Cost::default()));
         }
         // The write runs in a task of its own. If the caller leaves, other requests get the tokens.
         let (answer, answered) = oneshot::channel();

@@ -14,7 +14,6 @@ use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::LeasedPart;
 use super::leaser::Leaser;
-use super::spent::Spent;
 use crate::degraded::Degraded;
 use crate::error::{AcquireError, InvalidRequest};
 use crate::guard::Granted;
@@ -218,7 +217,7 @@ impl Prepared {
             parts.iter().for_each(|part| self.lease_soon(&part.bucket, part));
             return None;
         }
-        let grant = Spent::default().granted(parts.into_iter().map(|part| part.grant));
+        let grant = Grant::held(parts.into_iter().map(|part| part.grant));
         Some(PreparedPermit { prepared: self, from: Source::Resolved(Box::new(grant)) })
     }
 
@@ -370,12 +369,12 @@ impl PreparedPermit<'_> {
         let deadline = limiter.guard().correction_time(*deadline);
         let grant = match self.from {
             Source::Prepared(found) => {
-                Spent::default().granted(found.parts.iter().map(|part| part.grant.clone()))
+                Grant::held(found.parts.iter().map(|part| part.grant.clone()))
             }
             Source::Other(entity, found) => {
                 let others = found.parts.iter().skip(1).map(|part| part.grant.clone());
                 let parts = std::iter::once(found.first_part(entity)).chain(others);
-                Spent::default().granted(parts)
+                Grant::held(parts)
             }
             Source::Resolved(grant) => *grant,
             Source::Degraded(granted) => {

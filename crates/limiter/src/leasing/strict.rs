@@ -12,7 +12,7 @@ use super::lease_plan::LeasePlan;
 use super::leased_bucket::WriteTurn;
 use super::leaser::{Leaser, WriteKind};
 use super::settings::Accounting;
-use super::spent::Spent;
+use crate::cost::Cost;
 use crate::error::AcquireError;
 use crate::leasing_store::{Counting, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite};
 
@@ -33,7 +33,7 @@ impl Leaser {
         kind: WriteKind,
         accounting: Accounting,
         deadline: Duration,
-    ) -> Result<Spent, AcquireError> {
+    ) -> Result<Cost, AcquireError> {
         let (until, bucket) = (Instant::now() + deadline, &turn.bucket);
         let mut spent = self.resolve_unacked(turn, kind, accounting, deadline).await?;
         let times = self.times();
@@ -69,7 +69,7 @@ impl Leaser {
         if result.is_ok() {
             self.note_duration(start.elapsed());
         }
-        spent.add(self.finish(turn, plan, need, Sent::New, result)?);
+        spent += self.finish(turn, plan, need, Sent::New, result)?;
         Ok(spent)
     }
 
@@ -80,11 +80,11 @@ impl Leaser {
         kind: WriteKind,
         accounting: Accounting,
         deadline: Duration,
-    ) -> Result<Spent, AcquireError> {
+    ) -> Result<Cost, AcquireError> {
         let (unacked, configuration) = {
             let ledger = &mut *turn.ledger();
             let Some(unacked) = ledger.unfinished().unacked.take() else {
-                return Ok(Spent::default());
+                return Ok(Cost::default());
             };
             (unacked, ledger.configuration.clone())
         };
@@ -114,13 +114,13 @@ impl Leaser {
         need: &[Demand],
         sent: Sent,
         result: Result<LeaseOutcome, LeaseError>,
-    ) -> Result<Spent, AcquireError> {
+    ) -> Result<Cost, AcquireError> {
         let ledger = &mut *turn.ledger();
         match result {
             Ok(outcome) => {
                 self.meter.count(u64::from(!need.is_empty()));
                 self.meter.leased(&outcome.leased, &plan.returned);
-                if sent == Sent::Again || outcome.path.is_some() {
+                if sent == Sent::Again || outcome.cost.path.is_some() {
                     ledger.note_answered(&outcome.id);
                 }
                 turn.bucket.conclude(ledger, &plan, need, &outcome, self.times());
@@ -141,10 +141,9 @@ impl Leaser {
     }
 
     /// Counts the attempts of a write; returns its cost.
-    pub(super) fn spent(&self, outcome: LeaseOutcome) -> Spent {
-        self.meter.wrote(outcome.attempts);
-        let LeaseOutcome { path, attempts, write_units, read_units, .. } = outcome;
-        Spent { path, attempts, write_units, read_units }
+    pub(super) fn spent(&self, outcome: LeaseOutcome) -> Cost {
+        self.meter.wrote(outcome.cost.attempts);
+        outcome.cost
     }
 }
 

@@ -6,13 +6,13 @@
 use tokio::sync::oneshot;
 
 use super::atomic_bucket::{AtomicBucket, Demand, TakeResult};
-use super::spent::Spent;
+use crate::cost::Cost;
 use crate::error::AcquireError;
 
 /// The most requests that wait for one bucket; each takes a kilobyte.
 pub(super) const WAITERS_MAX: usize = 131_072;
 
-pub(super) type WaiterResult = Result<Spent, AcquireError>;
+pub(super) type WaiterResult = Result<Cost, AcquireError>;
 
 /// The waiting requests, in the order in which they came.
 #[derive(Debug, Default)]
@@ -76,7 +76,7 @@ impl Waiters {
             let still_waits = now.came_ms <= until_ms && now.set_backs == set_backs;
             if !still_waits || atomic.take(&waiter.demands, came_ms) == TakeResult::NotTaken {
                 self.0.push(waiter);
-            } else if waiter.answer.send(Ok(Spent::default())).is_err() {
+            } else if waiter.answer.send(Ok(Cost::default())).is_err() {
                 // Tokens that no longer fit stay consumed.
                 waiter.demands.iter().for_each(|demand| _ = atomic.put(demand.slot, demand.milli));
             }

@@ -1,21 +1,6 @@
-//! The cost of an acquire, and the balances that a permit knows.
+//! The balances that a permit knows.
 
-use sluicegate_core::{EntityId, LimitName, Millitokens, Rule, WritePath};
-
-/// The cost of an acquire.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[non_exhaustive]
-pub struct Cost {
-    /// The path of the last write; `None` if nothing was written (shadow mode, leased tokens, an
-    /// unavailable store).
-    pub path: Option<WritePath>,
-    /// Writes attempted.
-    pub attempts: u32,
-    /// Write units spent, refused attempts included (each counted as one unit).
-    pub write_units: f64,
-    /// Read units spent.
-    pub read_units: f64,
-}
+use sluicegate_core::{EntityId, LimitName, Millitokens, Rule};
 
 /// The balance of one limit.
 #[derive(Debug, Clone, PartialEq)]

@@ -61,7 +61,7 @@ impl RedisStore {
             }
         }
         let adjusted = Adjusted { dropped, ..Adjusted::default() };
-        Ok(Corrected { adjusted, image: image.map(Arc::new), attempts: run.attempts })
+        Ok(Corrected { adjusted, image: image.map(Arc::new), attempts: run.cost.attempts })
     }
 }
 

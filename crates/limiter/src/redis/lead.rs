@@ -23,6 +23,7 @@ use super::script::ACQUIRE;
 use super::script_bucket::{Image, ScriptBucket};
 use crate::call::{CallContext, new_id};
 use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::error::{AcquireError, LimitStatus};
 use crate::store::{Correction, Grant, Request};
 
@@ -100,7 +101,7 @@ impl BatchRequest<'_> {
         loop {
             match leading.decided(run).await? {
                 Decision::Granted(images, path) => {
-                    return Ok(leading.granted(&images, path, run.attempts));
+                    return Ok(leading.granted(&images, path, run.cost.attempts));
                 }
                 Decision::Short(images, now) => {
                     if let Some(refusal) = leading.short(&images, now) {
@@ -121,7 +122,7 @@ impl BatchRequest<'_> {
             .map(|(target, image)| target.part(amounts, image));
         // A parent that has none of the limits was not asked.
         let parts = parts.filter(|part| !part.amounts.is_empty()).collect();
-        Grant { parts, path: Some(path), attempts, write_units: 0.0, read_units: 0.0 }
+        Grant { parts, cost: Cost { path: Some(path), attempts, ..Cost::default() } }
     }
 
     /// Gives tokens back in a background task. For a call in doubt it first asks for the result.

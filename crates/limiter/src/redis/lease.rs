@@ -20,6 +20,7 @@ use super::script::{Call, LEASE};
 use super::script_bucket::{ScriptBucket, SentAt};
 use super::value::id_text;
 use crate::clock::Clock;
+use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{
     Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
@@ -128,21 +129,17 @@ impl RedisStore {
             self.lease_call(lease, &target, &named, &write)
         });
         let (result, in_doubt) = match reply.await {
-            Ok(reply) => (self.read_lease(lease, reply, &target, &named), run.attempts > 1),
+            Ok(reply) => (self.read_lease(lease, reply, &target, &named), run.cost.attempts > 1),
             Err(failure) => (Err(Failure::Error(failure.error)), failure.in_doubt),
         };
-        let (id, attempts) = (run.id.clone(), run.attempts);
+        let (id, attempts) = (run.id.clone(), run.cost.attempts);
         let (error, effect) = match result {
             Ok(LeaseReply::Granted { leased, image, path }) => {
-                let (write_units, read_units) = (0.0, 0.0);
                 return Ok(LeaseOutcome {
                     id,
                     leased,
                     image,
-                    path,
-                    attempts,
-                    write_units,
-                    read_units,
+                    cost: Cost { path, attempts, ..Cost::default() },
                 });
             }
             Ok(LeaseReply::Ambiguous) => {

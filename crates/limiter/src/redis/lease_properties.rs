@@ -154,7 +154,7 @@ impl ComparedLease<'_> {
                     (Ok(done), Ok(leased)) => {
                         prop_assert_eq!(&done.leased, &leased);
                         self.compare(done.image.as_deref())?;
-                        if done.path.is_some() {
+                        if done.cost.path.is_some() {
                             let again = self.leasing.resolve(&said, unacked(&done.id, &[])).await;
                             prop_assert_eq!(&again.unwrap().leased, &leased);
                         }

@@ -124,9 +124,15 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     let leasing = Leasing::a_hundred(&server);
     // A quarter of 100, within the bounds.
     let first = leasing.lease(&Said::wants(1_000, 80_000)).await.unwrap();
-    assert_eq!((figures(&first), first.path), ((25_000, 75_000, 25_000), Some(WritePath::Create)));
+    assert_eq!(
+        (figures(&first), first.cost.path),
+        ((25_000, 75_000, 25_000), Some(WritePath::Create))
+    );
     let small = leasing.lease(&Said::wants(1_000, 5_000).returns(20_000)).await.unwrap();
-    assert_eq!((figures(&small), small.path), ((5_000, 90_000, 10_000), Some(WritePath::Normal)));
+    assert_eq!(
+        (figures(&small), small.cost.path),
+        ((5_000, 90_000, 10_000), Some(WritePath::Normal))
+    );
     let large = leasing.lease(&Said::wants(60_000, 60_000)).await.unwrap();
     assert_eq!(figures(&large), (60_000, 30_000, 70_000));
 
@@ -141,7 +147,7 @@ async fn one_call_settles_and_leases_a_share_of_what_is_there() {
     let settled = leasing.lease(&Said { used, ..Said::default() }.returns(99_000)).await.unwrap();
     assert_eq!(figures(&settled), (0, 100_000, 67_000));
     let nothing = leasing.lease(&Said::default().returns(0)).await.unwrap();
-    assert_eq!((figures(&nothing), nothing.path), ((0, 100_000, 67_000), None));
+    assert_eq!((figures(&nothing), nothing.cost.path), ((0, 100_000, 67_000), None));
 
     let unknown =
         Leasing { configuration: Configuration::default(), ..Leasing::on(&server, "v", &[]) };
@@ -165,7 +171,7 @@ async fn a_lease_that_was_not_answered_is_done_once() {
     let first = leasing.lease(&said).await.unwrap();
     // It was done: the answer names the leased amount.
     let again = leasing.resolve(&said, unacked(&first.id, &[])).await.unwrap();
-    assert_eq!((figures(&again), again.path), ((25_000, 75_000, 25_000), None));
+    assert_eq!((figures(&again), again.cost.path), ((25_000, 75_000, 25_000), None));
     let settling = Said { wanted: BTreeMap::new(), ..said.clone() }.returns(0);
     let again = leasing.resolve(&settling, unacked(&first.id, &[])).await.unwrap();
     assert_eq!(figures(&again), (25_000, 75_000, 25_000));
@@ -182,7 +188,7 @@ async fn a_lease_that_was_not_answered_is_done_once() {
     assert_eq!(figures(&settled), (0, 70_000, 30_000));
     leasing.clock.advance(Duration::from_secs(1));
     let late = leasing.resolve(&said, unacked(&id, &[])).await.unwrap();
-    assert_eq!((late.leased.len(), late.path), (0, None));
+    assert_eq!((late.leased.len(), late.cost.path), (0, None));
 
     // Four others wrote since it may have been done.
     for _ in 0..4 {

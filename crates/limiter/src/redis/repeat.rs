@@ -27,7 +27,7 @@ impl RedisStore {
     ) -> Result<Reply, CallFailure> {
         let mut attempts_in_doubt = 0;
         loop {
-            run.attempts += 1;
+            run.cost.attempts += 1;
             let call = call(run, attempts_in_doubt);
             let table_error = match run.in_time(script.run(&self.connection, &call)).await {
                 Ok(values) => return Ok(Reply::new(values)),

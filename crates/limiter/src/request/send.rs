@@ -36,11 +36,11 @@ pub(super) async fn attempt(limiter: &Limiter, request: &Request) -> Result<Gran
 fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     match result {
         Ok(Granted::Store(grant)) => {
-            if let Some(path) = grant.path {
+            if let Some(path) = grant.cost.path {
                 span.record("path", path.as_str());
             }
-            span.record("attempts", grant.attempts);
-            span.record("write_units", grant.write_units);
+            span.record("attempts", grant.cost.attempts);
+            span.record("write_units", grant.cost.write_units);
             span.record("limited", false);
         }
         Ok(Granted::Degraded(degraded, _)) => _ = span.record("degraded", field::display(degraded)),
