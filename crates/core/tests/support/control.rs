@@ -3,7 +3,7 @@
 
 use sluicegate_core::{Condition as C, WritePath as Path};
 
-use super::system::Purpose;
+use super::scenario::Purpose;
 
 /// One kind of condition on one path.
 #[derive(Debug, Clone, Copy)]

@@ -8,7 +8,7 @@ use sluicegate_core::{
 
 use super::exact::{AHEAD_MS, Exact, Timing, Violation};
 use super::fixtures::{T0, at};
-use super::system::{Flight, Purpose, Request};
+use super::scenario::{Flight, Purpose, Request};
 
 /// The item and what is true of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
