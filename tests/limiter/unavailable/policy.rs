@@ -6,8 +6,8 @@ use sluicegate::error::SetupError;
 use sluicegate::{AcquireError, AdjustError, LimiterBuilder, OnUnavailable};
 
 use super::{
-    Builder, CONNECT_DEADLINE, DEADLINE, ask, away, away_with, hung, is_unavailable, limiter,
-    timed, was_not_asked, was_unanswered,
+    Builder, CONNECT_DEADLINE, DEADLINE, FAILURES, ask, away, away_with, hung, is_unavailable,
+    limiter, timed, was_not_asked, was_unanswered,
 };
 use crate::scripted::Act;
 use crate::support::bucket;
@@ -98,6 +98,22 @@ async fn a_throttled_table_whose_answer_is_cut_off_is_not_away() {
         assert!(matches!(contended, Err(AcquireError::Contended { .. })), "{contended:?}");
     }
     assert_eq!(limiter.counters().unanswered.get(), 0);
+}
+
+/// The table was throttled when it last answered: its silence is an outage nevertheless.
+#[tokio::test(start_paused = true)]
+async fn silence_after_throttling_is_an_outage() {
+    for last in [Act::Throttle, Act::Deny] {
+        let (limiter, table, _) = limiter(OnUnavailable::Allow);
+        ask!(limiter, 1).await.unwrap();
+        table.always(last);
+        assert!(ask!(limiter, 1).await.is_err());
+        table.always(Act::Hang);
+        for _ in 0..FAILURES {
+            was_unanswered(&ask!(limiter, 1).await.unwrap());
+        }
+        assert_eq!(limiter.counters().outages.get(), 1, "{last:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! A caller that enters its request into a lane, waits, leads, and leaves.
 
+use std::sync::Arc;
+
 use sluicegate_core::{OnLeave, QueuedRequest, RequestId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -9,6 +11,7 @@ use super::lead::Timer;
 use super::table_call::{Calls, Expired, Resolved};
 use crate::clock::Clock;
 use crate::cost::Cost;
+use crate::table::TableError;
 
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
@@ -21,14 +24,15 @@ impl Lane {
     ) -> Result<Resolved, Expired> {
         let (sender, mut receiver) = oneshot::channel();
         let mut open = LeaveOnDrop { lane: self, id: request.id.clone(), is_open: true };
-        let entered_at = Instant::now();
-        {
+        let replies_before = {
             let mut state = self.lock();
             self.adopt_images(&mut state);
             let waiter = LaneWaiter { sender, cost: Cost::default() };
             state.queue.enter(request, waiter, clock.now());
+            let replies = state.replies;
             self.dispatch(&mut state, calls);
-        }
+            replies
+        };
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
         let mut timer = Timer { sleep: sleep.as_mut(), deadline };
         let resolved = loop {
@@ -66,8 +70,13 @@ impl Lane {
             return Ok(resolved);
         }
         let state = self.lock();
-        let is_silent = state.replied_at <= entered_at;
-        Err(Expired { on_leave, cost, table_error: state.table_error.clone(), is_silent })
+        let is_silent = state.replies == replies_before;
+        // An answer from before this request says nothing of the table now.
+        let is_news = |error: &Arc<TableError>| {
+            !is_silent || matches!(error.as_ref(), TableError::Unreachable(_))
+        };
+        let table_error = state.table_error.clone().filter(is_news);
+        Err(Expired { on_leave, cost, table_error, is_silent })
     }
 }
 

@@ -57,8 +57,8 @@ pub(super) struct LaneState {
     pub(super) quickest: Duration,
     /// The time that the next answer may take.
     pub(super) answer_time: Duration,
-    /// The time of the table's last answer.
-    pub(super) replied_at: Instant,
+    /// The number of the table's answers.
+    pub(super) replies: u64,
     pub(super) latest: EpochMillis,
     /// True if several callers waited for the last answer.
     pub(super) is_shared: bool,
@@ -91,7 +91,7 @@ impl Lane {
             table_error: None,
             quickest: QUICKEST_MAX,
             answer_time: ANSWER_TIME_MIN,
-            replied_at: Instant::now(),
+            replies: 0,
             latest: EpochMillis::MIN,
             is_shared: false,
         };
@@ -159,7 +159,7 @@ impl Lane {
         if reply.answer == Answer::Lost {
             state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);
         } else {
-            state.replied_at = Instant::now();
+            state.replies += 1;
             state.answer_time = ANSWER_TIME_MIN.max(took.saturating_mul(2)).min(ANSWER_TIME_MAX);
         }
         if matches!(
