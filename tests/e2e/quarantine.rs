@@ -186,6 +186,34 @@ async fn failed_entry_holds_back_the_records_behind_it() {
     .await;
 }
 
+/// A window that failed before an uncountable record is not written for the records behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_window_holds_back_the_records_behind_an_uncountable_one() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let client = sluicegate_local::client::dynamodb(&proxy.endpoint_url());
+        let processor = Processor::new(client, Settings::new(&table));
+        proxy.inject(|call| match (call.operation, call.number) {
+            ("UpdateItem", ..=2) => Fault::DENIED,
+            _ => Fault::None,
+        });
+        let batch: Records = vec![
+            acquire("u", 1, 0, 1_000),
+            changed(2, |record| record["dynamodb"]["OldImage"] = json!(7)),
+            acquire("u", 3, 0, 1_000),
+        ];
+        let first = processor.handle(&batch, soon(60)).await;
+        let failed = &first.response.unwrap().batch_item_failures;
+        let position = StreamRecord::stream_and_sequence_of(batch[0].get()).1.unwrap();
+        assert_eq!(failed[0].item_identifier, Some(position.to_string()));
+        assert_eq!(deliver(&processor, &batch).await.report.duplicates_dropped, 0);
+        let found = read_usages(engine.client(), &table).await;
+        assert_eq!(hour_of(&found, "u").unwrap().consumed_milli["rpm"], 2_000);
+    })
+    .await;
+}
+
 /// A deleted window loses its watermark, but not the entries of the records that it lacks.
 #[tokio::test(flavor = "multi_thread")]
 async fn quarantined_record_is_reported_again_when_its_window_is_new() {

@@ -8,7 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use sluicegate::dynamo::Reader;
 use sluicegate_core::keys::{Digest, ItemKey, PK, QuarantineId, SK};
-use sluicegate_core::{QuarantineEntry, QuarantineState, StreamRecord};
+use sluicegate_core::{QuarantineEntry, QuarantineState, StreamRecord, WindowKind};
 use sluicegate_processor::{IfUnknown, Processor, Recounted, Settings};
 use sluicegate_testkit::usage::read_usages;
 use sluicegate_testkit::{Fault, Proxy, RunningEngine};
@@ -118,6 +118,30 @@ async fn a_record_that_a_newer_version_counted_on_redelivery_is_not_counted_agai
             }
             assert_eq!(hour(engine, &table, entity).await, Some((1_007, 2)), "{entity}");
         }
+    })
+    .await;
+}
+
+/// A delivery counted the record in its hour, and failed in its day until the stream dropped it.
+#[tokio::test(flavor = "multi_thread")]
+async fn recount_adds_the_record_to_the_window_that_lacks_it() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let record = acquire("u", 5, 0, 1_000);
+        let entry = quarantined(engine, &table, &record).await;
+        let hours = Settings { window_kinds: WindowKind::Hour.into(), ..Settings::new(&table) };
+        deliver(&Processor::new(engine.client().clone(), hours), &[record]).await;
+        let processor = processor(engine, &table);
+        let Recounted::Counted(windows) = processor.recount(&entry, IfUnknown::Leave).await else {
+            panic!("the day lacks the record")
+        };
+        assert_eq!(windows.len(), 1);
+        let found = read_usages(engine.client(), &table).await;
+        assert_eq!(found.len(), 2);
+        assert!(
+            found.values().all(|usage| (usage.consumed_milli["rpm"], usage.events) == (1_000, 1))
+        );
+        assert_eq!(processor.recount(&entry, IfUnknown::Leave).await, Recounted::Closed);
     })
     .await;
 }

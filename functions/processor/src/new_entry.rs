@@ -6,7 +6,9 @@ use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 use sluicegate_core::keys::{self, Digest, ItemKey, QuarantineId};
-use sluicegate_core::{RecordDeltas, SequenceNumber, StreamRecord, UncountableRecord, WindowGroup};
+use sluicegate_core::{
+    RecordDeltas, SequenceNumber, StreamLabel, StreamRecord, UncountableRecord, WindowGroup,
+};
 
 use crate::expressions::{self, text};
 use crate::write_error::one_line;
@@ -76,11 +78,12 @@ impl NewEntry {
         }
     }
 
-    /// False if the record of this entry is of another stream, or has a position after the other
-    /// record's.
+    /// True unless this entry's record surely comes after `other`, or is of another stream. A record
+    /// without a readable stream or position may precede any record.
     pub(crate) fn may_precede(&self, other: &RecordDeltas<'_>) -> bool {
         let ItemKey::Quarantine(id) = &self.key else { return true };
-        id.sequence.is_none_or(|sequence| id.stream == other.stream && sequence <= other.sequence)
+        let is_of_other_stream = id.stream != other.stream && id.stream != StreamLabel::default();
+        !is_of_other_stream && id.sequence.is_none_or(|sequence| sequence <= other.sequence)
     }
 
     pub(crate) fn item(&self) -> HashMap<String, AttributeValue> {

@@ -17,7 +17,7 @@ use crate::write_error::WriteError;
 /// The outcome of an event while its parts arrive.
 pub(crate) struct OutcomeBuilder {
     outcome: Outcome,
-    /// Records that some window was done with before, by their addresses in memory: a record is in
+    /// Records that some window was done with before, by the addresses of their JSON: a record is in
     /// the windows of every kind and is reported once.
     dropped: HashSet<usize>,
 }
@@ -63,7 +63,7 @@ impl OutcomeBuilder {
         report.windows_written += result.writes;
         report.write_units += result.write_units;
         let dropped = result.duplicates.iter().map(|&n| &group.records()[n]);
-        let address = |record: &Arc<RecordDeltas<'_>>| Arc::as_ptr(record) as usize;
+        let address = |record: &Arc<RecordDeltas<'_>>| record.json.as_ptr() as usize;
         self.dropped.extend(dropped.map(address));
         self.outcome.window_keys.push(group.key());
         self.add_quarantined(result.quarantined);

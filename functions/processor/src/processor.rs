@@ -59,15 +59,18 @@ impl Processor {
             ..Report::default()
         });
         let entries: &Vec<_> = &batch.uncountable.iter().map(NewEntry::of_record).collect();
-        // Records behind an uncountable one wait until it is in quarantine. Otherwise a watermark
-        // could advance past it, and a later version that can read it would drop it as a duplicate.
-        let (behind, free): (Vec<_>, Vec<_>) = batch
+        // Records behind an uncountable one wait until it is in quarantine, and until the records
+        // before it are counted. Otherwise a watermark could advance past a record that is in no
+        // window and not in quarantine, and its next delivery would drop it as a duplicate.
+        let (behind, unblocked): (Vec<_>, Vec<_>) = batch
             .records
             .into_iter()
             .partition(|record| entries.iter().any(|entry| entry.may_precede(record)));
         let puts = (0..entries.len())
             .map(|n| async move { (n, self.quarantine(&entries[n], deadline).await) });
-        let (put, written) = tokio::join!(bounded(puts), self.write_windows(free, now, deadline));
+        let (put, written) =
+            tokio::join!(bounded(puts), self.write_windows(unblocked, now, deadline));
+        let is_written = written.1.iter().all(|result| result.failure.is_none());
         outcome.add_windows(written);
         let mut failed = Vec::new();
         for (entry, result) in entries.iter().zip(put) {
@@ -76,7 +79,7 @@ impl Processor {
         }
         let behind = behind
             .into_iter()
-            .filter(|record| !failed.iter().any(|entry| entry.may_precede(record)));
+            .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));
         outcome.add_windows(self.write_windows(behind.collect(), now, deadline).await);
         outcome.into_outcome(records)
     }

@@ -9,15 +9,16 @@
 //!
 //! The stream can deliver the record again for 24 hours, perhaps to a version of the processor that
 //! can read a record that its predecessor could not. The recount therefore reads the watermarks of
-//! the record's windows first. It acts by the first row that applies to any of them:
+//! the record's windows first. It tries these rows from the top. A row applies if at least one window
+//! of the record is as the row says; it then decides for all of them:
 //!
-//! | entry | watermark | the stream may deliver it again | recount |
-//! |---|---|---|---|
-//! | any | below the record, or none | yes | leaves the entry open: that delivery would count the record |
-//! | of a whole record | at the record | yes or no | closes the entry: only a delivery that counted the record moved the watermark there |
-//! | of a whole record | past the record | yes or no | leaves the entry open: the watermark does not tell if a delivery counted the record before it counted later ones. With [`IfUnknown::Count`], the recount counts |
-//! | of one window | at or past the record | yes or no | counts: the transaction that wrote the entry advanced the watermark to the record or past it without counting it, and no delivery counts a record at or below a watermark |
-//! | any | below the record, or none | no | counts: no delivery counted the record, and none will |
+//! | entry | watermark | recount |
+//! |---|---|---|
+//! | any | below the record, or none, and the stream may deliver the record again | leaves the entry open: that delivery would count the record |
+//! | of a whole record | at the record | closes the entry: only a delivery that counted the record moved the watermark there. A window whose watermark is below the record lacks it, because that delivery failed there: the recount counts the record in that window |
+//! | of a whole record | past the record | leaves the entry open: the watermark does not tell if a delivery counted the record before it counted later ones. With [`IfUnknown::Count`], the recount counts |
+//! | of one window | at or past the record | counts: the transaction that wrote the entry advanced the watermark to the record or past it without counting it, and no delivery counts a record at or below a watermark |
+//! | any | below the record, or none | counts: no delivery counted the record, and none will |
 //!
 //! A window that expired or was deleted has no watermark.
 //!
@@ -106,7 +107,7 @@ impl Processor {
         let kinds =
             entry.id.kind.map_or_else(|| self.settings().window_kinds.clone(), WindowKinds::from);
         let created = batch.oldest;
-        let groups = fold(batch.records, &kinds).groups;
+        let mut groups = fold(batch.records, &kinds).groups;
         if groups.is_empty() {
             return self.close(entry, QuarantineState::Done, Recounted::NothingToCount).await;
         }
@@ -121,6 +122,11 @@ impl Processor {
         let may_be_redelivered = created.is_none_or(may_be_redelivered);
         match choose(&orders, entry.id.kind, may_be_redelivered, if_unknown) {
             Choice::Count(condition) => self.count_quarantined(entry, &groups, condition).await,
+            Choice::CountWhereMissing => {
+                let mut orders = orders.into_iter();
+                groups.retain(|_| orders.next() == Some(WatermarkOrder::NotReached));
+                self.count_quarantined(entry, &groups, WindowCondition::None).await
+            }
             Choice::AlreadyCounted => {
                 self.close(entry, QuarantineState::Done, Recounted::AlreadyCounted).await
             }
@@ -162,6 +168,8 @@ impl Processor {
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
     Count(WindowCondition),
+    /// A delivery counted it, except in the windows whose watermarks are below it.
+    CountWhereMissing,
     /// A delivery counted it.
     AlreadyCounted,
     /// The watermarks do not tell, for this reason.
@@ -180,7 +188,10 @@ fn choose(
         return Choice::Undecided(MAY_BE_REDELIVERED);
     }
     if only_kind.is_none() && orders.contains(&WatermarkOrder::AtRecord) {
-        return Choice::AlreadyCounted;
+        return match orders.contains(&WatermarkOrder::NotReached) {
+            true => Choice::CountWhereMissing,
+            false => Choice::AlreadyCounted,
+        };
     }
     let is_unknown = only_kind.is_none() && orders.contains(&WatermarkOrder::PastRecord);
     if is_unknown && if_unknown == IfUnknown::Leave {
@@ -234,7 +245,7 @@ mod tests {
         assert_eq!(young(&[PastRecord, PastRecord], Leave), Choice::Undecided(WATERMARK_PASSED));
         assert_eq!(young(&[PastRecord], Count), Choice::Count(WindowCondition::AtOrPastRecord));
         assert_eq!(young(&[NotReached, AtRecord], Leave), Choice::Undecided(MAY_BE_REDELIVERED));
-        assert_eq!(old(&[NotReached, AtRecord]), Choice::AlreadyCounted);
+        assert_eq!(old(&[NotReached, AtRecord]), Choice::CountWhereMissing);
         assert_eq!(old(&[NotReached]), Choice::Count(WindowCondition::None));
     }
 }
