@@ -95,10 +95,9 @@ pub enum RecordError {
 /// one that is not in the new image (a limit that was removed) gives nothing. A REMOVE and items
 /// that are not composite buckets give nothing.
 ///
-/// The time is the refill timestamp if the write changed it. Otherwise ([`WritePath::Unclaimed`],
-/// [`WritePath::Adjust`]) it is the creation time of the record, or the refill timestamp if that is
-/// later or the record has no creation time. An item without a refill timestamp has the creation
-/// time.
+/// If the write changed the refill timestamp, the time is that timestamp. Otherwise
+/// ([`WritePath::Unclaimed`], [`WritePath::Adjust`]) it is the later of the refill timestamp and the
+/// record's creation time, or the one of them that exists.
 ///
 /// [`WritePath::Unclaimed`]: crate::WritePath::Unclaimed
 /// [`WritePath::Adjust`]: crate::WritePath::Adjust

@@ -9,7 +9,7 @@ use crate::write_error::WriteError;
 
 /// A refused condition costs as much as the write: at least this. The answer does not name the
 /// units.
-pub(crate) const REFUSED_UNITS: f64 = 1.0;
+pub(crate) const FAILED_CONDITION_UNITS: f64 = 1.0;
 
 /// The table's answer to one write, or the reason why there is none.
 pub(crate) enum WriteAnswer {
@@ -17,7 +17,7 @@ pub(crate) enum WriteAnswer {
     Done(f64),
     /// The window's condition refused the write. The window is done with the records up to this
     /// watermark: it counted them, or they went to quarantine.
-    Refused {
+    ConditionFailed {
         watermark: SequenceNumber,
     },
     Failed(WriteError),
@@ -35,7 +35,7 @@ impl WriteAnswer {
         group: &WindowGroup<'_>,
     ) -> Self {
         match watermark(item, group) {
-            Ok(Some(watermark)) => Self::Refused { watermark },
+            Ok(Some(watermark)) => Self::ConditionFailed { watermark },
             Ok(None) => Self::Failed(broken(group, "not in the table's answer")),
             Err(error) => Self::Failed(error),
         }

@@ -53,7 +53,7 @@ pub(crate) async fn put(
                 Some(PutItemError::ConditionalCheckFailedException(_)) => {
                     return Ok(PutOutcome {
                         is_new: may_be_ours,
-                        write_units: answer::REFUSED_UNITS,
+                        write_units: answer::FAILED_CONDITION_UNITS,
                     });
                 }
                 _ => WriteError::of(&error),

@@ -1,11 +1,12 @@
 //! Writes one usage window: it counts every record of its group or quarantines it, unless another
 //! delivery did so before.
 //!
-//! The writer never reads the window. If the condition refuses an update, the answer holds the
+//! The writer never reads the window. If the condition of an update fails, the answer holds the
 //! watermark, and the next update begins after it.
 //!
-//! If the window refuses records that are valid in themselves, one transaction puts their entries
-//! into quarantine and advances the watermark to the last of them. A later delivery then cannot count
+//! If DynamoDB can never apply an update to this window (a `ValidationException`: a counter is not a
+//! number, or the records name too many limits for an expression), one transaction puts the entries of
+//! its first records into quarantine and advances the watermark to the last of them. A later delivery then cannot count
 //! the records that a recount will count.
 
 use aws_sdk_dynamodb::Client;
@@ -20,7 +21,7 @@ use aws_sdk_dynamodb::types::{
 use sluicegate_core::{SequenceNumber, WindowGroup, WindowUpdate};
 use tokio::time::Instant;
 
-use crate::answer::{REFUSED_UNITS, WriteAnswer, units};
+use crate::answer::{FAILED_CONDITION_UNITS, WriteAnswer, units};
 use crate::backoff::Backoff;
 use crate::expressions;
 use crate::new_entry::{self, NewEntry};
@@ -76,8 +77,8 @@ impl WindowWriter<'_> {
                     watermark = Some(write.last);
                     result.add(write);
                 }
-                WriteAnswer::Refused { watermark: found } if Some(found) > watermark => {
-                    result.write_units += REFUSED_UNITS;
+                WriteAnswer::ConditionFailed { watermark: found } if Some(found) > watermark => {
+                    result.write_units += FAILED_CONDITION_UNITS;
                     match lost_reply.take() {
                         Some(write) if write.last == found => result.add(write),
                         // Another delivery did the records between the watermark known so far and
@@ -89,7 +90,7 @@ impl WindowWriter<'_> {
                     }
                     watermark = Some(found);
                 }
-                WriteAnswer::Refused { .. } => {
+                WriteAnswer::ConditionFailed { .. } => {
                     let reason = "the table refused this write, although the watermark in its \
                                   answer is below the first record; look at the window's item";
                     let error = WriteError::NeedsOperator(reason.to_owned());

@@ -28,12 +28,11 @@ pub struct QuarantineId {
     pub stream: StreamLabel,
     /// Its position, if it has a readable one.
     pub sequence: Option<SequenceNumber>,
-    /// Tells records of one position apart, because positions order the records of one shard. It is
-    /// a digest of the item's key, or of the record's bytes if the record cannot be parsed, or its
-    /// ARN or its position cannot be read. A record without an ARN has the label `-`; with a
-    /// position, its digest is that of the item's key. Hexadecimal.
+    /// Two items may share a position, so this is a digest of the item's key. If the record cannot be
+    /// parsed, or its position or its ARN is unreadable, it is a digest of the record's bytes. (No ARN
+    /// at all is readable: its label is `-`.)
     pub digest: Digest,
-    /// The one kind of window that lacks the record; `None` if no window counted it.
+    /// The one kind of window that lacks the record; `None`: an entry of the whole record.
     pub kind: Option<WindowKind>,
 }
 

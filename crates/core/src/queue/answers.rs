@@ -72,7 +72,7 @@ impl<W> WriteQueue<W> {
     fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
         let Some(batch) = self.batch.take() else { return };
         let path = batch.write.plans.first().map(|(_, plan)| plan.path);
-        self.learn_written(&batch.write, images, batch.is_guess, now);
+        self.learn_written(&batch.write, images, batch.predates_requests, now);
         if let Some(remembered) = &batch.ids_before_loss {
             let is_forgotten = is_forgotten(remembered, self.buckets[0].image(), &batch.id);
             // An attempt whose answer was lost may still come once four others have written.
@@ -87,7 +87,7 @@ impl<W> WriteQueue<W> {
         let is_authoritative =
             self.buckets.iter().all(|bucket| bucket.known.as_ref().is_some_and(is_authoritative));
         self.must_read |=
-            !is_authoritative && self.waiting.iter().any(|member| member.skipped_at.is_some());
+            !is_authoritative && self.waiting.iter().any(|member| member.turn_at.is_some());
         self.refuse(|queue, member| queue.refusal_after_turn(member, now));
     }
 
@@ -96,7 +96,7 @@ impl<W> WriteQueue<W> {
         &mut self,
         write: &Write,
         images: Vec<BucketImage>,
-        is_guess: [bool; BUCKETS_MAX],
+        predates_requests: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) {
         for ((index, plan), image) in write.plans.iter().zip(images) {
@@ -104,7 +104,7 @@ impl<W> WriteQueue<W> {
             let is_ahead = before.as_ref().is_some_and(|before| is_clock_ahead(before, now));
             let is_claim = plan.path == WritePath::Normal;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
-            if let Some(after) = image.as_deref().filter(|_| is_guess[*index]) {
+            if let Some(after) = image.as_deref().filter(|_| predates_requests[*index]) {
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe(*index, found, now);
             }
@@ -119,7 +119,7 @@ impl<W> WriteQueue<W> {
         for ((index, _), image) in batch.write.plans.iter().zip(found) {
             let Some(image) = image else { continue };
             let is_own = image.as_ref().is_some_and(|image| image.request_ids.contains(&batch.id));
-            if batch.is_guess[*index] && !is_own {
+            if batch.predates_requests[*index] && !is_own {
                 self.observe(*index, image.as_deref(), now);
             }
             // The batch's own requests entered before it was sent.
@@ -175,7 +175,7 @@ impl<W> WriteQueue<W> {
         // refuse.
         for member in self.members() {
             member.seen_since_entry = Default::default();
-            member.skipped_at = None;
+            member.turn_at = None;
         }
         self.must_pause = true;
     }

@@ -96,8 +96,8 @@ impl QueueBucket {
         self.known.as_ref()?.image.as_deref()
     }
 
-    /// A demand as a decision takes it.
-    pub(super) fn ask<'a>(
+    /// The demand of a request, in the form that `assess` takes.
+    pub(super) fn acquire_of<'a>(
         &'a self,
         demand: &'a BucketDemand,
         id: &'a RequestId,

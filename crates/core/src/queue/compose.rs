@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::bucket::QueueBucket;
-use super::draft::{Demand, Draft, Ids};
+use super::draft::{BucketDraft, Draft, Ids};
 use super::member::Member;
 use super::place::Placed;
 use super::request::{Action, Purpose, Write};
@@ -31,14 +31,12 @@ impl<W> WriteQueue<W> {
         }
         // A plan assumes the time at which it was made, so it is made anew. A transaction is sent
         // again unchanged: its token says that it is the same.
-        // A plan assumes the time at which it was made, so it is made anew. A transaction is sent
-        // again unchanged: its token says that it is the same.
         if self.buckets.len() == 1
             && !self.settings.is_transactional
             && let Some(mut batch) = self.batch.take()
         {
-            batch.is_guess = self.is_guess(&batch.members);
-            let plans = self.plans(&batch.draft, &batch.id, batch.is_guess, now);
+            batch.predates_requests = self.predates_requests(&batch.members);
+            let plans = self.plans(&batch.draft, &batch.id, batch.predates_requests, now);
             batch.attempts += 1;
             let token = Some((batch.id.clone(), batch.attempts));
             batch.write = Arc::new(Write { plans, token });
@@ -60,7 +58,7 @@ impl<W> WriteQueue<W> {
         if std::mem::take(&mut self.must_read) || self.is_outdated(now) {
             return self.read_all();
         }
-        let demands = self.buckets.iter().map(|_| Demand::default()).collect();
+        let demands = self.buckets.iter().map(|_| BucketDraft::default()).collect();
         let mut draft = Draft { demands, ..Draft::default() };
         let mut members = Vec::new();
         let (mut wants_read, mut upkeep) = (false, None);
@@ -68,7 +66,7 @@ impl<W> WriteQueue<W> {
         for mut member in std::mem::take(&mut self.waiting) {
             if member.takes() && self.outruns_in_a_row > 0 && taking >= self.requests_max {
                 // A write that needs the whole balance loses to any write that takes part of it.
-                member.skipped_at = None;
+                member.turn_at = None;
                 self.waiting.push(member);
                 continue;
             }
@@ -82,8 +80,8 @@ impl<W> WriteQueue<W> {
                     self.resolve(member, outcome);
                     continue;
                 }
-                Placed::Later => member.skipped_at = None,
-                Placed::Skipped => _ = member.skipped_at.get_or_insert(now),
+                Placed::Later => member.turn_at = None,
+                Placed::Skipped => _ = member.turn_at.get_or_insert(now),
                 Placed::Read => wants_read = true,
                 Placed::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {
                     if kind == Upkeep::Reconfigure {
@@ -144,11 +142,11 @@ impl<W> WriteQueue<W> {
         let naming = members.iter().filter(may_name);
         let id = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         let id = id.map_or_else(new_id, |member| member.request.id.clone());
-        let is_guess = self.is_guess(&members);
-        let plans = self.plans(&draft, &id, is_guess, now);
+        let predates_requests = self.predates_requests(&members);
+        let plans = self.plans(&draft, &id, predates_requests, now);
         let attempts = members.iter().map(|member| member.attempts).max().unwrap_or(0);
         self.batch = Some(WriteBatch {
-            gives_back: draft.demands.iter().any(Demand::gives_back),
+            gives_back: draft.demands.iter().any(BucketDraft::gives_back),
             is_forced: draft.is_forced,
             draft,
             write: Arc::new(Write { plans, token: Some((id.clone(), attempts)) }),
@@ -157,13 +155,13 @@ impl<W> WriteQueue<W> {
             members,
             ids_before_loss: None,
             has_looked: false,
-            is_guess,
+            predates_requests,
         });
         self.send()
     }
 
     /// For each bucket, true if its image is older than all of these requests.
-    fn is_guess(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
+    fn predates_requests(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
         std::array::from_fn(|index| !members.iter().any(|member| member.seen_since_entry[index]))
     }
 
@@ -171,13 +169,13 @@ impl<W> WriteQueue<W> {
         &self,
         draft: &Draft,
         id: &RequestId,
-        is_guess: [bool; BUCKETS_MAX],
+        predates_requests: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) -> Vec<(usize, WritePlan)> {
         let fenced_off: Vec<_> = self.unacked.iter().map(|write| write.id.clone()).collect();
         let ids = Ids { id, fenced_off: &fenced_off };
-        let plan = |(index, (bucket, demand)): (usize, (&QueueBucket, &Demand))| {
-            let is_claimed = is_guess[index]
+        let plan = |(index, (bucket, demand)): (usize, (&QueueBucket, &BucketDraft))| {
+            let is_claimed = predates_requests[index]
                 && bucket.contention.is_claimed()
                 && (bucket.is_stale(self.settings, now) || !draft.acquires);
             let hint = if is_claimed { RefillHint::AssumeRefilled } else { RefillHint::TrustImage };

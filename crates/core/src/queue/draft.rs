@@ -16,7 +16,7 @@ use crate::{
 /// The demand of a write on one bucket, all of its requests taken together, as if one came after the
 /// other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
-pub(super) struct Demand {
+pub(super) struct BucketDraft {
     /// The least balance: each request that may be refused finds what the earlier ones left.
     pub(super) floors: Amounts,
     taken: Amounts,
@@ -34,7 +34,7 @@ pub(super) struct Demand {
 /// The requests of a write that is being put together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Draft {
-    pub(super) demands: Vec<Demand>,
+    pub(super) demands: Vec<BucketDraft>,
     pub(super) acquires: bool,
     pub(super) corrects: bool,
     /// Some correction takes.
@@ -58,7 +58,7 @@ pub(super) struct Ids<'a> {
     pub(super) fenced_off: &'a [RequestId],
 }
 
-impl Demand {
+impl BucketDraft {
     /// The least balances for a request to be granted after those before it; `None`: it cannot go
     /// in the same write.
     pub(super) fn floors_with(&self, amounts: &Amounts) -> Option<Amounts> {
@@ -101,8 +101,8 @@ impl Demand {
         fits
     }
 
-    /// Adds a lease, which is the first that takes.
-    pub(super) fn settle(&mut self, leased: &Amounts, returned: &Amounts, counted: &Amounts) {
+    /// Adds a lease. Nothing was taken before it.
+    pub(super) fn lease(&mut self, leased: &Amounts, returned: &Amounts, counted: &Amounts) {
         self.floors.extend(leased.clone());
         self.taken += leased;
         self.returned += returned;

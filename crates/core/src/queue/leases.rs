@@ -50,9 +50,9 @@ impl<W> WriteQueue<W> {
             return Placed::Later;
         }
         if !leased.is_empty() {
-            let ask = bucket.ask(wanted, id, self.settings);
-            let ask = crate::Acquire { amounts: &leased, ..ask };
-            let assessment = assess(image, ask, &returned, now);
+            let acquire = bucket.acquire_of(wanted, id, self.settings);
+            let acquire = crate::Acquire { amounts: &leased, ..acquire };
+            let assessment = assess(image, acquire, &returned, now);
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) | Assessment::Repair(_) => {
@@ -82,7 +82,7 @@ impl<W> WriteQueue<W> {
         draft.acquires |= !leased.is_empty();
         draft.corrects |= leased.is_empty();
         let demand = &mut draft.demands[0];
-        demand.settle(&leased, &returned, &counted);
+        demand.lease(&leased, &returned, &counted);
         demand.configuration.get_or_insert_with(|| wanted.configuration.clone());
         member.leased = leased;
         Placed::In

@@ -18,8 +18,9 @@ pub(super) struct Member<W> {
     pub(super) was_present: bool,
     /// Another writer came before its last write.
     pub(super) was_outrun: bool,
-    /// The time at which requests before it first took the tokens that it needs.
-    pub(super) skipped_at: Option<EpochMillis>,
+    /// Its turn: the time at which it was first passed over, because requests before it took the tokens
+    /// that it needs.
+    pub(super) turn_at: Option<EpochMillis>,
     pub(super) attempts: u32,
     /// True for each bucket whose item may still be brought to the request's limits before it is
     /// refused: once each.
@@ -40,7 +41,7 @@ impl<W> Member<W> {
             seen_since_entry: [false; BUCKETS_MAX],
             was_present: false,
             was_outrun: false,
-            skipped_at: None,
+            turn_at: None,
             attempts: 0,
             may_reconfigure: [true; BUCKETS_MAX],
             is_forced: false,

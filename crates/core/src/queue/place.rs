@@ -57,12 +57,12 @@ impl<W> WriteQueue<W> {
                 return Placed::Later;
             }
             let Some(least) = demand.floors_with(&wanted.amounts) else { return Placed::Later };
-            let mut ask = bucket.ask(wanted, &member.request.id, self.settings);
-            ask.amounts = &least;
-            match assess(image, ask, &demand.returned, self.accrued_until(draft, index, now)) {
+            let mut acquire = bucket.acquire_of(wanted, &member.request.id, self.settings);
+            acquire.amounts = &least;
+            match assess(image, acquire, &demand.returned, self.accrued_until(draft, index, now)) {
                 Assessment::Covered => floors.push(least),
                 Assessment::Short(_) | Assessment::Repair(_) => {
-                    let covers = assess(image, ask, &demand.returned, now);
+                    let covers = assess(image, acquire, &demand.returned, now);
                     let or_else = match covers {
                         Assessment::Covered => Placed::Later,
                         _ => Placed::Skipped,

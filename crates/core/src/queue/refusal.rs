@@ -15,8 +15,8 @@ impl<W> WriteQueue<W> {
         let gives_back = self.batch.as_ref().is_some_and(|batch| batch.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
-        let is_unacked = self.batch.as_ref().is_some_and(|batch| batch.ids_before_loss.is_some());
-        let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_unacked;
+        let is_repeating = self.batch.as_ref().is_some_and(|batch| batch.ids_before_loss.is_some());
+        let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_repeating;
         if member.request.purpose != Purpose::Acquire
             || !can_refuse_now
             || self.waiting.iter().any(Member::gives_back)
@@ -35,8 +35,12 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         let mut images_may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
-            match assess(bucket.image(), ask, member.returned(), now) {
+            let acquire = bucket.acquire_of(
+                &member.request.buckets[index],
+                &member.request.id,
+                self.settings,
+            );
+            match assess(bucket.image(), acquire, member.returned(), now) {
                 Assessment::Short(_) => {
                     is_short = true;
                     images_may_refuse &= self.image_may_refuse(member, index, now);
@@ -52,8 +56,12 @@ impl<W> WriteQueue<W> {
         }
         let may_reconfigure = |(index, _): &(usize, &QueueBucket)| member.may_reconfigure[*index];
         for (index, bucket) in self.buckets.iter().enumerate().filter(may_reconfigure) {
-            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
-            if let Some(plan) = bucket.reconfiguration(ask, now) {
+            let acquire = bucket.acquire_of(
+                &member.request.buckets[index],
+                &member.request.id,
+                self.settings,
+            );
+            if let Some(plan) = bucket.reconfiguration(acquire, now) {
                 // A read costs less than a write that fails.
                 return Some(match self.image_may_refuse(member, index, now) {
                     true => Placed::Upkeep(Upkeep::Reconfigure, index, plan),
@@ -103,12 +111,19 @@ impl<W> WriteQueue<W> {
         };
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
-            if member.may_reconfigure[index] && bucket.reconfiguration(ask, now).is_some() {
+            let acquire = bucket.acquire_of(
+                &member.request.buckets[index],
+                &member.request.id,
+                self.settings,
+            );
+            if member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some() {
                 return None;
             }
             is_short |= claimed_at(index).is_some_and(|at| {
-                matches!(assess(bucket.image(), ask, member.returned(), at), Assessment::Short(_))
+                matches!(
+                    assess(bucket.image(), acquire, member.returned(), at),
+                    Assessment::Short(_)
+                )
             });
         }
         let as_of = |index| claimed_at(index).unwrap_or(now);
@@ -123,19 +138,23 @@ impl<W> WriteQueue<W> {
         member: &Member<W>,
         now: EpochMillis,
     ) -> Option<Outcome> {
-        let turn = member.skipped_at?;
+        let turn = member.turn_at?;
         let as_of = |index: usize| {
             self.buckets[index].image().map_or(turn, |image| image.refilled_at.max(turn))
         };
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let ask = bucket.ask(&member.request.buckets[index], &member.request.id, self.settings);
+            let acquire = bucket.acquire_of(
+                &member.request.buckets[index],
+                &member.request.id,
+                self.settings,
+            );
             if !member.seen_since_entry[index]
-                || member.may_reconfigure[index] && bucket.reconfiguration(ask, now).is_some()
+                || member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some()
             {
                 return None;
             }
-            let assessment = assess(bucket.image(), ask, member.returned(), as_of(index));
+            let assessment = assess(bucket.image(), acquire, member.returned(), as_of(index));
             is_short |= matches!(assessment, Assessment::Short(_));
         }
         is_short.then(|| self.refusal_as_of(member, as_of, now))

@@ -77,8 +77,8 @@ pub(super) struct WriteBatch<W> {
     /// True if it gives tokens back: a repetition that takes effect twice would admit too much.
     pub(super) gives_back: bool,
     pub(super) is_forced: bool,
-    /// Of which buckets the image was older than its requests.
-    pub(super) is_guess: [bool; BUCKETS_MAX],
+    /// For each bucket: true if its image is older than all requests of the batch.
+    pub(super) predates_requests: [bool; BUCKETS_MAX],
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

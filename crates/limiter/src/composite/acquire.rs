@@ -8,7 +8,7 @@ use sluicegate_core::{
 
 use super::bucket_request::BucketRequest;
 use super::composite_store::CompositeStore;
-use super::shared_error::{error_at_deadline, setup_error};
+use super::deadline_error::{error_at_deadline, setup_error};
 use super::table_call::{Expired, Resolved};
 use crate::call::CallContext;
 use crate::error::{AcquireError, InvalidRequest};

@@ -18,7 +18,8 @@ use crate::store::{BucketGrant, Correction, Store};
 use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
-    /// Takes from both buckets at once; if one refuses, the tokens of the other are given back.
+    /// Takes from both buckets at once; if one is not granted, for whatever
+    /// reason, the tokens of the other are given back.
     pub(super) async fn side_by_side(
         &self,
         mut targets: Vec<BucketRequest>,
@@ -39,11 +40,11 @@ impl<T: Table> CompositeStore<T> {
                 parts.extend(parents);
                 Ok((parts, path))
             }
-            (Ok((taken, _)), Err(refusal)) => {
-                Err(self.compensate(taken, refusal, clock, deadline).await)
+            (Ok((taken, _)), Err(error)) => {
+                Err(self.compensate(taken, error, clock, deadline).await)
             }
-            (Err(refusal), Ok((taken, _))) => {
-                Err(self.compensate(taken, refusal, clock, deadline).await)
+            (Err(error), Ok((taken, _))) => {
+                Err(self.compensate(taken, error, clock, deadline).await)
             }
             (Err(child), Err(parent)) => Err(joined(child, parent)),
         }
@@ -53,7 +54,7 @@ impl<T: Table> CompositeStore<T> {
     async fn compensate(
         &self,
         taken: Vec<BucketGrant>,
-        refusal: AcquireError,
+        error: AcquireError,
         clock: &dyn Clock,
         deadline: Duration,
     ) -> AcquireError {
@@ -67,8 +68,8 @@ impl<T: Table> CompositeStore<T> {
                 configuration: &part.configuration,
                 deadline,
             };
-            if let Err(error) = self.adjust(&correction, clock).await {
-                tracing::warn!(bucket = %part.bucket, %error, "tokens of a refused request were not given back");
+            if let Err(failed) = self.adjust(&correction, clock).await {
+                tracing::warn!(bucket = %part.bucket, error = %failed, "tokens of a refused request were not given back");
             }
             let image = part.image.as_deref();
             let (amounts, now) = (&part.amounts, clock.now());
@@ -77,7 +78,7 @@ impl<T: Table> CompositeStore<T> {
             // They had enough: that is why their tokens are given back.
             granted.extend(of_request.map(|status| LimitStatus { wait: Wait::None, ..status }));
         }
-        match refusal {
+        match error {
             AcquireError::LimitExceeded(mut exceeded) => {
                 exceeded.limits.extend(granted);
                 AcquireError::LimitExceeded(exceeded)

@@ -30,7 +30,7 @@ pub struct CompositeStore<T> {
 
 impl<T: Table> CompositeStore<T> {
     /// Reads a bucket's current image.
-    pub(super) async fn read_bucket(
+    pub(super) async fn read_image(
         &self,
         bucket: &BucketId,
         run: &mut CallContext<'_>,
@@ -51,7 +51,7 @@ impl<T: Table> CompositeStore<T> {
         let mut limits = Vec::new();
         for target in targets {
             let image = loop {
-                match self.read_bucket(&target.bucket, run).await {
+                match self.read_image(&target.bucket, run).await {
                     Ok(image) => break image,
                     Err(table_error) => {
                         if !run.wait_out(table_error).await {

@@ -13,9 +13,9 @@ use sluicegate_core::{
 };
 
 use super::composite_store::CompositeStore;
+use super::deadline_error::{error_at_deadline, setup_error};
 use super::lane::Lane;
 use super::resolve::Lookup;
-use super::shared_error::{error_at_deadline, setup_error};
 use super::table_call::{Expired, Resolved};
 use crate::call::CallContext;
 use crate::clock::Clock;
@@ -143,7 +143,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 }
             }
             loop {
-                match self.read_bucket(lease.bucket, &mut run).await {
+                match self.read_image(lease.bucket, &mut run).await {
                     Ok(image) => {
                         let (as_of, is_authoritative) = (run.now(), true);
                         entry.learn(Known { image: image.clone(), as_of, is_authoritative });

@@ -11,6 +11,7 @@ mod calls;
 mod changed;
 mod compensating;
 mod composite_store;
+mod deadline_error;
 mod directory;
 mod enter;
 mod images;
@@ -21,7 +22,6 @@ mod lease;
 mod newest_image;
 mod resolve;
 mod settings;
-mod shared_error;
 mod store;
 mod table_call;
 

@@ -141,7 +141,7 @@ fn every_path_of_an_acquire() {
     let one = amounts(&[("rpm.v2", 1)]);
     insta::assert_snapshot!("create", shown(&story.acquire(&one, at(T0))));
     let story = BucketHistory::created();
-    insta::assert_snapshot!("retry", shown(&story.acquire(&one, at(T0 + 50))));
+    insta::assert_snapshot!("unclaimed", shown(&story.acquire(&one, at(T0 + 50))));
     insta::assert_snapshot!("normal_whole", shown(&story.acquire(&one, at(T0 + 1_000))));
     insta::assert_snapshot!("normal_cut", shown(&story.acquire(&one, at(T0 + 3_600_000))));
 }
@@ -152,7 +152,7 @@ fn buckets_of_another_producer() {
     let image = story.image.as_mut().unwrap();
     (image.rules_hash, image.expires_at_s) = (None, None);
     let one = amounts(&[("rpm.v2", 1)]);
-    insta::assert_snapshot!("foreign_retry", shown(&story.acquire(&one, at(T0 + 50))));
+    insta::assert_snapshot!("foreign_unclaimed", shown(&story.acquire(&one, at(T0 + 50))));
     insta::assert_snapshot!("foreign_normal", shown(&story.acquire(&one, at(T0 + 1_000))));
 }
 
@@ -187,7 +187,7 @@ fn a_clock_that_was_ahead() {
 fn every_path_of_a_correction() {
     let mut story = BucketHistory::created();
     let (more, less) = (amounts(&[("ttl", 50)]), amounts(&[("rpm.v2", -2), ("ttl", -1)]));
-    insta::assert_snapshot!("adjust_retry", shown(&story.adjust(&more, at(T0 + 50))));
+    insta::assert_snapshot!("adjust_unclaimed", shown(&story.adjust(&more, at(T0 + 50))));
     let normal = story.adjust(&more, at(T0 + 1_000));
     insta::assert_snapshot!("adjust_normal", shown(&normal));
     let forced = story.force(&more, at(T0 + 1_000));
@@ -243,7 +243,7 @@ fn the_largest_writes_fit_into_an_expression() {
         assert!(bytes <= 4_096 && operators <= 300, "{what}: {bytes} bytes, {operators} operators");
     };
     let all = of_item(LIMITS_MAX);
-    check("retry", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 50)));
+    check("unclaimed", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 50)));
     check("whole", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 1_000)));
     check("cut", &all.acquire(&ask(0, LIMITS_MAX, 1), at(T0 + 900_000)));
     for (by, later) in [(1, 50), (1, 1_000), (1, 900_000), (-1, 1_000)] {

@@ -33,6 +33,8 @@ impl MaybeOutage for AdjustError {
             Self::Unavailable(source) | Self::Ambiguous(source) => source,
             _ => return None,
         };
+        // `Ambiguous` wraps the reason. It is an outage only if that is `Unavailable`: a wrapped
+        // `Contended` or `Setup` is an answer.
         match source.downcast_ref() {
             Some(Self::Unavailable(source)) => Some(source),
             Some(_) => None,

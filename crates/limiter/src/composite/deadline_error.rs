@@ -1,16 +1,16 @@
-//! One error of the table, copied for each of the requests that it concerns.
+//! The error of a request whose time is over: an outage, or contention; and copies of one error of the
+//! table for each of the requests that it concerns.
 
 use crate::error::AcquireError;
 use crate::store_error::{BoxError, SetupError, StoreFailure};
 use crate::table::TableError;
 
-/// The error of a request that has no more time. After any error but "unavailable", nothing was
-/// taken.
+/// The error of a request that has no more time. After `Contended` from here, nothing was taken.
 ///
 /// `Unavailable(Contended)` exists only inside the crate: the request is in doubt, but the store
-/// answers. `Guard::take_by` unwraps it.
+/// answers. `Guard::take_by` makes `Contended` of it, and then tokens may have been taken.
 pub(super) fn error_at_deadline(
-    is_unacked: bool,
+    is_in_doubt: bool,
     table_error: Option<&TableError>,
     is_silent: bool,
     attempts: u32,
@@ -18,11 +18,11 @@ pub(super) fn error_at_deadline(
     let contended = AcquireError::Contended { attempts };
     match table_error {
         Some(TableError::Unreachable(cause)) => AcquireError::Unavailable(source(cause)),
-        Some(TableError::Throttled(_) | TableError::Conflict) if is_unacked => {
+        Some(TableError::Throttled(_) | TableError::Conflict) if is_in_doubt => {
             AcquireError::Unavailable(contended.into())
         }
         Some(_) => contended,
-        None if is_silent || is_unacked => {
+        None if is_silent || is_in_doubt => {
             AcquireError::Unavailable("the table did not answer in time".into())
         }
         None => contended,
