@@ -17,6 +17,7 @@ mod corrections;
 mod costs;
 mod costs_shared;
 mod crowded;
+mod defaults;
 mod doubt;
 mod extremes;
 mod faults;

@@ -134,7 +134,9 @@ impl<S: Store> LimiterBuilder<S> {
         self
     }
 
-    /// The limits of requests that name none; none unless set.
+    /// The limits of requests that name none; none unless set. As limits that a request names, they
+    /// win over stored limits of the same name. To let stored limits win, store the defaults for the
+    /// whole system instead.
     pub fn default_limits(mut self, limits: LimitSet) -> Self {
         self.options.limits = limits;
         self

@@ -159,8 +159,11 @@ pub enum InvalidRequest {
     /// The request names no amount.
     #[error("the request asks for no tokens: consume at least one limit")]
     Empty,
-    /// An amount is zero, negative or too large.
-    #[error("{limit}: {milli} millitokens are out of range: give 1 to {}", Millitokens::MAX)]
+    /// An amount is zero or too large, or negative in an acquire.
+    #[error(
+        "{limit}: {milli} millitokens are out of range: give up to {}, and not zero",
+        Millitokens::MAX
+    )]
     Amount {
         /// The limit.
         limit: LimitName,
@@ -246,7 +249,7 @@ pub enum AdjustError {
     #[error(transparent)]
     Setup(#[from] SetupError),
     /// Of a child's and its parent's bucket, one was corrected and the other was not.
-    #[error("the bucket of {corrected} was corrected, that of {failed} was not: {source}")]
+    #[error("the bucket of {corrected} was corrected, that of {failed} was not")]
     Partial {
         /// The entity whose bucket was corrected, or may have been; it is not corrected again.
         corrected: EntityId,
@@ -260,6 +263,10 @@ pub enum AdjustError {
 impl AdjustError {
     /// True if the same call on the same permit completes the correction. Otherwise the correction
     /// counts as made ([`Ambiguous`](Self::Ambiguous)) or can never be made.
+    ///
+    /// [`Limiter::adjust`](crate::Limiter::adjust) has no permit that remembers the correction. After
+    /// [`Unavailable`](Self::Unavailable) its correction may have been made, and the same call may make
+    /// it twice.
     #[must_use]
     pub fn may_be_repeated(&self) -> bool {
         match self {

@@ -88,7 +88,7 @@ impl IntoLimits for &LimitSet {
 impl NamedLimits {
     /// The limits as rules, each named once; `default`, if the request names none.
     pub(crate) fn check(&self, default: &LimitSet) -> Result<Arc<Rules>, InvalidRequest> {
-        let set = match &self.set {
+        let set = match self.set.as_ref().filter(|set| !set.rules.is_empty()) {
             Some(set) => set,
             None if self.list.is_empty() => return Ok(default.rules.clone()),
             None => return Ok(Arc::new(rules(&self.list)?)),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::counters::Counters;
-use crate::error::AcquireError;
+use crate::error::{AcquireError, LimitExceeded};
 use crate::guard::Guard;
 use crate::limit_set::LimitSet;
 use crate::store::{Cascade, Store};
@@ -131,6 +131,19 @@ impl Limiter {
     /// The guard of the store.
     pub(crate) fn guard(&self) -> &Arc<Guard> {
         &self.inner.guard
+    }
+
+    /// The refusal of a request that shadow mode admits nevertheless; it is counted.
+    pub(crate) fn shadowed(&self, error: AcquireError) -> Result<LimitExceeded, AcquireError> {
+        let refused = match error {
+            AcquireError::LimitExceeded(exceeded) if self.mode() == Mode::Shadow => exceeded,
+            AcquireError::NeverAdmissible(never) if self.mode() == Mode::Shadow => {
+                LimitExceeded::new(never.limits)
+            }
+            error => return Err(error),
+        };
+        self.counters().shadowed.increment();
+        Ok(refused)
     }
 
     /// The mode: refusals are returned to the caller, or only counted.

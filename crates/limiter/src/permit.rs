@@ -188,7 +188,7 @@ impl Permit {
     #[must_use]
     pub fn is_near_limit(&self) -> bool {
         let near = self.limiter.options().near_share;
-        self.remaining().iter().any(|remaining| remaining.share <= near)
+        self.shadowed.is_some() || self.remaining().iter().any(|remaining| remaining.share <= near)
     }
 
     /// In shadow mode: the refusal that the request would have got. Then nothing was taken, and

@@ -84,6 +84,12 @@ pub trait Store: Any + Send + Sync {
         None
     }
 
+    /// The buckets of a request with their newest known images, without a call. `None`: they are not
+    /// known. The limiter asks for them if this store grants tokens that the guard does not see.
+    fn known(&self, _request: &Request) -> Option<Vec<BucketGrant>> {
+        None
+    }
+
     /// The store behind this one, if there is one.
     fn inner(&self) -> Option<&dyn Store> {
         None

@@ -6,6 +6,7 @@ mod changed;
 mod counted;
 mod held;
 mod lost;
+mod plain;
 mod processes;
 pub(crate) mod room;
 mod served;

@@ -63,7 +63,7 @@ impl Guard {
                 // A grant of held tokens says nothing new.
                 let is_news = grant.cost.path.is_some();
                 if is_news && self.settings.on_unavailable == OnUnavailable::Local {
-                    self.health.local().note(request, &grant);
+                    self.health.local().note(request, &grant.parts);
                 }
                 Ok(Granted::Store(grant))
             }
@@ -161,6 +161,9 @@ impl Guard {
             OnUnavailable::Deny => return Err(AcquireError::Unavailable(error())),
             OnUnavailable::Allow => Vec::new(),
             OnUnavailable::Local => {
+                if let Some(known) = self.store.known(request) {
+                    self.health.local().note_known(request, &known);
+                }
                 let now = self.clock.now();
                 let parts = self.health.local().take(request, now, self.counters())?;
                 // If the store was not asked, a task probed it a moment ago.

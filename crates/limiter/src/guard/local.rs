@@ -19,7 +19,7 @@ use crate::call::new_id;
 use crate::counters::Counters;
 use crate::error::AcquireError;
 use crate::lock::lock;
-use crate::store::{BucketGrant, Cascade, Grant, Request};
+use crate::store::{BucketGrant, Cascade, Request};
 
 /// The most buckets that are remembered, each of about a kilobyte. A forgotten bucket starts full.
 const BUCKETS_MAX: usize = 100_000;
@@ -52,10 +52,10 @@ impl Default for Local {
 impl Local {
     /// Remembers a grant of the store. A parent is learned only from a request with
     /// `Cascade::Stored`.
-    pub(super) fn note(&self, request: &Request, grant: &Grant) {
-        for (n, part) in grant.parts.iter().enumerate() {
+    pub(super) fn note(&self, request: &Request, parts: &[BucketGrant]) {
+        for (n, part) in parts.iter().enumerate() {
             let parent = if n == 0 && request.cascade == Cascade::Stored {
-                grant.parts.get(1).map(|part| part.bucket.entity.clone())
+                parts.get(1).map(|part| part.bucket.entity.clone())
             } else {
                 self.seen.get(&part.bucket).and_then(|seen| seen.parent.clone())
             };
@@ -64,6 +64,18 @@ impl Local {
             self.seen.insert(part.bucket.clone(), seen);
         }
         self.noted.fetch_add(1, Ordering::Release);
+    }
+
+    /// Remembers what the store knows of these buckets, unless it is remembered already.
+    pub(super) fn note_known(&self, request: &Request, parts: &[BucketGrant]) {
+        let is_noted = |part: &BucketGrant| {
+            let Some(image) = &part.image else { return true };
+            let seen = self.seen.get(&part.bucket).and_then(|seen| seen.image.clone());
+            seen.is_some_and(|seen| Arc::ptr_eq(&seen, image))
+        };
+        if !parts.iter().all(is_noted) {
+            self.note(request, parts);
+        }
     }
 
     /// Subtracts a debit that was made from the last grant, if that came before it: the next outage

@@ -59,6 +59,9 @@ impl<S: LeasingStore> LimiterBuilder<S> {
     /// downwards too: they fail with [`Unavailable`](crate::AdjustError::Unavailable) and can be
     /// repeated.
     ///
+    /// If the limiter is dropped without [`shutdown`](Limiter::shutdown), the tokens that it holds stay
+    /// consumed, as those of a process that was killed.
+    ///
     /// For a bucket whose tokens are held, [`Permit::remaining`](crate::Permit::remaining) is the
     /// balance of the store at its last answer. It includes neither the tokens that this process
     /// holds nor the use that it has not written yet.

@@ -183,10 +183,15 @@ impl Leased {
         configuration: &Arc<Configuration>,
         amounts: &Amounts,
     ) -> (Amounts, Amounts) {
+        // A pool takes no more than the burst: the store drops what is above it.
+        let room = |limit: &LimitName| -> Option<u64> {
+            let burst = configuration.rule(limit)?.burst().get().unsigned_abs();
+            let held = bucket.atomic.slots[usize::from(bucket.slot(limit)?)].pool.tokens();
+            Some(burst.saturating_sub(held).min(REFUND_MAX))
+        };
         let fits = |(limit, by): &(LimitName, Millitokens)| {
             *by < Millitokens::ZERO
-                && by.get().unsigned_abs() < REFUND_MAX
-                && bucket.slot(limit).is_some()
+                && room(limit).is_some_and(|room| by.get().unsigned_abs() <= room)
         };
         let (back, rest): (Amounts, Amounts) = amounts.clone().into_iter().partition(fits);
         if back.is_empty() || self.leaser.ensure_watched(bucket, configuration) {
@@ -302,6 +307,10 @@ impl Store for Leased {
         }
         taken.keep();
         Some(Grant::held(parts.into_iter().map(|part| part.grant)))
+    }
+
+    fn known(&self, request: &Request) -> Option<Vec<BucketGrant>> {
+        Some(self.known_parts(request)?.into_iter().map(|part| part.grant).collect())
     }
 
     fn inner(&self) -> Option<&dyn Store> {

@@ -174,6 +174,8 @@ impl Leaser {
         if is_renewing.swap(true, Ordering::AcqRel) {
             return;
         }
+        // The task that gives back may have ended with another runtime.
+        self.inspect_soon();
         if let Some(configuration) = configuration {
             bucket.follow(configuration, &self.interner);
         }

@@ -24,6 +24,7 @@ mod moment;
 mod need;
 mod planning;
 mod prepared;
+mod prepared_permit;
 mod settings;
 mod strict;
 mod sync;
@@ -32,7 +33,8 @@ mod waiters;
 mod watch;
 
 pub use self::leased::Leased;
-pub use self::prepared::{Prepared, PreparedPermit};
+pub use self::prepared::Prepared;
+pub use self::prepared_permit::PreparedPermit;
 pub use self::settings::{Accounting, LeaseMode, LeaseSettings};
 pub use self::watch::SettleReport;
 pub use crate::leasing_store::LeasingStore;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use sluicegate_core::EntityId;
@@ -10,17 +9,15 @@ use tokio::time::Instant;
 
 use super::found::{CHANGES_MAX, FOUND_MS, Found, LookingUp, look_up};
 use super::key_ref::KeyRef;
-use super::leased::Leased;
 use super::leased_bucket::LeasedBucket;
 use super::leased_part::LeasedPart;
 use super::leaser::Leaser;
-use crate::degraded::Degraded;
+use super::prepared_permit::{PreparedPermit, PreparedRequest, Source};
 use crate::error::{AcquireError, InvalidRequest};
 use crate::guard::Granted;
 use crate::limiter::Limiter;
-use crate::permit::Permit;
-use crate::request::AcquireRequest;
-use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
+use crate::request::{AcquireRequest, attempt, wait_for};
+use crate::store::{Cascade, Grant, Request, Store as _};
 
 /// A request to a limiter that [leases](crate::LimiterBuilder::leasing), checked once. As long as
 /// the process holds tokens, it is decided without a call, a lock or an allocation. Every half
@@ -44,33 +41,11 @@ use crate::store::{BucketGrant, Cascade, Grant, Request, Store as _};
 /// # }
 /// ```
 pub struct Prepared {
-    limiter: Limiter,
-    leased: Leased,
-    request: Request,
-    /// The deadline that the request set.
-    deadline: Option<Duration>,
+    of: PreparedRequest,
     /// The buckets found by `prepare`.
     first: Found,
     /// True while a task looks up data that is no longer known.
     is_looking_up: Arc<AtomicBool>,
-}
-
-/// The tokens that a prepared call took. Dropping it keeps them consumed.
-#[must_use = "dropping a permit keeps the tokens consumed"]
-pub struct PreparedPermit<'a> {
-    prepared: &'a Prepared,
-    from: Source<'a>,
-}
-
-/// The buckets that a permit took from.
-enum Source<'a> {
-    Prepared(&'a Found),
-    /// Another entity's bucket, and the other prepared buckets.
-    Other(EntityId, &'a Found),
-    /// Buckets that were resolved for this one acquire.
-    Resolved(Box<Grant>),
-    /// Granted without the store, which is unavailable.
-    Degraded(Box<(Degraded, Vec<BucketGrant>)>),
 }
 
 impl AcquireRequest<&Limiter> {
@@ -80,7 +55,7 @@ impl AcquireRequest<&Limiter> {
     /// As for awaiting it; a limit that is short is no error here. `Unavailable`, under every
     /// setting, if limits or a parent have to be looked up and the store is unavailable.
     pub async fn prepare(self) -> Result<Prepared, AcquireError> {
-        let deadline = self.said_deadline();
+        let (deadline, wait) = (self.said_deadline(), self.said_wait());
         let (limiter, request) = self.checked()?;
         let Some(leased) = limiter.leased().cloned() else {
             return Err(InvalidRequest::NotLeasing.into());
@@ -91,8 +66,9 @@ impl AcquireRequest<&Limiter> {
             part.bucket.follow(&part.grant.configuration, &leaser.interner);
         }
         let first = Found::new(parts, leaser.now_coarse_ms(), 0);
-        let (limiter, is_looking_up) = (limiter.clone(), Arc::default());
-        Ok(Prepared { limiter, leased, request, deadline, first, is_looking_up })
+        let limiter = limiter.clone();
+        let of = PreparedRequest { limiter, leased, request, deadline, wait };
+        Ok(Prepared { of, first, is_looking_up: Arc::default() })
     }
 }
 
@@ -103,7 +79,7 @@ impl Prepared {
     #[inline]
     pub fn try_acquire(&self) -> Option<PreparedPermit<'_>> {
         let now_ms = self.leaser().now_coarse_ms();
-        let Some(found) = self.found(now_ms) else { return self.take_unprepared(&self.request) };
+        let Some(found) = self.found(now_ms) else { return self.take_unprepared(&self.of.request) };
         let permit = self.take_prepared(found, now_ms);
         if permit.is_none() {
             found.parts.iter().for_each(|part| self.lease_soon(&part.bucket, part));
@@ -117,7 +93,7 @@ impl Prepared {
     }
 
     fn leaser(&self) -> &Arc<Leaser> {
-        &self.leased.leaser
+        &self.of.leased.leaser
     }
 
     fn newest(&self) -> &Found {
@@ -132,15 +108,15 @@ impl Prepared {
     #[inline]
     fn found(&self, now_ms: i64) -> Option<&Found> {
         let found = self.newest();
-        let is_current = self.request.cascade == Cascade::No || found.is_used_for(0, now_ms);
+        let is_current = self.of.request.cascade == Cascade::No || found.is_used_for(0, now_ms);
         if is_current { Some(found) } else { self.find_again(found, now_ms) }
     }
 
     /// Compares the last result with the known data. Has unknown data looked up in the background.
     #[cold]
     fn find_again<'a>(&'a self, found: &'a Found, now_ms: i64) -> Option<&'a Found> {
-        let Some(parts) = self.leased.known_parts(&self.request) else {
-            self.look_up_soon(&self.request);
+        let Some(parts) = self.of.leased.known_parts(&self.of.request) else {
+            self.look_up_soon(&self.of.request);
             return Some(found).filter(|found| found.is_used_for(FOUND_MS, now_ms));
         };
         if found.is_same(&parts) {
@@ -155,11 +131,11 @@ impl Prepared {
     /// Looks up in the background the data that a request needs and that is not known.
     fn look_up_soon(&self, request: &Request) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if self.limiter.guard().is_open() || self.is_looking_up.swap(true, Ordering::AcqRel) {
+        if self.of.limiter.guard().is_open() || self.is_looking_up.swap(true, Ordering::AcqRel) {
             return;
         }
         let mark = LookingUp(self.is_looking_up.clone());
-        runtime.spawn(look_up(self.leased.clone(), request.clone(), mark));
+        runtime.spawn(look_up(self.of.leased.clone(), request.clone(), mark));
     }
 
     #[inline]
@@ -167,16 +143,16 @@ impl Prepared {
         let is_taken = match found.parts.as_slice() {
             [part] => part.take_from(&part.bucket, self.leaser(), now_ms),
             [] => false,
-            parts => self.leased.take_held(parts, None),
+            parts => self.of.leased.take_held(parts, None),
         };
-        is_taken.then_some(PreparedPermit { prepared: self, from: Source::Prepared(found) })
+        is_taken.then_some(PreparedPermit { of: &self.of, from: Source::Prepared(found) })
     }
 
     /// Takes as a request that was not prepared.
     #[cold]
     fn take_unprepared(&self, request: &Request) -> Option<PreparedPermit<'_>> {
-        let grant = self.leased.acquire_held(request)?;
-        Some(PreparedPermit { prepared: self, from: Source::Resolved(Box::new(grant)) })
+        let grant = self.of.leased.acquire_held(request)?;
+        Some(PreparedPermit { of: &self.of, from: Source::Resolved(Box::new(grant)) })
     }
 
     /// Takes on behalf of another entity, of which this process has seen a request before. A parent
@@ -184,7 +160,7 @@ impl Prepared {
     /// this allocates, and has an unknown parent looked up in the background.
     #[inline]
     pub fn try_acquire_for(&self, entity: &str) -> Option<PreparedPermit<'_>> {
-        if self.request.cascade == Cascade::Stored {
+        if self.of.request.cascade == Cascade::Stored {
             return self.take_with_stored_parent(EntityId::new(entity).ok()?);
         }
         if self.is_parent(entity) {
@@ -192,13 +168,13 @@ impl Prepared {
         }
         let Some(found) = self.found(self.leaser().now_coarse_ms()) else {
             let entity = EntityId::new(entity).ok()?;
-            return self.take_unprepared(&Request { entity, ..self.request.clone() });
+            return self.take_unprepared(&Request { entity, ..self.of.request.clone() });
         };
         let permit = self.take_prepared_for(found, entity);
         if permit.is_none()
             && let Some((first, others)) = found.parts.split_first()
         {
-            let key = KeyRef { entity, resource: &self.request.resource };
+            let key = KeyRef { entity, resource: &self.of.request.resource };
             _ = self.leaser().buckets.with(&key, |bucket| self.lease_soon(bucket, first));
             others.iter().for_each(|part| self.lease_soon(&part.bucket, part));
         }
@@ -208,17 +184,17 @@ impl Prepared {
     /// Takes held tokens of an entity and of the parent that is stored for it.
     #[cold]
     fn take_with_stored_parent(&self, entity: EntityId) -> Option<PreparedPermit<'_>> {
-        let request = Request { entity, ..self.request.clone() };
-        let Some(parts) = self.leased.known_parts(&request) else {
+        let request = Request { entity, ..self.of.request.clone() };
+        let Some(parts) = self.of.leased.known_parts(&request) else {
             self.look_up_soon(&request);
             return None;
         };
-        if parts.is_empty() || !self.leased.take_held(&parts, None) {
+        if parts.is_empty() || !self.of.leased.take_held(&parts, None) {
             parts.iter().for_each(|part| self.lease_soon(&part.bucket, part));
             return None;
         }
         let grant = Grant::held(parts.into_iter().map(|part| part.grant));
-        Some(PreparedPermit { prepared: self, from: Source::Resolved(Box::new(grant)) })
+        Some(PreparedPermit { of: &self.of, from: Source::Resolved(Box::new(grant)) })
     }
 
     #[inline]
@@ -229,7 +205,7 @@ impl Prepared {
     ) -> Option<PreparedPermit<'a>> {
         let (first, others) = found.parts.split_first()?;
         let leaser = self.leaser();
-        let key = KeyRef { entity, resource: &self.request.resource };
+        let key = KeyRef { entity, resource: &self.of.request.resource };
         // The amounts are stored by slot, so both buckets need the same slots.
         let is_as_prepared = |bucket: &Arc<LeasedBucket>| bucket.layout == first.bucket.layout;
         let entity = if others.is_empty() {
@@ -241,10 +217,10 @@ impl Prepared {
             leaser.buckets.with(&key, take)?
         } else {
             let bucket = leaser.buckets.get(&key).filter(is_as_prepared)?;
-            let is_taken = self.leased.take_held(&found.parts, Some(&bucket));
+            let is_taken = self.of.leased.take_held(&found.parts, Some(&bucket));
             is_taken.then(|| bucket.entity.clone())
         };
-        entity.map(|entity| PreparedPermit { prepared: self, from: Source::Other(entity, found) })
+        entity.map(|entity| PreparedPermit { of: &self.of, from: Source::Other(entity, found) })
     }
 
     /// Takes all tokens of the request, or none; without a call if they are held.
@@ -256,13 +232,13 @@ impl Prepared {
         let now_ms = self.leaser().now_coarse_ms();
         match self.found(now_ms).and_then(|found| self.take_prepared(found, now_ms)) {
             Some(permit) => Ok(permit),
-            None => self.acquire_from_store(self.request.clone()).await,
+            None => self.acquire_from_store(self.of.request.clone()).await,
         }
     }
 
     /// True if the entity is the parent that the request names.
     fn is_parent(&self, entity: &str) -> bool {
-        matches!(&self.request.cascade, Cascade::To(parent) if parent.as_str() == entity)
+        matches!(&self.of.request.cascade, Cascade::To(parent) if parent.as_str() == entity)
     }
 
     /// Takes on behalf of another entity.
@@ -275,14 +251,14 @@ impl Prepared {
             let parent = EntityId::new(entity).map_err(InvalidRequest::from)?;
             return Err(InvalidRequest::OwnParent(parent).into());
         }
-        if self.request.cascade != Cascade::Stored
+        if self.of.request.cascade != Cascade::Stored
             && let Some(found) = self.found(self.leaser().now_coarse_ms())
             && let Some(permit) = self.take_prepared_for(found, entity)
         {
             return Ok(permit);
         }
         let entity = EntityId::new(entity).map_err(InvalidRequest::from)?;
-        self.acquire_from_store(Request { entity, ..self.request.clone() }).await
+        self.acquire_from_store(Request { entity, ..self.of.request.clone() }).await
     }
 
     /// Replaces found buckets by the prepared ones of the same name, which the map may have forgotten.
@@ -298,7 +274,7 @@ impl Prepared {
     }
 
     async fn acquired(&self, request: &Request) -> Result<Grant, AcquireError> {
-        let (leased, clock) = (&self.leased, self.limiter.clock());
+        let (leased, clock) = (&self.of.leased, self.of.limiter.clock());
         let until = Instant::now() + request.deadline;
         let parts = leased.parts_of(request).await?.map(|parts| self.with_own(parts));
         leased.acquire_parts(parts, request, until, clock).await
@@ -309,91 +285,24 @@ impl Prepared {
         &self,
         mut request: Request,
     ) -> Result<PreparedPermit<'_>, AcquireError> {
-        request.deadline = self.limiter.guard().call_time(self.deadline);
+        request.deadline = self.of.limiter.guard().call_time(self.of.deadline);
         let acquired = || self.acquired(&request).boxed();
-        let from = match self.limiter.guard().take_by(&request, acquired).await? {
-            Granted::Store(grant) => Source::Resolved(Box::new(grant)),
-            Granted::Degraded(degraded, parts) => Source::Degraded(Box::new((degraded, parts))),
+        let ask = || attempt(&request, self.of.limiter.guard().take_by(&request, acquired));
+        let result = match self.of.wait {
+            Some(wait) => wait_for(&self.of.limiter, &request, wait, &|| ask().boxed()).await,
+            None => ask().await,
         };
-        Ok(PreparedPermit { prepared: self, from })
-    }
-}
-
-impl PreparedPermit<'_> {
-    /// The reason for a grant without the store, if it was one: see [`Permit::degraded`].
-    #[must_use]
-    pub fn degraded(&self) -> Option<&Degraded> {
-        match &self.from {
-            Source::Degraded(granted) => Some(&granted.0),
-            _ => None,
-        }
-    }
-
-    /// Gives the tokens back to the process, which gives them to other requests or back to the
-    /// bucket. After a shutdown, or if `max_keys` buckets are held, they stay consumed. To give them
-    /// back to the store, use [`into_permit`](Self::into_permit).
-    pub fn release(self) {
-        let leased = &self.prepared.leased;
-        match &self.from {
-            Source::Prepared(found) => {
-                found.parts.iter().for_each(|part| leased.give_back(part, None));
-            }
-            Source::Other(entity, found) => {
-                self.give_back_of(entity, found);
-                found.parts.iter().skip(1).for_each(|part| leased.give_back(part, None));
-            }
-            Source::Degraded(_) => {}
-            Source::Resolved(grant) => {
-                grant.parts.iter().for_each(|part| leased.give_back_part(part.clone()));
-            }
-        }
-    }
-
-    /// Gives back the tokens of another entity's own bucket.
-    fn give_back_of(&self, entity: &EntityId, found: &Found) {
-        let Prepared { leased, request, .. } = self.prepared;
-        let first = &found.parts[0];
-        let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
-        match leased.leaser.buckets.get(&key) {
-            Some(bucket) if bucket.layout == first.bucket.layout => {
-                leased.give_back(first, Some(&bucket));
-            }
-            _ => leased.give_back_part(found.first_part(entity.clone())),
-        }
-    }
-
-    /// The tokens as a [`Permit`], to be adjusted.
-    #[must_use]
-    pub fn into_permit(self) -> Permit {
-        let Prepared { limiter, deadline, .. } = self.prepared;
-        let deadline = limiter.guard().correction_time(*deadline);
-        let grant = match self.from {
-            Source::Prepared(found) => {
-                Grant::held(found.parts.iter().map(|part| part.grant.clone()))
-            }
-            Source::Other(entity, found) => {
-                let others = found.parts.iter().skip(1).map(|part| part.grant.clone());
-                let parts = std::iter::once(found.first_part(entity)).chain(others);
-                Grant::held(parts)
-            }
-            Source::Resolved(grant) => *grant,
-            Source::Degraded(granted) => {
-                let (degraded, parts) = *granted;
-                return Permit::degraded_by(limiter, deadline, degraded, parts);
-            }
+        let from = match result {
+            Ok(Granted::Store(grant)) => Source::Resolved(Box::new(grant)),
+            Ok(Granted::Degraded(degraded, parts)) => Source::Degraded(Box::new((degraded, parts))),
+            Err(error) => Source::Shadowed(Box::new(self.of.limiter.shadowed(error)?)),
         };
-        Permit::granted(limiter, deadline, grant)
+        Ok(PreparedPermit { of: &self.of, from })
     }
 }
 
 impl std::fmt::Debug for Prepared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Prepared").field("request", &self.request).finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for PreparedPermit<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PreparedPermit").field("of", &self.prepared.request).finish_non_exhaustive()
+        f.debug_struct("Prepared").field("request", &self.of.request).finish_non_exhaustive()
     }
 }

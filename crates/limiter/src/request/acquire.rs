@@ -3,7 +3,7 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::{EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
@@ -13,7 +13,7 @@ use crate::check::amounts;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
 use crate::guard::Granted;
 use crate::limit_set::{IntoLimits, LimitSet, NamedLimits};
-use crate::limiter::{Limiter, Mode};
+use crate::limiter::Limiter;
 use crate::permit::Permit;
 use crate::store::{Cascade, Request};
 
@@ -134,7 +134,7 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Waits for the tokens if they come within this time, first come first served among the
-    /// waiting tasks of this limiter and its clones. The wait is the exact one of the refusal; if
+    /// tasks of this limiter and its clones that wait for the same entity and resource. The wait is the exact one of the refusal; if
     /// other callers use the bucket, it may have to be repeated.
     pub fn wait_up_to(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
@@ -151,6 +151,9 @@ impl<L> AcquireRequest<L> {
 
 impl Limiter {
     /// A request for tokens: name the amounts, then await it.
+    ///
+    /// # Panics
+    /// Outside a runtime of tokio with `enable_time`.
     pub fn acquire(
         &self,
         entity: impl AsRef<str>,
@@ -176,7 +179,10 @@ impl AcquireRequest<&Limiter> {
     /// # Errors
     /// As for awaiting it; a limit that is short is no error here.
     pub async fn time_until_available(self) -> Result<Option<Duration>, AcquireError> {
-        Ok(LimitExceeded::new(self.peek().await?).retry_after)
+        let mut limits = self.peek().await?;
+        // A limit that the request does not name may be in debt.
+        limits.retain(|limit| limit.asked > Millitokens::ZERO);
+        Ok(LimitExceeded::new(limits).retry_after)
     }
 
     fn check(self) -> Result<Request, InvalidRequest> {
@@ -187,7 +193,11 @@ impl AcquireRequest<&Limiter> {
         let parent_limits =
             self.parent_limits.as_ref().map(|named| named.check(&none)).transpose()?;
         let cascade = match self.cascade {
-            None => self.limiter.options().cascade.clone(),
+            // The parent of all others has none itself.
+            None => match self.limiter.options().cascade.clone() {
+                Cascade::To(parent) if parent == entity => Cascade::No,
+                cascade => cascade,
+            },
             Some(CascadeTo::No) => Cascade::No,
             Some(CascadeTo::Parent(parent)) => Cascade::To(EntityId::try_from(parent)?),
         };
@@ -206,27 +216,18 @@ impl AcquireRequest<&Limiter> {
         let (wait, correction_time) =
             (self.wait, self.limiter.guard().correction_time(self.deadline));
         let (limiter, request) = self.checked()?;
+        let ask = || attempt(&request, limiter.guard().take(&request));
         let result = match wait {
-            Some(wait) => wait_for(limiter, &request, wait).await,
-            None => attempt(limiter, &request).await,
+            Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
+            None => ask().await,
         };
-        let refused = match result {
-            Ok(Granted::Store(grant)) => {
-                return Ok(Permit::granted(limiter, correction_time, grant));
-            }
+        Ok(match result {
+            Ok(Granted::Store(grant)) => Permit::granted(limiter, correction_time, grant),
             Ok(Granted::Degraded(degraded, parts)) => {
-                return Ok(Permit::degraded_by(limiter, correction_time, degraded, parts));
+                Permit::degraded_by(limiter, correction_time, degraded, parts)
             }
-            Err(AcquireError::LimitExceeded(exceeded)) if limiter.mode() == Mode::Shadow => {
-                exceeded
-            }
-            Err(AcquireError::NeverAdmissible(never)) if limiter.mode() == Mode::Shadow => {
-                LimitExceeded::new(never.limits)
-            }
-            Err(error) => return Err(error),
-        };
-        limiter.counters().shadowed.increment();
-        Ok(Permit::shadow(limiter, correction_time, refused))
+            Err(error) => Permit::shadow(limiter, correction_time, limiter.shadowed(error)?),
+        })
     }
 }
 
@@ -235,6 +236,12 @@ impl<'a> AcquireRequest<&'a Limiter> {
     #[cfg(feature = "leasing")]
     pub(crate) const fn said_deadline(&self) -> Option<Duration> {
         self.deadline
+    }
+
+    /// The time for which the request waits for tokens.
+    #[cfg(feature = "leasing")]
+    pub(crate) const fn said_wait(&self) -> Option<Duration> {
+        self.wait
     }
 
     /// The limiter, and a request for at least one token.

@@ -8,6 +8,8 @@ mod send;
 pub use self::acquire::AcquireRequest;
 pub use self::adjust::AdjustRequest;
 pub use self::peek::PeekRequest;
+#[cfg(feature = "leasing")]
+pub(crate) use self::send::{attempt, wait_for};
 pub use crate::cost::Cost;
 pub use crate::degraded::{Cause, Degraded};
 pub use crate::limit_set::IntoLimits;

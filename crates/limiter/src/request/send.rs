@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{BoxFuture, Either, select};
 use sluicegate_core::{BucketId, EpochMillis};
 use tracing::{Instrument, Span, field};
 
@@ -12,8 +12,14 @@ use crate::guard::Granted;
 use crate::limiter::Limiter;
 use crate::store::Request;
 
-/// One acquire, with its span.
-pub(super) async fn attempt(limiter: &Limiter, request: &Request) -> Result<Granted, AcquireError> {
+/// The answer to one request.
+pub(crate) type Asked<'a> = BoxFuture<'a, Result<Granted, AcquireError>>;
+
+/// Asks for a request once, in a span.
+pub(crate) async fn attempt(
+    request: &Request,
+    asked: impl Future<Output = Result<Granted, AcquireError>>,
+) -> Result<Granted, AcquireError> {
     let span = tracing::info_span!(
         "acquire",
         entity = %request.entity,
@@ -26,9 +32,9 @@ pub(super) async fn attempt(limiter: &Limiter, request: &Request) -> Result<Gran
         write_units = field::Empty,
     );
     if span.is_disabled() {
-        return limiter.guard().take(request).await;
+        return asked.await;
     }
-    let result = limiter.guard().take(request).instrument(span.clone()).await;
+    let result = asked.instrument(span.clone()).await;
     record(&span, &result);
     result
 }
@@ -59,18 +65,19 @@ fn record(span: &Span, result: &Result<Granted, AcquireError>) {
 /// reach it as soon as any other request.
 const ASKS_EVERY: Duration = Duration::from_secs(60);
 
-/// Acquires now or, in its turn, when the tokens are there.
-pub(super) async fn wait_for(
+/// Asks now or, in its turn, when the tokens are there.
+pub(crate) async fn wait_for<'a>(
     limiter: &Limiter,
     request: &Request,
     wait: Duration,
+    ask: &(dyn Fn() -> Asked<'a> + Sync),
 ) -> Result<Granted, AcquireError> {
     let clock = limiter.clock();
     let mut budget = WaitBudget::new(clock, wait);
     let bucket = BucketId { entity: request.entity.clone(), resource: request.resource.clone() };
     let queue = limiter.turns().of(&bucket);
     if queue.is_empty() {
-        match attempt(limiter, request).await {
+        match ask().await {
             Err(AcquireError::LimitExceeded(exceeded)) if budget.lasts_for(&exceeded) => {}
             result => return result,
         }
@@ -79,10 +86,10 @@ pub(super) async fn wait_for(
     // A request ahead waits for its own time at most, but that may be longer than this one's.
     let left = clock.sleep(budget.left());
     let Either::Left((_turn, _)) = select(std::pin::pin!(place.turn()), left).await else {
-        return attempt(limiter, request).await;
+        return ask().await;
     };
     loop {
-        match attempt(limiter, request).await {
+        match ask().await {
             Err(AcquireError::LimitExceeded(exceeded)) if budget.lasts_for(&exceeded) => {
                 let wait = exceeded.retry_after.unwrap_or_default();
                 budget.sleep(wait.min(ASKS_EVERY)).await;

@@ -1,0 +1,142 @@
+//! The tokens that a prepared call took.
+
+use std::time::Duration;
+
+use sluicegate_core::EntityId;
+
+use super::found::Found;
+use super::key_ref::KeyRef;
+use super::leased::Leased;
+use crate::degraded::Degraded;
+use crate::error::LimitExceeded;
+use crate::limiter::Limiter;
+use crate::permit::Permit;
+use crate::store::{BucketGrant, Grant, Request};
+
+/// A request that is checked once and made many times.
+pub(super) struct PreparedRequest {
+    pub(super) limiter: Limiter,
+    pub(super) leased: Leased,
+    pub(super) request: Request,
+    /// The deadline that the request set.
+    pub(super) deadline: Option<Duration>,
+    /// The time for which it waits for tokens.
+    pub(super) wait: Option<Duration>,
+}
+
+impl PreparedRequest {
+    /// Tokens that were held, with the newest known images of their buckets.
+    fn held(&self, grants: impl Iterator<Item = BucketGrant>) -> Grant {
+        let mut grant = Grant::held(grants);
+        let Some(first) = grant.parts.first() else { return grant };
+        let request = Request { entity: first.bucket.entity.clone(), ..self.request.clone() };
+        let known = self.leased.known_parts(&request).unwrap_or_default();
+        for part in &mut grant.parts {
+            let newest = known.iter().find(|known| known.grant.bucket == part.bucket);
+            part.image = newest.and_then(|newest| newest.grant.image.clone());
+        }
+        grant
+    }
+}
+
+/// The tokens that a prepared call took. Dropping it keeps them consumed.
+#[must_use = "dropping a permit keeps the tokens consumed"]
+pub struct PreparedPermit<'a> {
+    pub(super) of: &'a PreparedRequest,
+    pub(super) from: Source<'a>,
+}
+
+/// The buckets that a permit took from.
+pub(super) enum Source<'a> {
+    Prepared(&'a Found),
+    /// Another entity's bucket, and the other prepared buckets.
+    Other(EntityId, &'a Found),
+    /// Buckets that were resolved for this one acquire.
+    Resolved(Box<Grant>),
+    /// Granted without the store, which is unavailable.
+    Degraded(Box<(Degraded, Vec<BucketGrant>)>),
+    /// Refused, and admitted by shadow mode.
+    Shadowed(Box<LimitExceeded>),
+}
+
+impl PreparedPermit<'_> {
+    /// The reason for a grant without the store, if it was one: see [`Permit::degraded`].
+    #[must_use]
+    pub fn degraded(&self) -> Option<&Degraded> {
+        match &self.from {
+            Source::Degraded(granted) => Some(&granted.0),
+            _ => None,
+        }
+    }
+
+    /// In shadow mode, the refusal that the request would have got: see [`Permit::shadowed`].
+    #[must_use]
+    pub fn shadowed(&self) -> Option<&LimitExceeded> {
+        match &self.from {
+            Source::Shadowed(refused) => Some(refused),
+            _ => None,
+        }
+    }
+
+    /// Gives the tokens back to the process, which gives them to other requests or back to the
+    /// bucket. After a shutdown, or if `max_keys` buckets are held, they stay consumed. To give them
+    /// back to the store, use [`into_permit`](Self::into_permit).
+    pub fn release(self) {
+        let leased = &self.of.leased;
+        match &self.from {
+            Source::Prepared(found) => {
+                found.parts.iter().for_each(|part| leased.give_back(part, None));
+            }
+            Source::Other(entity, found) => {
+                self.give_back_of(entity, found);
+                found.parts.iter().skip(1).for_each(|part| leased.give_back(part, None));
+            }
+            Source::Degraded(_) | Source::Shadowed(_) => {}
+            Source::Resolved(grant) => {
+                grant.parts.iter().for_each(|part| leased.give_back_part(part.clone()));
+            }
+        }
+    }
+
+    /// Gives back the tokens of another entity's own bucket.
+    fn give_back_of(&self, entity: &EntityId, found: &Found) {
+        let PreparedRequest { leased, request, .. } = self.of;
+        let first = &found.parts[0];
+        let key = KeyRef { entity: entity.as_str(), resource: &request.resource };
+        match leased.leaser.buckets.get(&key) {
+            Some(bucket) if bucket.layout == first.bucket.layout => {
+                leased.give_back(first, Some(&bucket));
+            }
+            _ => leased.give_back_part(found.first_part(entity.clone())),
+        }
+    }
+
+    /// The tokens as a [`Permit`], to be adjusted.
+    #[must_use]
+    pub fn into_permit(self) -> Permit {
+        let PreparedRequest { limiter, deadline, .. } = self.of;
+        let deadline = limiter.guard().correction_time(*deadline);
+        let grant = match self.from {
+            Source::Prepared(found) => {
+                self.of.held(found.parts.iter().map(|part| part.grant.clone()))
+            }
+            Source::Other(entity, found) => {
+                let others = found.parts.iter().skip(1).map(|part| part.grant.clone());
+                self.of.held(std::iter::once(found.first_part(entity)).chain(others))
+            }
+            Source::Resolved(grant) => *grant,
+            Source::Degraded(granted) => {
+                let (degraded, parts) = *granted;
+                return Permit::degraded_by(limiter, deadline, degraded, parts);
+            }
+            Source::Shadowed(refused) => return Permit::shadow(limiter, deadline, *refused),
+        };
+        Permit::granted(limiter, deadline, grant)
+    }
+}
+
+impl std::fmt::Debug for PreparedPermit<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PreparedPermit").field("of", &self.of.request).finish_non_exhaustive()
+    }
+}
