@@ -85,7 +85,8 @@ pub trait Store: Any + Send + Sync {
     }
 
     /// The buckets of a request with their newest known images, without a call. `None`: they are not
-    /// known. The limiter asks for them if this store grants tokens that the guard does not see.
+    /// known. Only a store that leases answers, because the guard does not see its grants of held
+    /// tokens.
     fn known(&self, _request: &Request) -> Option<Vec<BucketGrant>> {
         None
     }

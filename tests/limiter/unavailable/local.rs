@@ -105,6 +105,23 @@ async fn local_consumption_is_debited_after_an_outage() {
     assert_eq!(limiter.counters().uncommitted.get(), 0);
 }
 
+/// The bucket was full when the first outage took everything: the refill before that is not granted
+/// again.
+#[tokio::test(start_paused = true)]
+async fn second_outage_after_an_idle_time_begins_with_what_is_left() {
+    let (limiter, table, clock) = limiter(OnUnavailable::Local);
+    ask!(limiter, 10).await.unwrap();
+    clock.advance(Duration::from_secs(600));
+    table.always(Act::Hang);
+    assert_eq!(granted(&limiter, 100).await, 60);
+    table.always(Act::Answer);
+    tokio::time::sleep(PROBED * 2).await;
+    assert_eq!(limiter.counters().uncommitted.get(), 0);
+    clock.advance(Duration::from_secs(5));
+    table.always(Act::Hang);
+    assert_eq!(granted(&limiter, 100).await, 5);
+}
+
 /// A request may be granted before the outage's debits are made.
 #[tokio::test(start_paused = true)]
 async fn local_second_outage_begins_without_what_the_first_one_took() {

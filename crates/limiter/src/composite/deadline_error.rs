@@ -5,10 +5,9 @@ use crate::error::AcquireError;
 use crate::store_error::{BoxError, SetupError, StoreFailure};
 use crate::table::TableError;
 
-/// The error of a request that has no more time. After `Contended` from here, nothing was taken.
-///
-/// `Unavailable(Contended)` exists only inside the crate: the request is in doubt, but the store
-/// answers. `Guard::take_by` makes `Contended` of it, and then tokens may have been taken.
+/// The error of a request that has no more time. `Contended`: nothing was taken.
+/// `Unavailable(Contended)`: a write is in doubt, but the store answers, so this is no outage.
+/// `Guard::take_by` turns it into a `Contended` after which tokens may have been taken.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
     table_error: Option<&TableError>,

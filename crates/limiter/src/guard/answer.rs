@@ -15,7 +15,7 @@ impl MaybeOutage for AcquireError {
     fn outage(&self) -> Option<&BoxError> {
         let Self::Unavailable(source) = self else { return None };
         // The deadline ended a write, but the store answered before: see `error_at_deadline` in
-        // `composite/shared_error.rs`.
+        // `composite/deadline_error.rs`.
         let is_answer = |error: &Self| matches!(error, Self::Contended { .. } | Self::Setup(_));
         let has_answered = source.downcast_ref().is_some_and(is_answer);
         (!has_answered).then_some(source)

@@ -73,7 +73,7 @@ impl Guard {
                 self.degrade(request, cause, || source)
             }
             // The request is in doubt, but the store answers: see `error_at_deadline` in
-            // `composite/shared_error.rs`.
+            // `composite/deadline_error.rs`.
             Err(AcquireError::Unavailable(source)) => Err(match source.downcast_ref() {
                 Some(AcquireError::Contended { attempts }) => {
                     AcquireError::Contended { attempts: *attempts }

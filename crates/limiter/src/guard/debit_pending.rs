@@ -6,6 +6,7 @@ use futures_util::future::{FutureExt as _, join_all};
 
 use super::guarded::Guard;
 use super::pending_debits::{PendingDebit, PendingDebits};
+use crate::clock::Clock as _;
 use crate::error::AdjustError;
 use crate::store::Correction;
 
@@ -52,7 +53,8 @@ impl Guard {
         }
         match result {
             Ok(adjusted) if adjusted.dropped.is_empty() => {
-                self.health.local().note_debited(bucket, id, &pending.amounts);
+                let now = self.clock.now();
+                self.health.local().note_debited(bucket, id, &pending.amounts, now);
                 self.counters().committed.increment();
             }
             lost => {

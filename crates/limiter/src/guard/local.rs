@@ -80,13 +80,24 @@ impl Local {
 
     /// Subtracts a debit that was made from the last grant, if that came before it: the next outage
     /// begins with the result.
-    pub(super) fn note_debited(&self, bucket: &BucketId, id: &RequestId, amounts: &Amounts) {
+    pub(super) fn note_debited(
+        &self,
+        bucket: &BucketId,
+        id: &RequestId,
+        amounts: &Amounts,
+        now: EpochMillis,
+    ) {
         let Some(seen) = self.seen.get(bucket) else { return };
         let Some(image) = seen.image.as_ref().filter(|image| !image.request_ids.contains(id))
         else {
             return;
         };
         let mut image = image.as_ref().clone();
+        // First the refill until now, which the burst caps: it came before the debit.
+        for known in image.limits.values_mut() {
+            known.tokens = known.rule.effective(known.tokens, image.refilled_at, now);
+        }
+        image.refilled_at = image.refilled_at.max(now);
         for (limit, amount) in amounts {
             if let Some(known) = image.limits.get_mut(limit) {
                 let left = i128::from(known.tokens.get()) - i128::from(amount.get());

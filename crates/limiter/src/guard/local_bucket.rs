@@ -16,7 +16,7 @@ const INTERVAL: ClaimInterval = ClaimInterval(0);
 /// The most rounds until a decision stands: a clock is corrected, room is made, tokens are taken.
 const ROUNDS_MAX: u32 = 4;
 
-/// The state of a bucket at the last grant of the store.
+/// The state of a bucket at the last grant of the store, less the debits made since.
 #[derive(Debug)]
 pub(super) struct LastSeen {
     pub(super) image: Option<Arc<CompositeBucket>>,
