@@ -7,7 +7,7 @@ use super::request::{BucketDemand, Outcome, Purpose};
 use super::state::{Flight, Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
 use crate::status::{LimitStatus, evaluate_after};
-use crate::{EpochMillis, Wait};
+use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
     /// Refuses a request that a recent image cannot serve, whatever is in flight.
@@ -35,11 +35,7 @@ impl<W> WriteQueue<W> {
         let mut is_short = false;
         let mut images_may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let acquire = bucket.acquire_of(
-                &member.request.buckets[index],
-                &member.request.id,
-                self.settings,
-            );
+            let acquire = self.acquire_of(member, index);
             match assess(bucket.image(), acquire, member.returned(), now) {
                 Assessment::Short(_) => {
                     is_short = true;
@@ -56,11 +52,7 @@ impl<W> WriteQueue<W> {
         }
         let may_reconfigure = |(index, _): &(usize, &QueueBucket)| member.may_reconfigure[*index];
         for (index, bucket) in self.buckets.iter().enumerate().filter(may_reconfigure) {
-            let acquire = bucket.acquire_of(
-                &member.request.buckets[index],
-                &member.request.id,
-                self.settings,
-            );
+            let acquire = self.acquire_of(member, index);
             if let Some(plan) = bucket.reconfiguration(acquire, now) {
                 // A read costs less than a write that fails.
                 return Some(match self.image_may_refuse(member, index, now) {
@@ -73,6 +65,14 @@ impl<W> WriteQueue<W> {
             return Some(Placed::Read);
         }
         Some(Placed::Out(Outcome::Refused(self.evaluate(member, |_| now))))
+    }
+
+    fn acquire_of<'a>(&'a self, member: &'a Member<W>, index: usize) -> Acquire<'a> {
+        self.buckets[index].acquire_of(
+            &member.request.buckets[index],
+            &member.request.id,
+            self.settings,
+        )
     }
 
     /// True if the image of a bucket may refuse a request. Either the image answers a call sent after
@@ -111,11 +111,7 @@ impl<W> WriteQueue<W> {
         };
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let acquire = bucket.acquire_of(
-                &member.request.buckets[index],
-                &member.request.id,
-                self.settings,
-            );
+            let acquire = self.acquire_of(member, index);
             if member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some() {
                 return None;
             }
@@ -144,11 +140,7 @@ impl<W> WriteQueue<W> {
         };
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {
-            let acquire = bucket.acquire_of(
-                &member.request.buckets[index],
-                &member.request.id,
-                self.settings,
-            );
+            let acquire = self.acquire_of(member, index);
             if !member.seen_since_entry[index]
                 || member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some()
             {

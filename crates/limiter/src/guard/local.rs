@@ -92,18 +92,7 @@ impl Local {
         else {
             return;
         };
-        let mut image = image.as_ref().clone();
-        // First the refill until now, which the burst caps: it came before the debit.
-        for known in image.limits.values_mut() {
-            known.tokens = known.rule.effective(known.tokens, image.refilled_at, now);
-        }
-        image.refilled_at = image.refilled_at.max(now);
-        for (limit, amount) in amounts {
-            if let Some(known) = image.limits.get_mut(limit) {
-                let left = i128::from(known.tokens.get()) - i128::from(amount.get());
-                known.tokens = Millitokens::saturating(left);
-            }
-        }
+        let image = debited(image, amounts, now);
         let (configuration, parent) = (seen.configuration.clone(), seen.parent.clone());
         let seen = LastSeen { image: Some(Arc::new(image)), configuration, parent };
         self.seen.insert(bucket.clone(), Arc::new(seen));
@@ -127,7 +116,7 @@ impl Local {
         let images: Vec<_> = targets
             .iter()
             .zip(&buckets)
-            .map(|(target, bucket)| self.image(bucket.as_ref(), target))
+            .map(|(target, bucket)| self.image(bucket.as_ref(), target, now))
             .collect();
         let mut taken = Vec::with_capacity(targets.len());
         for (target, image) in targets.iter().zip(&images) {
@@ -262,6 +251,7 @@ impl Local {
         &self,
         own: Option<&LocalBucket>,
         target: &LocalRequest,
+        now: EpochMillis,
     ) -> Option<Arc<CompositeBucket>> {
         if let Some(own) = own.filter(|own| own.is_newest(target.seen.as_ref())) {
             return Some(own.image.clone());
@@ -271,15 +261,21 @@ impl Local {
         if amounts.is_empty() {
             return Some(granted.clone());
         }
-        let mut image = granted.as_ref().clone();
-        for (limit, amount) in amounts {
-            if let Some(bucket) = image.limits.get_mut(&limit) {
-                let left = i128::from(bucket.tokens.get()) - i128::from(amount.get());
-                bucket.tokens = Millitokens::saturating(left);
-            }
-        }
-        Some(Arc::new(image))
+        Some(Arc::new(debited(granted, &amounts, now)))
     }
+}
+
+/// The bucket after a debit at `now`. First comes the refill until then, which the burst caps: a debit
+/// of the balance of long ago would be refilled.
+fn debited(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> CompositeBucket {
+    let mut image = image.clone();
+    for (limit, bucket) in &mut image.limits {
+        let tokens = bucket.rule.effective(bucket.tokens, image.refilled_at, now);
+        let left = i128::from(tokens.get()) - i128::from(amounts.of(limit).get());
+        bucket.tokens = Millitokens::saturating(left);
+    }
+    image.refilled_at = image.refilled_at.max(now);
+    image
 }
 
 /// Refuses a request, and brings its buckets to its limits.
