@@ -26,6 +26,7 @@ Examples:
   sluicegate acquire user-123 gpt-4 --consume tpm=500 --wait 30        # up to 30 s for the tokens
 
 A limit is NAME=AMOUNT/PERIOD[,burst=N]; the period is s, min, h, d, or several like 30s.
+By the calendar it is day, week, month or year: NAME=AMOUNT/month[@DAY][,tz=ZONE].
 
 Exit codes: 0 granted, 2 bad input, 3 limit exceeded, 4 never admissible (more than a full
 bucket holds), 5 contended, or the table could not be used.")]

@@ -35,6 +35,7 @@ Examples:
         #[command(flatten)]
         level: Level,
         /// Limits: NAME=AMOUNT/PERIOD[,burst=N]; the period is s, min, h, d, or several like 30s.
+        /// By the calendar it is day, week, month or year: NAME=AMOUNT/month[@DAY][,tz=ZONE].
         #[arg(required = true, value_name = "SPEC")]
         limits: Vec<Limit>,
     },

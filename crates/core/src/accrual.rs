@@ -5,15 +5,66 @@
 //! accruals. Differences telescope, so however often and in whatever steps refill is claimed, the
 //! sum never strays from the ideal by a whole millitoken, for every limit that shares one refill
 //! timestamp.
+//!
+//! A limit refills evenly or by a calendar. The accrual of a calendar limit is its amount times the
+//! number of period boundaries up to `t`; everything else is the same.
+
+use std::fmt;
+use std::str::FromStr;
 
 use crate::quantity::in_range;
-use crate::{EpochMillis, Millitokens, OutOfRange};
+use crate::{Calendar, EpochMillis, InvalidCalendar, Millitokens, OutOfRange};
 
-/// The refill of a limit: an amount every period.
+/// The refill of a limit: an amount every period, evenly or at the boundaries of a calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Refill {
     amount: Millitokens,
     period_ms: i64,
+    by_calendar: Option<CalendarRefill>,
+}
+
+/// The boundaries at which a calendar limit is full again.
+///
+/// Reads and writes `month@15/Europe/Berlin` or `week,debt=forgiven`, as items have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CalendarRefill {
+    /// The periods.
+    pub calendar: Calendar,
+    /// The effect of a boundary on a debt.
+    pub debt: Debt,
+}
+
+/// The effect of a boundary on the debt of a calendar limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Debt {
+    /// The next period has as much less.
+    #[default]
+    Carried,
+    /// The next period begins full.
+    Forgiven,
+}
+
+impl CalendarRefill {
+    const FORGIVEN: &str = ",debt=forgiven";
+}
+
+impl FromStr for CalendarRefill {
+    type Err = InvalidCalendar;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCalendar> {
+        let (calendar, debt) = match text.strip_suffix(Self::FORGIVEN) {
+            Some(calendar) => (calendar, Debt::Forgiven),
+            None => (text, Debt::Carried),
+        };
+        Ok(Self { calendar: calendar.parse()?, debt })
+    }
+}
+
+impl fmt::Display for CalendarRefill {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let debt = if self.debt == Debt::Forgiven { Self::FORGIVEN } else { "" };
+        write!(f, "{}{debt}", self.calendar)
+    }
 }
 
 impl Refill {
@@ -27,25 +78,54 @@ impl Refill {
     pub fn new(amount: Millitokens, period_ms: i64) -> Result<Self, OutOfRange> {
         in_range("refill amount in millitokens", amount.get(), 0, Millitokens::MAX.get())?;
         in_range("refill period in milliseconds", period_ms, 1, Self::MAX_PERIOD_MS)?;
-        Ok(Self { amount, period_ms })
+        Ok(Self { amount, period_ms, by_calendar: None })
     }
 
-    /// Millitokens per period.
+    /// `amount` at every boundary of a calendar.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] for a negative amount.
+    pub fn by_calendar(amount: Millitokens, at: CalendarRefill) -> Result<Self, OutOfRange> {
+        let evenly = Self::new(amount, at.calendar.longest_ms())?;
+        Ok(Self { by_calendar: Some(at), ..evenly })
+    }
+
+    /// The boundaries of a calendar limit; `None`: the limit refills evenly, or never.
+    #[must_use]
+    pub const fn calendar(self) -> Option<CalendarRefill> {
+        self.by_calendar
+    }
+
+    /// Millitokens per period, or at each boundary.
     #[must_use]
     pub const fn amount(self) -> Millitokens {
         self.amount
     }
 
-    /// The period in milliseconds.
+    /// The millitokens per period as items have them: zero for a calendar limit, so that a producer
+    /// that does not know its calendar never refills it.
+    #[must_use]
+    pub const fn even_amount(self) -> Millitokens {
+        if self.by_calendar.is_some() { Millitokens::ZERO } else { self.amount }
+    }
+
+    /// The period in milliseconds; by a calendar, the [longest](Calendar::longest_ms) one.
     #[must_use]
     pub const fn period_ms(self) -> i64 {
         self.period_ms
     }
 
-    /// Millitokens earned since the epoch, `A(t) = floor(t * ra / rp)`; at most 2.6e32.
+    /// Millitokens earned since the epoch, `A(t) = floor(t * ra / rp)`, or by a calendar the amount
+    /// times the boundaries since then; at most 2.6e32.
     #[must_use]
     pub fn accrued(self, at: EpochMillis) -> i128 {
-        i128::from(at.get()) * i128::from(self.amount.get()) / i128::from(self.period_ms)
+        let amount = i128::from(self.amount.get());
+        match self.by_calendar {
+            None => i128::from(at.get()) * amount / i128::from(self.period_ms),
+            Some(CalendarRefill { calendar, .. }) => {
+                i128::from(calendar.boundaries(EpochMillis::MIN, at)) * amount
+            }
+        }
     }
 
     /// Millitokens earned since the last claim at `refilled_at`; zero when `now` is before it (a
@@ -56,7 +136,51 @@ impl Refill {
         if now <= refilled_at {
             return 0;
         }
+        if let Some(CalendarRefill { calendar, .. }) = self.by_calendar {
+            let boundaries = calendar.boundaries(refilled_at, now);
+            return i128::from(boundaries) * i128::from(self.amount.get());
+        }
         self.accrued(now) - self.accrued(refilled_at)
+    }
+
+    /// The debt of a stored balance that a boundary since the last claim forgives, in millitokens.
+    pub(crate) fn forgiven(self, stored: i128, refilled_at: EpochMillis, now: EpochMillis) -> i128 {
+        let forgives = self.by_calendar.is_some_and(|at| at.debt == Debt::Forgiven);
+        let is_forgiven = forgives && stored < 0 && self.gap(refilled_at, now) > 0;
+        if is_forgiven { -stored } else { 0 }
+    }
+
+    /// The instant at which a balance of `stored` at `since` has earned `missing` millitokens, in
+    /// epoch milliseconds; `None`: never. Anything after the year 9999 is later than that.
+    pub(crate) fn earned_at(self, stored: i128, missing: i128, since: EpochMillis) -> Option<i128> {
+        let amount = i128::from(self.amount.get());
+        if amount == 0 {
+            return None;
+        }
+        if let Some(at) = self.by_calendar {
+            return Some(at.after(since, self.boundaries_for(stored, missing)));
+        }
+        // The first t with floor(t * ra / rp) >= wanted is the ceiling of wanted * rp / ra.
+        let wanted = self.accrued(since) + missing;
+        let scaled = wanted * i128::from(self.period_ms);
+        Some(scaled / amount + i128::from(scaled % amount != 0))
+    }
+
+    /// The number of boundaries at which a calendar limit with a balance of `stored` earns `missing`
+    /// millitokens.
+    pub(crate) fn boundaries_for(self, stored: i128, missing: i128) -> i64 {
+        let amount = i128::from(self.amount.get()).max(1);
+        let forgives = self.by_calendar.is_some_and(|at| at.debt == Debt::Forgiven);
+        let missing = if forgives { missing + stored.min(0) } else { missing };
+        i64::try_from((missing + amount - 1) / amount).unwrap_or(i64::MAX)
+    }
+}
+
+impl CalendarRefill {
+    /// The boundary that is the `count`th after an instant, in epoch milliseconds.
+    pub(crate) fn after(self, since: EpochMillis, count: i64) -> i128 {
+        let index = self.calendar.period(since).index.saturating_add(count);
+        self.calendar.start_of(index).map_or(i128::from(i64::MAX), |at| at.get().into())
     }
 }
 
@@ -105,6 +229,14 @@ impl Rule {
         Ok(Self { capacity, burst, refill })
     }
 
+    /// A rule that is full at every boundary of a calendar, with `amount`.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] for a negative amount.
+    pub fn by_calendar(amount: Millitokens, at: CalendarRefill) -> Result<Self, OutOfRange> {
+        Self::new(amount, Refill::by_calendar(amount, at)?)
+    }
+
     /// The nominal capacity in millitokens.
     #[must_use]
     pub const fn capacity(self) -> Millitokens {
@@ -132,8 +264,21 @@ impl Rule {
         refilled_at: EpochMillis,
         now: EpochMillis,
     ) -> Millitokens {
-        let refilled = i128::from(stored.get()) + self.refill.gap(refilled_at, now);
+        let stored = i128::from(stored.get());
+        let refilled = stored
+            + self.refill.forgiven(stored, refilled_at, now)
+            + self.refill.gap(refilled_at, now);
         Millitokens::saturating(refilled.min(self.burst.get().into()))
+    }
+
+    /// The balance under this rule of a bucket that had `tokens` under another.
+    ///
+    /// A calendar limit keeps what was consumed in its period: the difference of the amounts is added
+    /// to what is left, or taken from it. Otherwise a surplus over the new burst is lost.
+    pub(crate) fn adopt(self, old: Self, tokens: i128) -> i128 {
+        let (burst, old) = (i128::from(self.burst.get()), i128::from(old.burst.get()));
+        let kept = if self.refill.by_calendar.is_some() { tokens + burst - old } else { tokens };
+        kept.min(burst)
     }
 
     /// The exact time until the bucket has `asked`: after this time it does, one millisecond earlier it
@@ -152,154 +297,14 @@ impl Rule {
         if self.effective(stored, refilled_at, now) >= asked {
             return Wait::None;
         }
-        let amount = i128::from(self.refill.amount.get());
-        if amount == 0 {
-            return Wait::NoRefill;
+        let stored = i128::from(stored.get());
+        match self.refill.earned_at(stored, i128::from(asked.get()) - stored, refilled_at) {
+            None => Wait::NoRefill,
+            Some(at) => Wait::Millis(u64::try_from(at - i128::from(now.get())).unwrap_or(u64::MAX)),
         }
-        // The first t with floor(t * ra / rp) >= wanted is the ceiling of wanted * rp / ra.
-        let wanted =
-            self.refill.accrued(refilled_at) + i128::from(asked.get()) - i128::from(stored.get());
-        let scaled = wanted * i128::from(self.refill.period_ms);
-        let at = scaled / amount + i128::from(scaled % amount != 0);
-        Wait::Millis(u64::try_from(at - i128::from(now.get())).unwrap_or(u64::MAX))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fixtures::{at, milli, rule};
-    use proptest::prelude::*;
-
-    const DAY_MS: i64 = 86_400_000;
-    const T0: i64 = 1_700_000_000_123;
-
-    /// A small deterministic generator: proptest cases of 10^5 elements would not shrink in time.
-    fn steps(mut seed: u64) -> impl Iterator<Item = u64> {
-        std::iter::repeat_with(move || {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed
-        })
-    }
-
-    #[test]
-    fn a_hundred_thousand_claims_telescope_for_every_rate() {
-        // From one token a day to a million tokens a second.
-        let rates = [(1_000, DAY_MS), (7_000, 3_600_000), (60_000, 60_000), (1_000_000_000, 1_000)];
-        for (amount, period_ms) in rates {
-            let refill = Refill::new(milli(amount), period_ms).unwrap();
-            let (mut now, mut claimed) = (T0, 0);
-            for step in steps(amount.unsigned_abs() + 1).take(100_000) {
-                // Mostly a few milliseconds, at times an hour.
-                let ahead = if step % 97 == 0 { step % 3_600_000 } else { step % 50 };
-                let next = now + i64::try_from(ahead).unwrap();
-                claimed += refill.gap(at(now), at(next));
-                now = next;
-            }
-            assert_eq!(claimed, refill.gap(at(T0), at(now)), "{amount} per {period_ms} ms");
-            // The ideal, as an exact fraction over the period: off by less than one millitoken.
-            let ideal = i128::from(now - T0) * i128::from(amount);
-            let error = claimed * i128::from(period_ms) - ideal;
-            assert!(error.abs() < i128::from(period_ms), "{amount} per {period_ms} ms");
-        }
-    }
-
-    #[test]
-    fn one_per_day_earns_although_it_is_claimed_every_second() {
-        let refill = Refill::new(milli(1_000), DAY_MS).unwrap();
-        let claimed: i128 =
-            (0..86_400).map(|s| refill.gap(at(T0 + s * 1_000), at(T0 + (s + 1) * 1_000))).sum();
-        assert_eq!(claimed, 1_000);
-    }
-
-    #[test]
-    fn a_full_bucket_stays_at_its_burst_and_a_debt_is_earned_back() {
-        let rule = rule(60_000, 60_000, 60_000);
-        assert_eq!(rule.effective(milli(60_000), at(T0), at(T0 + DAY_MS)).get(), 60_000);
-        assert_eq!(rule.effective(milli(75_000), at(T0), at(T0)).get(), 60_000);
-        assert_eq!(rule.effective(milli(-5_000), at(T0), at(T0 + 2_000)).get(), -3_000);
-    }
-
-    #[test]
-    fn a_clock_that_goes_back_earns_nothing() {
-        let rule = rule(60_000, 60_000, 60_000);
-        assert_eq!(rule.effective(milli(10), at(T0), at(T0 - 1)).get(), 10);
-        assert_eq!(rule.refill().gap(at(T0), at(0)), 0);
-    }
-
-    #[test]
-    fn never_admissible_amount_has_no_wait() {
-        let quota = rule(10_000, 0, 1);
-        assert_eq!(quota.wait_for(milli(1_000), milli(0), at(T0), at(T0)), Wait::NoRefill);
-        assert_eq!(quota.wait_for(milli(10_001), milli(0), at(T0), at(T0)), Wait::ExceedsBurst);
-        assert_eq!(quota.wait_for(milli(10_000), milli(10_000), at(T0), at(T0)), Wait::None);
-    }
-
-    #[test]
-    fn the_ends_of_every_range_do_not_overflow() {
-        let extremes = [Millitokens::MIN, milli(-1), Millitokens::ZERO, milli(1), Millitokens::MAX];
-        let instants = [EpochMillis::MIN, at(1), at(T0), EpochMillis::MAX];
-        for (amount, period_ms) in
-            [(0, 1), (1, 1), (1, Refill::MAX_PERIOD_MS), (Millitokens::MAX.get(), 1)]
-        {
-            for burst in [0, 1, Millitokens::MAX.get()] {
-                let rule = rule(burst, amount, period_ms);
-                for stored in extremes {
-                    for asked in extremes {
-                        for rf in instants {
-                            for now in instants {
-                                let effective = rule.effective(stored, rf, now);
-                                assert!(effective <= rule.burst());
-                                assert!(effective >= stored.min(rule.burst()));
-                                let ready = rule.wait_for(asked, stored, rf, now) == Wait::None;
-                                assert_eq!(ready, asked <= effective);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        assert!(Refill::new(milli(-1), 1).is_err());
-        assert!(Refill::new(milli(1), 0).is_err());
-        assert!(Refill::new(milli(1), Refill::MAX_PERIOD_MS + 1).is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn any_partition_of_an_interval_sums_to_the_whole(
-            amount in 0..=1_000_000_000_000_i64,
-            period_ms in 1..=Refill::MAX_PERIOD_MS,
-            mut instants in proptest::collection::vec(0..=EpochMillis::MAX.get(), 2..40),
-        ) {
-            let refill = Refill::new(milli(amount), period_ms).unwrap();
-            instants.sort_unstable();
-            let parts: i128 = instants.windows(2).map(|w| refill.gap(at(w[0]), at(w[1]))).sum();
-            let whole = refill.gap(at(instants[0]), at(instants[instants.len() - 1]));
-            prop_assert_eq!(parts, whole);
-        }
-
-        #[test]
-        fn the_wait_is_exact_on_both_sides(
-            burst in 1..=10_000_000_000_i64,
-            amount in 1..=1_000_000_000_i64,
-            period_ms in 1..=DAY_MS,
-            debt in 0..=1_000_000_000_i64,
-            asked_share in 0.0..=1.0_f64,
-            behind in 0..=10_000_i64,
-        ) {
-            let rule = rule(burst, amount, period_ms);
-            #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "any amount will do")]
-            let asked = milli(((burst as f64 * asked_share) as i64).clamp(1, burst));
-            let (stored, rf, now) = (milli(-debt), at(T0), at(T0 - behind));
-            let Wait::Millis(wait) = rule.wait_for(asked, stored, rf, now) else {
-                return Err(TestCaseError::fail("a balance at or below zero always waits"));
-            };
-            let ready = i64::try_from(wait).unwrap() + now.get();
-            prop_assume!(ready <= EpochMillis::MAX.get());
-            prop_assert!(rule.effective(stored, rf, at(ready)) >= asked);
-            prop_assert!(rule.effective(stored, rf, at(ready - 1)) < asked);
-        }
-    }
-}
+#[path = "accrual_tests.rs"]
+mod tests;

@@ -50,8 +50,13 @@ mod tests {
     const T0: i64 = 1_769_608_800_000;
 
     fn rule() -> impl Strategy<Value = Rule> {
-        (1..1_000_i64, 0..1_000_i64, 1..100_000_i64)
-            .prop_map(|(burst, amount, period_ms)| fixtures::rule(burst, amount, period_ms))
+        // A midnight in Guam is at T0 and a day before.
+        let debts = ["day/Pacific/Guam", "day/Pacific/Guam,debt=forgiven", "week"];
+        let calendar = (1..1_000_i64, prop::sample::select(debts.to_vec()));
+        let calendar = calendar.prop_map(|(amount, at)| fixtures::by_calendar(amount, at));
+        let even = (1..1_000_i64, 0..1_000_i64, 1..100_000_i64)
+            .prop_map(|(burst, amount, period_ms)| fixtures::rule(burst, amount, period_ms));
+        prop_oneof![even, calendar]
     }
 
     fn image(limits: Vec<(Rule, i64)>) -> CompositeBucket {
@@ -63,7 +68,7 @@ mod tests {
         CompositeBucket {
             entity: EntityId::new("u").unwrap(),
             resource: Resource::new("r").unwrap(),
-            refilled_at: at(T0),
+            refilled_at: at(T0 - 30_000),
             limits: limits.into_iter().map(|(name, (rule, t))| (name, bucket(rule, t))).collect(),
             expires_at_s: None,
             config_stamp: crate::ConfigStamp::None,

@@ -60,6 +60,14 @@ impl CompositeBucket {
         BucketId { entity: self.entity.clone(), resource: self.resource.clone() }
     }
 
+    /// True if some calendar limit has a boundary after the first instant, up to the second.
+    pub(crate) fn has_boundary(&self, after: EpochMillis, until: EpochMillis) -> bool {
+        self.limits.values().any(|bucket| {
+            let refill = bucket.rule.refill();
+            refill.calendar().is_some() && refill.gap(after, until) > 0
+        })
+    }
+
     /// Writes the whole item, keys and index keys included.
     #[must_use]
     pub fn to_item(&self) -> Item {
@@ -98,6 +106,10 @@ impl CompositeBucket {
             for field in BucketField::ALL {
                 item.insert(keys::bucket_attribute(limit, field), number(bucket.field(field)));
             }
+            if let Some(calendar) = bucket.rule.refill().calendar() {
+                let calendar = AttributeValue::S(calendar.to_string());
+                item.insert(keys::calendar_attribute(limit), calendar);
+            }
         }
         Item::from(item)
     }
@@ -109,7 +121,7 @@ impl LimitBalance {
             BucketField::Tokens => self.tokens.get(),
             BucketField::Capacity => self.rule.capacity().get(),
             BucketField::Burst => self.rule.burst().get(),
-            BucketField::RefillAmount => self.rule.refill().amount().get(),
+            BucketField::RefillAmount => self.rule.refill().even_amount().get(),
             BucketField::RefillPeriod => self.rule.refill().period_ms(),
             BucketField::Consumed => return self.consumed.get(),
         };
@@ -124,7 +136,7 @@ fn number(value: impl ToString) -> AttributeValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{at, milli, name};
+    use crate::fixtures::{at, by_calendar, milli, name};
     use crate::{LevelVersions, Refill};
     use proptest::prelude::*;
 
@@ -135,8 +147,10 @@ mod tests {
         (any, sum, positive.clone(), positive.clone(), positive, 1..=Refill::MAX_PERIOD_MS)
             .prop_map(|(tokens, consumed, capacity, burst, amount, period_ms)| {
                 let refill = Refill::new(milli(amount), period_ms).unwrap();
+                let evenly = Rule::with_burst(milli(capacity), milli(burst), refill).unwrap();
+                let calendar = by_calendar(burst, "month@15/Europe/Berlin,debt=forgiven");
                 LimitBalance {
-                    rule: Rule::with_burst(milli(capacity), milli(burst), refill).unwrap(),
+                    rule: if period_ms % 4 == 0 { calendar } else { evenly },
                     tokens: milli(tokens),
                     consumed: MillitokenSum::new(consumed).unwrap(),
                 }
@@ -219,6 +233,26 @@ mod tests {
         let rpm = bucket.limits[&LimitName::new("rpm").unwrap()];
         assert_eq!((rpm.tokens.get(), rpm.consumed.get()), (99_000, 1_000));
         assert_eq!(bucket.to_item().inner(), &foreign());
+    }
+
+    #[test]
+    fn calendar_limit_looks_like_a_quota_to_producers_that_do_not_know_it() {
+        let mut item = foreign();
+        let text = |s: &str| AttributeValue::S(s.to_owned());
+        item.insert("b_rpm_cal".into(), text("month@15/Europe/Berlin"));
+        let rule = |item: &HashMap<String, AttributeValue>| {
+            let read = CompositeBucket::from_item(&item.clone().into());
+            read.map(|bucket| bucket.unwrap().limits[&name("rpm")].rule)
+        };
+        // Left behind by a limit that refills evenly by now.
+        assert_eq!(rule(&item).unwrap().refill().calendar(), None);
+        item.insert("b_rpm_ra".into(), number(0));
+        assert_eq!(rule(&item), Ok(by_calendar(100_000, "month@15/Europe/Berlin")));
+        item.insert("b_rpm_cal".into(), text("month@15/Europe/Bonn"));
+        let error = rule(&item).unwrap_err().to_string();
+        assert!(error.starts_with("b_rpm_cal of the item: \"Europe/Bonn\" is not"), "{error}");
+        item.insert("b_rpm_cal".into(), number(1));
+        assert_eq!(rule(&item).unwrap_err().to_string(), "b_rpm_cal of the item is not a string");
     }
 
     #[test]

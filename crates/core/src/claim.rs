@@ -49,24 +49,28 @@ impl Claim {
         let refill = bucket.rule.refill();
         let (tokens, cap) = (i128::from(bucket.tokens.get()), i128::from(cap.get()));
         let accrued = refill.gap(since, until);
-        let gap = accrued + i128::from(returned.get());
+        let forgiven = refill.forgiven(tokens, since, until);
+        let gap = forgiven + accrued + i128::from(returned.get());
         // Room for what accrues in the next interval, so that its writers need no claim of their
         // own; a request for the whole burst gets it.
         let amount = i128::from(amount.get()).max(0);
         let accrues = refill.gap(interval.before(until), until);
-        let headroom = (accrues - amount).min(cap - amount).max(0);
+        // A boundary of a calendar limit comes seldom, and all of its tokens at once.
+        let is_even = refill.calendar().is_none();
+        let headroom = if is_even { (accrues - amount).min(cap - amount).max(0) } else { 0 };
         // A claim of a whole interval that stops just below the cap would leave those writers as
         // little room as one that reaches it. A shorter one fills up: were it cut as well, busy
         // writers would keep the bucket below its burst for ever.
         let room = if accrued < accrues { 0 } else { headroom };
-        if tokens + gap <= cap - room {
+        if tokens + gap <= cap - room && forgiven == 0 {
             // A refund that lands first must not be topped up by a refill computed without it.
             let condition = Condition::AtMost(limit.clone(), milli(cap - gap));
             return Self { tokens: milli(gap), condition };
         }
-        // Right only for the balance that it was cut for, or refill is lost.
+        // Right only for the balance that it was cut for, or whose debt it forgives, or refill is
+        // lost.
         let condition = Condition::Exactly(limit.clone(), bucket.tokens);
-        Self { tokens: milli(cap - headroom - tokens), condition }
+        Self { tokens: milli(gap.min(cap - headroom - tokens)), condition }
     }
 }
 

@@ -90,10 +90,15 @@ pub(crate) fn take_unclaimed(
         let [amount, returned, counted] = take.of(limit);
         let floor = take.floors.of(limit);
         let bucket = image.limits.get(limit)?;
+        let refill = bucket.rule.refill();
+        if refill.calendar().is_some() && refill.gap(since, view.now) > 0 {
+            // The boundary must be claimed first: what is taken after it is no debt of before.
+            return None;
+        }
         if amount.max(returned) > Millitokens::ZERO {
             // If the bucket is full by now, refill since the claim is already lost. Taking makes
             // room, and the next claim would then add that refill after all.
-            let unclaimed = bucket.rule.refill().gap(since, view.now);
+            let unclaimed = refill.gap(since, view.now);
             let room = i128::from(bucket.rule.burst().get()) - unclaimed;
             let ceiling = milli(room - i128::from(returned.get()));
             if floor > Millitokens::ZERO && room < i128::from(floor.get()) {
@@ -124,16 +129,28 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     let mut after = BTreeMap::new();
     let mut expiry_conditions = Vec::new();
+    let mut makes_debt = false;
     for (limit, bucket) in &image.limits {
         if differences.removed.contains(limit) {
             plan.changes.push(Change::Remove(limit.clone()));
+            if bucket.rule.refill().calendar().is_some() {
+                plan.changes.push(Change::NoCalendar(limit.clone()));
+            }
             continue;
         }
         let rule = differences.changed.get(limit).copied().unwrap_or(bucket.rule);
         let [amount, returned, counted] = take.of(limit);
-        let cap = bucket.rule.burst().min(rule.burst());
+        // The refill up to now is claimed at the old rate.
+        let by_calendar = rule.refill().calendar().is_some();
+        let cap = bucket.rule.burst();
+        let cap = if by_calendar { cap } else { cap.min(rule.burst()) };
         let gain = Gain { since, until, returned };
-        let claim = Claim::of(limit, bucket, cap, amount, gain, take.interval);
+        let mut claim = Claim::of(limit, bucket, cap, amount, gain, take.interval);
+        if rule != bucket.rule && by_calendar {
+            let more = i128::from(rule.burst().get()) - i128::from(bucket.rule.burst().get());
+            makes_debt |= more < 0;
+            claim.tokens = milli(i128::from(claim.tokens) + more);
+        }
         let tokens =
             i128::from(bucket.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
         let floor = take.floors.of(limit);
@@ -153,6 +170,9 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         plan.changes.push(debit(limit, claim.tokens, amount, counted));
         if rule != bucket.rule {
             plan.changes.push(Change::Rule(limit.clone(), rule));
+            if !by_calendar && bucket.rule.refill().calendar().is_some() {
+                plan.changes.push(Change::NoCalendar(limit.clone()));
+            }
         }
         after.insert(
             limit,
@@ -177,9 +197,12 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         plan.changes.push(Change::ConfigVersions(versions));
     }
     let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| take.expires);
-    if expires_at_s != image.expires_at_s {
+    let moves_expiry = expires_at_s != image.expires_at_s;
+    if moves_expiry || makes_debt {
         // Another writer may have taken more meanwhile, and moved the expiry for it.
         plan.conditions.extend(expiry_conditions.into_iter().filter(|_| expires_at_s.is_some()));
+    }
+    if moves_expiry {
         plan.changes.push(Change::ExpiresAt(expires_at_s));
     }
     plan

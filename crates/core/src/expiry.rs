@@ -6,15 +6,24 @@ use crate::{CompositeBucket, EpochMillis, LimitBalance, Rule};
 /// The margin of every expiry, in milliseconds: clocks differ and writes take time.
 const MARGIN_MS: i128 = 60_000;
 
-/// Milliseconds until a bucket with this balance is full; `None`: it never is.
-fn fills_in_ms(rule: Rule, tokens: i64) -> Option<i128> {
-    let missing = i128::from(rule.burst().get()) - i128::from(tokens);
+/// Milliseconds after `since` until a bucket with this balance has earned `times` as much as it lacks;
+/// `None`: it never does. A calendar limit earns at whole boundaries.
+fn fills_in_ms(rule: Rule, tokens: i64, since: EpochMillis, times: u8) -> Option<i128> {
+    let (refill, tokens) = (rule.refill(), i128::from(tokens));
+    let missing = i128::from(rule.burst().get()) - tokens;
     if missing <= 0 {
         return Some(0);
     }
-    let amount = i128::from(rule.refill().amount().get());
-    let scaled = missing * i128::from(rule.refill().period_ms());
-    (amount > 0).then(|| scaled / amount + i128::from(scaled % amount != 0))
+    let amount = i128::from(refill.amount().get());
+    if amount == 0 {
+        return None;
+    }
+    if let Some(at) = refill.calendar() {
+        let boundaries = refill.boundaries_for(tokens, missing).saturating_mul(times.into());
+        return Some(at.after(since, boundaries) - i128::from(since.get()));
+    }
+    let scaled = missing * i128::from(refill.period_ms());
+    Some((scaled / amount + i128::from(scaled % amount != 0)) * i128::from(times))
 }
 
 /// Expiry in epoch seconds of an item with these buckets: twice the longest time that any of them
@@ -25,9 +34,9 @@ pub(crate) fn expiry_s<'a>(
 ) -> Option<i64> {
     let mut longest = 0;
     for bucket in buckets {
-        longest = fills_in_ms(bucket.rule, bucket.tokens.get().min(0))?.max(longest);
+        longest = fills_in_ms(bucket.rule, bucket.tokens.get().min(0), now, 2)?.max(longest);
     }
-    Some(seconds(i128::from(now.get()) + MARGIN_MS + 2 * longest))
+    Some(seconds(i128::from(now.get()) + MARGIN_MS + longest))
 }
 
 /// The expiry is set for twice the fill time of `tokens`. This is the lowest balance that still
@@ -40,7 +49,8 @@ pub(crate) fn least_for_expiry(rule: Rule, tokens: i128) -> i128 {
 /// expiry was set.
 fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
     let expires_at_s = image.expires_at_s?;
-    let fills = |bucket: &LimitBalance| fills_in_ms(bucket.rule, bucket.tokens.get());
+    let fills =
+        |bucket: &LimitBalance| fills_in_ms(bucket.rule, bucket.tokens.get(), image.refilled_at, 1);
     let mut full_in = 0;
     for bucket in image.limits.values() {
         full_in = fills(bucket)?.max(full_in);

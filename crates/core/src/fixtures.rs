@@ -40,6 +40,15 @@ pub fn bucket(entity: &str, resource: &str) -> BucketId {
     BucketId { entity: EntityId::new(entity).unwrap(), resource: Resource::new(resource).unwrap() }
 }
 
+/// A calendar limit: an amount in millitokens, and its boundaries like `month@15/Europe/Berlin`.
+///
+/// # Panics
+/// If one of them is not allowed.
+#[must_use]
+pub fn by_calendar(amount: i64, boundaries: &str) -> Rule {
+    Rule::by_calendar(milli(amount), boundaries.parse().unwrap()).unwrap()
+}
+
 /// A rule: a burst and a refill amount in millitokens, and a refill period in milliseconds.
 ///
 /// # Panics

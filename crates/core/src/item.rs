@@ -2,7 +2,7 @@
 
 use serde_dynamo::{AttributeValue, Item};
 
-use crate::{NameError, OutOfRange};
+use crate::{InvalidCalendar, NameError, OutOfRange};
 
 /// An item that stands where a bucket or a usage window should and cannot be read as one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +28,14 @@ pub enum ItemError {
         attribute: String,
         /// The value and its range.
         source: OutOfRange,
+    },
+    /// A calendar is not known, or its time zone.
+    #[error("{attribute} of the item: {source}")]
+    Calendar {
+        /// The attribute.
+        attribute: String,
+        /// The reason.
+        source: InvalidCalendar,
     },
     /// A name is not allowed.
     #[error(transparent)]

@@ -14,8 +14,8 @@ mod usage_attributes;
 
 pub use bucket_attributes::{
     BucketField, CONFIG_EPOCH, CONFIG_VERSIONS, ENTITY_ID, MIGRATED, NO_REQUEST_ID, REFILLED_AT,
-    REQUEST_IDS, RESOURCE, RULES_HASH, bucket_attribute, is_metered, parse_bucket_attribute,
-    parse_counter_attribute,
+    REQUEST_IDS, RESOURCE, RULES_HASH, bucket_attribute, calendar_attribute, is_metered,
+    parse_bucket_attribute, parse_calendar_attribute, parse_counter_attribute,
 };
 pub use item_key::{ItemKey, LimitsScope};
 pub use legacy::{
@@ -49,6 +49,9 @@ mod tests {
                 let counter = (field == BucketField::Consumed).then_some(limit.as_str());
                 prop_assert_eq!(parse_counter_attribute(&attribute), counter);
             }
+            let calendar = calendar_attribute(&limit);
+            prop_assert_eq!(parse_calendar_attribute(&calendar), Some(limit.as_str()));
+            prop_assert_eq!(parse_bucket_attribute(&calendar), None);
             let usage = usage_attribute(&limit);
             prop_assert_eq!(parse_usage_attribute(&usage), Some(limit.as_str()));
         }

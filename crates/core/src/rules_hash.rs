@@ -27,6 +27,9 @@ impl RulesHash {
             ] {
                 hasher.update(number.to_be_bytes());
             }
+            if let Some(calendar) = rule.refill().calendar() {
+                hasher.update(calendar.to_string());
+            }
         }
         let first =
             hasher.finalize().iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte));

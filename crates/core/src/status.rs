@@ -115,9 +115,10 @@ impl View<'_> {
         let worth = bucket.rule.effective(tokens, refilled_at, now);
         let (rule, available, wait) = match self.differences.changed.get(limit) {
             None => (bucket.rule, worth, bucket.rule.wait_for(asked, tokens, refilled_at, now)),
-            // The refill up to now is claimed at the old rate. A surplus over the new burst is lost.
+            // The refill up to now is claimed at the old rate.
             Some(rule) => {
-                let available = worth.min(rule.burst());
+                let kept = rule.adopt(bucket.rule, worth.get().into());
+                let available = Millitokens::saturating(kept);
                 (*rule, available, rule.wait_for(asked, available, now, now))
             }
         };

@@ -9,7 +9,10 @@ use serde_dynamo::{AttributeValue, Item};
 
 use crate::item::{number_of, text_of};
 use crate::keys::{self, ItemKey, LimitField, LimitsScope};
-use crate::{EntityId, EpochMillis, ItemError, LimitName, Millitokens, OutOfRange, Refill, Rule};
+use crate::{
+    CalendarRefill, EntityId, EpochMillis, ItemError, LimitName, Millitokens, OutOfRange, Refill,
+    Rule,
+};
 
 /// The stored record of an entity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,6 +138,10 @@ impl StoredLimits {
         for (limit, rule) in &self.rules {
             let attributes = rule_attributes(limit, *rule);
             item.extend(attributes.into_iter().map(|(name, value)| (name, number(value))));
+            if let Some(calendar) = rule.refill().calendar() {
+                let name = keys::limit_attribute(limit, LimitField::Calendar);
+                item.insert(name, AttributeValue::S(calendar.to_string()));
+            }
         }
         for (limit, version) in &self.dropped {
             let tombstone = keys::limit_attribute(limit, LimitField::DeletedAt);
@@ -144,13 +151,13 @@ impl StoredLimits {
     }
 }
 
-/// The attributes of a stored limit and their values.
+/// The attributes of a stored limit that are numbers, and their values.
 #[must_use]
 pub fn rule_attributes(limit: &LimitName, rule: Rule) -> [(String, i64); 4] {
     [
         (LimitField::Capacity, rule.capacity().get()),
         (LimitField::Burst, rule.burst().get()),
-        (LimitField::RefillAmount, rule.refill().amount().get()),
+        (LimitField::RefillAmount, rule.refill().even_amount().get()),
         (LimitField::RefillPeriod, rule.refill().period_ms()),
     ]
     .map(|(field, value)| (keys::limit_attribute(limit, field), value))
@@ -168,8 +175,21 @@ fn rule_of(item: &Item, limit: &LimitName) -> Result<Rule, ItemError> {
     let refill = number(item, &name(LimitField::RefillPeriod), |period_ms| {
         Refill::new(refill_amount, period_ms)
     })?;
-    Rule::with_burst(capacity, burst, refill)
+    let refill = match calendar_of(item, name(LimitField::Calendar))? {
+        Some(at) if refill_amount == Millitokens::ZERO => Refill::by_calendar(burst, at),
+        _ => Ok(refill),
+    };
+    refill
+        .and_then(|refill| Rule::with_burst(capacity, burst, refill))
         .map_err(|source| ItemError::OutOfRange { attribute: name(LimitField::Capacity), source })
+}
+
+fn calendar_of(item: &Item, attribute: String) -> Result<Option<CalendarRefill>, ItemError> {
+    if !item.inner().contains_key(&attribute) {
+        return Ok(None);
+    }
+    let calendar = text_of(item, &attribute)?.parse();
+    calendar.map(Some).map_err(|source| ItemError::Calendar { attribute, source })
 }
 
 fn key_of(item: &Item) -> Result<Option<ItemKey>, ItemError> {

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Resource;
+use crate::fixtures::by_calendar;
 
 fn entity() -> impl Strategy<Value = EntityId> {
     "[^#\\p{Cc}]{1,20}".prop_map(|name| EntityId::new(name).unwrap())
@@ -21,6 +22,9 @@ fn rule() -> impl Strategy<Value = Rule> {
     let amount = || (0..=Millitokens::MAX.get()).prop_map(|n| Millitokens::new(n).unwrap());
     (amount(), amount(), amount(), 1..=Refill::MAX_PERIOD_MS).prop_map(
         |(capacity, burst, amount, period_ms)| {
+            if period_ms % 4 == 0 {
+                return by_calendar(burst.get(), "week@sun/Asia/Tokyo");
+            }
             Rule::with_burst(capacity, burst, Refill::new(amount, period_ms).unwrap()).unwrap()
         },
     )

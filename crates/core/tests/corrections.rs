@@ -1,7 +1,7 @@
 //! Corrections, as the write queue writes them: conditions, dropped limits, memory of ids, expiries.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests panic")]
 
-#[allow(dead_code, reason = "shared with other tests")]
+#[allow(dead_code, unused_imports, reason = "shared with other tests")]
 #[path = "support/fixtures.rs"]
 mod fixtures;
 #[allow(dead_code, reason = "shared with other tests")]

@@ -2,7 +2,7 @@
 //! again, and its stream records can be counted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
-#[allow(dead_code, reason = "shared with other tests")]
+#[allow(dead_code, unused_imports, reason = "shared with other tests")]
 #[path = "support/fixtures.rs"]
 mod fixtures;
 #[allow(dead_code, reason = "shared with other tests")]

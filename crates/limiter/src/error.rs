@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use sluicegate_core::{EntityId, InTokens, LimitName, Millitokens, Wait};
-pub use sluicegate_core::{ItemError, LimitStatus, NameError, OutOfRange};
+pub use sluicegate_core::{
+    InvalidCalendar, ItemError, LimitStatus, NameError, OutOfRange, UnknownZone,
+};
 
 pub use crate::limit::InvalidLimit;
 pub use crate::store_error::{BoxError, SetupError, StoreFailure};

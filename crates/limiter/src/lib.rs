@@ -100,9 +100,10 @@ pub mod types {
     pub use crate::clock::COARSE_RESOLUTION;
     pub use sluicegate_core::keys::LimitsScope;
     pub use sluicegate_core::{
-        BucketId, ClaimInterval, CompositeBucket, EntityRecord, EpochMillis, InTokens, LIMITS_MAX,
-        LimitName, MillitokenSum, Millitokens, Refill, RequestId, Rule, StoredLimits, UsageWindow,
-        Wait, Window, WindowKind, WindowSpan, WritePath,
+        BucketId, Calendar, CalendarPeriod, CalendarRefill, ClaimInterval, CompositeBucket, Debt,
+        EntityRecord, EpochMillis, InTokens, LIMITS_MAX, LimitName, MillitokenSum, Millitokens,
+        Refill, RequestId, Rule, StoredLimits, UsageWindow, Wait, Window, WindowKind, WindowSpan,
+        WritePath, Zone,
     };
 }
 

@@ -3,9 +3,12 @@
 //! Constructors cannot fail, so that a list of limits is easy to read. [`Limit::check`] is the one
 //! place that turns it into a [`LimitName`] and a [`Rule`], or into an error that names the limit.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
-use sluicegate_core::{LimitName, Millitokens, NameError, Refill, Rule};
+use sluicegate_core::{
+    Calendar, CalendarRefill, Debt, LimitName, Millitokens, NameError, Refill, Rule,
+};
 use smol_str::SmolStr;
 
 mod spec;
@@ -20,7 +23,8 @@ const QUOTA_PERIOD_MS: i64 = 1_000;
 
 /// One limit: the tokens per period, and the tokens that a full bucket holds.
 ///
-/// A bucket refills steadily, not all at once when a period ends: 60 a minute is one a second.
+/// A bucket refills steadily, not all at once when a period ends: 60 a minute is one a second. A limit
+/// by the calendar is the exception: it is full again when a week, a month or a year begins.
 ///
 /// ```
 /// use sluicegate::Limit;
@@ -30,6 +34,7 @@ const QUOTA_PERIOD_MS: i64 = 1_000;
 ///     limit.check()?;
 /// }
 /// assert_eq!(limits[1], "tpm=100000/min,burst=200000".parse()?);
+/// assert_eq!(Limit::per_month("usd", 200), "usd=200/month".parse()?);
 /// assert!(Limit::per_minute("no spaces", 100).check().is_err());
 /// # Ok::<(), sluicegate::error::InvalidLimit>(())
 /// ```
@@ -44,6 +49,7 @@ pub struct Limit {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Refills {
     Every { amount: Amount, period: Duration },
+    ByCalendar(CalendarRefill),
     Never,
 }
 
@@ -82,15 +88,21 @@ pub enum InvalidLimit {
         /// The period given.
         period: Duration,
     },
+    /// A limit by the calendar has a burst of its own.
+    #[error("limit {limit}: it is full with its amount at each boundary: leave the burst out")]
+    CalendarBurst {
+        /// Name of the limit.
+        limit: LimitName,
+    },
     /// A text cannot be read as a limit.
     #[error(
-        "{spec:?} is not a limit: {problem}; write NAME=AMOUNT/PERIOD[,burst=N] like rpm=100/min,burst=200"
+        "{spec:?} is not a limit: {problem}; write NAME=AMOUNT/PERIOD[,burst=N] like rpm=100/min,burst=200 or usd=200/month"
     )]
     Spec {
         /// The text, cut to 80 characters.
         spec: String,
         /// The reason.
-        problem: &'static str,
+        problem: Cow<'static, str>,
     },
 }
 
@@ -113,7 +125,7 @@ impl Limit {
         Self::every(name, tokens, HOUR)
     }
 
-    /// `tokens` in 24 hours.
+    /// `tokens` in 24 hours. For days by the calendar, see [`Limit::by_calendar`].
     #[must_use]
     pub fn per_day(name: impl AsRef<str>, tokens: u64) -> Self {
         Self::every(name, tokens, DAY)
@@ -128,6 +140,52 @@ impl Limit {
         Self { name: SmolStr::new(name), capacity: amount, burst: amount, refill }
     }
 
+    /// `tokens` a calendar week, from Monday in UTC.
+    #[must_use]
+    pub fn per_week(name: impl AsRef<str>, tokens: u64) -> Self {
+        Self::by_calendar(name, tokens, Calendar::week())
+    }
+
+    /// `tokens` a calendar month, from the 1st in UTC.
+    #[must_use]
+    pub fn per_month(name: impl AsRef<str>, tokens: u64) -> Self {
+        Self::by_calendar(name, tokens, Calendar::month())
+    }
+
+    /// `tokens` a calendar year, from January in UTC.
+    #[must_use]
+    pub fn per_year(name: impl AsRef<str>, tokens: u64) -> Self {
+        Self::by_calendar(name, tokens, Calendar::year())
+    }
+
+    /// `tokens` in each period of a calendar: it is full again at every boundary, and refills at no
+    /// other time. A debt is carried over to the next period, unless [`Limit::forgive_debt`] says
+    /// otherwise.
+    ///
+    /// ```
+    /// use sluicegate::Limit;
+    ///
+    /// let limit = Limit::by_calendar("usd", 200, "month@15/Europe/Berlin".parse()?);
+    /// assert_eq!(limit.to_string(), "usd=200/month@15,tz=Europe/Berlin");
+    /// # Ok::<(), sluicegate::error::InvalidCalendar>(())
+    /// ```
+    #[must_use]
+    pub fn by_calendar(name: impl AsRef<str>, tokens: u64, calendar: Calendar) -> Self {
+        let amount = Amount::tokens(tokens);
+        let refill = Refills::ByCalendar(CalendarRefill { calendar, debt: Debt::Carried });
+        Self { name: SmolStr::new(name), capacity: amount, burst: amount, refill }
+    }
+
+    /// Every period of a calendar limit begins full, whatever the debt before it. Limits that refill
+    /// evenly stay as they are.
+    #[must_use]
+    pub const fn forgive_debt(mut self) -> Self {
+        if let Refills::ByCalendar(at) = &mut self.refill {
+            at.debt = Debt::Forgiven;
+        }
+        self
+    }
+
     /// `tokens` once: a bucket that never refills.
     #[must_use]
     pub fn quota(name: impl AsRef<str>, tokens: u64) -> Self {
@@ -139,7 +197,9 @@ impl Limit {
     #[must_use]
     pub fn from_rule(name: &LimitName, rule: Rule) -> Self {
         let refill = rule.refill();
-        let refill = if refill.amount() == Millitokens::ZERO {
+        let refill = if let Some(at) = refill.calendar() {
+            Refills::ByCalendar(at)
+        } else if refill.amount() == Millitokens::ZERO {
             Refills::Never
         } else {
             let period = Duration::from_millis(refill.period_ms().unsigned_abs());
@@ -166,8 +226,9 @@ impl Limit {
     /// The checked name and rule.
     ///
     /// # Errors
-    /// [`InvalidLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, or
-    /// the period is not a whole number of milliseconds from 1 to 10^12.
+    /// [`InvalidLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, the
+    /// period is not a whole number of milliseconds from 1 to 10^12, or a limit by the calendar has a
+    /// burst of its own.
     pub fn check(&self) -> Result<(LimitName, Rule), InvalidLimit> {
         let name = LimitName::try_from(self.name.clone())?;
         let in_range = |what, amount: Amount| {
@@ -179,8 +240,14 @@ impl Limit {
         };
         let refill = match self.refill {
             Refills::Every { amount, period } => refill(in_range("amount", amount)?, period),
+            Refills::ByCalendar(at) => {
+                Refill::by_calendar(in_range("amount", self.capacity)?, at).ok()
+            }
             Refills::Never => Refill::new(Millitokens::ZERO, QUOTA_PERIOD_MS).ok(),
         };
+        if matches!(self.refill, Refills::ByCalendar(_)) && self.burst != self.capacity {
+            return Err(InvalidLimit::CalendarBurst { limit: name });
+        }
         let refill = refill.ok_or_else(|| InvalidLimit::Period {
             limit: name.clone(),
             period: self.refill.period(),
@@ -206,7 +273,7 @@ impl Refills {
     const fn period(self) -> Duration {
         match self {
             Self::Every { period, .. } => period,
-            Self::Never => Duration::ZERO,
+            Self::ByCalendar(_) | Self::Never => Duration::ZERO,
         }
     }
 }

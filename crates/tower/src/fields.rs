@@ -97,9 +97,10 @@ fn whole_tokens(amount: Millitokens) -> u64 {
     (u64::try_from(amount.get()).unwrap_or(0) / 1_000).min(INTEGER_MAX)
 }
 
+/// The time window of a policy; `None` for a quota and for a calendar, whose periods have no one length.
 fn period_s(rule: Rule) -> Option<u64> {
     let period_ms = u64::try_from(rule.refill().period_ms()).ok()?;
-    let refills = rule.refill().amount() > Millitokens::ZERO;
+    let refills = rule.refill().even_amount() > Millitokens::ZERO;
     (refills && period_ms.is_multiple_of(1_000)).then_some(period_ms / 1_000)
 }
 
@@ -141,6 +142,8 @@ mod tests {
             (&rpm, -100_000, [r#""rpm";q=100;w=60"#, r#""rpm";r=0;t=120"#]),
             (&half, 5_000, [r#""half";q=8"#, r#""half";r=5;t=2"#]),
             (&Limit::quota("usd", 5), 0, [r#""usd";q=5"#, r#""usd";r=0"#]),
+            // NOW is 2026-01-28T14:00:00Z: three days and ten hours before February.
+            (&Limit::per_month("usd", 5), 0, [r#""usd";q=5"#, r#""usd";r=0;t=295200"#]),
             (&Limit::quota("usd", 5), 5_000, [r#""usd";q=5"#, r#""usd";r=5"#]),
             (
                 &Limit::per_second("most", 1_000_000_000_000_000),

@@ -115,3 +115,18 @@ async fn outage_begins_with_the_balance_of_the_store() {
     }
     assert!((1..=3_000).contains(&granted), "{granted} of the 3,000 that were left");
 }
+
+/// The process holds all tokens of one limit. A request that lacks tokens of another limit has those
+/// that it needs of both.
+#[tokio::test(start_paused = true)]
+async fn tokens_that_are_held_serve_a_request_that_lacks_another_limit() {
+    for other in 80..100 {
+        let limiter = builder().build();
+        let limits = [Limit::quota("usd", 100), Limit::quota("rpm", other)];
+        for n in 0..other {
+            let request = limiter.acquire("u", "r").consume("usd", 1).consume("rpm", 1);
+            let granted = request.limits(limits.clone()).await;
+            assert!(granted.is_ok(), "{n} of {other}: {granted:?}");
+        }
+    }
+}

@@ -9,8 +9,8 @@ use super::{CompositeBucket, LimitBalance};
 use crate::item::{ItemError, wrong_type};
 use crate::keys::{self, BucketField, ItemKey};
 use crate::{
-    ConfigStamp, EpochMillis, LevelVersions, LimitName, MillitokenSum, Millitokens, OutOfRange,
-    Refill, RequestId, Rule, RulesHash,
+    CalendarRefill, ConfigStamp, EpochMillis, LevelVersions, LimitName, MillitokenSum, Millitokens,
+    OutOfRange, Refill, RequestId, Rule, RulesHash,
 };
 
 /// A value of an attribute, as far as buckets have such.
@@ -62,8 +62,12 @@ impl CompositeBucket {
 /// A name and a value of an attribute, if the item has it.
 type NamedValue<'a> = Option<(&'a str, Scalar<'a>)>;
 
-/// The attributes of one limit, by field.
-type Fields<'a> = [NamedValue<'a>; BucketField::ALL.len()];
+/// The attributes of one limit.
+#[derive(Default)]
+struct Fields<'a> {
+    numbers: [NamedValue<'a>; BucketField::ALL.len()],
+    calendar: NamedValue<'a>,
+}
 
 /// The attributes of a bucket.
 #[derive(Default)]
@@ -92,7 +96,9 @@ impl<'a> Found<'a> {
             keys::RULES_HASH => &mut self.rules_hash,
             _ => {
                 if let Some((limit, field)) = keys::parse_bucket_attribute(name) {
-                    self.fields(limit)[field as usize] = Some((name, value));
+                    self.fields(limit).numbers[field as usize] = Some((name, value));
+                } else if let Some(limit) = keys::parse_calendar_attribute(name) {
+                    self.fields(limit).calendar = Some((name, value));
                 } else if let Some(n) = keys::REQUEST_IDS.iter().position(|id| *id == name) {
                     self.request_ids[n] = Some((name, value));
                 }
@@ -120,7 +126,7 @@ impl<'a> Found<'a> {
         let refilled_at = ranged(self.refilled_at, EpochMillis::new)?;
         let mut limits = BTreeMap::new();
         for (limit, fields) in self.limits {
-            if fields[BucketField::Capacity as usize].is_some() {
+            if fields.numbers[BucketField::Capacity as usize].is_some() {
                 let limit = LimitName::new(limit)?;
                 let bucket = bucket(&limit, &fields)?;
                 limits.insert(limit, bucket);
@@ -145,7 +151,7 @@ impl<'a> Found<'a> {
 }
 
 fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<LimitBalance, ItemError> {
-    let field = |field| fields[field as usize];
+    let field = |field| fields.numbers[field as usize];
     let missing = |field| ItemError::Missing { attribute: keys::bucket_attribute(limit, field) };
     let amount = |of| ranged(field(of), Millitokens::new)?.ok_or_else(|| missing(of));
     let capacity = amount(BucketField::Capacity)?;
@@ -153,7 +159,12 @@ fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<LimitBalance, ItemEr
     let refill_amount = amount(BucketField::RefillAmount)?;
     let refill = ranged(field(BucketField::RefillPeriod), |ms| Refill::new(refill_amount, ms))?
         .ok_or_else(|| missing(BucketField::RefillPeriod))?;
-    let rule = Rule::with_burst(capacity, burst, refill).map_err(|source| {
+    let refill = match calendar(fields.calendar)? {
+        Some(at) if refill_amount == Millitokens::ZERO => Refill::by_calendar(burst, at),
+        _ => Ok(refill),
+    };
+    let rule = refill.and_then(|refill| Rule::with_burst(capacity, burst, refill));
+    let rule = rule.map_err(|source| {
         let attribute = keys::bucket_attribute(limit, BucketField::Capacity);
         ItemError::OutOfRange { attribute, source }
     })?;
@@ -161,6 +172,12 @@ fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<LimitBalance, ItemEr
     let consumed = ranged(field(BucketField::Consumed), MillitokenSum::new)?
         .ok_or_else(|| missing(BucketField::Consumed))?;
     Ok(LimitBalance { rule, tokens, consumed })
+}
+
+fn calendar(attribute: NamedValue<'_>) -> Result<Option<CalendarRefill>, ItemError> {
+    let (Some((name, _)), Some(spelled)) = (attribute, text(attribute)?) else { return Ok(None) };
+    let wrong = |source| ItemError::Calendar { attribute: name.to_owned(), source };
+    spelled.parse().map(Some).map_err(wrong)
 }
 
 /// Versions count before a time: a process that knows them only as a time leaves them there.

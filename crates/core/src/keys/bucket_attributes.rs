@@ -40,7 +40,7 @@ pub enum BucketField {
 }
 
 impl BucketField {
-    /// All fields of a limit.
+    /// All fields of a limit that are numbers.
     pub const ALL: [Self; 6] = [
         Self::Tokens,
         Self::Capacity,
@@ -67,6 +67,19 @@ impl BucketField {
 pub fn bucket_attribute(limit: &LimitName, field: BucketField) -> String {
     // Several for every write: no formatting.
     ["b_", limit.as_str(), "_", field.suffix()].concat()
+}
+
+/// The attribute of a calendar limit that has its boundaries. Its `ra` is zero, so that a producer
+/// which does not know this attribute never refills the limit.
+#[must_use]
+pub fn calendar_attribute(limit: &LimitName) -> String {
+    ["b_", limit.as_str(), "_cal"].concat()
+}
+
+/// The limit of a [`calendar_attribute`], which is not checked yet.
+#[must_use]
+pub fn parse_calendar_attribute(attribute: &str) -> Option<&str> {
+    attribute.strip_prefix("b_")?.strip_suffix("_cal")
 }
 
 /// The limit and field of a bucket attribute, split at the last `_`; the limit is not checked yet.

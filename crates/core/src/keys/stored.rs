@@ -24,13 +24,15 @@ pub enum LimitField {
     RefillAmount,
     /// The refill period in milliseconds, `rp`.
     RefillPeriod,
+    /// The boundaries of a calendar limit, `cal`. Its `ra` is zero.
+    Calendar,
     /// A tombstone, `dl`: when the limit was deleted, epoch milliseconds. It stands in place of the
     /// other fields.
     DeletedAt,
 }
 
 impl LimitField {
-    /// The fields of a limit that stands.
+    /// The fields of every limit that stands.
     pub const RULE: [Self; 4] =
         [Self::Capacity, Self::Burst, Self::RefillAmount, Self::RefillPeriod];
 
@@ -40,6 +42,7 @@ impl LimitField {
             Self::Burst => "bx",
             Self::RefillAmount => "ra",
             Self::RefillPeriod => "rp",
+            Self::Calendar => "cal",
             Self::DeletedAt => "dl",
         }
     }
@@ -58,7 +61,7 @@ pub fn parse_limit_attribute(attribute: &str) -> Option<(&str, LimitField)> {
     let (limit, suffix) = attribute.strip_prefix("l_")?.rsplit_once('_')?;
     let field = LimitField::RULE
         .into_iter()
-        .chain([LimitField::DeletedAt])
+        .chain([LimitField::Calendar, LimitField::DeletedAt])
         .find(|field| field.suffix() == suffix)?;
     Some((limit, field))
 }

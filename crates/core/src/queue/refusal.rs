@@ -102,8 +102,12 @@ impl<W> WriteQueue<W> {
         let interval = u64::from(self.settings.interval.0);
         let before_ms = interval.min(self.settings.deny_cache_ms);
         let claimed_at = |index: usize| {
-            let at =
-                self.buckets[index].image().filter(|_| member.seen_since_entry[index])?.refilled_at;
+            let image = self.buckets[index].image().filter(|_| member.seen_since_entry[index])?;
+            let at = image.refilled_at;
+            if image.has_boundary(at, now) {
+                // This refill is more than a few milliseconds' worth.
+                return None;
+            }
             let age_ms = at.get().abs_diff(now.get());
             let is_recent_claim =
                 age_ms < before_ms || at >= member.request.began && age_ms < interval;
@@ -127,7 +131,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Refuses a request if, by an answer since its turn, the requests before it left too little.
-    /// Refill after its turn is for later requests; a request waits for refill only if its caller
+    /// Refill after its turn is for later requests, except at a boundary of a calendar; a request waits for refill only if its caller
     /// asked to.
     pub(super) fn refusal_after_turn(
         &self,
@@ -142,6 +146,7 @@ impl<W> WriteQueue<W> {
         for (index, bucket) in self.buckets.iter().enumerate() {
             let acquire = self.acquire_of(member, index);
             if !member.seen_since_entry[index]
+                || bucket.image().is_some_and(|image| image.has_boundary(as_of(index), now))
                 || member.may_reconfigure[index] && bucket.reconfiguration(acquire, now).is_some()
             {
                 return None;

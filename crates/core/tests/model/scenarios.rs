@@ -10,7 +10,7 @@ use sluicegate_core::{
 use super::protocol::{Faults, Protocol};
 use super::support::{
     Caller, Control, Mistake, Process, Purpose, Scenario, System, T0, Table, Timing, at, bucket_id,
-    milli, name, rule, stored,
+    by_calendar, milli, name, rule, stored,
 };
 
 pub(crate) const SCENARIOS: &[&str] = &[
@@ -27,6 +27,10 @@ pub(crate) const SCENARIOS: &[&str] = &[
     "a dropped limit",
     "expiry",
     "clocks apart",
+    "a boundary of a calendar",
+    "a boundary that forgives",
+    "a boundary, clocks apart",
+    "a lower amount near a boundary",
     "lost replies",
     "late writes",
     "combined, lost replies",
@@ -132,6 +136,15 @@ fn cold(mut protocol: Protocol) -> Protocol {
 
 fn one() -> Vec<Configuration> {
     vec![stored(1, &[("a", fast())], &[])]
+}
+
+/// The time from the start until midnight in Guam.
+const UNTIL_BOUNDARY_MS: i64 = 86_399_877;
+
+/// Beside a rate, two tokens a day by the calendar of Guam.
+fn with_budget(debt: &str) -> Vec<Configuration> {
+    let budget = by_calendar(2_000, &format!("day/Pacific/Guam{debt}"));
+    vec![stored(1, &[("a", fast()), ("b", budget)], &[])]
 }
 
 fn two() -> Vec<Configuration> {
@@ -252,18 +265,49 @@ fn named(which: &str) -> Protocol {
         }
         "clocks apart" => {
             let scripts = vec![vec![a2.clone(), a1.clone()], vec![a1, a2.clone()], vec![a2]];
-            let mut protocol = warm(one(), &[2_000], scripts, &[1, 60, 300]);
-            protocol.scenario.timing.spread_ms = 10;
-            protocol.start.processes[0].clock_ms = -5;
-            protocol.start.processes[1].clock_ms = 5;
-            let item = protocol.start.table.item.take();
-            protocol.start.table = Table::holding(item, protocol.scenario.timing);
-            protocol
+            clocks_apart(warm(one(), &[2_000], scripts, &[1, 60, 300]), 10)
+        }
+        "a boundary of a calendar" => {
+            let (b, back) = (take(&[("a", 500), ("b", 1_500)]), correct(&[("b", -700)]));
+            let scripts = vec![vec![b.clone(), b.clone()], vec![b, back]];
+            warm(with_budget(""), &[3_000, 1_600], scripts, &[1, UNTIL_BOUNDARY_MS - 2, 3, 30])
+        }
+        "a boundary that forgives" => {
+            let b = take(&[("b", 1_000)]);
+            let scripts = vec![vec![correct(&[("b", 900)]), b.clone()], vec![b.clone(), b]];
+            let ticks = [UNTIL_BOUNDARY_MS - 1, 2, 30];
+            warm(with_budget(",debt=forgiven"), &[3_000, -400], scripts, &ticks)
+        }
+        "a boundary, clocks apart" => {
+            let b = take(&[("b", 1_500)]);
+            let scripts = vec![vec![b.clone(), b.clone()], vec![b.clone(), b]];
+            let ticks = [UNTIL_BOUNDARY_MS - 4_000, 3_000, 2_000, 4_000];
+            let protocol = warm(with_budget(""), &[3_000, 1_600], scripts, &ticks);
+            clocks_apart(protocol, 5_000)
+        }
+        "a lower amount near a boundary" => {
+            let mut configurations = with_budget("");
+            let lower = by_calendar(1_000, "day/Pacific/Guam");
+            configurations.push(stored(2, &[("a", fast()), ("b", lower)], &[]));
+            let b = take(&[("b", 400)]);
+            let scripts = vec![vec![b.clone(), b.clone()], vec![correct(&[("b", 300)]), b]];
+            let ticks = [UNTIL_BOUNDARY_MS - 1, 2];
+            first_knows_more(warm(configurations, &[3_000, 900], scripts, &ticks))
         }
         "combined, lost replies" => combined(Faults { lost: 1, late: 0, throttled: 0 }),
         "combined, late writes" => combined(Faults { lost: 0, late: 1, throttled: 0 }),
         other => panic!("no scenario is called {other}"),
     }
+}
+
+/// The clock of the first process is behind that of the second.
+fn clocks_apart(mut protocol: Protocol, spread_ms: i64) -> Protocol {
+    protocol.scenario.timing.spread_ms = spread_ms;
+    protocol.start.processes[0].clock_ms = -spread_ms / 2;
+    protocol.start.processes[1].clock_ms = spread_ms / 2;
+    let item = protocol.start.table.item.take();
+    protocol.start.table = Table::holding(item, protocol.scenario.timing);
+    protocol
 }
 
 /// The first process has the newest configuration.

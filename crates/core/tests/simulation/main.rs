@@ -14,12 +14,12 @@ mod schedule;
 use std::ops::Range;
 use std::thread;
 
-use schedule::run;
-use support::{CONTROLS, IMPLIED};
+use schedule::{Run, run, run_by_calendar};
+use support::{CONTROLS, Control, IMPLIED};
 
 const SEEDS: Range<u64> = 0..10_000;
 /// Seeds beyond these that found a defect.
-const FOUND: [u64; 1] = [477_693];
+const FOUND: [u64; 4] = [477_693, 16_723, 27_499, 65_112];
 /// Seeds among which each control must break something.
 const CONTROL_SEEDS: Range<u64> = 0..50_000;
 /// Seeds in which conditions that others imply must not be missed.
@@ -36,6 +36,15 @@ fn seeds() -> Range<u64> {
 
 #[test]
 fn schedules_keep_every_invariant() {
+    run_all(run);
+}
+
+#[test]
+fn schedules_at_a_calendar_boundary_keep_every_invariant() {
+    run_all(run_by_calendar);
+}
+
+fn run_all(run: fn(u64, Option<Control>) -> Run) {
     let seeds = seeds();
     let workers = thread::available_parallelism().map_or(1, usize::from);
     let totals = thread::scope(|scope| {

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{Amounts, BucketId, CompositeBucket, Configuration, LimitBalance, Rules};
+use sluicegate_core::{
+    Amounts, BucketId, CompositeBucket, Configuration, LimitBalance, Rule, Rules,
+};
 
 use super::rng::Rng;
 use super::support::{
     Caller, Control, Process, Purpose, Reply, Request, Scenario, System, T0, Table, Tally, Timing,
-    Violation, at, bucket_id, milli, name, request_id, rule, stored,
+    Violation, at, bucket_id, by_calendar, milli, name, request_id, rule, stored,
 };
 
 const SECOND_MS: i64 = 1_000;
@@ -15,8 +17,8 @@ const MINUTE_MS: i64 = 60_000;
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 86_400_000;
 
-/// Limits by name with burst and refill amount in millitokens and the period; the first is the one
-/// whose rule changes, the last the one that may be dropped.
+/// Limits by name with burst and refill amount in millitokens and the period, [`BY_CALENDAR`] or
+/// [`FORGIVING`]; the first is the one whose rule changes, the last the one that may be dropped.
 type Limits = &'static [(&'static str, i64, i64, i64)];
 
 const LIMITS: &[Limits] = &[
@@ -31,20 +33,41 @@ const LIMITS: &[Limits] = &[
     &[("odd", 10_007, 7_919, 997), ("quota", 40_000, 0, SECOND_MS)],
 ];
 
+/// In place of a period: full again at each midnight in Guam, a day after the hour that
+/// [`T0`] follows.
+const BY_CALENDAR: i64 = -1;
+const FORGIVING: i64 = -2;
+
+const WITH_CALENDARS: &[Limits] = &[
+    &[("fast", 50_000, 100_000, SECOND_MS), ("budget", 20_000, 0, BY_CALENDAR)],
+    &[("budget", 20_000, 0, BY_CALENDAR), ("minute", 60_000, 60_000, MINUTE_MS)],
+    &[("budget", 20_000, 0, FORGIVING), ("fast", 50_000, 100_000, SECOND_MS)],
+    &[("budget", 9_000, 0, BY_CALENDAR), ("other", 7_000, 0, FORGIVING)],
+    &[("budget", 3_000, 0, BY_CALENDAR)],
+];
+
 /// The one that configurations add.
 const EXTRA: (&str, i64, i64, i64) = ("extra", 9_000, 30_000, SECOND_MS);
+
+fn rule_of(burst: i64, amount: i64, period: i64) -> Rule {
+    match period {
+        BY_CALENDAR => by_calendar(burst, "day/Pacific/Guam"),
+        FORGIVING => by_calendar(burst, "day/Pacific/Guam,debt=forgiven"),
+        period_ms => rule(burst, amount, period_ms),
+    }
+}
 
 /// The configurations that the table stores one after the other; the last one comes with requests
 /// instead.
 fn configurations(limits: Limits) -> Vec<Configuration> {
     let rules = |limits: &[(&'static str, i64, i64, i64)]| -> Vec<_> {
-        limits.iter().map(|(limit, bx, ra, rp)| (*limit, rule(*bx, *ra, *rp))).collect()
+        limits.iter().map(|(limit, bx, ra, rp)| (*limit, rule_of(*bx, *ra, *rp))).collect()
     };
     let base = rules(limits);
     let with_first = |factor: i64, divisor: i64| {
         let (limit, bx, ra, rp) = limits[0];
         let mut changed = base.clone();
-        changed[0] = (limit, rule(bx * factor / divisor, ra * factor / divisor, rp));
+        changed[0] = (limit, rule_of(bx * factor / divisor, ra * factor / divisor, rp));
         changed
     };
     let (dropped, kept) = base.split_last().unwrap();
@@ -61,6 +84,11 @@ fn configurations(limits: Limits) -> Vec<Configuration> {
         stored(6, &base, &[]),
         explicit,
     ]
+}
+
+/// True if no limit has a calendar: other producers know none.
+fn is_even(limits: Limits) -> bool {
+    limits.iter().all(|limit| limit.3 > 0)
 }
 
 /// An item as another producer of the same schema leaves it, without our own attributes.
@@ -97,25 +125,40 @@ struct Schedule {
     calls: u64,
 }
 
+/// The events of a schedule, and the requests that took effect twice beyond the item's memory.
+pub(crate) type Run = Result<(Tally, u32), Violation>;
+
 /// Runs the schedule of a seed.
-pub(crate) fn run(seed: u64, without: Option<Control>) -> Result<(Tally, u32), Violation> {
-    let mut schedule = Schedule::new(seed, without);
-    for _ in 0..schedule.rng.within(40, 160) {
-        schedule.step()?;
-    }
-    schedule.settle()?;
-    Ok((schedule.system.tally, schedule.system.table.ambiguous))
+pub(crate) fn run(seed: u64, without: Option<Control>) -> Run {
+    Schedule::new(seed, LIMITS, without).run()
+}
+
+/// Runs the schedule of a seed with limits by the calendar, from a moment before a boundary.
+pub(crate) fn run_by_calendar(seed: u64, without: Option<Control>) -> Run {
+    let mut schedule = Schedule::new(seed, WITH_CALENDARS, without);
+    let until_boundary = DAY_MS - T0.rem_euclid(SECOND_MS);
+    let early = schedule.rng.within(0, 200);
+    schedule.system.pass(&schedule.scenario, until_boundary - early)?;
+    schedule.run()
 }
 
 impl Schedule {
-    fn new(seed: u64, without: Option<Control>) -> Self {
+    fn run(mut self) -> Run {
+        for _ in 0..self.rng.within(40, 160) {
+            self.step()?;
+        }
+        self.settle()?;
+        Ok((self.system.tally, self.system.table.ambiguous))
+    }
+
+    fn new(seed: u64, sets: &[Limits], without: Option<Control>) -> Self {
         let mut rng = Rng::new(seed);
         let timing = Timing {
             spread_ms: rng.pick(&[0, 0, 0, 0, 4, 4, 40, 40, 200 * SECOND_MS]),
             flight_ms: rng.pick(&[5, 30, 120]),
             interval_ms: rng.pick(&[100, 100, 20]),
         };
-        let limits = rng.pick(LIMITS);
+        let limits = rng.pick(sets);
         let half = timing.spread_ms / 2;
         let mut processes = Vec::new();
         let mut callers = Vec::new();
@@ -127,7 +170,7 @@ impl Schedule {
         let configurations = configurations(limits).into_iter().map(Arc::new).collect();
         let scenario = Scenario { timing, configurations, without, mistake: None };
         let (changes, forces) = (rng.once_in(2), rng.once_in(6));
-        let item = rng.once_in(3).then(|| foreign_item(&mut rng, limits));
+        let item = (rng.once_in(3) && is_even(limits)).then(|| foreign_item(&mut rng, limits));
         let mut system = System::new(Table::holding(item, timing), processes);
         system.callers = callers;
         Self { rng, scenario, system, limits, published: 1, changes, forces, calls: 0 }

@@ -1,7 +1,7 @@
 //! The bucket that the protocol imitates: refilled continuously, by one clock, seeing every write
 //! in the order in which it lands.
 
-use sluicegate_core::{EpochMillis, LimitBalance, Rule};
+use sluicegate_core::{Debt, EpochMillis, LimitBalance, Rule};
 
 /// A violation, named after the invariant that it breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,10 +63,18 @@ pub(crate) struct Exact {
     excused: i128,
     /// The largest of `taken in [a, t] - A(a)` over every `a`, under this rule.
     peak: Option<i128>,
+    /// The time within which writers may disagree about a boundary of a calendar, in milliseconds.
+    unsure_ms: i64,
+    /// What was taken or given back so close to a boundary: the writer may have counted it on the
+    /// other side.
+    unsure: i128,
 }
 
 /// An upper bound of what accrues within a duration, wherever it starts.
 fn accrues(rule: Rule, millis: i64) -> i128 {
+    if rule.refill().calendar().is_some() {
+        return 0;
+    }
     let scaled = i128::from(rule.refill().amount().get()) * i128::from(millis);
     scaled / i128::from(rule.refill().period_ms()) + 1
 }
@@ -92,6 +100,8 @@ impl Exact {
             withheld: timing.withheld(rule),
             excused: 0,
             peak: None,
+            unsure_ms: 2 * timing.spread_ms + timing.flight_ms,
+            unsure: 0,
         }
     }
 
@@ -110,9 +120,33 @@ impl Exact {
     }
 
     pub(crate) fn advance(&mut self, now: EpochMillis) {
-        let refilled = self.tokens + self.rule.refill().gap(self.at, now);
-        self.tokens = refilled.min(self.rule.burst().get().into());
+        let refill = self.rule.refill();
+        let gap = refill.gap(self.at, now);
+        let forgives = refill.calendar().is_some_and(|at| at.debt == Debt::Forgiven);
+        if gap > 0 && forgives && self.tokens < 0 {
+            // The debt was admitted, and nobody pays for it.
+            self.peak = self.peak.map(|peak| peak + self.tokens);
+            self.tokens = 0;
+        }
+        self.tokens = (self.tokens + gap).min(self.rule.burst().get().into());
         self.at = now;
+    }
+
+    /// The refill of a calendar limit that has come for some writers and not yet for others.
+    fn disputed(&self) -> i128 {
+        if self.rule.refill().calendar().is_none() {
+            return 0;
+        }
+        let around = |ms| EpochMillis::new(self.at.get() + ms).unwrap();
+        let gap = self.rule.refill().gap(around(-self.unsure_ms), around(self.unsure_ms));
+        // A debt as deep as that may be forgiven on one side.
+        if gap > 0 { gap - self.tokens.min(0) } else { 0 }
+    }
+
+    fn note_unsure(&mut self, amount: i64) {
+        if self.disputed() > 0 {
+            self.unsure += i128::from(amount.abs());
+        }
     }
 
     /// Follows a change of the rule.
@@ -122,6 +156,11 @@ impl Exact {
         }
         self.slack += timing.slack(rule).max(timing.slack(self.rule));
         self.withheld = self.withheld.max(timing.withheld(rule));
+        if rule.refill().calendar().is_some() {
+            let more = rule.burst().get() - self.rule.burst().get();
+            self.note_unsure(more);
+            self.tokens += i128::from(more);
+        }
         self.rule = rule;
         self.tokens = self.tokens.min(rule.burst().get().into());
         self.peak = None;
@@ -129,6 +168,7 @@ impl Exact {
 
     /// Takes an amount, or gives back a negative one.
     pub(crate) fn take(&mut self, amount: i64, timing: Timing) {
+        self.note_unsure(amount);
         self.tokens -= i128::from(amount);
         self.net += i128::from(amount);
         let started = self.accrued(-timing.spread_ms - timing.flight_ms);
@@ -138,19 +178,24 @@ impl Exact {
 
     /// Takes an amount without any guard: what the bucket holds beyond its burst may cover it.
     pub(crate) fn force(&mut self, amount: i64) {
+        self.note_unsure(amount);
         self.tokens -= i128::from(amount);
         self.net += i128::from(amount);
         self.excused += i128::from(amount);
     }
 
     fn accrued(&self, later_ms: i64) -> i128 {
-        self.rule.refill().accrued(EpochMillis::new(self.at.get() + later_ms).unwrap())
+        let at = EpochMillis::new(self.at.get() + later_ms).unwrap();
+        self.rule.refill().accrued(at)
     }
 
     /// No interval that ends now admitted more than the burst and what accrued in it.
     pub(crate) fn check_admitted(&self, timing: Timing) -> Result<(), Violation> {
         let burst = i128::from(self.rule.burst().get());
-        let most = burst + self.accrued(timing.spread_ms) + self.excused + 2;
+        let calendar = self.rule.refill().calendar();
+        let is_forgiving = calendar.is_some_and(|at| at.debt == Debt::Forgiven);
+        let forgiven = if is_forgiving { self.unsure } else { 0 };
+        let most = burst + self.accrued(timing.spread_ms) + self.excused + forgiven + 2;
         if self.peak.is_some_and(|peak| peak > most) {
             return Err(Violation::OverAdmitted);
         }
@@ -168,24 +213,30 @@ impl Exact {
         }
         let worth = i128::from(bucket.rule.effective(bucket.tokens, refilled_at, self.at).get());
         let tokens = self.tokens.min(self.rule.burst().get().into());
-        if worth > tokens + self.slack + self.excused {
+        let slack = self.slack + self.unsure + self.disputed();
+        if worth > tokens + slack + self.excused {
             return Err(Violation::OverAdmitted);
         }
-        if worth < tokens - self.slack - self.withheld {
+        if worth < tokens - slack - self.withheld {
             return Err(Violation::LostRefill);
         }
         Ok(())
     }
 
-    /// True if it certainly covers an amount. Tokens that accrued since a claim of a moment ago do not
+    /// True if it certainly covers an amount once it follows a rule. Tokens that accrued since a claim of a moment ago do not
     /// count for a request that lost to it.
-    pub(crate) fn covers(&self, amount: i64) -> bool {
-        self.tokens >= i128::from(amount) + self.slack + 2 * self.withheld
+    pub(crate) fn covers(&self, amount: i64, rule: Rule) -> bool {
+        let burst = |rule: Rule| i128::from(rule.burst().get());
+        let by_calendar = rule.refill().calendar().is_some();
+        let less = if by_calendar { burst(self.rule) - burst(rule) } else { 0 };
+        let unsure = self.slack + self.unsure + self.disputed();
+        self.tokens - less >= i128::from(amount) + unsure + 2 * self.withheld
     }
 
     /// True if it may pass for full.
     pub(crate) fn is_full(&self) -> bool {
-        let most = self.tokens + self.slack + self.withheld + self.excused;
+        let slack = self.slack + self.unsure + self.disputed();
+        let most = self.tokens + slack + self.withheld + self.excused;
         most >= i128::from(self.rule.burst().get())
     }
 }

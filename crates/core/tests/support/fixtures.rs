@@ -1,7 +1,7 @@
 //! Short spellings of the values that every test needs.
 
 use sluicegate_core::fixtures::bucket;
-pub(crate) use sluicegate_core::fixtures::{at, milli, name, rule};
+pub(crate) use sluicegate_core::fixtures::{at, by_calendar, milli, name, rule};
 use sluicegate_core::{BucketId, Configuration, LevelVersions, Rule, Rules, StoredRules};
 
 /// The start of every schedule, in epoch milliseconds: a day boundary plus an odd rest.

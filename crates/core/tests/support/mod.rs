@@ -13,7 +13,7 @@ mod table;
 
 pub(crate) use control::{CONTROLS, Control, IMPLIED};
 pub(crate) use exact::{Timing, Violation};
-pub(crate) use fixtures::{T0, at, bucket_id, milli, name, rule, stored};
+pub(crate) use fixtures::{T0, at, bucket_id, by_calendar, milli, name, rule, stored};
 pub(crate) use scenario::{Caller, Mistake, Purpose, Reply, Request, Scenario, Tally};
 pub(crate) use system::{Process, System, request_id};
 pub(crate) use table::Table;

@@ -238,7 +238,7 @@ impl Table {
         let covers = |status: &LimitStatus| {
             let exact = self.exact.get(&status.limit);
             status.wait != Wait::ExceedsBurst
-                && exact.is_none_or(|exact| exact.covers(status.asked.get()))
+                && exact.is_none_or(|exact| exact.covers(status.asked.get(), status.rule))
         };
         if limits.iter().all(covers) { Err(Violation::FalseRefusal) } else { Ok(()) }
     }

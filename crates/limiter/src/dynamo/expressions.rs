@@ -74,6 +74,7 @@ struct Builder<'p> {
 enum Attribute<'p> {
     Own(&'static str),
     Of(BucketField, &'p LimitName),
+    CalendarOf(&'p LimitName),
 }
 
 impl<'p> Builder<'p> {
@@ -153,6 +154,10 @@ impl<'p> Builder<'p> {
                     self.remove(name);
                 }
             }
+            Change::NoCalendar(limit) => {
+                let name = self.name(Attribute::CalendarOf(limit));
+                self.remove(name);
+            }
             Change::RulesHash(hash) => {
                 let name = self.own(keys::RULES_HASH);
                 self.set(name, text(hash.as_str()));
@@ -183,8 +188,12 @@ impl<'p> Builder<'p> {
     fn rule(&mut self, limit: &'p LimitName, rule: Rule) {
         self.set_field(limit, BucketField::Capacity, rule.capacity().get());
         self.set_field(limit, BucketField::Burst, rule.burst().get());
-        self.set_field(limit, BucketField::RefillAmount, rule.refill().amount().get());
+        self.set_field(limit, BucketField::RefillAmount, rule.refill().even_amount().get());
         self.set_field(limit, BucketField::RefillPeriod, rule.refill().period_ms());
+        if let Some(calendar) = rule.refill().calendar() {
+            let name = self.name(Attribute::CalendarOf(limit));
+            self.set(name, text(&calendar.to_string()));
+        }
     }
 
     /// Puts these ids in front of the remembered ones, the last of them first. On the right of a
@@ -304,6 +313,7 @@ impl From<Attribute<'_>> for String {
         match attribute {
             Attribute::Own(name) => name.to_owned(),
             Attribute::Of(field, limit) => keys::bucket_attribute(limit, field),
+            Attribute::CalendarOf(limit) => keys::calendar_attribute(limit),
         }
     }
 }

@@ -212,10 +212,35 @@ fn size(plan: &WritePlan) -> (usize, usize) {
 }
 
 #[test]
+fn limits_by_the_calendar() {
+    let mut story = BucketHistory::created();
+    let month: Limit = "usd=200/month@15,tz=Europe/Berlin".parse().unwrap();
+    let configuration = |limits: &[Limit]| Configuration::explicit(rules(limits));
+    let of_usd = amounts(&[("usd", 2)]);
+    story.configuration = configuration(std::slice::from_ref(&month));
+    let seed = story.acquire(&of_usd, at(T0 + 1_000));
+    insta::assert_snapshot!("calendar_seeded", shown(&seed));
+    story.image = seed.apply(story.image.as_ref());
+    story.image.as_mut().unwrap().request_ids.clear();
+    story.configuration = configuration(&[Limit::per_month("usd", 300)]);
+    insta::assert_snapshot!("calendar_changed", shown(&story.acquire(&of_usd, at(T0 + 2_000))));
+    story.configuration = configuration(&[Limit::per_day("usd", 300)]);
+    insta::assert_snapshot!("calendar_removed", shown(&story.acquire(&of_usd, at(T0 + 2_000))));
+}
+
+#[test]
 fn the_largest_writes_fit_into_an_expression() {
+    largest_writes_fit(|name, burst| Limit::per_minute(name, 1_000_000).burst(burst));
+    let calendar = "month@15/America/Argentina/ComodRivadavia".parse().unwrap();
+    largest_writes_fit(|name, burst| {
+        Limit::by_calendar(name, 2_000_000 - burst, calendar).forgive_debt()
+    });
+}
+
+fn largest_writes_fit(limit: impl Fn(String, u64) -> Limit) {
     let names = |first: usize, count: usize| (first..first + count).map(|n| format!("{n:0>64}"));
     let limits = |first, count, burst| -> Rules {
-        let limit = |name| Limit::per_minute(name, 1_000_000).burst(burst).check().unwrap();
+        let limit = |name| limit(name, burst).check().unwrap();
         names(first, count).map(limit).collect()
     };
     let ask = |first, count, by: i64| -> Amounts {

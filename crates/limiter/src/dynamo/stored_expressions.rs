@@ -139,10 +139,15 @@ pub(super) fn set_limits(
         Level::There => (p.changed(now).0, "attribute_exists"),
         Level::New => (p.begun(now), "attribute_not_exists"),
     };
-    let mut removes = Vec::with_capacity(rules.len());
+    let mut removes = Vec::with_capacity(2 * rules.len());
     for (limit, rule) in rules {
         for (attribute, value) in rule_attributes(limit, *rule) {
             sets.push(p.assignment(attribute, number(value)));
+        }
+        let calendar = keys::limit_attribute(limit, LimitField::Calendar);
+        match rule.refill().calendar() {
+            Some(at) => sets.push(p.assignment(calendar, text(at.to_string()))),
+            None => removes.push(p.name(calendar)),
         }
         removes.push(p.name(keys::limit_attribute(limit, LimitField::DeletedAt)));
     }
@@ -156,11 +161,12 @@ pub(super) fn delete_limits(limits: &[LimitName], now: EpochMillis) -> StoredUpd
     let mut built = StoredUpdate::default();
     let p = &mut built.placeholders;
     let (mut sets, version) = p.changed(now);
-    let mut removes = Vec::with_capacity(limits.len() * LimitField::RULE.len());
+    let mut removes = Vec::with_capacity(limits.len() * (LimitField::RULE.len() + 1));
     for limit in limits {
         let tombstone = p.name(keys::limit_attribute(limit, LimitField::DeletedAt));
         sets.push(format!("{tombstone} = {version}"));
-        removes.extend(LimitField::RULE.map(|field| p.name(keys::limit_attribute(limit, field))));
+        let fields = LimitField::RULE.into_iter().chain([LimitField::Calendar]);
+        removes.extend(fields.map(|field| p.name(keys::limit_attribute(limit, field))));
     }
     built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
     built.condition = Some(format!("attribute_exists({})", p.name(keys::PK)));

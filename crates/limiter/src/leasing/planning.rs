@@ -43,16 +43,16 @@ impl LeasedBucket {
             let waited_for = waiters.map_or(0, |waiters| waiters.demand_of(index));
             let waited_for = waited_for.min(largest(limit_ledger, settings));
             let target = size(limit_ledger, expected, settings).max(waited_for);
-            if pool.tokens() < asked {
-                // The pool cannot serve the request: return all of it and lease anew.
-                withdraw_into(&mut plan, index, limit_ledger, pool, 0);
-            } else if is_due {
-                // The tokens end soon: keep those for the time until the new lease arrives.
-                let soon = limit_ledger.expected(2 * times.renew_ms);
-                let keep = soon + limit_ledger.largest_request();
+            // The tokens of the request come with the lease. Those that the pool has for it, while it
+            // lacks tokens of another limit, go back in the same write: the store may have no others.
+            let spare = pool.tokens().saturating_sub(asked);
+            let soon = || limit_ledger.expected(2 * times.renew_ms);
+            // If the tokens end soon, keep those for the time until the new lease arrives.
+            let keep =
+                if is_due { spare.min(soon() + limit_ledger.largest_request()) } else { spare };
+            // A pool that cannot serve the request returns all.
+            if keep < pool.tokens() {
                 withdraw_into(&mut plan, index, limit_ledger, pool, keep);
-            } else {
-                // The tokens last: keep all.
             }
             let extra = target.saturating_sub(pool.tokens());
             if asked + extra > 0 {

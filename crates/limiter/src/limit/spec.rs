@@ -1,16 +1,22 @@
-//! Limits as text, for command lines and settings: `NAME=AMOUNT/PERIOD[,burst=N]`.
+//! Limits as text, for command lines and settings: `NAME=AMOUNT/PERIOD[,burst=N]`, or
+//! `NAME=AMOUNT/month[@DAY][,tz=ZONE][,debt=forgiven]` and the like by the calendar.
 //!
 //! A written limit parses back to the same limit, and every parsed limit is valid: a text with an
 //! impossible value is refused at once.
 
+use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
+
+use sluicegate_core::{CalendarRefill, Debt, InvalidCalendar, UnknownZone, Zone};
 
 use super::{Amount, InvalidLimit, Limit, Refills};
 
 /// The period of a limit that never refills.
 const NEVER: &str = "never";
+/// The periods of a calendar, whose first day may follow a `@`.
+const CALENDAR_UNITS: [&str; 4] = ["day", "week", "month", "year"];
 /// Words for periods and their milliseconds, longest first.
 const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)];
@@ -21,7 +27,7 @@ impl Display for Limit {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let amount = match self.refill {
             Refills::Every { amount, .. } => amount,
-            Refills::Never => self.capacity,
+            Refills::ByCalendar(_) | Refills::Never => self.capacity,
         };
         write!(f, "{}={amount}/{}", self.name, self.refill)?;
         if self.capacity != amount {
@@ -30,6 +36,14 @@ impl Display for Limit {
         if self.burst != self.capacity {
             write!(f, ",burst={}", self.burst)?;
         }
+        if let Refills::ByCalendar(CalendarRefill { calendar, debt }) = self.refill {
+            if calendar.zone() != Zone::utc() {
+                write!(f, ",tz={}", calendar.zone())?;
+            }
+            if debt == Debt::Forgiven {
+                f.write_str(",debt=forgiven")?;
+            }
+        }
         Ok(())
     }
 }
@@ -37,6 +51,9 @@ impl Display for Limit {
 /// Reads `NAME=AMOUNT/PERIOD[,burst=N][,capacity=N]`. The period is `s`, `min`, `h`, `d` or `ms`,
 /// with a number before it for several (`30s`), or `never` for a quota. Amounts are tokens, with up
 /// to three decimals.
+///
+/// By the calendar the period is `day`, `week`, `month` or `year`, with its first day as
+/// [`Calendar`](sluicegate_core::Calendar) has it (`month@15`), a time zone behind `tz=`, and `debt=forgiven` or `debt=carried`.
 impl FromStr for Limit {
     type Err = InvalidLimit;
 
@@ -50,7 +67,7 @@ impl FromStr for Limit {
     }
 }
 
-fn parse(spec: &str) -> Result<Limit, &'static str> {
+fn parse(spec: &str) -> Result<Limit, Problem> {
     let (name, rule) = spec.split_once('=').ok_or("it has no '='")?;
     let mut parts = rule.split(',');
     let (amount, period) = parts
@@ -59,36 +76,82 @@ fn parse(spec: &str) -> Result<Limit, &'static str> {
         .ok_or("it does not say how often the amount comes")?;
     let amount = Amount::parse(amount)?;
     let refill = Refills::parse(amount, period)?;
-    let (mut capacity, mut burst) = (None, None);
+    let mut said = Words::default();
     for part in parts {
         let (word, value) = part.split_once('=').ok_or("it has a ',' without burst=N behind it")?;
-        let said = match word {
-            "burst" => &mut burst,
-            "capacity" => &mut capacity,
-            _ => return Err("it has a word that is neither burst nor capacity"),
-        };
-        if said.replace(Amount::parse(value)?).is_some() {
-            return Err("it says one thing twice");
+        said.take(word, value)?;
+    }
+    let Words { capacity, burst, zone, debt } = said;
+    let refill = match refill {
+        Refills::ByCalendar(_) if capacity.is_some() || burst.is_some() => {
+            return Err("by the calendar it is full with its amount, without a burst".into());
         }
-    }
-    if capacity.is_some() && refill == Refills::Never {
-        return Err("the capacity of a quota is its amount");
-    }
+        Refills::ByCalendar(CalendarRefill { calendar, .. }) => {
+            let calendar = calendar.in_zone(zone.unwrap_or(calendar.zone()));
+            Refills::ByCalendar(CalendarRefill { calendar, debt: debt.unwrap_or_default() })
+        }
+        _ if zone.is_some() || debt.is_some() => {
+            return Err("only a limit by the calendar has a time zone, or a debt to forgive".into());
+        }
+        Refills::Never if capacity.is_some() => {
+            return Err("the capacity of a quota is its amount".into());
+        }
+        refill => refill,
+    };
     let capacity = capacity.unwrap_or(amount);
     Ok(Limit { name: name.into(), capacity, burst: burst.unwrap_or(capacity), refill })
 }
 
+/// The reason why a text is no limit.
+type Problem = Cow<'static, str>;
+
+/// The words behind an amount and its period.
+#[derive(Default)]
+struct Words {
+    capacity: Option<Amount>,
+    burst: Option<Amount>,
+    zone: Option<Zone>,
+    debt: Option<Debt>,
+}
+
+impl Words {
+    fn take(&mut self, word: &str, value: &str) -> Result<(), Problem> {
+        let is_new = match word {
+            "burst" => self.burst.replace(Amount::parse(value)?).is_none(),
+            "capacity" => self.capacity.replace(Amount::parse(value)?).is_none(),
+            "tz" => {
+                let zone = value.parse().map_err(|error: UnknownZone| error.to_string())?;
+                self.zone.replace(zone).is_none()
+            }
+            "debt" => {
+                let debt = match value {
+                    "carried" => Debt::Carried,
+                    "forgiven" => Debt::Forgiven,
+                    _ => return Err("its debt is neither carried nor forgiven".into()),
+                };
+                self.debt.replace(debt).is_none()
+            }
+            _ => return Err("it has a word that is none of burst, capacity, tz and debt".into()),
+        };
+        if is_new { Ok(()) } else { Err("it says one thing twice".into()) }
+    }
+}
+
 impl Refills {
-    fn parse(amount: Amount, period: &str) -> Result<Self, &'static str> {
+    fn parse(amount: Amount, period: &str) -> Result<Self, Problem> {
         if period == NEVER {
             return Ok(Self::Never);
         }
+        if CALENDAR_UNITS.contains(&period.split(['@', '/']).next().unwrap_or_default()) {
+            let calendar = period.parse().map_err(|error: InvalidCalendar| error.to_string())?;
+            return Ok(Self::ByCalendar(CalendarRefill { calendar, debt: Debt::Carried }));
+        }
         let split = period.find(|c: char| !c.is_ascii_digit()).unwrap_or(period.len());
         let (count, unit) = period.split_at(split);
-        let (_, unit_ms) = UNITS
-            .into_iter()
-            .find(|(word, _)| *word == unit)
-            .ok_or("its period is none of ms, s, min, h, d, or several like 30s, or never")?;
+        let (_, unit_ms) = UNITS.into_iter().find(|(word, _)| *word == unit).ok_or(
+            "its period is none of ms, s, min, h, d, or several like 30s, or day, week, month, \
+                 year by the calendar, or never",
+        )?;
         let count = if count.is_empty() { Ok(1) } else { count.parse::<u64>() };
         let period_ms = count.ok().and_then(|count| count.checked_mul(unit_ms));
         let period_ms = period_ms.ok_or("its period is too long")?;
@@ -98,7 +161,11 @@ impl Refills {
 
 impl Display for Refills {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self::Every { period, .. } = self else { return f.write_str(NEVER) };
+        let period = match self {
+            Self::Every { period, .. } => period,
+            Self::ByCalendar(at) => return write!(f, "{}", at.calendar.in_zone(Zone::utc())),
+            Self::Never => return f.write_str(NEVER),
+        };
         let whole_ms = u64::try_from(period.as_millis())
             .ok()
             .filter(|ms| *ms > 0 && Duration::from_millis(*ms) == *period);
@@ -142,7 +209,7 @@ impl Display for Amount {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use sluicegate_core::{LimitName, Millitokens, Refill, Rule};
+    use sluicegate_core::{Calendar, LimitName, Millitokens, Refill, Rule};
 
     #[test]
     fn texts_say_what_constructors_say() {
@@ -156,11 +223,20 @@ mod tests {
             ("x=5/5min", Limit::every("x", 5, Duration::from_secs(300))),
             ("x=5/250ms", Limit::every("x", 5, Duration::from_millis(250))),
             ("total=1000/never", Limit::quota("total", 1_000)),
+            ("tpm=5000000/week", Limit::per_week("tpm", 5_000_000)),
+            ("usd=200/month", Limit::per_month("usd", 200)),
+            ("usd=200/year,debt=forgiven", Limit::per_year("usd", 200).forgive_debt()),
+            (
+                "x=5/day,tz=Asia/Tokyo",
+                Limit::by_calendar("x", 5, "day/Asia/Tokyo".parse().unwrap()),
+            ),
         ] {
             assert_eq!(spec.parse(), Ok(limit.clone()), "{spec}");
             assert_eq!(limit.to_string(), spec);
         }
         assert_eq!("x=5.0/60s".parse(), Ok(Limit::per_minute("x", 5)));
+        assert_eq!("x=5/month@1,tz=utc,debt=carried".parse(), Ok(Limit::per_month("x", 5)));
+        assert_eq!("x=5/day/Asia/Tokyo".parse(), "x=5/day,tz=asia/tokyo".parse::<Limit>());
         let half: Limit = "x=0.5/min".parse().unwrap();
         assert_eq!(half.check().unwrap().1.burst().get(), 500);
     }
@@ -179,7 +255,15 @@ mod tests {
             ("rpm=5./min", "an amount is not a number"),
             ("rpm=99999999999999999999/min", "an amount is too large"),
             ("rpm=5/min,", "it has a ',' without"),
-            ("rpm=5/min,bursts=7", "neither burst nor capacity"),
+            ("rpm=5/min,bursts=7", "none of burst, capacity, tz and debt"),
+            ("usd=5/month,burst=7", "without a burst"),
+            ("usd=5/month,capacity=7", "without a burst"),
+            ("usd=5/month@32", "\"month@32\" is not the first day"),
+            ("usd=5/month/Berlin", "\"Berlin\" is not a time zone"),
+            ("usd=5/month,tz=Berlin", "\"Berlin\" is not a time zone"),
+            ("usd=5/month,tz=UTC,tz=UTC", "it says one thing twice"),
+            ("usd=5/month,debt=paid", "neither carried nor forgiven"),
+            ("rpm=5/min,tz=UTC", "only a limit by the calendar"),
             ("rpm=5/min,burst=7,burst=8", "it says one thing twice"),
             ("q=5/never,capacity=7", "the capacity of a quota"),
             ("r m=5/min", "limit name"),
@@ -215,9 +299,25 @@ mod tests {
         )
     }
 
+    fn by_calendar() -> impl Strategy<Value = Limit> {
+        let periods = ["day", "week@sun", "month@31", "year@02-29"];
+        let zones: Vec<Zone> = Zone::all().collect();
+        let calendar = (prop::sample::select(periods.to_vec()), prop::sample::select(zones))
+            .prop_map(|(period, zone)| period.parse::<Calendar>().unwrap().in_zone(zone));
+        let amount = 1..=1_000_000_000_000_000_u64;
+        ("[A-Za-z0-9_.-]{1,64}", amount, calendar, any::<bool>()).prop_map(
+            |(name, amount, calendar, forgives)| {
+                let limit = Limit::by_calendar(name, amount, calendar);
+                if forgives { limit.forgive_debt() } else { limit }
+            },
+        )
+    }
+
     proptest! {
         #[test]
-        fn a_limit_parses_back(limit in limit()) {
+        fn a_limit_parses_back(limit in prop_oneof![3 => limit(), 1 => by_calendar()]) {
+            let (name, rule) = limit.check().unwrap();
+            prop_assert_eq!(Limit::from_rule(&name, rule), limit.clone());
             prop_assert_eq!(limit.to_string().parse(), Ok(limit));
         }
 

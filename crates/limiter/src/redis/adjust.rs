@@ -28,7 +28,7 @@ impl RedisStore {
             ScriptBucket { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
         let targets = [target];
         let mut run = CallContext::under(id.clone(), clock, deadline);
-        let reply = self.repeat(&mut run, &ADJUST, |run, in_doubt| {
+        let reply = self.repeat(&mut run, &ADJUST, &targets, |run, in_doubt| {
             self.take_or_correct_call(&targets, amounts, &run.id, self.sent(clock, in_doubt))
         });
         let mut reply = match reply.await {

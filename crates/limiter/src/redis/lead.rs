@@ -139,7 +139,7 @@ impl BatchRequest<'_> {
             let targets = &shape.targets;
             if let Some(id) = in_doubt {
                 let mut run = CallContext::under(id, &clock, deadline);
-                let reply = store.repeat(&mut run, &ACQUIRE, |run, in_doubt| {
+                let reply = store.repeat(&mut run, &ACQUIRE, targets, |run, in_doubt| {
                     let sent = store.sent(&clock, 1 + in_doubt);
                     store.take_or_correct_call(targets, &amounts, &run.id, sent)
                 });
@@ -202,7 +202,7 @@ impl BatchLeader<'_> {
         }
         let before = u32::from(self.batch.is_in_doubt);
         self.is_in_flight = true;
-        let reply = store.repeat(run, &ACQUIRE, |run, in_doubt| {
+        let reply = store.repeat(run, &ACQUIRE, &shape.targets, |run, in_doubt| {
             let sent = store.sent(run.clock, before + in_doubt);
             store.take_or_correct_call(&shape.targets, &sum, &run.id, sent)
         });

@@ -119,15 +119,16 @@ impl RedisStore {
         };
         let is_resolving = unacked.is_some();
         let mut run = lease.run(unacked.as_ref(), clock);
-        let reply = self.repeat(&mut run, &LEASE, |run, in_doubt| {
-            let write = LeaseWrite {
-                id: &run.id,
-                sent: self.sent(clock, in_doubt),
-                is_resolving,
-                remembered: &remembered,
-            };
-            self.lease_call(lease, &target, &named, &write)
-        });
+        let reply =
+            self.repeat(&mut run, &LEASE, std::slice::from_ref(&target), |run, in_doubt| {
+                let write = LeaseWrite {
+                    id: &run.id,
+                    sent: self.sent(clock, in_doubt),
+                    is_resolving,
+                    remembered: &remembered,
+                };
+                self.lease_call(lease, &target, &named, &write)
+            });
         let (result, in_doubt) = match reply.await {
             Ok(reply) => (self.read_lease(lease, reply, &target, &named), run.cost.attempts > 1),
             Err(failure) => (Err(Failure::Error(failure.error)), failure.in_doubt),

@@ -93,6 +93,7 @@
 mod acquire;
 mod adjust;
 mod batches;
+mod boundaries;
 mod configured;
 mod connection;
 mod error;

@@ -29,7 +29,8 @@ impl RedisStore {
     ) -> Result<Option<CompositeBucket>, AcquireError> {
         let targets = [ScriptBucket { bucket: bucket.clone(), configuration: Arc::default() }];
         let mut run = CallContext::new(&SystemClock, deadline);
-        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&targets, &SystemClock));
+        let reply =
+            self.repeat(&mut run, &PEEK, &[], |_, _| self.peek_call(&targets, &SystemClock));
         let mut reply = reply.await.map_err(|failure| failure.error)?;
         let mut read = || {
             reply.status()?;
@@ -48,7 +49,7 @@ impl RedisStore {
         check_amounts(&request.amounts)?;
         let targets = self.targets(request)?;
         let mut run = CallContext::new(clock, request.deadline);
-        let reply = self.repeat(&mut run, &PEEK, |_, _| self.peek_call(&targets, clock));
+        let reply = self.repeat(&mut run, &PEEK, &[], |_, _| self.peek_call(&targets, clock));
         let mut reply = reply.await.map_err(|failure| failure.error)?;
         let all = |reply: &mut Reply| {
             reply.status()?;

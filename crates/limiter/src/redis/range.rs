@@ -44,6 +44,9 @@ pub(super) fn check_rules(rules: &Rules) -> Result<(), InvalidRequest> {
         let milli = |amount: Millitokens| i128::from(amount.get());
         at_most("capacity in millitokens", limit, milli(rule.capacity()), MILLI_MAX.into())?;
         at_most("burst in millitokens", limit, milli(rule.burst()), MILLI_MAX.into())?;
+        if rule.refill().calendar().is_some() {
+            continue;
+        }
         let what = "the rate in lowest terms, millitokens times milliseconds,";
         at_most(what, limit, product, PRODUCT_END - 1)?;
     }

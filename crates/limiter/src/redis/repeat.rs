@@ -1,9 +1,11 @@
 //! Repeats a call under one id until it is answered or its time is up.
 
 use super::RedisStore;
+use super::boundaries::Boundaries;
 use super::error::leaves_in_doubt;
 use super::reply::{Header, Reply};
 use super::script::{Call, Script};
+use super::script_bucket::ScriptBucket;
 use crate::call::CallContext;
 use crate::error::AcquireError;
 
@@ -18,20 +20,33 @@ impl RedisStore {
     /// Sends a call until the server answers. Repeating is safe: the bucket remembers the id, or
     /// the call only reads.
     ///
-    /// `call` builds the call. Its second argument is the number of attempts in doubt.
+    /// `call` builds the call on these buckets. Its second argument is the number of attempts in doubt.
     pub(super) async fn repeat(
         &self,
         run: &mut CallContext<'_>,
         script: &Script,
+        buckets: &[ScriptBucket],
         call: impl Fn(&CallContext<'_>, u32) -> Call,
     ) -> Result<Reply, CallFailure> {
         let mut attempts_in_doubt = 0;
+        let mut boundaries = Boundaries::around(run.clock.now(), buckets);
         loop {
             run.cost.attempts += 1;
-            let call = call(run, attempts_in_doubt);
-            let table_error = match run.in_time(script.run(&self.connection, &call)).await {
-                Ok(values) => return Ok(Reply::new(values)),
-                Err(table_error) => table_error,
+            let mut call = call(run, attempts_in_doubt);
+            boundaries.append_to(&mut call);
+            let values = run.in_time(script.run(&self.connection, &call)).await;
+            let mut reply = values.map(Reply::new);
+            let asked = match &mut reply {
+                Ok(reply) => Boundaries::asked_by(reply, buckets.len()),
+                Err(_) => Ok(None),
+            };
+            let table_error = match (asked, reply) {
+                (Ok(Some(asked)), _) => {
+                    boundaries = asked;
+                    continue;
+                }
+                (Ok(None), Ok(reply)) => return Ok(reply),
+                (Ok(None), Err(table_error)) | (Err(table_error), _) => table_error,
             };
             attempts_in_doubt += u32::from(leaves_in_doubt(&table_error));
             let may_go_on = run.wait_out(table_error).await;

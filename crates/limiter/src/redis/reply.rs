@@ -25,6 +25,9 @@ pub(super) enum Status {
     Nothing,
 }
 
+/// The status of a script that asks for boundaries, as `bucket.lua` numbers it.
+const COUNT_BOUNDARIES: i64 = 7;
+
 /// A reply, read from its beginning.
 #[derive(Debug)]
 pub(super) struct Reply(std::vec::IntoIter<Value>);
@@ -48,6 +51,11 @@ impl Reply {
     /// True for the reply of `usual.lua`: it holds the buckets afterwards, and nothing else.
     pub(super) fn is_usual(&self) -> bool {
         matches!(self.0.as_slice().first(), Some(Value::BulkString(_)))
+    }
+
+    /// True if the script did nothing, because boundaries of calendars were not counted.
+    pub(super) fn asks_for_boundaries(&self) -> bool {
+        matches!(self.0.as_slice().first(), Some(Value::Int(COUNT_BOUNDARIES)))
     }
 
     pub(super) fn status(&mut self) -> Result<Status, TableError> {

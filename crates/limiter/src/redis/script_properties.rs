@@ -9,6 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use redis::{Value, cmd};
+use sluicegate_core::fixtures::by_calendar;
 use sluicegate_core::{
     Amounts, BucketId, Configuration, EntityId, EpochMillis, LeaseRange, LimitName, Millitokens,
     Refill, RequestId, Resource, Rule, Rules,
@@ -16,6 +17,8 @@ use sluicegate_core::{
 use sluicegate_testkit::RedisServer;
 
 use super::RedisStore;
+use super::boundaries::Boundaries;
+use super::reply::Reply;
 use super::script::{ACQUIRE, ADJUST, Script, WHOLE_ACQUIRE, WHOLE_ADJUST};
 use super::script_bucket::SentAt;
 use crate::clock::{Clock as _, TestClock};
@@ -42,12 +45,16 @@ fn up_to(most: i64) -> impl Strategy<Value = i64> {
 }
 
 fn rule() -> impl Strategy<Value = Rule> {
-    (up_to(MILLI_MAX - 1), up_to(86_400_000), up_to(100_000_000)).prop_map(
+    let evenly = (up_to(MILLI_MAX - 1), up_to(86_400_000), up_to(100_000_000)).prop_map(
         |(burst, period, amount)| {
             let refill = Refill::new(milli(amount), period + 1).unwrap();
             Rule::new(milli(burst + 1), refill).unwrap()
         },
-    )
+    );
+    let calendars = ["day/Pacific/Guam", "week,debt=forgiven", "month@31/Europe/Berlin"];
+    let by_calendar = (up_to(MILLI_MAX - 1), prop::sample::select(calendars.to_vec()))
+        .prop_map(|(amount, calendar)| by_calendar(amount + 1, calendar));
+    prop_oneof![3 => evenly, 1 => by_calendar]
 }
 
 /// Shares are thousandths of a burst; with `again`, an id is one of the last few.
@@ -200,8 +207,15 @@ impl<'a> Compared<'a> {
         for (store, scripts) in &self.stores {
             let sent = SentAt { now_ms: self.clock.now().get(), attempts_in_doubt };
             let targets = store.targets(&request).unwrap();
-            let call = store.take_or_correct_call(&targets, &request.amounts, id, sent);
-            replies.push(scripts[which].run(&store.connection, &call).await.unwrap());
+            let mut boundaries = Boundaries::around(self.clock.now(), &targets);
+            replies.push(loop {
+                let mut call = store.take_or_correct_call(&targets, &request.amounts, id, sent);
+                boundaries.append_to(&mut call);
+                let reply = scripts[which].run(&store.connection, &call).await.unwrap();
+                let asked = Boundaries::asked_by(&mut Reply::new(reply.clone()), targets.len());
+                let Some(asked) = asked.unwrap() else { break reply };
+                boundaries = asked;
+            });
         }
         let (usual, whole) = (&replies[0], &replies[1]);
         if let Value::BulkString(_) = usual[0] {

@@ -13,11 +13,12 @@
 //! | bytes | |
 //! |---|---|
 //! | 24 for each limit | the burst; the refill amount and the refill period, in lowest terms |
-//! | any, for each limit | the name and a zero byte; the capacity (8); the divisor of the lowest terms (8) |
+//! | any, for each limit | the name and a zero byte; the capacity (8); the divisor of the lowest terms (8), or zero and the calendar and a zero byte |
 //! | 1 | the number of limits |
 //! | 2 | the length of the rules, with these last four bytes |
 //! | 1 | the version of this layout |
 //!
+//! A calendar limit has no refill amount, and as its period the longest of its calendar, negative.
 //! Every number is an integer, stored as a little-endian double: the scripts read it without a
 //! conversion. A script compares the rules in its arguments with those of the bucket as bytes.
 
@@ -72,7 +73,7 @@ pub(super) fn push_rules<'a>(
     let start = bytes.len();
     let mut count = 0_u8;
     for (_, rule) in limits.clone() {
-        let (amount, period_ms) = rule.map_or((0, 1), |rule| in_lowest_terms(rule.refill()));
+        let (amount, period_ms) = rule.map_or((0, 1), |rule| rate(rule.refill()));
         push(bytes, rule.map_or(NO_RULE, |rule| rule.burst().get()));
         push(bytes, amount);
         push(bytes, period_ms);
@@ -82,13 +83,30 @@ pub(super) fn push_rules<'a>(
         bytes.extend_from_slice(limit.as_str().as_bytes());
         bytes.push(0);
         push(bytes, rule.map_or(0, |rule| rule.capacity().get()));
-        let divisor = |refill: Refill| refill.period_ms() / in_lowest_terms(refill).1;
-        push(bytes, rule.map_or(1, |rule| divisor(rule.refill())));
+        match rule.map(Rule::refill) {
+            None => push(bytes, 1),
+            Some(refill) => match refill.calendar() {
+                None => push(bytes, refill.period_ms() / in_lowest_terms(refill).1),
+                Some(calendar) => {
+                    push(bytes, 0);
+                    bytes.extend_from_slice(calendar.to_string().as_bytes());
+                    bytes.push(0);
+                }
+            },
+        }
     }
     let length = u16::try_from(bytes.len() - start + END_BYTES).unwrap_or(u16::MAX);
     bytes.push(count);
     bytes.extend_from_slice(&length.to_le_bytes());
     bytes.push(VERSION);
+}
+
+/// The refill amount and the refill period as a script has them.
+fn rate(refill: Refill) -> (i64, i64) {
+    match refill.calendar() {
+        None => in_lowest_terms(refill),
+        Some(at) => (0, -at.calendar.longest_ms()),
+    }
 }
 
 /// The seconds that a bucket of these limits is kept while it has no debt: twice the time that the
@@ -128,8 +146,15 @@ pub(super) fn bucket(id: &BucketId, value: &[u8]) -> Option<CompositeBucket> {
         let limit = LimitName::new(std::str::from_utf8(&names[..end]).ok()?).ok()?;
         names = &names[end + 1..];
         let (capacity, divisor) = (milli(&mut names)?, number(&mut names)?);
-        let amount = Millitokens::new(amount.checked_mul(divisor)?).ok()?;
-        let refill = Refill::new(amount, period_ms.checked_mul(divisor)?).ok()?;
+        let refill = if divisor == 0 {
+            let end = names.iter().position(|byte| *byte == 0)?;
+            let calendar = std::str::from_utf8(&names[..end]).ok()?.parse().ok()?;
+            names = &names[end + 1..];
+            Refill::by_calendar(burst, calendar).ok()?
+        } else {
+            let amount = Millitokens::new(amount.checked_mul(divisor)?).ok()?;
+            Refill::new(amount, period_ms.checked_mul(divisor)?).ok()?
+        };
         let rule = Rule::with_burst(capacity, burst, refill).ok()?;
         limits.insert(limit, LimitBalance { rule, tokens, consumed });
     }

@@ -30,6 +30,17 @@ fn up_to(most: i64) -> impl Strategy<Value = i64> {
 }
 
 fn rule() -> impl Strategy<Value = Rule> {
+    let calendars = ["day/Pacific/Guam", "week", "month@31/Europe/Berlin", "year@02-29"];
+    let debts = prop_oneof![Just(""), Just(",debt=forgiven")];
+    let by_calendar = (up_to(MILLI_MAX - 1), prop::sample::select(calendars.to_vec()), debts)
+        .prop_map(|(amount, calendar, debt)| {
+            let boundaries = format!("{calendar}{debt}").parse().unwrap();
+            Rule::by_calendar(milli(amount + 1), boundaries).unwrap()
+        });
+    prop_oneof![3 => evenly(), 1 => by_calendar]
+}
+
+fn evenly() -> impl Strategy<Value = Rule> {
     (up_to(MILLI_MAX - 1), up_to(Refill::MAX_PERIOD_MS - 1))
         .prop_flat_map(|(burst, period)| {
             let period = period + 1;
@@ -93,9 +104,12 @@ impl Model {
         }
         self.refilled_at = Some(until);
         for (limit, rule) in rules {
-            let (_, tokens, consumed) =
+            let (old, tokens, consumed) =
                 self.limits.get(limit).copied().unwrap_or((*rule, rule.burst(), 0));
-            self.limits.insert(limit.clone(), (*rule, tokens.min(rule.burst()), consumed));
+            let by_calendar = rule.refill().calendar().is_some();
+            let more = if by_calendar { rule.burst().get() - old.burst().get() } else { 0 };
+            let tokens = (tokens.get() + more).min(rule.burst().get()).max(-MILLI_MAX);
+            self.limits.insert(limit.clone(), (*rule, milli(tokens), consumed));
         }
     }
 
@@ -136,6 +150,13 @@ impl Compared<'_> {
                 let (scaled, amount) = (more * i128::from(period), i128::from(amount.max(1)));
                 let edge = scaled / amount + i128::from(scaled % amount != 0);
                 let edge = i64::try_from(edge).unwrap_or(i64::MAX).min(EpochMillis::MAX.get());
+                let edge = match rule.refill().calendar() {
+                    None => edge,
+                    Some(boundaries) => {
+                        let period = boundaries.calendar.period(self.clock.now_epoch());
+                        period.end.unwrap_or(EpochMillis::MAX).get()
+                    }
+                };
                 let millis = edge - before;
                 self.clock.set(at(millis.max(self.clock.now_millis())));
             }

@@ -6,6 +6,7 @@
 -- For each bucket then two arguments:
 --   the seconds that it is kept without a debt; '': for ever
 --   the packed request, with one amount of each limit
+-- If there are calendar limits, for each bucket then one argument: the counted boundaries.
 
 local id, now, in_doubt = ARGV[1], nil, 0
 local buckets, lists = {}, {}
@@ -14,12 +15,15 @@ for n, key in ipairs(KEYS) do
   local list, time
   list, time, in_doubt = unpack_request(ARGV[2 * n + 1], 1)
   now = now or time
-  buckets[n], lists[n] = read(key, now), list
+  buckets[n], lists[n] = read(key, now, ARGV[2 * #KEYS + 1 + n]), list
   is_applied = is_applied or remembers(buckets[n], id)
   ambiguous = ambiguous or in_doubt > 0 and may_have_forgotten(buckets[n])
 end
 if is_applied then
   return answer(ALREADY_APPLIED, now, buckets)
+end
+if uncounted(now, buckets) then
+  return uncounted(now, buckets)
 end
 local function is_asked(one)
   return one[1] > 0
@@ -40,7 +44,7 @@ for n, bucket in ipairs(buckets) do
 end
 if is_short then
   for n, key in ipairs(KEYS) do
-    buckets[n] = refused(key, now, lists[n], is_asked)
+    buckets[n] = refused(key, now, lists[n], is_asked, ARGV[2 * #KEYS + 1 + n])
   end
   return answer(SHORT, now, buckets, ambiguous)
 end

@@ -6,7 +6,7 @@
 -- counts as ambiguous.
 
 local id, list, now, in_doubt = ARGV[1], unpack_request(ARGV[3], 1)
-local bucket = read(KEYS[1], now)
+local bucket = read(KEYS[1], now, ARGV[4])
 
 local gives_back = false
 for _, one in ipairs(list) do
@@ -19,6 +19,9 @@ end
 local ambiguous = in_doubt > 0 and may_have_forgotten(bucket)
 if ambiguous and gives_back then
   return answer(AMBIGUOUS, now, { bucket }, true)
+end
+if uncounted(now, { bucket }) then
+  return uncounted(now, { bucket })
 end
 local dropped, has_any = {}, false
 if bucket.is_new then

@@ -2,7 +2,8 @@
 -- Every number is an integer that a double holds exactly; the caller has checked the ranges.
 --
 -- A limit is a table. Its rule: `bx` burst, `ra` refill amount, `rp` refill period, `cp` capacity,
--- `scale` the divisor that brought `ra` and `rp` to lowest terms. Its state: `tokens` the balance,
+-- `scale` the divisor that brought `ra` and `rp` to lowest terms. A calendar limit has its `calendar`
+-- as a text, a `ra` and a `scale` of zero, and as `rp` its longest period, negative. Its state: `tokens` the balance,
 -- `low` and `high` the counter of consumption. `one` is a limit of the request, with its amounts.
 
 local AHEAD_MS, LIMITS_MAX, MOST = 60000, 40, 1e15
@@ -11,7 +12,7 @@ local PART = 1e15
 -- The bytes of an id; the four ids of a bucket that remembers none; the bytes before the first limit.
 local VERSION, ID, NO_IDS, HEAD = 1, 12, string.rep(' ', 48), 56
 local GRANTED, ALREADY_APPLIED, SHORT, UNKNOWN_LIMIT = 0, 1, 2, 3
-local BUCKET_FULL, AMBIGUOUS, NOTHING = 4, 5, 6
+local BUCKET_FULL, AMBIGUOUS, NOTHING, COUNT_BOUNDARIES = 4, 5, 6, 7
 
 -- The integer part of a / b. fmod is exact where a quotient is rounded.
 local function whole(a, b)
@@ -45,6 +46,9 @@ local function limits_of(rules, count)
     local limit = {}
     limit.bx, limit.ra, limit.rp = struct.unpack('<ddd', rules, 24 * i - 23)
     limit.name, limit.cp, limit.scale, at = struct.unpack('<sdd', rules, at)
+    if limit.scale == 0 then
+      limit.calendar, at = struct.unpack('<s', rules, at)
+    end
     limits[i] = limit
   end
   return limits
@@ -69,11 +73,43 @@ local function broken(key)
   error(redis.REDIS_VERSION_NUM and { err = what } or what, 0)
 end
 
--- The bucket with all refill up to now.
-local function read(key, now)
+-- The number of boundaries of a calendar after `last`, up to `now`. nil: the caller must count them.
+--
+-- `packed` has the counts after the instant `from`. They hold from `start` until `till`, a span in which
+-- none of these calendars has a boundary. nil: the caller has no calendars.
+local function boundaries(packed, calendar, last, now)
+  if now <= last then
+    return 0
+  end
+  local from, start, till, count, at = 0, 0, 0, 0, 1
+  if packed then
+    from, start, till, count, at = struct.unpack('<dddd', packed)
+  end
+  if now < start or now >= till then
+    return nil
+  end
+  for _ = 1, count do
+    local known, counted
+    known, counted, at = struct.unpack('<sd', packed, at)
+    if known == calendar then
+      return last >= start and 0 or last == from and counted or nil
+    end
+  end
+end
+
+-- The balance of a calendar limit after so many boundaries.
+local function refilled_by_calendar(limit, count)
+  local forgives = string.sub(limit.calendar, -14) == ',debt=forgiven'
+  local tokens = count > 0 and forgives and math.max(limit.tokens, 0) or limit.tokens
+  return tokens + count * limit.bx
+end
+
+-- The bucket with all refill up to now. It `is_uncounted` if it has boundaries that `packed` does not
+-- count.
+local function read(key, now, packed)
   local value = redis.call('GET', key)
   local bucket = { key = key, value = value, ids = NO_IDS, leases = '', last = now }
-  bucket.order, bucket.limits, bucket.is_new = {}, {}, not value
+  bucket.order, bucket.limits, bucket.is_new, bucket.calendars = {}, {}, not value, {}
   if not value then
     return bucket
   end
@@ -87,13 +123,20 @@ local function read(key, now)
   end
   bucket.ids, bucket.leases = string.sub(value, 1, 4 * ID), string.sub(value, head + 1, -size - 1)
   local last = struct.unpack('<d', value, HEAD - 7)
-  bucket.is_ahead = last > now + AHEAD_MS
+  bucket.refilled_at, bucket.is_ahead = last, last > now + AHEAD_MS
   bucket.last = bucket.is_ahead and now or math.max(now, last)
   bucket.order = limits_of(string.sub(value, -size), count)
   for i, limit in ipairs(bucket.order) do
     limit.tokens, limit.low, limit.high = struct.unpack('<ddd', value, HEAD + 24 * i - 23)
-    local refilled = limit.tokens + accrued(last, bucket.last, limit.ra, limit.rp)
-    limit.tokens = math.min(refilled, limit.bx)
+    if limit.calendar then
+      local count = boundaries(packed, limit.calendar, last, bucket.last)
+      bucket.is_uncounted = bucket.is_uncounted or not count
+      bucket.calendars[#bucket.calendars + 1] = limit.calendar
+      limit.tokens = refilled_by_calendar(limit, count or 0)
+    else
+      limit.tokens = limit.tokens + accrued(last, bucket.last, limit.ra, limit.rp)
+    end
+    limit.tokens = math.min(limit.tokens, limit.bx)
     bucket.limits[limit.name] = limit
   end
   return bucket
@@ -163,18 +206,22 @@ end
 
 local function is_same(limit, rule)
   return limit.bx == rule.bx and limit.ra == rule.ra and limit.rp == rule.rp
-    and limit.cp == rule.cp and limit.scale == rule.scale
+    and limit.cp == rule.cp and limit.scale == rule.scale and limit.calendar == rule.calendar
 end
 
--- Gives the bucket this rule. A new limit is full; a changed limit keeps the tokens that fit.
+-- Gives the bucket this rule. A new limit is full; a changed limit keeps the tokens that fit. A calendar
+-- limit keeps what was consumed in its period.
 local function configure(bucket, rule)
   local limit = bucket.limits[rule.name]
   if not limit then
     limit = { name = rule.name, tokens = rule.bx, low = 0, high = 0 }
     bucket.limits[rule.name], bucket.order[#bucket.order + 1] = limit, limit
   end
+  if rule.calendar and limit.bx then
+    limit.tokens = limit.tokens + rule.bx - limit.bx
+  end
   limit.bx, limit.ra, limit.rp = rule.bx, rule.ra, rule.rp
-  limit.cp, limit.scale = rule.cp, rule.scale
+  limit.cp, limit.scale, limit.calendar = rule.cp, rule.scale, rule.calendar
   limit.tokens = math.min(limit.tokens, limit.bx)
 end
 
@@ -216,11 +263,14 @@ end
 local function expiry_s(bucket)
   local longest = 0
   for _, limit in ipairs(bucket.order) do
-    if limit.ra == 0 then
-      return nil
-    end
     local most = math.max(limit.cp, limit.bx) - math.min(limit.tokens, 0)
-    longest = math.max(longest, math.ceil(most * limit.rp / (limit.ra * 1000)))
+    if limit.calendar then
+      longest = math.max(longest, math.ceil(math.ceil(most / limit.bx) * -limit.rp / 1000))
+    elseif limit.ra == 0 then
+      return nil
+    else
+      longest = math.max(longest, math.ceil(most * limit.rp / (limit.ra * 1000)))
+    end
   end
   return math.max(1, math.min(2 * longest, 1e11))
 end
@@ -235,6 +285,7 @@ local function write(bucket, id, leased)
     numbers[i] = struct.pack('<ddd', math.max(limit.tokens, -MOST), low, high)
     rules[i] = struct.pack('<ddd', limit.bx, limit.ra, limit.rp)
     names[i] = struct.pack('<sdd', limit.name, limit.cp, limit.scale)
+      .. (limit.calendar and struct.pack('<s', limit.calendar) or '')
   end
   if id then
     bucket.ids = id .. string.sub(bucket.ids, 1, 3 * ID)
@@ -258,8 +309,8 @@ end
 -- Reads the bucket of a refused request again. It writes a changed rule, because a bucket that looks
 -- short would never get it. It also writes if the clock was ahead, or the refill would stay stopped.
 -- It does not write for new limits.
-local function refused(key, now, list, is_asked)
-  local bucket, is_changed = read(key, now), false
+local function refused(key, now, list, is_asked, packed)
+  local bucket, is_changed = read(key, now, packed), false
   for _, one in ipairs(list) do
     local limit = bucket.limits[one.name]
     is_changed = is_changed or limit and one.bx >= 0 and not is_same(limit, one)
@@ -284,4 +335,16 @@ local function answer(status, now, buckets, ambiguous)
     reply[#reply + 1] = bucket.value
   end
   return reply
+end
+
+-- Asks the caller to count boundaries: the time, and of each bucket its last refill and its calendars.
+-- nil: all are counted.
+local function uncounted(now, buckets)
+  local reply, is_uncounted = { COUNT_BOUNDARIES, now }, false
+  for _, bucket in ipairs(buckets) do
+    is_uncounted = is_uncounted or bucket.is_uncounted
+    reply[#reply + 1] = bucket.refilled_at or now
+    reply[#reply + 1] = table.concat(bucket.calendars, ' ')
+  end
+  return is_uncounted and reply or nil
 end

@@ -8,6 +8,7 @@
 --   'resolves': an earlier call is in doubt; if the lease is short, the script only settles.
 -- ARGV[4]: the ids that the bucket remembered before the first attempt, separated by spaces.
 -- ARGV[5]: 'used': the used amounts move the counters. '': the leased amounts less those given back.
+-- ARGV[6]: the counted boundaries, if there are calendar limits.
 
 -- Beyond the least that is wanted, a lease takes at most a quarter of the balance: other processes on
 -- the bucket find tokens too.
@@ -15,7 +16,7 @@ local SHARE, RESOLVES, USED = 4, 'resolves', 'used'
 
 local id, list, now = ARGV[1], unpack_request(ARGV[2], 4)
 local in_doubt, resolves = ARGV[3] ~= '', ARGV[3] == RESOLVES
-local bucket = read(KEYS[1], now)
+local bucket = read(KEYS[1], now, ARGV[6])
 
 local function answer_leased(status, leased)
   local reply = answer(status, now, { bucket })
@@ -30,6 +31,9 @@ if remembers(bucket, id) then
 end
 if in_doubt and is_ambiguous(bucket, ARGV[4]) then
   return answer(AMBIGUOUS, now, { bucket }, true)
+end
+if uncounted(now, { bucket }) then
+  return uncounted(now, { bucket })
 end
 local function is_asked(one)
   local most = one[2]
@@ -52,7 +56,7 @@ for _, one in ipairs(list) do
   end
 end
 if is_short and not resolves then
-  return answer(SHORT, now, { refused(KEYS[1], now, list, is_asked) })
+  return answer(SHORT, now, { refused(KEYS[1], now, list, is_asked, ARGV[6]) })
 end
 -- A late attempt must find the id.
 local leased, has_any = {}, in_doubt

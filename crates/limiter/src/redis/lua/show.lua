@@ -1,6 +1,7 @@
 -- A bucket for people to read, as names and values in turn:
 -- redis-cli --eval show.lua 'sluicegate:{user-123}#gpt-4'
--- Milliseconds and millitokens. A rule is its capacity, burst, refill amount and period.
+-- Milliseconds and millitokens. A rule is its capacity, burst, refill amount and period; that of a
+-- calendar limit is its amount and its calendar.
 
 local value, shown = redis.call('GET', KEYS[1]), {}
 if not value then
@@ -31,9 +32,14 @@ for i = 1, count do
   local burst, amount, period = struct.unpack('<ddd', rules, 24 * i - 23)
   local name, capacity, scale
   name, capacity, scale, at = struct.unpack('<sdd', rules, at)
+  local calendar
+  if scale == 0 then
+    calendar, at = struct.unpack('<s', rules, at)
+  end
   show('tokens:' .. name, string.format('%.0f', tokens))
   show('tc:' .. name, counter(low, high))
-  show('rule:' .. name, string.format('%.0f %.0f %.0f %.0f', capacity, burst, amount * scale, period * scale))
+  local numbers = string.format('%.0f %.0f %.0f %.0f', capacity, burst, amount * scale, period * scale)
+  show('rule:' .. name, calendar and string.format('%.0f %s', burst, calendar) or numbers)
 end
 show('leases', string.sub(value, 57 + 24 * count, -size - 1))
 return shown

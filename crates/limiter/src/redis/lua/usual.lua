@@ -4,7 +4,8 @@
 --   holds no leases,
 --   does not remember the id,
 --   has a refill time at most a minute ahead,
---   has no debt afterwards.
+--   has no debt afterwards,
+--   has no boundary of a calendar since its last refill.
 -- And no earlier attempt is in doubt.
 -- The whole script below decides every other call, and would decide a usual call the same.
 --
@@ -31,7 +32,11 @@ do
       now = server[1] * 1000 + math.floor(server[2] / 1000)
     end
     local last, state, has_any = unpack_of('<d', value, 49), '', false
-    local is_usual = last <= now + 60000
+    local is_usual, counted = last <= now + 60000, ARGV[2 * #KEYS + 1 + n]
+    if counted then
+      local _, start, till = unpack_of('<ddd', counted)
+      is_usual = is_usual and last >= start and now >= start and now < till
+    end
     for i = 1, count do
       local amount = unpack_of('<d', packed, 17 + 8 * i)
       local tokens, low, high = unpack_of('<ddd', value, 33 + 24 * i)
