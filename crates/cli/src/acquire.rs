@@ -13,7 +13,7 @@ use crate::amount::Amount;
 use crate::bucket::{Bucket, Parent};
 use crate::error::{CliError, exit};
 use crate::options::Options;
-use crate::output::{self, duration, tokens};
+use crate::output::{self, amount, duration};
 
 /// Take tokens of one or more limits, all or none.
 ///
@@ -175,9 +175,9 @@ fn shown(answer: &AcquireOutput, verdict: Verdict) -> String {
         vec![
             limit.entity.clone(),
             limit.limit.clone(),
-            tokens(limit.asked_milli),
-            tokens(limit.available_milli),
-            tokens(limit.burst_milli),
+            amount(&limit.limit, limit.asked_milli),
+            amount(&limit.limit, limit.available_milli),
+            amount(&limit.limit, limit.burst_milli),
             if limit.violated { "short" } else { "" }.to_owned(),
         ]
     });

@@ -53,6 +53,7 @@ mod item;
 pub mod keys;
 mod lease_size;
 mod legacy;
+mod money;
 mod names;
 mod plan;
 mod quantity;
@@ -88,9 +89,10 @@ pub use item::ItemError;
 pub use lease_size::LeaseRange;
 pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
 pub use legacy::{LegacyBucket, LegacyBuckets};
+pub use money::{AmountOf, Currency, Money, parse_amount};
 pub use names::{EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
-pub use quantity::{EpochMillis, InTokens, MillitokenSum, Millitokens, OutOfRange};
+pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange};
 pub use quarantine_entry::{QuarantineEntry, QuarantineState};
 pub use queue::{
     Action, Answer, BucketDemand, ContentionEstimate, Counts, Done, Known, LeaseTerms, OnLeave,

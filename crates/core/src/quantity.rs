@@ -119,6 +119,18 @@ impl From<Millitokens> for MillitokenSum {
     }
 }
 
+impl From<Millitokens> for i128 {
+    fn from(amount: Millitokens) -> Self {
+        amount.0.into()
+    }
+}
+
+impl From<MillitokenSum> for i128 {
+    fn from(sum: MillitokenSum) -> Self {
+        sum.0
+    }
+}
+
 impl std::fmt::Display for MillitokenSum {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
@@ -159,30 +171,6 @@ impl EpochMillis {
 impl std::fmt::Display for EpochMillis {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
-    }
-}
-
-impl Millitokens {
-    /// The same amount, displayed in tokens: `1.5` for 1,500 millitokens.
-    #[must_use]
-    pub const fn in_tokens(self) -> InTokens {
-        InTokens(self)
-    }
-}
-
-/// Displays millitokens as tokens, with as many decimals as they need: `-1.5`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct InTokens(pub Millitokens);
-
-impl std::fmt::Display for InTokens {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let sign = if self.0 < Millitokens::ZERO { "-" } else { "" };
-        let milli = self.0.get().unsigned_abs();
-        write!(f, "{sign}{}", milli / 1_000)?;
-        match milli % 1_000 {
-            0 => Ok(()),
-            rest => write!(f, ".{}", format!("{rest:03}").trim_end_matches('0')),
-        }
     }
 }
 

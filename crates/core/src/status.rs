@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::configuration::Differences;
 use crate::{
-    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EpochMillis, InTokens, LimitName,
+    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EpochMillis, LimitName,
     MillitokenSum, Millitokens, Rule, Wait,
 };
 
@@ -50,7 +50,8 @@ impl LimitStatus {
 impl fmt::Display for LimitStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { entity, limit, asked, available, .. } = self;
-        write!(f, "{limit} of {entity} has {} of {}", InTokens(*available), InTokens(*asked))
+        let (available, asked) = (limit.show(*available), limit.show(*asked));
+        write!(f, "{limit} of {entity} has {available} of {asked}")
     }
 }
 

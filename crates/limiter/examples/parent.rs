@@ -15,7 +15,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok(permit) => {
                 println!("{user} gets {tokens}");
                 for left in permit.remaining() {
-                    println!("  {} has {} left", left.entity, left.available.in_tokens());
+                    println!("  {} has {} left", left.entity, left.limit.show(left.available));
                 }
             }
             Err(AcquireError::LimitExceeded(refused)) => println!("{user}: {refused}"),

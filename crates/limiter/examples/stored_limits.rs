@@ -23,8 +23,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         match limiter.acquire(user, "gpt-4").consume("rpm", 1).await {
             Ok(permit) => {
                 for left in permit.remaining() {
-                    let (available, burst) = (left.available, left.rule.burst());
-                    println!("{user}: {} of {} left", available.in_tokens(), burst.in_tokens());
+                    let show = |amount| left.limit.show(amount);
+                    let (available, burst) = (show(left.available), show(left.rule.burst()));
+                    println!("{user}: {available} of {burst} left");
                 }
             }
             Err(AcquireError::LimitExceeded(refused)) => println!("{user}: {refused}"),

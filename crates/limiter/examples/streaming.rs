@@ -30,7 +30,7 @@ async fn answer(limiter: &Limiter, chunks: &[Option<i64>]) -> Result<(), BoxErro
     }
     permit.adjust("tpm", received - taken).await?;
     for left in permit.remaining() {
-        println!("the answer cost {received} tokens; {} are left", left.available.in_tokens());
+        println!("the answer cost {received} tokens; {} are left", left.limit.show(left.available));
     }
     Ok(())
 }

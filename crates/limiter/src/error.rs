@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate_core::{EntityId, InTokens, LimitName, Millitokens, Wait};
+use sluicegate_core::{EntityId, LimitName, Millitokens, Wait};
 pub use sluicegate_core::{
     InvalidCalendar, ItemError, LimitStatus, NameError, OutOfRange, UnknownZone,
 };
@@ -131,7 +131,8 @@ impl std::fmt::Display for NeverAdmissible {
         let beyond = |limit: &&LimitStatus| limit.wait == Wait::ExceedsBurst;
         for (n, limit) in self.limits.iter().filter(beyond).enumerate() {
             let comma = if n == 0 { "" } else { ";" };
-            let (asked, burst) = (InTokens(limit.asked), InTokens(limit.rule.burst()));
+            let show = |amount: Millitokens| limit.limit.show(amount);
+            let (asked, burst) = (show(limit.asked), show(limit.rule.burst()));
             write!(
                 f,
                 "{comma} {} of {} asked for {asked}, a full bucket holds {burst}",

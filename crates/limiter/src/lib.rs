@@ -100,10 +100,10 @@ pub mod types {
     pub use crate::clock::COARSE_RESOLUTION;
     pub use sluicegate_core::keys::LimitsScope;
     pub use sluicegate_core::{
-        BucketId, Calendar, CalendarPeriod, CalendarRefill, ClaimInterval, CompositeBucket, Debt,
-        EntityRecord, EpochMillis, InTokens, LIMITS_MAX, LimitName, MillitokenSum, Millitokens,
-        Refill, RequestId, Rule, StoredLimits, UsageWindow, Wait, Window, WindowKind, WindowSpan,
-        WritePath, Zone,
+        AmountOf, BucketId, Calendar, CalendarPeriod, CalendarRefill, ClaimInterval,
+        CompositeBucket, Currency, Debt, EntityRecord, EpochMillis, LIMITS_MAX, LimitName,
+        MillitokenSum, Millitokens, Refill, RequestId, Rule, StoredLimits, UsageWindow, Wait,
+        Window, WindowKind, WindowSpan, WritePath, Zone,
     };
 }
 

@@ -7,7 +7,8 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use sluicegate_core::{
-    Calendar, CalendarRefill, Debt, LimitName, Millitokens, NameError, Refill, Rule,
+    AmountOf, Calendar, CalendarRefill, Currency, Debt, LimitName, Millitokens, NameError, Refill,
+    Rule,
 };
 use smol_str::SmolStr;
 
@@ -26,6 +27,10 @@ const QUOTA_PERIOD_MS: i64 = 1_000;
 /// A bucket refills steadily, not all at once when a period ends: 60 a minute is one a second. A limit
 /// by the calendar is the exception: it is full again when a week, a month or a year begins.
 ///
+/// A limit that is called after a currency, like `usd` or `usd.day`, counts money. Its token is a
+/// millionth of the currency's unit, and its text is in units: `"usd=200/month".parse()` is a budget
+/// of 200 dollars.
+///
 /// ```
 /// use sluicegate::Limit;
 ///
@@ -34,7 +39,7 @@ const QUOTA_PERIOD_MS: i64 = 1_000;
 ///     limit.check()?;
 /// }
 /// assert_eq!(limits[1], "tpm=100000/min,burst=200000".parse()?);
-/// assert_eq!(Limit::per_month("usd", 200), "usd=200/month".parse()?);
+/// assert_eq!(Limit::per_month("files", 200), "files=200/month".parse()?);
 /// assert!(Limit::per_minute("no spaces", 100).check().is_err());
 /// # Ok::<(), sluicegate::error::InvalidLimit>(())
 /// ```
@@ -67,16 +72,14 @@ pub enum InvalidLimit {
     #[error(transparent)]
     Name(#[from] NameError),
     /// An amount is zero or too large.
-    #[error(
-        "limit {limit}: {what} {tokens} is out of range: give from 0.001 to 1000000000000000 tokens"
-    )]
+    #[error("limit {limit}: {what} {amount} is out of range: give from {}", range_of(limit))]
     Amount {
         /// Name of the limit.
         limit: LimitName,
         /// Which amount: "amount", "capacity" or "burst".
         what: &'static str,
-        /// The tokens given.
-        tokens: String,
+        /// The amount given, in tokens or as money.
+        amount: String,
     },
     /// The period is zero, too long, or not in whole milliseconds.
     #[error(
@@ -165,8 +168,8 @@ impl Limit {
     /// ```
     /// use sluicegate::Limit;
     ///
-    /// let limit = Limit::by_calendar("usd", 200, "month@15/Europe/Berlin".parse()?);
-    /// assert_eq!(limit.to_string(), "usd=200/month@15,tz=Europe/Berlin");
+    /// let limit = Limit::by_calendar("files", 200, "month@15/Europe/Berlin".parse()?);
+    /// assert_eq!(limit.to_string(), "files=200/month@15,tz=Europe/Berlin");
     /// # Ok::<(), sluicegate::error::InvalidCalendar>(())
     /// ```
     #[must_use]
@@ -235,7 +238,7 @@ impl Limit {
             amount.in_range().ok_or_else(|| InvalidLimit::Amount {
                 limit: name.clone(),
                 what,
-                tokens: amount.to_string(),
+                amount: amount.of(&self.name),
             })
         };
         let refill = match self.refill {
@@ -257,7 +260,7 @@ impl Limit {
         let rule = Rule::with_burst(capacity, burst, refill).map_err(|_| InvalidLimit::Amount {
             limit: name.clone(),
             what: "capacity",
-            tokens: self.capacity.to_string(),
+            amount: self.capacity.of(&self.name),
         })?;
         Ok((name, rule))
     }
@@ -278,7 +281,20 @@ impl Refills {
     }
 }
 
+/// The amounts that a limit can have.
+fn range_of(limit: &LimitName) -> &'static str {
+    match Currency::of(limit.as_str()) {
+        None => "0.001 to 1000000000000000 tokens",
+        Some(_) => "0.000000001 to 1000000000",
+    }
+}
+
 impl Amount {
+    /// The amount as text, for a limit of this name.
+    fn of(self, limit: &str) -> String {
+        AmountOf::new(limit, i128::try_from(self.milli).unwrap_or(i128::MAX)).plain()
+    }
+
     const fn tokens(tokens: u64) -> Self {
         // A u64 always fits; `From` is not const.
         Self { milli: tokens as u128 * 1_000 }

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::Serialize;
+use sluicegate_core::AmountOf;
 use sluicegate_processor::one_line;
 
 /// Longer than any name.
@@ -59,17 +60,14 @@ pub(crate) fn table<S: AsRef<str>>(
     table.trim_fmt()
 }
 
+/// An amount of a limit for people: tokens like `0.5`, or money like `0.25 USD`.
+pub(crate) fn amount(limit: &str, milli: impl Into<i128>) -> String {
+    AmountOf::new(limit, milli.into()).to_string()
+}
+
 /// Millitokens as tokens, with as many decimals as needed: `1240`, `0.5`, `-3.025`.
 pub(crate) fn tokens(milli: impl Into<i128>) -> String {
-    let milli = milli.into();
-    let sign = if milli < 0 { "-" } else { "" };
-    let milli = milli.unsigned_abs();
-    let (whole, rest) = (milli / 1_000, milli % 1_000);
-    if rest == 0 {
-        return format!("{sign}{whole}");
-    }
-    let decimals = format!("{rest:03}");
-    format!("{sign}{whole}.{}", decimals.trim_end_matches('0'))
+    amount("", milli)
 }
 
 /// A duration for people: `at once`, `850 ms`, `12.5 s`, `3 min 20 s`, `2 h 5 min`, `4 d 3 h`.

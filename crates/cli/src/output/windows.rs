@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use sluicegate_core::{EntityId, LimitName, Resource, UsageWindow};
 
-use super::tokens;
-
 /// Columns before the limits.
 const FIXED: [&str; 4] = ["entity", "resource", "window", "start (UTC)"];
 
@@ -82,7 +80,12 @@ fn table(limits: &Columns<'_>, rows: &[&UsageWindow]) -> String {
             usage.window.start_text(),
         ];
         for limit in limits {
-            row.push(usage.consumed_milli.get(*limit).map_or("-".to_owned(), |n| tokens(*n)));
+            row.push(
+                usage
+                    .consumed_milli
+                    .get(*limit)
+                    .map_or("-".to_owned(), |n| limit.show(*n).to_string()),
+            );
         }
         row.push(usage.events.to_string());
         row

@@ -16,7 +16,7 @@ use sluicegate_core::{BucketId, CompositeBucket, ItemError, StoredLimits};
 use crate::connection::Connection;
 use crate::error::{CliError, exit};
 use crate::options::Options;
-use crate::output::{self, duration, tokens};
+use crate::output::{self, amount, duration};
 use crate::readable::{Readable, readable};
 use crate::whose::{Whose, Words};
 use standing::Standing;
@@ -129,8 +129,8 @@ fn shown(standings: &[Standing]) -> String {
             standing.entity.clone(),
             standing.resource.clone(),
             standing.limit.clone(),
-            tokens(standing.available_milli),
-            tokens(standing.burst_milli),
+            amount(&standing.limit, standing.available_milli),
+            amount(&standing.limit, standing.burst_milli),
             match standing.full_in_ms {
                 Some(0) => "full".to_owned(),
                 Some(millis) => duration(millis),

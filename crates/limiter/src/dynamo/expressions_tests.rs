@@ -214,7 +214,7 @@ fn size(plan: &WritePlan) -> (usize, usize) {
 #[test]
 fn limits_by_the_calendar() {
     let mut story = BucketHistory::created();
-    let month: Limit = "usd=200/month@15,tz=Europe/Berlin".parse().unwrap();
+    let month: Limit = "usd=0.0002/month@15,tz=Europe/Berlin".parse().unwrap();
     let configuration = |limits: &[Limit]| Configuration::explicit(rules(limits));
     let of_usd = amounts(&[("usd", 2)]);
     story.configuration = configuration(std::slice::from_ref(&month));

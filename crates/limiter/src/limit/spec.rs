@@ -9,7 +9,9 @@ use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 use std::time::Duration;
 
-use sluicegate_core::{CalendarRefill, Debt, InvalidCalendar, UnknownZone, Zone};
+use sluicegate_core::{
+    CalendarRefill, Currency, Debt, InvalidCalendar, UnknownZone, Zone, parse_amount,
+};
 
 use super::{Amount, InvalidLimit, Limit, Refills};
 
@@ -21,7 +23,7 @@ const CALENDAR_UNITS: [&str; 4] = ["day", "week", "month", "year"];
 const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// Writes `rpm=100/min,burst=200`. Amounts have up to three decimals; `,capacity=N` is written only
+/// Writes `rpm=100/min,burst=200`. Amounts have up to three decimals, money up to nine; `,capacity=N` is written only
 /// for a rule whose nominal capacity differs from the amount that it earns in a period.
 impl Display for Limit {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -29,12 +31,12 @@ impl Display for Limit {
             Refills::Every { amount, .. } => amount,
             Refills::ByCalendar(_) | Refills::Never => self.capacity,
         };
-        write!(f, "{}={amount}/{}", self.name, self.refill)?;
+        write!(f, "{}={}/{}", self.name, amount.of(&self.name), self.refill)?;
         if self.capacity != amount {
-            write!(f, ",capacity={}", self.capacity)?;
+            write!(f, ",capacity={}", self.capacity.of(&self.name))?;
         }
         if self.burst != self.capacity {
-            write!(f, ",burst={}", self.burst)?;
+            write!(f, ",burst={}", self.burst.of(&self.name))?;
         }
         if let Refills::ByCalendar(CalendarRefill { calendar, debt }) = self.refill {
             if calendar.zone() != Zone::utc() {
@@ -49,8 +51,8 @@ impl Display for Limit {
 }
 
 /// Reads `NAME=AMOUNT/PERIOD[,burst=N][,capacity=N]`. The period is `s`, `min`, `h`, `d` or `ms`,
-/// with a number before it for several (`30s`), or `never` for a quota. Amounts are tokens, with up
-/// to three decimals.
+/// with a number before it for several (`30s`), or `never` for a quota. Amounts are tokens with up
+/// to three decimals, or money with up to nine.
 ///
 /// By the calendar the period is `day`, `week`, `month` or `year`, with its first day as
 /// [`Calendar`](sluicegate_core::Calendar) has it (`month@15`), a time zone behind `tz=`, and `debt=forgiven` or `debt=carried`.
@@ -74,12 +76,12 @@ fn parse(spec: &str) -> Result<Limit, Problem> {
         .next()
         .and_then(|rate| rate.split_once('/'))
         .ok_or("it does not say how often the amount comes")?;
-    let amount = Amount::parse(amount)?;
+    let amount = Amount::parse(name, amount)?;
     let refill = Refills::parse(amount, period)?;
     let mut said = Words::default();
     for part in parts {
         let (word, value) = part.split_once('=').ok_or("it has a ',' without burst=N behind it")?;
-        said.take(word, value)?;
+        said.take(name, word, value)?;
     }
     let Words { capacity, burst, zone, debt } = said;
     let refill = match refill {
@@ -115,10 +117,10 @@ struct Words {
 }
 
 impl Words {
-    fn take(&mut self, word: &str, value: &str) -> Result<(), Problem> {
+    fn take(&mut self, limit: &str, word: &str, value: &str) -> Result<(), Problem> {
         let is_new = match word {
-            "burst" => self.burst.replace(Amount::parse(value)?).is_none(),
-            "capacity" => self.capacity.replace(Amount::parse(value)?).is_none(),
+            "burst" => self.burst.replace(Amount::parse(limit, value)?).is_none(),
+            "capacity" => self.capacity.replace(Amount::parse(limit, value)?).is_none(),
             "tz" => {
                 let zone = value.parse().map_err(|error: UnknownZone| error.to_string())?;
                 self.zone.replace(zone).is_none()
@@ -181,27 +183,15 @@ impl Display for Refills {
 }
 
 impl Amount {
-    fn parse(text: &str) -> Result<Self, &'static str> {
-        const PROBLEM: &str = "an amount is not a number of tokens with at most three decimals";
-        let (tokens, decimals) = text.split_once('.').unwrap_or((text, "0"));
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        if !digits(tokens) || !digits(decimals) || decimals.len() > 3 {
-            return Err(PROBLEM);
+    fn parse(limit: &str, text: &str) -> Result<Self, &'static str> {
+        let amount = parse_amount(limit, text).filter(|_| !text.starts_with(['+', '-']));
+        match amount.and_then(|milli| u128::try_from(milli).ok()) {
+            Some(milli) => Ok(Self { milli }),
+            None if Currency::of(limit).is_some() => {
+                Err("an amount is not a number with at most nine decimals")
+            }
+            None => Err("an amount is not a number of tokens with at most three decimals"),
         }
-        let tokens: u64 = tokens.parse().map_err(|_| "an amount is too large")?;
-        let milli: u128 = format!("{decimals:0<3}").parse().map_err(|_| PROBLEM)?;
-        Ok(Self { milli: Self::tokens(tokens).milli + milli })
-    }
-}
-
-/// Tokens, with as many decimals as they need.
-impl Display for Amount {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (tokens, milli) = (self.milli / 1_000, self.milli % 1_000);
-        if milli == 0 {
-            return write!(f, "{tokens}");
-        }
-        write!(f, "{tokens}.{}", format!("{milli:03}").trim_end_matches('0'))
     }
 }
 
@@ -224,8 +214,9 @@ mod tests {
             ("x=5/250ms", Limit::every("x", 5, Duration::from_millis(250))),
             ("total=1000/never", Limit::quota("total", 1_000)),
             ("tpm=5000000/week", Limit::per_week("tpm", 5_000_000)),
-            ("usd=200/month", Limit::per_month("usd", 200)),
-            ("usd=200/year,debt=forgiven", Limit::per_year("usd", 200).forgive_debt()),
+            ("usd=200/month", Limit::per_month("usd", 200_000_000)),
+            ("usd.day=0.000001/d", Limit::per_day("usd.day", 1)),
+            ("files=200/year,debt=forgiven", Limit::per_year("files", 200).forgive_debt()),
             (
                 "x=5/day,tz=Asia/Tokyo",
                 Limit::by_calendar("x", 5, "day/Asia/Tokyo".parse().unwrap()),
@@ -253,7 +244,10 @@ mod tests {
             ("rpm=+5/min", "an amount is not a number"),
             ("rpm=1.2345/min", "an amount is not a number"),
             ("rpm=5./min", "an amount is not a number"),
-            ("rpm=99999999999999999999/min", "an amount is too large"),
+            ("rpm=99999999999999999999/min", "amount 99999999999999999999 is out of range"),
+            ("usd=1.0000000001/month", "an amount is not a number with at most nine"),
+            ("usd=2000000000/month", "give from 0.000000001 to 1000000000"),
+            ("usd=-5/month", "an amount is not a number"),
             ("rpm=5/min,", "it has a ',' without"),
             ("rpm=5/min,bursts=7", "none of burst, capacity, tz and debt"),
             ("usd=5/month,burst=7", "without a burst"),

@@ -11,7 +11,7 @@ use sluicegate_core::{QuarantineEntry, QuarantineState};
 use crate::connection::Connection;
 use crate::error::{CliError, exit, say};
 use crate::options::Options;
-use crate::output::{self, counted, tokens};
+use crate::output::{self, counted};
 
 /// The note about figures that were not checked.
 const UNCERTAIN: &str = "uncertain: figures that were not checked may be incomplete; hours and \
@@ -61,7 +61,8 @@ impl Figures {
         for limit in limits {
             let (mine, theirs) = (of(self, limit), of(other, limit));
             if mine != theirs {
-                differences.push(format!("{limit} {} and {}", tokens(mine), tokens(theirs)));
+                let (mine, theirs) = (limit.show(mine), limit.show(theirs));
+                differences.push(format!("{limit} {mine} and {theirs}"));
             }
         }
         if self.events != other.events {

@@ -1,0 +1,266 @@
+//! Money: exact amounts of a currency, and the limits that count it.
+//!
+//! A limit that is called after a currency (`usd`, or `usd.day` for a second one) counts money. Its
+//! token is a millionth of the currency's unit, so that a millitoken is a billionth. All other
+//! arithmetic is that of every limit; people read and write such amounts in the currency's unit.
+
+use std::fmt;
+
+use crate::{LimitName, Millitokens, OutOfRange};
+
+/// The currencies that name limits, by their ISO 4217 codes. Codes that are words, as in `all=5/min`,
+/// are left out.
+const CODES: [&str; 40] = [
+    "AED", "ARS", "AUD", "BDT", "BGN", "BRL", "CAD", "CHF", "CLP", "CNY", "CZK", "DKK", "EGP",
+    "EUR", "GBP", "HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "MXN", "MYR", "NGN", "NOK",
+    "NZD", "PHP", "PKR", "PLN", "QAR", "SAR", "SEK", "SGD", "THB", "TWD", "UAH", "USD", "VND",
+    "ZAR",
+];
+
+/// Decimals of money down to a billionth, and of tokens down to a thousandth.
+const MONEY_DECIMALS: usize = 9;
+const TOKEN_DECIMALS: usize = 3;
+
+/// A currency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Currency(&'static str);
+
+impl Currency {
+    /// The currency that a limit of this name counts; `None`: it counts tokens.
+    #[must_use]
+    pub fn of(limit: &str) -> Option<Self> {
+        let word = limit.split('.').next().unwrap_or_default();
+        let is_lower = word.bytes().all(|byte| byte.is_ascii_lowercase());
+        CODES.into_iter().find(|code| is_lower && code.eq_ignore_ascii_case(word)).map(Self)
+    }
+
+    /// Its ISO 4217 code: `USD`.
+    #[must_use]
+    pub const fn code(self) -> &'static str {
+        self.0
+    }
+}
+
+impl fmt::Display for Currency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// An amount of money, to the billionth of the currency's unit.
+///
+/// ```
+/// use sluicegate_core::{Currency, Money};
+///
+/// let usd = Currency::of("usd").unwrap();
+/// let price = Money::parse("0.000125", usd).unwrap();
+/// assert_eq!((price.nanos(), price.to_string()), (125_000, "0.000125 USD".to_owned()));
+/// assert_eq!(Money::parse("200", usd).unwrap().to_string(), "200.00 USD");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Money {
+    currency: Currency,
+    nanos: i128,
+}
+
+impl Money {
+    /// An amount in billionths of the currency's unit.
+    #[must_use]
+    pub const fn from_nanos(currency: Currency, nanos: i128) -> Self {
+        Self { currency, nanos }
+    }
+
+    /// Reads an amount like `200`, `0.25` or `-3.5`, with up to nine decimals; `None`: it is none.
+    #[must_use]
+    pub fn parse(text: &str, currency: Currency) -> Option<Self> {
+        parse(text, MONEY_DECIMALS).map(|nanos| Self { currency, nanos })
+    }
+
+    /// The currency.
+    #[must_use]
+    pub const fn currency(self) -> Currency {
+        self.currency
+    }
+
+    /// Billionths of the currency's unit.
+    #[must_use]
+    pub const fn nanos(self) -> i128 {
+        self.nanos
+    }
+
+    /// The amount of a limit that counts this currency.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] beyond a billion units.
+    pub fn to_amount(self) -> Result<Millitokens, OutOfRange> {
+        let most = i128::from(Millitokens::MAX.get());
+        let beyond = OutOfRange {
+            what: "amount of money in billionths",
+            value: self.nanos,
+            min: -most,
+            max: most,
+        };
+        i64::try_from(self.nanos).ok().and_then(|nanos| Millitokens::new(nanos).ok()).ok_or(beyond)
+    }
+}
+
+/// With at least two decimals, and as many as it has.
+impl fmt::Display for Money {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write(f, self.nanos, MONEY_DECIMALS, 2)?;
+        write!(f, " {}", self.currency)
+    }
+}
+
+impl LimitName {
+    /// An amount of this limit as people read it: `1.5` for 1,500 millitokens, `1.50 USD` for as many
+    /// billionths of a dollar.
+    #[must_use]
+    pub fn show(&self, milli: impl Into<i128>) -> AmountOf<'_> {
+        AmountOf { limit: self.as_str(), milli: milli.into() }
+    }
+}
+
+/// The amount that a person writes for a limit of this name, in millitokens: tokens with up to three
+/// decimals, money with up to nine. `None`: it is not such a number.
+#[must_use]
+pub fn parse_amount(limit: &str, text: &str) -> Option<i128> {
+    parse(text, decimals(limit))
+}
+
+/// Displays an amount of a limit.
+#[derive(Debug, Clone, Copy)]
+pub struct AmountOf<'a> {
+    limit: &'a str,
+    milli: i128,
+}
+
+impl<'a> AmountOf<'a> {
+    /// An amount of the limit of this name, in millitokens.
+    #[must_use]
+    pub const fn new(limit: &'a str, milli: i128) -> Self {
+        Self { limit, milli }
+    }
+
+    /// The same as [`parse_amount`] reads it: without the currency, and no decimal that is not needed.
+    #[must_use]
+    pub fn plain(self) -> String {
+        struct Plain<'a>(AmountOf<'a>);
+        impl fmt::Display for Plain<'_> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write(f, self.0.milli, decimals(self.0.limit), 0)
+            }
+        }
+        Plain(self).to_string()
+    }
+}
+
+impl fmt::Display for AmountOf<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match Currency::of(self.limit) {
+            Some(currency) => Money::from_nanos(currency, self.milli).fmt(f),
+            None => write(f, self.milli, TOKEN_DECIMALS, 0),
+        }
+    }
+}
+
+fn decimals(limit: &str) -> usize {
+    if Currency::of(limit).is_some() { MONEY_DECIMALS } else { TOKEN_DECIMALS }
+}
+
+/// The number in units of its last decimal.
+fn parse(text: &str, decimals: usize) -> Option<i128> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let (whole, rest) = digits.split_once('.').unwrap_or((digits, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    // No amount of a limit has more digits.
+    if !is_number(whole) || !is_number(rest) || rest.len() > decimals || whole.len() > 20 {
+        return None;
+    }
+    format!("{whole}{rest:0<decimals$}").parse::<i128>().ok().map(|number| sign * number)
+}
+
+/// Writes a number in units of its last decimal, with at least `least` decimals.
+fn write(f: &mut fmt::Formatter<'_>, number: i128, decimals: usize, least: usize) -> fmt::Result {
+    let sign = if number < 0 { "-" } else { "" };
+    let digits = format!("{:0>width$}", number.unsigned_abs(), width = decimals + 1);
+    let (whole, rest) = digits.split_at(digits.len() - decimals);
+    let needed = rest.trim_end_matches('0').len().max(least);
+    let point = if needed > 0 { "." } else { "" };
+    write!(f, "{sign}{whole}{point}{}", &rest[..needed])
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::fixtures::name;
+
+    #[test]
+    fn limits_that_are_called_after_a_currency_count_money() {
+        for (limit, code) in [
+            ("usd", Some("USD")),
+            ("usd.day", Some("USD")),
+            ("jpy", Some("JPY")),
+            ("USD", None),
+            ("usd-day", None),
+            ("usdt", None),
+            ("all", None),
+            ("rpm.usd", None),
+            ("", None),
+        ] {
+            assert_eq!(Currency::of(limit).map(Currency::code), code, "{limit}");
+        }
+    }
+
+    #[test]
+    fn amounts_are_shown_as_people_read_them() {
+        for (limit, milli, shown, plain) in [
+            ("rpm", 1_240_000, "1240", "1240"),
+            ("rpm", -3_025, "-3.025", "-3.025"),
+            ("rpm", 10, "0.01", "0.01"),
+            ("usd", 200_000_000_000, "200.00 USD", "200"),
+            ("usd", 1, "0.000000001 USD", "0.000000001"),
+            ("usd.day", -3_500_000_000, "-3.50 USD", "-3.5"),
+            ("eur", 0, "0.00 EUR", "0"),
+        ] {
+            let amount = AmountOf::new(limit, milli);
+            assert_eq!((amount.to_string(), amount.plain()), (shown.into(), plain.into()));
+            assert_eq!(name(limit).show(milli).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn texts_that_are_no_amounts_are_none() {
+        for text in ["", ".", "1.", ".5", "1e3", "0x1", "1,5", "--1", "1.0000000001", "$5", "5 USD"]
+        {
+            assert_eq!(parse_amount("usd", text), None, "{text}");
+        }
+        assert_eq!(parse_amount("usd", "0.0001"), Some(100_000));
+        assert_eq!(parse_amount("rpm", "0.0001"), None);
+        assert_eq!(parse_amount("rpm", "+7"), Some(7_000));
+        assert_eq!(parse_amount("rpm", &"9".repeat(21)), None);
+    }
+
+    #[test]
+    fn money_beyond_a_billion_is_no_amount() {
+        let usd = |text| Money::parse(text, Currency::of("usd").unwrap()).unwrap().to_amount();
+        assert_eq!(usd("1000000000"), Ok(Millitokens::MAX));
+        assert!(usd("1000000000.000000001").is_err());
+        assert!(usd("-1000000001").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn amounts_parse_back(milli in -1_000_000_000_000_000_000_i128..=1_000_000_000_000_000_000) {
+            for limit in ["rpm", "usd"] {
+                let plain = AmountOf::new(limit, milli).plain();
+                prop_assert_eq!(parse_amount(limit, &plain), Some(milli));
+            }
+        }
+    }
+}
