@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod basics;
+mod budget;
 mod calendar;
 mod cascade;
 mod changed;

@@ -24,7 +24,7 @@ const PARENTS: u8 = 5;
 const OPERATIONS_PER_TABLE: usize = 250;
 
 /// Millitokens by entity and limit.
-type Sums = BTreeMap<(String, String), i128>;
+pub(crate) type Sums = BTreeMap<(String, String), i128>;
 
 fn limits() -> [Limit; 2] {
     [Limit::per_minute("rpm", 600), Limit::per_minute("tpm", 60_000)]
@@ -138,7 +138,7 @@ async fn leased_tokens_are_metered_as_they_were_used_once_all_is_settled() {
 }
 
 /// Meters the table's stream and compares the windows with the use.
-async fn check_windows(engine: &RunningEngine, name: &str, mut sums: Sums, seed: u64) {
+pub(crate) async fn check_windows(engine: &RunningEngine, name: &str, mut sums: Sums, seed: u64) {
     let processor = Processor::new(engine.client().clone(), Settings::new(name));
     let function = InProcess::new(processor, Duration::from_secs(60));
     let settings = PollerSettings {
