@@ -7,9 +7,9 @@ mod summary;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{LimitName, Millitokens};
+use sluicegate_core::{Amounts, LimitName, Millitokens};
 
-use self::correction_log::{CorrectionChange, CorrectionLog, clamped};
+use self::correction_log::{CorrectionChange, CorrectionLog};
 pub use self::summary::Remaining;
 use crate::check::amount;
 use crate::cost::Cost;
@@ -104,24 +104,67 @@ impl Permit {
     }
 
     async fn adjust_wide(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
-        let (limit, amount) = amount(limit.into(), milli)?;
+        self.adjust_by(&Amounts::from([amount(limit.into(), milli)?])).await
+    }
+
+    /// Corrects the consumption of several limits to these amounts, in one write for each bucket: the
+    /// work is done, and its cost is known. Limits that are not named stay as they are.
+    ///
+    /// ```
+    /// # use sluicegate::{Limit, Limiter, MemoryStore};
+    /// # use sluicegate::types::{Amounts, LimitName, Millitokens};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let limiter = Limiter::builder(MemoryStore::new()).build();
+    /// let limits = ["tpm=1000/min".parse::<Limit>()?, "usd=200/month".parse()?];
+    /// let amounts = |tokens: i64, nanos| -> Result<Amounts, Box<dyn std::error::Error>> {
+    ///     let tpm = (LimitName::new("tpm")?, Millitokens::from_tokens(tokens)?);
+    ///     Ok(Amounts::from([tpm, (LimitName::new("usd")?, Millitokens::new(nanos)?)]))
+    /// };
+    /// let estimate = amounts(500, 10_000_000)?;
+    /// let permit = limiter.acquire("u", "gpt-4").consume_all(&estimate).limits(limits).await?;
+    /// // It took fewer tokens, but they cost more.
+    /// permit.correct_to(&amounts(410, 12_345_678)?).await?;
+    /// assert_eq!(permit.remaining()[1].available.get(), 200_000_000_000 - 12_345_678);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As for [`adjust`](Self::adjust).
+    pub async fn correct_to(&self, amounts: &Amounts) -> Result<Adjusted, AdjustError> {
+        let mut by = amounts.clone();
+        if let Some(log) = self.logs().first() {
+            by -= &amounts.keys().map(|limit| (limit.clone(), log.corrected(limit))).collect();
+        }
+        self.adjust_by(&by).await
+    }
+
+    async fn adjust_by(&self, by: &Amounts) -> Result<Adjusted, AdjustError> {
         if let Some(nothing) = self.nothing_to_correct() {
             return Ok(nothing);
         }
-        let knows = |part: &BucketGrant| {
+        let knows = |part: &BucketGrant, limit: &LimitName| {
             let image = part.image.as_ref();
-            part.configuration.rule(&limit).is_some()
-                || image.is_some_and(|image| image.limits.contains_key(&limit))
+            part.configuration.rule(limit).is_some()
+                || image.is_some_and(|image| image.limits.contains_key(limit))
         };
-        let is_known = self.parts.iter().any(knows);
         // The parent may lack a limit; the entity's own bucket is asked in any case.
-        let asked = (0..self.parts.len()).filter(|n| *n == 0 || knows(&self.parts[*n]));
-        let adjusted =
-            self.correct(asked.collect(), CorrectionChange::Adjust(&limit, amount)).await?;
-        if !is_known && adjusted.dropped.contains(&limit) {
-            return Err(InvalidRequest::UnknownLimit(limit).into());
+        let of_part = |(n, part): (usize, &BucketGrant)| {
+            let mut mine = by.clone();
+            mine.retain(|limit, _| n == 0 || knows(part, limit));
+            (!mine.is_empty()).then_some((n, mine))
+        };
+        let changes: Vec<_> = self.parts.iter().enumerate().filter_map(of_part).collect();
+        let changes = changes.iter().map(|(n, by)| (*n, CorrectionChange::Adjust(by)));
+        let adjusted = self.correct(changes.collect()).await?;
+        let is_unknown = |limit: &&LimitName| {
+            adjusted.dropped.contains(limit) && !self.parts.iter().any(|part| knows(part, limit))
+        };
+        match by.keys().find(is_unknown) {
+            Some(limit) => Err(InvalidRequest::UnknownLimit(limit.clone()).into()),
+            None => Ok(adjusted),
         }
-        Ok(adjusted)
     }
 
     /// The result of a correction if the store took nothing.
@@ -150,7 +193,10 @@ impl Permit {
     pub async fn give_back(&self) -> Result<Adjusted, AdjustError> {
         match self.nothing_to_correct() {
             Some(nothing) => Ok(nothing),
-            None => self.correct((0..self.parts.len()).collect(), CorrectionChange::GiveBack).await,
+            None => {
+                let all = (0..self.parts.len()).map(|n| (n, CorrectionChange::GiveBack));
+                self.correct(all.collect()).await
+            }
         }
     }
 
@@ -174,7 +220,8 @@ impl Permit {
                 // The adjustment comes after the cap: tokens that a full bucket would have earned
                 // meanwhile cannot make up for it.
                 let worth = rule.effective(bucket.tokens, image.refilled_at, now);
-                let available = clamped(worth.get().saturating_sub(adjusted)).min(rule.burst());
+                let available = i128::from(worth.get()) - i128::from(adjusted);
+                let available = Millitokens::saturating(available).min(rule.burst());
                 let (entity, limit) = (part.bucket.entity.clone(), limit.clone());
                 Some(Remaining::new(entity, limit, rule, available))
             };

@@ -9,21 +9,22 @@ use crate::error::AdjustError;
 use crate::store::{Adjusted, Correction};
 
 impl Permit {
-    /// Makes a change in several buckets concurrently.
+    /// Makes a change in each of several buckets concurrently.
     pub(super) async fn correct(
         &self,
-        asked: Vec<usize>,
-        change: CorrectionChange<'_>,
+        changes: Vec<(usize, CorrectionChange<'_>)>,
     ) -> Result<Adjusted, AdjustError> {
-        let each = asked.iter().map(|index| self.correct_part(*index, change));
+        let each = changes.iter().map(|(index, change)| self.correct_part(*index, *change));
         let mut corrected = futures_util::future::join_all(each).await;
         let is_settled = |result: &_| matches!(result, Ok(_) | Err(AdjustError::Ambiguous(_)));
         if corrected.iter().all(|(_, result)| is_settled(result)) {
-            corrected.iter_mut().for_each(|(in_flight, _)| in_flight.forget_surplus_of(change));
+            for ((in_flight, _), (_, change)) in corrected.iter_mut().zip(&changes) {
+                in_flight.forget_surplus_of(*change);
+            }
         }
-        let entity = |index: &usize| self.parts[*index].bucket.entity.clone();
+        let entity = |(index, _): &(usize, _)| self.parts[*index].bucket.entity.clone();
         let results = corrected.into_iter().map(|(_, result)| result);
-        joined(asked.iter().map(entity).zip(results).collect())
+        joined(changes.iter().map(entity).zip(results).collect())
     }
 
     async fn correct_part(

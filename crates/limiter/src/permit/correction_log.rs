@@ -15,11 +15,11 @@ use crate::error::AdjustError;
 use crate::lock::lock;
 use crate::store::Adjusted;
 
-/// The change that a call makes in every bucket of a permit.
+/// The change that a call makes in one bucket of a permit.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum CorrectionChange<'a> {
-    /// Adds this amount to one limit, or subtracts it.
-    Adjust(&'a LimitName, Millitokens),
+    /// Adds these amounts, or subtracts negative ones.
+    Adjust(&'a Amounts),
     /// Gives everything back.
     GiveBack,
 }
@@ -61,13 +61,21 @@ impl CorrectionLog {
         self.taken.of(limit)
     }
 
+    /// The tokens of a limit by the calls that succeeded.
+    pub(super) fn corrected(&self, limit: &LimitName) -> Millitokens {
+        let surplus = i128::from(self.surplus.of(limit));
+        Millitokens::saturating(i128::from(self.taken.of(limit)) - surplus)
+    }
+
     /// A write of an earlier call on the same limits, which must be settled before this one.
     pub(super) fn take_in_doubt(
         &mut self,
         change: CorrectionChange<'_>,
     ) -> Option<CorrectionWrite> {
         let concerns = |write: &CorrectionWrite| match change {
-            CorrectionChange::Adjust(limit, _) => write.amounts.contains_key(limit),
+            CorrectionChange::Adjust(by) => {
+                by.keys().any(|limit| write.amounts.contains_key(limit))
+            }
             CorrectionChange::GiveBack => true,
         };
         let at = self.in_doubt.iter().position(concerns)?;
@@ -79,12 +87,14 @@ impl CorrectionLog {
     /// The write that makes the change in this bucket.
     pub(super) fn start(&mut self, change: CorrectionChange<'_>) -> CorrectionWrite {
         let (amounts, surplus_used, surplus_left) = match change {
-            CorrectionChange::Adjust(limit, by) => {
-                let surplus = self.surplus.of(limit);
-                let missing = clamped(by.get().saturating_sub(surplus.get()));
-                let surplus_left = clamped(surplus.get().saturating_add(missing.get()));
-                let of = |amount| Amounts::from([(limit.clone(), amount)]);
-                (of(missing), of(surplus), of(surplus_left))
+            CorrectionChange::Adjust(by) => {
+                let of = |limit: &LimitName| (limit.clone(), self.surplus.of(limit));
+                let surplus: Amounts = by.keys().map(of).collect();
+                let mut missing = by.clone();
+                missing -= &surplus;
+                let mut surplus_left = surplus.clone();
+                surplus_left += &missing;
+                (missing, surplus, surplus_left)
             }
             CorrectionChange::GiveBack => (-&self.taken, self.surplus.clone(), Amounts::new()),
         };
@@ -169,12 +179,13 @@ impl<'a> WriteInFlight<'a> {
         }
     }
 
-    /// All buckets were reached, so this amount is no surplus.
+    /// All buckets were reached, so these amounts are no surplus.
     pub(super) fn forget_surplus_of(&mut self, change: CorrectionChange<'_>) {
-        if let CorrectionChange::Adjust(limit, by) = change
-            && let Some(surplus) = self.surplus.get_mut(limit)
-        {
-            *surplus = clamped(surplus.get().saturating_sub(by.get()));
+        if let CorrectionChange::Adjust(by) = change {
+            let is_there =
+                |(limit, _): &(&LimitName, &Millitokens)| self.surplus.contains_key(*limit);
+            let reached = owned(by.iter().filter(is_there));
+            self.surplus -= &reached;
         }
     }
 }
@@ -192,10 +203,4 @@ fn is_decrease((_, by): &(&LimitName, &Millitokens)) -> bool {
 
 fn owned<'a>(amounts: impl Iterator<Item = (&'a LimitName, &'a Millitokens)>) -> Amounts {
     amounts.map(|(limit, by)| (limit.clone(), *by)).collect()
-}
-
-/// The nearest amount in range.
-pub(super) fn clamped(milli: i64) -> Millitokens {
-    let end = if milli < 0 { Millitokens::MIN } else { Millitokens::MAX };
-    Millitokens::new(milli).unwrap_or(end)
 }

@@ -1,6 +1,8 @@
 //! Corrections that are interrupted, repeated, and made side by side.
 
 use futures_util::FutureExt;
+use sluicegate_core::fixtures::name;
+use sluicegate_core::{Amounts, Millitokens};
 
 use super::scripted_store::{Fate, ScriptedPermit};
 use crate::error::AdjustError;
@@ -180,5 +182,33 @@ async fn calls_side_by_side_do_not_disturb_one_another() {
         assert_eq!(case.consumed("tpm"), (68, 68), "{fates:?}");
         case.permit.adjust("tpm", 1).await.unwrap();
         assert_eq!(case.consumed("tpm"), (69, 69), "{fates:?}");
+    }
+}
+
+#[tokio::test]
+async fn correction_to_the_actual_amounts_is_one_write_for_each_bucket() {
+    let amounts = |tpm, rpm| {
+        let of = |limit, tokens| (name(limit), Millitokens::from_tokens(tokens).unwrap());
+        Amounts::from([of("tpm", tpm), of("rpm", rpm)])
+    };
+    for fate in [None, Some(Fate::Contended), Some(Fate::Cut)] {
+        let case = ScriptedPermit::of_two_buckets().await;
+        case.meets(fate.as_slice());
+        case.permit.adjust("rpm", 3).await.map_or_else(drop, drop);
+        case.meets(fate.as_slice());
+        // Fewer of one limit and more of the other.
+        if let Err(error) = case.permit.correct_to(&amounts(45, 2)).await {
+            assert!(error.may_be_repeated() && fate.is_some(), "{fate:?}: {error:?}");
+            case.permit.correct_to(&amounts(45, 2)).await.unwrap();
+        }
+        assert_eq!((case.consumed("tpm"), case.consumed("rpm")), ((45, 45), (2, 2)), "{fate:?}");
+        case.corrected();
+        case.permit.correct_to(&amounts(45, 2)).await.unwrap();
+        assert_eq!(case.corrected().len(), 0, "nothing to correct");
+        case.permit.correct_to(&amounts(50, 0)).await.unwrap();
+        assert_eq!(case.corrected(), ["child", "parent"]);
+        assert_eq!((case.consumed("tpm"), case.consumed("rpm")), ((50, 50), (0, 0)), "{fate:?}");
+        case.permit.give_back().await.unwrap();
+        assert_eq!((case.consumed("tpm"), case.consumed("rpm")), ((0, 0), (0, 0)), "{fate:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt as _};
-use sluicegate_core::{EntityId, LIMITS_MAX, Millitokens, Resource};
+use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
 use super::send::{attempt, wait_for};
@@ -95,6 +95,13 @@ impl<L> AcquireRequest<L> {
     /// Asks for thousandths of a token: from 1 to 10^18.
     pub fn consume_milli(self, limit: impl AsRef<str>, milli: i64) -> Self {
         self.ask(limit, milli.into())
+    }
+
+    /// Asks for the amounts of several limits, as a price book estimates them.
+    pub fn consume_all(self, amounts: &Amounts) -> Self {
+        amounts
+            .iter()
+            .fold(self, |request, (limit, amount)| request.ask(limit.as_str(), (*amount).into()))
     }
 
     fn ask(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
