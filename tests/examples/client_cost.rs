@@ -1,9 +1,10 @@
 //! Measures the cost of a warm acquire for its client beside the bare SDK, in instructions: nothing
 //! is sent.
 //!
-//! `client_cost <ours|bare> <hot|seldom> <acquires>`, under `valgrind --tool=callgrind`; the
+//! `client_cost <ours|calendar|bare> <hot|seldom> <acquires>`, under `valgrind --tool=callgrind`; the
 //! difference between two numbers of acquires excludes the start. `hot` is a bucket that another
-//! writer claimed a moment ago, `seldom` one that every acquire claims.
+//! writer claimed a moment ago, `seldom` one that every acquire claims. With `calendar`, one of the two
+//! limits is one by the calendar.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a tool by hand")]
 
 use std::sync::{Arc, Mutex};
@@ -17,7 +18,7 @@ use aws_smithy_runtime_api::client::http::{
 use serde_json::{Value, json};
 use sluicegate::settings::Cascade;
 use sluicegate::types::EpochMillis;
-use sluicegate::{DynamoStore, Limiter, OnUnavailable, TestClock};
+use sluicegate::{DynamoStore, Limit, LimitSet, Limiter, OnUnavailable, TestClock};
 use sluicegate_local::client;
 
 use self::sender::{Bare, Sender, TABLE, limits};
@@ -54,6 +55,13 @@ impl HttpConnector for Canned {
     }
 }
 
+/// Two limits, one of them by the calendar.
+fn by_calendar() -> LimitSet {
+    let calendar = "month@15/Europe/Berlin".parse().unwrap();
+    let month = Limit::by_calendar("tpm", 1_000_000_000_000, calendar);
+    LimitSet::new([Limit::per_minute("rpm", 1_000_000_000_000), month]).unwrap()
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
@@ -69,7 +77,7 @@ async fn main() {
     let limiter = Limiter::builder(DynamoStore::new(sdk.clone(), TABLE))
         .clock(clock.clone())
         .cascade(Cascade::No)
-        .default_limits(limits())
+        .default_limits(if who == "calendar" { by_calendar() } else { limits() })
         .deadline(Duration::from_secs(30))
         .on_unavailable(OnUnavailable::Deny)
         .build();
@@ -77,7 +85,7 @@ async fn main() {
     ours.send("user-0").await;
     let hash = canned.hash.lock().unwrap().clone();
     let sender = match who.as_str() {
-        "ours" => ours,
+        "ours" | "calendar" => ours,
         _ => Sender::Bare(Arc::new(Bare::new(sdk, &hash, claims))),
     };
     for _ in 0..acquires.parse().unwrap() {

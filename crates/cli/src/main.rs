@@ -6,6 +6,7 @@ mod acquire;
 mod adjust;
 mod amount;
 mod bucket;
+mod budget;
 mod confirm;
 mod connection;
 mod demo;
@@ -49,6 +50,7 @@ struct Cli {
 enum Command {
     Acquire(acquire::Args),
     Adjust(adjust::Args),
+    Budget(budget::Args),
     Completions(shell::Completions),
     Demo(demo::Args),
     #[command(subcommand)]
@@ -96,6 +98,7 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
     match command {
         Command::Acquire(args) => acquire::run(args, options).await,
         Command::Adjust(args) => adjust::run(args, options).await,
+        Command::Budget(args) => budget::run(args, options).await,
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Demo(args) => demo::run(args).await,
         Command::Entity(args) => entity::run(args, options).await,

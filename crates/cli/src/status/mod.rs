@@ -19,7 +19,7 @@ use crate::options::Options;
 use crate::output::{self, amount, duration};
 use crate::readable::{Readable, readable};
 use crate::whose::{Whose, Words};
-use standing::Standing;
+pub(crate) use standing::Standing;
 
 /// The most keys of one read.
 const KEYS_PER_READ: usize = 100;
@@ -63,7 +63,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
 }
 
-async fn standings(connection: &Connection, whose: &Whose) -> Result<Readable<Standing>, CliError> {
+/// Every limit of the requested buckets, as a request would find it now.
+pub(crate) async fn standings(
+    connection: &Connection,
+    whose: &Whose,
+) -> Result<Readable<Standing>, CliError> {
     let table = DynamoTable::new(&connection.client(), connection.table()).converting_legacy();
     let Readable { items: buckets, broken } = buckets(connection, &table, whose).await?;
     let mut levels = HashMap::new();

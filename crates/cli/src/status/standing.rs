@@ -11,22 +11,26 @@ use sluicegate_core::{
 };
 
 #[derive(Debug, Serialize)]
-pub(super) struct Standing {
-    pub(super) entity: String,
-    pub(super) resource: String,
-    pub(super) limit: String,
-    pub(super) available_milli: i64,
-    pub(super) burst_milli: i64,
+pub(crate) struct Standing {
+    #[serde(skip)]
+    pub(crate) bucket: BucketId,
+    #[serde(skip)]
+    pub(crate) found: LimitStatus,
+    pub(crate) entity: String,
+    pub(crate) resource: String,
+    pub(crate) limit: String,
+    pub(crate) available_milli: i64,
+    pub(crate) burst_milli: i64,
     /// Zero: it is full; none: it does not refill.
-    pub(super) full_in_ms: Option<u64>,
+    pub(crate) full_in_ms: Option<u64>,
     /// Everything consumed less everything returned since the bucket was created.
-    pub(super) consumed_milli: i128,
+    pub(crate) consumed_milli: i128,
     /// The limit that decides the next request, in the form of `--limit`.
-    pub(super) rule: String,
+    pub(crate) rule: String,
     /// The limit that is in the bucket until then, if it differs.
-    pub(super) now: Option<String>,
+    pub(crate) now: Option<String>,
     /// The source of the limit.
-    pub(super) from: &'static str,
+    pub(crate) from: &'static str,
 }
 
 impl Standing {
@@ -77,6 +81,7 @@ impl Standing {
         let burst = found.rule.burst();
         let other = known.filter(|bucket| bucket.rule != found.rule);
         Self {
+            bucket: bucket.clone(),
             entity: bucket.entity.to_string(),
             resource: bucket.resource.to_string(),
             limit: found.limit.to_string(),
@@ -91,6 +96,7 @@ impl Standing {
             rule: Limit::from_rule(&found.limit, found.rule).to_string(),
             now: other.map(|bucket| Limit::from_rule(&found.limit, bucket.rule).to_string()),
             from,
+            found,
         }
     }
 }

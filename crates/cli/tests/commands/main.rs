@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
 mod acquire;
+mod budget;
 mod configured;
 mod connection;
 mod help;
