@@ -2,10 +2,17 @@
 
 use std::time::Duration;
 
+use sluicegate::dynamo::DynamoTable;
 use sluicegate::settings::StoreSettings;
-use sluicegate::types::WritePath;
-use sluicegate::{AcquireError, Limit, LimitExceeded, Limiter, TestClock};
+use sluicegate::types::{LimitsScope, WritePath};
+use sluicegate::{
+    AcquireError, CompositeStore, Limit, LimitExceeded, Limiter, OnUnavailable, TestClock,
+};
+use sluicegate_testkit::{RunningEngine, engines_under_test};
+use tokio::time::Instant;
 
+use crate::scripted::{Act, Scripted};
+use crate::simulated::Simulated;
 use crate::support::limiter as make;
 use crate::support::{
     Engine, Shared, T0, at, bucket, builder, name, on_every_store, on_every_table, with_settings,
@@ -225,4 +232,66 @@ async fn costs<T: Shared>(table: T) {
 #[tokio::test(flavor = "multi_thread")]
 async fn budget_costs_what_another_limit_costs() {
     on_every_table!(costs);
+}
+
+/// An operator raises a stored budget on the 20th: every process has it within a minute, once.
+#[tokio::test(flavor = "multi_thread")]
+async fn stored_budget_is_raised_once_for_all_processes() {
+    for kind in engines_under_test() {
+        let engine = RunningEngine::start(kind).await;
+        let table = DynamoTable::new(engine.client(), engine.create_table().await);
+        let clock = TestClock::at(at(T0));
+        let limiters: Vec<_> = (0..3).map(|_| make(table.clone(), &clock)).collect();
+        let system = LimitsScope::System;
+        let ask = async |limiter: &Limiter, tokens| {
+            limiter.acquire("u", "r").consume("usd", tokens).no_cascade().await
+        };
+        limiters[0].set_limits(&system, &[budget(100)]).await.unwrap();
+        for limiter in &limiters {
+            ask(limiter, 30).await.unwrap();
+        }
+        limiters[0].set_limits(&system, &[budget(300)]).await.unwrap();
+        clock.advance(Duration::from_secs(61));
+        for limiter in &limiters {
+            ask(limiter, 70).await.unwrap();
+        }
+        for limiter in &limiters {
+            exceeded(ask(limiter, 1).await.unwrap_err());
+        }
+        // Deleted and stored again as a rate: no calendar is left in the item.
+        limiters[0].set_limits(&system, &[Limit::per_minute("usd", 300)]).await.unwrap();
+        clock.advance(Duration::from_secs(61));
+        exceeded(ask(&limiters[1], 1).await.unwrap_err());
+        clock.advance(Duration::from_secs(60));
+        ask(&limiters[2], 300).await.unwrap();
+        let stored = table.stored(&bucket("u", "r")).await.unwrap();
+        assert_eq!(
+            stored.limits[&name("usd")].rule,
+            Limit::per_minute("usd", 300).check().unwrap().1
+        );
+        engine.stop().await;
+    }
+}
+
+/// The store is away over the boundary: the process goes on with what was left, and at the boundary
+/// with a full budget.
+#[tokio::test(start_paused = true)]
+async fn outage_over_a_boundary_begins_the_next_period() {
+    let table = Scripted::default();
+    let start = Instant::now();
+    let clock = Simulated { start, off_ms: 0 };
+    let store = CompositeStore::with_table(table.clone());
+    let limiter = Limiter::builder(store).clock(clock).on_unavailable(OnUnavailable::Local).build();
+    take(&limiter, budget(100), 60).await.unwrap();
+    table.always(Act::Hang);
+    let granted = async |most: u32| {
+        let mut granted = 0;
+        while granted < most && take(&limiter, budget(100), 1).await.is_ok() {
+            granted += 1;
+        }
+        granted
+    };
+    assert_eq!(granted(1_000).await, 40);
+    tokio::time::sleep(UNTIL_FEBRUARY).await;
+    assert_eq!(granted(1_000).await, 100);
 }
