@@ -1,6 +1,8 @@
-//! Usages as a program meets them: in responses of providers.
+//! Prices and usages as a program meets them: responses of providers, price lists, costs.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests panic")]
 
+mod book;
+mod lists;
 mod properties;
 mod responses;
 mod samples;
