@@ -13,8 +13,8 @@ use crate::stages::Stages;
 use crate::{process, template, workspace};
 
 /// The engines of the tests, then the tools of the template's check.
-const ENGINES: [Engine; 5] =
-    [Engine::Ministack, Engine::Redis, Engine::Aws, Engine::CfnLint, Engine::Sam];
+const ENGINES: [Engine; 6] =
+    [Engine::Ministack, Engine::Redis, Engine::LiteLlm, Engine::Aws, Engine::CfnLint, Engine::Sam];
 
 /// Runs the tests of the workspace on every engine, then checks the template.
 #[derive(clap::Args)]

@@ -12,6 +12,7 @@ use clap::ValueEnum;
 
 use crate::workspace;
 
+mod litellm;
 mod python;
 mod redis;
 pub(crate) mod venv;
@@ -42,6 +43,9 @@ pub(crate) enum Engine {
     CfnLint,
     /// Another producer of the reference schema.
     ZaeLimiter,
+    /// A price list of models, for the tests of prices.
+    #[value(name = "litellm")]
+    LiteLlm,
 }
 
 impl Engine {
@@ -55,6 +59,7 @@ impl Engine {
             Self::Aws => "aws",
             Self::CfnLint => "cfn-lint",
             Self::ZaeLimiter => "zae-limiter",
+            Self::LiteLlm => "litellm",
         }
     }
 
@@ -69,6 +74,7 @@ impl Engine {
             Self::Aws => &["awscli==1.46.2"],
             Self::CfnLint => &["cfn-lint==1.51.0"],
             Self::ZaeLimiter => &["zae-limiter==0.8.1"],
+            Self::LiteLlm => litellm::PINS,
         }
     }
 
@@ -77,11 +83,12 @@ impl Engine {
         workspace::engines_dir().join(self.name()).join("bin")
     }
 
-    /// The program that the engine is installed for.
+    /// The program that the engine is installed for, or its file.
     pub(crate) fn program(self) -> PathBuf {
         match self {
             Self::Moto => self.bin().join("moto_server"),
             Self::Redis => redis::program(&workspace::engines_dir()),
+            Self::LiteLlm => litellm::list(&workspace::engines_dir()),
             _ => self.bin().join(self.name()),
         }
     }
@@ -107,6 +114,7 @@ pub(crate) fn ensure(engines: &[Engine]) -> Result<()> {
     for engine in engines {
         match engine {
             Engine::Redis => redis::ensure(&dir)?,
+            Engine::LiteLlm => litellm::ensure(&dir)?,
             _ => venv::ensure(&dir, engine.name(), engine.pins(), &[])?,
         }
     }

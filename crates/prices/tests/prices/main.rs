@@ -3,6 +3,7 @@
 
 mod book;
 mod lists;
+mod litellm;
 mod properties;
 mod responses;
 mod samples;
