@@ -124,8 +124,7 @@ impl PriceBook {
     }
 
     /// The amounts of one request at a time, by limit: `rpm` is one request, `input` all input
-    /// tokens, `output` the output tokens, and the currency's code in lower case the cost. Amounts
-    /// of zero are left out. An amount beyond [`Millitokens::MAX`] (10^15 tokens, or a billion of
+    /// tokens, `output` the output tokens, and the currency's code in lower case the cost. An amount beyond [`Millitokens::MAX`] (10^15 tokens, or a billion of
     /// the currency's unit) is reduced to it.
     ///
     /// # Errors
@@ -145,10 +144,10 @@ impl PriceBook {
             // A millitoken of a limit that counts money is a billionth of the unit.
             (&self.currency.code().to_ascii_lowercase(), cost.nanos()),
         ];
-        let positive = amounts.into_iter().filter(|(_, milli)| *milli > 0);
         // All of these names are allowed.
-        let named =
-            positive.filter_map(|(limit, milli)| Some((LimitName::new(limit).ok()?, milli)));
+        let named = amounts
+            .into_iter()
+            .filter_map(|(limit, milli)| Some((LimitName::new(limit).ok()?, milli)));
         Ok(named.map(|(limit, milli)| (limit, Millitokens::saturating(milli))).collect())
     }
 }

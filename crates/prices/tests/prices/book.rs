@@ -101,7 +101,10 @@ fn amounts_name_every_limit_that_a_request_counts_for() {
     let expected: Amounts =
         expected.into_iter().map(|(limit, amount)| (name(limit), milli(amount))).collect();
     assert_eq!(book.amounts("m", &usage, at(NOW)), Ok(expected));
-    let request = Amounts::from([(name("rpm"), milli(1_000))]);
+    // Amounts of zero correct an estimate to it.
+    let request = [("rpm", 1_000), ("input", 0), ("output", 0), ("eur", 0)];
+    let request: Amounts =
+        request.into_iter().map(|(limit, amount)| (name(limit), milli(amount))).collect();
     assert_eq!(book.amounts("m", &Usage::default(), at(NOW)), Ok(request));
 }
 
