@@ -83,7 +83,7 @@ impl PriceBook {
         self.currency
     }
 
-    /// The resources with a price at any time, sorted.
+    /// The resources of the price list, sorted.
     pub fn resources(&self) -> impl Iterator<Item = &str> {
         self.by_resource.keys().map(String::as_str)
     }
