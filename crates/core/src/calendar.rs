@@ -13,6 +13,7 @@ use jiff::civil::Date;
 use jiff::{Span, Timestamp};
 
 use crate::EpochMillis;
+use crate::excerpt::excerpt;
 
 mod zone;
 
@@ -20,6 +21,7 @@ pub use zone::{UnknownZone, Zone};
 
 const DAY_MS: i64 = 86_400_000;
 const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
+const UNITS: [&str; 4] = ["day", "week", "month", "year"];
 /// A Monday; the calendar's periods are numbered from about here.
 const FIRST_MONDAY: Date = Date::constant(1969, 12, 29);
 const EPOCH_DAY: Date = Date::constant(1970, 1, 1);
@@ -29,7 +31,7 @@ const EPOCH_DAY: Date = Date::constant(1970, 1, 1);
 /// Reads and writes `day`, `week`, `month@15` or `year@04-06/Europe/London`: the unit, the day on
 /// which a period begins, and the time zone. Unless said otherwise, a week begins on Monday, a month
 /// on the 1st, a year on 01-01, and the zone is UTC. In a month that lacks the day, the period begins
-/// on the last one.
+/// on the last one. Calendars sort by their unit first, shortest first.
 ///
 /// ```
 /// use sluicegate_core::{Calendar, EpochMillis};
@@ -42,14 +44,14 @@ const EPOCH_DAY: Date = Date::constant(1970, 1, 1);
 /// assert_eq!(period.end.map(|end| end.get()), Some(1_772_233_200_000));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Calendar {
     first_day: FirstDay,
     zone: Zone,
 }
 
 /// The unit of a period and the day on which it begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum FirstDay {
     Day,
     /// Days after Monday.
@@ -90,26 +92,30 @@ pub enum InvalidCalendar {
 impl Calendar {
     /// Days in UTC.
     #[must_use]
-    pub fn day() -> Self {
-        Self::from(FirstDay::Day)
+    pub const fn day() -> Self {
+        Self::in_utc(FirstDay::Day)
     }
 
     /// Weeks in UTC, from Monday.
     #[must_use]
-    pub fn week() -> Self {
-        Self::from(FirstDay::Week(0))
+    pub const fn week() -> Self {
+        Self::in_utc(FirstDay::Week(0))
     }
 
     /// Months in UTC, from the 1st.
     #[must_use]
-    pub fn month() -> Self {
-        Self::from(FirstDay::Month(1))
+    pub const fn month() -> Self {
+        Self::in_utc(FirstDay::Month(1))
     }
 
     /// Years in UTC, from January.
     #[must_use]
-    pub fn year() -> Self {
-        Self::from(FirstDay::Year(1, 1))
+    pub const fn year() -> Self {
+        Self::in_utc(FirstDay::Year(1, 1))
+    }
+
+    const fn in_utc(first_day: FirstDay) -> Self {
+        Self { first_day, zone: Zone::utc() }
     }
 
     /// The same periods in another time zone.
@@ -122,6 +128,12 @@ impl Calendar {
     #[must_use]
     pub const fn zone(self) -> Zone {
         self.zone
+    }
+
+    /// The unit of a period: `day`, `week`, `month` or `year`.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        UNITS[self.first_day.unit()]
     }
 
     /// The longest period in milliseconds, changes of the clocks aside.
@@ -172,9 +184,7 @@ impl Calendar {
     }
 
     fn find_period(self, at: EpochMillis) -> CalendarPeriod {
-        let latest = Timestamp::MAX.as_millisecond();
-        let instant = Timestamp::from_millisecond(at.get().min(latest)).unwrap_or(Timestamp::MAX);
-        let date = self.zone.rules().to_datetime(instant).date();
+        let date = self.zone.rules().to_datetime(zone::timestamp(at)).date();
         let mut index = self.first_day.index_of(date);
         while self.start_ms(index) > at.get() {
             index -= 1;
@@ -280,12 +290,6 @@ fn days_between(from: Date, to: Date) -> i64 {
     to.duration_since(from).as_hours() / 24
 }
 
-impl From<FirstDay> for Calendar {
-    fn from(first_day: FirstDay) -> Self {
-        Self { first_day, zone: Zone::utc() }
-    }
-}
-
 impl FromStr for Calendar {
     type Err = InvalidCalendar;
 
@@ -294,10 +298,8 @@ impl FromStr for Calendar {
         let zone = zone.map_or_else(|| Ok(Zone::utc()), str::parse)?;
         let (unit, day) = period.split_once('@').map_or((period, None), |(u, d)| (u, Some(d)));
         let first_day = FirstDay::parse(unit, day).ok_or_else(|| match unit {
-            "day" | "week" | "month" | "year" => {
-                InvalidCalendar::FirstDay(crate::excerpt::excerpt(period))
-            }
-            _ => InvalidCalendar::Unit(crate::excerpt::excerpt(unit)),
+            known if UNITS.contains(&known) => InvalidCalendar::FirstDay(excerpt(period)),
+            _ => InvalidCalendar::Unit(excerpt(unit)),
         })?;
         Ok(Self { first_day, zone })
     }
@@ -305,14 +307,12 @@ impl FromStr for Calendar {
 
 impl fmt::Display for FirstDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(UNITS[self.unit()])?;
         match self {
-            Self::Day => f.write_str("day"),
-            Self::Week(0) => f.write_str("week"),
-            Self::Week(after) => write!(f, "week@{}", WEEKDAYS[usize::from(*after)]),
-            Self::Month(1) => f.write_str("month"),
-            Self::Month(day) => write!(f, "month@{day}"),
-            Self::Year(1, 1) => f.write_str("year"),
-            Self::Year(month, day) => write!(f, "year@{month:02}-{day:02}"),
+            Self::Day | Self::Week(0) | Self::Month(1) | Self::Year(1, 1) => Ok(()),
+            Self::Week(after) => write!(f, "@{}", WEEKDAYS[usize::from(*after)]),
+            Self::Month(day) => write!(f, "@{day}"),
+            Self::Year(month, day) => write!(f, "@{month:02}-{day:02}"),
         }
     }
 }

