@@ -7,7 +7,8 @@ use sluicegate_processor::{Retention, Settings};
 /// The options for them.
 #[derive(clap::Args)]
 pub(crate) struct Metering {
-    /// Usage windows to count: any of minute, hour, day, month.
+    /// Usage windows to count: any of minute, hour, day, week, month, year, and calendars like
+    /// month@15/Europe/Berlin.
     #[arg(long, default_value = "hour,day", value_name = "KINDS")]
     pub(crate) windows: WindowKinds,
     /// Days that windows are kept; at least 2, or 0 for ever.

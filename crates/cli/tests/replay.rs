@@ -145,7 +145,7 @@ fn any_windows_may_be_asked_for() {
     let output = replay(&["tests/events", "--windows", "hours"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(
-        text(&output.stderr).contains("minute, hour, day or month"),
+        text(&output.stderr).contains("write minute, hour, day, week, month or year"),
         "{}",
         text(&output.stderr)
     );

@@ -87,8 +87,9 @@ fn group_by_window<'a>(
     kinds: &WindowKinds,
 ) -> impl Iterator<Item = WindowGroup<'a>> {
     let mut windows: BTreeMap<Window, Vec<Arc<RecordDeltas<'a>>>> = BTreeMap::new();
-    for record in records {
-        for kind in kinds.iter() {
+    // Kind by kind: a calendar remembers its last period.
+    for kind in kinds.iter() {
+        for record in records {
             windows.entry(kind.containing(record.at)).or_default().push(Arc::clone(record));
         }
     }
@@ -236,14 +237,34 @@ mod tests {
         let named: Vec<_> =
             first.consumed_milli.iter().map(|(limit, n)| (limit.as_str(), *n)).collect();
         assert_eq!(named, [("rpm", 1_000), ("tpm", 0)], "a net of zero is named");
-        assert_eq!(grouped.groups[2].window().kind(), WindowKind::Day);
+        assert_eq!(grouped.groups[2].window().kind(), WindowKind::DAY);
         assert_eq!(grouped.groups[2].next_update(None).unwrap().record_count, 3);
+    }
+
+    #[test]
+    fn records_count_in_the_period_of_their_calendar() {
+        // The 15th begins in Berlin at 2026-01-14T23:00:00Z.
+        let midnight = 1_768_431_600_000;
+        let after_ms = [(0, -2), (1, -1), (2, 0), (3, 1)];
+        let batch = after_ms.map(|(n, ms)| record("a", n, midnight + ms, &[("rpm", 1)])).into();
+        let grouped = fold(batch, &"day,month@15/Europe/Berlin".parse().unwrap());
+        let counted = |group: &WindowGroup<'_>| (group.key().sk(), group.records().len());
+        let counted: Vec<_> = grouped.groups.iter().map(counted).collect();
+        let key = |window: &str| format!("#USAGE#gpt-4#{window}");
+        assert_eq!(
+            counted,
+            [
+                (key("day#2026-01-14T00:00:00Z"), 4),
+                (key("month@15/Europe/Berlin#2025-12-14T23:00:00Z"), 2),
+                (key("month@15/Europe/Berlin#2026-01-14T23:00:00Z"), 2),
+            ]
+        );
     }
 
     #[test]
     fn a_watermark_drops_what_is_at_or_below_it() {
         let batch = (1..=4).map(|n| record("a", n * 10, 0, &[("rpm", 1)])).collect();
-        let grouped = fold(batch, &WindowKind::Day.into());
+        let grouped = fold(batch, &WindowKind::DAY.into());
         let group = &grouped.groups[0];
         let rest = group.next_update(Some(&sequence(20))).unwrap();
         assert_eq!((rest.first, rest.record_count), (sequence(30), 2));

@@ -107,4 +107,4 @@ pub use status::{LimitStatus, evaluate};
 pub use stored::{EntityRecord, StoredLimits, rule_attributes};
 pub use usage::UsageWindow;
 pub use versions::{ConfigStamp, LevelVersions, Recency};
-pub use window::{UnknownWindowKind, Window, WindowKind, WindowKinds};
+pub use window::{InvalidWindowKind, Window, WindowKind, WindowKinds};

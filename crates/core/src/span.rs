@@ -20,7 +20,7 @@ impl WindowSpan {
     /// use sluicegate_core::{EpochMillis, WindowKind, WindowSpan};
     ///
     /// let now = EpochMillis::new(1_769_608_800_000)?;
-    /// let hours = WindowSpan::within(WindowKind::Day.containing(now), WindowKind::Hour);
+    /// let hours = WindowSpan::within(WindowKind::DAY.containing(now), WindowKind::Hour);
     /// assert!(hours.holds(WindowKind::Hour.containing(now)));
     /// # Ok::<(), sluicegate_core::OutOfRange>(())
     /// ```
@@ -62,6 +62,7 @@ const fn start_ms(window: Window) -> i64 {
 mod tests {
     use super::*;
     use crate::fixtures::at;
+    use crate::window::tests::window_kind;
     use proptest::prelude::*;
 
     fn ends(kind: WindowKind, from: i64, to: i64) -> Option<(i64, i64)> {
@@ -80,16 +81,16 @@ mod tests {
         assert_eq!(ends(hour, 9, 5), None);
         assert_eq!(ends(hour, 0, 0), None);
         let last = EpochMillis::MAX.get();
-        assert_eq!(ends(WindowKind::Month, last - 1, last), None);
+        assert_eq!(ends(WindowKind::MONTH, last - 1, last), None);
     }
 
     #[test]
     fn within_covers_a_window_and_no_other() {
-        let day = WindowKind::Day.containing(at(1_769_608_800_000));
+        let day = WindowKind::DAY.containing(at(1_769_608_800_000));
         let hours = WindowSpan::within(day, WindowKind::Hour);
         let ends = hours.ends().map(|(first, last)| (first.start_s(), last.end_s()));
         assert_eq!(ends, Some((day.start_s(), day.end_s())));
-        assert!(WindowSpan::within(day, WindowKind::Day).holds(day));
+        assert!(WindowSpan::within(day, WindowKind::DAY).holds(day));
         let last = WindowKind::Hour.containing(EpochMillis::MAX);
         assert!(WindowSpan::within(last, WindowKind::Minute).ends().is_some());
     }
@@ -97,14 +98,11 @@ mod tests {
     proptest! {
         #[test]
         fn the_ends_are_in_the_span_and_their_neighbours_are_not(
-            kind in 0..4_usize,
+            kind in window_kind(),
             from in 0..=4_000_000_000_000_i64,
             length_ms in 0..=10_000_000_000_i64,
         ) {
-            let span = WindowSpan {
-                kind: WindowKind::ALL[kind],
-                starts: at(from)..at(from + length_ms),
-            };
+            let span = WindowSpan { kind, starts: at(from)..at(from + length_ms) };
             if let Some((first, last)) = span.ends() {
                 prop_assert!(span.holds(first) && span.holds(last));
                 prop_assert!(!span.holds(span.kind.containing(at(last.end_s() * 1_000))));

@@ -1,26 +1,34 @@
-//! Usage windows: calendar minutes, hours, days and months in UTC.
+//! Usage windows: minutes, hours, and the periods of calendars.
 //!
 //! A window is named by its kind and its start; every instant lies in exactly one window of a kind.
 
-use chrono::{DateTime, Datelike, Months, NaiveDate, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat};
 
-use crate::EpochMillis;
+use crate::excerpt::excerpt;
+use crate::{Calendar, EpochMillis, InvalidCalendar, Zone};
 
-/// The length of a usage window.
+/// The most kinds of windows: each kind is one more write for every bucket and batch, and the
+/// transaction that counts a quarantined record has one item for each.
+const KINDS_MAX: usize = 20;
+/// The first second after the year 9999.
+const END_OF_TIME_S: i64 = 253_402_300_800;
+
+/// The length of a usage window, and for a day or more its first day and its time zone.
+///
+/// Reads and writes `minute`, `hour`, or a calendar like `day`, `week@sun` or
+/// `month@15/Europe/Berlin` ([`Calendar`]). Kinds sort by their unit, shortest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WindowKind {
-    /// A calendar minute.
+    /// A minute.
     Minute,
-    /// A calendar hour.
+    /// An hour, UTC.
     Hour,
-    /// A calendar day, UTC.
-    Day,
-    /// A calendar month, UTC.
-    Month,
+    /// A period of a calendar.
+    Calendar(Calendar),
 }
 
-/// The kinds of windows that are counted: at least one, and each once, because a record would count
-/// twice in a repeated kind. Reads lists like `hour,day`.
+/// The kinds of windows that are counted: at least one and at most 20, and each once, because a record
+/// would count twice in a repeated kind. Reads lists like `hour,day` or `hour,month@15/Europe/Berlin`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowKinds(Vec<WindowKind>);
 
@@ -34,7 +42,7 @@ impl WindowKinds {
 impl Default for WindowKinds {
     /// Hours and days.
     fn default() -> Self {
-        Self(vec![WindowKind::Hour, WindowKind::Day])
+        Self(vec![WindowKind::Hour, WindowKind::DAY])
     }
 }
 
@@ -45,45 +53,73 @@ impl From<WindowKind> for WindowKinds {
 }
 
 impl std::str::FromStr for WindowKinds {
-    type Err = UnknownWindowKind;
+    type Err = InvalidWindowKind;
 
-    fn from_str(list: &str) -> Result<Self, UnknownWindowKind> {
+    fn from_str(list: &str) -> Result<Self, InvalidWindowKind> {
         let kinds: Result<Vec<WindowKind>, _> =
             list.split(',').map(|word| word.trim().parse()).collect();
         let mut kinds = kinds?;
         kinds.sort_unstable();
         kinds.dedup();
+        if kinds.len() > KINDS_MAX {
+            return Err(InvalidWindowKind::TooMany(kinds.len()));
+        }
         Ok(Self(kinds))
     }
 }
 
 impl std::fmt::Display for WindowKinds {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kinds: Vec<&str> = self.0.iter().map(|kind| kind.as_str()).collect();
+        let kinds: Vec<String> = self.iter().map(|kind| kind.to_string()).collect();
         f.write_str(&kinds.join(","))
     }
 }
 
-/// A word that names no window kind.
+/// A text that names no window kind, or a list of too many.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is not a usage window: use minute, hour, day or month")]
-pub struct UnknownWindowKind {
-    /// The word as given.
-    pub word: String,
+pub enum InvalidWindowKind {
+    /// The unit is not known.
+    #[error(
+        "{0:?} is not a usage window: write minute, hour, day, week, month or year, or a calendar like month@15/Europe/Berlin"
+    )]
+    Unknown(String),
+    /// The unit is known, and the first day or the time zone is not.
+    #[error(transparent)]
+    Calendar(InvalidCalendar),
+    /// The list has more than 20 kinds.
+    #[error(
+        "{0} kinds of usage windows: list at most {KINDS_MAX}, as each adds a write to every batch"
+    )]
+    TooMany(usize),
 }
 
 impl WindowKind {
-    /// All kinds, shortest first.
-    pub const ALL: [Self; 4] = [Self::Minute, Self::Hour, Self::Day, Self::Month];
+    /// A calendar day, UTC.
+    pub const DAY: Self = Self::Calendar(Calendar::day());
+    /// A calendar month, UTC.
+    pub const MONTH: Self = Self::Calendar(Calendar::month());
 
-    /// The kind as it stands in keys and settings.
+    /// Reads a kind as it stands in a key: in no other spelling than its own.
+    pub(crate) fn from_key(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|kind: &Self| kind.to_string() == text)
+    }
+
+    /// The unit: `minute`, `hour`, `day`, `week`, `month` or `year`.
     #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub const fn unit(self) -> &'static str {
         match self {
             Self::Minute => "minute",
             Self::Hour => "hour",
-            Self::Day => "day",
-            Self::Month => "month",
+            Self::Calendar(calendar) => calendar.unit(),
+        }
+    }
+
+    /// The time zone in which its windows begin: UTC unless the calendar has another one.
+    #[must_use]
+    pub const fn zone(self) -> Zone {
+        match self {
+            Self::Minute | Self::Hour => Zone::utc(),
+            Self::Calendar(calendar) => calendar.zone(),
         }
     }
 
@@ -94,8 +130,8 @@ impl WindowKind {
         let start_s = match self {
             Self::Minute => seconds - seconds % 60,
             Self::Hour => seconds - seconds % 3_600,
-            Self::Day => seconds - seconds % 86_400,
-            Self::Month => month_start(seconds),
+            // Offsets from UTC are whole seconds, so every boundary is one.
+            Self::Calendar(calendar) => calendar.period(at).start.get() / 1_000,
         };
         Window { kind: self, start_s }
     }
@@ -103,22 +139,29 @@ impl WindowKind {
 
 impl std::fmt::Display for WindowKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
+        match self {
+            Self::Minute | Self::Hour => f.write_str(self.unit()),
+            Self::Calendar(calendar) => calendar.fmt(f),
+        }
     }
 }
 
 impl std::str::FromStr for WindowKind {
-    type Err = UnknownWindowKind;
+    type Err = InvalidWindowKind;
 
-    fn from_str(word: &str) -> Result<Self, UnknownWindowKind> {
-        Self::ALL
-            .into_iter()
-            .find(|kind| kind.as_str() == word)
-            .ok_or_else(|| UnknownWindowKind { word: word.to_owned() })
+    fn from_str(text: &str) -> Result<Self, InvalidWindowKind> {
+        match text {
+            "minute" => Ok(Self::Minute),
+            "hour" => Ok(Self::Hour),
+            _ => text.parse().map(Self::Calendar).map_err(|error| match error {
+                InvalidCalendar::Unit(_) => InvalidWindowKind::Unknown(excerpt(text)),
+                error => InvalidWindowKind::Calendar(error),
+            }),
+        }
     }
 }
 
-/// One calendar window, `[start, end)` in UTC.
+/// One window, `[start, end)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Window {
     kind: WindowKind,
@@ -144,17 +187,29 @@ impl Window {
         match self.kind {
             WindowKind::Minute => self.start_s + 60,
             WindowKind::Hour => self.start_s + 3_600,
-            WindowKind::Day => self.start_s + 86_400,
-            WindowKind::Month => utc(self.start_s)
-                .checked_add_months(Months::new(1))
-                .map_or(self.start_s, |end| end.timestamp()),
+            WindowKind::Calendar(calendar) => {
+                calendar.period(self.start()).end.map_or(END_OF_TIME_S, |end| end.get() / 1_000)
+            }
         }
+    }
+
+    /// Its start on the clocks of its time zone: the seconds since 1970-01-01T00:00:00 there.
+    #[must_use]
+    pub fn local_start_s(self) -> i64 {
+        self.start_s + self.kind.zone().offset_s(self.start())
+    }
+
+    fn start(self) -> EpochMillis {
+        // A window starts at or before an instant, so the default is never taken.
+        EpochMillis::new(self.start_s * 1_000).unwrap_or(EpochMillis::MIN)
     }
 
     /// Its start as it stands in keys and output, like `2026-01-28T14:00:00Z`.
     #[must_use]
     pub fn start_text(self) -> String {
-        utc(self.start_s).to_rfc3339_opts(SecondsFormat::Secs, true)
+        // Instants end with the year 9999 and chrono's calendar does not: the default is never taken.
+        let start = DateTime::from_timestamp(self.start_s, 0).unwrap_or_default();
+        start.to_rfc3339_opts(SecondsFormat::Secs, true)
     }
 
     /// The window of `kind` that starts at `start`; `None` unless one starts exactly there and the
@@ -167,81 +222,6 @@ impl Window {
     }
 }
 
-fn utc(seconds: i64) -> DateTime<Utc> {
-    // Instants end with the year 9999 and chrono's calendar does not: the default is never taken.
-    DateTime::from_timestamp(seconds, 0).unwrap_or_default()
-}
-
-fn month_start(seconds: i64) -> i64 {
-    let date = utc(seconds).date_naive();
-    let first = NaiveDate::from_ymd_opt(date.year(), date.month(), 1).unwrap_or(date);
-    first.and_time(chrono::NaiveTime::MIN).and_utc().timestamp()
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn at(text: &str) -> EpochMillis {
-        EpochMillis::new(DateTime::parse_from_rfc3339(text).unwrap().timestamp_millis()).unwrap()
-    }
-
-    #[test]
-    fn kinds_are_listed_once_each() {
-        let list = |text: &str| text.parse::<WindowKinds>().map(|kinds| kinds.to_string());
-        assert_eq!(list("month, minute,month"), Ok("minute,month".to_owned()));
-        assert_eq!(WindowKinds::default().to_string(), "hour,day");
-        for text in ["", "hours", "hour,", "hour;day", ","] {
-            assert!(list(text).is_err(), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn windows_change_at_midnight_and_at_the_month_end() {
-        let before = at("2028-02-29T23:59:59.999Z");
-        let after = at("2028-03-01T00:00:00Z");
-        let starts = |t| WindowKind::ALL.map(|kind| kind.containing(t).start_text());
-        assert_eq!(
-            starts(before),
-            [
-                "2028-02-29T23:59:00Z",
-                "2028-02-29T23:00:00Z",
-                "2028-02-29T00:00:00Z",
-                "2028-02-01T00:00:00Z"
-            ]
-        );
-        assert!(starts(after)[..3].iter().all(|start| start == "2028-03-01T00:00:00Z"));
-        assert_eq!(starts(after)[3], "2028-03-01T00:00:00Z");
-    }
-
-    #[test]
-    fn the_last_month_has_an_end() {
-        let window = WindowKind::Month.containing(EpochMillis::MAX);
-        assert_eq!(window.start_text(), "9999-12-01T00:00:00Z");
-        assert_eq!(window.end_s() * 1_000, EpochMillis::MAX.get() + 1);
-    }
-
-    #[test]
-    fn starts_that_are_none_do_not_parse() {
-        assert!(Window::parse(WindowKind::Hour, "2026-01-28T14:00:00Z").is_some());
-        for start in ["2026-01-28T14:00:01Z", "2026-01-28T14:00:00+00:00", "2026-01-28", ""] {
-            assert!(Window::parse(WindowKind::Hour, start).is_none(), "{start}");
-        }
-        assert!("hours".parse::<WindowKind>().is_err());
-    }
-
-    proptest! {
-        #[test]
-        fn every_instant_lies_in_its_window_and_the_start_parses_back(
-            millis in 0..=EpochMillis::MAX.get()
-        ) {
-            let at = EpochMillis::new(millis).unwrap();
-            for kind in WindowKind::ALL {
-                let window = kind.containing(at);
-                prop_assert!(window.start_s() * 1_000 <= millis && millis < window.end_s() * 1_000);
-                prop_assert_eq!(Window::parse(kind, &window.start_text()), Some(window));
-            }
-        }
-    }
-}
+#[path = "window_tests.rs"]
+pub(crate) mod tests;

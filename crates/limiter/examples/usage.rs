@@ -23,7 +23,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tokio::time::sleep(Duration::from_secs(3)).await;
 
     let (user, model) = (EntityId::new("erin")?, Resource::new("gpt-4")?);
-    let today = WindowKind::Day.containing(limiter.clock().now());
+    let today = WindowKind::DAY.containing(limiter.clock().now());
     let hours = WindowSpan::within(today, WindowKind::Hour);
     let windows: Vec<_> = limiter.reader()?.usage(&user, &model, &hours).try_collect().await?;
     for usage in windows {

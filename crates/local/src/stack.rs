@@ -235,7 +235,7 @@ mod tests {
     async fn counted(url: &str) -> i128 {
         let reader = Reader::new(client::dynamodb(url), TABLE);
         let starts = EpochMillis::MIN..EpochMillis::MAX;
-        let all = WindowSpan { kind: WindowKind::Day, starts };
+        let all = WindowSpan { kind: WindowKind::DAY, starts };
         let windows = reader.usage_of_entity(&EntityId::new(ENTITY).unwrap(), &all);
         let windows: Vec<_> = windows.try_collect().await.unwrap();
         windows.iter().flat_map(|window| window.consumed_milli.values()).sum::<i128>() / 1_000

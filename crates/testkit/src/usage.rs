@@ -21,7 +21,7 @@ pub async fn read_usages(client: &Client, table: &str) -> Usages {
         };
         let kind = match window.window.kind() {
             WindowKind::Hour => "hour",
-            WindowKind::Day => "day",
+            WindowKind::DAY => "day",
             other => panic!("a {other} window was not asked for"),
         };
         let (entity, resource) = (window.entity.to_string(), window.resource.to_string());

@@ -1,6 +1,6 @@
 //! The settings from the environment, checked once at start.
 
-use sluicegate_core::WindowKinds;
+use sluicegate_core::{InvalidWindowKind, WindowKinds};
 
 /// The time for which usage windows are kept after their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,13 +65,13 @@ pub enum SettingsError {
     /// The table's name is not set.
     #[error("TABLE_NAME is not set: give the name of the DynamoDB table")]
     NoTable,
-    /// The list of windows is empty or has an unknown word.
-    #[error(
-        "USAGE_WINDOWS={value:?}: list one or more of minute, hour, day, month, separated by commas"
-    )]
+    /// The list of windows has a text that is none, or is too long.
+    #[error("USAGE_WINDOWS={value:?}: {source}")]
     Windows {
         /// The value as given.
         value: String,
+        /// The expected form.
+        source: InvalidWindowKind,
     },
     /// The retention is not a number of days, or too short.
     #[error("USAGE_TTL_DAYS={value:?}: {source}")]
@@ -103,7 +103,8 @@ impl Settings {
         let get = |name| get(name).filter(|value| !value.trim().is_empty());
         let mut settings = Self::new(get("TABLE_NAME").ok_or(SettingsError::NoTable)?);
         if let Some(value) = get("USAGE_WINDOWS") {
-            settings.window_kinds = value.parse().map_err(|_| SettingsError::Windows { value })?;
+            settings.window_kinds =
+                value.parse().map_err(|source| SettingsError::Windows { value, source })?;
         }
         if let Some(value) = get("USAGE_TTL_DAYS") {
             settings.retention =
@@ -138,11 +139,17 @@ mod tests {
                 .map(|s| s.window_kinds.to_string())
         };
         assert_eq!(windows("month, minute,month"), Ok("minute,month".to_owned()));
-        let error = windows("hours").unwrap_err().to_string();
-        assert!(
-            error.contains("USAGE_WINDOWS") && error.contains("minute, hour, day, month"),
-            "{error}"
-        );
+        assert_eq!(windows("day/asia/tokyo, hour"), Ok("hour,day/Asia/Tokyo".to_owned()));
+        for (value, problem) in [
+            (
+                "hours",
+                "USAGE_WINDOWS=\"hours\": \"hours\" is not a usage window: write minute, hour",
+            ),
+            ("day/Tokyo", "USAGE_WINDOWS=\"day/Tokyo\": \"Tokyo\" is not a time zone"),
+        ] {
+            let error = windows(value).unwrap_err().to_string();
+            assert!(error.starts_with(problem), "{error}");
+        }
     }
 
     #[test]

@@ -199,7 +199,7 @@ async fn a_setting_that_cannot_be_used_ends_the_process_and_is_named() {
     let table = ("TABLE_NAME", "sluicegate-limits");
     let cases: [(&str, &[(&str, &str)]); 4] = [
         ("TABLE_NAME", &[]),
-        ("USAGE_WINDOWS", &[table, ("USAGE_WINDOWS", "hour,week")]),
+        ("USAGE_WINDOWS", &[table, ("USAGE_WINDOWS", "hour,weeks")]),
         ("USAGE_TTL_DAYS", &[table, ("USAGE_TTL_DAYS", "1")]),
         ("USAGE_TTL_DAYS", &[table, ("USAGE_TTL_DAYS", "ninety")]),
     ];

@@ -13,7 +13,7 @@ const FIXED: [&str; 4] = ["entity", "resource", "window", "start (UTC)"];
 pub(crate) struct JsonWindow<'a> {
     entity: &'a str,
     resource: &'a str,
-    window: &'a str,
+    window: String,
     start: String,
     consumed_milli: BTreeMap<&'a str, i128>,
     events: u64,
@@ -24,7 +24,7 @@ impl<'a> From<&'a UsageWindow> for JsonWindow<'a> {
         Self {
             entity: usage.entity.as_str(),
             resource: usage.resource.as_str(),
-            window: usage.window.kind().as_str(),
+            window: usage.window.kind().to_string(),
             start: usage.window.start_text(),
             consumed_milli: usage.consumed_milli.iter().map(|(l, n)| (l.as_str(), *n)).collect(),
             events: usage.events,

@@ -20,7 +20,7 @@ struct Entry<'a> {
     id: String,
     state: &'a str,
     /// The one kind of window that lacks the record; none: all kinds lack it.
-    window: Option<&'a str>,
+    window: Option<String>,
     reason: &'a str,
     truncated: bool,
     /// The record as it was delivered: JSON, or a text if it is not JSON.
@@ -32,7 +32,7 @@ impl<'a> Entry<'a> {
         Ok(Self {
             id: entry.key().sk(),
             state: entry.state.as_str(),
-            window: entry.id.kind.map(|kind| kind.as_str()),
+            window: entry.id.kind.map(|kind| kind.to_string()),
             reason: &entry.reason,
             truncated: entry.is_truncated,
             record: match RawValue::from_string(entry.record.clone()) {

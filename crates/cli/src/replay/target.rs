@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, KeysAndAttributes, StreamSpecification};
-use sluicegate_core::UsageWindow;
 use sluicegate_core::keys::{self, ItemKey};
+use sluicegate_core::{EntityId, Resource, UsageWindow};
 use sluicegate_local::{EmbeddedEngine, Storage};
 use sluicegate_processor::{chain, explain};
 
@@ -109,7 +109,7 @@ impl Target {
         }
         // A window whose records all went to quarantine holds only its watermark.
         usages.retain(|usage| usage.events > 0);
-        usages.sort_unstable_by(|a, b| sort_key(a).cmp(&sort_key(b)));
+        usages.sort_by_cached_key(sort_key);
         Ok(usages)
     }
 
@@ -161,9 +161,9 @@ async fn without_stream(client: &Client) -> Result<(), CliError> {
 }
 
 /// Starts of windows sort as their texts do.
-fn sort_key(usage: &UsageWindow) -> (&str, &str, &str, i64) {
+fn sort_key(usage: &UsageWindow) -> (EntityId, Resource, String, i64) {
     let UsageWindow { entity, resource, window, .. } = usage;
-    (entity.as_str(), resource.as_str(), window.kind().as_str(), window.start_s())
+    (entity.clone(), resource.clone(), window.kind().to_string(), window.start_s())
 }
 
 fn key(key: &ItemKey) -> Attributes {

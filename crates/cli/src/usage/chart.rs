@@ -40,8 +40,8 @@ fn chart(series: &Series, columns: usize) -> String {
     let figure_width = figures.iter().map(String::len).max().unwrap_or(0);
     let bar_width = columns.saturating_sub(label_width + figure_width + 4).max(1);
     let total = tokens(series.total());
-    let mut lines =
-        vec![format!("{}: tokens per {} (UTC), {total} in all", series.limit, series.unit())];
+    let (limit, unit, zone) = (&series.limit, series.unit(), series.kind.zone());
+    let mut lines = vec![format!("{limit}: tokens per {unit} ({zone}), {total} in all")];
     for (slot, figure) in series.slots.iter().zip(&figures) {
         let bar = bar(slot.total(), most, bar_width);
         lines

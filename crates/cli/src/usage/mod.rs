@@ -30,6 +30,7 @@ use time::Instant;
 Examples:
   sluicegate usage user-123 gpt-4
   sluicegate usage user-123 --window day --from -30d --chart
+  sluicegate usage user-123 --window month@15/Europe/Berlin
   sluicegate usage --resource gpt-4 --from 2026-01-28T00:00:00Z --to 2026-01-29T00:00:00Z --output csv
   sluicegate usage user-123 gpt-4 --html usage.html
   sluicegate usage check user-123
@@ -62,11 +63,12 @@ enum Action {
 /// The windows that are requested.
 #[derive(clap::Args)]
 pub(crate) struct Span {
-    /// The kind of windows: minute, hour, day or month.
+    /// The kind of windows: minute, hour, day, week, month, year, or a calendar like
+    /// month@15/Europe/Berlin.
     #[arg(long, default_value = "hour", value_name = "KIND")]
     window: WindowKind,
     /// Include windows from this time on: an RFC 3339 time or -24h, -7d [default: the last 60
-    /// minutes, 24 hours, 30 days or 12 months].
+    /// minutes, 24 hours, 30 days, or 12 weeks, months or years].
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     from: Option<Instant>,
     /// Include windows before this time.
@@ -80,13 +82,16 @@ impl Span {
     /// # Errors
     /// [`CliError::BadInput`] if it ends before it begins.
     pub(crate) fn resolve(&self, now: EpochMillis) -> Result<WindowSpan, CliError> {
-        let default = match self.window {
-            WindowKind::Minute => Instant::Before(3_600_000),
-            WindowKind::Hour => Instant::Before(86_400_000),
-            WindowKind::Day => Instant::Before(30 * 86_400_000),
-            WindowKind::Month => Instant::Before(365 * 86_400_000),
+        let default = || match self.window {
+            WindowKind::Minute => Instant::Before(3_600_000).resolve(now),
+            WindowKind::Hour => Instant::Before(86_400_000).resolve(now),
+            WindowKind::Calendar(calendar) => {
+                let periods = if calendar.unit() == "day" { 30 } else { 12 };
+                let first = calendar.period(now).index + 1 - periods;
+                calendar.start_of(first).unwrap_or(EpochMillis::MIN)
+            }
         };
-        let starts = self.from.unwrap_or(default).resolve(now)..self.to.resolve(now);
+        let starts = self.from.map_or_else(default, |from| from.resolve(now))..self.to.resolve(now);
         if starts.start >= starts.end {
             return Err(CliError::bad("--from is not before --to; nothing lies between them"));
         }
@@ -125,4 +130,28 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
     }
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_end_with_the_current_period() {
+        // 2026-03-29T12:00:00Z, the day on which Berlin's summer time begins.
+        let now = EpochMillis::new(1_774_785_600_000).unwrap();
+        for (kind, first, last) in [
+            ("hour", "2026-03-28T12:00:00Z", "2026-03-29T11:00:00Z"),
+            ("day", "2026-02-28T00:00:00Z", "2026-03-29T00:00:00Z"),
+            ("day/Europe/Berlin", "2026-02-27T23:00:00Z", "2026-03-28T23:00:00Z"),
+            ("week@sun", "2026-01-11T00:00:00Z", "2026-03-29T00:00:00Z"),
+            ("month", "2025-04-01T00:00:00Z", "2026-03-01T00:00:00Z"),
+            ("month@15/Europe/Berlin", "2025-04-14T22:00:00Z", "2026-03-14T23:00:00Z"),
+            ("year", "2015-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),
+        ] {
+            let span = Span { window: kind.parse().unwrap(), from: None, to: Instant::Before(0) };
+            let (start, end) = span.resolve(now).unwrap().ends().unwrap();
+            assert_eq!((start.start_text().as_str(), end.start_text().as_str()), (first, last));
+        }
+    }
 }

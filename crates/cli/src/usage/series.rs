@@ -14,7 +14,7 @@ use crate::output::counted;
 use crate::whose::Whose;
 
 /// More windows than a person looks at; a chart adds them up anyway.
-const WINDOWS_MAX: i64 = 100_000;
+const WINDOWS_MAX: usize = 100_000;
 
 /// The requested usage.
 pub(super) struct Question {
@@ -25,6 +25,7 @@ pub(super) struct Question {
 /// One limit over time.
 pub(super) struct Series {
     pub(super) limit: LimitName,
+    pub(super) kind: WindowKind,
     /// In the order of time, without gaps.
     pub(super) slots: Vec<Slot>,
 }
@@ -47,31 +48,29 @@ impl Slot {
         !self.parts.is_empty()
     }
 
-    /// The start, in UTC: `2026-01-28 14:00`.
+    /// The start in the time zone of the windows: `2026-01-28 14:00`.
     pub(super) fn label(&self) -> String {
         time(
             self.first,
             match self.first.kind() {
                 WindowKind::Minute | WindowKind::Hour => "%Y-%m-%d %H:%M",
-                WindowKind::Day => "%Y-%m-%d",
-                WindowKind::Month => "%Y-%m",
+                WindowKind::MONTH => "%Y-%m",
+                WindowKind::Calendar(_) => "%Y-%m-%d",
             },
         )
     }
 }
 
-/// The start of a window in a format of chrono's.
+/// The start of a window on the clocks of its time zone, in a format of chrono's.
 pub(super) fn time(window: Window, format: &str) -> String {
-    let start = DateTime::from_timestamp(window.start_s(), 0).unwrap_or_default();
+    let start = DateTime::from_timestamp(window.local_start_s(), 0).unwrap_or_default();
     start.format(format).to_string()
 }
 
 impl Question {
     /// Refuses spans with so many windows that a chart would be useless.
     pub(super) fn check_length(&self) -> Result<(), CliError> {
-        let Some((first, last)) = self.span.ends() else { return Ok(()) };
-        let seconds = first.end_s() - first.start_s();
-        if (last.start_s() - first.start_s()) / seconds > WINDOWS_MAX {
+        if self.windows().nth(WINDOWS_MAX).is_some() {
             return Err(CliError::BadInput(format!(
                 "a chart of more than {WINDOWS_MAX} windows; bring --from and --to together, or take a longer --window"
             )));
@@ -95,14 +94,14 @@ impl Question {
         format!("no usage of {}; try another --window or an earlier --from", self.title())
     }
 
-    fn windows(&self) -> Vec<Window> {
-        let Some((first, last)) = self.span.ends() else { return Vec::new() };
-        let next = |window: &Window| {
+    fn windows(&self) -> impl Iterator<Item = Window> {
+        let ends = self.span.ends();
+        let next = move |window: &Window| {
             let after = sluicegate::types::EpochMillis::new(window.end_s() * 1_000).ok()?;
             let next = window.kind().containing(after);
-            (next.start_s() <= last.start_s()).then_some(next)
+            (next <= ends?.1).then_some(next)
         };
-        std::iter::successors(Some(first), next).collect()
+        std::iter::successors(ends.map(|(first, _)| first), next)
     }
 }
 
@@ -111,7 +110,7 @@ impl Series {
     pub(super) fn all(question: &Question, usages: &[UsageWindow]) -> Vec<Self> {
         let limits: BTreeSet<&LimitName> =
             usages.iter().flat_map(|usage| usage.consumed_milli.keys()).collect();
-        let windows = question.windows();
+        let windows: Vec<Window> = question.windows().collect();
         let of = |limit: &LimitName| {
             let mut parts: BTreeMap<i64, BTreeMap<String, i128>> = BTreeMap::new();
             for usage in usages {
@@ -128,7 +127,7 @@ impl Series {
                 windows: 1,
                 parts: parts.remove(&window.start_s()).unwrap_or_default(),
             });
-            Self { limit: limit.clone(), slots: slots.collect() }
+            Self { limit: limit.clone(), kind: question.span.kind, slots: slots.collect() }
         };
         limits.into_iter().map(of).collect()
     }
@@ -156,10 +155,9 @@ impl Series {
 
     /// The unit of one slot: `hour`, or `6 hours`.
     pub(super) fn unit(&self) -> String {
-        let kind = self.slots.first().map_or("window", |slot| slot.first.kind().as_str());
         match self.slots.first().map_or(1, |slot| slot.windows) {
-            1 => kind.to_owned(),
-            several => counted(several, kind),
+            1 => self.kind.unit().to_owned(),
+            several => counted(several, self.kind.unit()),
         }
     }
 
@@ -220,5 +218,69 @@ mod tests {
         let series = series.at_most(3);
         assert_eq!(totals(&series), [Some(12), Some(1), Some(2)]);
         assert_eq!((series.unit(), series.total()), ("3 hours".to_owned(), 15));
+    }
+
+    /// The slots of a chart, each with its hours, and the tokens of one usage window.
+    fn slots(kind: &str, from: &str, to: &str, used_at: &str) -> Vec<(String, i64, i128)> {
+        let at = |text: &str| {
+            let at = DateTime::parse_from_rfc3339(text).unwrap();
+            EpochMillis::new(at.timestamp_millis()).unwrap()
+        };
+        let kind: WindowKind = kind.parse().unwrap();
+        let span = WindowSpan { kind, starts: at(from)..at(to) };
+        let question = Question { span, ..question(1) };
+        let usage = UsageWindow { window: kind.containing(at(used_at)), ..usage("a", 0, 5) };
+        let slots = Series::all(&question, &[usage]).remove(0).slots.into_iter();
+        let hours = |window: Window| (window.end_s() - window.start_s()) / 3_600;
+        slots.map(|slot| (slot.label(), hours(slot.first), slot.total())).collect()
+    }
+
+    #[test]
+    fn days_of_23_and_25_hours_are_one_slot_each_with_their_local_date() {
+        let day = |label: &str, hours, milli| (label.to_owned(), hours, milli);
+        assert_eq!(
+            slots(
+                "day/Europe/Berlin",
+                "2026-03-27T23:00:00Z",
+                "2026-03-30T23:00:00Z",
+                "2026-03-29T21:59:59Z"
+            ),
+            [
+                day("2026-03-28", 24, 0),
+                day("2026-03-29", 23, 5),
+                day("2026-03-30", 24, 0),
+                day("2026-03-31", 24, 0)
+            ]
+        );
+        assert_eq!(
+            slots(
+                "day/Europe/Berlin",
+                "2026-10-23T22:00:00Z",
+                "2026-10-26T23:00:00Z",
+                "2026-10-25T22:59:59Z"
+            ),
+            [day("2026-10-24", 24, 0), day("2026-10-25", 25, 5), day("2026-10-26", 24, 0)]
+        );
+    }
+
+    #[test]
+    fn periods_are_labelled_by_their_first_day() {
+        for (kind, label) in [
+            ("week@sun", "2026-03-29"),
+            ("month", "2026-03"),
+            ("month@15/Europe/Berlin", "2026-03-15"),
+            ("year/Asia/Tokyo", "2026-01-01"),
+        ] {
+            let now = "2026-03-29T12:00:00Z";
+            let slots = slots(kind, "2025-12-31T00:00:00Z", now, now);
+            assert_eq!(slots.last().unwrap().0, label, "{kind}");
+        }
+    }
+
+    #[test]
+    fn charts_of_too_many_windows_are_refused() {
+        let windows = i64::try_from(WINDOWS_MAX).unwrap();
+        assert!(question(windows).check_length().is_ok());
+        assert!(question(windows + 1).check_length().is_err());
     }
 }

@@ -60,6 +60,51 @@ async fn windows_are_those_of_replay_by_bucket_entity_and_resource() {
     .await;
 }
 
+/// Midnight in Tokyo is 15:00 in UTC: the requests of 14:00 and of 19:00 are of two days.
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_by_a_calendar_are_shown_in_its_time_zone() {
+    on_every_engine(async |shell| {
+        let events = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/events");
+        let kinds = "day/asia/tokyo,month@15/Europe/Berlin";
+        shell.run_words(&["replay", events, "--table", &shell.table, "--windows", kinds]).text(0);
+        let span = "--from 2026-01-14T00:00:00Z --to 2026-01-30T00:00:00Z";
+        let usage = |words: &str| shell.run(&format!("usage user-123 gpt-4 {span} {words}"));
+
+        let month = usage("--window month@15/Europe/Berlin --output json").json(0);
+        let [month] = month.as_array().unwrap().as_slice() else { panic!("{month}") };
+        assert_eq!(month["window"], "month@15/Europe/Berlin");
+        assert_eq!(month["start"], "2026-01-14T23:00:00Z");
+        assert_eq!(month["consumed_milli"]["tpm"], 16_685_000);
+        let csv = usage("--window month@15/Europe/Berlin --output csv");
+        let line = "user-123,gpt-4,month@15/Europe/Berlin,2026-01-14T23:00:00Z,tpm,16685000,";
+        assert!(csv.text(0).contains(line), "{}", csv.out);
+
+        let days = usage("--window day/Asia/Tokyo --chart");
+        let lines: Vec<&str> = days.text(0).lines().collect();
+        let of = |day: &str| {
+            let line = lines.iter().rfind(|line| line.starts_with(day)).unwrap();
+            line.split_whitespace().nth(1).unwrap()
+        };
+        assert!(lines.contains(&"tpm: tokens per day (Asia/Tokyo), 16685 in all"), "{lines:?}");
+        assert_eq!((of("2026-01-28"), of("2026-01-29")), ("4340", "12345"), "{lines:?}");
+
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("usage.html");
+        usage(&format!("--window day/Asia/Tokyo --html {}", file.display())).text(0);
+        let page = std::fs::read_to_string(&file).unwrap();
+        for text in ["2026-01-29 Asia/Tokyo, 1 day: 12,345 tokens", "time (Asia/Tokyo)"] {
+            assert!(page.contains(text), "{text}");
+        }
+        let unknown = usage("--window month@15/Berlin");
+        assert!(
+            unknown.code == 2 && unknown.err.contains("\"Berlin\" is not a time zone"),
+            "{}",
+            unknown.err
+        );
+    })
+    .await;
+}
+
 /// A counter that was replaced by text hides no other window and is reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broken_item_is_told_and_the_rest_is_shown() {

@@ -12,7 +12,11 @@ use crate::support::{Shell, on_every_engine};
 
 /// Counts the records of the stream.
 async fn process(shell: &Shell) {
-    let settings = sluicegate_processor::Settings::new(&shell.table);
+    let window_kinds = "hour,day,day/Asia/Tokyo".parse().unwrap();
+    let settings = sluicegate_processor::Settings {
+        window_kinds,
+        ..sluicegate_processor::Settings::new(&shell.table)
+    };
     let processor = Processor::new(shell.engine.client().clone(), settings);
     let stream = shell.engine.stream(&shell.table).await;
     let handler = InProcess::new(processor, Duration::from_secs(60));
@@ -67,6 +71,9 @@ async fn figures_that_agree_and_figures_that_do_not() {
         let found = check("u r", 1);
         assert_eq!(lengths(&found).1, 2, "the day has less, the records have less: {found}");
         assert!(found["differ"][0]["what"].as_str().unwrap().contains("rpm 3 and 4"), "{found}");
+        // The records agree with the other kind.
+        let (agree, differ) = lengths(&check("u r --windows day/Asia/Tokyo", 1));
+        assert!(agree >= 1 && differ == 1, "{agree} {differ}");
         let shown = shell.run("usage check u r");
         assert!(shown.text(1).contains("\ndiffers      u on r, hour "), "{}", shown.out);
         check("v", 0);

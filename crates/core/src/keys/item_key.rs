@@ -5,7 +5,7 @@ use super::names::{
     VERSION,
 };
 use super::quarantine::QuarantineId;
-use crate::{BucketId, EntityId, NameError, Resource, Window};
+use crate::{BucketId, EntityId, NameError, Resource, Window, WindowKind};
 
 /// The identity of an item of the table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,7 +41,7 @@ impl ItemKey {
         }
     }
 
-    /// The sort key, at most 170 bytes.
+    /// The sort key, at most 200 bytes.
     #[must_use]
     pub fn sk(&self) -> String {
         match self {
@@ -111,7 +111,8 @@ impl ItemKey {
             else {
                 return Ok(None);
             };
-            let Some(window) = kind.parse().ok().and_then(|kind| Window::parse(kind, start)) else {
+            let window = WindowKind::from_key(kind).and_then(|kind| Window::parse(kind, start));
+            let Some(window) = window else {
                 return Ok(None);
             };
             return Ok(Some(Self::Usage(EntityId::new(entity)?, Resource::new(resource)?, window)));
@@ -160,7 +161,8 @@ impl LimitsScope {
 mod tests {
     use super::*;
     use crate::keys::Digest;
-    use crate::{EpochMillis, SequenceNumber, StreamLabel, WindowKind};
+    use crate::window::tests::window_kind;
+    use crate::{EpochMillis, SequenceNumber, StreamLabel};
     use proptest::prelude::*;
 
     fn entity() -> impl Strategy<Value = EntityId> {
@@ -172,8 +174,8 @@ mod tests {
     }
 
     fn window() -> impl Strategy<Value = Window> {
-        (0..4_usize, 0..=EpochMillis::MAX.get())
-            .prop_map(|(kind, at)| WindowKind::ALL[kind].containing(EpochMillis::new(at).unwrap()))
+        (window_kind(), 0..=EpochMillis::MAX.get())
+            .prop_map(|(kind, at)| kind.containing(EpochMillis::new(at).unwrap()))
     }
 
     fn label() -> impl Strategy<Value = StreamLabel> {
@@ -199,10 +201,9 @@ mod tests {
                 label(),
                 proptest::option::of(sequence()),
                 any::<u64>(),
-                proptest::option::of(0..4_usize)
+                proptest::option::of(window_kind())
             )
                 .prop_map(|(stream, sequence, digest, kind)| {
-                    let kind = kind.map(|kind| WindowKind::ALL[kind]);
                     K::Quarantine(QuarantineId { stream, sequence, digest: Digest(digest), kind })
                 }),
             Just(K::SchemaVersion),
@@ -220,20 +221,30 @@ mod tests {
     fn the_longest_names_fit_dynamodbs_keys() {
         let entity = EntityId::new("e".repeat(256)).unwrap();
         let resource = Resource::new("r".repeat(128)).unwrap();
-        let window = WindowKind::Minute.containing(EpochMillis::MAX);
-        let key = ItemKey::Usage(entity, resource, window);
+        let kind: WindowKind = "year@12-31/America/Argentina/ComodRivadavia".parse().unwrap();
+        let key = ItemKey::Usage(entity, resource, kind.containing(EpochMillis::MAX));
         let (_, index_sk) = key.gsi2_keys().unwrap();
-        assert!(key.pk().len() <= 2_048 && key.sk().len() <= 1_024 && index_sk.len() <= 1_024);
+        assert!(key.pk().len() <= 2_048 && key.sk().len() == 200 && index_sk.len() <= 1_024);
     }
 
+    /// The keys of tables that exist.
     #[test]
-    fn an_hour_and_its_day_are_two_items() {
-        let keys = [WindowKind::Hour, WindowKind::Day].map(|kind| {
-            let window = kind.containing(EpochMillis::new(1_769_558_400_000).unwrap());
-            ItemKey::Usage(EntityId::new("u").unwrap(), Resource::new("r").unwrap(), window).sk()
-        });
-        assert_eq!(keys[0], "#USAGE#r#hour#2026-01-28T00:00:00Z");
-        assert_eq!(keys[1], "#USAGE#r#day#2026-01-28T00:00:00Z");
+    fn usage_windows_keep_their_keys() {
+        let at = EpochMillis::new(1_769_558_400_000).unwrap();
+        for (kind, window) in [
+            ("minute", "minute#2026-01-28T00:00:00Z"),
+            ("hour", "hour#2026-01-28T00:00:00Z"),
+            ("day", "day#2026-01-28T00:00:00Z"),
+            ("month", "month#2026-01-01T00:00:00Z"),
+            ("month@15/europe/berlin", "month@15/Europe/Berlin#2026-01-14T23:00:00Z"),
+        ] {
+            let kind: WindowKind = kind.parse().unwrap();
+            let (entity, resource) = (EntityId::new("u").unwrap(), Resource::new("r").unwrap());
+            let key = ItemKey::Usage(entity, resource, kind.containing(at));
+            assert_eq!(key.sk(), format!("#USAGE#r#{window}"));
+            assert_eq!(key.gsi2_keys().unwrap().1, format!("USAGE#{window}#u"));
+            assert_eq!(ItemKey::parse("ENTITY#u", &key.sk()), Ok(Some(key)));
+        }
     }
 
     #[test]
@@ -243,6 +254,9 @@ mod tests {
             ("ENTITY#u", "#SOMETHING"),
             ("ENTITY#u", "#LIMITSX"),
             ("ENTITY#u", "#USAGE#gpt-4#2026-01-28T00:00:00Z"),
+            ("ENTITY#u", "#USAGE#gpt-4#day/UTC#2026-01-28T00:00:00Z"),
+            ("ENTITY#u", "#USAGE#gpt-4#day/asia/tokyo#2026-01-28T15:00:00Z"),
+            ("ENTITY#u", "#USAGE#gpt-4#day/Asia/Tokyo#2026-01-28T00:00:00Z"),
             ("OTHER#u", "#BUCKET#gpt-4"),
             ("SYSTEM#", "#META"),
         ] {

@@ -64,8 +64,10 @@ impl QuarantineId {
         };
         let digest = parts.next().filter(|hex| hex.len() == 16)?;
         let digest = Digest(u64::from_str_radix(digest, 16).ok()?);
-        let kind =
-            parts.next().map(|kind| kind.parse().ok()).map_or(Some(None), |kind| kind.map(Some))?;
+        let kind = match parts.next() {
+            None => None,
+            Some(kind) => Some(WindowKind::from_key(kind)?),
+        };
         parts.next().is_none().then_some(Self { stream, sequence, digest, kind })
     }
 }

@@ -125,6 +125,7 @@ pub fn parse_child(gsi1sk: &str) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::keys::ItemKey;
+    use crate::window::tests::window_kind;
     use crate::{EpochMillis, WindowKind};
     use proptest::prelude::*;
 
@@ -167,13 +168,13 @@ mod tests {
         fn a_range_holds_what_is_asked_for_and_nothing_else(
             (entity, other_entity) in (name(), name()),
             (resource, other_resource) in (name(), name()),
-            (kind, other_kind) in (0..4_usize, 0..4_usize),
+            (kind, other_kind, same_kind) in (window_kind(), window_kind(), any::<bool>()),
             (from, to, at) in (instant(), instant(), instant()),
         ) {
             let entities = [entity, other_entity].map(|name| EntityId::new(name).unwrap());
             let resources = [resource, other_resource].map(|name| Resource::new(name).unwrap());
-            let span = WindowSpan { kind: WindowKind::ALL[kind], starts: from..to };
-            let window = WindowKind::ALL[other_kind].containing(at);
+            let span = WindowSpan { kind, starts: from..to };
+            let window = if same_kind { kind } else { other_kind }.containing(at);
             let item = ItemKey::Usage(entities[1].clone(), resources[1].clone(), window);
 
             let of_entity = entities[0] == entities[1];

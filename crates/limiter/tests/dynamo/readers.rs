@@ -65,7 +65,7 @@ async fn populate(client: &Client, table: &str) {
         for hour in 0..6 {
             let start = at(T0 + hour * HOUR_MS);
             let figures = [("u_rpm", base + hour), ("events", 1)];
-            for kind in [WindowKind::Hour, WindowKind::Day] {
+            for kind in [WindowKind::Hour, WindowKind::DAY] {
                 let key = ItemKey::Usage(user.clone(), model.clone(), kind.containing(start));
                 put(client, table, &key, &figures).await;
             }
@@ -96,7 +96,7 @@ async fn usage_of_an_entity_and_a_resource_from_the_start_to_before_the_end() {
             assert_eq!(all(reader.usage(&user, &model, &hours(4, 4))).await, []);
             assert_eq!(all(reader.usage(&user, &model, &hours(5, 4))).await, []);
             assert_eq!(all(reader.usage(&user, &resource("other"), &hours(0, 6))).await, []);
-            let days = WindowSpan { kind: WindowKind::Day, ..hours(-14, 1) };
+            let days = WindowSpan { kind: WindowKind::DAY, ..hours(-14, 1) };
             assert_eq!(shown(&all(reader.usage(&user, &model, &days)).await), [("a", "gpt-4", 5)]);
         }
     })

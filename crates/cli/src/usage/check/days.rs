@@ -47,7 +47,7 @@ fn compare(hours: &[UsageWindow], days: &[UsageWindow], now_s: i64, findings: &m
     let mut sums: BTreeMap<Day, Figures> = BTreeMap::new();
     for usage in hours {
         let start = EpochMillis::new(usage.window.start_s() * 1_000).unwrap_or(EpochMillis::MIN);
-        let day = WindowKind::Day.containing(start);
+        let day = WindowKind::DAY.containing(start);
         let day = (usage.entity.clone(), usage.resource.clone(), day);
         sums.entry(day).or_default().add(&usage.into());
     }
@@ -106,7 +106,7 @@ mod tests {
             of.iter().map(|(hour, milli)| usage(kind, *hour, *milli)).collect()
         };
         let mut findings = Findings::default();
-        let (hours, mut days) = (all(WindowKind::Hour, hours), all(WindowKind::Day, days));
+        let (hours, mut days) = (all(WindowKind::Hour, hours), all(WindowKind::DAY, days));
         // Each hour is one record.
         for day in &mut days {
             let of_day = hours.iter().filter(|hour| {

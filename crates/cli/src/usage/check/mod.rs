@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use sluicegate::types::{WindowKind, WindowSpan};
 use sluicegate::{Clock, SystemClock};
+use sluicegate_core::WindowKinds;
 
 use super::time::Instant;
 use crate::connection::Connection;
@@ -47,6 +48,9 @@ pub(super) struct Args {
     /// Include days before this time.
     #[arg(long, default_value = "now", value_name = "TIME", allow_hyphen_values = true)]
     to: Instant,
+    /// The kinds of windows to compare with the counters. A kind that is not counted is left out.
+    #[arg(long, default_value = "minute,hour,day,week,month,year", value_name = "KINDS")]
+    windows: WindowKinds,
 }
 
 pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
@@ -60,14 +64,14 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         return Err(CliError::bad("--from is not before --to; nothing lies between them"));
     }
     let connection = options.connect().await?;
-    let days = WindowSpan { kind: WindowKind::Day, starts };
-    let mut findings = check(&connection, &whose, &days).await?;
+    let days = WindowSpan { kind: WindowKind::DAY, starts };
+    let mut findings = check(&connection, &whose, &days, &args.windows).await?;
     for _ in 1..TRIES {
         if findings.differ.is_empty() {
             break;
         }
         tokio::time::sleep(PAUSE).await;
-        findings = check(&connection, &whose, &days).await?;
+        findings = check(&connection, &whose, &days, &args.windows).await?;
     }
     findings.print(&connection, options).await
 }
@@ -76,9 +80,10 @@ async fn check(
     connection: &Connection,
     whose: &Whose,
     days: &WindowSpan,
+    kinds: &WindowKinds,
 ) -> Result<Findings, CliError> {
     let mut findings = Findings::default();
     days::check(connection, whose, days, &mut findings).await?;
-    stream::check(connection, whose, &mut findings).await?;
+    stream::check(connection, whose, kinds, &mut findings).await?;
     Ok(findings)
 }

@@ -12,8 +12,8 @@ use sluicegate::error::ItemError;
 use sluicegate::store::{Consistency, Table};
 use sluicegate::types::{CompositeBucket, EpochMillis, WindowKind, WindowSpan};
 use sluicegate::{EntityId, Resource};
-use sluicegate_core::Window;
 use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{Window, WindowKinds};
 use sluicegate_local::poller::{Poller, Settings, StreamSource};
 use sluicegate_processor::chain;
 
@@ -29,6 +29,7 @@ const OF: &str = "windows against counters";
 pub(super) async fn check(
     connection: &Connection,
     whose: &Whose,
+    kinds: &WindowKinds,
     findings: &mut Findings,
 ) -> Result<(), CliError> {
     let arn = match stream_arn(&connection.client(), connection.table()).await {
@@ -53,7 +54,7 @@ pub(super) async fn check(
         findings.unchecked(OF, format!("the stream holds no record of {whose} any more"));
     }
     for ((entity, resource), history) in found {
-        check_bucket(connection, &entity, &resource, history, findings).await?;
+        check_bucket(connection, &entity, &resource, history, kinds, findings).await?;
     }
     Ok(())
 }
@@ -63,6 +64,7 @@ async fn check_bucket(
     entity: &EntityId,
     resource: &Resource,
     history: History,
+    kinds: &WindowKinds,
     findings: &mut Findings,
 ) -> Result<(), CliError> {
     let name = format!("{entity} on {resource}");
@@ -86,7 +88,7 @@ async fn check_bucket(
         findings.unchecked(name, why);
         return Ok(());
     }
-    for kind in WindowKind::ALL {
+    for kind in kinds.iter() {
         let held = held(connection, entity, resource, kind, &changes).await?;
         compare(&name, kind, &changes, &held, findings);
     }

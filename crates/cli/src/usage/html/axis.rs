@@ -80,7 +80,7 @@ pub(super) fn labels(slots: &[Slot], most: usize) -> Vec<Label> {
         let unit_s = match slot.first.kind() {
             WindowKind::Minute => 60,
             WindowKind::Hour => 3_600,
-            WindowKind::Day | WindowKind::Month => 0,
+            WindowKind::Calendar(_) => 0,
         };
         let Ok(step) = i64::try_from(step) else { return false };
         if slot.windows > 1 || unit_s == 0 || slots.len() < 2 {
@@ -92,8 +92,8 @@ pub(super) fn labels(slots: &[Slot], most: usize) -> Vec<Label> {
     let label = |(n, slot): (usize, &Slot)| {
         let (upper, lower) = match slot.first.kind() {
             WindowKind::Minute | WindowKind::Hour => ("%H:%M", "%b %-d"),
-            WindowKind::Day => ("%b %-d", "%Y"),
-            WindowKind::Month => ("%b", "%Y"),
+            WindowKind::MONTH => ("%b", "%Y"),
+            WindowKind::Calendar(_) => ("%b %-d", "%Y"),
         };
         let (upper, lower) = (time(slot.first, upper), time(slot.first, lower));
         let is_new = lower != before;
@@ -105,6 +105,10 @@ pub(super) fn labels(slots: &[Slot], most: usize) -> Vec<Label> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use sluicegate::types::EpochMillis;
+
     use super::*;
 
     #[test]
@@ -118,6 +122,25 @@ mod tests {
             assert!(ticks.contains(&0) && ticks.len() <= 7 && ticks.len() >= 2, "{ticks:?}");
         }
         assert_eq!(Scale::covering(0, 4_321), Scale { low: 0, high: 6_000, step: 2_000 });
+    }
+
+    #[test]
+    fn calendar_labels_are_local_dates() {
+        let kind: WindowKind = "day/Europe/Berlin".parse().unwrap();
+        // From 2026-03-27T23:00:00Z on; the third day begins an hour early.
+        let starts = [1_774_652_400, 1_774_738_800, 1_774_821_600, 1_774_908_000_i64];
+        let slot = |start_s: i64| {
+            let first = kind.containing(EpochMillis::new(start_s * 1_000).unwrap());
+            assert_eq!(first.start_s(), start_s);
+            Slot { first, windows: 1, parts: BTreeMap::new() }
+        };
+        let labels = labels(&starts.map(slot), 10);
+        let labels: Vec<_> =
+            labels.iter().map(|l| (l.upper.as_str(), l.lower.as_deref())).collect();
+        assert_eq!(
+            labels,
+            [("Mar 28", Some("2026")), ("Mar 29", None), ("Mar 30", None), ("Mar 31", None)]
+        );
     }
 
     #[test]

@@ -65,7 +65,10 @@ fn section(series: &Series, parts: &[String]) -> String {
 
 /// The figures behind a chart, for readers who cannot see it or want to copy them.
 fn figures(series: &Series) -> String {
-    let mut table = "<details><summary>Figures</summary>\n<table>\n<tr><th>start (UTC)</th><th>tokens</th></tr>\n".to_owned();
+    let zone = series.kind.zone();
+    let mut table = format!(
+        "<details><summary>Figures</summary>\n<table>\n<tr><th>start ({zone})</th><th>tokens</th></tr>\n"
+    );
     for slot in &series.slots {
         let figure =
             if slot.has_data() { grouped(&tokens(slot.total())) } else { "no data".to_owned() };

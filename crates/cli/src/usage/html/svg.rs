@@ -91,7 +91,8 @@ impl Plot<'_> {
                 self.text(x, base + 33.0, "middle", lower);
             }
         }
-        self.text(LEFT + (WIDTH - LEFT - RIGHT) / 2.0, HEIGHT - 8.0, "middle", "time (UTC)");
+        let time = format!("time ({})", self.series.kind.zone());
+        self.text(LEFT + (WIDTH - LEFT - RIGHT) / 2.0, HEIGHT - 8.0, "middle", &time);
     }
 
     /// Marks the slots without data, which differ from short bars.
@@ -167,11 +168,12 @@ impl Plot<'_> {
     }
 }
 
-/// `2026-01-28 14:00, 3 hours`.
+/// `2026-01-28 14:00 UTC, 3 hours`.
 fn slots_label(slots: &[Slot]) -> String {
     let windows = slots.iter().map(|slot| slot.windows).sum();
     let Some(first) = slots.first() else { return String::new() };
-    format!("{} UTC, {}", first.label(), counted(windows, first.first.kind().as_str()))
+    let kind = first.first.kind();
+    format!("{} {}, {}", first.label(), kind.zone(), counted(windows, kind.unit()))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a drawing needs no more than a double has")]
