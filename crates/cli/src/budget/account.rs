@@ -11,8 +11,8 @@ use crate::status::Standing;
 
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 86_400_000;
-/// Windows whose sum may be the use of a period: those that are usual, and the finest.
-const KINDS: [WindowKind; 3] = [WindowKind::Hour, WindowKind::Day, WindowKind::Minute];
+/// Windows that may divide a period: those that are usual, and the finest.
+const KINDS: [WindowKind; 3] = [WindowKind::Hour, WindowKind::DAY, WindowKind::Minute];
 /// The use of this long a time says how long a budget lasts.
 const PACE_DAYS: i64 = 7;
 
@@ -91,14 +91,15 @@ impl Account {
     }
 }
 
-/// The use of a period by the windows that divide it. `None`: there are none.
+/// The use of a period by its own window, or by the windows that divide it. `None`: there are none.
 async fn used_in_period(
     reader: &Reader,
     standing: &Standing,
     start: EpochMillis,
     now: EpochMillis,
 ) -> Result<Option<i128>, CliError> {
-    for kind in KINDS {
+    let own = standing.found.rule.refill().calendar().map(|at| at.calendar);
+    for kind in own.map(WindowKind::Calendar).into_iter().chain(KINDS) {
         if kind.containing(start).start_s() * 1_000 != start.get() {
             continue;
         }

@@ -1,7 +1,6 @@
 //! Bars in the terminal, a line for every window.
 
 use super::series::{Question, Series};
-use crate::output::tokens;
 
 /// The width if the terminal does not report one.
 const COLUMNS: usize = 80;
@@ -34,14 +33,16 @@ fn chart(series: &Series, columns: usize) -> String {
     let figures: Vec<String> = series
         .slots
         .iter()
-        .map(|slot| if slot.has_data() { tokens(slot.total()) } else { "no data".to_owned() })
+        .map(
+            |slot| if slot.has_data() { series.amount(slot.total()) } else { "no data".to_owned() },
+        )
         .collect();
     let label_width = series.slots.first().map_or(0, |slot| slot.label().len());
     let figure_width = figures.iter().map(String::len).max().unwrap_or(0);
     let bar_width = columns.saturating_sub(label_width + figure_width + 4).max(1);
-    let total = tokens(series.total());
+    let (total, counted_in) = (series.amount(series.total()), series.counted_in());
     let (limit, unit, zone) = (&series.limit, series.unit(), series.kind.zone());
-    let mut lines = vec![format!("{limit}: tokens per {unit} ({zone}), {total} in all")];
+    let mut lines = vec![format!("{limit}: {counted_in} per {unit} ({zone}), {total} in all")];
     for (slot, figure) in series.slots.iter().zip(&figures) {
         let bar = bar(slot.total(), most, bar_width);
         lines

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::DateTime;
 use sluicegate::types::{LimitName, UsageWindow, WindowKind, WindowSpan};
-use sluicegate_core::Window;
+use sluicegate_core::{AmountOf, Currency, Window};
 
 use crate::error::CliError;
 use crate::output::counted;
@@ -159,6 +159,16 @@ impl Series {
             1 => self.kind.unit().to_owned(),
             several => counted(several, self.kind.unit()),
         }
+    }
+
+    /// `tokens`, or the code of a currency.
+    pub(super) fn counted_in(&self) -> &'static str {
+        Currency::of(self.limit.as_str()).map_or("tokens", Currency::code)
+    }
+
+    /// An amount as a number.
+    pub(super) fn amount(&self, milli: i128) -> String {
+        AmountOf::new(self.limit.as_str(), milli).plain()
     }
 
     pub(super) fn total(&self) -> i128 {

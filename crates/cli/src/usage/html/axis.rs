@@ -2,8 +2,12 @@
 
 use sluicegate::types::WindowKind;
 
-use super::super::series::{Slot, time};
+use sluicegate_core::Currency;
 
+use super::super::series::{Series, Slot, time};
+
+/// The billionths of money in a thousandth of its unit.
+const NANOS_PER_THOUSANDTH: i128 = 1_000_000;
 /// The most ticks, zero included.
 const TICKS_MAX: i128 = 6;
 
@@ -47,8 +51,19 @@ impl Scale {
     }
 }
 
-/// Millitokens in few characters: `0.5`, `20`, `1.5k`, `200k`, `3M`.
-pub(super) fn short(milli: i128) -> String {
+/// An amount of a limit in few characters: `0.5`, `20`, `1.5k`, `200k`, `3M`.
+pub(super) fn short(series: &Series, milli: i128) -> String {
+    match Currency::of(series.limit.as_str()) {
+        None => in_thousandths(milli),
+        Some(_) if milli % NANOS_PER_THOUSANDTH == 0 => {
+            in_thousandths(milli / NANOS_PER_THOUSANDTH)
+        }
+        Some(_) => series.amount(milli),
+    }
+}
+
+/// Thousandths in few characters.
+fn in_thousandths(milli: i128) -> String {
     let units = [
         (1_000_000_000_000_000_i128, "T"),
         (1_000_000_000_000, "G"),
@@ -154,7 +169,7 @@ mod tests {
             (3_000_000_000, "3M"),
             (-2_000_000, "-2k"),
         ] {
-            assert_eq!(short(milli), shown);
+            assert_eq!(in_thousandths(milli), shown);
         }
     }
 }

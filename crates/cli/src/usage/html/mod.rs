@@ -10,7 +10,6 @@ use sluicegate::types::UsageWindow;
 
 use self::text::{escaped, grouped};
 use super::series::{Question, Series, Slot};
-use crate::output::tokens;
 
 /// With more bars, each would be too narrow to point at.
 const BARS_MAX: usize = 240;
@@ -44,11 +43,12 @@ pub(super) fn page(question: &Question, usages: &[UsageWindow]) -> String {
 
 fn section(series: &Series, parts: &[String]) -> String {
     let limit = escaped(series.limit.as_str());
-    let (unit, total) = (series.unit(), grouped(&tokens(series.total())));
+    let (unit, total) = (series.unit(), grouped(&series.amount(series.total())));
+    let counted_in = series.counted_in();
     let is_whole = series.slots.iter().all(Slot::has_data);
     let shaded = if is_whole { "" } else { "; shaded: no data" };
     let mut section = format!(
-        "<section>\n<h2>{limit}</h2>\n<p class=\"total\">{total} tokens in all, shown per {unit}{shaded}</p>\n"
+        "<section>\n<h2>{limit}</h2>\n<p class=\"total\">{total} {counted_in} in all, shown per {unit}{shaded}</p>\n"
     );
     section.push_str(&svg::chart(series, parts));
     if parts.len() > 1 {
@@ -65,13 +65,16 @@ fn section(series: &Series, parts: &[String]) -> String {
 
 /// The figures behind a chart, for readers who cannot see it or want to copy them.
 fn figures(series: &Series) -> String {
-    let zone = series.kind.zone();
+    let (zone, counted_in) = (series.kind.zone(), series.counted_in());
     let mut table = format!(
-        "<details><summary>Figures</summary>\n<table>\n<tr><th>start ({zone})</th><th>tokens</th></tr>\n"
+        "<details><summary>Figures</summary>\n<table>\n<tr><th>start ({zone})</th><th>{counted_in}</th></tr>\n"
     );
     for slot in &series.slots {
-        let figure =
-            if slot.has_data() { grouped(&tokens(slot.total())) } else { "no data".to_owned() };
+        let figure = if slot.has_data() {
+            grouped(&series.amount(slot.total()))
+        } else {
+            "no data".to_owned()
+        };
         let _ = writeln!(table, "<tr><td>{}</td><td>{figure}</td></tr>", slot.label());
     }
     table.push_str("</table>\n</details>\n");

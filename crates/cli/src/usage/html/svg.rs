@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::super::series::{Series, Slot};
 use super::axis::{Scale, labels, short};
 use super::text::{escaped, grouped};
-use crate::output::{counted, tokens};
+use crate::output::counted;
 
 /// All in the units of the drawing, which the page scales to its width.
 const WIDTH: f64 = 900.0;
@@ -44,7 +44,8 @@ pub(super) fn chart(series: &Series, parts: &[String]) -> String {
     plot.bars();
     let limit = escaped(series.limit.as_str());
     format!(
-        "<div class=\"plot\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{limit}, tokens per {}\">\n{}</svg></div>\n",
+        "<div class=\"plot\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{limit}, {} per {}\">\n{}</svg></div>\n",
+        series.counted_in(),
         series.unit(),
         plot.svg
     )
@@ -79,9 +80,14 @@ impl Plot<'_> {
                 self.svg,
                 "<line class=\"{class}\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
             );
-            self.text(LEFT - 8.0, y + 4.0, "end", &short(tick));
+            self.text(LEFT - 8.0, y + 4.0, "end", &short(self.series, tick));
         }
-        self.text(8.0, 16.0, "start", &format!("tokens per {}", self.series.unit()));
+        self.text(
+            8.0,
+            16.0,
+            "start",
+            &format!("{} per {}", self.series.counted_in(), self.series.unit()),
+        );
         let most = whole((WIDTH - LEFT - RIGHT) / LABEL_WIDTH);
         for label in labels(&self.series.slots, most) {
             let x = self.x(label.slot) + self.slot_width / 2.0;
@@ -154,13 +160,16 @@ impl Plot<'_> {
     }
 
     fn tooltip(&self, slot: &Slot) -> String {
-        let total = grouped(&tokens(slot.total()));
-        let mut lines =
-            vec![format!("{}: {total} tokens", slots_label(std::slice::from_ref(slot)))];
+        let total = grouped(&self.series.amount(slot.total()));
+        let mut lines = vec![format!(
+            "{}: {total} {}",
+            slots_label(std::slice::from_ref(slot)),
+            self.series.counted_in()
+        )];
         if self.parts.len() > 1 {
             let parts = self.parts.iter().filter_map(|part| {
                 let milli = slot.parts.get(part)?;
-                Some(format!("{}: {}", escaped(part), grouped(&tokens(*milli))))
+                Some(format!("{}: {}", escaped(part), grouped(&self.series.amount(*milli))))
             });
             lines.extend(parts);
         }
