@@ -1,4 +1,4 @@
-//! `cargo xtask readme`: runs the console blocks of the README, of docs/tour.md and of
+//! `cargo xtask readme`: runs the console blocks of the README, of docs/tour.md, docs/budgets.md and
 //! docs/examples.md, without changes.
 
 use std::time::Duration;
@@ -10,9 +10,10 @@ use crate::page::Page;
 use crate::session;
 
 /// The ports that each page names; each is replaced by a free one.
-const PAGES: [(&str, &[&str]); 3] = [
+const PAGES: [(&str, &[&str]); 4] = [
     ("README.md", &[]),
     ("docs/tour.md", &["8000", "9101"]),
+    ("docs/budgets.md", &["8000"]),
     ("docs/examples.md", &["8000", "6379", "3000"]),
 ];
 /// The pause between two commands: the records of the first must be counted before the second
@@ -27,7 +28,7 @@ pub(crate) fn run() -> Result<()> {
             replaced.push((*port, free_port(ports)?));
         }
         match page {
-            "docs/tour.md" => {
+            "docs/tour.md" | "docs/budgets.md" => {
                 replaced.push(("target/debug/", format!("{}/", session::bin_dir().display())));
             }
             "docs/examples.md" => {

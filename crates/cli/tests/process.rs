@@ -133,8 +133,8 @@ async fn a_record_that_cannot_be_counted_is_told_and_the_rest_is_counted() {
 async fn a_window_that_there_is_not_is_bad_input() {
     let [kind, ..] = &engines_under_test()[..] else { panic!("no engine") };
     let engine = RunningEngine::start(kind.clone()).await;
-    let output = process(&engine, "any", &["--windows", "week"]).output().await.unwrap();
-    assert!(said(output, 2).contains("week"));
+    let output = process(&engine, "any", &["--windows", "weeks"]).output().await.unwrap();
+    assert!(said(output, 2).contains("write minute, hour, day, week"));
     engine.stop().await;
 }
 

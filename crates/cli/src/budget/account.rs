@@ -9,7 +9,6 @@ use crate::error::CliError;
 use crate::readable::readable;
 use crate::status::Standing;
 
-const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 86_400_000;
 /// Windows that may divide a period: those that are usual, and the finest.
 const KINDS: [WindowKind; 3] = [WindowKind::Hour, WindowKind::DAY, WindowKind::Minute];
@@ -111,8 +110,8 @@ async fn used_in_period(
     Ok(None)
 }
 
-/// Millitokens a day over the last days, or since the first use if that is later. `None`: there are
-/// no windows.
+/// Millitokens a day over the last days, or since the first use if that is later, but at least over
+/// one day. `None`: there are no windows.
 async fn used_per_day(
     reader: &Reader,
     standing: &Standing,
@@ -122,7 +121,7 @@ async fn used_per_day(
     for kind in KINDS {
         let windows = windows(reader, standing, kind, from, now).await?;
         let Some(first) = windows.first() else { continue };
-        let elapsed_ms = (now.get() - first.window.start_s() * 1_000).max(HOUR_MS);
+        let elapsed_ms = (now.get() - first.window.start_s() * 1_000).max(DAY_MS);
         return Ok(Some(sum(&windows, standing) * i128::from(DAY_MS) / i128::from(elapsed_ms)));
     }
     Ok(None)

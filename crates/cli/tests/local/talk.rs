@@ -87,7 +87,7 @@ async fn unusable_files_are_named_and_left_as_they_are() {
     }
     let left = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 2, "a lock file is left");
-    let output = command(&["--windows", "week"]).output().await.unwrap();
+    let output = command(&["--windows", "weeks"]).output().await.unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
 
