@@ -15,7 +15,8 @@ use crate::{process, workspace};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// In the order in which they would be published.
-pub(crate) const PACKAGES: [&str; 3] = ["sluicegate-core", "sluicegate", "sluicegate-tower"];
+pub(crate) const PACKAGES: [&str; 4] =
+    ["sluicegate-core", "sluicegate", "sluicegate-tower", "sluicegate-prices"];
 
 pub(crate) fn run() -> Result<()> {
     let readme = fs::read_to_string(workspace::root().join("README.md")).context("README.md")?;

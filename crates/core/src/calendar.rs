@@ -21,7 +21,6 @@ pub use zone::{UnknownZone, Zone};
 
 const DAY_MS: i64 = 86_400_000;
 const WEEKDAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
-const UNITS: [&str; 4] = ["day", "week", "month", "year"];
 /// A Monday; the calendar's periods are numbered from about here.
 const FIRST_MONDAY: Date = Date::constant(1969, 12, 29);
 const EPOCH_DAY: Date = Date::constant(1970, 1, 1);
@@ -90,6 +89,9 @@ pub enum InvalidCalendar {
 }
 
 impl Calendar {
+    /// The units of periods, as texts name them.
+    pub const UNITS: [&str; 4] = ["day", "week", "month", "year"];
+
     /// Days in UTC.
     #[must_use]
     pub const fn day() -> Self {
@@ -133,7 +135,7 @@ impl Calendar {
     /// The unit of a period: `day`, `week`, `month` or `year`.
     #[must_use]
     pub const fn unit(self) -> &'static str {
-        UNITS[self.first_day.unit()]
+        Self::UNITS[self.first_day.unit()]
     }
 
     /// The longest period in milliseconds, changes of the clocks aside.
@@ -298,7 +300,7 @@ impl FromStr for Calendar {
         let zone = zone.map_or_else(|| Ok(Zone::utc()), str::parse)?;
         let (unit, day) = period.split_once('@').map_or((period, None), |(u, d)| (u, Some(d)));
         let first_day = FirstDay::parse(unit, day).ok_or_else(|| match unit {
-            known if UNITS.contains(&known) => InvalidCalendar::FirstDay(excerpt(period)),
+            known if Self::UNITS.contains(&known) => InvalidCalendar::FirstDay(excerpt(period)),
             _ => InvalidCalendar::Unit(excerpt(unit)),
         })?;
         Ok(Self { first_day, zone })
@@ -307,7 +309,7 @@ impl FromStr for Calendar {
 
 impl fmt::Display for FirstDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(UNITS[self.unit()])?;
+        f.write_str(Calendar::UNITS[self.unit()])?;
         match self {
             Self::Day | Self::Week(0) | Self::Month(1) | Self::Year(1, 1) => Ok(()),
             Self::Week(after) => write!(f, "@{}", WEEKDAYS[usize::from(*after)]),

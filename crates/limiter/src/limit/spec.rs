@@ -10,15 +10,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sluicegate_core::{
-    CalendarRefill, Currency, Debt, InvalidCalendar, UnknownZone, Zone, parse_amount,
+    Calendar, CalendarRefill, Currency, Debt, InvalidCalendar, UnknownZone, Zone, parse_amount,
 };
 
 use super::{Amount, InvalidLimit, Limit, Refills};
 
 /// The period of a limit that never refills.
 const NEVER: &str = "never";
-/// The periods of a calendar, whose first day may follow a `@`.
-const CALENDAR_UNITS: [&str; 4] = ["day", "week", "month", "year"];
 /// Words for periods and their milliseconds, longest first.
 const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)];
@@ -144,7 +142,7 @@ impl Refills {
         if period == NEVER {
             return Ok(Self::Never);
         }
-        if CALENDAR_UNITS.contains(&period.split(['@', '/']).next().unwrap_or_default()) {
+        if Calendar::UNITS.contains(&period.split(['@', '/']).next().unwrap_or_default()) {
             let calendar = period.parse().map_err(|error: InvalidCalendar| error.to_string())?;
             return Ok(Self::ByCalendar(CalendarRefill { calendar, debt: Debt::Carried }));
         }
@@ -199,7 +197,7 @@ impl Amount {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use sluicegate_core::{Calendar, LimitName, Millitokens, Refill, Rule};
+    use sluicegate_core::{LimitName, Millitokens, Refill, Rule};
 
     #[test]
     fn texts_say_what_constructors_say() {
