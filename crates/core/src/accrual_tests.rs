@@ -1,5 +1,6 @@
 use super::*;
-use crate::fixtures::{at, by_calendar, milli, rule};
+use crate::fixtures::{at, by_calendar, milli, name, rule};
+use crate::{Amounts, CompositeBucket, ConfigStamp, EntityId, LimitBalance, Resource};
 use proptest::prelude::*;
 
 const DAY_MS: i64 = 86_400_000;
@@ -231,6 +232,65 @@ proptest! {
                 prop_assert!(rule.effective(stored, rf, at(ready - 1)) < asked);
             }
             other => prop_assert!(false, "{:?}", other),
+        }
+    }
+}
+
+proptest! {
+    /// A bucket with a rate beside the calendar limit, so that the refill time moves all the time.
+    /// What one period admits is at most the amount, less the debt that it began with.
+    #[test]
+    fn period_admits_its_amount_less_a_carried_debt(
+        rule in calendar_rule(),
+        start in 0..=EpochMillis::MAX.get() - 4_000 * DAY_MS,
+        steps in proptest::collection::vec(
+            (prop_oneof![0..=1_000_i64, 0..=3 * DAY_MS, 0..=400 * DAY_MS], 1..=1_200_i64, 0..4_u8),
+            1..60,
+        ),
+    ) {
+        let (calendar, amount) = (rule.refill().calendar().unwrap(), rule.burst().get());
+        let (budget, rate, evenly) = (name("usd"), name("rps"), crate::fixtures::rule(1_000, 1, 1));
+        let full = |rule: Rule| LimitBalance { rule, tokens: rule.burst(), consumed: milli(0).into() };
+        let mut bucket = CompositeBucket {
+            entity: EntityId::new("u").unwrap(),
+            resource: Resource::new("r").unwrap(),
+            refilled_at: at(start),
+            limits: [(budget.clone(), full(rule)), (rate.clone(), full(evenly))].into(),
+            expires_at_s: None,
+            config_stamp: ConfigStamp::None,
+            rules_hash: None,
+            request_ids: Vec::new(),
+        };
+        let (mut now, mut period, mut admitted) = (start, calendar.calendar.period(at(start)).index, 0);
+        let mut room = amount;
+        for (later, share, kind) in steps {
+            now = (now + later).min(EpochMillis::MAX.get());
+            let (before, asked) = (period, (i128::from(amount) * i128::from(share) / 1_000).max(1));
+            period = calendar.calendar.period(at(now)).index;
+            if period != before {
+                let debt = bucket.limits[&budget].tokens.get().min(0);
+                let debt = if calendar.debt == Debt::Forgiven { 0 } else { debt };
+                let credit = i128::from(amount) * i128::from(period - before - 1);
+                let carried = (i128::from(debt) + credit).min(0);
+                (admitted, room) = (0, i64::try_from(i128::from(amount) + carried).unwrap_or(i64::MIN));
+            }
+            let asked = milli(i64::try_from(asked).unwrap());
+            // The refill time moves without the calendar limit.
+            let _ = bucket.take_alone(&Amounts::from([(rate.clone(), milli(1))]), at(now));
+            let found = bucket.limits[&budget].tokens;
+            if bucket.take_alone(&Amounts::from([(budget.clone(), asked)]), at(now)) {
+                admitted += asked.get();
+                prop_assert!(admitted <= room, "{admitted} of {room}");
+            } else {
+                prop_assert!(found < asked, "refused although there was room");
+                prop_assert_eq!(i128::from(found), i128::from(room) - i128::from(admitted));
+            }
+            if kind == 0 {
+                // It cost more than the estimate.
+                let tokens = &mut bucket.limits.get_mut(&budget).unwrap().tokens;
+                *tokens = Millitokens::saturating(i128::from(*tokens) - i128::from(asked));
+                admitted += asked.get();
+            }
         }
     }
 }
