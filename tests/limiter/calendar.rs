@@ -295,3 +295,19 @@ async fn outage_over_a_boundary_begins_the_next_period() {
     tokio::time::sleep(UNTIL_FEBRUARY).await;
     assert_eq!(granted(1_000).await, 100);
 }
+
+async fn shadowed<E: Engine>(engine: E) {
+    let clock = TestClock::at(at(T0));
+    let limiter = builder(engine.clone(), &clock).shadow().build();
+    for n in 0..12 {
+        let permit = take(&limiter, budget(10), 1).await.unwrap();
+        assert_eq!(permit.shadowed().is_some(), n >= 10, "{n}");
+    }
+    clock.advance(UNTIL_FEBRUARY);
+    assert!(take(&limiter, budget(10), 10).await.unwrap().shadowed().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budget_is_tried_out_in_shadow_mode() {
+    on_every_store!(shadowed);
+}

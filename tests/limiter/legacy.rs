@@ -373,3 +373,24 @@ async fn a_composite_bucket_costs_nothing_more_and_a_new_one_two_reads() {
     })
     .await;
 }
+
+/// 100 of 600 were used. A budget of 900 a month has as much less.
+#[tokio::test(flavor = "multi_thread")]
+async fn converted_limit_becomes_one_by_the_calendar() {
+    on_every_engine(async |_, table| {
+        place_quotas(&table, "u").await;
+        let limiter = limiter(&table);
+        let ask = async |tokens| {
+            let request = limiter.acquire("u", "gpt-4").consume("rpm", tokens).no_cascade();
+            request.limits([Limit::per_month("rpm", 900)]).await
+        };
+        ask(750).await.unwrap();
+        assert!(matches!(ask(51).await, Err(AcquireError::LimitExceeded(_))));
+        ask(50).await.unwrap();
+        let stored = table.stored(&bucket("u", "gpt-4")).await.unwrap();
+        let month = Limit::per_month("rpm", 900).check().unwrap().1;
+        assert_eq!(stored.limits[&name("rpm")].rule, month);
+        assert_eq!((stored.limits[&name("rpm")].tokens.get(), left(&table).await), (0, 0));
+    })
+    .await;
+}
