@@ -164,7 +164,7 @@ async fn of_a_parent<E: Engine>(engine: E) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn parent_has_a_budget() {
+async fn calendar_limit_of_a_parent_refills_at_the_boundary() {
     on_every_store!(of_a_parent);
 }
 
@@ -183,7 +183,7 @@ async fn leased<E: Engine>(engine: E) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn budget_is_leased() {
+async fn leased_calendar_limit_is_full_after_the_boundary() {
     on_every_store!(leased);
 }
 
@@ -258,7 +258,7 @@ async fn stored_budget_is_raised_once_for_all_processes() {
         for limiter in &limiters {
             exceeded(ask(limiter, 1).await.unwrap_err());
         }
-        // Deleted and stored again as a rate: no calendar is left in the item.
+        // Stored as a rate: no calendar is left in the item.
         limiters[0].set_limits(&system, &[Limit::per_minute("usd", 300)]).await.unwrap();
         clock.advance(Duration::from_secs(61));
         exceeded(ask(&limiters[1], 1).await.unwrap_err());
@@ -273,7 +273,7 @@ async fn stored_budget_is_raised_once_for_all_processes() {
     }
 }
 
-/// The store is away over the boundary: the process goes on with what was left, and at the boundary
+/// The store is unavailable over a boundary: the process goes on with what was left, and at the boundary
 /// with a full budget.
 #[tokio::test(start_paused = true)]
 async fn outage_over_a_boundary_begins_the_next_period() {

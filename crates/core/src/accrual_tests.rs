@@ -197,7 +197,7 @@ fn calendar_rule() -> impl Strategy<Value = Rule> {
 
 proptest! {
     #[test]
-    fn any_partition_of_time_gives_a_calendar_limit_the_whole(
+    fn calendar_limit_earns_the_same_in_any_partition_of_time(
         rule in calendar_rule(),
         mut instants in proptest::collection::vec(0..=EpochMillis::MAX.get(), 2..20),
     ) {

@@ -55,7 +55,7 @@ impl Claim {
         // own; a request for the whole burst gets it.
         let amount = i128::from(amount.get()).max(0);
         let accrues = refill.gap(interval.before(until), until);
-        // A boundary of a calendar limit comes seldom, and all of its tokens at once.
+        // A calendar limit keeps none: it would withhold tokens until the next boundary.
         let is_even = refill.calendar().is_none();
         let headroom = if is_even { (accrues - amount).min(cap - amount).max(0) } else { 0 };
         // A claim of a whole interval that stops just below the cap would leave those writers as
@@ -67,8 +67,8 @@ impl Claim {
             let condition = Condition::AtMost(limit.clone(), milli(cap - gap));
             return Self { tokens: milli(gap), condition };
         }
-        // Right only for the balance that it was cut for, or whose debt it forgives, or refill is
-        // lost.
+        // Right only for this balance, which it was cut for, or whose debt it forgives. For another,
+        // refill is lost.
         let condition = Condition::Exactly(limit.clone(), bucket.tokens);
         Self { tokens: milli(gap.min(cap - headroom - tokens)), condition }
     }

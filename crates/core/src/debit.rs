@@ -92,7 +92,8 @@ pub(crate) fn take_unclaimed(
         let bucket = image.limits.get(limit)?;
         let refill = bucket.rule.refill();
         if refill.calendar().is_some() && refill.gap(since, view.now) > 0 {
-            // The boundary must be claimed first: what is taken after it is no debt of before.
+            // Claim the boundary first. Otherwise tokens taken after it would look like a debt from
+            // before it, and might be forgiven.
             return None;
         }
         if amount.max(returned) > Millitokens::ZERO {
@@ -129,18 +130,19 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     let mut after = BTreeMap::new();
     let mut expiry_conditions = Vec::new();
-    let mut makes_debt = false;
+    let mut lowers_amount = false;
     for (limit, bucket) in &image.limits {
         if differences.removed.contains(limit) {
             plan.changes.push(Change::Remove(limit.clone()));
             if bucket.rule.refill().calendar().is_some() {
-                plan.changes.push(Change::NoCalendar(limit.clone()));
+                plan.changes.push(Change::RemoveCalendar(limit.clone()));
             }
             continue;
         }
         let rule = differences.changed.get(limit).copied().unwrap_or(bucket.rule);
         let [amount, returned, counted] = take.of(limit);
-        // The refill up to now is claimed at the old rate.
+        // The refill up to now is claimed under the old rule. A calendar limit then moves by the
+        // difference, as in `Rule::adopt`.
         let by_calendar = rule.refill().calendar().is_some();
         let cap = bucket.rule.burst();
         let cap = if by_calendar { cap } else { cap.min(rule.burst()) };
@@ -148,7 +150,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         let mut claim = Claim::of(limit, bucket, cap, amount, gain, take.interval);
         if rule != bucket.rule && by_calendar {
             let more = i128::from(rule.burst().get()) - i128::from(bucket.rule.burst().get());
-            makes_debt |= more < 0;
+            lowers_amount |= more < 0;
             claim.tokens = milli(i128::from(claim.tokens) + more);
         }
         let tokens =
@@ -171,7 +173,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         if rule != bucket.rule {
             plan.changes.push(Change::Rule(limit.clone(), rule));
             if !by_calendar && bucket.rule.refill().calendar().is_some() {
-                plan.changes.push(Change::NoCalendar(limit.clone()));
+                plan.changes.push(Change::RemoveCalendar(limit.clone()));
             }
         }
         after.insert(
@@ -198,7 +200,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
     }
     let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| take.expires);
     let moves_expiry = expires_at_s != image.expires_at_s;
-    if moves_expiry || makes_debt {
+    if moves_expiry || lowers_amount {
         // Another writer may have taken more meanwhile, and moved the expiry for it.
         plan.conditions.extend(expiry_conditions.into_iter().filter(|_| expires_at_s.is_some()));
     }

@@ -30,7 +30,7 @@ pub enum ItemError {
         source: OutOfRange,
     },
     /// A calendar is not known, or its time zone.
-    #[error("{attribute} of the item: {source}")]
+    #[error("{attribute} of the item: {source}; if a newer program wrote it, update this one")]
     Calendar {
         /// The attribute.
         attribute: String,

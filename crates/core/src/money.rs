@@ -1,6 +1,6 @@
 //! Money: exact amounts of a currency, and the limits that count it.
 //!
-//! A limit that is called after a currency (`usd`, or `usd.day` for a second one) counts money. Its
+//! A limit that is named after a currency (`usd`, or `usd.day` for a second one) counts money. Its
 //! token is a millionth of the currency's unit, so that a millitoken is a billionth. All other
 //! arithmetic is that of every limit; people read and write such amounts in the currency's unit.
 
@@ -8,8 +8,8 @@ use std::fmt;
 
 use crate::{LimitName, Millitokens, OutOfRange};
 
-/// The currencies that name limits, by their ISO 4217 codes. Codes that are words, as in `all=5/min`,
-/// are left out.
+/// The currencies that name limits, by their ISO 4217 codes: forty that are traded much. Codes that
+/// are words, as in `all=5/min`, are not among them.
 const CODES: [&str; 40] = [
     "AED", "ARS", "AUD", "BDT", "BGN", "BRL", "CAD", "CHF", "CLP", "CNY", "CZK", "DKK", "EGP",
     "EUR", "GBP", "HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "MXN", "MYR", "NGN", "NOK",
@@ -201,7 +201,7 @@ mod tests {
     use crate::fixtures::name;
 
     #[test]
-    fn limits_that_are_called_after_a_currency_count_money() {
+    fn limits_that_are_named_after_a_currency_count_money() {
         for (limit, code) in [
             ("usd", Some("USD")),
             ("usd.day", Some("USD")),

@@ -13,7 +13,7 @@ const KINDS_MAX: usize = 20;
 /// The first second after the year 9999.
 const END_OF_TIME_S: i64 = 253_402_300_800;
 
-/// The length of a usage window, and for a day or more its first day and its time zone.
+/// The kind of a usage window: a minute, an hour, or the periods of a calendar.
 ///
 /// Reads and writes `minute`, `hour`, or a calendar like `day`, `week@sun` or
 /// `month@15/Europe/Berlin` ([`Calendar`]). Kinds sort by their unit, shortest first.
@@ -169,7 +169,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The length of the window.
+    /// Its kind.
     #[must_use]
     pub const fn kind(self) -> WindowKind {
         self.kind

@@ -24,10 +24,10 @@ const QUOTA_PERIOD_MS: i64 = 1_000;
 
 /// One limit: the tokens per period, and the tokens that a full bucket holds.
 ///
-/// A bucket refills steadily, not all at once when a period ends: 60 a minute is one a second. A limit
-/// by the calendar is the exception: it is full again when a week, a month or a year begins.
+/// A bucket refills steadily, not all at once when a period ends: 60 a minute is one a second. A
+/// calendar limit is the exception: it is full again when a week, a month or a year begins.
 ///
-/// A limit that is called after a currency, like `usd` or `usd.day`, counts money. Its token is a
+/// A limit that is named after a currency, like `usd` or `usd.day`, counts money. Its token is a
 /// millionth of the currency's unit, and its text is in units: `"usd=200/month".parse()` is a budget
 /// of 200 dollars.
 ///
@@ -91,7 +91,7 @@ pub enum InvalidLimit {
         /// The period given.
         period: Duration,
     },
-    /// A limit by the calendar has a burst of its own.
+    /// A calendar limit has a burst of its own.
     #[error("limit {limit}: it is full with its amount at each boundary: leave the burst out")]
     CalendarBurst {
         /// Name of the limit.
@@ -143,13 +143,14 @@ impl Limit {
         Self { name: SmolStr::new(name), capacity: amount, burst: amount, refill }
     }
 
-    /// `tokens` a calendar week, from Monday in UTC.
+    /// `tokens` a calendar week, from Monday in UTC. For money, see [`Limit::per_month`].
     #[must_use]
     pub fn per_week(name: impl AsRef<str>, tokens: u64) -> Self {
         Self::by_calendar(name, tokens, Calendar::week())
     }
 
-    /// `tokens` a calendar month, from the 1st in UTC.
+    /// `tokens` a calendar month, from the 1st in UTC. Of money a token is a millionth of the unit: for
+    /// 200 dollars a month, parse `"usd=200/month"`.
     #[must_use]
     pub fn per_month(name: impl AsRef<str>, tokens: u64) -> Self {
         Self::by_calendar(name, tokens, Calendar::month())
@@ -230,8 +231,8 @@ impl Limit {
     ///
     /// # Errors
     /// [`InvalidLimit`] when the name is not allowed, an amount is zero or above 10^15 tokens, the
-    /// period is not a whole number of milliseconds from 1 to 10^12, or a limit by the calendar has a
-    /// burst of its own.
+    /// period is not a whole number of milliseconds from 1 to 10^12, or a calendar limit has a burst
+    /// of its own.
     pub fn check(&self) -> Result<(LimitName, Rule), InvalidLimit> {
         let name = LimitName::try_from(self.name.clone())?;
         let in_range = |what, amount: Amount| {

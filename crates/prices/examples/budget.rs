@@ -1,5 +1,5 @@
 //! A budget in dollars: the most that a call may cost is taken before it, and the cost is known after
-//! it. Requests, tokens and money are four limits, and each correction is one write.
+//! it. Requests, input tokens, output tokens and money are four limits, and each correction is one write.
 #![allow(clippy::print_stdout, reason = "an example talks to the terminal")]
 
 use sluicegate::error::BoxError;
@@ -42,7 +42,7 @@ async fn main() -> Result<(), BoxError> {
         };
         let mut answer = UsageReader::default();
         complete().for_each(|chunk| answer.push(chunk));
-        // A provider that says nothing is paid the most.
+        // Without usage in the answer, the estimate stays taken.
         let usage = answer.usage().unwrap_or(most);
         permit.correct_to(&book.amounts(MODEL, &usage, now)?).await?;
         let cost = book.cost(MODEL, &usage, now)?;

@@ -124,7 +124,8 @@ impl PriceBook {
     }
 
     /// The amounts of one request at a time, by limit: `rpm` is one request, `input` all input
-    /// tokens, `output` the output tokens, and the currency's code in lower case the cost. An amount beyond [`Millitokens::MAX`] (10^15 tokens, or a billion of
+    /// tokens, `output` the output tokens, and the currency's code in lower case the cost. Each of these
+    /// limits must exist; remove the amounts of others. An amount beyond [`Millitokens::MAX`] (10^15 tokens, or a billion of
     /// the currency's unit) is reduced to it.
     ///
     /// # Errors

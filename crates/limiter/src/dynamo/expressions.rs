@@ -154,7 +154,7 @@ impl<'p> Builder<'p> {
                     self.remove(name);
                 }
             }
-            Change::NoCalendar(limit) => {
+            Change::RemoveCalendar(limit) => {
                 let name = self.name(Attribute::CalendarOf(limit));
                 self.remove(name);
             }

@@ -212,7 +212,7 @@ fn size(plan: &WritePlan) -> (usize, usize) {
 }
 
 #[test]
-fn limits_by_the_calendar() {
+fn calendar_limit_is_seeded_changed_and_removed() {
     let mut story = BucketHistory::created();
     let month: Limit = "usd=0.0002/month@15,tz=Europe/Berlin".parse().unwrap();
     let configuration = |limits: &[Limit]| Configuration::explicit(rules(limits));

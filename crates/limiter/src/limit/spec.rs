@@ -73,25 +73,25 @@ fn parse(spec: &str) -> Result<Limit, Problem> {
     let (amount, period) = parts
         .next()
         .and_then(|rate| rate.split_once('/'))
-        .ok_or("it does not say how often the amount comes")?;
+        .ok_or("it has no period: write AMOUNT/min or AMOUNT/month")?;
     let amount = Amount::parse(name, amount)?;
     let refill = Refills::parse(amount, period)?;
     let mut said = Words::default();
     for part in parts {
-        let (word, value) = part.split_once('=').ok_or("it has a ',' without burst=N behind it")?;
+        let (word, value) = part.split_once('=').ok_or("each ',' needs a WORD=VALUE behind it")?;
         said.take(name, word, value)?;
     }
     let Words { capacity, burst, zone, debt } = said;
     let refill = match refill {
         Refills::ByCalendar(_) if capacity.is_some() || burst.is_some() => {
-            return Err("by the calendar it is full with its amount, without a burst".into());
+            return Err("a calendar limit is full with its amount, without a burst".into());
         }
         Refills::ByCalendar(CalendarRefill { calendar, .. }) => {
             let calendar = calendar.in_zone(zone.unwrap_or(calendar.zone()));
             Refills::ByCalendar(CalendarRefill { calendar, debt: debt.unwrap_or_default() })
         }
         _ if zone.is_some() || debt.is_some() => {
-            return Err("only a limit by the calendar has a time zone, or a debt to forgive".into());
+            return Err("only a calendar limit has a time zone, or a debt to forgive".into());
         }
         Refills::Never if capacity.is_some() => {
             return Err("the capacity of a quota is its amount".into());
@@ -127,7 +127,7 @@ impl Words {
                 let debt = match value {
                     "carried" => Debt::Carried,
                     "forgiven" => Debt::Forgiven,
-                    _ => return Err("its debt is neither carried nor forgiven".into()),
+                    _ => return Err("write debt=forgiven or debt=carried".into()),
                 };
                 self.debt.replace(debt).is_none()
             }
@@ -234,7 +234,7 @@ mod tests {
     fn texts_that_are_no_limits_say_why() {
         for (spec, problem) in [
             ("rpm", "it has no '='"),
-            ("rpm=100", "it does not say how often the amount comes"),
+            ("rpm=100", "it has no period: write AMOUNT/min or AMOUNT/month"),
             ("rpm=100/fortnight", "its period is none of"),
             ("rpm=100/", "its period is none of"),
             ("rpm=100/99999999999999999999d", "its period is too long"),
@@ -246,7 +246,7 @@ mod tests {
             ("usd=1.0000000001/month", "an amount is not a number with at most nine"),
             ("usd=2000000000/month", "give from 0.000000001 to 1000000000"),
             ("usd=-5/month", "an amount is not a number"),
-            ("rpm=5/min,", "it has a ',' without"),
+            ("rpm=5/min,", "each ',' needs a WORD=VALUE"),
             ("rpm=5/min,bursts=7", "none of burst, capacity, tz and debt"),
             ("usd=5/month,burst=7", "without a burst"),
             ("usd=5/month,capacity=7", "without a burst"),
@@ -254,8 +254,8 @@ mod tests {
             ("usd=5/month/Berlin", "\"Berlin\" is not a time zone"),
             ("usd=5/month,tz=Berlin", "\"Berlin\" is not a time zone"),
             ("usd=5/month,tz=UTC,tz=UTC", "it says one thing twice"),
-            ("usd=5/month,debt=paid", "neither carried nor forgiven"),
-            ("rpm=5/min,tz=UTC", "only a limit by the calendar"),
+            ("usd=5/month,debt=paid", "write debt=forgiven or debt=carried"),
+            ("rpm=5/min,tz=UTC", "only a calendar limit"),
             ("rpm=5/min,burst=7,burst=8", "it says one thing twice"),
             ("q=5/never,capacity=7", "the capacity of a quota"),
             ("r m=5/min", "limit name"),

@@ -5,7 +5,8 @@ use sluicegate_core::{Amounts, LimitName, Millitokens, Refill, Rules};
 
 use crate::error::InvalidRequest;
 
-/// The largest balance, burst, capacity and amount: 10^15 millitokens, a trillion tokens. The sum
+/// The largest balance, burst, capacity and amount: 10^15 millitokens, a trillion tokens, or a million
+/// units of a currency. The sum
 /// of any four of them is below 2^53.
 pub(super) const MILLI_MAX: i64 = 1_000_000_000_000_000;
 

@@ -42,6 +42,8 @@ impl RedisStore {
             };
             let table_error = match (asked, reply) {
                 (Ok(Some(asked)), _) => {
+                    // The script did nothing: this call was no attempt.
+                    run.cost.attempts -= 1;
                     boundaries = asked;
                     continue;
                 }

@@ -22,8 +22,9 @@ end
 if is_applied then
   return answer(ALREADY_APPLIED, now, buckets)
 end
-if uncounted(now, buckets) then
-  return uncounted(now, buckets)
+local question = uncounted(now, buckets)
+if question then
+  return question
 end
 local function is_asked(one)
   return one[1] > 0

@@ -20,8 +20,9 @@ local ambiguous = in_doubt > 0 and may_have_forgotten(bucket)
 if ambiguous and gives_back then
   return answer(AMBIGUOUS, now, { bucket }, true)
 end
-if uncounted(now, { bucket }) then
-  return uncounted(now, { bucket })
+local question = uncounted(now, { bucket })
+if question then
+  return question
 end
 local dropped, has_any = {}, false
 if bucket.is_new then

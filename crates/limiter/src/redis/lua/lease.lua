@@ -32,8 +32,9 @@ end
 if in_doubt and is_ambiguous(bucket, ARGV[4]) then
   return answer(AMBIGUOUS, now, { bucket }, true)
 end
-if uncounted(now, { bucket }) then
-  return uncounted(now, { bucket })
+local question = uncounted(now, { bucket })
+if question then
+  return question
 end
 local function is_asked(one)
   local most = one[2]

@@ -1,4 +1,4 @@
-//! The account of one budget: granted, left, used, and how long it lasts.
+//! The status of one budget: granted, left, used, and how long it lasts.
 
 use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
@@ -12,11 +12,11 @@ use crate::status::Standing;
 const DAY_MS: i64 = 86_400_000;
 /// Windows that may divide a period: those that are usual, and the finest.
 const KINDS: [WindowKind; 3] = [WindowKind::Hour, WindowKind::DAY, WindowKind::Minute];
-/// The use of this long a time says how long a budget lasts.
+/// The pace is the use of this many days.
 const PACE_DAYS: i64 = 7;
 
 #[derive(Debug, Serialize)]
-pub(super) struct Account {
+pub(super) struct BudgetStatus {
     pub(super) entity: String,
     pub(super) resource: String,
     pub(super) limit: String,
@@ -51,7 +51,7 @@ pub(super) enum Lasts {
     },
 }
 
-impl Account {
+impl BudgetStatus {
     pub(super) async fn of(
         reader: &Reader,
         standing: &Standing,
