@@ -134,9 +134,6 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
     for (limit, bucket) in &image.limits {
         if differences.removed.contains(limit) {
             plan.changes.push(Change::Remove(limit.clone()));
-            if bucket.rule.refill().calendar().is_some() {
-                plan.changes.push(Change::RemoveCalendar(limit.clone()));
-            }
             continue;
         }
         let rule = differences.changed.get(limit).copied().unwrap_or(bucket.rule);
@@ -147,7 +144,9 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         let cap = bucket.rule.burst();
         let cap = if by_calendar { cap } else { cap.min(rule.burst()) };
         let gain = Gain { since, until, returned };
-        let mut claim = Claim::of(limit, bucket, cap, amount, gain, take.interval);
+        // Headroom would be missing until the first boundary.
+        let interval = if by_calendar { ClaimInterval(0) } else { take.interval };
+        let mut claim = Claim::of(limit, bucket, cap, amount, gain, interval);
         if rule != bucket.rule && by_calendar {
             let more = i128::from(rule.burst().get()) - i128::from(bucket.rule.burst().get());
             lowers_amount |= more < 0;
@@ -172,9 +171,6 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         plan.changes.push(debit(limit, claim.tokens, amount, counted));
         if rule != bucket.rule {
             plan.changes.push(Change::Rule(limit.clone(), rule));
-            if !by_calendar && bucket.rule.refill().calendar().is_some() {
-                plan.changes.push(Change::RemoveCalendar(limit.clone()));
-            }
         }
         after.insert(
             limit,

@@ -8,13 +8,12 @@ use std::fmt;
 
 use crate::{LimitName, Millitokens, OutOfRange};
 
-/// The currencies that name limits, by their ISO 4217 codes: forty that are traded much. Codes that
-/// are words, as in `all=5/min`, are not among them.
-const CODES: [&str; 40] = [
+/// The currencies that name limits, by their ISO 4217 codes: those that are traded much. Codes that
+/// name other things, as in `all=5/min` or `php=5/min`, are not among them.
+const CODES: [&str; 39] = [
     "AED", "ARS", "AUD", "BDT", "BGN", "BRL", "CAD", "CHF", "CLP", "CNY", "CZK", "DKK", "EGP",
     "EUR", "GBP", "HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "MXN", "MYR", "NGN", "NOK",
-    "NZD", "PHP", "PKR", "PLN", "QAR", "SAR", "SEK", "SGD", "THB", "TWD", "UAH", "USD", "VND",
-    "ZAR",
+    "NZD", "PKR", "PLN", "QAR", "SAR", "SEK", "SGD", "THB", "TWD", "UAH", "USD", "VND", "ZAR",
 ];
 
 /// Decimals of money down to a billionth, and of tokens down to a thousandth.

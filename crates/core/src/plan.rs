@@ -68,8 +68,6 @@ pub enum Change {
     Rule(LimitName, Rule),
     /// Removes a limit.
     Remove(LimitName),
-    /// Removes the calendar attribute of a limit that is removed, or that has no calendar from now on.
-    RemoveCalendar(LimitName),
     /// Writes the hash of all rules.
     RulesHash(RulesHash),
     /// Writes the versions of the stored levels that the item follows, in place of what it followed.
@@ -151,8 +149,6 @@ impl Change {
             Self::Seed(limit, bucket) => _ = item.limits.insert(limit.clone(), *bucket),
             Self::Rule(limit, rule) => item.limits.get_mut(limit)?.rule = *rule,
             Self::Remove(limit) => _ = item.limits.remove(limit),
-            // In an image the calendar is part of the rule.
-            Self::RemoveCalendar(_) => {}
             Self::RulesHash(hash) => item.rules_hash = Some(hash.clone()),
             Self::ConfigVersions(versions) => {
                 item.config_stamp = ConfigStamp::Versions(*versions);

@@ -104,7 +104,8 @@ impl Permit {
     }
 
     async fn adjust_wide(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
-        self.adjust_by(&Amounts::from([amount(limit.into(), milli)?])).await
+        let by = Amounts::from([amount(limit.into(), milli)?]);
+        self.adjust_each(&by, |_| by.clone()).await
     }
 
     /// Corrects the consumption of several limits to these amounts, in one write for each bucket: the
@@ -133,14 +134,20 @@ impl Permit {
     /// # Errors
     /// As for [`adjust`](Self::adjust).
     pub async fn correct_to(&self, amounts: &Amounts) -> Result<Adjusted, AdjustError> {
-        let mut by = amounts.clone();
-        if let Some(log) = self.logs().first() {
+        self.adjust_each(amounts, |log| {
+            let mut by = amounts.clone();
             by -= &amounts.keys().map(|limit| (limit.clone(), log.corrected(limit))).collect();
-        }
-        self.adjust_by(&by).await
+            by
+        })
+        .await
     }
 
-    async fn adjust_by(&self, by: &Amounts) -> Result<Adjusted, AdjustError> {
+    /// Corrects each bucket by amounts of these limits.
+    async fn adjust_each(
+        &self,
+        limits: &Amounts,
+        by: impl Fn(&CorrectionLog) -> Amounts,
+    ) -> Result<Adjusted, AdjustError> {
         if let Some(nothing) = self.nothing_to_correct() {
             return Ok(nothing);
         }
@@ -150,18 +157,18 @@ impl Permit {
                 || image.is_some_and(|image| image.limits.contains_key(limit))
         };
         // The parent may lack a limit; the entity's own bucket is asked in any case.
-        let of_part = |(n, part): (usize, &BucketGrant)| {
-            let mut mine = by.clone();
+        let by: Vec<_> = self.logs().iter().map(by).collect();
+        let of_part = |((n, part), mut mine): ((usize, &BucketGrant), Amounts)| {
             mine.retain(|limit, _| n == 0 || knows(part, limit));
             (!mine.is_empty()).then_some((n, mine))
         };
-        let changes: Vec<_> = self.parts.iter().enumerate().filter_map(of_part).collect();
+        let changes: Vec<_> = self.parts.iter().enumerate().zip(by).filter_map(of_part).collect();
         let changes = changes.iter().map(|(n, by)| (*n, CorrectionChange::Adjust(by)));
         let adjusted = self.correct(changes.collect()).await?;
         let is_unknown = |limit: &&LimitName| {
             adjusted.dropped.contains(limit) && !self.parts.iter().any(|part| knows(part, limit))
         };
-        match by.keys().find(is_unknown) {
+        match limits.keys().find(is_unknown) {
             Some(limit) => Err(InvalidRequest::UnknownLimit(limit.clone()).into()),
             None => Ok(adjusted),
         }

@@ -98,16 +98,22 @@ async fn used_in_period(
     now: EpochMillis,
 ) -> Result<Option<i128>, CliError> {
     let own = standing.found.rule.refill().calendar().map(|at| at.calendar);
+    let mut most = None;
     for kind in own.map(WindowKind::Calendar).into_iter().chain(KINDS) {
         if kind.containing(start).start_s() * 1_000 != start.get() {
             continue;
         }
         let windows = windows(reader, standing, kind, start, now).await?;
-        if !windows.is_empty() {
-            return Ok(Some(sum(&windows, standing)));
+        // Windows of the start may have expired, and a kind that was switched on later shows less.
+        let is_whole = windows.first().is_some_and(|first| {
+            let kept_s = first.expires_at_s.map(|expires| expires - first.window.end_s());
+            kept_s.is_none_or(|kept_s| start.get() / 1_000 + kept_s > now.get() / 1_000)
+        });
+        if is_whole {
+            most = most.max(Some(sum(&windows, standing)));
         }
     }
-    Ok(None)
+    Ok(most)
 }
 
 /// Millitokens a day over the last days, or since the first use if that is later, but at least over
@@ -136,7 +142,10 @@ async fn windows(
 ) -> Result<Vec<UsageWindow>, CliError> {
     let bucket = &standing.bucket;
     let span = WindowSpan { kind, starts: from..now };
-    Ok(readable(reader.usage(&bucket.entity, &bucket.resource, &span)).await?.items)
+    let usage = reader.usage(&bucket.entity, &bucket.resource, &span);
+    let mut windows = readable(usage).await?.items;
+    windows.retain(|window| window.events > 0);
+    Ok(windows)
 }
 
 fn sum(windows: &[UsageWindow], standing: &Standing) -> i128 {

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, BucketField, ItemKey};
 use sluicegate_core::{
-    Change, Condition, ConfigStamp, LimitBalance, LimitName, RequestId, Rule, WritePlan,
+    Change, Condition, ConfigStamp, LimitBalance, LimitName, Millitokens, RequestId, Rule,
+    WritePlan,
 };
 
 use super::terms::{Name, Terms, Value};
@@ -153,10 +154,8 @@ impl<'p> Builder<'p> {
                     let name = self.field(limit, field);
                     self.remove(name);
                 }
-            }
-            Change::RemoveCalendar(limit) => {
-                let name = self.name(Attribute::CalendarOf(limit));
-                self.remove(name);
+                let calendar = self.name(Attribute::CalendarOf(limit));
+                self.remove(calendar);
             }
             Change::RulesHash(hash) => {
                 let name = self.own(keys::RULES_HASH);
@@ -193,6 +192,10 @@ impl<'p> Builder<'p> {
         if let Some(calendar) = rule.refill().calendar() {
             let name = self.name(Attribute::CalendarOf(limit));
             self.set(name, text(&calendar.to_string()));
+        } else if rule.refill().amount() == Millitokens::ZERO {
+            // A calendar that was left behind would make it refill.
+            let name = self.name(Attribute::CalendarOf(limit));
+            self.remove(name);
         }
     }
 

@@ -118,17 +118,35 @@ impl CorrectionLog {
         mut write: CorrectionWrite,
         result: Option<&Result<Adjusted, AdjustError>>,
     ) -> Amounts {
-        let only_takes = !write.amounts.iter().any(|change| is_decrease(&change));
-        write.in_doubt |=
-            only_takes && matches!(result, Some(Err(AdjustError::Unavailable(_))) | None);
+        let takes = write.amounts.iter().any(|change| !is_decrease(&change));
+        let only_takes = takes && !write.amounts.iter().any(|change| is_decrease(&change));
+        // A store that may have given tokens back answers "ambiguous". So an unavailable one did
+        // all of a mixed write or nothing, or did the part that takes: sent again, it happens once.
+        write.in_doubt |= match result {
+            Some(Err(AdjustError::Unavailable(_))) => takes,
+            None => only_takes,
+            Some(_) => false,
+        };
         match result {
             Some(Ok(adjusted)) => return self.done(write, &adjusted.dropped),
             _ if write.in_doubt => {
                 self.undo(&write);
                 self.in_doubt.push(write);
             }
-            // Tokens that may have been given back count as given back.
-            Some(Err(AdjustError::Ambiguous(_))) | None => return write.surplus_left,
+            // It counts as made.
+            Some(Err(AdjustError::Ambiguous(_))) => return self.done(write, &[]),
+            // Tokens that may have been given back count as given back, and nothing as taken.
+            None => {
+                let not_taken = owned(write.surplus_used.iter().filter(|(limit, _)| {
+                    write.amounts.get(*limit).is_some_and(|by| *by > Millitokens::ZERO)
+                }));
+                self.surplus += &not_taken;
+                let mut left = write.surplus_left;
+                left.retain(|limit, _| {
+                    write.amounts.get(limit).is_none_or(|by| *by <= Millitokens::ZERO)
+                });
+                return left;
+            }
             Some(Err(_)) => self.undo(&write),
         }
         Amounts::new()

@@ -212,3 +212,30 @@ async fn correction_to_the_actual_amounts_is_one_write_for_each_bucket() {
         assert_eq!((case.consumed("tpm"), case.consumed("rpm")), ((0, 0), (0, 0)), "{fate:?}");
     }
 }
+
+/// The store did all of it, or nothing, and the caller repeats: each limit is corrected once.
+#[tokio::test]
+async fn mixed_correction_is_made_once() {
+    let amounts = |tpm, rpm| {
+        let of = |limit, tokens| (name(limit), Millitokens::from_tokens(tokens).unwrap());
+        Amounts::from([of("tpm", tpm), of("rpm", rpm)])
+    };
+    for fate in [Fate::Cut, Fate::Lost, Fate::Contended] {
+        let case = ScriptedPermit::of_one_bucket().await;
+        case.meets(&[fate, fate]);
+        for _ in 0..2 {
+            case.permit.correct_to(&amounts(45, 2)).await.unwrap_err();
+        }
+        case.permit.correct_to(&amounts(45, 2)).await.unwrap();
+        assert_eq!((case.consumed("tpm").0, case.consumed("rpm").0), (45, 2), "{fate:?}");
+    }
+    // The caller leaves: what was on its way back counts as given back, and nothing as taken.
+    for fate in [Fate::Hangs, Fate::HangsAfter] {
+        let case = ScriptedPermit::of_one_bucket().await;
+        case.meets(&[fate]);
+        assert!(case.permit.correct_to(&amounts(45, 2)).now_or_never().is_none());
+        let before = case.consumed("rpm").0;
+        case.permit.adjust("rpm", 5).await.unwrap();
+        assert_eq!(case.consumed("rpm").0, before + 5, "{fate:?}");
+    }
+}
