@@ -5,15 +5,18 @@
 //! does nothing and returns the time and the bucket's last refill; the next attempt brings the number
 //! of boundaries between them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use sluicegate_core::{CalendarRefill, EpochMillis};
+use sluicegate_core::{Calendar, CalendarRefill, EpochMillis, InvalidCalendar};
 
 use super::reply::Reply;
 use super::script::Call;
 use super::script_bucket::ScriptBucket;
 use super::value::push;
 use crate::table::TableError;
+
+/// The calendars of a bucket, by the text that the bucket has.
+type Calendars = BTreeMap<String, Calendar>;
 
 /// An argument for each bucket of a call; none if there are no calendars.
 #[derive(Debug, Default)]
@@ -22,16 +25,16 @@ pub(super) struct Boundaries(Vec<Vec<u8>>);
 impl Boundaries {
     /// The span around `now` for the calendars of these buckets.
     pub(super) fn around(now: EpochMillis, buckets: &[ScriptBucket]) -> Self {
-        let calendars = |bucket: &ScriptBucket| -> BTreeSet<String> {
+        let calendars = |bucket: &ScriptBucket| -> Calendars {
             let rules = bucket.configuration.explicit.values();
-            rules.filter_map(|rule| rule.refill().calendar()).map(|at| at.to_string()).collect()
+            let calendars = rules.filter_map(|rule| rule.refill().calendar());
+            calendars.map(|at| (at.to_string(), at.calendar)).collect()
         };
         let calendars: Vec<_> = buckets.iter().map(calendars).collect();
-        if calendars.iter().all(BTreeSet::is_empty) {
+        if calendars.iter().all(Calendars::is_empty) {
             return Self::default();
         }
-        let packed = |calendars: &BTreeSet<String>| packed(calendars, now, now);
-        Self(calendars.iter().filter_map(packed).collect())
+        Self(calendars.iter().map(|calendars| packed(calendars, now, now)).collect())
     }
 
     /// The boundaries that a script asks for; `None`: the reply is another one.
@@ -45,9 +48,12 @@ impl Boundaries {
         for _ in 0..buckets {
             let since = reply.instant()?;
             let calendars = reply.text()?.unwrap_or_default();
-            let calendars = calendars.split_whitespace().map(str::to_owned).collect();
-            let unknown = || super::error::odd(format!("a calendar of {calendars:?}").into());
-            counted.push(packed(&calendars, since, now).ok_or_else(unknown)?);
+            let named =
+                |text: &str| Ok((text.to_owned(), text.parse::<CalendarRefill>()?.calendar));
+            let calendars: Result<Calendars, InvalidCalendar> =
+                calendars.split_whitespace().map(named).collect();
+            let calendars = calendars.map_err(|unknown| super::error::odd(unknown.into()))?;
+            counted.push(packed(&calendars, since, now));
         }
         Ok(Some(Self(counted)))
     }
@@ -58,27 +64,25 @@ impl Boundaries {
     }
 }
 
-/// The boundaries of each calendar after `since`, up to any instant in the span around `now`. `None`: a
-/// calendar is not known here.
-fn packed(calendars: &BTreeSet<String>, since: EpochMillis, now: EpochMillis) -> Option<Vec<u8>> {
-    let (mut start, mut end) = (EpochMillis::MIN, None);
+/// The boundaries of each calendar after `since`, up to any instant in the span around `now`.
+fn packed(calendars: &Calendars, since: EpochMillis, now: EpochMillis) -> Vec<u8> {
+    let (mut start, mut end, mut count) = (EpochMillis::MIN, None, 0);
     let mut counts = Vec::new();
-    for text in calendars {
-        let calendar = text.parse::<CalendarRefill>().ok()?.calendar;
+    for (text, calendar) in calendars {
         let period = calendar.period(now);
         start = start.max(period.start);
         end = [end, period.end].into_iter().flatten().min();
         counts.extend_from_slice(text.as_bytes());
         counts.push(0);
         push(&mut counts, calendar.boundaries(since, now));
+        count += 1;
     }
     let mut packed = Vec::with_capacity(64);
-    let count = i64::try_from(calendars.len()).ok()?;
     // No instant is later than the end of the year 9999.
     let end_ms = end.map_or(EpochMillis::MAX.get() + 1, EpochMillis::get);
     for number in [since.get(), start.get(), end_ms, count] {
         push(&mut packed, number);
     }
     packed.extend_from_slice(&counts);
-    Some(packed)
+    packed
 }
