@@ -53,13 +53,13 @@ fn calls(estimates: std::ops::Range<f64>) -> Vec<ModelCall> {
     (0..2_000).map(call).collect()
 }
 
-/// What was reserved or spent, after each change.
+/// The reserved and spent amounts, after each change.
 #[derive(Debug, Default)]
 struct Book {
     reserved: i128,
     history: Vec<(Instant, i128)>,
     spent: i128,
-    /// What the calls in flight will cost beyond their estimates.
+    /// The cost of the calls in flight beyond their estimates.
     short: i128,
     /// The same at the last grant.
     short_at_last_grant: i128,

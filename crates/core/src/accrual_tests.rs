@@ -238,7 +238,7 @@ proptest! {
 
 proptest! {
     /// A bucket with a rate beside the calendar limit, so that the refill time moves all the time.
-    /// What one period admits is at most the amount, less the debt that it began with.
+    /// One period admits at most the amount, less the debt that it began with.
     #[test]
     fn period_admits_its_amount_less_a_carried_debt(
         rule in calendar_rule(),

@@ -65,8 +65,8 @@ pub(crate) struct Exact {
     peak: Option<i128>,
     /// The time within which writers may disagree about a boundary of a calendar, in milliseconds.
     unsure_ms: i64,
-    /// What was taken or given back so close to a boundary: the writer may have counted it on the
-    /// other side.
+    /// The amounts taken or given back so close to a boundary that their writer may have counted them
+    /// on the other side.
     unsure: i128,
 }
 

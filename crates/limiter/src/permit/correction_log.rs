@@ -129,12 +129,12 @@ impl CorrectionLog {
         };
         match result {
             Some(Ok(adjusted)) => return self.done(write, &adjusted.dropped),
+            // It counts as made, also where an earlier call left it in doubt.
+            Some(Err(AdjustError::Ambiguous(_))) => return self.done(write, &[]),
             _ if write.in_doubt => {
                 self.undo(&write);
                 self.in_doubt.push(write);
             }
-            // It counts as made.
-            Some(Err(AdjustError::Ambiguous(_))) => return self.done(write, &[]),
             // Tokens that may have been given back count as given back, and nothing as taken.
             None => {
                 let not_taken = owned(write.surplus_used.iter().filter(|(limit, _)| {

@@ -229,6 +229,16 @@ async fn mixed_correction_is_made_once() {
         case.permit.correct_to(&amounts(45, 2)).await.unwrap();
         assert_eq!((case.consumed("tpm").0, case.consumed("rpm").0), (45, 2), "{fate:?}");
     }
+    // The store can no longer tell, when the write is sent again: it counts as made.
+    let case = ScriptedPermit::of_one_bucket().await;
+    case.meets(&[Fate::Lost, Fate::Forgotten]);
+    for _ in 0..2 {
+        case.permit.correct_to(&amounts(45, 2)).await.unwrap_err();
+    }
+    case.corrected();
+    case.permit.correct_to(&amounts(45, 2)).await.unwrap();
+    assert_eq!((case.consumed("tpm").0, case.consumed("rpm").0), (45, 2));
+    assert!(case.corrected().is_empty(), "nothing is left to correct");
     // The caller leaves: what was on its way back counts as given back, and nothing as taken.
     for fate in [Fate::Hangs, Fate::HangsAfter] {
         let case = ScriptedPermit::of_one_bucket().await;
