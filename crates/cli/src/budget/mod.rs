@@ -27,8 +27,9 @@ Examples:
   sluicegate budget --resource gpt-4
 
 GRANTED is what a full budget lacks now; of a calendar limit, what this period took. USED is the part
-of it that usage windows show. The difference is taken by calls whose estimate is not corrected yet,
-held by processes that lease, or not counted yet; a debt from the last period is part of it, too.
+of it that usage windows show. Both contain the estimates of calls in flight, until these calls
+correct them. The difference is consumption that is not counted yet, tokens that leasing processes
+hold, and the debt that the period began with.
 LASTS goes by the use of the last seven days.
 
 Exit codes: 0 shown, 1 there is no budget, or a broken bucket was left out, 2 bad input, 5 the table

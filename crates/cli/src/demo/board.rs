@@ -30,6 +30,8 @@ pub(crate) struct Board {
 pub(crate) struct TenantFigures {
     pub(crate) requests_left: i64,
     pub(crate) tokens_left: i64,
+    /// Of the budget, in cents.
+    pub(crate) cents_left: i64,
     /// In the usage windows of this minute and this hour.
     pub(crate) minute: Used,
     pub(crate) hour: Used,
@@ -40,6 +42,8 @@ pub(crate) struct TenantFigures {
 pub(crate) struct Used {
     pub(crate) requests: i128,
     pub(crate) tokens: i128,
+    /// Money, in cents.
+    pub(crate) cents: i128,
 }
 
 /// Answers of the limiter.

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
+use sluicegate::types::{Amounts, LimitName, Millitokens};
 use sluicegate::{AcquireError, Limiter, Permit};
 
-use super::traffic::{self, Call, MODEL, REQUESTS, TENANTS, TOKENS, Traffic};
+use super::traffic::{self, BUDGET, Call, MODEL, PRICE, REQUESTS, TENANTS, TOKENS, Traffic};
 use crate::error::CliError;
 
 /// Calls to come and calls in flight.
@@ -30,7 +31,7 @@ pub(crate) struct Gateways {
 
 enum Event {
     Call { tenant: usize, call: Call },
-    Answer { tenant: usize, lease: Permit, by: i64 },
+    Answer { tenant: usize, permit: Permit, call: Call },
 }
 
 /// The grants of one tenant.
@@ -69,7 +70,9 @@ impl Gateways {
     pub(crate) async fn step(&mut self) -> Result<(), CliError> {
         match self.events.pop_first() {
             Some((_, Event::Call { tenant, call })) => self.call(tenant, call).await,
-            Some((_, Event::Answer { tenant, lease, by })) => self.answer(tenant, &lease, by).await,
+            Some((_, Event::Answer { tenant, permit, call })) => {
+                self.answer(tenant, &permit, call).await
+            },
             None => Ok(()),
         }
     }
@@ -87,15 +90,14 @@ impl Gateways {
     async fn call(&mut self, tenant: usize, call: Call) -> Result<(), CliError> {
         self.plan_call(tenant);
         let request = self.limiter.acquire(traffic::name(tenant), MODEL).no_cascade();
-        let request = request.consume(REQUESTS, 1).consume(TOKENS, call.estimate);
+        let request = request.consume(REQUESTS, 1).consume_all(&text(call.estimate)?);
         let book = &mut self.books[tenant];
-        let answer = match request.limits(traffic::limits()).await {
-            Ok(lease) => {
+        let answer = match request.limits(traffic::limits(tenant)).await {
+            Ok(permit) => {
                 book.admitted += 1;
                 book.tokens += call.estimate;
-                self.acquire_units += lease.cost().write_units;
-                let by = call.actual - call.estimate;
-                self.plan(call.at_ms + call.latency_ms, Event::Answer { tenant, lease, by });
+                self.acquire_units += permit.cost().write_units;
+                self.plan(call.at_ms + call.latency_ms, Event::Answer { tenant, permit, call });
                 "granted".to_owned()
             }
             Err(AcquireError::LimitExceeded(exceeded)) => {
@@ -109,10 +111,15 @@ impl Gateways {
         Ok(())
     }
 
-    async fn answer(&mut self, tenant: usize, lease: &Permit, by: i64) -> Result<(), CliError> {
-        let adjusted = lease.adjust(TOKENS, by).await?;
-        self.adjust_units += adjusted.write_units;
-        self.books[tenant].tokens += by;
+    async fn answer(
+        &mut self,
+        tenant: usize,
+        permit: &Permit,
+        Call { estimate, actual, .. }: Call,
+    ) -> Result<(), CliError> {
+        let corrected = permit.correct_to(&text(actual)?).await?;
+        self.adjust_units += corrected.write_units;
+        self.books[tenant].tokens += actual - estimate;
         Ok(())
     }
 
@@ -125,4 +132,13 @@ impl Gateways {
         self.planned += 1;
         self.events.insert((at_ms, self.planned), event);
     }
+}
+
+/// The amounts of so many tokens of text: the tokens, and their price.
+fn text(tokens: i64) -> Result<Amounts, CliError> {
+    let amount = |limit, tokens| {
+        let tokens = Millitokens::from_tokens(tokens).map_err(CliError::bad)?;
+        Ok::<_, CliError>((LimitName::new(limit).map_err(CliError::bad)?, tokens))
+    };
+    Ok(Amounts::from([amount(TOKENS, tokens)?, amount(BUDGET, tokens * PRICE)?]))
 }

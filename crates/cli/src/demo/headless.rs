@@ -11,7 +11,7 @@ use serde::Serialize;
 use sluicegate::dynamo::DynamoTable;
 use sluicegate::dynamo::Reader;
 use sluicegate::leasing::Leased;
-use sluicegate::types::EpochMillis;
+use sluicegate::types::{AmountOf, EpochMillis};
 use sluicegate::{CompositeStore, LeaseSettings, Limiter, TestClock};
 use sluicegate_core::{LimitName, Resource, WindowKind, WindowSpan};
 use sluicegate_local::poller::{self, Poller, StreamSource};
@@ -20,7 +20,7 @@ use sluicegate_processor::{Processor, Settings};
 
 use super::gateways::{Book, Gateways};
 use super::patient::patient;
-use super::traffic::{self, MODEL, REQUESTS, TENANTS, TOKENS};
+use super::traffic::{self, BUDGET, MODEL, PRICE, REQUESTS, TENANTS, TOKENS};
 use crate::error::CliError;
 use crate::feed::Feed;
 
@@ -60,15 +60,18 @@ struct Tenant {
     admitted: u64,
     refused: u64,
     tokens: i64,
-    /// Requests and tokens of text in the usage windows.
+    spent_usd: String,
+    /// Requests, tokens of text and dollars in the usage windows.
     counted_requests: i128,
     counted_tokens: i128,
+    counted_usd: String,
 }
 
 impl Tenant {
     fn is_exact(&self) -> bool {
         self.counted_requests == i128::from(self.admitted)
             && self.counted_tokens == i128::from(self.tokens)
+            && self.counted_usd == self.spent_usd
     }
 }
 
@@ -170,15 +173,18 @@ async fn tenants(reader: &Reader, books: &[Book; TENANTS]) -> Result<Vec<Tenant>
         let limit = LimitName::new(limit).ok();
         let of_tenant = windows.iter().filter(|window| window.entity.to_string() == name);
         let milli = of_tenant.filter_map(|window| window.consumed_milli.get(limit.as_ref()?));
-        milli.sum::<i128>() / 1_000
+        milli.sum::<i128>()
     };
+    let usd = |milli| AmountOf::new(BUDGET, milli).plain();
     let tenant = |(tenant, book): (usize, &Book)| Tenant {
         name: traffic::name(tenant),
         admitted: book.admitted,
         refused: book.refused,
         tokens: book.tokens,
-        counted_requests: counted(traffic::name(tenant), REQUESTS),
-        counted_tokens: counted(traffic::name(tenant), TOKENS),
+        spent_usd: usd(i128::from(book.tokens) * i128::from(PRICE) * 1_000),
+        counted_requests: counted(traffic::name(tenant), REQUESTS) / 1_000,
+        counted_tokens: counted(traffic::name(tenant), TOKENS) / 1_000,
+        counted_usd: usd(counted(traffic::name(tenant), BUDGET)),
     };
     Ok(books.iter().enumerate().map(tenant).collect())
 }

@@ -22,12 +22,14 @@ use tokio::time::MissedTickBehavior;
 use super::board::{Board, Units, Used};
 use super::gateways::Gateways;
 use super::patient::patient;
-use super::traffic::{self, MODEL, REQUESTS, TENANTS, TOKENS};
+use super::traffic::{self, BUDGET, MODEL, REQUESTS, TENANTS, TOKENS};
 use super::view;
 use crate::error::{CliError, say};
 use crate::feed::interrupted;
 
 const TABLE: &str = "sluicegate-demo";
+/// Millionths of a dollar.
+const MICRO_PER_CENT: i64 = 10_000;
 const FRAME: Duration = Duration::from_millis(100);
 /// The time between two reads of balances and windows.
 const LOOK: Duration = Duration::from_millis(250);
@@ -159,10 +161,11 @@ impl Scene {
         for tenant in 0..TENANTS {
             let peek = self.limiter.peek(traffic::name(tenant), MODEL).no_cascade();
             let figures = &mut self.board.tenants[tenant];
-            for status in peek.limits(traffic::limits()).await? {
+            for status in peek.limits(traffic::limits(tenant)).await? {
                 let left = status.available.get() / 1_000;
                 match status.limit.as_str() {
                     REQUESTS => figures.requests_left = left,
+                    BUDGET => figures.cents_left = left / MICRO_PER_CENT,
                     _ => figures.tokens_left = left,
                 }
             }
@@ -204,7 +207,8 @@ fn used(usage: &UsageWindow) -> Used {
         let milli = LimitName::new(limit).ok().and_then(|limit| usage.consumed_milli.get(&limit));
         milli.copied().unwrap_or(0) / 1_000
     };
-    Used { requests: tokens(REQUESTS), tokens: tokens(TOKENS) }
+    let cents = tokens(BUDGET) / i128::from(MICRO_PER_CENT);
+    Used { requests: tokens(REQUESTS), tokens: tokens(TOKENS), cents }
 }
 
 /// Returns a channel that receives a message when a key is pressed that quits.

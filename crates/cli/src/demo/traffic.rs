@@ -5,6 +5,7 @@
 
 use fastrand::Rng;
 use sluicegate::Limit;
+use sluicegate::types::Calendar;
 
 /// The one model that all tenants share.
 pub(crate) const MODEL: &str = "chat-large";
@@ -12,17 +13,27 @@ pub(crate) const MODEL: &str = "chat-large";
 pub(crate) const REQUESTS: &str = "rpm";
 /// Tokens of text per minute.
 pub(crate) const TOKENS: &str = "tpm";
+/// Money per day, in UTC.
+pub(crate) const BUDGET: &str = "usd";
+/// The price of a token of text, in millionths of a dollar.
+pub(crate) const PRICE: i64 = 20;
 /// Requests that a full bucket holds.
 pub(crate) const REQUESTS_BURST: u64 = 30;
 /// Tokens of text that a full bucket holds.
 pub(crate) const TOKENS_BURST: u64 = 20_000;
 
-/// The limits of every tenant.
-pub(crate) fn limits() -> [Limit; 2] {
+/// The limits of a tenant. They differ in the budget alone.
+pub(crate) fn limits(tenant: usize) -> [Limit; 3] {
     [
         Limit::per_minute(REQUESTS, 120).burst(REQUESTS_BURST),
         Limit::per_minute(TOKENS, 60_000).burst(TOKENS_BURST),
+        Limit::by_calendar(BUDGET, budget(tenant), Calendar::day()),
     ]
+}
+
+/// The daily budget of a tenant, in millionths of a dollar.
+pub(crate) fn budget(tenant: usize) -> u64 {
+    u64::from(HABITS[tenant].usd_per_day) * 1_000_000
 }
 
 /// The behaviour of a tenant.
@@ -34,16 +45,18 @@ struct Habit {
     burst: f64,
     /// The most tokens of text in a call.
     tokens: u32,
+    /// The budget, in dollars a day.
+    usd_per_day: u32,
 }
 
 const HABITS: [Habit; 6] = [
-    Habit { name: "acme-support", calm: 0.8, burst: 6.0, tokens: 600 },
-    Habit { name: "beta-search", calm: 1.5, burst: 3.0, tokens: 300 },
-    Habit { name: "cargo-bot", calm: 0.3, burst: 9.0, tokens: 900 },
-    Habit { name: "delta-notes", calm: 0.6, burst: 4.0, tokens: 2_500 },
-    Habit { name: "echo-mail", calm: 1.2, burst: 5.0, tokens: 400 },
-    // This tenant always asks for several times its limits.
-    Habit { name: "greedy-inc", calm: 9.0, burst: 18.0, tokens: 1_200 },
+    Habit { name: "acme-support", calm: 0.8, burst: 6.0, tokens: 600, usd_per_day: 50 },
+    Habit { name: "beta-search", calm: 1.5, burst: 3.0, tokens: 300, usd_per_day: 50 },
+    Habit { name: "cargo-bot", calm: 0.3, burst: 9.0, tokens: 900, usd_per_day: 50 },
+    Habit { name: "delta-notes", calm: 0.6, burst: 4.0, tokens: 2_500, usd_per_day: 50 },
+    Habit { name: "echo-mail", calm: 1.2, burst: 5.0, tokens: 400, usd_per_day: 50 },
+    // This tenant always asks for several times its limits, and its budget lasts less than a minute.
+    Habit { name: "greedy-inc", calm: 9.0, burst: 18.0, tokens: 1_200, usd_per_day: 1 },
 ];
 
 /// Number of tenants.

@@ -58,26 +58,31 @@ fn draw_balances(frame: &mut Frame<'_>, area: Rect, board: &Board) {
     let block = Block::bordered().title(" Balances: what may be spent at once ");
     let inner = block.inner(area);
     frame.render_widget(block, area);
-    // A space before each of the two bars, and one before each figure.
-    let bar = (usize::from(inner.width) - NAME_WIDTH - 2 * (LEFT_WIDTH + 3)) / 2;
+    // A space before each of the three bars, and one before each figure.
+    let bar = (usize::from(inner.width) - NAME_WIDTH - 3 * (LEFT_WIDTH + 3)) / 3;
     let column = bar + 1 + LEFT_WIDTH;
-    let requests = format!("requests left of {REQUESTS_BURST}");
-    let tokens = format!("tokens left of {}", thousands(TOKENS_BURST));
-    let header = format!(" {:NAME_WIDTH$}{requests:column$}  {tokens}", "tenant");
+    let requests = format!("requests of {REQUESTS_BURST}");
+    let tokens = format!("tokens of {}", thousands(TOKENS_BURST));
+    let header =
+        format!(" {:NAME_WIDTH$}{requests:column$}  {tokens:column$}  budget, USD", "tenant");
     let mut lines = vec![Line::from(header).dim()];
     for (tenant, figures) in board.tenants.iter().enumerate() {
-        let TenantFigures { requests_left, tokens_left, .. } = *figures;
+        let TenantFigures { requests_left, tokens_left, cents_left, .. } = *figures;
         let mut spans = vec![Span::raw(format!(" {:NAME_WIDTH$}", traffic::name(tenant)))];
-        spans.extend(gauge(requests_left, REQUESTS_BURST, bar));
+        let requests = thousands(requests_left);
+        spans.extend(gauge(requests_left, REQUESTS_BURST, bar, &requests));
         spans.push(Span::raw("  "));
-        spans.extend(gauge(tokens_left, TOKENS_BURST, bar));
+        spans.extend(gauge(tokens_left, TOKENS_BURST, bar, &thousands(tokens_left)));
+        spans.push(Span::raw("  "));
+        let budget_cents = traffic::budget(tenant) / 10_000;
+        spans.extend(gauge(cents_left, budget_cents, bar, &dollars(cents_left)));
         lines.push(Line::from(spans));
     }
     frame.render_widget(Paragraph::new(lines), inner);
 }
 
-/// A bar of `width` columns and the figure behind it; a debt is an empty bar and a negative figure.
-fn gauge(left: i64, of: u64, width: usize) -> [Span<'static>; 3] {
+/// A bar of `width` columns and the figure behind it; a debt is an empty bar.
+fn gauge(left: i64, of: u64, width: usize, figure: &str) -> [Span<'static>; 3] {
     let there = u64::try_from(left).unwrap_or(0).min(of);
     let filled = usize::try_from(there * width as u64 / of).unwrap_or(width);
     let color = match there * 100 / of {
@@ -85,8 +90,6 @@ fn gauge(left: i64, of: u64, width: usize) -> [Span<'static>; 3] {
         10..40 => Color::Yellow,
         _ => Color::Green,
     };
-    let sign = if left < 0 { "-" } else { "" };
-    let figure = format!("{sign}{}", thousands(left.unsigned_abs()));
     [
         Span::styled("█".repeat(filled), Style::new().fg(color)),
         Span::styled("░".repeat(width - filled), Style::new().fg(Color::DarkGray)),
@@ -151,14 +154,15 @@ fn draw_usage(frame: &mut Frame<'_>, area: Rect, board: &Board) {
     );
     let mut lines = vec![Line::from(header).dim()];
     for (tenant, figures) in board.tenants.iter().enumerate() {
-        let used = |Used { requests, tokens }: Used| {
-            format!("{:>9} req {:>10} tokens", thousands(requests), thousands(tokens))
-        };
+        let Used { requests, tokens, .. } = figures.minute;
+        let minute = format!("{:>9} req {:>10} tokens", thousands(requests), thousands(tokens));
+        let Used { requests, cents, .. } = figures.hour;
+        let hour = format!("{:>11} req {:>11} USD", thousands(requests), dollars(cents));
         lines.push(Line::from(format!(
             " {:NAME_WIDTH$}{:>30}{:>32}",
             traffic::name(tenant),
-            used(figures.minute),
-            used(figures.hour),
+            minute,
+            hour,
         )));
     }
     frame.render_widget(Paragraph::new(lines), inner);
@@ -184,6 +188,14 @@ fn draw_units(frame: &mut Frame<'_>, area: Rect, board: &Board) {
 /// Units are whole except for reads, which are not shown.
 fn whole(units: f64) -> String {
     thousands(format!("{units:.0}"))
+}
+
+/// `-123456` as `-1,234.56`.
+fn dollars(cents: impl Into<i128>) -> String {
+    let cents = cents.into();
+    let sign = if cents < 0 { "-" } else { "" };
+    let cents = cents.unsigned_abs();
+    format!("{sign}{}.{:02}", thousands(cents / 100), cents % 100)
 }
 
 /// `1234567` as `1,234,567`.
@@ -221,12 +233,23 @@ mod tests {
             books[5].refused += second % 13;
             board.tick(second, &books, None);
         }
-        let balances = [(30, 20_000), (29, 17_250), (12, 8_000), (3, 1_999), (1, -12_345), (0, 0)];
-        for (n, (requests_left, tokens_left)) in balances.into_iter().enumerate() {
+        let balances = [
+            (30, 20_000, 5_000),
+            (29, 17_250, 4_905),
+            (12, 8_000, 3_017),
+            (3, 1_999, 205),
+            (1, -12_345, 3),
+            (0, 0, -1),
+        ];
+        for (n, (requests_left, tokens_left, cents_left)) in balances.into_iter().enumerate() {
             let grown = 10_i128.pow(u32::try_from(n).unwrap());
-            let used = |factor| Used { requests: grown * factor, tokens: grown * factor * 80 };
+            let used = |factor| Used {
+                requests: grown * factor,
+                tokens: grown * factor * 80,
+                cents: grown * factor * 80 / 500,
+            };
             let (minute, hour) = (used(1), used(8));
-            board.tenants[n] = TenantFigures { requests_left, tokens_left, minute, hour };
+            board.tenants[n] = TenantFigures { requests_left, tokens_left, cents_left, minute, hour };
         }
         (board.minute, board.hour) = ("14:03".to_owned(), "14:00".to_owned());
         board.units = Units { acquires: 123_456.0, adjustments: 98_765.0, metering: 54_321.0 };
