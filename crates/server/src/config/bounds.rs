@@ -1,0 +1,37 @@
+//! The bounds on what callers may send.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The bounds on what callers may send.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Bounds {
+    /// The bytes of a request's body.
+    #[schemars(range(min = 1_024, max = 16_777_216))]
+    pub body_bytes: usize,
+    /// The connections that are open at a time. Further ones are closed at once.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub connections: usize,
+    /// The requests that are in work at a time. Further ones are answered with 503.
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub requests: usize,
+    /// The time that a request may take from its first byte to the answer, in milliseconds.
+    #[schemars(range(min = 10, max = 600_000))]
+    pub request_ms: u64,
+    /// The time that the server waits for open requests at its end, in milliseconds.
+    #[schemars(range(min = 0, max = 600_000))]
+    pub end_ms: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            body_bytes: 64 * 1_024,
+            connections: 10_000,
+            requests: 4_096,
+            request_ms: 10_000,
+            end_ms: 20_000,
+        }
+    }
+}

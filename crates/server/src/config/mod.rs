@@ -1,0 +1,69 @@
+//! The configuration file of a server, in YAML.
+
+mod bounds;
+mod callers;
+mod domains;
+mod permits;
+mod store;
+
+use std::net::SocketAddr;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+pub use bounds::Bounds;
+pub use callers::{Caller, Role};
+pub use domains::{Domain, Envoy, Rule, Unknown};
+pub use permits::Permits;
+pub use store::{Dynamodb, Embedded, Leasing, OnUnavailable, Redis, Store};
+
+/// The configuration of a server.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The address that the server listens on.
+    #[serde(default)]
+    pub listen: Listen,
+    /// The store of the balances. `--embedded` replaces it.
+    pub store: Option<Store>,
+    /// Tokens that the server takes ahead of need, to decide in memory. Absent: one call of the
+    /// store for each decision.
+    pub leasing: Option<Leasing>,
+    /// The answer to a request while the store is unavailable.
+    #[serde(default)]
+    pub on_unavailable: OnUnavailable,
+    /// The time in which the store must decide, in milliseconds.
+    #[schemars(range(min = 1, max = 60_000))]
+    pub deadline_ms: Option<u64>,
+    /// The limits of a request that brings none and has none stored, like `rpm=100/minute`.
+    #[serde(default)]
+    pub limits: Vec<String>,
+    /// The ids of permits.
+    #[serde(default)]
+    pub permits: Permits,
+    /// The programs and people that may call the server. Absent: everyone may do everything, which
+    /// only a server on loopback allows.
+    #[serde(default)]
+    pub callers: Vec<Caller>,
+    /// Envoy's rate limit service. Absent: the server does not offer it.
+    pub envoy: Option<Envoy>,
+    /// The bounds on what callers may send.
+    #[serde(default)]
+    pub bounds: Bounds,
+}
+
+/// The address that the server listens on. One port serves HTTP/1, HTTP/2 and gRPC.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Listen {
+    /// The address and the port; port 0 is any free one.
+    pub address: SocketAddr,
+    /// Allows an address other than loopback although no callers are named.
+    pub without_callers: bool,
+}
+
+impl Default for Listen {
+    fn default() -> Self {
+        Self { address: SocketAddr::from(([127, 0, 0, 1], 8470)), without_callers: false }
+    }
+}

@@ -1,0 +1,71 @@
+//! The store of the balances, and the server's way of using it.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The store of the balances.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Store {
+    /// A table in DynamoDB. Region and credentials come from the AWS environment.
+    Dynamodb(Dynamodb),
+    /// A Redis server.
+    Redis(Redis),
+    /// The embedded engine, for trying the server out.
+    Embedded(Embedded),
+}
+
+/// A table in DynamoDB.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Dynamodb {
+    /// The name of the table.
+    pub table: String,
+    /// Another endpoint than that of the region.
+    pub endpoint_url: Option<String>,
+    /// Another region than that of the AWS environment.
+    pub region: Option<String>,
+}
+
+/// A Redis server.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Redis {
+    /// The URL, like `redis://127.0.0.1:6379`.
+    pub url: String,
+    /// The beginning of every key.
+    pub prefix: Option<String>,
+}
+
+/// The embedded engine.
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Embedded {
+    /// The file of the balances. Absent: in memory.
+    pub file: Option<PathBuf>,
+}
+
+/// Tokens that the server takes ahead of need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Leasing {
+    /// Never above a limit.
+    Strict,
+    /// Debits are written later; a limit may be exceeded by a tenth for each server.
+    WriteBehind,
+}
+
+/// The answer to a request while the store is unavailable.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnavailable {
+    /// Admit.
+    #[default]
+    Allow,
+    /// Refuse, with 503.
+    Deny,
+    /// Decide by buckets in the process, and debit the store afterwards.
+    Local,
+}

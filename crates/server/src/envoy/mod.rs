@@ -1,0 +1,1 @@
+//! Envoy's rate limit service, `envoy.service.ratelimit.v3`.
