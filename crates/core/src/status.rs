@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::configuration::Differences;
 use crate::{
-    Amounts, BucketId, CompositeBucket, Configuration, EntityId, EpochMillis, LimitName,
+    Amounts, BucketId, CompositeBucket, Configuration, Currency, EntityId, EpochMillis, LimitName,
     MillitokenSum, Millitokens, Rule, Wait,
 };
 
@@ -32,6 +32,12 @@ impl LimitStatus {
     #[must_use]
     pub fn is_violated(&self) -> bool {
         self.wait != Wait::None
+    }
+
+    /// True if it is a calendar limit, or one that counts money.
+    #[must_use]
+    pub fn is_budget(&self) -> bool {
+        self.rule.refill().calendar().is_some() || Currency::of(self.limit.as_str()).is_some()
     }
 
     /// A limit whose bucket is full.

@@ -16,6 +16,15 @@ const LEFT: HeaderName = HeaderName::from_static("ratelimit");
 /// The largest integer of a structured field has 15 digits.
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
+/// The rate limit fields for the balances `remaining` of a granted request of `entity`, as the layer
+/// adds them to a response.
+#[must_use]
+pub fn headers_of_grant(remaining: &[Remaining], entity: &str, now: EpochMillis) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    Fields::of_grant(remaining, entity, now).append_to(&mut headers);
+    headers
+}
+
 /// The fields of one response.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Fields {

@@ -111,7 +111,10 @@ mod rejection;
 mod request;
 mod service;
 
+pub use fields::headers_of_grant;
 pub use layer::RateLimitLayer;
+pub use problem::problem;
+pub use refusal::refusal;
 pub use rejection::Rejection;
 pub use request::LimitRequest;
 pub use service::{RateLimit, ResponseFuture};

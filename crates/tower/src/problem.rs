@@ -8,12 +8,10 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 /// The problem type of the draft, for quotas that are exceeded.
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 
-/// A problem. `violated` holds the names of the policies that the request would have violated.
-pub(crate) fn problem(
-    status: StatusCode,
-    detail: Option<&str>,
-    violated: &[String],
-) -> Response<String> {
+/// A response with a problem. `violated` holds the names of the policies that the request would have
+/// violated.
+#[must_use]
+pub fn problem(status: StatusCode, detail: Option<&str>, violated: &[String]) -> Response<String> {
     let (kind, title) = match status {
         StatusCode::TOO_MANY_REQUESTS if !violated.is_empty() => {
             (QUOTA_EXCEEDED, "Request cannot be satisfied as assigned quota has been exceeded")

@@ -12,7 +12,6 @@ use sluicegate::{AcquireError, LimitStatus};
 
 use crate::fields::{Fields, policy, whole_seconds};
 use crate::problem::problem;
-use crate::request::LimitRequest;
 
 /// Other writers finish within milliseconds.
 const CONTENDED_RETRY_S: u64 = 1;
@@ -28,20 +27,21 @@ struct Refusal<'a> {
     retry_after_s: Option<u64>,
 }
 
-/// The response to `wanted`, and a line in the log.
-pub(crate) fn refusal(
+/// The response of the layer to an acquire of `entity` on `resource` that failed with `error`, and a
+/// line in the log.
+pub fn refusal(
     error: &AcquireError,
-    wanted: &LimitRequest,
+    entity: &str,
+    resource: &str,
     now: EpochMillis,
 ) -> Response<String> {
-    let entity = wanted.entity();
     let Refusal { status, detail, limits, is_violated, retry_after_s } = Refusal::of(error);
     let violated: Vec<_> = limits
         .iter()
         .filter(|limit| is_violated(limit))
         .map(|limit| policy(&limit.entity, &limit.limit, entity))
         .collect();
-    log(error, status, wanted.resource(), &violated);
+    log(error, status, resource, &violated);
 
     let mut response = problem(status, Some(detail), &violated);
     let headers = response.headers_mut();

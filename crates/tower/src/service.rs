@@ -84,7 +84,9 @@ where
             let permit = match wanted.clone().bind(&limiter).await {
                 Ok(permit) => Arc::new(permit),
                 Err(error) => {
-                    return Ok(refusal(&error, &wanted, limiter.clock().now()).map(B::from));
+                    let (entity, resource) = (wanted.entity(), wanted.resource());
+                    let response = refusal(&error, entity, resource, limiter.clock().now());
+                    return Ok(response.map(B::from));
                 }
             };
             parts.extensions.insert(permit.clone());

@@ -6,13 +6,12 @@ mod budget_status;
 use std::process::ExitCode;
 
 use sluicegate::{Clock, SystemClock};
-use sluicegate_core::Currency;
 
 use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output::{self, amount, duration};
 use crate::readable::Readable;
-use crate::status::{Standing, standings};
+use crate::status::standings;
 use crate::whose::Words;
 use budget_status::{BudgetStatus, Lasts};
 
@@ -42,12 +41,14 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let whose = args.whose.whose()?;
     let connection = options.connect().await?;
-    let Readable { items: mut budgets, broken } = standings(&connection, &whose).await?;
-    budgets.retain(is_budget);
+    let Readable { items: mut budgets, mut broken } = standings(&connection, &whose).await?;
+    budgets.retain(|standing| standing.found.is_budget());
     let (reader, now) = (connection.reader(), SystemClock.now());
     let mut statuses = Vec::with_capacity(budgets.len());
     for budget in &budgets {
-        statuses.push(BudgetStatus::of(&reader, budget, now).await?);
+        let used = reader.budget(&budget.bucket.resource, &budget.found, now).await?;
+        broken += used.broken_windows;
+        statuses.push(BudgetStatus::of(budget, &used, now));
     }
     if options.is_json() {
         output::json(&statuses)?;
@@ -61,11 +62,6 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         output::line(&shown(&statuses))?;
     }
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
-}
-
-fn is_budget(standing: &Standing) -> bool {
-    let refill = standing.found.rule.refill();
-    refill.calendar().is_some() || Currency::of(&standing.limit).is_some()
 }
 
 fn shown(statuses: &[BudgetStatus]) -> String {

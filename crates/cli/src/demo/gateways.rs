@@ -72,7 +72,7 @@ impl Gateways {
             Some((_, Event::Call { tenant, call })) => self.call(tenant, call).await,
             Some((_, Event::Answer { tenant, permit, call })) => {
                 self.answer(tenant, &permit, call).await
-            },
+            }
             None => Ok(()),
         }
     }

@@ -249,7 +249,8 @@ mod tests {
                 cents: grown * factor * 80 / 500,
             };
             let (minute, hour) = (used(1), used(8));
-            board.tenants[n] = TenantFigures { requests_left, tokens_left, cents_left, minute, hour };
+            board.tenants[n] =
+                TenantFigures { requests_left, tokens_left, cents_left, minute, hour };
         }
         (board.minute, board.hour) = ("14:03".to_owned(), "14:00".to_owned());
         board.units = Units { acquires: 123_456.0, adjustments: 98_765.0, metering: 54_321.0 };

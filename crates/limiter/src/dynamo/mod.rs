@@ -3,6 +3,7 @@
 //! `sluicegate_core` decides the meaning of an item; this module reads and sends items.
 
 mod answers;
+mod budget;
 mod execute;
 mod expressions;
 mod fetch;
@@ -20,6 +21,7 @@ mod table_error;
 mod terms;
 mod transact;
 
+pub use budget::{Budget, Lasts};
 pub use execute::DynamoTable;
 pub use item::BrokenItem;
 pub use legacy::{ConvertError, Converted, LegacyPage, Segment};
