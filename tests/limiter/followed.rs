@@ -139,10 +139,11 @@ impl Table for SharedTable {
     async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
+        mark: Option<&sluicegate::store::Mark>,
         token: &str,
     ) -> Result<f64, sluicegate::store::TransactError> {
         Self::travel().await;
-        let written = self.buckets.transact_write(writes, token).await;
+        let written = self.buckets.transact_write(writes, mark, token).await;
         Self::travel().await;
         written
     }

@@ -30,12 +30,13 @@ macro_rules! intercepting {
             async fn transact_write(
                 &self,
                 writes: &[(sluicegate::types::BucketId, sluicegate_core::WritePlan)],
+                mark: Option<&sluicegate::store::Mark>,
                 token: &str,
             ) -> Result<f64, sluicegate::store::TransactError> {
                 let call = crate::intercept::Call::WriteTogether;
                 self.intercept(
                     call,
-                    sluicegate::store::Table::transact_write(&self.$inner, writes, token),
+                    sluicegate::store::Table::transact_write(&self.$inner, writes, mark, token),
                 )
                 .await
             }

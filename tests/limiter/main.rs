@@ -30,6 +30,7 @@ mod left_out;
 mod legacy;
 mod listed;
 mod metering;
+mod once;
 mod outrun;
 mod rush;
 mod scripted;

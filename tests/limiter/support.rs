@@ -151,9 +151,10 @@ impl Table for Memory {
     async fn transact_write(
         &self,
         writes: &[(BucketId, sluicegate_core::WritePlan)],
+        mark: Option<&sluicegate::store::Mark>,
         token: &str,
     ) -> Result<f64, sluicegate::store::TransactError> {
-        self.0.transact_write(writes, token).await
+        self.0.transact_write(writes, mark, token).await
     }
 
     async fn read(

@@ -86,7 +86,9 @@ fn a_write_that_consumes_nothing_and_a_removal_give_nothing() {
 
 #[test]
 fn items_that_are_no_composite_buckets_give_nothing() {
-    for sk in ["#META", "#BUCKET#gpt-4#rpm", "#USAGE#gpt-4#day#2026-01-28T00:00:00Z"] {
+    for sk in
+        ["#META", "#MARK#gpt-4#key-1", "#BUCKET#gpt-4#rpm", "#USAGE#gpt-4#day#2026-01-28T00:00:00Z"]
+    {
         let mut record = record("INSERT", None, Some(json!({"b_rpm_tc": {"S": "broken"}})));
         record["dynamodb"]["Keys"]["SK"]["S"] = json!(sk);
         assert_eq!(named(&record), [], "{sk}");

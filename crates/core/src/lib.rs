@@ -90,7 +90,7 @@ pub use lease_size::LeaseRange;
 pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
 pub use legacy::{LegacyBucket, LegacyBuckets};
 pub use money::{AmountOf, Currency, Money, parse_amount};
-pub use names::{EntityId, LimitName, NameError, Resource};
+pub use names::{CorrectionKey, EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};
 pub use quantity::{EpochMillis, MillitokenSum, Millitokens, OutOfRange};
 pub use quarantine_entry::{QuarantineEntry, QuarantineState};

@@ -12,6 +12,8 @@ const LIMIT_NAME_MAX: usize = 64;
 const ENTITY_ID_MAX: usize = 256;
 /// Longest resource, in bytes.
 const RESOURCE_MAX: usize = 128;
+/// Longest key of a correction, in bytes.
+const CORRECTION_KEY_MAX: usize = 128;
 
 /// A name that the schema cannot hold.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -142,6 +144,12 @@ name!(
     /// The name of a resource that is limited: a model, an API. 1-128 bytes of UTF-8, no `#`, no
     /// control characters.
     Resource, "resource", RESOURCE_MAX, "'#' and control characters are reserved",
+    |c| c != '#' && !c.is_control()
+);
+
+name!(
+    /// The key of a correction that is made once. 1-128 bytes of UTF-8, no `#`, no control characters.
+    CorrectionKey, "correction key", CORRECTION_KEY_MAX, "'#' and control characters are reserved",
     |c| c != '#' && !c.is_control()
 );
 

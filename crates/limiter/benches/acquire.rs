@@ -30,6 +30,7 @@ impl Table for Yes {
     async fn transact_write(
         &self,
         _: &[(BucketId, WritePlan)],
+        _mark: Option<&sluicegate::store::Mark>,
         _: &str,
     ) -> Result<f64, TransactError> {
         Ok(4.0)

@@ -33,6 +33,7 @@ impl Table for Away {
     async fn transact_write(
         &self,
         _: &[(BucketId, WritePlan)],
+        _mark: Option<&sluicegate::store::Mark>,
         _: &str,
     ) -> Result<f64, TransactError> {
         Err(TransactError::Table(away()))

@@ -31,6 +31,7 @@ impl Table for Forgetful {
     async fn transact_write(
         &self,
         _: &[(BucketId, WritePlan)],
+        _mark: Option<&sluicegate::store::Mark>,
         _: &str,
     ) -> Result<f64, TransactError> {
         Ok(4.0)

@@ -50,7 +50,8 @@
 //!
 //! The store never refuses an adjustment. A balance may go below zero; the next acquires are then
 //! refused until refill has paid the debt. Dropping a permit keeps the consumption.
-//! [`Limiter::adjust`](crate::Limiter::adjust) corrects a bucket without a permit.
+//! [`Limiter::adjust`](crate::Limiter::adjust) corrects a bucket without a permit; with a key
+//! ([`once`](crate::request::AdjustRequest::once)), once in all processes, for four write units.
 //! [`wait_up_to`](crate::AcquireRequest::wait_up_to) waits for tokens that refill soon; waiting
 //! requests are served in order of arrival. The example `streaming` adjusts while an answer
 //! streams.

@@ -8,7 +8,7 @@ use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
 
 use crate::lock::lock;
 use crate::table::{
-    Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
+    Cancelled, Consistency, Mark, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
 
 /// The number of transaction tokens that are remembered. DynamoDB remembers them for ten minutes,
@@ -23,6 +23,7 @@ const TOKENS_MAX: usize = 100_000;
 #[derive(Debug, Default)]
 pub struct MemoryTable {
     buckets: Mutex<HashMap<BucketId, Arc<CompositeBucket>>>,
+    /// Tokens and marks.
     tokens: Mutex<TransactionTokens>,
 }
 
@@ -87,12 +88,18 @@ impl Table for MemoryTable {
     async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
+        mark: Option<&Mark>,
         token: &str,
     ) -> Result<f64, TransactError> {
         let mut buckets = self.lock();
         let mut tokens = lock(&self.tokens);
         if tokens.known.contains(token) {
             return Ok(0.0);
+        }
+        // Kept like a token, and no other token has these characters.
+        let mark = mark.map(|mark| mark.item_key().pk() + &mark.item_key().sk());
+        if mark.as_ref().is_some_and(|mark| tokens.known.contains(mark.as_str())) {
+            return Err(TransactError::Marked);
         }
         let after: Vec<_> = writes
             .iter()
@@ -112,7 +119,10 @@ impl Table for MemoryTable {
             buckets.insert(bucket.clone(), Arc::new(after));
         }
         tokens.remember(token);
-        Ok(writes.iter().map(|_| 2.0).sum())
+        if let Some(mark) = &mark {
+            tokens.remember(mark);
+        }
+        Ok(writes.iter().map(|_| 2.0).sum::<f64>() + mark.map_or(0.0, |_| 2.0))
     }
 
     async fn read(
@@ -167,18 +177,18 @@ mod tests {
     #[tokio::test]
     async fn it_remembers_the_newest_tokens_and_no_more_than_it_may() {
         let (table, writes) = (MemoryTable::new(), [write()]);
-        table.transact_write(&[], "oldest").await.unwrap();
+        table.transact_write(&[], None, "oldest").await.unwrap();
         for n in 0..TOKENS_MAX {
-            table.transact_write(&[], &n.to_string()).await.unwrap();
+            table.transact_write(&[], None, &n.to_string()).await.unwrap();
         }
-        table.transact_write(&writes, "5").await.unwrap();
+        table.transact_write(&writes, None, "5").await.unwrap();
         assert!(table.bucket(&writes[0].0).is_none(), "the transaction was done before");
         let remembered = {
             let tokens = table.tokens.lock().unwrap();
             (tokens.known.len(), tokens.by_age.len())
         };
         assert_eq!(remembered, (TOKENS_MAX, TOKENS_MAX));
-        table.transact_write(&writes, "oldest").await.unwrap();
+        table.transact_write(&writes, None, "oldest").await.unwrap();
         assert!(table.bucket(&writes[0].0).is_some());
     }
 }

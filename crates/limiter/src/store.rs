@@ -20,7 +20,7 @@ use crate::degraded::Degraded;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 pub use crate::memory::MemoryTable;
 pub use crate::table::{
-    Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
+    Cancelled, Consistency, Mark, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
 
 /// A store of balances.
@@ -173,6 +173,8 @@ pub struct Correction<'a> {
     pub amounts: &'a Amounts,
     /// The limits of the bucket, in case it expired meanwhile.
     pub configuration: &'a Configuration,
+    /// The mark of a correction that is made once; `None`: the id alone keeps it from being made twice.
+    pub mark: Option<&'a Mark>,
     /// The most time that the whole call may take.
     pub deadline: Duration,
 }
@@ -184,6 +186,9 @@ pub struct Adjusted {
     pub dropped: Vec<LimitName>,
     /// True if the correction had to give up its conditions on the balance.
     pub is_forced: bool,
+    /// True if an earlier correction with the same key was made, perhaps by an attempt of this one whose
+    /// answer was lost: see [`AdjustRequest::once`](crate::request::AdjustRequest::once).
+    pub already_made: bool,
     /// Write units spent.
     pub write_units: f64,
     /// The reason why nothing was corrected: the permit was granted without the store.

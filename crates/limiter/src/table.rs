@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use serde_dynamo::Item;
 use sluicegate_core::keys::ItemKey;
-use sluicegate_core::{BucketId, CompositeBucket, WritePlan};
+use sluicegate_core::{BucketId, CompositeBucket, CorrectionKey, EpochMillis, WritePlan};
 
 use crate::store_error::{BoxError, SetupError};
 
@@ -24,10 +24,12 @@ pub trait Table: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Written, WriteError>> + Send;
 
     /// Executes a plan on each of several buckets, all or none. The same token with the same plans
-    /// never applies them twice.
+    /// never applies them twice. With a mark, the transaction also requires that there is no such mark, and
+    /// leaves it.
     fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
+        mark: Option<&Mark>,
         token: &str,
     ) -> impl Future<Output = Result<f64, TransactError>> + Send;
 
@@ -37,6 +39,26 @@ pub trait Table: Send + Sync + 'static {
         keys: &[ItemKey],
         consistency: Consistency,
     ) -> impl Future<Output = Result<ReadItems, TableError>> + Send;
+}
+
+/// An item that shows that a correction of a bucket was made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mark {
+    /// The bucket.
+    pub bucket: BucketId,
+    /// The key of the correction.
+    pub key: CorrectionKey,
+    /// The time until which it is kept.
+    pub until: EpochMillis,
+}
+
+impl Mark {
+    /// The key of the item.
+    #[must_use]
+    pub fn item_key(&self) -> ItemKey {
+        let BucketId { entity, resource } = self.bucket.clone();
+        ItemKey::Mark(entity, resource, self.key.clone())
+    }
 }
 
 /// The consistency of a read.
@@ -80,6 +102,8 @@ pub enum WriteError {
 pub enum TransactError {
     /// One reason for each write, in their order; at least one is not `None`.
     Cancelled(Vec<Cancelled>),
+    /// There is such a mark: nothing was done now.
+    Marked,
     /// An error that concerns the whole transaction.
     Table(TableError),
 }

@@ -3,8 +3,17 @@
 //! A server holds a [`Limiter`](sluicegate::Limiter) and its [`Config`]. The command
 //! `sluicegate serve` makes both from one file.
 
+mod callers;
 pub mod config;
 mod envoy;
 mod http;
+mod live;
+mod metrics;
+mod permit_id;
+mod server;
+mod tls;
 
 pub use config::Config;
+pub use live::StartError;
+pub use metrics::install_metrics;
+pub use server::{Reloader, Server};

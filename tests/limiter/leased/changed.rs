@@ -82,9 +82,10 @@ impl Table for Configured {
     async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
+        mark: Option<&sluicegate::store::Mark>,
         token: &str,
     ) -> Result<f64, TransactError> {
-        self.counted.transact_write(writes, token).await
+        self.counted.transact_write(writes, mark, token).await
     }
 
     async fn read(

@@ -1,17 +1,19 @@
 //! The identity of an item, and the two keys that it is spelled in.
 
 use super::names::{
-    BUCKET_PREFIX, ENTITY_PREFIX, LIMITS, META, QUARANTINE, RESOURCE_PREFIX, SYSTEM, USAGE_PREFIX,
-    VERSION,
+    BUCKET_PREFIX, ENTITY_PREFIX, LIMITS, MARK_PREFIX, META, QUARANTINE, RESOURCE_PREFIX, SYSTEM,
+    USAGE_PREFIX, VERSION,
 };
 use super::quarantine::QuarantineId;
-use crate::{BucketId, EntityId, NameError, Resource, Window, WindowKind};
+use crate::{BucketId, CorrectionKey, EntityId, NameError, Resource, Window, WindowKind};
 
 /// The identity of an item of the table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ItemKey {
     /// The composite bucket of an entity and a resource.
     Bucket(EntityId, Resource),
+    /// The mark of a correction of a bucket that is made once.
+    Mark(EntityId, Resource, CorrectionKey),
     /// The metadata of an entity.
     Entity(EntityId),
     /// Stored limits.
@@ -30,6 +32,7 @@ impl ItemKey {
     pub fn pk(&self) -> String {
         match self {
             Self::Bucket(entity, _)
+            | Self::Mark(entity, ..)
             | Self::Entity(entity)
             | Self::Usage(entity, ..)
             | Self::Limits(LimitsScope::Entity(entity) | LimitsScope::EntityResource(entity, _)) => {
@@ -41,11 +44,12 @@ impl ItemKey {
         }
     }
 
-    /// The sort key, at most 200 bytes.
+    /// The sort key, at most 264 bytes.
     #[must_use]
     pub fn sk(&self) -> String {
         match self {
             Self::Bucket(_, resource) => format!("{BUCKET_PREFIX}{resource}"),
+            Self::Mark(_, resource, key) => format!("{MARK_PREFIX}{resource}#{key}"),
             Self::Entity(_) => META.to_owned(),
             Self::Limits(LimitsScope::EntityResource(_, resource)) => {
                 format!("{LIMITS}#{resource}")
@@ -116,6 +120,12 @@ impl ItemKey {
                 return Ok(None);
             };
             return Ok(Some(Self::Usage(EntityId::new(entity)?, Resource::new(resource)?, window)));
+        }
+        if let Some((resource, key)) =
+            sk.strip_prefix(MARK_PREFIX).and_then(|rest| rest.split_once('#'))
+        {
+            let (resource, key) = (Resource::new(resource)?, CorrectionKey::new(key)?);
+            return Ok(Some(Self::Mark(EntityId::new(entity)?, resource, key)));
         }
         if sk == META {
             return Ok(Some(Self::Entity(EntityId::new(entity)?)));
@@ -192,6 +202,9 @@ mod tests {
         prop_oneof![
             (entity(), resource()).prop_map(|(e, r)| K::Bucket(e, r)),
             entity().prop_map(K::Entity),
+            (entity(), resource(), resource()).prop_map(|(e, r, key)| {
+                K::Mark(e, r, CorrectionKey::new(key.as_str()).unwrap())
+            }),
             (entity(), resource()).prop_map(|(e, r)| K::Limits(LimitsScope::EntityResource(e, r))),
             entity().prop_map(|e| K::Limits(LimitsScope::Entity(e))),
             resource().prop_map(|r| K::Limits(LimitsScope::Resource(r))),

@@ -25,6 +25,7 @@ pub const TTL: &str = "ttl";
 
 /// Begins the sort key of every bucket item.
 pub const BUCKET_PREFIX: &str = "#BUCKET#";
+pub(super) const MARK_PREFIX: &str = "#MARK#";
 pub(super) const ENTITY_PREFIX: &str = "ENTITY#";
 pub(super) const RESOURCE_PREFIX: &str = "RESOURCE#";
 pub(super) const USAGE_PREFIX: &str = "#USAGE#";

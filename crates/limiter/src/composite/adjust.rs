@@ -8,12 +8,14 @@
 use std::sync::Arc;
 
 use sluicegate_core::{
-    Amounts, BucketDemand, Done, Millitokens, OnLeave, Outcome, Purpose, QueuedRequest,
+    Amounts, BucketDemand, Done, Millitokens, OnLeave, Outcome, Purpose, QueueSettings,
+    QueuedRequest,
 };
 
 use super::composite_store::CompositeStore;
 use super::deadline_error::{error_at_deadline, setup_error};
-use super::table_call::{Expired, Resolved};
+use super::once::MarkedCalls;
+use super::table_call::{Calls, Expired, Resolved};
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::error::{AcquireError, AdjustError};
@@ -28,15 +30,23 @@ impl<T: Table> CompositeStore<T> {
         clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
         let run = &mut CallContext::under(correction.id.clone(), clock, correction.deadline);
-        let lane =
-            self.images.entry(correction.bucket).lane(correction.bucket, self.queue_settings());
+        let (entry, settings) = (self.images.entry(correction.bucket), self.queue_settings());
+        let marked = correction.mark.map(|mark| MarkedCalls::new(self, mark.clone()));
+        let (lane, calls): (_, &dyn Calls) = match &marked {
+            None => (entry.lane(correction.bucket, settings), self),
+            // The mark is of this correction alone: no other request shares its write.
+            Some(calls) => {
+                let settings = QueueSettings { is_transactional: true, ..settings };
+                (entry.lane_of_its_own(correction.bucket, settings), calls)
+            }
+        };
         let configuration = Arc::new(correction.configuration.clone());
         let buckets = vec![BucketDemand { amounts: correction.amounts.clone(), configuration }];
         let (id, purpose, began) = (run.id.clone(), Purpose::Correct, run.began);
         let request = QueuedRequest { id, purpose, buckets, began, may_reread_limits: false };
         // The last resort needs some time, too.
         let late = run.deadline - correction.deadline / 4;
-        let submitted = lane.submit(self, request, run.deadline, run.clock);
+        let submitted = lane.submit(calls, request, run.deadline, run.clock);
         let mut submitted = std::pin::pin!(submitted);
         let in_time = tokio::time::timeout_at(late, &mut submitted).await;
         let resolved = match in_time {
@@ -46,7 +56,7 @@ impl<T: Table> CompositeStore<T> {
                 submitted.await
             }
         };
-        match resolved {
+        let mut corrected = match resolved {
             Ok(resolved) => self.corrected(correction, resolved, run),
             Err(Expired { on_leave: OnLeave::Done(done), cost, .. }) => {
                 run.cost += cost;
@@ -63,7 +73,9 @@ impl<T: Table> CompositeStore<T> {
                 );
                 Err(self.may_have_given_back(correction, is_unacked, error.into()))
             }
-        }
+        }?;
+        corrected.adjusted.already_made = marked.as_ref().is_some_and(MarkedCalls::was_marked);
+        Ok(corrected)
     }
 
     fn corrected(
@@ -75,6 +87,10 @@ impl<T: Table> CompositeStore<T> {
         run.cost += cost;
         match outcome {
             Outcome::Done(done) => Ok(Self::done(done, run)),
+            // A repetition finds the mark, or makes the correction.
+            Outcome::Ambiguous if correction.mark.is_some() => Err(AdjustError::Unavailable(
+                "the answer was lost, and the item no longer shows the write".into(),
+            )),
             Outcome::Ambiguous => Err(AdjustError::Ambiguous(
                 "four other writers came between, or the item is gone".into(),
             )),
@@ -89,8 +105,12 @@ impl<T: Table> CompositeStore<T> {
     fn done(done: Done, run: &CallContext<'_>) -> Corrected {
         let Done { images, dropped, is_forced, .. } = done;
         let image = images.into_iter().next().flatten();
-        let adjusted =
-            Adjusted { dropped, is_forced, write_units: run.cost.write_units, degraded: None };
+        let adjusted = Adjusted {
+            dropped,
+            is_forced,
+            write_units: run.cost.write_units,
+            ..Adjusted::default()
+        };
         Corrected { adjusted, image, attempts: run.cost.attempts }
     }
 
@@ -102,7 +122,7 @@ impl<T: Table> CompositeStore<T> {
         is_unacked: bool,
         error: AdjustError,
     ) -> AdjustError {
-        if is_unacked && gives_back(correction.amounts) {
+        if is_unacked && correction.mark.is_none() && gives_back(correction.amounts) {
             self.counters.ambiguous.add(1);
             return AdjustError::Ambiguous(error.into());
         }

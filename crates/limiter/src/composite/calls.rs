@@ -4,6 +4,7 @@
 //! If no caller waits, it is dropped and counts as lost.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{Answer, BucketId, CompositeBucket, Counts, Write, WritePlan};
@@ -13,7 +14,9 @@ use super::settings::Certainty;
 use super::table_call::{Asked, Calls, PendingCall, TableReply};
 use crate::call::new_id;
 use crate::store_error::SetupError;
-use crate::table::{Cancelled, Consistency, Table, TableError, TransactError, WriteError, Written};
+use crate::table::{
+    Cancelled, Consistency, Mark, Table, TableError, TransactError, WriteError, Written,
+};
 
 impl<T: Table> Calls for CompositeStore<T> {
     fn call(&self, asked: Asked) -> PendingCall {
@@ -79,7 +82,7 @@ async fn write<T: Table>(
         [(index, plan)] if certainty == Certainty::Remembered => {
             one(table, &buckets[*index], plan).await
         }
-        plans => together(table, buckets, plans, write).await,
+        _ => together(table, buckets, write, None).await,
     }
 }
 
@@ -97,40 +100,56 @@ async fn one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> TableR
     }
 }
 
-async fn together<T: Table>(
+/// Makes the writes in one transaction, with a mark if there is one. The flag says if there was such a
+/// mark before: then nothing is written, and the correction is done.
+pub(super) async fn together<T: Table>(
     table: &T,
     buckets: &[BucketId],
-    plans: &[(usize, WritePlan)],
     write: &Write,
+    mark: Option<(&Mark, &AtomicBool)>,
 ) -> TableReply {
+    let plans = &write.plans;
     let writes: Vec<_> =
         plans.iter().map(|(index, plan)| (buckets[*index].clone(), plan.clone())).collect();
     let token = match &write.token {
         Some((id, attempt)) => format!("{}-{attempt}", id.as_str()),
         None => new_id().as_str().to_owned(),
     };
-    let reasons = match table.transact_write(&writes, &token).await {
+    let items = plans.len() + usize::from(mark.is_some());
+    // Each write of a transaction is prepared and committed: two units.
+    let refused_units = (0..items).map(|_| 2.0).sum();
+    let reasons = match table.transact_write(&writes, mark.map(|(mark, _)| mark), &token).await {
         Ok(write_units) => {
             return TableReply::written(Answer::Written(vec![None; plans.len()]), write_units);
         }
         Err(TransactError::Cancelled(reasons)) => reasons,
+        Err(TransactError::Marked) => {
+            if let Some((_, was_marked)) = mark {
+                was_marked.store(true, Ordering::Relaxed);
+            }
+            return TableReply::written(Answer::Written(vec![None; plans.len()]), refused_units);
+        }
         Err(TransactError::Table(table_error)) => return TableReply::of_error(table_error),
     };
-    // Each write of a transaction is prepared and committed: two units.
-    let write_units = plans.iter().map(|_| 2.0).sum();
     let mut found: Vec<Option<Option<Arc<CompositeBucket>>>> = Vec::with_capacity(plans.len());
     for reason in reasons {
         match reason {
             Cancelled::None => found.push(None),
             Cancelled::ConditionFailed(image) => found.push(Some(image)),
             Cancelled::Table(table_error) => {
-                return TableReply { write_units, ..TableReply::of_error(table_error) };
+                return TableReply {
+                    write_units: refused_units,
+                    ..TableReply::of_error(table_error)
+                };
             }
         }
     }
     if found.iter().all(Option::is_none) {
         // Cancelled without a reason: handled as another writer's conflict.
-        return TableReply { write_units, ..TableReply::of_error(TableError::Conflict) };
+        return TableReply {
+            write_units: refused_units,
+            ..TableReply::of_error(TableError::Conflict)
+        };
     }
-    TableReply::written(Answer::ConditionFailed(found), write_units)
+    TableReply::written(Answer::ConditionFailed(found), refused_units)
 }

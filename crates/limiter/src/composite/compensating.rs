@@ -62,6 +62,7 @@ impl<T: Table> CompositeStore<T> {
         for part in taken {
             let back = -&part.amounts;
             let correction = Correction {
+                mark: None,
                 id: &new_id(),
                 bucket: &part.bucket,
                 amounts: &back,

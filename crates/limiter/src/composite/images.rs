@@ -92,6 +92,11 @@ impl Entry {
         self.lane.get_or_init(|| Arc::new(new())).clone()
     }
 
+    /// A lane for one request on this bucket, beside all others.
+    pub(super) fn lane_of_its_own(&self, bucket: &BucketId, settings: QueueSettings) -> Arc<Lane> {
+        Arc::new(Lane::new(vec![bucket.clone()], vec![self.known.clone()], settings))
+    }
+
     /// The lane of the requests on this bucket and its parent's.
     pub(super) fn lane_with(
         &self,

@@ -20,6 +20,7 @@ mod lead;
 #[cfg(feature = "leasing")]
 mod lease;
 mod newest_image;
+mod once;
 mod resolve;
 mod settings;
 mod store;

@@ -54,9 +54,10 @@ impl Table for OwnLimits {
     async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
+        mark: Option<&crate::store::Mark>,
         token: &str,
     ) -> Result<f64, TransactError> {
-        self.0.transact_write(writes, token).await
+        self.0.transact_write(writes, mark, token).await
     }
 
     async fn read(&self, keys: &[ItemKey], with: Consistency) -> Result<ReadItems, TableError> {

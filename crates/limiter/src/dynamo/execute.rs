@@ -19,7 +19,9 @@ use super::expressions::{self, Expression};
 use super::table_error::{self, EmptyAnswer};
 use super::{ConfigStore, Reader};
 use crate::store_error::SetupError;
-use crate::table::{Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written};
+use crate::table::{
+    Consistency, Mark, ReadItems, Table, TableError, TransactError, WriteError, Written,
+};
 
 /// A table on DynamoDB, or on any engine that speaks its protocol.
 #[derive(Debug, Clone)]
@@ -164,12 +166,13 @@ impl Table for DynamoTable {
     async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
+        mark: Option<&Mark>,
         token: &str,
     ) -> Result<f64, TransactError> {
         if self.converts_legacy {
-            self.transact_converting(writes, token).await
+            self.transact_converting(writes, mark, token).await
         } else {
-            self.transact(writes, token).await
+            self.transact(writes, mark, token).await
         }
     }
 

@@ -2,8 +2,9 @@
 
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{
-    CancellationReason, Put, ReturnConsumedCapacity, TransactWriteItem, Update,
+    AttributeValue, CancellationReason, Put, ReturnConsumedCapacity, TransactWriteItem, Update,
 };
+use sluicegate_core::keys::{PK, SK, TTL};
 use sluicegate_core::{BucketId, WritePlan};
 
 use super::answers::{ALL_OLD, condition_failed, key, spent_on_all};
@@ -11,19 +12,27 @@ use super::execute::DynamoTable;
 use super::expressions::{self, Expression};
 use super::table_error;
 use crate::store_error::SetupError;
-use crate::table::{Cancelled, TableError, TransactError, WriteError};
+use crate::table::{Cancelled, Mark, TableError, TransactError, WriteError};
+
+/// The code of a reason: a condition does not hold.
+const CONDITION_FAILED: &str = "ConditionalCheckFailed";
 
 impl DynamoTable {
-    /// Executes each plan on its bucket; returns the write units spent.
+    /// Executes each plan on its bucket, and puts the mark; returns the write units spent.
     pub(super) async fn transact(
         &self,
         writes: &[(BucketId, WritePlan)],
+        mark: Option<&Mark>,
         token: &str,
     ) -> Result<f64, TransactError> {
-        let mut parts = Vec::with_capacity(writes.len());
+        let mut parts = Vec::with_capacity(writes.len() + 1);
         for (bucket, plan) in writes {
             parts.push(self.part(bucket, plan).map_err(TransactError::Table)?);
         }
+        if let Some(mark) = mark {
+            parts.push(self.mark(mark).map_err(TransactError::Table)?);
+        }
+        let expected_reasons = parts.len();
         let request = self
             .client
             .transact_write_items()
@@ -39,9 +48,13 @@ impl DynamoTable {
         };
         match error.as_service_error() {
             Some(TransactWriteItemsError::TransactionCanceledException(cancelled))
-                if cancelled.cancellation_reasons().len() == writes.len() =>
+                if cancelled.cancellation_reasons().len() == expected_reasons =>
             {
                 let reasons = cancelled.cancellation_reasons();
+                let of_mark = reasons.get(writes.len()).and_then(CancellationReason::code);
+                if of_mark == Some(CONDITION_FAILED) {
+                    return Err(TransactError::Marked);
+                }
                 let reasons = writes
                     .iter()
                     .zip(reasons)
@@ -50,6 +63,21 @@ impl DynamoTable {
             }
             _ => Err(TransactError::Table(table_error::of(&self.name, error))),
         }
+    }
+
+    /// Puts a mark, if there is none.
+    fn mark(&self, mark: &Mark) -> Result<TransactWriteItem, TableError> {
+        let key = mark.item_key();
+        let expires_at_s = mark.until.get() / 1_000;
+        let put = Put::builder()
+            .table_name(&*self.name)
+            .item(PK, AttributeValue::S(key.pk()))
+            .item(SK, AttributeValue::S(key.sk()))
+            .item(TTL, AttributeValue::N(expires_at_s.to_string()))
+            .condition_expression(format!("attribute_not_exists({PK})"))
+            .build();
+        put.map(|put| TransactWriteItem::builder().put(put).build())
+            .map_err(|error| SetupError::Rejected(error.into()).into())
     }
 
     /// One write of a transaction.
@@ -80,7 +108,7 @@ impl DynamoTable {
     fn cancelled(&self, bucket: &BucketId, reason: &CancellationReason) -> Cancelled {
         match reason.code() {
             None | Some("None") => Cancelled::None,
-            Some("ConditionalCheckFailed") => match condition_failed(bucket, reason.item()) {
+            Some(CONDITION_FAILED) => match condition_failed(bucket, reason.item()) {
                 WriteError::ConditionFailed(image) => Cancelled::ConditionFailed(image),
                 WriteError::Table(table_error) => Cancelled::Table(table_error),
             },

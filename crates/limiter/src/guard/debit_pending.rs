@@ -34,6 +34,7 @@ impl Guard {
     ) -> bool {
         let PendingDebit { id, bucket, pending } = debit;
         let correction = Correction {
+            mark: None,
             id,
             bucket,
             amounts: &pending.amounts,

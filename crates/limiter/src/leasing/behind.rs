@@ -154,6 +154,7 @@ impl Leaser {
             (commit, ledger.configuration.clone())
         };
         let correction = Correction {
+            mark: None,
             id: &id,
             bucket: &bucket.id(),
             amounts: &amounts,

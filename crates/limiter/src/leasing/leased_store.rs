@@ -226,6 +226,10 @@ impl Store for Leased {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Adjusted, AdjustError>> {
         async move {
+            if correction.mark.is_some() {
+                // Only the store can tell if it was made.
+                return self.leaser.store.adjust(correction, clock).await;
+            }
             let (bucket, configuration) = self.corrected(correction);
             let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
             let mut adjusted = Adjusted::default();
@@ -247,6 +251,9 @@ impl Store for Leased {
     }
 
     fn adjust_held(&self, correction: &Correction<'_>) -> Option<Adjusted> {
+        if correction.mark.is_some() {
+            return None;
+        }
         let (bucket, configuration) = self.corrected(correction);
         let (back, rest) = self.split(&bucket, &configuration, correction.amounts);
         if !rest.is_empty() {

@@ -65,6 +65,7 @@ impl Permit {
             Some(write) => {
                 let part = &self.parts[index];
                 let correction = Correction {
+                    mark: None,
                     id: &write.id,
                     bucket: &part.bucket,
                     amounts: &write.amounts,

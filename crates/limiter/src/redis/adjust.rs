@@ -7,7 +7,7 @@ use sluicegate_core::Millitokens;
 use super::RedisStore;
 use super::range::{check_amounts, check_rules};
 use super::reply::Status;
-use super::script::ADJUST;
+use super::script::{ADJUST, WHOLE_ADJUST};
 use super::script_bucket::ScriptBucket;
 use crate::call::CallContext;
 use crate::clock::Clock;
@@ -20,7 +20,7 @@ impl RedisStore {
         correction: &Correction<'_>,
         clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
-        let Correction { id, bucket, amounts, configuration, deadline } = *correction;
+        let Correction { id, bucket, amounts, configuration, mark, deadline } = *correction;
         check_amounts(amounts)?;
         check_rules(&configuration.explicit)?;
         let gives_back = amounts.values().any(|amount| *amount < Millitokens::ZERO);
@@ -28,13 +28,23 @@ impl RedisStore {
             ScriptBucket { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
         let targets = [target];
         let mut run = CallContext::under(id.clone(), clock, deadline);
-        let reply = self.repeat(&mut run, &ADJUST, &targets, |run, in_doubt| {
-            self.take_or_correct_call(&targets, amounts, &run.id, self.sent(clock, in_doubt))
+        let script = if mark.is_some() { &WHOLE_ADJUST } else { &ADJUST };
+        let reply = self.repeat(&mut run, script, &targets, |run, in_doubt| {
+            // The mark tells if an attempt in doubt took effect.
+            let in_doubt = if mark.is_some() { 0 } else { in_doubt };
+            let sent = self.sent(clock, in_doubt);
+            let mut call = self.take_or_correct_call(&targets, amounts, &run.id, sent);
+            if let Some(mark) = mark {
+                let kept_ms = mark.until.get().saturating_sub(clock.now().get()).max(1);
+                call.keys.push(self.keys.mark(mark));
+                call.args[1] = kept_ms.to_string().into_bytes();
+            }
+            call
         });
         let mut reply = match reply.await {
             Ok(reply) => reply,
             // Tokens may have been given back: the caller must not try again.
-            Err(failure) if failure.in_doubt && gives_back => {
+            Err(failure) if failure.in_doubt && gives_back && mark.is_none() => {
                 self.counters.ambiguous.increment();
                 return Err(AdjustError::Ambiguous(failure.error.into()));
             }
@@ -54,13 +64,15 @@ impl RedisStore {
             Ok((Some((status, header)), image, reply.limits()?))
         };
         let (unusual, image, dropped) = read().map_err(|table_error| of(run.end(table_error)))?;
+        let mut already_made = false;
         if let Some((status, header)) = unusual {
+            already_made = mark.is_some() && status == Status::AlreadyApplied;
             self.count_warnings(header);
             if status == Status::Ambiguous {
                 return Err(AdjustError::Ambiguous("four other writers came between".into()));
             }
         }
-        let adjusted = Adjusted { dropped, ..Adjusted::default() };
+        let adjusted = Adjusted { dropped, already_made, ..Adjusted::default() };
         Ok(Corrected { adjusted, image: image.map(Arc::new), attempts: run.cost.attempts })
     }
 }

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use sluicegate_core::{BucketId, EntityId};
 
+use crate::store::Mark;
+
 /// The most ancestors of an entity that are followed.
 const GENERATIONS_MAX: usize = 8;
 
@@ -79,6 +81,11 @@ impl Keys {
         // Writing to a string does not fail.
         let _ = write!(key, "#{resource}");
         key
+    }
+
+    /// The key of a mark: on the node of its bucket, and no bucket's, as no resource has a `#`.
+    pub(super) fn mark(&self, mark: &Mark) -> String {
+        format!("{}#{}", self.key(&mark.bucket), mark.key)
     }
 }
 

@@ -151,7 +151,8 @@ impl BatchRequest<'_> {
             let amounts = &-&amounts;
             for ScriptBucket { bucket, configuration } in targets {
                 let id = &new_id();
-                let correction = Correction { id, bucket, amounts, configuration, deadline };
+                let correction =
+                    Correction { id, bucket, amounts, configuration, mark: None, deadline };
                 let _ = store.correct(&correction, &clock).await;
             }
         });

@@ -32,7 +32,6 @@ script!(PEEK, "", "lua/bucket.lua", "lua/peek.lua");
 script!(LEASE, "", "lua/bucket.lua", "lua/lease.lua");
 #[cfg(test)]
 script!(WHOLE_ACQUIRE, "", "lua/bucket.lua", "lua/acquire.lua");
-#[cfg(test)]
 script!(WHOLE_ADJUST, "", "lua/bucket.lua", "lua/adjust.lua");
 
 /// The arguments of a script.

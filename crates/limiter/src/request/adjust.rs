@@ -5,7 +5,10 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use sluicegate_core::{BucketId, Configuration, EntityId, LimitName, Millitokens, Resource, Rules};
+use sluicegate_core::{
+    BucketId, Configuration, CorrectionKey, EntityId, EpochMillis, LimitName, Millitokens,
+    NameError, Resource, Rules,
+};
 use smol_str::SmolStr;
 
 use super::peek::PeekRequest;
@@ -14,7 +17,7 @@ use crate::check::amounts;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::limit::Limit;
 use crate::limiter::Limiter;
-use crate::store::{Adjusted, Correction};
+use crate::store::{Adjusted, Correction, Mark};
 
 /// A correction of a bucket. Awaiting it adds every amount to the consumption. It is never refused,
 /// and a balance may go below zero.
@@ -47,6 +50,7 @@ pub struct AdjustRequest<'a> {
     entity: SmolStr,
     resource: SmolStr,
     amounts: Vec<(SmolStr, i128)>,
+    once: Option<(SmolStr, EpochMillis)>,
     deadline: Duration,
 }
 
@@ -65,6 +69,7 @@ impl<'a> AdjustRequest<'a> {
             entity: entity.into(),
             resource: resource.into(),
             amounts: Vec::new(),
+            once: None,
             deadline: limiter.guard().correction_time(None),
         }
     }
@@ -99,6 +104,18 @@ impl<'a> AdjustRequest<'a> {
         Self { peek: self.peek.no_cascade(), ..self }
     }
 
+    /// Makes the correction once for all requests with this key on the bucket, in any process: a later
+    /// one changes nothing, and its result says so ([`Adjusted::already_made`]). After any error the
+    /// same request may be sent again. The store remembers the key until `until`; DynamoDB may forget
+    /// it from then on, Redis does.
+    ///
+    /// The key has 1 to 128 bytes of UTF-8, without `#` and control characters. On DynamoDB the
+    /// correction is a transaction of two items, for four write units. Tokens that this process has
+    /// leased are not used.
+    pub fn once(self, key: impl AsRef<str>, until: EpochMillis) -> Self {
+        Self { once: Some((SmolStr::new(key), until)), ..self }
+    }
+
     async fn send(self) -> Result<Adjusted, AdjustError> {
         let entity = EntityId::try_from(self.entity).map_err(InvalidRequest::from)?;
         let resource = Resource::try_from(self.resource).map_err(InvalidRequest::from)?;
@@ -106,12 +123,14 @@ impl<'a> AdjustRequest<'a> {
         if amounts.is_empty() {
             return Err(InvalidRequest::Empty.into());
         }
+        let once = self.once.map(|(key, until)| Ok((CorrectionKey::try_from(key)?, until)));
+        let once = once.transpose().map_err(|error: NameError| InvalidRequest::from(error))?;
         let buckets = rules_by_entity(entity, self.peek.await.map_err(of_peek)?);
         let is_unknown = |limit: &&LimitName| !buckets[0].1.contains_key(*limit);
         if let Some(limit) = amounts.keys().find(is_unknown) {
             return Err(InvalidRequest::UnknownLimit(limit.clone()).into());
         }
-        let mut total = Adjusted::default();
+        let mut total = Adjusted { already_made: true, ..Adjusted::default() };
         let mut corrected = None;
         for (entity, rules) in buckets {
             let mut amounts = amounts.clone();
@@ -119,16 +138,22 @@ impl<'a> AdjustRequest<'a> {
             if amounts.is_empty() {
                 continue;
             }
+            let bucket = BucketId { entity: entity.clone(), resource: resource.clone() };
+            let mark = once.clone().map(|(key, until)| Mark { bucket: bucket.clone(), key, until });
             let correction = Correction {
                 id: &new_id(),
-                bucket: &BucketId { entity: entity.clone(), resource: resource.clone() },
+                bucket: &bucket,
+                mark: mark.as_ref(),
                 amounts: &amounts,
                 configuration: &Configuration::explicit(rules),
                 deadline: self.deadline,
             };
             let adjusted = self.limiter.guard().correct(&correction).await;
             match (adjusted, &corrected) {
-                (Ok(adjusted), _) => total.add(adjusted),
+                (Ok(adjusted), _) => {
+                    total.already_made &= adjusted.already_made;
+                    total.add(adjusted);
+                }
                 (Err(error), None) => return Err(error),
                 (Err(error), Some(child)) => {
                     let (corrected, source) = (EntityId::clone(child), Box::new(error));

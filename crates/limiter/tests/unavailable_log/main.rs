@@ -41,9 +41,10 @@ impl Table for Switched {
     async fn transact_write(
         &self,
         writes: &[(BucketId, WritePlan)],
+        mark: Option<&sluicegate::store::Mark>,
         token: &str,
     ) -> Result<f64, TransactError> {
-        self.check().map_err(TransactError::Table)?.transact_write(writes, token).await
+        self.check().map_err(TransactError::Table)?.transact_write(writes, mark, token).await
     }
 
     async fn read(

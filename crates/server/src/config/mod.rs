@@ -7,6 +7,7 @@ mod permits;
 mod store;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -24,6 +25,11 @@ pub struct Config {
     /// The address that the server listens on.
     #[serde(default)]
     pub listen: Listen,
+    /// The certificate. Absent: connections are not encrypted.
+    pub tls: Option<Tls>,
+    /// Writes a line for each request to the log, without entities and tokens.
+    #[serde(default)]
+    pub access_log: bool,
     /// The store of the balances. `--embedded` replaces it.
     pub store: Option<Store>,
     /// Tokens that the server takes ahead of need, to decide in memory. Absent: one call of the
@@ -52,8 +58,35 @@ pub struct Config {
     pub bounds: Bounds,
 }
 
+/// The certificate of the server. A reload reads the files again.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// The file with the certificate and those of its issuers, in PEM.
+    pub certificate_file: PathBuf,
+    /// The file with the private key, in PEM.
+    pub key_file: PathBuf,
+}
+
+impl Config {
+    /// The parts that cannot change while the server runs, and differ from `running`.
+    pub(crate) fn fixed_parts_that_differ(&self, running: &Self) -> Vec<&'static str> {
+        let parts = [
+            ("listen", self.listen != running.listen),
+            ("tls", self.tls.is_some() != running.tls.is_some()),
+            ("store", self.store != running.store),
+            ("leasing", self.leasing != running.leasing),
+            ("on_unavailable", self.on_unavailable != running.on_unavailable),
+            ("deadline_ms", self.deadline_ms != running.deadline_ms),
+            ("limits", self.limits != running.limits),
+            ("bounds", self.bounds != running.bounds),
+        ];
+        parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()
+    }
+}
+
 /// The address that the server listens on. One port serves HTTP/1, HTTP/2 and gRPC.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Listen {
     /// The address and the port; port 0 is any free one.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 /// The store of the balances.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Store {
     /// A table in DynamoDB. Region and credentials come from the AWS environment.
@@ -18,7 +18,7 @@ pub enum Store {
 }
 
 /// A table in DynamoDB.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Dynamodb {
     /// The name of the table.
@@ -30,7 +30,7 @@ pub struct Dynamodb {
 }
 
 /// A Redis server.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Redis {
     /// The URL, like `redis://127.0.0.1:6379`.
@@ -40,7 +40,7 @@ pub struct Redis {
 }
 
 /// The embedded engine.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Embedded {
     /// The file of the balances. Absent: in memory.

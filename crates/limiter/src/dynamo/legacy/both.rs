@@ -10,7 +10,7 @@ use super::{Converted, too_many};
 use crate::clock::{Clock, SystemClock};
 use crate::dynamo::execute::DynamoTable;
 use crate::table::{
-    Cancelled, Consistency, ReadItems, Table, TableError, TransactError, WriteError, Written,
+    Cancelled, Consistency, Mark, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };
 
 impl DynamoTable {
@@ -71,6 +71,7 @@ impl DynamoTable {
     pub(in crate::dynamo) fn transact_converting<'a>(
         &'a self,
         writes: &'a [(BucketId, WritePlan)],
+        mark: Option<&'a Mark>,
         token: &'a str,
     ) -> BoxFuture<'a, Result<f64, TransactError>> {
         Box::pin(async move {
@@ -86,7 +87,7 @@ impl DynamoTable {
             if reasons.iter().any(|reason| matches!(reason, Cancelled::ConditionFailed(_))) {
                 return Err(TransactError::Cancelled(reasons));
             }
-            match self.transact(writes, token).await {
+            match self.transact(writes, mark, token).await {
                 Err(TransactError::Cancelled(mut reasons)) => {
                     for ((bucket, _), reason) in writes.iter().zip(&mut reasons) {
                         if matches!(reason, Cancelled::ConditionFailed(None)) {

@@ -1,6 +1,8 @@
 -- Corrects a grant; never refuses. A missing bucket had expired: it is created anew, full.
 --
--- KEYS: the bucket. ARGV: as for `acquire.lua`.
+-- KEYS[1]: the bucket. ARGV: as for `acquire.lua`.
+-- KEYS[2]: the mark of a correction that is made once. ARGV[2]: the time for which it is kept, in
+-- milliseconds.
 --
 -- An attempt in doubt may arrive late, after four other writes. A correction that gives back then
 -- counts as ambiguous.
@@ -8,6 +10,10 @@
 local id, list, now, in_doubt = ARGV[1], unpack_request(ARGV[3], 1)
 local bucket = read(KEYS[1], now, ARGV[4])
 
+local mark = KEYS[2]
+if mark and redis.call('EXISTS', mark) == 1 then
+  return answer(ALREADY_APPLIED, now, { bucket })
+end
 local gives_back = false
 for _, one in ipairs(list) do
   gives_back = gives_back or one[1] < 0
@@ -39,6 +45,9 @@ for _, one in ipairs(list) do
 end
 if has_any then
   write(bucket, id)
+end
+if mark then
+  redis.call('SET', mark, '', 'PX', ARGV[2])
 end
 local reply = answer(GRANTED, now, { bucket }, ambiguous or has_any and gives_back and in_doubt > 0)
 for _, name in ipairs(dropped) do

@@ -1,0 +1,45 @@
+//! The calls of a correction that is made once: every write is a transaction that also leaves a mark.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sluicegate_core::{BucketId, Counts};
+
+use super::calls::together;
+use super::composite_store::CompositeStore;
+use super::table_call::{Asked, Calls, PendingCall};
+use crate::table::{Mark, Table};
+
+/// The calls of one correction with a mark.
+pub(super) struct MarkedCalls<'a, T> {
+    store: &'a CompositeStore<T>,
+    mark: Mark,
+    was_marked: Arc<AtomicBool>,
+}
+
+impl<'a, T: Table> MarkedCalls<'a, T> {
+    pub(super) fn new(store: &'a CompositeStore<T>, mark: Mark) -> Self {
+        Self { store, mark, was_marked: Arc::default() }
+    }
+
+    /// True if the mark was there before the last write.
+    pub(super) fn was_marked(&self) -> bool {
+        self.was_marked.load(Ordering::Relaxed)
+    }
+}
+
+impl<T: Table> Calls for MarkedCalls<'_, T> {
+    fn call(&self, asked: Asked) -> PendingCall {
+        let Asked::Write(buckets, write) = asked else { return self.store.call(asked) };
+        let (table, mark) = (self.store.table.clone(), self.mark.clone());
+        let was_marked = self.was_marked.clone();
+        Box::pin(async move {
+            together(table.as_ref(), &buckets, &write, Some((&mark, &was_marked))).await
+        })
+    }
+
+    fn count(&self, counts: Counts, buckets: &[BucketId]) {
+        // The mark keeps a lost write from taking effect twice.
+        self.store.count(Counts { ambiguous: 0, ..counts }, buckets);
+    }
+}

@@ -1,0 +1,68 @@
+//! Amounts in JSON: numbers in the unit of their limit, exact. They are tokens with up to three
+//! decimals; of a limit that is named after a currency, they are money with up to nine.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use sluicegate::types::AmountOf;
+use sluicegate_core::parse_amount;
+
+use super::problem::Problem;
+
+/// Amounts by limit, as a request has them. A number may be in quotes.
+pub(super) type Written = BTreeMap<String, Box<RawValue>>;
+
+/// Reads amounts, in millitokens.
+///
+/// # Errors
+/// 400 for a value that is not such a number.
+pub(super) fn read(written: &Written) -> Result<BTreeMap<String, i64>, Problem> {
+    let read = |limit: &String, value: &RawValue| {
+        let milli = parse_amount(limit, value.get().trim_matches('"'));
+        let milli = milli.and_then(|milli| i64::try_from(milli).ok()).ok_or_else(|| {
+            Problem::bad(format!(
+                "the amount of {limit:?}: expected a number with at most three decimals, or nine of money, and 10^15 tokens"
+            ))
+        })?;
+        Ok((limit.clone(), milli))
+    };
+    written.iter().map(|(limit, value)| read(limit, value)).collect()
+}
+
+/// An amount of a limit as a JSON number.
+pub(super) fn number(limit: &str, milli: impl Into<i128>) -> Box<RawValue> {
+    let text = AmountOf::new(limit, milli.into()).plain();
+    RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn amounts(json: &str) -> Option<BTreeMap<String, i64>> {
+        read(&serde_json::from_str(json).unwrap()).ok()
+    }
+
+    #[test]
+    fn amounts_are_exact_in_both_directions() {
+        let read =
+            amounts(r#"{"rpm": 1, "tpm": -0.5, "usd": 0.000000001, "eur": "12.5"}"#).unwrap();
+        assert_eq!(read["rpm"], 1_000);
+        assert_eq!(read["tpm"], -500);
+        assert_eq!(read["usd"], 1);
+        assert_eq!(read["eur"], 12_500_000_000);
+        for (limit, milli, text) in
+            [("rpm", 99_000, "99"), ("rpm", -1, "-0.001"), ("usd", 4_250_000_000_i64, "4.25")]
+        {
+            assert_eq!(number(limit, milli).get(), text);
+        }
+    }
+
+    #[test]
+    fn other_values_are_refused() {
+        for value in ["1e3", "null", "true", "[1]", "{}", "\"\"", "0.0001", "99999999999999999999"]
+        {
+            assert_eq!(amounts(&format!(r#"{{"rpm": {value}}}"#)), None, "{value}");
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! `GET /v1/budget`.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Query, State};
+use futures_util::TryStreamExt as _;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sluicegate::dynamo::{Budget, Lasts};
+use sluicegate::types::EpochMillis;
+use sluicegate::{EntityId, Limit, LimitStatus, Resource};
+use utoipa::{IntoParams, ToSchema};
+
+use super::amount::number;
+use super::problem::Problem;
+use super::time::rfc3339;
+use crate::live::Live;
+
+/// The budgets that are requested.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Question {
+    entity: String,
+    /// Absent: all resources.
+    resource: Option<String>,
+}
+
+/// A limit that counts money or refills by the calendar.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Shown {
+    entity: String,
+    resource: String,
+    name: String,
+    /// The limit, like `usd=200/month`.
+    limit: String,
+    /// The start of the period, RFC 3339. Absent: the limit has no calendar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    period_start: Option<String>,
+    /// Taken in this period and not given back.
+    #[schema(value_type = f64)]
+    granted: Box<RawValue>,
+    #[schema(value_type = f64)]
+    left: Box<RawValue>,
+    /// The use by the usage windows of the period. Absent: there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    used: Option<Box<RawValue>>,
+    /// The next boundary, or the time when it is full, RFC 3339. Absent: never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resets_at: Option<String>,
+    /// The time when it is used up at the pace of the last seven days, RFC 3339. Absent: not before
+    /// it resets, or nothing was used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    used_up_at: Option<String>,
+}
+
+impl Shown {
+    fn new(resource: &Resource, status: &LimitStatus, budget: &Budget, now: EpochMillis) -> Self {
+        let amount = |milli: i128| number(status.limit.as_str(), milli);
+        let text = |at: EpochMillis| rfc3339(at.get() / 1_000);
+        Self {
+            entity: status.entity.to_string(),
+            resource: resource.to_string(),
+            name: status.limit.to_string(),
+            limit: Limit::from_rule(&status.limit, status.rule).to_string(),
+            period_start: budget.period_start.map(text),
+            granted: amount(budget.granted_milli.into()),
+            left: amount(status.available.get().into()),
+            used: budget.used_milli.map(amount),
+            resets_at: budget.resets_at(now).map(text),
+            used_up_at: match budget.lasts {
+                Lasts::Until { at, .. } => Some(text(at)),
+                Lasts::Unknown | Lasts::UntilReset => None,
+            },
+        }
+    }
+}
+
+/// The budgets of an entity: granted, left, used, and how long they last.
+#[utoipa::path(
+    get, path = "/v1/budget", tag = "read", params(Question),
+    responses((status = 200, body = Vec<Shown>))
+)]
+pub(super) async fn budget(
+    State(live): State<Arc<Live>>,
+    Query(question): Query<Question>,
+) -> Result<Json<Vec<Shown>>, Problem> {
+    let entity = EntityId::new(&question.entity).map_err(Problem::bad)?;
+    let reader = live.limiter.reader()?;
+    let resources = match question.resource {
+        Some(resource) => vec![Resource::new(resource).map_err(Problem::bad)?],
+        None => {
+            let buckets = reader.buckets_of_entity(&entity);
+            buckets.map_ok(|bucket| bucket.resource).try_collect().await?
+        }
+    };
+    let now = live.limiter.clock().now();
+    let mut budgets = Vec::new();
+    for resource in &resources {
+        for status in live.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await? {
+            if status.is_budget() {
+                let budget = reader.budget(resource, &status, now).await?;
+                budgets.push(Shown::new(resource, &status, &budget, now));
+            }
+        }
+    }
+    Ok(Json(budgets))
+}

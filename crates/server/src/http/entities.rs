@@ -1,0 +1,134 @@
+//! Entities: their balances, and their stored parents.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use futures_util::TryStreamExt as _;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sluicegate::types::EntityRecord;
+use sluicegate::{EntityId, Limit, LimitStatus};
+use utoipa::ToSchema;
+
+use super::amount::number;
+use super::body::Body;
+use super::problem::Problem;
+use crate::live::Live;
+
+/// An entity with its balances.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Entity {
+    entity: String,
+    /// Absent: none is stored.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent: Option<String>,
+    /// True: every acquire takes from the parent's bucket, too.
+    cascade: bool,
+    buckets: Vec<Bucket>,
+}
+
+/// The balances of one entity and one resource.
+#[derive(Serialize, ToSchema)]
+struct Bucket {
+    resource: String,
+    limits: Vec<Standing>,
+}
+
+/// The balance of one limit.
+#[derive(Serialize, ToSchema)]
+struct Standing {
+    /// The limit, like `rpm=100/min`.
+    limit: String,
+    name: String,
+    /// Tokens that are left, as of now; negative while there is a debt.
+    #[schema(value_type = f64)]
+    available: Box<RawValue>,
+}
+
+impl From<&LimitStatus> for Standing {
+    fn from(status: &LimitStatus) -> Self {
+        let name = &status.limit;
+        Self {
+            limit: Limit::from_rule(name, status.rule).to_string(),
+            name: name.to_string(),
+            available: number(name.as_str(), status.available.get()),
+        }
+    }
+}
+
+/// The balances of an entity on all resources, and its stored parent.
+#[utoipa::path(
+    get, path = "/v1/entities/{entity}", tag = "read",
+    params(("entity" = String, Path)),
+    responses(
+        (status = 200, body = Entity),
+        (status = 501, description = "Only DynamoDB lists buckets", content_type = "application/problem+json"),
+    )
+)]
+pub(super) async fn show(
+    State(live): State<Arc<Live>>,
+    Path(entity): Path<String>,
+) -> Result<Json<Entity>, Problem> {
+    let entity = EntityId::new(&entity).map_err(Problem::bad)?;
+    let (record, reader) = (live.limiter.entity(&entity).await?, live.limiter.reader()?);
+    let resources: Vec<_> =
+        reader.buckets_of_entity(&entity).map_ok(|bucket| bucket.resource).try_collect().await?;
+    let mut buckets = Vec::with_capacity(resources.len());
+    for resource in resources {
+        // As a request would find it, with stored limits that changed since.
+        let limits = live.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await?;
+        let limits = limits.iter().map(Standing::from).collect();
+        buckets.push(Bucket { resource: resource.to_string(), limits });
+    }
+    let (parent, cascade) = record.map_or((None, false), |record| (record.parent, record.cascade));
+    let parent = parent.map(|parent| parent.to_string());
+    Ok(Json(Entity { entity: entity.to_string(), parent, cascade, buckets }))
+}
+
+/// The parent of an entity.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Parent {
+    /// Absent: the entity has none.
+    parent: Option<String>,
+    /// True: every acquire takes from the parent's bucket, too.
+    #[serde(default)]
+    cascade: bool,
+}
+
+/// Store the parent of an entity.
+#[utoipa::path(
+    put, path = "/v1/entities/{entity}", tag = "operate",
+    params(("entity" = String, Path)), request_body = Parent,
+    responses((status = 204, description = "Stored"))
+)]
+pub(super) async fn put(
+    State(live): State<Arc<Live>>,
+    Path(entity): Path<String>,
+    Body(Parent { parent, cascade }): Body<Parent>,
+) -> Result<StatusCode, Problem> {
+    let entity = EntityId::new(&entity).map_err(Problem::bad)?;
+    let parent = parent.map(EntityId::new).transpose().map_err(Problem::bad)?;
+    if cascade && parent.is_none() {
+        return Err(Problem::bad("an entity cascades to a parent: name it, or leave cascade out"));
+    }
+    live.limiter.put_entity(&EntityRecord { entity, parent, cascade }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Delete the stored parent of an entity. Its balances, limits and usage stay.
+#[utoipa::path(
+    delete, path = "/v1/entities/{entity}", tag = "operate",
+    params(("entity" = String, Path)),
+    responses((status = 204, description = "Deleted, or there was none"))
+)]
+pub(super) async fn delete(
+    State(live): State<Arc<Live>>,
+    Path(entity): Path<String>,
+) -> Result<StatusCode, Problem> {
+    let entity = EntityId::new(&entity).map_err(Problem::bad)?;
+    live.limiter.delete_entity(&entity).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

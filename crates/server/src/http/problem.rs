@@ -1,0 +1,133 @@
+//! Answers to requests that were not carried out, as problems (RFC 9457).
+
+use std::error::Error;
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
+use sluicegate::dynamo::{ConfigError, ReadError};
+use sluicegate::{AcquireError, AdjustError};
+use sluicegate_tower::problem;
+
+use crate::callers::Denied;
+use crate::permit_id::RefusedId;
+
+/// A request that was not carried out.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    status: StatusCode,
+    detail: String,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, detail: impl ToString) -> Self {
+        Self { status, detail: detail.to_string() }
+    }
+
+    /// The request is wrong.
+    pub(crate) fn bad(detail: impl ToString) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    /// The store did not carry it out.
+    fn unavailable(error: &(dyn Error + 'static), detail: &str) -> Self {
+        tracing::warn!(error, "not carried out");
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+    }
+
+    /// Permissions, the table or an item must be repaired.
+    fn broken(error: &(dyn Error + 'static)) -> Self {
+        tracing::error!(error, "not carried out");
+        let detail = "the server cannot use its store: its log has the reason";
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = problem(self.status, Some(&self.detail), &[]).map(Body::from);
+        let headers = response.headers_mut();
+        match self.status {
+            StatusCode::SERVICE_UNAVAILABLE => drop(headers.insert(RETRY_AFTER, 1.into())),
+            StatusCode::UNAUTHORIZED => {
+                drop(headers.insert(WWW_AUTHENTICATE, http::HeaderValue::from_static("Bearer")));
+            }
+            _ => {}
+        }
+        response
+    }
+}
+
+impl From<Denied> for Problem {
+    fn from(denied: Denied) -> Self {
+        let detail = match denied {
+            Denied::Unknown => "send a known token: Authorization: Bearer TOKEN",
+            Denied::Role => "the token's roles do not include this operation",
+        };
+        Self::new(denied.status(), detail)
+    }
+}
+
+impl From<RefusedId> for Problem {
+    fn from(refused: RefusedId) -> Self {
+        let status = match refused {
+            RefusedId::Invalid => StatusCode::NOT_FOUND,
+            RefusedId::Expired => StatusCode::GONE,
+        };
+        Self::new(status, refused)
+    }
+}
+
+impl From<AdjustError> for Problem {
+    fn from(error: AdjustError) -> Self {
+        match &error {
+            AdjustError::InvalidRequest(invalid) => Self::bad(invalid),
+            AdjustError::Setup(setup) => Self::broken(setup),
+            AdjustError::Contended => Self::unavailable(
+                &error,
+                "the bucket is contended: nothing was changed, ask again later",
+            ),
+            _ => Self::unavailable(
+                &error,
+                "the store did not answer: with an Idempotency-Key, repeat the request",
+            ),
+        }
+    }
+}
+
+impl From<AcquireError> for Problem {
+    fn from(error: AcquireError) -> Self {
+        match &error {
+            AcquireError::InvalidRequest(invalid) => Self::bad(invalid),
+            AcquireError::Setup(setup) => Self::broken(setup),
+            _ => Self::unavailable(&error, "the store did not answer: ask again later"),
+        }
+    }
+}
+
+impl From<ConfigError> for Problem {
+    fn from(error: ConfigError) -> Self {
+        match &error {
+            ConfigError::NotDynamo => Self::new(
+                StatusCode::NOT_IMPLEMENTED,
+                "the server's store has no entities, stored limits or usage windows: use DynamoDB",
+            ),
+            ConfigError::OwnParent { .. }
+            | ConfigError::Limit(_)
+            | ConfigError::Repeated { .. }
+            | ConfigError::Count { .. } => Self::bad(&error),
+            ConfigError::Item(_) => Self::broken(&error),
+            _ => Self::unavailable(&error, "the store did not answer: ask again later"),
+        }
+    }
+}
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        match &error {
+            ReadError::Item(_) => Self::broken(&error),
+            _ => Self::unavailable(&error, "the store did not answer: ask again later"),
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! `GET /v1/usage`: usage windows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Query, State};
+use chrono::DateTime;
+use futures_util::TryStreamExt as _;
+use futures_util::stream::{BoxStream, StreamExt as _};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use sluicegate::dynamo::ReadError;
+use sluicegate::types::{EpochMillis, LimitName, UsageWindow, WindowKind, WindowSpan};
+use sluicegate::{EntityId, Resource};
+use utoipa::{IntoParams, ToSchema};
+
+use super::amount::number;
+use super::problem::Problem;
+use super::time::rfc3339;
+use crate::live::Live;
+
+/// The most windows in one answer.
+const WINDOWS_MAX: usize = 10_000;
+
+/// The windows that are requested.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Question {
+    /// The entity; without it, all entities on a resource.
+    entity: Option<String>,
+    /// The resource; without it, all resources of an entity.
+    resource: Option<String>,
+    /// `minute`, `hour`, `day`, `week`, `month`, `year`, or a calendar like `month@15/Europe/Berlin`.
+    #[serde(default = "hour")]
+    window: String,
+    /// Windows that begin at this time or later, RFC 3339.
+    from: String,
+    /// Windows that begin before this time, RFC 3339. Absent: now.
+    to: Option<String>,
+}
+
+fn hour() -> String {
+    "hour".to_owned()
+}
+
+/// Usage windows, at most 10,000.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Usage {
+    windows: Vec<Shown>,
+    /// True: there are more; ask for a shorter time.
+    truncated: bool,
+}
+
+/// The consumption in one window.
+#[derive(Serialize, ToSchema)]
+struct Shown {
+    entity: String,
+    resource: String,
+    /// RFC 3339.
+    start: String,
+    /// Tokens, or money, by limit.
+    #[schema(value_type = BTreeMap<String, f64>)]
+    consumed: BTreeMap<String, Box<RawValue>>,
+}
+
+impl From<UsageWindow> for Shown {
+    fn from(window: UsageWindow) -> Self {
+        let consumed = |(limit, milli): (&LimitName, &i128)| {
+            (limit.to_string(), number(limit.as_str(), *milli))
+        };
+        Self {
+            entity: window.entity.to_string(),
+            resource: window.resource.to_string(),
+            start: rfc3339(window.window.start_s()),
+            consumed: window.consumed_milli.iter().map(consumed).collect(),
+        }
+    }
+}
+
+/// The consumption by windows.
+#[utoipa::path(
+    get, path = "/v1/usage", tag = "read", params(Question),
+    responses((status = 200, body = Usage))
+)]
+pub(super) async fn usage(
+    State(live): State<Arc<Live>>,
+    Query(question): Query<Question>,
+) -> Result<Json<Usage>, Problem> {
+    let kind: WindowKind = question.window.parse().map_err(Problem::bad)?;
+    let to = question.to.as_deref().map_or(Ok(live.limiter.clock().now()), time)?;
+    let span = WindowSpan { kind, starts: time(&question.from)?..to };
+    let entity = question.entity.map(EntityId::new).transpose().map_err(Problem::bad)?;
+    let resource = question.resource.map(Resource::new).transpose().map_err(Problem::bad)?;
+    let reader = live.limiter.reader()?;
+    let windows: BoxStream<'_, Result<UsageWindow, ReadError>> = match (&entity, &resource) {
+        (Some(entity), Some(resource)) => reader.usage(entity, resource, &span).boxed(),
+        (Some(entity), None) => reader.usage_of_entity(entity, &span).boxed(),
+        (None, Some(resource)) => reader.usage_of_resource(resource, &span).boxed(),
+        (None, None) => return Err(Problem::bad("name an entity, a resource or both")),
+    };
+    let mut windows: Vec<_> = windows.take(WINDOWS_MAX + 1).try_collect().await?;
+    let truncated = windows.len() > WINDOWS_MAX;
+    windows.truncate(WINDOWS_MAX);
+    Ok(Json(Usage { windows: windows.into_iter().map(Shown::from).collect(), truncated }))
+}
+
+fn time(text: &str) -> Result<EpochMillis, Problem> {
+    let time = DateTime::parse_from_rfc3339(text)
+        .map_err(|error| Problem::bad(format!("{text:?} is no RFC 3339 time: {error}")))?;
+    EpochMillis::new(time.timestamp_millis()).map_err(Problem::bad)
+}

@@ -1,0 +1,203 @@
+//! The ids of permits: all that is needed to correct a permit or to give it back, signed.
+//!
+//! A server keeps no state of a permit, so that any server with the same key can settle it. An id is
+//! the base64url form of: one byte of version, four bytes of the key's id, 16 bytes of HMAC-SHA256
+//! over everything else, and the content as JSON.
+
+use std::collections::BTreeMap;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+use sluicegate::types::EpochMillis;
+
+const VERSION: u8 = 1;
+const KEY_ID_BYTES: usize = 4;
+const TAG_BYTES: usize = 16;
+const HEAD_BYTES: usize = 1 + KEY_ID_BYTES + TAG_BYTES;
+/// The shortest key, in bytes.
+pub(crate) const KEY_BYTES_MIN: usize = 32;
+
+/// The tokens that a permit took, and the buckets that it took them from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Granted {
+    /// Unique to the permit.
+    #[serde(rename = "i")]
+    pub(crate) nonce: String,
+    #[serde(rename = "e")]
+    pub(crate) entity: String,
+    #[serde(rename = "r")]
+    pub(crate) resource: String,
+    /// The parent whose bucket was taken from, too.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    pub(crate) parent: Option<String>,
+    /// Millitokens by limit. Empty: nothing was taken.
+    #[serde(rename = "a")]
+    pub(crate) taken: BTreeMap<String, i64>,
+    /// The limits that the request brought.
+    #[serde(rename = "l", default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) limits: Vec<String>,
+    /// The permit cannot be settled from this time on, in seconds since 1970.
+    #[serde(rename = "x")]
+    pub(crate) expires_s: i64,
+}
+
+/// The reason why an id is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RefusedId {
+    #[error("the id is not one that this server or another one with its key made")]
+    Invalid,
+    #[error("the permit is too old to be corrected or released: its tokens stay taken")]
+    Expired,
+}
+
+/// Makes and checks ids.
+pub(crate) struct PermitIds {
+    /// The first one signs; all of them are good.
+    keys: Vec<Key>,
+    valid_for_s: i64,
+}
+
+struct Key {
+    id: [u8; KEY_ID_BYTES],
+    mac: Hmac<Sha256>,
+}
+
+impl Key {
+    fn new(secret: &[u8]) -> Option<Self> {
+        let mut id = [0; KEY_ID_BYTES];
+        id.copy_from_slice(&Sha256::digest(secret)[..KEY_ID_BYTES]);
+        let mac = Hmac::new_from_slice(secret).ok()?;
+        (secret.len() >= KEY_BYTES_MIN).then_some(Self { id, mac })
+    }
+
+    /// The tag over the head and the content.
+    fn mac(&self, content: &[u8]) -> Hmac<Sha256> {
+        self.mac.clone().chain_update([VERSION]).chain_update(self.id).chain_update(content)
+    }
+}
+
+impl PermitIds {
+    /// Ids that the first of the `secrets` signs. `None`: a secret has less than 32 bytes, or there
+    /// is none.
+    pub(crate) fn new(secrets: &[Vec<u8>], valid_for_s: u32) -> Option<Self> {
+        let keys = secrets.iter().map(|secret| Key::new(secret)).collect::<Option<Vec<_>>>()?;
+        (!keys.is_empty()).then_some(Self { keys, valid_for_s: valid_for_s.into() })
+    }
+
+    /// The time until which a permit of `now` can be settled, in seconds since 1970.
+    pub(crate) fn expiry_s(&self, now: EpochMillis) -> i64 {
+        now.get() / 1_000 + self.valid_for_s
+    }
+
+    /// The id of a permit.
+    pub(crate) fn sign(&self, granted: &Granted) -> String {
+        let key = &self.keys[0];
+        // Names and numbers: no value of it can fail.
+        let content = serde_json::to_vec(granted).unwrap_or_default();
+        let tag = key.mac(&content).finalize().into_bytes();
+        let mut id = Vec::with_capacity(HEAD_BYTES + content.len());
+        id.push(VERSION);
+        id.extend(key.id);
+        id.extend(&tag[..TAG_BYTES]);
+        id.extend(content);
+        URL_SAFE_NO_PAD.encode(id)
+    }
+
+    /// The permit of an id.
+    ///
+    /// # Errors
+    /// [`RefusedId`]. The signature is compared in constant time.
+    pub(crate) fn check(&self, id: &str, now: EpochMillis) -> Result<Granted, RefusedId> {
+        let id = URL_SAFE_NO_PAD.decode(id).map_err(|_| RefusedId::Invalid)?;
+        let (head, content) = id.split_at_checked(HEAD_BYTES).ok_or(RefusedId::Invalid)?;
+        let (version, key_id, tag) = (head[0], &head[1..=KEY_ID_BYTES], &head[1 + KEY_ID_BYTES..]);
+        let key = self.keys.iter().find(|key| version == VERSION && key.id == key_id);
+        let mac = key.ok_or(RefusedId::Invalid)?.mac(content);
+        mac.verify_truncated_left(tag).map_err(|_| RefusedId::Invalid)?;
+        let granted: Granted = serde_json::from_slice(content).map_err(|_| RefusedId::Invalid)?;
+        if granted.expires_s <= now.get() / 1_000 {
+            return Err(RefusedId::Expired);
+        }
+        Ok(granted)
+    }
+}
+
+/// A new nonce.
+pub(crate) fn nonce() -> String {
+    let mut bytes = [0; 12];
+    if getrandom::fill(&mut bytes).is_err() {
+        fastrand::fill(&mut bytes);
+    }
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granted() -> Granted {
+        Granted {
+            nonce: "n".to_owned(),
+            entity: "user-123".to_owned(),
+            resource: "gpt-4".to_owned(),
+            parent: None,
+            taken: [("rpm".to_owned(), 1_000), ("usd".to_owned(), 12_500_000)].into(),
+            limits: vec!["rpm=100/min".to_owned()],
+            expires_s: 1_000,
+        }
+    }
+
+    fn at(seconds: i64) -> EpochMillis {
+        EpochMillis::new(seconds * 1_000).unwrap()
+    }
+
+    #[test]
+    fn an_id_gives_back_its_permit_until_it_expires() {
+        let ids = PermitIds::new(&[vec![7; 32]], 60).unwrap();
+        let id = ids.sign(&granted());
+        assert_eq!(ids.check(&id, at(999)), Ok(granted()));
+        assert_eq!(ids.check(&id, at(1_000)), Err(RefusedId::Expired));
+        assert!(id.len() < 300, "{}", id.len());
+    }
+
+    #[test]
+    fn an_id_with_one_character_changed_is_refused() {
+        let ids = PermitIds::new(&[vec![7; 32]], 60).unwrap();
+        let id = ids.sign(&granted());
+        for at_byte in 0..id.len() {
+            for other in ["A", "b", "_", "=", "!", ""] {
+                let mut changed = id.clone();
+                changed.replace_range(at_byte..=at_byte, other);
+                if changed != id {
+                    assert_eq!(ids.check(&changed, at(0)), Err(RefusedId::Invalid), "{changed}");
+                }
+            }
+        }
+        for junk in ["", "A", "AQ", &"A".repeat(40), "ä"] {
+            assert_eq!(ids.check(junk, at(0)), Err(RefusedId::Invalid));
+        }
+    }
+
+    #[test]
+    fn a_key_can_be_replaced_without_refusing_ids_of_the_one_before() {
+        let (old, new) = (vec![1; 32], vec![2; 40]);
+        let before = PermitIds::new(std::slice::from_ref(&old), 60).unwrap();
+        let during = PermitIds::new(&[new.clone(), old], 60).unwrap();
+        let after = PermitIds::new(&[new], 60).unwrap();
+        let (of_old, of_new) = (before.sign(&granted()), during.sign(&granted()));
+        assert!(during.check(&of_old, at(0)).is_ok());
+        assert!(during.check(&of_new, at(0)).is_ok());
+        assert!(after.check(&of_new, at(0)).is_ok());
+        assert_eq!(after.check(&of_old, at(0)), Err(RefusedId::Invalid));
+        assert_eq!(before.check(&of_new, at(0)), Err(RefusedId::Invalid));
+    }
+
+    #[test]
+    fn a_short_key_is_refused() {
+        assert!(PermitIds::new(&[vec![7; 31]], 60).is_none());
+        assert!(PermitIds::new(&[], 60).is_none());
+    }
+}

@@ -1,0 +1,208 @@
+//! A server: its port, its connections, and its end.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::service::TowerToHyperService;
+use sluicegate::Limiter;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use crate::config::Config;
+use crate::live::{Live, StartError};
+use crate::metrics::{self, UPKEEP};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type Service = TowerToHyperService<axum::Router>;
+
+/// A client has this long for the head of a request.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// A client of HTTP/2 that is silent is asked after this time, and dropped after the same time again.
+const SILENCE: Duration = Duration::from_secs(20);
+/// Requests of one connection of HTTP/2 at a time.
+const STREAMS_MAX: u32 = 1_000;
+/// The bytes of all headers of a request.
+const HEADER_BYTES_MAX: u32 = 32 * 1_024;
+/// The least time for giving leased tokens back.
+const SETTLE_TIME: Duration = Duration::from_secs(5);
+/// The pause after a failed accept: the process has no more file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A server with an open port.
+pub struct Server {
+    live: Arc<Live>,
+    listener: TcpListener,
+    address: SocketAddr,
+    config: Config,
+}
+
+/// Replaces the configuration of a running server.
+pub struct Reloader {
+    live: Arc<Live>,
+    config: Config,
+}
+
+impl Server {
+    /// Checks the configuration and opens the port. The limiter must be made as the configuration
+    /// says; the server does not look at those parts of it.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn bind(config: Config, limiter: Limiter) -> Result<Self, StartError> {
+        let address = config.listen.address;
+        let is_open = config.callers.is_empty() && !config.listen.without_callers;
+        if is_open && !address.ip().is_loopback() {
+            return Err(StartError::Open(address));
+        }
+        let live = Arc::new(Live::new(limiter, &config)?);
+        let failed = |source| StartError::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok(Self { live, listener, address, config })
+    }
+
+    /// The address that the server listens on, with its port.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The handle for a reload.
+    #[must_use]
+    pub fn reloader(&self) -> Reloader {
+        Reloader { live: Arc::clone(&self.live), config: self.config.clone() }
+    }
+
+    /// Serves until `stop` resolves. Then no new connection is taken, and open requests have the
+    /// configured time to end.
+    pub async fn run_until(self, stop: impl Future<Output = ()>) {
+        let Self { live, listener, .. } = self;
+        let bounds = live.bounds;
+        let router = crate::http::router(&live);
+        let service = TowerToHyperService::new(router);
+        let connections = Arc::new(Semaphore::new(bounds.connections.min(Semaphore::MAX_PERMITS)));
+        let graceful = GracefulShutdown::new();
+        let mut upkeep = tokio::time::interval(UPKEEP);
+        let mut stop = pin!(stop);
+        loop {
+            let stream = tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => stream,
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot accept a connection");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                        continue;
+                    }
+                },
+                _ = upkeep.tick() => {
+                    metrics::upkeep();
+                    continue;
+                }
+                () = &mut stop => break,
+            };
+            let Ok(place) = Arc::clone(&connections).try_acquire_owned() else {
+                tracing::debug!("closed a connection: there are as many as there may be");
+                continue;
+            };
+            let (tls, service, watcher) =
+                (live.now().tls.clone(), service.clone(), graceful.watcher());
+            tokio::spawn(async move {
+                if let Err(error) = serve(stream, tls, service, watcher).await {
+                    tracing::debug!(error, "a connection failed");
+                }
+                drop(place);
+            });
+        }
+        drop(listener);
+        let end = Duration::from_millis(bounds.end_ms);
+        if timeout(end, graceful.shutdown()).await.is_err() {
+            tracing::warn!("ended with open requests: they took longer than bounds.end_ms");
+        }
+        let settled = live.limiter.shutdown(end.max(SETTLE_TIME)).await;
+        tracing::debug!(?settled, "gave leased tokens back");
+    }
+}
+
+impl Reloader {
+    /// Replaces callers, keys and the rules for Envoy, and returns the parts of the file that need a
+    /// restart.
+    ///
+    /// # Errors
+    /// [`StartError`]; then everything stays as it was.
+    pub fn reload(&self, config: &Config) -> Result<Vec<&'static str>, StartError> {
+        self.live.reload(config)?;
+        Ok(config.fixed_parts_that_differ(&self.config))
+    }
+}
+
+/// Serves a connection: HTTP/1, or HTTP/2 if it begins so; with TLS, as the client chose.
+async fn serve(
+    stream: TcpStream,
+    tls: Option<TlsAcceptor>,
+    service: Service,
+    watcher: Watcher,
+) -> Result<(), BoxError> {
+    stream.set_nodelay(true)?;
+    match tls {
+        None => {
+            let is_http2 = timeout(HEAD_TIME, begins_as_http2(&stream)).await??;
+            serve_http(stream, is_http2, service, watcher).await
+        }
+        Some(tls) => {
+            let stream = timeout(HEAD_TIME, tls.accept(stream)).await??;
+            let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            serve_http(stream, is_http2, service, watcher).await
+        }
+    }
+}
+
+async fn serve_http<S>(
+    stream: S,
+    is_http2: bool,
+    service: Service,
+    watcher: Watcher,
+) -> Result<(), BoxError>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let io = TokioIo::new(stream);
+    if is_http2 {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(SILENCE)
+            .keep_alive_timeout(SILENCE)
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(HEADER_BYTES_MAX);
+        watcher.watch(builder.serve_connection(io, service)).await?;
+    } else {
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME);
+        builder.max_buf_size(HEADER_BYTES_MAX as usize);
+        watcher.watch(builder.serve_connection(io, service)).await?;
+    }
+    Ok(())
+}
+
+/// True if the first bytes of a connection are those of HTTP/2. They stay to be read.
+async fn begins_as_http2(stream: &TcpStream) -> std::io::Result<bool> {
+    const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut first = [0; PREFACE.len()];
+    loop {
+        let bytes = stream.peek(&mut first).await?;
+        if bytes == PREFACE.len() || bytes == 0 || !PREFACE.starts_with(&first[..bytes]) {
+            return Ok(first == PREFACE);
+        }
+        // Some of them are there: nothing wakes this task for the others.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

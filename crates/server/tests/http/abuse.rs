@@ -1,0 +1,134 @@
+//! Clients that send what they should not, or nothing at all. The server goes on serving others.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sluicegate::{Limiter, MemoryStore};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use crate::in_memory;
+use crate::running::{Running, config};
+
+#[tokio::test]
+async fn every_wrong_request_gets_a_problem() {
+    let server = in_memory().await;
+    let json = [("content-type", "application/json")];
+    let good =
+        br#"{"entity":"u","resource":"r","amounts":{"rpm":1},"limits":["rpm=9/h"]}"#.to_vec();
+    let deep = format!("{}1{}", "[".repeat(10_000), "]".repeat(10_000)).into_bytes();
+    for (method, path, headers, body, status) in [
+        ("POST", "/v1/acquire", &json, good, 200),
+        ("POST", "/v1/acquire", &json, b"{".to_vec(), 400),
+        ("POST", "/v1/acquire", &json, b"\xff\xfe{}".to_vec(), 400),
+        ("POST", "/v1/acquire", &json, b"[]".to_vec(), 400),
+        ("POST", "/v1/acquire", &json, deep, 400),
+        ("POST", "/v1/acquire", &json, br#"{"entity":"u"}"#.to_vec(), 400),
+        (
+            "POST",
+            "/v1/acquire",
+            &json,
+            br#"{"entity":"u","resource":"r","amounts":{}}"#.to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/v1/acquire",
+            &json,
+            br#"{"entity":"u","resource":"r","amounts":{"rpm":-1},"limits":["rpm=9/h"]}"#.to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/v1/acquire",
+            &json,
+            br#"{"entity":"u","resource":"r","amounts":{"rpm":1},"limits":["rpm"]}"#.to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/v1/acquire",
+            &json,
+            br#"{"entity":"u#","resource":"r","amounts":{"rpm":1},"limits":["rpm=9/h"]}"#.to_vec(),
+            400,
+        ),
+        (
+            "POST",
+            "/v1/acquire",
+            &json,
+            br#"{"entity":"u","resource":"r","amounts":{"rpm":1},"limits":["rpm=9/h"],"x":1}"#
+                .to_vec(),
+            400,
+        ),
+        ("POST", "/v1/acquire", &[("content-type", "text/plain")], b"{}".to_vec(), 415),
+        ("POST", "/v1/acquire", &json, vec![b' '; 100_000], 413),
+        ("GET", "/v1/acquire", &json, Vec::new(), 405),
+        ("BREW", "/v1/acquire", &json, Vec::new(), 405),
+        ("POST", "/v1/permits/%FF/release", &json, Vec::new(), 400),
+        ("POST", "/v1/permits/x/release", &json, Vec::new(), 404),
+        ("GET", "/v1/nothing", &json, Vec::new(), 404),
+        ("GET", "/v1/limits?level=1", &json, Vec::new(), 400),
+        ("GET", "/v1/usage?entity=u&from=yesterday", &json, Vec::new(), 400),
+    ] {
+        let shown = String::from_utf8_lossy(&body[..body.len().min(80)]).into_owned();
+        let answer = server.send_bytes(method, path, headers, body).await;
+        assert_eq!(answer.status, status, "{method} {path} {shown}: {answer:?}");
+        if status != 200 {
+            assert_eq!(answer.header("content-type"), "application/problem+json", "{path} {shown}");
+            assert_eq!(answer.body["status"], status);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_thousand_silent_connections_stop_no_other() {
+    let server = in_memory().await;
+    let mut silent = Vec::new();
+    for n in 0..1_000 {
+        let mut stream = TcpStream::connect(server.address).await.unwrap();
+        // Nothing, the beginning of HTTP/2, of a request, or of a body.
+        let first = [
+            "",
+            "PRI * HT",
+            "POST /v1/acquire HT",
+            "POST /v1/acquire HTTP/1.1\r\ncontent-length: 9\r\n\r\n{",
+        ];
+        stream.write_all(first[n % 4].as_bytes()).await.unwrap();
+        silent.push(stream);
+    }
+    let wanted =
+        json!({"entity": "u", "resource": "r", "amounts": {"rpm": 1}, "limits": ["rpm=9/h"]});
+    assert_eq!(server.post("/v1/acquire", &wanted).await.status, 200);
+}
+
+#[tokio::test]
+async fn connections_and_requests_beyond_the_bounds_are_turned_away_at_once() {
+    let bounds = json!({"bounds": {"connections": 3, "requests": 1, "request_ms": 1_000}});
+    let server = Running::start(config(bounds), Limiter::new(MemoryStore::new())).await;
+    let wanted = json!({
+        "entity": "u", "resource": "r", "amounts": {"rph": 1}, "limits": ["rph=1/h"], "wait_ms": 5_000,
+    });
+    // The body never comes: the request holds its place until its time is over.
+    let mut holder = TcpStream::connect(server.address).await.unwrap();
+    holder
+        .write_all(b"POST /v1/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let overloaded = server.post("/v1/acquire", &wanted).await;
+    assert_eq!((overloaded.status.as_u16(), overloaded.header("retry-after")), (503, "1"));
+    let mut answer = [0; 12];
+    holder.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 503");
+
+    let mut others = Vec::new();
+    for _ in 0..3 {
+        others.push(TcpStream::connect(server.address).await.unwrap());
+    }
+    let mut closed = 0;
+    for stream in &mut others {
+        let read = tokio::time::timeout(Duration::from_millis(300), stream.read(&mut answer)).await;
+        closed += usize::from(matches!(read, Ok(Ok(0) | Err(_))));
+    }
+    assert!(closed > 0, "at most three connections are open");
+}

@@ -1,0 +1,206 @@
+//! The HTTP API, over real connections.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod abuse;
+mod callers;
+mod permits;
+mod running;
+mod tls;
+
+use serde_json::json;
+use sluicegate::{DynamoStore, Limiter, MemoryStore};
+use sluicegate_testkit::on_every_engine;
+
+use running::{Running, config};
+
+async fn in_memory() -> Running {
+    Running::start(config(json!({})), Limiter::new(MemoryStore::new())).await
+}
+
+#[tokio::test]
+async fn a_request_is_granted_until_a_limit_is_short() {
+    let server = in_memory().await;
+    let wanted = json!({
+        "entity": "user-123", "resource": "gpt-4", "amounts": {"rpm": 1, "usd": 0.25},
+        "limits": ["rpm=2/h", "usd=200/month"],
+    });
+    let granted = server.post("/v1/acquire", &wanted).await;
+    assert_eq!(granted.status, 200, "{granted:?}");
+    assert_eq!(granted.body["limits"][0]["limit"], "rpm");
+    assert_eq!(granted.body["limits"][0]["available"], 1);
+    assert_eq!(granted.body["limits"][1]["available"], 199.75);
+    assert_eq!(granted.body["degraded"], false);
+    assert_eq!(granted.header("ratelimit-policy"), r#""rpm";q=2;w=3600, "usd";q=200000000"#);
+    let left = granted.header("ratelimit");
+    assert!(
+        left.starts_with(r#""rpm";r=1;t="#) && left.contains(r#", "usd";r=199750000;t="#),
+        "{left}"
+    );
+
+    assert_eq!(server.post("/v1/acquire", &wanted).await.status, 200);
+    let refused = server.post("/v1/acquire", &wanted).await;
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("content-type"), "application/problem+json");
+    assert_eq!(refused.body["violated-policies"], json!(["rpm"]));
+    assert!(["1799", "1800"].contains(&refused.header("retry-after")));
+    assert!(refused.header("ratelimit").starts_with(r#""rpm";r=0;t="#));
+
+    let beyond = json!({
+        "entity": "user-123", "resource": "gpt-4", "amounts": {"rpm": 3}, "limits": ["rpm=2/h"],
+    });
+    assert_eq!(server.post("/v1/acquire", &beyond).await.status, 400);
+}
+
+#[tokio::test]
+async fn a_request_can_wait_for_tokens() {
+    let server = in_memory().await;
+    let wanted = json!({
+        "entity": "u", "resource": "r", "amounts": {"rps": 1}, "limits": ["rps=1/100ms"], "wait_ms": 5_000,
+    });
+    for _ in 0..3 {
+        assert_eq!(server.post("/v1/acquire", &wanted).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn limits_and_parents_are_stored_and_balances_shown() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let limiter = Limiter::new(DynamoStore::new(engine.client().clone(), &table));
+        let server = Running::start(config(json!({})), limiter).await;
+
+        let level = "/v1/limits?resource=gpt-4";
+        let stored =
+            server.send("PUT", level, &[], &json!({"limits": ["rpm=100/min", "tpm=9/h"]})).await;
+        assert_eq!(
+            (stored.status.as_u16(), &stored.body),
+            (200, &json!({"limits": ["rpm=100/min", "tpm=9/h"]}))
+        );
+        let left = server.send("DELETE", &format!("{level}&limits=tpm"), &[], &json!(null)).await;
+        assert_eq!(left.body, json!({"limits": ["rpm=100/min"]}));
+        assert_eq!(server.get(level).await.body, left.body);
+        let parent = json!({"parent": "team", "cascade": true});
+        assert_eq!(server.send("PUT", "/v1/entities/u", &[], &parent).await.status, 204);
+
+        let wanted = json!({"entity": "u", "resource": "gpt-4", "amounts": {"rpm": 10}});
+        let granted = server.post("/v1/acquire", &wanted).await;
+        assert_eq!(granted.status, 200, "{granted:?}");
+        assert_eq!(
+            granted.header("ratelimit-policy"),
+            r#""rpm";q=100;w=60, "parent:rpm";q=100;w=60"#
+        );
+        for entity in ["u", "team"] {
+            let shown = server.get(&format!("/v1/entities/{entity}")).await.body;
+            let limit = &shown["buckets"][0]["limits"][0];
+            assert_eq!(limit["limit"], "rpm=100/min", "{shown}");
+            assert!((90.0..91.0).contains(&limit["available"].as_f64().unwrap()), "{shown}");
+        }
+        assert_eq!(server.get("/v1/entities/u").await.body["parent"], "team");
+
+        // Given back in both buckets.
+        let path = format!("/v1/permits/{}/release", granted.permit());
+        assert_eq!(server.post(&path, &json!(null)).await.body["changed"], true);
+        for entity in ["u", "team"] {
+            let shown = server.get(&format!("/v1/entities/{entity}")).await.body;
+            assert_eq!(shown["buckets"][0]["limits"][0]["available"], 100, "{shown}");
+        }
+        assert_eq!(server.send("DELETE", "/v1/entities/u", &[], &json!(null)).await.status, 204);
+        assert_eq!(server.get("/v1/entities/u").await.body["cascade"], false);
+        assert_eq!(
+            server.get("/v1/usage?entity=u&from=2026-01-01T00:00:00Z").await.body["windows"],
+            json!([])
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_store_without_entities_says_so() {
+    let server = in_memory().await;
+    for path in ["/v1/entities/u", "/v1/limits", "/v1/usage?entity=u&from=2026-01-01T00:00:00Z"] {
+        let answer = server.get(path).await;
+        assert_eq!(answer.status, 501, "{path}: {answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn health_needs_no_token_and_ready_asks_the_store() {
+    let callers = json!({"callers": [{"name": "a", "sha256": "00".repeat(32), "roles": ["read"]}]});
+    let server = Running::start(config(callers), Limiter::new(MemoryStore::new())).await;
+    assert_eq!(server.get("/healthz").await.status, 200);
+    assert_eq!(server.get("/readyz").await.status, 200);
+    let nowhere = sluicegate_testkit::Proxy::start("http://127.0.0.1:9").await;
+    let client = sluicegate_local::client::dynamodb(&nowhere.endpoint_url());
+    let limiter = Limiter::new(DynamoStore::new(client, "nowhere"));
+    let server = Running::start(config(json!({})), limiter).await;
+    assert_eq!(server.get("/readyz").await.status, 503);
+    assert_eq!(server.get("/healthz").await.status, 200);
+}
+
+#[tokio::test]
+async fn the_document_describes_every_operation() {
+    let server = in_memory().await;
+    let document = server.get("/openapi.json").await.body;
+    for (path, methods) in [
+        ("/v1/acquire", ["post"].as_slice()),
+        ("/v1/permits/{id}/adjust", &["post"]),
+        ("/v1/permits/{id}/release", &["post"]),
+        ("/v1/entities/{entity}", &["get", "put", "delete"]),
+        ("/v1/limits", &["get", "put", "delete"]),
+        ("/v1/usage", &["get"]),
+        ("/healthz", &["get"]),
+        ("/readyz", &["get"]),
+    ] {
+        for method in methods {
+            assert!(document["paths"][path][method]["responses"].is_object(), "{method} {path}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_end_lets_open_requests_finish() {
+    let server = in_memory().await;
+    let wanted = json!({
+        "entity": "u", "resource": "r", "amounts": {"rps": 1}, "limits": ["rps=1/800ms"], "wait_ms": 5_000,
+    });
+    assert_eq!(server.post("/v1/acquire", &wanted).await.status, 200);
+    // The second request waits while the server is asked to end.
+    let waits = server.post("/v1/acquire", &wanted);
+    let end = async {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        server.ask_to_end();
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+        assert!(
+            tokio::net::TcpStream::connect(server.address).await.is_err(),
+            "the port is closed"
+        );
+    };
+    let (answer, ()) = tokio::join!(waits, end);
+    assert_eq!(answer.status, 200);
+    server.ended().await;
+}
+
+#[tokio::test]
+async fn metrics_count_requests_by_path_and_never_name_an_entity() {
+    let server = in_memory().await;
+    let wanted = json!({
+        "entity": "secret-user", "resource": "r", "amounts": {"rph": 1}, "limits": ["rph=1/h"],
+    });
+    for status in [200, 429] {
+        assert_eq!(server.post("/v1/acquire", &wanted).await.status, status);
+    }
+    server.get("/v1/entities/secret-user").await;
+    let text = server.text("/metrics").await;
+    for (path, status) in
+        [("/v1/acquire", 200), ("/v1/acquire", 429), ("/v1/entities/{entity}", 501)]
+    {
+        let is_counted = |line: &str| {
+            line.starts_with("sluicegate_http_requests_total{")
+                && line.contains(&format!("path=\"{path}\""))
+                && line.contains(&format!("status=\"{status}\""))
+        };
+        assert!(text.lines().any(is_counted), "{path} {status}\n{text}");
+    }
+    assert!(text.contains("sluicegate_http_request_duration_seconds_bucket{"), "{text}");
+    assert!(!text.contains("secret-user"), "{text}");
+}
