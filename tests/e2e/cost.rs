@@ -24,7 +24,7 @@ async fn a_thousand_records_of_ten_buckets_are_twenty_updates_and_no_read() {
         // A new item and its entry in the index of the resource.
         assert_eq!(first.report.write_units, 40.0);
 
-        // Again: twenty guards refuse, nothing is read and nothing else is sent.
+        // Again: twenty conditions fail, nothing is read and nothing else is sent.
         proxy.reset_counts();
         let again = deliver(&processor, &batch).await;
         assert_eq!(proxy.received_by_operation(), BTreeMap::from([("UpdateItem".to_owned(), 20)]));

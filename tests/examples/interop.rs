@@ -33,9 +33,9 @@ async fn ours(limiter: Limiter) -> Counts {
     for _ in 0..REQUESTS {
         let ask = limiter.acquire("user-shared", "gpt-4").consume("rpm", 1).consume("tpm", 100);
         match ask.limits(limits()).no_cascade().await {
-            Ok(lease) => {
+            Ok(permit) => {
                 counts.granted += 1;
-                *paths.entry(lease.cost().path.unwrap().as_str()).or_default() += 1;
+                *paths.entry(permit.cost().path.unwrap().as_str()).or_default() += 1;
             }
             Err(AcquireError::LimitExceeded(_)) => counts.refused += 1,
             Err(error) => panic!("{error}"),

@@ -86,22 +86,22 @@ async fn refused_before_anything_is_sent(limiter: Limiter, sent: impl AsyncFn() 
 
     // All that is allowed, at once.
     let all = (0..LIMITS_MAX).fold(ask("u", "r"), |ask, n| ask.consume(format!("l{n}"), 1));
-    let lease = all.limits(many(LIMITS_MAX)).no_cascade().await.unwrap();
+    let permit = all.limits(many(LIMITS_MAX)).no_cascade().await.unwrap();
     assert_ne!(sent().await, 0);
     for by in [i64::MIN, i64::MAX, 1_000_000_000_000_001] {
-        let error = lease.adjust("l0", by).await.unwrap_err();
+        let error = permit.adjust("l0", by).await.unwrap_err();
         let AdjustError::InvalidRequest(InvalidRequest::Amount { .. }) = error else {
             panic!("{error:?}")
         };
     }
-    let error = lease.adjust("a#b", 1).await.unwrap_err();
+    let error = permit.adjust("a#b", 1).await.unwrap_err();
     let AdjustError::InvalidRequest(InvalidRequest::LimitName(_)) = error else {
         panic!("{error:?}")
     };
-    lease.adjust("l0", 0).await.unwrap();
+    permit.adjust("l0", 0).await.unwrap();
     assert_eq!(sent().await, 0);
     // The most that an expression has to hold: every limit claimed, taken and corrected.
-    lease.release().await.unwrap();
+    permit.release().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -51,14 +51,14 @@ async fn corrections<E: Engine>(table: E) {
     let id = bucket("u", "r");
     let limits =
         [Limit::per_minute("rpm", 100), Limit::per_minute("tpm", 1_000), Limit::quota("usd", 50)];
-    let lease = limiter
+    let permit = limiter
         .acquire("u", "r")
         .consume("rpm", 1)
         .consume("tpm", 600)
         .limits(limits.clone())
         .await
         .unwrap();
-    lease.adjust("tpm", 900).await.unwrap();
+    permit.adjust("tpm", 900).await.unwrap();
     let stored = table.image(&id).await.unwrap();
     assert_eq!(stored.limits[&name("tpm")].tokens.get(), -500_000);
     assert_eq!(stored.limits[&name("tpm")].consumed.get(), 1_500_000);
@@ -70,9 +70,9 @@ async fn corrections<E: Engine>(table: E) {
     assert_eq!(exceeded(refused).retry_after, Some(Duration::from_millis(30_060)));
 
     // A limit that the request did not name.
-    lease.adjust("usd", 3).await.unwrap();
-    lease.adjust_milli("tpm", -1).await.unwrap();
-    lease.release().await.unwrap();
+    permit.adjust("usd", 3).await.unwrap();
+    permit.adjust_milli("tpm", -1).await.unwrap();
+    permit.release().await.unwrap();
     let stored = table.image(&id).await.unwrap();
     let of = |limit: &str| {
         let bucket = stored.limits[&name(limit)];
@@ -96,10 +96,10 @@ async fn gone_before_the_correction<E: Engine>(table: E) {
     let limits = [Limit::per_minute("rpm", 10), Limit::per_minute("tpm", 1_000)];
     let ask = || limiter.acquire("u", "r").consume("rpm", 1).limits(limits.clone());
     for by in [7, -7] {
-        let lease = ask().await.unwrap();
+        let permit = ask().await.unwrap();
         table.forget(&id).await;
         clock.advance(Duration::from_secs(300));
-        lease.adjust("tpm", by).await.unwrap();
+        permit.adjust("tpm", by).await.unwrap();
         let stored = table.image(&id).await.unwrap();
         let tpm = stored.limits[&name("tpm")];
         assert_eq!(tpm.tokens.get(), 1_000_000 - by.max(0) * 1_000);

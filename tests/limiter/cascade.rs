@@ -32,20 +32,20 @@ async fn another_writer_comes_between<E: Engine>(table: E) {
         // 30 and 30, known to the limiter.
         ask(5).await.unwrap();
         other.acquire(&parent, "r").consume("rpm", 1).limits(limits()).no_cascade().await.unwrap();
-        let lease = ask(5).await.unwrap();
+        let permit = ask(5).await.unwrap();
         assert_eq!(
             (tokens(&table, &child).await, tokens(&table, &parent).await),
             (25, 24),
             "{mode:?}"
         );
 
-        lease.adjust("rpm", 2).await.unwrap();
+        permit.adjust("rpm", 2).await.unwrap();
         assert_eq!(
             (tokens(&table, &child).await, tokens(&table, &parent).await),
             (23, 22),
             "{mode:?}"
         );
-        lease.release().await.unwrap();
+        permit.release().await.unwrap();
         assert_eq!(
             (tokens(&table, &child).await, tokens(&table, &parent).await),
             (30, 29),

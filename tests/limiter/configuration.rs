@@ -103,11 +103,11 @@ async fn a_bucket_follows_changes_and_a_process_behind_adopts_them() {
         // Its copy of the limits is half a minute old, and it does not reset them: it reads again
         // and learns the new limit.
         clock.advance(Duration::from_secs(30));
-        let lease = behind.acquire("u", "r").consume("rpm", 300).await.unwrap();
+        let permit = behind.acquire("u", "r").consume("rpm", 300).await.unwrap();
         // More than the burst that it knew: "never" is based only on the table's state.
-        assert_eq!(lease.cost().attempts, 1);
+        assert_eq!(permit.cost().attempts, 1);
         // The bucket and four levels.
-        assert_units!(lease.cost().read_units, if counts_reads { 5.0 } else { 1.0 });
+        assert_units!(permit.cost().read_units, if counts_reads { 5.0 } else { 1.0 });
         let adopted = stored().await;
         assert_eq!(
             adopted.limits.keys().collect::<Vec<_>>(),
@@ -218,8 +218,8 @@ async fn limits_that_were_deleted_by_hand_and_stored_again_take_effect() {
             other.set_limits(&system, &[Limit::per_minute("rpm", n * 100)]).await.unwrap();
             for _ in 0..2 {
                 clock.advance(Duration::from_secs(61));
-                let lease = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
-                assert_eq!(lease.cost().attempts, 1);
+                let permit = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+                assert_eq!(permit.cost().attempts, 1);
                 let stored = table.stored(&bucket("u", "r")).await.unwrap();
                 let burst = stored.limits[&name("rpm")].rule.burst().get();
                 assert_eq!(burst, i64::try_from(n).unwrap() * 100_000);

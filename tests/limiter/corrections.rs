@@ -23,17 +23,17 @@ async fn corrections_that_lose_to_one_another_pause() {
     fastrand::seed(11);
     let (table, start) = (Far(Memory::default(), 4), Instant::now());
     let limits = || [Limit::per_second("rps", 10_000).burst(10)];
-    let mut leases = Vec::new();
+    let mut permits = Vec::new();
     for _ in 0..PROCESSES {
         let clock = Simulated { start, off_ms: 0 };
         let limiter =
             Limiter::builder(CompositeStore::with_table(table.clone())).clock(clock).build();
-        leases.push(limiter.acquire("u", "r").consume("rps", 1).limits(limits()).await.unwrap());
+        permits.push(limiter.acquire("u", "r").consume("rps", 1).limits(limits()).await.unwrap());
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut tasks = JoinSet::new();
-    for lease in leases {
-        tasks.spawn(async move { lease.adjust("rps", 1).await.unwrap() });
+    for permit in permits {
+        tasks.spawn(async move { permit.adjust("rps", 1).await.unwrap() });
     }
     let adjusted = tasks.join_all().await;
     let writes: f64 = adjusted.iter().map(|adjusted| adjusted.write_units).sum();
@@ -99,9 +99,9 @@ async fn a_refund_that_may_still_come_twice_is_counted() {
         let stored = table.memory.stored_now(&bucket("u", "r")).unwrap();
         stored.limits[&name("usd")].tokens.get() / 1_000
     };
-    let lease = take(50).await;
+    let permit = take(50).await;
     table.keep_the_next();
-    lease.release().await.unwrap();
+    permit.release().await.unwrap();
     assert_eq!((balance().await, limiter.counters().ambiguous.get()), (100, 1));
     let (refunded, late) = table.kept();
     assert!(table.memory.write(&refunded, &late).await.is_err(), "the bucket remembers it");
@@ -112,9 +112,9 @@ async fn a_refund_that_may_still_come_twice_is_counted() {
     table.memory.write(&refunded, &late).await.unwrap();
     assert_eq!(balance().await, 110);
     // Debits may be repeated without a count: one that comes twice is the restrictive side.
-    let lease = take(1).await;
+    let permit = take(1).await;
     table.keep_the_next();
-    lease.adjust("usd", 1).await.unwrap();
+    permit.adjust("usd", 1).await.unwrap();
     assert_eq!(limiter.counters().ambiguous.get(), 1);
 }
 

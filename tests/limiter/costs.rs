@@ -51,28 +51,28 @@ fn size(item: &HashMap<String, AttributeValue>) -> usize {
 async fn costs_of(table: &DynamoTable, clock: &TestClock, count: usize, unit: f64) {
     let no_parent = |table: &DynamoTable| -> Limiter { limiter(table.clone(), clock) };
     let first = no_parent(table);
-    let lease = ask!(first, count).no_cascade().await.unwrap();
+    let permit = ask!(first, count).no_cascade().await.unwrap();
     // The item and, once, its entry in the index of the resource.
-    assert_units!(units(lease.cost()), (1.0, unit + 1.0), "first acquire");
+    assert_units!(units(permit.cost()), (1.0, unit + 1.0), "first acquire");
 
     // Warm: after a recent claim, and with a claim of its own.
-    let lease = ask!(first, count).no_cascade().await.unwrap();
-    assert_eq!(lease.cost().path, Some(WritePath::Unclaimed));
-    assert_units!(units(lease.cost()), (0.0, unit), "warm acquire, retry");
+    let permit = ask!(first, count).no_cascade().await.unwrap();
+    assert_eq!(permit.cost().path, Some(WritePath::Unclaimed));
+    assert_units!(units(permit.cost()), (0.0, unit), "warm acquire, retry");
     clock.advance(Duration::from_secs(1));
-    let lease = ask!(first, count).no_cascade().await.unwrap();
-    assert_eq!(lease.cost().path, Some(WritePath::Normal));
-    assert_units!(units(lease.cost()), (0.0, unit), "warm acquire, normal");
+    let permit = ask!(first, count).no_cascade().await.unwrap();
+    assert_eq!(permit.cost().path, Some(WritePath::Normal));
+    assert_units!(units(permit.cost()), (0.0, unit), "warm acquire, normal");
 
-    assert_units!(lease.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, debit");
+    assert_units!(permit.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, debit");
     clock.advance(Duration::from_secs(1));
-    assert_units!(lease.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, with a claim");
-    assert_units!(lease.adjust("l00", -5).await.unwrap().write_units, unit, "adjust, refund");
-    assert_units!(lease.release().await.unwrap().write_units, unit, "release");
+    assert_units!(permit.adjust("l00", 5).await.unwrap().write_units, unit, "adjust, with a claim");
+    assert_units!(permit.adjust("l00", -5).await.unwrap().write_units, unit, "adjust, refund");
+    assert_units!(permit.release().await.unwrap().write_units, unit, "release");
 
     let cold = no_parent(table);
-    let lease = ask!(cold, count).no_cascade().await.unwrap();
-    assert_units!(units(lease.cost()), (1.0, unit), "cold acquire");
+    let permit = ask!(cold, count).no_cascade().await.unwrap();
+    assert_units!(units(permit.cost()), (1.0, unit), "cold acquire");
 
     let stored = table.stored(&bucket(ENTITY, RESOURCE)).await.unwrap();
     let bytes = size(&stored.to_item().into());
@@ -162,13 +162,13 @@ async fn certainty_costs_twice_and_a_lost_answer_takes_once() {
             _ => Fault::None,
         });
         clock.advance(Duration::from_secs(1));
-        let lease = ask!(limiter, 2).no_cascade().await.unwrap();
+        let permit = ask!(limiter, 2).no_cascade().await.unwrap();
         assert_eq!(proxy.received("TransactWriteItems"), 3);
         clock.advance(Duration::from_secs(1));
         let lease_after = ask!(limiter, 2).no_cascade().await.unwrap();
         assert_units!(units(lease_after.cost()), (0.0, 2.0));
         assert_units!(lease_after.release().await.unwrap().write_units, 2.0);
-        lease.adjust("l00", -1).await.unwrap();
+        permit.adjust("l00", -1).await.unwrap();
         let stored = table.stored(&bucket(ENTITY, RESOURCE)).await.unwrap();
         let consumed: Vec<_> = stored.limits.values().map(|limit| limit.consumed.get()).collect();
         assert_eq!(consumed, [1_000, 2_000]);

@@ -75,8 +75,8 @@ async fn process(table: DynamoTable, load: f64, time: Duration) -> AskedTotals {
             let start = Instant::now();
             match limiter.acquire("shared", "r").consume("rps", 1).limits(limits).no_cascade().await
             {
-                Ok(lease) => {
-                    let cost = lease.cost();
+                Ok(permit) => {
+                    let cost = permit.cost();
                     tally.granted = 1;
                     tally.attempts = cost.attempts;
                     tally.write_units = cost.write_units;

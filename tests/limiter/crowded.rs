@@ -44,17 +44,17 @@ async fn the_largest_requests<T: Shared>(table: T) {
             [(0, WritePath::Create), (50, WritePath::Unclaimed), (2_000, WritePath::Normal)];
         for (taken, (later, path)) in (1..).zip(steps) {
             clock.advance(Duration::from_millis(later));
-            let lease = all(limiter.acquire(&child, "r")).cascade_to(&parent).await.unwrap();
-            assert_eq!(lease.cost().path, Some(path), "{mode:?}");
+            let permit = all(limiter.acquire(&child, "r")).cascade_to(&parent).await.unwrap();
+            assert_eq!(permit.cost().path, Some(path), "{mode:?}");
             for entity in [&child, &parent] {
                 assert_eq!(consumed(&table, entity).await, [taken; LIMITS_MAX], "{entity}");
             }
         }
-        let lease = all(limiter.acquire(&child, "r")).cascade_to(&parent).await.unwrap();
-        lease.adjust(name(0), 1).await.unwrap();
+        let permit = all(limiter.acquire(&child, "r")).cascade_to(&parent).await.unwrap();
+        permit.adjust(name(0), 1).await.unwrap();
         clock.advance(Duration::from_secs(2));
-        lease.adjust(name(0), 1).await.unwrap();
-        lease.release().await.unwrap();
+        permit.adjust(name(0), 1).await.unwrap();
+        permit.release().await.unwrap();
         for entity in [&child, &parent] {
             assert_eq!(consumed(&table, entity).await, [3; LIMITS_MAX], "{entity}");
         }

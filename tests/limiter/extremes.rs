@@ -14,12 +14,13 @@ async fn the_largest_corrections<E: Engine>(store: E) {
     let limiter = limiter(store.clone(), &clock);
     let quota = || Limit::quota("rpm", MOST.unsigned_abs());
     for (entity, by) in [("up", MOST), ("down", -MOST)] {
-        let lease = limiter.acquire(entity, "r").consume("rpm", 5).limits([quota()]).await.unwrap();
+        let permit =
+            limiter.acquire(entity, "r").consume("rpm", 5).limits([quota()]).await.unwrap();
         let mut consumed = 5;
-        lease.adjust("rpm", -6).await.unwrap();
+        permit.adjust("rpm", -6).await.unwrap();
         consumed -= 6;
         for _ in 0..3 {
-            lease.adjust("rpm", by).await.unwrap();
+            permit.adjust("rpm", by).await.unwrap();
             consumed += by;
         }
         let stored = store.image(&bucket(entity, "r")).await.unwrap().limits[&name("rpm")];

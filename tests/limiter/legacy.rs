@@ -9,7 +9,7 @@ use sluicegate::settings::{CascadeMode, StoreSettings};
 use sluicegate::types::EpochMillis;
 use sluicegate::{AcquireError, Clock, CompositeStore, LeaseSettings, Limit, Limiter, SystemClock};
 use sluicegate_core::keys::LegacyKey;
-use sluicegate_core::{CompositeBucket, LIMITS_MAX, LegacyBucket};
+use sluicegate_core::{CompositeBucket, LIMITS_MAX, LegacyLimit};
 use sluicegate_testkit::legacy::{self, consume, key, per_minute};
 use sluicegate_testkit::usage::scan;
 use sluicegate_testkit::{Fault, RunningEngine};
@@ -30,7 +30,7 @@ fn limiter_as(table: &DynamoTable, settings: StoreSettings) -> Limiter {
     patient(Limiter::builder(CompositeStore::with_settings(table, settings)))
 }
 
-async fn place(table: &DynamoTable, items: &[(LegacyKey, LegacyBucket)]) {
+async fn place(table: &DynamoTable, items: &[(LegacyKey, LegacyLimit)]) {
     let items = items.iter().map(|(key, bucket)| legacy::item(key, bucket));
     legacy::put(table.client(), table.name(), items).await;
 }
@@ -42,7 +42,7 @@ async fn place_quotas(table: &DynamoTable, entity: &str) {
         let refill =
             sluicegate::types::Refill::new(sluicegate::types::Millitokens::ZERO, 1_000).unwrap();
         let rule = sluicegate::types::Rule::new(bucket.rule.capacity(), refill).unwrap();
-        (key(entity, "gpt-4", limit), LegacyBucket { rule, ..bucket })
+        (key(entity, "gpt-4", limit), LegacyLimit { rule, ..bucket })
     };
     place(table, &[quota("rpm", 600, 500_000), quota("tpm", 6_000, -3_000)]).await;
 }
@@ -76,11 +76,11 @@ async fn the_first_write_converts_and_no_later_one_pays_for_it() {
         assert_eq!(figures(&stored, "rpm"), (493_000, 107_000));
         assert_eq!(figures(&stored, "tpm"), (-3_000, 6_003_000));
 
-        let lease = limiter.acquire("u", "gpt-4").consume("rpm", 1).no_cascade().await.unwrap();
-        assert_eq!((lease.cost().attempts, lease.cost().read_units), (1, 0.0));
+        let permit = limiter.acquire("u", "gpt-4").consume("rpm", 1).no_cascade().await.unwrap();
+        assert_eq!((permit.cost().attempts, permit.cost().read_units), (1, 0.0));
         let items = scan(table.client(), table.name()).await;
         assert!(items[0].contains_key("mg"), "{items:?}");
-        lease.release().await.unwrap();
+        permit.release().await.unwrap();
         assert_eq!(figures(&table.stored(&bucket("u", "gpt-4")).await, "rpm").1, 107_000);
     })
     .await;
@@ -358,8 +358,8 @@ async fn a_composite_bucket_costs_nothing_more_and_a_new_one_two_reads() {
         let plain = patient(Limiter::builder(CompositeStore::with_table(table.clone())));
         let cost = async |limiter: &Limiter, entity: &str| {
             let request = limiter.acquire(entity, "gpt-4").consume("rpm", 1).limits(limits.clone());
-            let lease = request.no_cascade().await.unwrap();
-            lease.cost().read_units
+            let permit = request.no_cascade().await.unwrap();
+            permit.cost().read_units
         };
         // One read that finds nothing.
         assert_units!(cost(&plain, "new").await, 1.0);

@@ -40,7 +40,7 @@ fn operations(kind: &EngineKind) -> usize {
 async fn work(limiter: &Limiter, clock: &TestClock, seed: u64, operations: usize) -> Sums {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut sums = Sums::new();
-    let mut leases = Vec::new();
+    let mut permits = Vec::new();
     for _ in 0..operations {
         clock.advance(Duration::from_millis(rng.u64(..2_000)));
         match rng.u8(..10) {
@@ -57,26 +57,26 @@ async fn work(limiter: &Limiter, clock: &TestClock, seed: u64, operations: usize
                     request.no_cascade()
                 };
                 match request.await {
-                    Ok(lease) => {
+                    Ok(permit) => {
                         let taken = BTreeMap::from([("rpm", 1_000), ("tpm", tpm)]);
                         note(&mut sums, &entities, &taken, 1);
-                        leases.push((lease, entities, taken));
+                        permits.push((permit, entities, taken));
                     }
                     Err(AcquireError::LimitExceeded(_)) => {}
                     Err(error) => panic!("{error:?}"),
                 }
             }
-            6..=8 if !leases.is_empty() => {
-                let chosen = rng.usize(..leases.len());
-                let (lease, entities, taken) = &mut leases[chosen];
+            6..=8 if !permits.is_empty() => {
+                let chosen = rng.usize(..permits.len());
+                let (permit, entities, taken) = &mut permits[chosen];
                 let by = rng.i64(-2_000_000..3_000_000);
-                lease.adjust_milli("tpm", by).await.unwrap();
+                permit.adjust_milli("tpm", by).await.unwrap();
                 note(&mut sums, entities, &BTreeMap::from([("tpm", by)]), 1);
                 *taken.entry("tpm").or_default() += by;
             }
-            _ if !leases.is_empty() => {
-                let (lease, entities, taken) = leases.swap_remove(rng.usize(..leases.len()));
-                lease.release().await.unwrap();
+            _ if !permits.is_empty() => {
+                let (permit, entities, taken) = permits.swap_remove(rng.usize(..permits.len()));
+                permit.release().await.unwrap();
                 note(&mut sums, &entities, &taken, -1);
             }
             _ => {}

@@ -118,8 +118,8 @@ async fn stored_limits_are_asked_for_again() {
             table.config().set_limits(&LimitsScope::System, &limits, clock.now()).await.unwrap();
         };
         let burst = async || {
-            let lease = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
-            lease.remaining()[0].rule.burst().get() / 1_000
+            let permit = limiter.acquire("u", "r").consume("rpm", 1).await.unwrap();
+            permit.remaining()[0].rule.burst().get() / 1_000
         };
         set(60).await;
         assert_eq!(burst().await, 60);

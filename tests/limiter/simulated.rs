@@ -104,9 +104,9 @@ async fn load(processes: usize, share: f64, away_ms: u64) -> Tally {
     let mut tally = Tally::default();
     while let Some(result) = tasks.join_next().await {
         match result.unwrap() {
-            Ok(lease) => {
+            Ok(permit) => {
                 tally.granted += 1;
-                tally.write_units += lease.cost().write_units;
+                tally.write_units += permit.cost().write_units;
             }
             Err(AcquireError::LimitExceeded(_)) => tally.refused += 1,
             Err(_) => tally.lost += 1,

@@ -104,10 +104,10 @@ async fn acquire_often(limiter: Limiter, operations: u64) -> Totals {
     for n in 1..=operations {
         let limits = [Limit::per_second("rps", RATE_PER_S)];
         match limiter.acquire("shared", "r").consume("rps", 1).limits(limits).no_cascade().await {
-            Ok(lease) => {
+            Ok(permit) => {
                 totals.granted += 1;
                 if n % 8 == 0 {
-                    lease.release().await.unwrap();
+                    permit.release().await.unwrap();
                     totals.returned += 1;
                 }
             }

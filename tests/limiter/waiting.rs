@@ -58,7 +58,7 @@ async fn waiter_gets_what_is_there_earlier_within_a_minute() {
     let clock = TestClock::at(at(T0));
     let limiter = limiter(Memory::default(), &clock);
     let limits = || [Limit::per_hour("rph", 10), Limit::quota("keeps", 1)];
-    let lease = limiter.acquire("u", "r").consume("rph", 10).limits(limits()).await.unwrap();
+    let permit = limiter.acquire("u", "r").consume("rph", 10).limits(limits()).await.unwrap();
     let (waiter, woken) = (limiter.clone(), clock.clone());
     let waiting = tokio::spawn(async move {
         let request = waiter.acquire("u", "r").consume("rph", 10).limits(limits());
@@ -68,7 +68,7 @@ async fn waiter_gets_what_is_there_earlier_within_a_minute() {
     for _ in 0..20 {
         tokio::task::yield_now().await;
     }
-    lease.release().await.unwrap();
+    permit.release().await.unwrap();
     for _ in 0..70 {
         clock.advance(Duration::from_secs(1));
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -97,9 +97,9 @@ async fn for_ever<E: Engine>(table: E) {
     let clock = TestClock::at(at(T0));
     let limiter = builder(table, &clock).deadline(Duration::MAX).build();
     let ask = || limiter.acquire("u", "r").consume("rps", 1).limits(per_second());
-    let lease = ask().wait_up_to(Duration::MAX).await.unwrap();
-    lease.adjust("rps", 1).await.unwrap();
-    lease.release().await.unwrap();
+    let permit = ask().wait_up_to(Duration::MAX).await.unwrap();
+    permit.adjust("rps", 1).await.unwrap();
+    permit.release().await.unwrap();
     ask().deadline(Duration::MAX).await.unwrap();
     limiter.adjust("u", "r").by("rps", 1).await.unwrap();
 }
@@ -114,16 +114,16 @@ async fn only_counting<E: Engine>(table: E) {
     let limiter = builder(table.clone(), &clock).shadow().build();
     let ask = || limiter.acquire("u", "r").consume("rps", 2).limits(per_second());
     assert!(ask().await.unwrap().shadowed().is_none());
-    let lease = ask().await.unwrap();
-    assert_eq!(lease.shadowed().unwrap().retry_after, Some(Duration::from_secs(1)));
-    lease.adjust("rps", 5).await.unwrap();
-    lease.release().await.unwrap();
+    let permit = ask().await.unwrap();
+    assert_eq!(permit.shadowed().unwrap().retry_after, Some(Duration::from_secs(1)));
+    permit.adjust("rps", 5).await.unwrap();
+    permit.release().await.unwrap();
     let stored = table.image(&bucket("u", "r")).await.unwrap();
     assert_eq!(stored.limits[&name("rps")].consumed.get(), 2_000);
     assert_eq!(limiter.counters().shadowed.get(), 1);
     // More than the burst would be refused for good.
-    let lease = limiter.acquire("u", "r").consume("rps", 3).limits(per_second()).await.unwrap();
-    let exceeded = lease.shadowed().unwrap();
+    let permit = limiter.acquire("u", "r").consume("rps", 3).limits(per_second()).await.unwrap();
+    let exceeded = permit.shadowed().unwrap();
     assert_eq!(exceeded.retry_after, None);
     assert_eq!(
         exceeded.to_string(),
@@ -146,16 +146,16 @@ async fn left_in_bucket<E: Engine>(table: E) {
     let ask = |tpm| {
         limiter.acquire("u", "r").consume("rpm", 1).consume("tpm", tpm).limits(limits.clone())
     };
-    let lease = ask(700).await.unwrap();
-    let shares: Vec<_> = lease.remaining().iter().map(|left| left.share).collect();
+    let permit = ask(700).await.unwrap();
+    let shares: Vec<_> = permit.remaining().iter().map(|left| left.share).collect();
     assert_eq!(shares, [0.9, 0.3]);
-    assert!(!lease.is_near_limit());
+    assert!(!permit.is_near_limit());
     assert!(ask(50).await.unwrap().is_near_limit());
 
     // It fills up while the work goes on; an adjustment is then missing from a full bucket.
     clock.advance(Duration::from_secs(600));
-    lease.adjust("tpm", 400).await.unwrap();
-    assert_eq!(lease.remaining()[1].available.get(), 600_000);
+    permit.adjust("tpm", 400).await.unwrap();
+    assert_eq!(permit.remaining()[1].available.get(), 600_000);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -71,7 +71,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let limiter = options.connect().await?.limiter().await?;
     let request = request(&args, &limiter).await?;
     let (answer, verdict) = match request.await {
-        Ok(lease) => (granted(&args, &lease.remaining()), Verdict::Granted),
+        Ok(permit) => (granted(&args, &permit.remaining()), Verdict::Granted),
         Err(AcquireError::LimitExceeded(exceeded)) => {
             let retry_after_ms = exceeded
                 .retry_after

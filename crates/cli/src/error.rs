@@ -107,7 +107,7 @@ impl CliError {
     }
 
     /// The table did not answer, or answered that it failed.
-    fn away(source: &BoxError) -> Self {
+    fn unavailable(source: &BoxError) -> Self {
         let why = chain(source.as_ref());
         if source.is::<StoreFailure>() { Self::Failed(why) } else { Self::NoAnswer(why) }
     }
@@ -167,7 +167,7 @@ impl From<TableError> for CliError {
     fn from(error: TableError) -> Self {
         match error {
             TableError::Setup(setup) => setup.into(),
-            TableError::Unreachable(source) => Self::away(&source),
+            TableError::Unreachable(source) => Self::unavailable(&source),
             TableError::Conflict | TableError::Throttled(_) => {
                 Self::Store(format!("{}; try again in a moment", chain(&error)))
             }
@@ -180,7 +180,7 @@ impl From<AcquireError> for CliError {
         match error {
             AcquireError::InvalidRequest(invalid) => Self::bad(invalid),
             AcquireError::Setup(setup) => setup.into(),
-            AcquireError::Unavailable(source) => Self::away(&source),
+            AcquireError::Unavailable(source) => Self::unavailable(&source),
             other => Self::Store(chain(&other)),
         }
     }
@@ -191,7 +191,7 @@ impl From<AdjustError> for CliError {
         match error {
             AdjustError::InvalidRequest(invalid) => Self::bad(invalid),
             AdjustError::Setup(setup) => setup.into(),
-            AdjustError::Unavailable(source) => Self::away(&source),
+            AdjustError::Unavailable(source) => Self::unavailable(&source),
             other => Self::Store(chain(&other)),
         }
     }

@@ -15,21 +15,21 @@ impl CompositeBucket {
             return false;
         }
         let since = self.refilled_at;
-        for bucket in self.limits.values_mut() {
-            bucket.tokens = bucket.rule.effective(bucket.tokens, since, now);
+        for balance in self.limits.values_mut() {
+            balance.tokens = balance.rule.effective(balance.tokens, since, now);
         }
         self.refilled_at = now.max(since);
         let is_enough = |(limit, amount): (&_, &_)| {
-            self.limits.get(limit).is_some_and(|bucket| bucket.tokens >= *amount)
+            self.limits.get(limit).is_some_and(|balance| balance.tokens >= *amount)
         };
         if !amounts.iter().all(is_enough) {
             return false;
         }
         for (limit, amount) in amounts {
-            if let Some(bucket) = self.limits.get_mut(limit) {
-                let tokens = i128::from(bucket.tokens.get()) - i128::from(amount.get());
-                bucket.tokens = Millitokens::saturating(tokens);
-                bucket.consumed = bucket.consumed.plus(amount.get());
+            if let Some(balance) = self.limits.get_mut(limit) {
+                let tokens = i128::from(balance.tokens.get()) - i128::from(amount.get());
+                balance.tokens = Millitokens::saturating(tokens);
+                balance.consumed = balance.consumed.plus(amount.get());
             }
         }
         true
@@ -63,13 +63,13 @@ mod tests {
         let name = |n| LimitName::new(format!("l{n}")).unwrap();
         let limits: Vec<_> = (0..).map(name).zip(limits).collect();
         let rules: Rules = limits.iter().map(|(limit, (rule, _))| (limit.clone(), *rule)).collect();
-        let bucket =
+        let balance =
             |rule, tokens| LimitBalance { rule, tokens: milli(tokens), consumed: milli(7).into() };
         CompositeBucket {
             entity: EntityId::new("u").unwrap(),
             resource: Resource::new("r").unwrap(),
             refilled_at: at(T0 - 30_000),
-            limits: limits.into_iter().map(|(name, (rule, t))| (name, bucket(rule, t))).collect(),
+            limits: limits.into_iter().map(|(name, (rule, t))| (name, balance(rule, t))).collect(),
             expires_at_s: None,
             config_stamp: crate::ConfigStamp::None,
             rules_hash: Some(RulesHash::of(&rules)),
@@ -79,8 +79,8 @@ mod tests {
 
     /// The balance and the consumption of every limit.
     fn worth(image: &CompositeBucket, now: EpochMillis) -> Vec<(Millitokens, MillitokenSum)> {
-        let of = |bucket: &LimitBalance| {
-            (bucket.rule.effective(bucket.tokens, image.refilled_at, now), bucket.consumed)
+        let of = |balance: &LimitBalance| {
+            (balance.rule.effective(balance.tokens, image.refilled_at, now), balance.consumed)
         };
         image.limits.values().map(of).collect()
     }
@@ -101,7 +101,7 @@ mod tests {
             let mut after = before.clone();
             let is_taken = after.take_alone(&amounts, now);
 
-            let rules = before.limits.iter().map(|(limit, bucket)| (limit.clone(), bucket.rule));
+            let rules = before.limits.iter().map(|(limit, balance)| (limit.clone(), balance.rule));
             let acquire = Acquire {
                 bucket: &before.id(),
                 amounts: &amounts,

@@ -62,8 +62,8 @@ impl CompositeBucket {
 
     /// True if some calendar limit has a boundary after the first instant, up to the second.
     pub(crate) fn has_boundary(&self, after: EpochMillis, until: EpochMillis) -> bool {
-        self.limits.values().any(|bucket| {
-            let refill = bucket.rule.refill();
+        self.limits.values().any(|balance| {
+            let refill = balance.rule.refill();
             refill.calendar().is_some() && refill.gap(after, until) > 0
         })
     }
@@ -102,11 +102,11 @@ impl CompositeBucket {
         for (name, id) in keys::REQUEST_IDS.iter().zip(&self.request_ids) {
             item.insert((*name).to_owned(), AttributeValue::S(id.as_str().to_owned()));
         }
-        for (limit, bucket) in &self.limits {
+        for (limit, balance) in &self.limits {
             for field in BucketField::ALL {
-                item.insert(keys::bucket_attribute(limit, field), number(bucket.field(field)));
+                item.insert(keys::bucket_attribute(limit, field), number(balance.field(field)));
             }
-            if let Some(calendar) = bucket.rule.refill().calendar() {
+            if let Some(calendar) = balance.rule.refill().calendar() {
                 let calendar = AttributeValue::S(calendar.to_string());
                 item.insert(keys::calendar_attribute(limit), calendar);
             }
@@ -140,7 +140,7 @@ mod tests {
     use crate::{LevelVersions, Refill};
     use proptest::prelude::*;
 
-    fn bucket() -> impl Strategy<Value = LimitBalance> {
+    fn balance() -> impl Strategy<Value = LimitBalance> {
         let any = Millitokens::MIN.get()..=Millitokens::MAX.get();
         let sum = MillitokenSum::MIN.get()..=MillitokenSum::MAX.get();
         let positive = 0..=Millitokens::MAX.get();
@@ -170,7 +170,7 @@ mod tests {
             "[^#\\p{Cc}]{1,20}",
             "[^#\\p{Cc}]{1,20}",
             0..=EpochMillis::MAX.get(),
-            proptest::collection::btree_map("[A-Za-z0-9_.-]{1,10}", bucket(), 0..5),
+            proptest::collection::btree_map("[A-Za-z0-9_.-]{1,10}", balance(), 0..5),
             proptest::option::of(0..i64::MAX),
             stamp(),
             proptest::option::of("[a-z0-9]{8}"),
@@ -183,7 +183,7 @@ mod tests {
                     refilled_at: at(rf),
                     limits: limits
                         .into_iter()
-                        .map(|(limit, bucket)| (name(&limit), bucket))
+                        .map(|(limit, balance)| (name(&limit), balance))
                         .collect(),
                     expires_at_s: ttl,
                     config_stamp,

@@ -45,13 +45,13 @@ const EPOCH_DAY: Date = Date::constant(1970, 1, 1);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Calendar {
-    first_day: FirstDay,
+    cycle: Cycle,
     zone: Zone,
 }
 
 /// The unit of a period and the day on which it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum FirstDay {
+enum Cycle {
     Day,
     /// Days after Monday.
     Week(u8),
@@ -95,29 +95,29 @@ impl Calendar {
     /// Days in UTC.
     #[must_use]
     pub const fn day() -> Self {
-        Self::in_utc(FirstDay::Day)
+        Self::in_utc(Cycle::Day)
     }
 
     /// Weeks in UTC, from Monday.
     #[must_use]
     pub const fn week() -> Self {
-        Self::in_utc(FirstDay::Week(0))
+        Self::in_utc(Cycle::Week(0))
     }
 
     /// Months in UTC, from the 1st.
     #[must_use]
     pub const fn month() -> Self {
-        Self::in_utc(FirstDay::Month(1))
+        Self::in_utc(Cycle::Month(1))
     }
 
     /// Years in UTC, from January.
     #[must_use]
     pub const fn year() -> Self {
-        Self::in_utc(FirstDay::Year(1, 1))
+        Self::in_utc(Cycle::Year(1, 1))
     }
 
-    const fn in_utc(first_day: FirstDay) -> Self {
-        Self { first_day, zone: Zone::utc() }
+    const fn in_utc(cycle: Cycle) -> Self {
+        Self { cycle, zone: Zone::utc() }
     }
 
     /// The same periods in another time zone.
@@ -135,18 +135,18 @@ impl Calendar {
     /// The unit of a period: `day`, `week`, `month` or `year`.
     #[must_use]
     pub const fn unit(self) -> &'static str {
-        Self::UNITS[self.first_day.unit()]
+        Self::UNITS[self.cycle.unit()]
     }
 
     /// The longest period in milliseconds, changes of the clocks aside.
     #[must_use]
     pub const fn longest_ms(self) -> i64 {
         DAY_MS
-            * match self.first_day {
-                FirstDay::Day => 1,
-                FirstDay::Week(_) => 7,
-                FirstDay::Month(_) => 31,
-                FirstDay::Year(..) => 366,
+            * match self.cycle {
+                Cycle::Day => 1,
+                Cycle::Week(_) => 7,
+                Cycle::Month(_) => 31,
+                Cycle::Year(..) => 366,
             }
     }
 
@@ -159,7 +159,7 @@ impl Calendar {
                 const { [const { Cell::new(None) }; 8] };
         }
         RECENT.with(|recent| {
-            let slot = &recent[(self.zone.number() * 4 + self.first_day.unit()) % recent.len()];
+            let slot = &recent[(self.zone.number() * 4 + self.cycle.unit()) % recent.len()];
             match slot.get() {
                 Some((calendar, period)) if calendar == self && period.contains(at) => period,
                 _ => {
@@ -187,7 +187,7 @@ impl Calendar {
 
     fn find_period(self, at: EpochMillis) -> CalendarPeriod {
         let date = self.zone.rules().to_datetime(zone::timestamp(at)).date();
-        let mut index = self.first_day.index_of(date);
+        let mut index = self.cycle.index_of(date);
         while self.start_ms(index) > at.get() {
             index -= 1;
         }
@@ -203,7 +203,7 @@ impl Calendar {
 
     /// `i64::MAX` stands for anything later than the range of timestamps.
     fn start_ms(self, index: i64) -> i64 {
-        let midnight = self.first_day.date(index).map(|date| date.at(0, 0, 0, 0));
+        let midnight = self.cycle.date(index).map(|date| date.at(0, 0, 0, 0));
         let start = midnight.and_then(|midnight| self.zone.rules().to_timestamp(midnight).ok());
         start.map_or(i64::MAX, Timestamp::as_millisecond)
     }
@@ -215,7 +215,7 @@ impl CalendarPeriod {
     }
 }
 
-impl FirstDay {
+impl Cycle {
     /// The number of the unit, 0 to 3.
     const fn unit(self) -> usize {
         match self {
@@ -299,15 +299,15 @@ impl FromStr for Calendar {
         let (period, zone) = text.split_once('/').map_or((text, None), |(p, z)| (p, Some(z)));
         let zone = zone.map_or_else(|| Ok(Zone::utc()), str::parse)?;
         let (unit, day) = period.split_once('@').map_or((period, None), |(u, d)| (u, Some(d)));
-        let first_day = FirstDay::parse(unit, day).ok_or_else(|| match unit {
+        let cycle = Cycle::parse(unit, day).ok_or_else(|| match unit {
             known if Self::UNITS.contains(&known) => InvalidCalendar::FirstDay(excerpt(period)),
             _ => InvalidCalendar::Unit(excerpt(unit)),
         })?;
-        Ok(Self { first_day, zone })
+        Ok(Self { cycle, zone })
     }
 }
 
-impl fmt::Display for FirstDay {
+impl fmt::Display for Cycle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(Calendar::UNITS[self.unit()])?;
         match self {
@@ -321,7 +321,7 @@ impl fmt::Display for FirstDay {
 
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.first_day)?;
+        write!(f, "{}", self.cycle)?;
         if self.zone == Zone::utc() { Ok(()) } else { write!(f, "/{}", self.zone) }
     }
 }

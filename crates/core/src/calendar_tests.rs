@@ -123,13 +123,13 @@ fn first_and_last_period_have_bounds() {
     }
 }
 
-fn first_day() -> impl Strategy<Value = FirstDay> {
+fn cycle() -> impl Strategy<Value = Cycle> {
     prop_oneof![
-        Just(FirstDay::Day),
-        (0..7_u8).prop_map(FirstDay::Week),
-        (1..=31_i8).prop_map(FirstDay::Month),
+        Just(Cycle::Day),
+        (0..7_u8).prop_map(Cycle::Week),
+        (1..=31_i8).prop_map(Cycle::Month),
         (1..=12_i8, 1..=31_i8).prop_filter_map("a day", |(month, day)| {
-            Date::new(1972, month, day).ok().map(|_| FirstDay::Year(month, day))
+            Date::new(1972, month, day).ok().map(|_| Cycle::Year(month, day))
         }),
     ]
 }
@@ -137,7 +137,7 @@ fn first_day() -> impl Strategy<Value = FirstDay> {
 /// Any first day in any zone.
 pub(crate) fn calendar() -> impl Strategy<Value = Calendar> {
     let zone = prop::sample::select(Zone::all().collect::<Vec<_>>());
-    (first_day(), zone).prop_map(|(first_day, zone)| Calendar { first_day, zone })
+    (cycle(), zone).prop_map(|(cycle, zone)| Calendar { cycle, zone })
 }
 
 /// Any instant, or one near a change of the clocks of some year.
@@ -180,7 +180,7 @@ proptest! {
             let instant = Timestamp::from_millisecond(ms).unwrap();
             calendar.zone.rules().to_offset(instant).to_datetime(instant).date()
         };
-        let first = calendar.first_day.date(calendar.period(start).index).unwrap();
+        let first = calendar.cycle.date(calendar.period(start).index).unwrap();
         prop_assert!(local(start.get()) >= first);
         prop_assert!(local(start.get() - 1) < first);
     }
@@ -217,7 +217,7 @@ fn days_of_every_zone_begin_with_their_first_instant() {
                 }
                 last = start.get();
                 let local = |ms| rules.to_datetime(Timestamp::from_millisecond(ms).unwrap()).date();
-                let first = FirstDay::Day.date(calendar.period(start).index).unwrap();
+                let first = Cycle::Day.date(calendar.period(start).index).unwrap();
                 assert!(local(start.get()) >= first, "{zone} {first}");
                 assert!(local(start.get() - 1) < first, "{zone} {first}");
             }

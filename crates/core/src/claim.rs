@@ -40,14 +40,14 @@ impl Claim {
     /// The gain, as far as it fits under the cap with room for `amount`.
     pub(crate) fn of(
         limit: &LimitName,
-        bucket: &LimitBalance,
+        balance: &LimitBalance,
         cap: Millitokens,
         amount: Millitokens,
         Gain { since, until, returned }: Gain,
         interval: ClaimInterval,
     ) -> Self {
-        let refill = bucket.rule.refill();
-        let (tokens, cap) = (i128::from(bucket.tokens.get()), i128::from(cap.get()));
+        let refill = balance.rule.refill();
+        let (tokens, cap) = (i128::from(balance.tokens.get()), i128::from(cap.get()));
         let accrued = refill.gap(since, until);
         let forgiven = refill.forgiven(tokens, since, until);
         let gap = forgiven + accrued + i128::from(returned.get());
@@ -69,7 +69,7 @@ impl Claim {
         }
         // Right only for this balance, which it was cut for, or whose debt it forgives. For another,
         // refill is lost.
-        let condition = Condition::Exactly(limit.clone(), bucket.tokens);
+        let condition = Condition::Exactly(limit.clone(), balance.tokens);
         Self { tokens: milli(gap.min(cap - headroom - tokens)), condition }
     }
 }

@@ -210,7 +210,7 @@ impl Differences {
     fn want(&mut self, image: &CompositeBucket, limit: &LimitName, rule: Rule, may_change: bool) {
         match image.limits.get(limit) {
             None => _ = self.missing.insert(limit.clone(), rule),
-            Some(bucket) if bucket.rule != rule && may_change => {
+            Some(balance) if balance.rule != rule && may_change => {
                 self.changed.insert(limit.clone(), rule);
             }
             Some(_) => {}

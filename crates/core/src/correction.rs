@@ -5,7 +5,7 @@
 //! unconditional ADD to a bucket that is full by now has no effect, because the next claim adds
 //! refill from before it. One that gives back needs none.
 
-use crate::debit::debit;
+use crate::debit::add;
 use crate::plan::{Change, Condition, WritePath, WritePlan};
 use crate::{Amounts, LimitName, Millitokens, RequestId};
 
@@ -20,8 +20,8 @@ pub(crate) fn has_room(limit: &LimitName, amount: Millitokens) -> Condition {
     }
 }
 
-/// Adds, on condition that there is something to add to.
-pub(crate) fn unguarded(
+/// Adds to the balances whatever they are, on condition that the limits exist and stay in range.
+pub(crate) fn add_only(
     (amounts, counted): (&Amounts, &Amounts),
     id: &RequestId,
     fenced_off: &[RequestId],
@@ -34,7 +34,7 @@ pub(crate) fn unguarded(
     };
     for (limit, amount) in amounts {
         plan.conditions.push(has_room(limit, *amount));
-        plan.changes.push(debit(limit, 0, *amount, counted.of(limit)));
+        plan.changes.push(add(limit, 0, *amount, counted.of(limit)));
     }
     plan
 }

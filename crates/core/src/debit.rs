@@ -73,24 +73,24 @@ impl<'a> Debit<'a> {
 /// without the refill since.
 pub(crate) fn take_unclaimed(
     view: &View<'_>,
-    take: &Debit<'_>,
+    debit: &Debit<'_>,
     hint: RefillHint,
 ) -> Option<WritePlan> {
     let image = view.image;
     let is_assumed = hint == RefillHint::AssumeRefilled;
-    let served = take.interval.before(view.now);
+    let served = debit.interval.before(view.now);
     if !is_assumed && image.refilled_at < served {
         return None;
     }
     let since = served.max(image.refilled_at);
-    let mut plan = take.plan(WritePath::Unclaimed);
+    let mut plan = debit.plan(WritePath::Unclaimed);
     plan.conditions.push(Condition::RefilledSince(since));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
-    for limit in take.limits() {
-        let [amount, returned, counted] = take.of(limit);
-        let floor = take.floors.of(limit);
-        let bucket = image.limits.get(limit)?;
-        let refill = bucket.rule.refill();
+    for limit in debit.limits() {
+        let [amount, returned, counted] = debit.of(limit);
+        let floor = debit.floors.of(limit);
+        let balance = image.limits.get(limit)?;
+        let refill = balance.rule.refill();
         if refill.calendar().is_some() && refill.gap(since, view.now) > 0 {
             // Claim the boundary first. Otherwise tokens taken after it would look like a debt from
             // before it, and might be forgiven.
@@ -100,7 +100,7 @@ pub(crate) fn take_unclaimed(
             // If the bucket is full by now, refill since the claim is already lost. Taking makes
             // room, and the next claim would then add that refill after all.
             let unclaimed = refill.gap(since, view.now);
-            let room = i128::from(bucket.rule.burst().get()) - unclaimed;
+            let room = i128::from(balance.rule.burst().get()) - unclaimed;
             let ceiling = milli(room - i128::from(returned.get()));
             if floor > Millitokens::ZERO && room < i128::from(floor.get()) {
                 // No balance is both enough and low enough.
@@ -112,49 +112,49 @@ pub(crate) fn take_unclaimed(
             let floor = floor.get() - returned.get();
             plan.conditions.push(Condition::AtLeast(limit.clone(), floor));
         }
-        plan.changes.push(debit(limit, returned.get(), amount, counted));
+        plan.changes.push(add(limit, returned.get(), amount, counted));
     }
     (is_assumed || plan.holds(Some(image))).then_some(plan)
 }
 
 /// Claims the refill of every limit up to now, takes, and brings the item to the configuration.
-pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
+pub(crate) fn normal(view: &View<'_>, debit: &Debit<'_>) -> WritePlan {
     let View { image, differences, now } = *view;
     // A clock that is a little behind claims nothing. A refill timestamp far ahead is pulled back:
     // otherwise one bad clock would stop refill for all processes.
     let until = if is_clock_ahead(image, now) { now } else { now.max(image.refilled_at) };
     let since = image.refilled_at.min(until);
-    let mut plan = take.plan(WritePath::Normal);
+    let mut plan = debit.plan(WritePath::Normal);
     plan.changes.push(Change::RefilledAt(until));
     plan.conditions.push(Condition::RefilledAt(image.refilled_at));
     plan.conditions.push(Condition::RulesHash(image.rules_hash.clone()));
     let mut after = BTreeMap::new();
     let mut expiry_conditions = Vec::new();
     let mut lowers_amount = false;
-    for (limit, bucket) in &image.limits {
+    for (limit, balance) in &image.limits {
         if differences.removed.contains(limit) {
             plan.changes.push(Change::Remove(limit.clone()));
             continue;
         }
-        let rule = differences.changed.get(limit).copied().unwrap_or(bucket.rule);
-        let [amount, returned, counted] = take.of(limit);
+        let rule = differences.changed.get(limit).copied().unwrap_or(balance.rule);
+        let [amount, returned, counted] = debit.of(limit);
         // The refill up to now is claimed under the old rule. A calendar limit then moves by the
         // difference, as in `Rule::adopt`.
         let by_calendar = rule.refill().calendar().is_some();
-        let cap = bucket.rule.burst();
+        let cap = balance.rule.burst();
         let cap = if by_calendar { cap } else { cap.min(rule.burst()) };
         let gain = Gain { since, until, returned };
         // Headroom would be missing until the first boundary.
-        let interval = if by_calendar { ClaimInterval(0) } else { take.interval };
-        let mut claim = Claim::of(limit, bucket, cap, amount, gain, interval);
-        if rule != bucket.rule && by_calendar {
-            let more = i128::from(rule.burst().get()) - i128::from(bucket.rule.burst().get());
+        let interval = if by_calendar { ClaimInterval(0) } else { debit.interval };
+        let mut claim = Claim::of(limit, balance, cap, amount, gain, interval);
+        if rule != balance.rule && by_calendar {
+            let more = i128::from(rule.burst().get()) - i128::from(balance.rule.burst().get());
             lowers_amount |= more < 0;
             claim.tokens = milli(i128::from(claim.tokens) + more);
         }
         let tokens =
-            i128::from(bucket.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
-        let floor = take.floors.of(limit);
+            i128::from(balance.tokens.get()) + i128::from(claim.tokens) - i128::from(amount.get());
+        let floor = debit.floors.of(limit);
         if floor > Millitokens::ZERO {
             // The lock is not enough: a write without a claim changes the balance and leaves the
             // timestamp.
@@ -163,28 +163,28 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         }
         let has_floor = floor > Millitokens::ZERO && floor >= amount;
         if !has_floor && !matches!(claim.condition, Condition::Exactly(..)) {
-            let moved = tokens - i128::from(bucket.tokens.get());
+            let moved = tokens - i128::from(balance.tokens.get());
             let least = milli(expiry::least_for_expiry(rule, tokens) - moved);
             expiry_conditions.push(Condition::AtLeast(limit.clone(), least));
         }
         plan.conditions.push(claim.condition);
-        plan.changes.push(debit(limit, claim.tokens, amount, counted));
-        if rule != bucket.rule {
+        plan.changes.push(add(limit, claim.tokens, amount, counted));
+        if rule != balance.rule {
             plan.changes.push(Change::Rule(limit.clone(), rule));
         }
         after.insert(
             limit,
-            LimitBalance { rule, tokens: Millitokens::saturating(tokens), ..*bucket },
+            LimitBalance { rule, tokens: Millitokens::saturating(tokens), ..*balance },
         );
     }
     for (limit, rule) in &differences.missing {
-        let [amount, _, counted] = take.of(limit);
-        let bucket = new_balance(*rule, amount, counted);
+        let [amount, _, counted] = debit.of(limit);
+        let balance = new_balance(*rule, amount, counted);
         plan.conditions.push(Condition::HasNot(limit.clone()));
-        plan.changes.push(Change::Seed(limit.clone(), bucket));
-        after.insert(limit, bucket);
+        plan.changes.push(Change::Seed(limit.clone(), balance));
+        after.insert(limit, balance);
     }
-    let hash = RulesHash::of(after.iter().map(|(limit, bucket)| (*limit, &bucket.rule)));
+    let hash = RulesHash::of(after.iter().map(|(limit, balance)| (*limit, &balance.rule)));
     if image.rules_hash.as_ref() != Some(&hash) {
         plan.changes.push(Change::RulesHash(hash));
     }
@@ -194,7 +194,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
         plan.conditions.push(Condition::ConfigStamp(image.config_stamp));
         plan.changes.push(Change::ConfigVersions(versions));
     }
-    let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| take.expires);
+    let expires_at_s = expiry::expiry_s(after.values(), until).filter(|_| debit.expires);
     let moves_expiry = expires_at_s != image.expires_at_s;
     if moves_expiry || lowers_amount {
         // Another writer may have taken more meanwhile, and moved the expiry for it.
@@ -207,7 +207,7 @@ pub(crate) fn normal(view: &View<'_>, take: &Debit<'_>) -> WritePlan {
 }
 
 /// Adds a claim, takes an amount and counts what was consumed.
-pub(crate) fn debit(
+pub(crate) fn add(
     limit: &LimitName,
     claimed: i64,
     amount: Millitokens,

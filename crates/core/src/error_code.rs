@@ -25,7 +25,7 @@ pub enum ErrorClass {
 /// The server did not read the whole request in time, which says nothing of the request.
 const REQUEST_TIMEOUT: u16 = 408;
 const TOO_MANY_REQUESTS: u16 = 429;
-/// The server knows that it cannot do this, whoever asks and whenever.
+/// The server does not implement the request, so no repetition succeeds.
 const NOT_IMPLEMENTED: u16 = 501;
 
 impl ErrorClass {

@@ -6,7 +6,7 @@ use crate::{CompositeBucket, EpochMillis, LimitBalance, Rule};
 /// The margin of every expiry, in milliseconds: clocks differ and writes take time.
 const MARGIN_MS: i128 = 60_000;
 
-/// Milliseconds after `since` until a bucket with this balance has earned `times` as much as it lacks;
+/// Milliseconds after `since` until a limit with this balance has earned `times` as much as it lacks;
 /// `None`: it never does. A calendar limit earns at whole boundaries.
 fn fills_in_ms(rule: Rule, tokens: i64, since: EpochMillis, times: u8) -> Option<i128> {
     let (refill, tokens) = (rule.refill(), i128::from(tokens));
@@ -26,15 +26,15 @@ fn fills_in_ms(rule: Rule, tokens: i64, since: EpochMillis, times: u8) -> Option
     Some((scaled / amount + i128::from(scaled % amount != 0)) * i128::from(times))
 }
 
-/// Expiry in epoch seconds of an item with these buckets: twice the longest time that any of them
+/// Expiry in epoch seconds of an item with these balances: twice the longest time that any of them
 /// takes to fill from empty, debt included, and a minute. `None` when one never fills.
 pub(crate) fn expiry_s<'a>(
-    buckets: impl IntoIterator<Item = &'a LimitBalance>,
+    balances: impl IntoIterator<Item = &'a LimitBalance>,
     now: EpochMillis,
 ) -> Option<i64> {
     let mut longest = 0;
-    for bucket in buckets {
-        longest = fills_in_ms(bucket.rule, bucket.tokens.get().min(0), now, 2)?.max(longest);
+    for balance in balances {
+        longest = fills_in_ms(balance.rule, balance.tokens.get().min(0), now, 2)?.max(longest);
     }
     Some(seconds(i128::from(now.get()) + MARGIN_MS + longest))
 }
@@ -49,11 +49,12 @@ pub(crate) fn least_for_expiry(rule: Rule, tokens: i128) -> i128 {
 /// expiry was set.
 fn later_expiry_s(image: &CompositeBucket, now: EpochMillis) -> Option<i64> {
     let expires_at_s = image.expires_at_s?;
-    let fills =
-        |bucket: &LimitBalance| fills_in_ms(bucket.rule, bucket.tokens.get(), image.refilled_at, 1);
+    let fills = |balance: &LimitBalance| {
+        fills_in_ms(balance.rule, balance.tokens.get(), image.refilled_at, 1)
+    };
     let mut full_in = 0;
-    for bucket in image.limits.values() {
-        full_in = fills(bucket)?.max(full_in);
+    for balance in image.limits.values() {
+        full_in = fills(balance)?.max(full_in);
     }
     let full_at = i128::from(image.refilled_at.get()) + full_in;
     if i128::from(expires_at_s) * 1_000 >= full_at {
@@ -86,7 +87,7 @@ mod tests {
     use crate::fixtures::{at, milli, rule};
     use crate::{Millitokens, Refill};
 
-    fn bucket(tokens: i64, burst: i64, amount: i64, period_ms: i64) -> LimitBalance {
+    fn balance(tokens: i64, burst: i64, amount: i64, period_ms: i64) -> LimitBalance {
         let rule = rule(burst, amount, period_ms);
         LimitBalance { rule, tokens: milli(tokens), consumed: milli(0).into() }
     }
@@ -94,20 +95,21 @@ mod tests {
     #[test]
     fn an_item_outlives_the_time_that_its_slowest_limit_needs_to_fill() {
         let now = at(1_000_000_000_000);
-        let minute = bucket(50_000, 60_000, 60_000, 60_000);
-        let day = bucket(0, 1_000, 1_000, 86_400_000);
+        let minute = balance(50_000, 60_000, 60_000, 60_000);
+        let day = balance(0, 1_000, 1_000, 86_400_000);
         assert_eq!(expiry_s([&minute], now), Some(1_000_000_000 + 60 + 120));
         assert_eq!(expiry_s([&minute, &day], now), Some(1_000_000_000 + 60 + 2 * 86_400));
         // A debt of three bursts takes four times as long.
-        let debt = bucket(-180_000, 60_000, 60_000, 60_000);
+        let debt = balance(-180_000, 60_000, 60_000, 60_000);
         assert_eq!(expiry_s([&debt], now), Some(1_000_000_000 + 60 + 480));
-        let quota = bucket(5, 10, 0, 1_000);
+        let quota = balance(5, 10, 0, 1_000);
         assert_eq!(expiry_s([&minute, &quota], now), None);
     }
 
     #[test]
     fn the_ends_of_every_range_do_not_overflow() {
-        let slow = bucket(Millitokens::MIN.get(), Millitokens::MAX.get(), 1, Refill::MAX_PERIOD_MS);
+        let slow =
+            balance(Millitokens::MIN.get(), Millitokens::MAX.get(), 1, Refill::MAX_PERIOD_MS);
         assert_eq!(expiry_s([&slow], EpochMillis::MAX), Some(253_402_300_800));
     }
 }

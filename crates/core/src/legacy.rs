@@ -15,7 +15,7 @@ pub(crate) mod convert;
 
 /// The stored state of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LegacyBucket {
+pub struct LegacyLimit {
     /// Its capacity and its refill.
     pub rule: Rule,
     /// The balance at the last refill; negative for a debt.
@@ -31,14 +31,14 @@ pub struct LegacyBucket {
 
 /// The items of one bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LegacyBuckets {
+pub struct LegacyBucket {
     /// The bucket.
     pub bucket: BucketId,
     /// Its limits, at least one.
-    pub limits: BTreeMap<LimitName, LegacyBucket>,
+    pub limits: BTreeMap<LimitName, LegacyLimit>,
 }
 
-impl LegacyBucket {
+impl LegacyLimit {
     /// Reads an item; `None` when its keys are not those of a legacy item. The burst may be absent
     /// and is then the capacity.
     ///
@@ -57,14 +57,14 @@ impl LegacyBucket {
         })?;
         let refilled_at = ranged(item, keys::LAST_REFILL, EpochMillis::new)?;
         let expires_at_s = item.inner().get(keys::TTL).map(|ttl| number_of(keys::TTL, ttl));
-        let bucket = Self {
+        let limit = Self {
             rule,
             tokens: required(item, BucketField::Tokens, Millitokens::new)?,
             refilled_at: refilled_at.ok_or_else(|| missing(keys::LAST_REFILL))?,
             consumed: field(item, BucketField::Consumed, Millitokens::new)?,
             expires_at_s: expires_at_s.transpose()?,
         };
-        Ok(Some((key, bucket)))
+        Ok(Some((key, limit)))
     }
 }
 

@@ -45,13 +45,13 @@ fn item() -> HashMap<String, AttributeValue> {
     item
 }
 
-fn parsed() -> (LegacyKey, LegacyBucket) {
-    LegacyBucket::from_item(&item().into()).unwrap().unwrap()
+fn parsed() -> (LegacyKey, LegacyLimit) {
+    LegacyLimit::from_item(&item().into()).unwrap().unwrap()
 }
 
-fn of(limits: impl IntoIterator<Item = (&'static str, LegacyBucket)>) -> LegacyBuckets {
+fn of(limits: impl IntoIterator<Item = (&'static str, LegacyLimit)>) -> LegacyBucket {
     let limits = limits.into_iter().map(|(limit, bucket)| (name(limit), bucket)).collect();
-    LegacyBuckets { bucket: bucket_id(), limits }
+    LegacyBucket { bucket: bucket_id(), limits }
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn missing_attributes_of_older_items_are_presumed() {
     for absent in ["burst_milli", "total_consumed_milli", "ttl", "limit_name"] {
         item.remove(absent);
     }
-    let (_, bucket) = LegacyBucket::from_item(&item.into()).unwrap().unwrap();
+    let (_, bucket) = LegacyLimit::from_item(&item.into()).unwrap().unwrap();
     assert_eq!(bucket.rule.burst().get(), 100_000);
     assert_eq!((bucket.consumed, bucket.expires_at_s), (None, None));
 }
@@ -102,19 +102,19 @@ fn broken_items_say_which_attribute_is_broken() {
         let mut item = item();
         item.remove(attribute);
         item.extend(value.map(|value| (attribute.to_owned(), value)));
-        let error = LegacyBucket::from_item(&item.into()).unwrap_err();
+        let error = LegacyLimit::from_item(&item.into()).unwrap_err();
         assert_eq!(error.to_string(), message);
     }
     let mut composite = item();
     composite.insert("SK".into(), AttributeValue::S("#BUCKET#gpt-4".into()));
-    assert_eq!(LegacyBucket::from_item(&composite.into()), Ok(None));
+    assert_eq!(LegacyLimit::from_item(&composite.into()), Ok(None));
 }
 
 #[test]
 fn limits_of_different_times_come_to_the_newest() {
     let (_, rpm) = parsed();
     let slow = Refill::new(milli(1_000), DAY_MS).unwrap();
-    let day = LegacyBucket {
+    let day = LegacyLimit {
         rule: Rule::new(milli(10_000), slow).unwrap(),
         tokens: milli(-5_000),
         refilled_at: at(T0 + 30_000),
@@ -138,7 +138,7 @@ fn limits_of_different_times_come_to_the_newest() {
 #[test]
 fn an_item_goes_only_as_it_was_seen() {
     let (_, rpm) = parsed();
-    let uncounted = LegacyBucket { consumed: None, ..rpm };
+    let uncounted = LegacyLimit { consumed: None, ..rpm };
     let conversion = of([("a", rpm), ("b", uncounted)]).convert(at(T0)).unwrap();
     let seen = |index: usize| -> Vec<_> {
         let conditions = &conversion.removals[index].conditions;
@@ -153,9 +153,9 @@ fn an_item_goes_only_as_it_was_seen() {
 #[test]
 fn a_converted_bucket_expires_when_its_items_would_have_or_later() {
     let (_, rpm) = parsed();
-    let expires = |buckets: LegacyBuckets| buckets.convert(at(T0)).unwrap().composite.expires_at_s;
-    let soon = LegacyBucket { expires_at_s: Some(1), ..rpm };
-    let never = LegacyBucket { expires_at_s: None, ..rpm };
+    let expires = |buckets: LegacyBucket| buckets.convert(at(T0)).unwrap().composite.expires_at_s;
+    let soon = LegacyLimit { expires_at_s: Some(1), ..rpm };
+    let never = LegacyLimit { expires_at_s: None, ..rpm };
     assert_eq!(expires(of([("rpm", rpm), ("tpm", soon)])), Some(1_769_700_000));
     assert_eq!(expires(of([("rpm", rpm), ("tpm", never)])), None);
     // A minute, and twice the 72 seconds that a hundred a minute take to fill 120.
@@ -165,8 +165,8 @@ fn a_converted_bucket_expires_when_its_items_would_have_or_later() {
 #[test]
 fn a_clock_that_was_ahead_gives_nobody_tokens() {
     let (_, rpm) = parsed();
-    let ahead = LegacyBucket { refilled_at: at(T0 + DAY_MS), tokens: milli(3), ..rpm };
-    let empty = LegacyBucket { tokens: milli(0), ..rpm };
+    let ahead = LegacyLimit { refilled_at: at(T0 + DAY_MS), tokens: milli(3), ..rpm };
+    let empty = LegacyLimit { tokens: milli(0), ..rpm };
     let converted = of([("rpm", empty), ("tpm", ahead)]).convert(at(T0 + 600)).unwrap().composite;
     assert_eq!(converted.refilled_at, at(T0 + 600));
     assert_eq!(converted.limits[&name("rpm")].tokens.get(), 1_000);
@@ -182,7 +182,7 @@ fn a_clock_that_was_ahead_gives_nobody_tokens() {
 fn a_transaction_has_room_for_99_limits() {
     let (_, rpm) = parsed();
     let limits = |n: usize| (0..n).map(|n| (name(&format!("l{n}")), rpm)).collect();
-    let buckets = |n| LegacyBuckets { bucket: bucket_id(), limits: limits(n) };
+    let buckets = |n| LegacyBucket { bucket: bucket_id(), limits: limits(n) };
     assert_eq!(buckets(99).convert(at(T0)).unwrap().removals.len(), 99);
     assert_eq!(buckets(100).convert(at(T0)), Err(TooManyLimits { limits: 100 }));
 }
@@ -226,7 +226,7 @@ fn legacy_items_are_not_metered() {
     }
 }
 
-fn legacy_bucket() -> impl Strategy<Value = LegacyBucket> {
+fn legacy_bucket() -> impl Strategy<Value = LegacyLimit> {
     let amounts = 0..=10_000_000_000_i64;
     (
         (amounts.clone(), amounts, 1..=DAY_MS),
@@ -234,7 +234,7 @@ fn legacy_bucket() -> impl Strategy<Value = LegacyBucket> {
     )
         .prop_map(|((burst, amount, period_ms), (tokens, ago, consumed))| {
             let refill = Refill::new(milli(amount), period_ms).unwrap();
-            LegacyBucket {
+            LegacyLimit {
                 rule: Rule::new(milli(burst), refill).unwrap(),
                 tokens: milli(tokens),
                 refilled_at: at(T0 - ago),
@@ -251,7 +251,7 @@ proptest! {
         later in 0..=40 * DAY_MS,
     ) {
         let limits = limits.into_iter().map(|(limit, bucket)| (name(&limit), bucket)).collect();
-        let legacy = LegacyBuckets { bucket: bucket_id(), limits };
+        let legacy = LegacyBucket { bucket: bucket_id(), limits };
         let newest = legacy.limits.values().map(|item| item.refilled_at).max().unwrap();
         let after = legacy.convert(at(T0)).unwrap().composite;
         prop_assert_eq!(after.refilled_at, newest);

@@ -12,7 +12,7 @@
 //!   leases share its writes. Each write is a [`WritePlan`]: changes of the item and their
 //!   conditions.
 //! * [`decide`] is the same decision for one request alone; the buckets of an outage use it.
-//! * [`LegacyBuckets`] are a bucket in the older layout. They convert to a [`CompositeBucket`].
+//! * [`LegacyBucket`] is a bucket in the older layout. It converts to a [`CompositeBucket`].
 //! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
 //!   record.
 //! * [`fold`] groups the records of a batch by usage window and makes the conditional updates of each
@@ -88,7 +88,7 @@ pub use fold::{GroupedBatch, WindowGroup, WindowUpdate, fold};
 pub use item::ItemError;
 pub use lease_size::LeaseRange;
 pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
-pub use legacy::{LegacyBucket, LegacyBuckets};
+pub use legacy::{LegacyBucket, LegacyLimit};
 pub use money::{AmountOf, Currency, Money, parse_amount};
 pub use names::{CorrectionKey, EntityId, LimitName, NameError, Resource};
 pub use plan::{Change, Condition, WritePath, WritePlan};

@@ -141,12 +141,12 @@ impl Change {
             Self::Put(new) => *item = new.as_ref().clone(),
             Self::RefilledAt(at) => item.refilled_at = *at,
             Self::Add { limit, tokens, consumed } => {
-                let bucket = item.limits.get_mut(limit)?;
-                let sum = i128::from(bucket.tokens.get()) + i128::from(*tokens);
-                bucket.tokens = Millitokens::saturating(sum);
-                bucket.consumed = bucket.consumed.plus(*consumed);
+                let balance = item.limits.get_mut(limit)?;
+                let sum = i128::from(balance.tokens.get()) + i128::from(*tokens);
+                balance.tokens = Millitokens::saturating(sum);
+                balance.consumed = balance.consumed.plus(*consumed);
             }
-            Self::Seed(limit, bucket) => _ = item.limits.insert(limit.clone(), *bucket),
+            Self::Seed(limit, balance) => _ = item.limits.insert(limit.clone(), *balance),
             Self::Rule(limit, rule) => item.limits.get_mut(limit)?.rule = *rule,
             Self::Remove(limit) => _ = item.limits.remove(limit),
             Self::RulesHash(hash) => item.rules_hash = Some(hash.clone()),
@@ -168,8 +168,8 @@ impl Condition {
     /// own conditions.
     #[must_use]
     pub fn holds(&self, item: Option<&CompositeBucket>) -> bool {
-        let bucket = |limit| item.and_then(|item| item.limits.get(limit));
-        let balance = |limit| bucket(limit).map(|bucket| bucket.tokens.get());
+        let balance = |limit| item.and_then(|item| item.limits.get(limit));
+        let tokens = |limit| balance(limit).map(|balance| balance.tokens.get());
         match self {
             Self::Absent => item.is_none(),
             Self::RefilledAt(at) => item.is_some_and(|item| item.refilled_at == *at),
@@ -178,10 +178,10 @@ impl Condition {
                 item.and_then(|item| item.rules_hash.as_ref()) == hash.as_ref()
             }
             Self::ConfigStamp(stamp) => item.is_some_and(|item| item.config_stamp == *stamp),
-            Self::AtLeast(limit, least) => balance(limit).is_some_and(|tokens| tokens >= *least),
-            Self::AtMost(limit, most) => balance(limit).is_some_and(|tokens| tokens <= *most),
-            Self::Exactly(limit, seen) => balance(limit) == Some(seen.get()),
-            Self::HasNot(limit) => bucket(limit).is_none(),
+            Self::AtLeast(limit, least) => tokens(limit).is_some_and(|tokens| tokens >= *least),
+            Self::AtMost(limit, most) => tokens(limit).is_some_and(|tokens| tokens <= *most),
+            Self::Exactly(limit, seen) => tokens(limit) == Some(seen.get()),
+            Self::HasNot(limit) => balance(limit).is_none(),
             Self::Unseen(id) => item.is_none_or(|item| !item.request_ids.contains(id)),
             Self::ExpiresBefore(at_s) => {
                 item.and_then(|item| item.expires_at_s).is_some_and(|expires| expires < *at_s)

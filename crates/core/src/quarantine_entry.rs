@@ -3,7 +3,7 @@
 use serde_dynamo::{AttributeValue, Item};
 
 use crate::ItemError;
-use crate::item::{number_of, text_of};
+use crate::item::{number_of, text_of, wrong_type};
 use crate::keys::{self, ItemKey, QuarantineId};
 
 /// A record, or one window's share of it, that was kept instead of counted.
@@ -66,8 +66,7 @@ impl QuarantineEntry {
             keys::DONE => QuarantineState::Done,
             keys::DROPPED => QuarantineState::Dropped,
             _ => {
-                let (attribute, expected) = (keys::STATE.to_owned(), "open, done or dropped");
-                return Err(ItemError::WrongType { attribute, expected });
+                return Err(wrong_type(keys::STATE, "open, done or dropped"));
             }
         };
         let counted = item.inner().get(keys::COUNTED_LIMITS);

@@ -113,18 +113,18 @@ impl View<'_> {
         if let Some(rule) = self.differences.missing.get(limit) {
             return Some(LimitStatus::full(entity, limit, *rule, asked));
         }
-        let bucket = self.image.limits.get(limit)?;
+        let balance = self.image.limits.get(limit)?;
         if self.differences.removed.contains(limit) {
             return None;
         }
-        let (refilled_at, now, consumed) = (self.image.refilled_at, self.now, bucket.consumed);
-        let tokens = with_returned(bucket.tokens, returned.of(limit));
-        let worth = bucket.rule.effective(tokens, refilled_at, now);
+        let (refilled_at, now, consumed) = (self.image.refilled_at, self.now, balance.consumed);
+        let tokens = with_returned(balance.tokens, returned.of(limit));
+        let worth = balance.rule.effective(tokens, refilled_at, now);
         let (rule, available, wait) = match self.differences.changed.get(limit) {
-            None => (bucket.rule, worth, bucket.rule.wait_for(asked, tokens, refilled_at, now)),
+            None => (balance.rule, worth, balance.rule.wait_for(asked, tokens, refilled_at, now)),
             // The refill up to now is claimed at the old rate.
             Some(rule) => {
-                let kept = rule.adopt(bucket.rule, worth.get().into());
+                let kept = rule.adopt(balance.rule, worth.get().into());
                 let available = Millitokens::saturating(kept);
                 (*rule, available, rule.wait_for(asked, available, now, now))
             }

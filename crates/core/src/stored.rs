@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_dynamo::{AttributeValue, Item};
 
-use crate::item::{number_of, text_of};
+use crate::item::{number_of, text_of, wrong_type};
 use crate::keys::{self, ItemKey, LimitField, LimitsScope};
 use crate::{
     CalendarRefill, EntityId, EpochMillis, ItemError, LimitName, Millitokens, OutOfRange, Refill,
@@ -211,10 +211,6 @@ fn number<T>(
     let missing = || ItemError::Missing { attribute: attribute.to_owned() };
     let value = number_of(attribute, item.inner().get(attribute).ok_or_else(missing)?)?;
     new(value).map_err(|source| ItemError::OutOfRange { attribute: attribute.to_owned(), source })
-}
-
-fn wrong_type(attribute: &str, expected: &'static str) -> ItemError {
-    ItemError::WrongType { attribute: attribute.to_owned(), expected }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! An answer that streams: takes an estimate first, more tokens in batches while they arrive, and
+//! An answer that streams: takes an estimate first, more tokens in steps while they arrive, and
 //! corrects to the exact number at the end. An answer that fails at once costs nothing.
 #![allow(clippy::print_stdout, reason = "an example talks to the terminal")]
 
@@ -6,8 +6,8 @@ use futures_util::stream::{self, Stream, StreamExt as _};
 use sluicegate::error::BoxError;
 use sluicegate::{Limit, Limiter, MemoryStore};
 
-/// With smaller batches, other requests learn of the tokens sooner; larger ones need fewer writes.
-const BATCH: i64 = 50;
+/// With smaller steps, other requests learn of the tokens sooner; larger ones need fewer writes.
+const STEP: i64 = 50;
 
 /// A model that sends so many tokens in each chunk, or fails.
 fn model(chunks: &[Option<i64>]) -> impl Stream<Item = Result<i64, &'static str>> {
@@ -23,8 +23,8 @@ async fn answer(limiter: &Limiter, chunks: &[Option<i64>]) -> Result<(), BoxErro
     while let Some(Ok(tokens)) = answer.next().await {
         received += tokens;
         while taken < received {
-            permit.adjust("tpm", BATCH).await?; // never refused: a balance may go below zero
-            taken += BATCH;
+            permit.adjust("tpm", STEP).await?; // never refused: a balance may go below zero
+            taken += STEP;
             println!("  received {received}, took {taken}");
         }
     }

@@ -25,7 +25,7 @@ pub(crate) struct CallContext<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) id: RequestId,
     /// When the call began, by the clock that counts tokens.
-    pub(crate) began: EpochMillis,
+    pub(crate) started_at: EpochMillis,
     pub(crate) deadline: Instant,
     pub(crate) cost: Cost,
     pause: Duration,
@@ -45,7 +45,7 @@ impl<'a> CallContext<'a> {
         Self {
             clock,
             id,
-            began: clock.now(),
+            started_at: clock.now(),
             deadline: Instant::now() + as_deadline(time),
             cost: Cost::default(),
             pause: Duration::from_millis(1),

@@ -162,8 +162,8 @@
 //! can be repeated later.
 //!
 //! Under `Local`, a bucket starts with the balance that the store last returned, or full. Each
-//! process has its own copy, so N processes may admit up to N times the balance. When the store
-//! answers again, the limiter takes the consumption from it, as one correction for each bucket, of
+//! limiter has its own copy, so N limiters, or processes with one each, may admit up to N times the
+//! balance. When the store answers again, the limiter takes the consumption from it, as one correction for each bucket, of
 //! up to 10,000 buckets. A request whose limits are unknown to the process fails with
 //! `Unavailable`.
 //!

@@ -57,7 +57,7 @@ pub trait LeaseCalls: Store {
     fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
-        unacked: Option<UnackedWrite>,
+        unacked: Option<LeaseInDoubt>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>>;
 
@@ -129,14 +129,14 @@ pub struct LeaseError {
     pub error: AcquireError,
     /// A write whose result is unknown. Until it is settled, no token that the request returned or
     /// counted may be used again.
-    pub unacked: Option<UnackedWrite>,
+    pub unacked: Option<LeaseInDoubt>,
     /// Writes attempted.
     pub attempts: u32,
 }
 
 /// A write that may have been done, or may still be done.
 #[derive(Debug, Clone)]
-pub struct UnackedWrite {
+pub struct LeaseInDoubt {
     /// Its id.
     pub id: RequestId,
     /// The most that it leases.
@@ -151,9 +151,9 @@ pub struct UnackedWrite {
 
 impl LeaseRequest<'_> {
     /// The context of a call for it, under the id of the lost write if there is one.
-    pub(crate) fn run<'c>(
+    pub(crate) fn call_context<'c>(
         &self,
-        unacked: Option<&UnackedWrite>,
+        unacked: Option<&LeaseInDoubt>,
         clock: &'c dyn Clock,
     ) -> CallContext<'c> {
         match unacked {
@@ -163,7 +163,7 @@ impl LeaseRequest<'_> {
     }
 }
 
-impl UnackedWrite {
+impl LeaseInDoubt {
     /// The limits of its lease.
     pub(crate) fn limits(&self) -> impl Iterator<Item = &LimitName> {
         self.leased.keys()

@@ -100,7 +100,7 @@ impl Limiter {
     /// As an acquire, except that no limit is short. `Unavailable` after the
     /// [`connect_deadline`](crate::LimiterBuilder::connect_deadline), under every setting.
     pub async fn warm_up(&self) -> Result<(), AcquireError> {
-        self.inner.guard.warm_up().await
+        self.inner.guard.probe().await
     }
 
     /// The store, if it is one of this type. A limiter that leases has two: the given one, and the

@@ -220,13 +220,13 @@ impl Permit {
         let of_part = |(n, part): (usize, &BucketGrant)| -> Vec<Remaining> {
             let remaining = |(limit, granted): (&LimitName, &Millitokens)| {
                 let image = part.image.as_ref()?;
-                let bucket = image.limits.get(limit)?;
-                let rule = bucket.rule;
+                let balance = image.limits.get(limit)?;
+                let rule = balance.rule;
                 let taken = logs.get(n).map_or(*granted, |log| log.taken(limit));
                 let adjusted = taken.get() - granted.get();
                 // The adjustment comes after the cap: tokens that a full bucket would have earned
                 // meanwhile cannot make up for it.
-                let worth = rule.effective(bucket.tokens, image.refilled_at, now);
+                let worth = rule.effective(balance.tokens, image.refilled_at, now);
                 let available = i128::from(worth.get()) - i128::from(adjusted);
                 let available = Millitokens::saturating(available).min(rule.burst());
                 let (entity, limit) = (part.bucket.entity.clone(), limit.clone());

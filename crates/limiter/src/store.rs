@@ -147,6 +147,11 @@ impl Grant {
     pub(crate) fn held(parts: impl IntoIterator<Item = BucketGrant>) -> Self {
         Self { parts: parts.into_iter().collect(), cost: Cost::default() }
     }
+
+    /// True if this process held all of the tokens: the store was not asked.
+    pub(crate) const fn is_held(&self) -> bool {
+        self.cost.path.is_none()
+    }
 }
 
 /// The tokens taken from one bucket.

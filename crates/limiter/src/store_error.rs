@@ -2,7 +2,7 @@
 
 use sluicegate_core::ItemError;
 
-/// An error of somebody else.
+/// Any error, as the source of another.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error that a person must repair before the table can be used.
@@ -41,3 +41,17 @@ pub enum SetupError {
 #[derive(Debug, thiserror::Error)]
 #[error("the store answered that it failed")]
 pub struct StoreFailure(#[source] pub(crate) BoxError);
+
+/// An error with its sources.
+pub(crate) fn described(error: &BoxError) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let more = error.to_string();
+        if !text.ends_with(&more) {
+            text = format!("{text}: {more}");
+        }
+        source = error.source();
+    }
+    text
+}

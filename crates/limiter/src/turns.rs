@@ -1,6 +1,7 @@
 //! Requests that wait for tokens take turns: first come, first served, among a limiter and its
 //! clones.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -36,13 +37,9 @@ pub(crate) struct QueueSlot<'a> {
 
 impl Turns {
     pub(crate) fn of(&self, bucket: &BucketId) -> Arc<BucketQueue> {
-        let made = self
-            .queues
-            .get_or_insert_with(bucket, || Ok::<_, std::convert::Infallible>(Arc::default()));
-        match made {
-            Ok(queue) => queue,
-            Err(never) => match never {},
-        }
+        let Ok(queue) =
+            self.queues.get_or_insert_with(bucket, || Ok::<_, Infallible>(Arc::default()));
+        queue
     }
 }
 

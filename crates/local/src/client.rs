@@ -9,6 +9,8 @@ use aws_sdk_dynamodb::config::{
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 
+pub use sluicegate_processor::https_client;
+
 /// The region that loopback clients sign for.
 pub const REGION: &str = "us-east-1";
 
@@ -44,14 +46,6 @@ pub fn streams(endpoint_url: &str) -> aws_sdk_dynamodbstreams::Client {
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .build();
     aws_sdk_dynamodbstreams::Client::from_conf(config)
-}
-
-/// An HTTP client that can talk to real endpoints too: rustls with ring and the system's roots.
-#[must_use]
-pub fn https_client() -> SharedHttpClient {
-    aws_smithy_http_client::Builder::new()
-        .tls_provider(tls::Provider::Rustls(CryptoMode::Ring))
-        .build_https()
 }
 
 /// A client without TLS roots: an engine on loopback speaks plain HTTP. Reading the system's root

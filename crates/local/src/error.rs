@@ -81,22 +81,6 @@ pub enum Error {
         /// The accepted range.
         range: &'static str,
     },
-
-    /// The handler failed as often as the settings allow, and they say to stop then.
-    #[error(
-        "the handler failed {attempts} times from record {first_record} of shard {shard}; \
-         the checkpoint is before that record, so nothing is lost by starting again"
-    )]
-    Exhausted {
-        /// The shard that cannot continue.
-        shard: String,
-        /// The sequence number of the first record that was not handled, or its position.
-        first_record: String,
-        /// Deliveries made without progress.
-        attempts: u32,
-        /// The handler's last error.
-        source: BoxError,
-    },
 }
 
 impl Error {

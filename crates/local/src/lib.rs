@@ -4,12 +4,12 @@
 //! This crate decides nothing about tokens or usage. It hides the differences between the embedded
 //! engine and DynamoDB, so that the deployed crates need not know that they run locally.
 
+mod access;
 pub mod client;
 mod dispatch;
 mod engine;
 mod error;
 mod function;
-mod guard;
 mod lock;
 pub mod poller;
 mod quirks;
@@ -18,8 +18,8 @@ mod sqlite;
 mod stack;
 pub mod table;
 
+pub use access::is_loopback_host;
 pub use engine::{EmbeddedEngine, Storage};
 pub use error::{BoxError, Error};
 pub use function::{InProcess, Observer};
-pub use guard::is_loopback_host;
 pub use stack::{LocalLoop, LoopOptions};

@@ -1,5 +1,5 @@
 //! Serves the engine over HTTP on one loopback port, for programs on this machine only
-//! (`guard.rs`).
+//! (`access.rs`).
 //!
 //! An engine can be served on several ports: the port for its users can close while the poller
 //! reads the rest through another one. The engine's own server is not used: it allows every web
@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::{Error, dispatch, guard};
+use crate::{Error, access, dispatch};
 
 /// The time that [`Server::stop`] gives requests in flight.
 const STOP_GRACE: Duration = Duration::from_secs(5);
@@ -124,7 +124,7 @@ async fn answer(
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
     let (parts, body) = request.into_parts();
-    if let Some(why) = guard::refusal(&parts.uri, &parts.headers) {
+    if let Some(why) = access::refusal(&parts.uri, &parts.headers) {
         return Ok(response(StatusCode::FORBIDDEN, error("ForbiddenHostException", &why)));
     }
     match parts.method {
@@ -196,7 +196,7 @@ mod tests {
     async fn sent(url: &str, request_line: &str, headers: &[&str]) -> String {
         let address = url.strip_prefix("http://").unwrap();
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let body = r#"{"TableName":"sluicegate-guard"}"#;
+        let body = r#"{"TableName":"sluicegate-access"}"#;
         let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
         let length = body.len();
         let request = format!(
@@ -214,7 +214,7 @@ mod tests {
     /// The ports of a loop are the same server; each is tested nevertheless.
     #[tokio::test(flavor = "multi_thread")]
     async fn neither_port_answers_a_web_page() {
-        let settings = sluicegate_processor::Settings::new("sluicegate-guard");
+        let settings = sluicegate_processor::Settings::new("sluicegate-access");
         let storage = Storage::Temporary;
         let options = LoopOptions { port: 0, storage, settings, observer: None };
         let local = LocalLoop::start(options).await.unwrap();

@@ -7,7 +7,7 @@ use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{AttributeValue, PutRequest, WriteRequest};
 use sluicegate_core::fixtures::{bucket, milli, name};
 use sluicegate_core::keys::{self, BucketField, GSI2, LegacyKey, legacy_attribute};
-use sluicegate_core::{EpochMillis, LegacyBucket, Millitokens, Refill, Rule};
+use sluicegate_core::{EpochMillis, LegacyLimit, Millitokens, Refill, Rule};
 
 use crate::usage::scan;
 
@@ -30,11 +30,11 @@ pub fn key(entity: &str, resource: &str, limit: &str) -> LegacyKey {
 /// # Panics
 /// If an amount is out of range.
 #[must_use]
-pub fn per_minute(tokens: i64, left_milli: i64, refilled_at: EpochMillis) -> LegacyBucket {
+pub fn per_minute(tokens: i64, left_milli: i64, refilled_at: EpochMillis) -> LegacyLimit {
     let amount = Millitokens::from_tokens(tokens).unwrap();
     let rule = Rule::new(amount, Refill::new(amount, 60_000).unwrap()).unwrap();
     let (tokens, consumed) = (milli(left_milli), milli(amount.get() - left_milli));
-    LegacyBucket { rule, tokens, refilled_at, consumed: Some(consumed), expires_at_s: None }
+    LegacyLimit { rule, tokens, refilled_at, consumed: Some(consumed), expires_at_s: None }
 }
 
 /// The whole item.
@@ -42,7 +42,7 @@ pub fn per_minute(tokens: i64, left_milli: i64, refilled_at: EpochMillis) -> Leg
 /// # Panics
 /// Never.
 #[must_use]
-pub fn item(key: &LegacyKey, bucket: &LegacyBucket) -> Attributes {
+pub fn item(key: &LegacyKey, bucket: &LegacyLimit) -> Attributes {
     let text = |text: String| AttributeValue::S(text);
     let number = |number: i64| AttributeValue::N(number.to_string());
     let (entity, resource) = (key.bucket.entity.to_string(), key.bucket.resource.to_string());
@@ -117,10 +117,10 @@ pub async fn consume(client: &Client, table: &str, key: &LegacyKey, milli: i64) 
 ///
 /// # Panics
 /// If one is broken.
-pub async fn items(client: &Client, table: &str) -> Vec<(LegacyKey, LegacyBucket)> {
+pub async fn items(client: &Client, table: &str) -> Vec<(LegacyKey, LegacyLimit)> {
     let items = scan(client, table).await.into_iter();
     items
         .filter(|item| item.contains_key(keys::LAST_REFILL))
-        .filter_map(|item| LegacyBucket::from_item(&item.into()).unwrap())
+        .filter_map(|item| LegacyLimit::from_item(&item.into()).unwrap())
         .collect()
 }

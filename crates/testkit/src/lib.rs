@@ -6,9 +6,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod child;
+pub mod denied_table;
 pub mod engines;
 pub mod function;
-pub mod guarded;
 pub mod history;
 pub mod left_out;
 pub mod legacy;
@@ -18,12 +18,12 @@ pub mod redis;
 pub mod runtime_api;
 pub mod usage;
 
+pub use denied_table::DeniedTable;
 pub use engines::{
     EngineKind, RunningEngine, are_units_reported, engines_under_test, is_redis_under_test,
     on_every_engine,
 };
 pub use function::FunctionProcess;
-pub use guarded::Guarded;
 pub use left_out::LeaveOut;
 pub use proxy::{Call, Cut, Fault, Proxy, Units, Wire};
 pub use redis::{RedisCluster, RedisServer};

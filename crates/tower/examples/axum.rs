@@ -42,16 +42,16 @@ fn wanted(parts: &Parts) -> Result<Option<LimitRequest>, Rejection> {
 }
 
 /// Four bytes are a token; the estimate is corrected to that.
-async fn echo(Extension(lease): Extension<Arc<Permit>>, body: Bytes) -> (StatusCode, String) {
+async fn echo(Extension(permit): Extension<Arc<Permit>>, body: Bytes) -> (StatusCode, String) {
     let Ok(text) = std::str::from_utf8(&body) else {
         // No work was done, so the tokens go back.
-        return match lease.give_back().await {
+        return match permit.give_back().await {
             Ok(_) => (StatusCode::BAD_REQUEST, "send text\n".to_owned()),
             Err(error) => (StatusCode::BAD_REQUEST, format!("send text ({error})\n")),
         };
     };
     let tokens = i64::try_from(text.len().div_ceil(4)).unwrap_or(i64::MAX);
-    match lease.adjust("tpm", tokens.saturating_sub(TOKENS_ESTIMATED)).await {
+    match permit.adjust("tpm", tokens.saturating_sub(TOKENS_ESTIMATED)).await {
         Ok(_) => (StatusCode::OK, format!("{tokens} tokens: {text}\n")),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n")),
     }

@@ -53,7 +53,7 @@ impl Update {
 
     /// Sets the condition: the watermark is absent or below `first`. Returns the SET clauses: the
     /// watermark, the expiry and the index keys. By this condition a window counts a record once.
-    fn guard_by_watermark(
+    fn condition_on_watermark(
         &mut self,
         group: &WindowGroup<'_>,
         first: &SequenceNumber,
@@ -107,7 +107,7 @@ pub(crate) fn count(
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
     adds.push(built.term(keys::EVENTS, " ", number(update.record_count)));
-    let sets = built.guard_by_watermark(group, &update.first, &update.last, expiry_s);
+    let sets = built.condition_on_watermark(group, &update.first, &update.last, expiry_s);
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
     built
 }
@@ -120,7 +120,7 @@ pub(crate) fn advance_watermark(
     expiry_s: Option<i64>,
 ) -> Update {
     let mut built = Update::default();
-    let sets = built.guard_by_watermark(group, first, last, expiry_s);
+    let sets = built.condition_on_watermark(group, first, last, expiry_s);
     built.expression = format!("SET {sets}");
     built
 }

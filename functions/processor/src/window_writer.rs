@@ -5,9 +5,9 @@
 //! watermark, and the next update begins after it.
 //!
 //! If DynamoDB can never apply an update to this window (a `ValidationException`: a counter is not a
-//! number, or the records name too many limits for an expression), one transaction puts the entries of
-//! its first records into quarantine and advances the watermark to the last of them. A later delivery then cannot count
-//! the records that a recount will count.
+//! number, or the records name too many limits for an expression), one transaction puts the entries
+//! of its first records into quarantine and advances the watermark to the last of them. A later
+//! delivery then cannot count the records that a recount will count.
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::transact_write_items::{

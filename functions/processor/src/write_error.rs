@@ -23,8 +23,8 @@ pub(crate) enum WriteError {
 }
 
 impl WriteError {
-    /// Sorts an error. A lost reply is transient: every write of the processor is guarded, so
-    /// repeating one that was done changes nothing.
+    /// Sorts an error. A lost reply is transient: every write of the processor has a condition,
+    /// so repeating one that was done changes nothing.
     pub(crate) fn of<E>(error: &SdkError<E, HttpResponse>) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,

@@ -52,7 +52,7 @@ async fn an_event_is_counted_once_however_often_it_is_delivered() {
         assert_eq!(counts(first), [4, 8, 4, 0, 0]);
         assert_eq!(counts(second), [4, 8, 0, 4, 0]);
         // A window is in one index: it takes two units on an engine that counts indexes, and one on
-        // others. A refused guard takes one.
+        // others. A failed condition takes one.
         assert!((4..=8).contains(&first["WriteUnits"].as_u64().unwrap()), "{first}");
         assert_eq!(second["WriteUnits"], 4);
 

@@ -15,11 +15,11 @@ async fn a_debt_beyond_the_expiry_moves_it_at_once() {
     on_every_engine(async |on| {
         let limiter = on.limiter();
         let expiry_s = async || on.direct.stored(&id("u")).await.unwrap().expires_at_s.unwrap();
-        let lease = ask!(limiter, "u").await.unwrap();
+        let permit = ask!(limiter, "u").await.unwrap();
         let before = expiry_s().await;
         assert_eq!(before, T0 / 1_000 + 60 + 120);
         // 55 s below zero: the present expiry covers it.
-        let adjusted = lease.adjust("rpm", 110).await.unwrap();
+        let adjusted = permit.adjust("rpm", 110).await.unwrap();
         assert_eq!(expiry_s().await, before);
         assert_units!(adjusted.write_units, 1.0);
         // 1,000 tokens missing at one a second, and 60 to be full; the answers to the first two
@@ -30,7 +30,7 @@ async fn a_debt_beyond_the_expiry_moves_it_at_once() {
             4 => Fault::LoseReply,
             _ => Fault::None,
         });
-        lease.adjust("rpm", 945).await.unwrap();
+        permit.adjust("rpm", 945).await.unwrap();
         assert_eq!(on.rpm("u").await, (-1_000, 1_060));
         assert_eq!(expiry_s().await, T0 / 1_000 + 60 + 2 * 1_060);
     })
@@ -53,8 +53,8 @@ async fn a_clock_that_was_ahead_does_not_stop_refill() {
     on_every_engine(async |on| {
         ahead(on, "enough", 20).await;
         let limiter = on.limiter();
-        let lease = ask!(limiter, "enough").await.unwrap();
-        assert_eq!(lease.cost().path, Some(WritePath::Normal));
+        let permit = ask!(limiter, "enough").await.unwrap();
+        assert_eq!(permit.cost().path, Some(WritePath::Normal));
         assert_eq!(limiter.counters().clocks_ahead.get(), 1, "enough");
         let stored = on.direct.stored(&id("enough")).await.unwrap();
         assert_eq!((stored.refilled_at, on.rpm("enough").await), (at(T0), (15, 10)));

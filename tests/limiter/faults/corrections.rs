@@ -14,20 +14,20 @@ use crate::support::with_settings_of;
 async fn a_correction_that_cannot_be_made_says_whether_it_may_have_been() {
     on_every_engine(async |on| {
         let patient = on.builder().deadline(AMPLE).build();
-        let lease = ask!(patient, "v").await.unwrap();
+        let permit = ask!(patient, "v").await.unwrap();
         on.inject("UpdateItem", |_| Fault::THROTTLING);
-        let error = in_time(lease.adjust("rpm", 1)).await.unwrap_err();
+        let error = in_time(permit.adjust("rpm", 1)).await.unwrap_err();
         assert!(matches!(error, AdjustError::Contended), "{error:?}");
         on.calm();
         let limiter = on.builder().deadline(DEADLINE).build();
-        let lease = ask!(limiter, "u").await.unwrap();
+        let permit = ask!(limiter, "u").await.unwrap();
         let other = ask!(limiter, "w").await.unwrap();
         on.inject("UpdateItem", |_| Fault::DENIED);
-        let error = lease.adjust("rpm", 1).await.unwrap_err();
+        let error = permit.adjust("rpm", 1).await.unwrap_err();
         assert!(matches!(error, AdjustError::Setup(SetupError::Denied(_))), "{error:?}");
         assert_eq!(limiter.counters().ambiguous.get(), 0);
         on.proxy.inject(|_| Fault::Cut);
-        let error = in_time(lease.adjust("rpm", 1)).await.unwrap_err();
+        let error = in_time(permit.adjust("rpm", 1)).await.unwrap_err();
         assert!(matches!(error, AdjustError::Unavailable(_)), "{error:?}");
         let error = in_time(other.release()).await.unwrap_err();
         assert!(matches!(error, AdjustError::Ambiguous(_)), "{error:?}");
@@ -80,25 +80,25 @@ async fn a_correction_that_reached_one_of_two_buckets_can_be_completed() {
             let (child, parent) = (format!("c{n}"), format!("p{n}"));
             on.calm();
             on.proxy.reset_counts();
-            let lease = ask!(limiter, &child, &parent).await.unwrap();
+            let permit = ask!(limiter, &child, &parent).await.unwrap();
             on.cut_off(&parent, fault.clone());
-            let error = in_time(lease.adjust("rpm", 7)).await.unwrap_err();
+            let error = in_time(permit.adjust("rpm", 7)).await.unwrap_err();
             let AdjustError::Partial { corrected, failed, .. } = &error else {
                 panic!("{error:?}")
             };
             assert_eq!((corrected.as_str(), failed.as_str()), (&*child, &*parent));
             assert!(error.may_be_repeated(), "{error:?}");
             on.calm();
-            lease.adjust("rpm", 7).await.unwrap();
+            permit.adjust("rpm", 7).await.unwrap();
             on.late_landed(fault).await;
             assert_eq!(on.rpm(&child).await, (48, 12), "{fault:?}, {certainty:?}");
             assert_eq!(on.rpm(&parent).await, (48, 12), "{fault:?}, {certainty:?}");
 
             on.cut_off(&parent, fault.clone());
-            let error = in_time(lease.give_back()).await.unwrap_err();
+            let error = in_time(permit.give_back()).await.unwrap_err();
             assert_eq!(on.rpm(&child).await, (60, 0), "{fault:?}, {certainty:?}");
             on.calm();
-            lease.give_back().await.unwrap();
+            permit.give_back().await.unwrap();
             on.late_landed(fault).await;
             // Tokens that may have been given back are not given back again.
             let left = if *fault == Fault::Cut { (48, 12) } else { (60, 0) };

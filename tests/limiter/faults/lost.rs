@@ -76,17 +76,17 @@ async fn refund_is_made_once() {
             let (entity, limiter) = (format!("u{n}"), on.limiter());
             on.calm();
             ask!(limiter, &entity).await.unwrap();
-            let lease = ask!(limiter, &entity).await.unwrap();
+            let permit = ask!(limiter, &entity).await.unwrap();
             on.inject("UpdateItem", fault);
-            lease.adjust("rpm", 7).await.unwrap();
+            permit.adjust("rpm", 7).await.unwrap();
             on.all_landed("UpdateItem").await;
             assert_eq!(on.rpm(&entity).await, (43, 17), "debit, {n}");
             on.inject("UpdateItem", fault);
-            lease.adjust("rpm", -3).await.unwrap();
+            permit.adjust("rpm", -3).await.unwrap();
             on.all_landed("UpdateItem").await;
             assert_eq!(on.rpm(&entity).await, (46, 14), "refund, {n}");
             on.inject("UpdateItem", fault);
-            lease.release().await.unwrap();
+            permit.release().await.unwrap();
             on.all_landed("UpdateItem").await;
             assert_eq!(on.rpm(&entity).await, (55, 5), "release, {n}");
             // An attempt that the item shows is not repeated. One that it does not show is, and may
@@ -143,14 +143,14 @@ async fn four_others(on: &Disturbed, entity: &str) {
 async fn a_refund_that_nobody_remembers_is_not_repeated() {
     on_every_engine(async |on| {
         let limiter = on.limiter();
-        let lease = ask!(limiter, "u").await.unwrap();
+        let permit = ask!(limiter, "u").await.unwrap();
         on.proxy.reset_counts();
         on.proxy.inject(|call| match (call.operation, call.number) {
             ("UpdateItem", 1) => Fault::LoseReply,
             ("GetItem", 1) => Fault::Delay(Duration::from_millis(600)),
             _ => Fault::None,
         });
-        let (released, ()) = tokio::join!(lease.release(), four_others(on, "u"));
+        let (released, ()) = tokio::join!(permit.release(), four_others(on, "u"));
         assert!(matches!(released, Err(AdjustError::Ambiguous(_))), "{released:?}");
         assert_eq!(limiter.counters().ambiguous.get(), 1);
         assert_eq!(on.proxy.received("UpdateItem"), 1);

@@ -30,13 +30,13 @@ async fn passing_refusals_are_waited_out() {
             on.inject("PutItem", some.clone());
             assert_eq!(ask!(limiter, &entity).await.unwrap().cost().attempts, 6);
             on.inject("UpdateItem", some.clone());
-            let lease = ask!(limiter, &entity).await.unwrap();
-            assert_eq!(lease.cost().attempts, 6);
-            assert_units!(lease.cost().write_units, 1.0);
+            let permit = ask!(limiter, &entity).await.unwrap();
+            assert_eq!(permit.cost().attempts, 6);
+            assert_units!(permit.cost().write_units, 1.0);
             on.inject("UpdateItem", some.clone());
-            lease.adjust("rpm", 1).await.unwrap();
+            permit.adjust("rpm", 1).await.unwrap();
             on.inject("UpdateItem", some.clone());
-            lease.release().await.unwrap();
+            permit.release().await.unwrap();
             assert_eq!(on.rpm(&entity).await, (55, 5));
             assert_eq!(limiter.counters().ambiguous.get(), 0, "nothing was done, that is certain");
         }
@@ -46,8 +46,8 @@ async fn passing_refusals_are_waited_out() {
                 if number % 4 == 0 { Fault::None } else { fault.clone() }
             });
             for (tokens, consumed) in [(55, 5), (50, 10)] {
-                let lease = ask!(limiter, &child, &parent).await.unwrap();
-                assert_eq!(lease.cost().attempts, 4);
+                let permit = ask!(limiter, &child, &parent).await.unwrap();
+                assert_eq!(permit.cost().attempts, 4);
                 for entity in [&child, &parent] {
                     assert_eq!(on.rpm(entity).await, (tokens, consumed), "{entity}");
                 }
@@ -61,7 +61,7 @@ async fn passing_refusals_are_waited_out() {
 async fn lasting_refusals_end_the_call() {
     on_every_engine(async |on| {
         let limiter = on.limiter();
-        let lease = ask!(limiter, "u").await.unwrap();
+        let permit = ask!(limiter, "u").await.unwrap();
         for fault in IN_A_MOMENT {
             let always = fault.clone();
             on.inject("UpdateItem", move |_| always.clone());
@@ -104,7 +104,7 @@ async fn lasting_refusals_end_the_call() {
             assert!(matches!(away, Err(AcquireError::Unavailable(_))), "{away:?}");
         }
         on.calm();
-        lease.release().await.unwrap();
+        permit.release().await.unwrap();
         assert_eq!(on.rpm("u").await, (60, 0), "nothing was taken by any of them");
     })
     .await;
@@ -122,8 +122,8 @@ async fn a_failure_inside_the_store_is_an_outage_and_a_refusal_is_none() {
         for (status, error) in [(500, internal), (503, "nobody.knows#ThisOne")] {
             on.proxy.inject(move |_| Fault::Refuse { status, error });
             let code = error.rsplit('#').next().unwrap();
-            let lease = in_time(async { ask!(allowing, "u").await }).await.unwrap();
-            let said = lease.degraded().unwrap().to_string();
+            let permit = in_time(async { ask!(allowing, "u").await }).await.unwrap();
+            let said = permit.degraded().unwrap().to_string();
             assert!(said.contains("answered that it failed") && said.contains(code), "{said}");
             let error = in_time(async { ask!(denying, "u").await }).await.unwrap_err();
             let AcquireError::Unavailable(source) = &error else { panic!("{error:?}") };

@@ -167,20 +167,20 @@ async fn tokens_of_an_unwatched_bucket_are_given_back_to_the_store() {
             let request = limiter.acquire(format!("u{key}"), "r").consume("rps", 3).limits(ample());
             request.no_cascade().into_future()
         };
-        let mut leases = Vec::new();
+        let mut permits = Vec::new();
         for key in 0..11 {
-            leases.push(take(key).await.unwrap());
+            permits.push(take(key).await.unwrap());
         }
         assert_eq!(consumed(&table, "u10").await, 3, "{mode:?}: a write of its own");
-        leases.pop().unwrap().release().await.unwrap();
+        permits.pop().unwrap().release().await.unwrap();
         assert_eq!(consumed(&table, "u10").await, 0, "{mode:?}");
 
         let report = limiter.shutdown(SECOND).await;
         assert!(report.unsettled.is_empty(), "{report:?}");
-        for (key, lease) in leases.into_iter().enumerate() {
-            lease.adjust("rps", -2).await.unwrap();
+        for (key, permit) in permits.into_iter().enumerate() {
+            permit.adjust("rps", -2).await.unwrap();
             assert_eq!(consumed(&table, &format!("u{key}")).await, 1, "{mode:?}");
-            lease.release().await.unwrap();
+            permit.release().await.unwrap();
             assert_eq!(consumed(&table, &format!("u{key}")).await, 0, "{mode:?}");
         }
     }

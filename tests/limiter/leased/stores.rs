@@ -156,14 +156,14 @@ async fn corrections_stay_in_memory_and_debts_go_through() {
             let request = limiter.acquire("owing", "r").consume("rps", tokens);
             request.limits([Limit::per_minute("rps", 1_000)]).no_cascade()
         };
-        let lease = ask(100).await.unwrap();
+        let permit = ask(100).await.unwrap();
         let before = consumed(&engine, "owing").await;
-        lease.adjust("rps", -60).await.unwrap();
-        lease.adjust("rps", 20).await.unwrap();
-        lease.adjust("rps", 40).await.unwrap();
+        permit.adjust("rps", -60).await.unwrap();
+        permit.adjust("rps", 20).await.unwrap();
+        permit.adjust("rps", 40).await.unwrap();
         assert_eq!(consumed(&engine, "owing").await, before);
         // More than is held: a debt.
-        lease.adjust("rps", 1_000).await.unwrap();
+        permit.adjust("rps", 1_000).await.unwrap();
         ask(1).await.unwrap_err();
         let report = limiter.shutdown(DEADLINE).await;
         assert!(report.unsettled.is_empty(), "{report:?}");

@@ -4,11 +4,13 @@ use aws_sdk_dynamodb::Client;
 use sluicegate::error::SetupError;
 use sluicegate::{AcquireError, DynamoStore, Limiter, OnUnavailable};
 use sluicegate_local::client;
-use sluicegate_testkit::{EngineKind, Fault, Guarded, Proxy, RunningEngine, engines_under_test};
+use sluicegate_testkit::{
+    DeniedTable, EngineKind, Fault, Proxy, RunningEngine, engines_under_test,
+};
 
 use crate::support::DEADLINE;
 
-const TABLE: &str = "sluicegate-guarded";
+const TABLE: &str = "sluicegate-denied";
 
 /// On MiniStack, which enforces permissions as AWS does. On engines that have none, a proxy answers
 /// "access denied".
@@ -16,9 +18,9 @@ const TABLE: &str = "sluicegate-guarded";
 async fn a_missing_permission_admits_nothing_under_any_setting() {
     for kind in engines_under_test() {
         if kind == EngineKind::MiniStack {
-            let guarded = Guarded::start(TABLE).await;
-            admits_nothing(&guarded.user, TABLE).await;
-            admits(&guarded.owner, TABLE).await;
+            let denied = DeniedTable::start(TABLE).await;
+            admits_nothing(&denied.user, TABLE).await;
+            admits(&denied.owner, TABLE).await;
             continue;
         }
         println!("{kind:?} enforces no permissions: a proxy does");

@@ -53,10 +53,10 @@ async fn task(limiter: Limiter, operations: u64) -> Totals {
         let limits = [Limit::per_second("rps", 40)];
         let request = limiter.acquire("shared", "r").consume("rps", 1).limits(limits).no_cascade();
         match request.await {
-            Ok(lease) => {
+            Ok(permit) => {
                 totals.granted += 1;
                 if n % 8 == 0 {
-                    match lease.release().await {
+                    match permit.release().await {
                         Ok(_) => totals.returned += 1,
                         Err(_) => totals.errors += 1,
                     }

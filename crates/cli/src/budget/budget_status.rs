@@ -5,7 +5,7 @@ use serde::Serialize;
 use sluicegate::dynamo;
 use sluicegate_core::EpochMillis;
 
-use crate::status::Standing;
+use crate::status::LimitRow;
 
 #[derive(Debug, Serialize)]
 pub(super) struct BudgetStatus {
@@ -44,16 +44,16 @@ pub(super) enum Lasts {
 }
 
 impl BudgetStatus {
-    pub(super) fn of(standing: &Standing, budget: &dynamo::Budget, now: EpochMillis) -> Self {
+    pub(super) fn of(row: &LimitRow, budget: &dynamo::Budget, now: EpochMillis) -> Self {
         let granted = budget.granted_milli;
         Self {
-            entity: standing.entity.clone(),
-            resource: standing.resource.clone(),
-            limit: standing.limit.clone(),
-            rule: standing.rule.clone(),
+            entity: row.entity.clone(),
+            resource: row.resource.clone(),
+            limit: row.limit.clone(),
+            rule: row.rule.clone(),
             period_start: budget.period_start.map(text),
             granted_milli: granted,
-            left_milli: standing.found.available.get(),
+            left_milli: row.found.available.get(),
             used_milli: budget.used_milli,
             difference_milli: budget.used_milli.map(|used| i128::from(granted) - used),
             resets_in_ms: budget.resets_in_ms,

@@ -11,7 +11,7 @@ use crate::error::{CliError, exit};
 use crate::options::Options;
 use crate::output::{self, amount, duration};
 use crate::readable::Readable;
-use crate::status::standings;
+use crate::status::limit_rows;
 use crate::whose::Words;
 use budget_status::{BudgetStatus, Lasts};
 
@@ -41,8 +41,8 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let whose = args.whose.whose()?;
     let connection = options.connect().await?;
-    let Readable { items: mut budgets, mut broken } = standings(&connection, &whose).await?;
-    budgets.retain(|standing| standing.found.is_budget());
+    let Readable { items: mut budgets, mut broken } = limit_rows(&connection, &whose).await?;
+    budgets.retain(|row| row.found.is_budget());
     let (reader, now) = (connection.reader(), SystemClock.now());
     let mut statuses = Vec::with_capacity(budgets.len());
     for budget in &budgets {

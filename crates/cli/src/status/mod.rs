@@ -1,7 +1,7 @@
 //! `sluicegate status`: the current balances, the times when they are full, and the sources of
 //! their limits.
 
-mod standing;
+mod limit_row;
 
 use std::collections::{HashMap, HashSet};
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use crate::options::Options;
 use crate::output::{self, amount, duration};
 use crate::readable::{Readable, readable};
 use crate::whose::{Whose, Words};
-pub(crate) use standing::Standing;
+pub(crate) use limit_row::LimitRow;
 
 /// The most keys of one read.
 const KEYS_PER_READ: usize = 100;
@@ -46,28 +46,28 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     let whose = args.whose.whose()?;
     let connection = options.connect().await?;
-    let Readable { items: standings, broken } = standings(&connection, &whose).await?;
-    if standings.is_empty() {
+    let Readable { items: limit_rows, broken } = limit_rows(&connection, &whose).await?;
+    if limit_rows.is_empty() {
         if options.is_json() {
-            output::json(&standings)?;
+            output::json(&limit_rows)?;
         }
         return Err(CliError::Attention(format!(
             "{whose} has no bucket and no limit; make one with `sluicegate acquire`"
         )));
     }
     if options.is_json() {
-        output::json(&standings)?;
+        output::json(&limit_rows)?;
     } else {
-        output::line(&shown(&standings))?;
+        output::line(&shown(&limit_rows))?;
     }
     Ok(if broken == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::ATTENTION) })
 }
 
 /// Every limit of the requested buckets, as a request would find it now.
-pub(crate) async fn standings(
+pub(crate) async fn limit_rows(
     connection: &Connection,
     whose: &Whose,
-) -> Result<Readable<Standing>, CliError> {
+) -> Result<Readable<LimitRow>, CliError> {
     let table = DynamoTable::new(&connection.client(), connection.table()).converting_legacy();
     let Readable { items: buckets, broken } = buckets(connection, &table, whose).await?;
     let mut levels = HashMap::new();
@@ -82,7 +82,7 @@ pub(crate) async fn standings(
     }
     let now = SystemClock.now();
     let of_bucket = |(bucket, image): &(BucketId, Option<CompositeBucket>)| {
-        Standing::all(bucket, image.as_ref(), &levels, now)
+        LimitRow::all(bucket, image.as_ref(), &levels, now)
     };
     Ok(Readable { items: buckets.iter().flat_map(of_bucket).collect(), broken })
 }
@@ -123,25 +123,25 @@ fn decoded<T>(
     })
 }
 
-fn shown(standings: &[Standing]) -> String {
-    let rows = standings.iter().map(|standing| {
-        let rule = match &standing.now {
-            None => standing.rule.clone(),
-            Some(now) => format!("{} (now {now})", standing.rule),
+fn shown(limit_rows: &[LimitRow]) -> String {
+    let rows = limit_rows.iter().map(|row| {
+        let rule = match &row.now {
+            None => row.rule.clone(),
+            Some(now) => format!("{} (now {now})", row.rule),
         };
         vec![
-            standing.entity.clone(),
-            standing.resource.clone(),
-            standing.limit.clone(),
-            amount(&standing.limit, standing.available_milli),
-            amount(&standing.limit, standing.burst_milli),
-            match standing.full_in_ms {
+            row.entity.clone(),
+            row.resource.clone(),
+            row.limit.clone(),
+            amount(&row.limit, row.available_milli),
+            amount(&row.limit, row.burst_milli),
+            match row.full_in_ms {
                 Some(0) => "full".to_owned(),
                 Some(millis) => duration(millis),
                 None => "never".to_owned(),
             },
             rule,
-            standing.from.to_owned(),
+            row.from.to_owned(),
         ]
     });
     let header = ["entity", "resource", "limit", "available", "burst", "full in", "rule", "from"];

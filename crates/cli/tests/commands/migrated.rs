@@ -14,7 +14,7 @@ use sluicegate::dynamo::DynamoTable;
 use sluicegate::{Clock, CompositeStore, Limiter, OnUnavailable, SystemClock};
 use sluicegate_core::fixtures::{at, milli, rule};
 use sluicegate_core::keys::LegacyKey;
-use sluicegate_core::{CompositeBucket, LegacyBucket};
+use sluicegate_core::{CompositeBucket, LegacyLimit};
 use sluicegate_local::poller::{Poller, Settings as PollerSettings};
 use sluicegate_local::{EmbeddedEngine, InProcess, Storage};
 use sluicegate_processor::{Processor, Settings};
@@ -49,11 +49,11 @@ fn entity(n: usize) -> String {
 }
 
 /// A quota, and a limit that refills and is never full: the result for either is known exactly.
-fn items(buckets: usize) -> Vec<(LegacyKey, LegacyBucket)> {
+fn items(buckets: usize) -> Vec<(LegacyKey, LegacyLimit)> {
     let mut rng = fastrand::Rng::with_seed(17);
     let now = SystemClock.now().get();
     let mut item = |n: usize, limit: &str, refill_milli: i64| {
-        let bucket = LegacyBucket {
+        let bucket = LegacyLimit {
             rule: rule(1_000_000_000_000, refill_milli, 60_000),
             tokens: milli(rng.i64(500_000_000..600_000_000)),
             refilled_at: at(now - rng.i64(1..3_600_000)),
@@ -198,7 +198,7 @@ fn migrate(shell: &Shell) -> Said {
 }
 
 /// Compares the table with the known results.
-async fn check(shell: &Shell, items: &[(LegacyKey, LegacyBucket)], grants: &Grants) {
+async fn check(shell: &Shell, items: &[(LegacyKey, LegacyLimit)], grants: &Grants) {
     let client = shell.engine.client();
     let mut composites = BTreeMap::new();
     for item in scan(client, &shell.table).await {

@@ -80,16 +80,16 @@ async fn produce(url: String, mut rng: Rng, deadline: Duration, stop: Arc<Atomic
         let doubts = limiter.counters().ambiguous.get();
         let limits = [Limit::per_day(LIMIT, 1_000_000_000)];
         let request = limiter.acquire(&entity, "model").consume(LIMIT, tokens.into());
-        let lease = request.limits(limits).no_cascade().await;
+        let permit = request.limits(limits).no_cascade().await;
         // Each of these may have taken the tokens once more.
         told.most += amount * i128::from(limiter.counters().ambiguous.get() - doubts);
-        match lease {
-            Ok(lease) => {
+        match permit {
+            Ok(permit) => {
                 told.granted += 1;
                 told.least += amount;
                 told.most += amount;
                 if rng.u8(0..8) == 0 {
-                    let returned = lease.release().await.is_ok();
+                    let returned = permit.release().await.is_ok();
                     told.least -= amount;
                     told.most -= if returned { amount } else { 0 };
                 }

@@ -128,8 +128,8 @@ impl<'a> Found<'a> {
         for (limit, fields) in self.limits {
             if fields.numbers[BucketField::Capacity as usize].is_some() {
                 let limit = LimitName::new(limit)?;
-                let bucket = bucket(&limit, &fields)?;
-                limits.insert(limit, bucket);
+                let balance = balance(&limit, &fields)?;
+                limits.insert(limit, balance);
             }
         }
         let mut request_ids = Vec::with_capacity(RequestId::REMEMBERED);
@@ -150,7 +150,7 @@ impl<'a> Found<'a> {
     }
 }
 
-fn bucket(limit: &LimitName, fields: &Fields<'_>) -> Result<LimitBalance, ItemError> {
+fn balance(limit: &LimitName, fields: &Fields<'_>) -> Result<LimitBalance, ItemError> {
     let field = |field| fields.numbers[field as usize];
     let missing = |field| ItemError::Missing { attribute: keys::bucket_attribute(limit, field) };
     let amount = |of| ranged(field(of), Millitokens::new)?.ok_or_else(|| missing(of));

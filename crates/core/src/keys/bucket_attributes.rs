@@ -11,7 +11,7 @@ pub const REFILLED_AT: &str = "rf";
 /// The versions of the four stored levels that a bucket item follows, narrowest first: `2.0.5.3`.
 pub const CONFIG_VERSIONS: &str = "cv";
 /// The newest `updated_at` of the configuration that a bucket item follows, epoch milliseconds: in
-/// items that nobody has brought to [`CONFIG_VERSIONS`] yet.
+/// items that have no [`CONFIG_VERSIONS`] yet.
 pub const CONFIG_EPOCH: &str = "ep";
 /// Hash of all rules in a bucket item.
 pub const RULES_HASH: &str = "pv";

@@ -6,7 +6,7 @@
 
 use serde_dynamo::{AttributeValue, Item};
 
-use super::{LegacyBucket, LegacyBuckets};
+use super::{LegacyBucket, LegacyLimit};
 use crate::clock::is_ahead;
 use crate::keys::{self, BucketField, LegacyKey};
 use crate::{CompositeBucket, EpochMillis, LimitBalance, Millitokens, RulesHash, expiry};
@@ -51,7 +51,7 @@ pub struct TooManyLimits {
     pub limits: usize,
 }
 
-impl LegacyBuckets {
+impl LegacyBucket {
     /// The conversion of these items, as they are at `now`.
     ///
     /// A refill time that is more than a minute ahead of `now` counts as `now`, and nothing accrued
@@ -78,7 +78,7 @@ impl LegacyBuckets {
             .iter()
             .map(|(limit, item)| (limit.clone(), item.refilled(refilled_at, now)))
             .collect();
-        let rules = limits.iter().map(|(limit, bucket)| (limit, &bucket.rule));
+        let rules = limits.iter().map(|(limit, balance)| (limit, &balance.rule));
         CompositeBucket {
             entity: self.bucket.entity.clone(),
             resource: self.bucket.resource.clone(),
@@ -91,9 +91,9 @@ impl LegacyBuckets {
         }
     }
 
-    /// The bucket that they will be converted to, for readers. A refill time that is more than a minute
-    /// ahead stays: counted as `now` at every look nothing would ever accrue, and who finds too little
-    /// puts it right.
+    /// The bucket that they will be converted to, for readers. A refill time that is more than a
+    /// minute ahead stays. Read as `now` each time, it would never let anything accrue; the writer
+    /// that finds the bucket short corrects it.
     ///
     /// # Errors
     /// [`TooManyLimits`] when there are more than [`LEGACY_LIMITS_MAX`].
@@ -110,13 +110,13 @@ impl LegacyBuckets {
         if limits > LEGACY_LIMITS_MAX { Err(TooManyLimits { limits }) } else { Ok(()) }
     }
 
-    /// Not before any of the items would have, and never where one of them does not.
+    /// The latest expiry of the items and of the bucket itself; `None` if one of them never expires.
     fn expires_at_s<'a>(
         &self,
-        buckets: impl IntoIterator<Item = &'a LimitBalance>,
+        balances: impl IntoIterator<Item = &'a LimitBalance>,
         refilled_at: EpochMillis,
     ) -> Option<i64> {
-        let mut latest = expiry::expiry_s(buckets, refilled_at)?;
+        let mut latest = expiry::expiry_s(balances, refilled_at)?;
         for item in self.limits.values() {
             latest = latest.max(item.expires_at_s?);
         }
@@ -124,7 +124,7 @@ impl LegacyBuckets {
     }
 }
 
-impl LegacyBucket {
+impl LegacyLimit {
     fn known_refill(&self, now: EpochMillis) -> EpochMillis {
         if is_ahead(self.refilled_at, now) { now } else { self.refilled_at }
     }

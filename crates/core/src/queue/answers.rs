@@ -6,7 +6,7 @@ use super::bucket::Known;
 use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_AT_ONCE, OUTRUNS_AT_ONCE};
-use super::state::{ExtendingExpiry, Flight, Upkeep, WriteBatch, WriteQueue};
+use super::state::{ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
 use super::unacked::{UnackedWrite, is_forgotten};
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
@@ -17,7 +17,7 @@ impl<W> WriteQueue<W> {
     pub fn answered(&mut self, answer: Answer, now: EpochMillis) {
         match self.flight.take() {
             Some(Flight::Read(buckets)) => self.answered_read(&buckets, answer, now),
-            Some(Flight::WriteBatch) => self.answered_batch(answer, now),
+            Some(Flight::SharedWrite) => self.answered_write(answer, now),
             Some(Flight::Upkeep(upkeep, write)) => {
                 self.answered_upkeep(upkeep, &write, answer, now)
             }
@@ -36,52 +36,53 @@ impl<W> WriteQueue<W> {
                 if self.outruns_in_a_row == 0 {
                     self.pauses = 0;
                 }
-                if let Some(batch) = &mut self.batch {
-                    batch.has_looked = true;
+                if let Some(shared) = &mut self.shared {
+                    shared.has_looked = true;
                 }
-                self.resolve_lost_batch();
+                self.resolve_lost_write();
                 self.resolve_unacked();
                 self.refuse(|queue, member| queue.refusal_after_turn(member, now));
             }
             Answer::Unusable => {
                 self.fail_waiting();
-                self.fail_batch();
+                self.fail_write();
                 self.end_extension();
             }
             _ => self.must_pause = true,
         }
     }
 
-    fn answered_batch(&mut self, answer: Answer, now: EpochMillis) {
+    fn answered_write(&mut self, answer: Answer, now: EpochMillis) {
         match answer {
             Answer::Written(images) => self.written(images, now),
             Answer::ConditionFailed(found) => self.condition_failed(found, now),
             Answer::Busy => {
                 self.must_pause = true;
-                if self.batch.as_ref().is_some_and(|batch| batch.ids_before_loss.is_none())
-                    && let Some(batch) = self.batch.take()
+                if self.shared.as_ref().is_some_and(|shared| shared.ids_before_loss.is_none())
+                    && let Some(shared) = self.shared.take()
                 {
-                    self.requeue(batch.members);
+                    self.requeue(shared.members);
                 }
             }
             Answer::Lost | Answer::Read(_) => self.lost(),
-            Answer::Unusable => self.fail_batch(),
+            Answer::Unusable => self.fail_write(),
         }
     }
 
     fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
-        let Some(batch) = self.batch.take() else { return };
-        let path = batch.write.plans.first().map(|(_, plan)| plan.path);
-        self.learn_written(&batch.write, images, batch.predates_requests, now);
-        if let Some(remembered) = &batch.ids_before_loss {
-            let is_forgotten = is_forgotten(remembered, self.buckets[0].image(), &batch.id);
+        let Some(shared) = self.shared.take() else { return };
+        let path = shared.write.plans.first().map(|(_, plan)| plan.path);
+        self.learn_written(&shared.write, images, shared.predates_requests, now);
+        if let Some(remembered) = &shared.ids_before_loss {
+            let is_forgotten = is_forgotten(remembered, self.buckets[0].image(), &shared.id);
             // An attempt whose answer was lost may still come once four others have written.
-            let refunds = batch.members.iter().any(|member| member.gives_back() && !member.takes());
+            let refunds =
+                shared.members.iter().any(|member| member.gives_back() && !member.takes());
             self.counts.ambiguous += u32::from(is_forgotten || refunds);
         }
         self.end_unacked();
         (self.outruns_in_a_row, self.pauses) = (0, 0);
-        self.finish(batch, path, now);
+        self.finish(shared, path, now);
         // A transaction does not return what it left.
         let is_authoritative = |known: &Known| known.is_authoritative;
         let is_authoritative =
@@ -115,28 +116,28 @@ impl<W> WriteQueue<W> {
     }
 
     fn condition_failed(&mut self, found: Vec<Option<BucketImage>>, now: EpochMillis) {
-        let Some(mut batch) = self.batch.take() else { return };
-        for ((index, _), image) in batch.write.plans.iter().zip(found) {
+        let Some(mut shared) = self.shared.take() else { return };
+        for ((index, _), image) in shared.write.plans.iter().zip(found) {
             let Some(image) = image else { continue };
-            let is_own = image.as_ref().is_some_and(|image| image.request_ids.contains(&batch.id));
-            if batch.predates_requests[*index] && !is_own {
+            let is_own = image.as_ref().is_some_and(|image| image.request_ids.contains(&shared.id));
+            if shared.predates_requests[*index] && !is_own {
                 self.observe(*index, image.as_deref(), now);
             }
-            // The batch's own requests entered before it was sent.
-            batch.members.iter_mut().for_each(|member| member.seen_since_entry[*index] = true);
+            // The requests of the write entered before it was sent.
+            shared.members.iter_mut().for_each(|member| member.seen_since_entry[*index] = true);
             self.learned(*index, image, now, true);
         }
-        self.batch = Some(batch);
-        self.resolve_lost_batch();
-        if let Some(mut batch) = self.batch.take() {
+        self.shared = Some(shared);
+        self.resolve_lost_write();
+        if let Some(mut shared) = self.shared.take() {
             self.outruns_in_a_row += 1;
             self.requests_max =
-                (batch.members.iter().filter(|member| member.takes()).count() / 2).max(1);
-            batch.members.iter_mut().for_each(|member| member.was_outrun = true);
-            if let Some(remembered) = batch.ids_before_loss.take() {
-                self.add_unacked(UnackedWrite::new(&batch.id, &batch.members, remembered));
+                (shared.members.iter().filter(|member| member.takes()).count() / 2).max(1);
+            shared.members.iter_mut().for_each(|member| member.was_outrun = true);
+            if let Some(remembered) = shared.ids_before_loss.take() {
+                self.add_unacked(UnackedWrite::new(&shared.id, &shared.members, remembered));
             }
-            self.requeue(batch.members);
+            self.requeue(shared.members);
         }
         self.resolve_unacked();
         self.refuse(|queue, member| queue.refusal_after_lost_race(member, now));
@@ -168,8 +169,8 @@ impl<W> WriteQueue<W> {
     fn lost(&mut self) {
         let remembered = || self.buckets[0].image().map(|image| image.request_ids.clone());
         let remembered = remembered().unwrap_or_default();
-        if let Some(batch) = &mut self.batch {
-            batch.ids_before_loss.get_or_insert(remembered);
+        if let Some(shared) = &mut self.shared {
+            shared.ids_before_loss.get_or_insert(remembered);
         }
         // The lost write may have changed the bucket, and time has passed: no earlier answer may
         // refuse.
@@ -183,12 +184,12 @@ impl<W> WriteQueue<W> {
     /// All requests of a write took effect.
     pub(super) fn finish(
         &mut self,
-        batch: WriteBatch<W>,
+        shared: SharedWrite<W>,
         path: Option<WritePath>,
         now: EpochMillis,
     ) {
-        let has_debit = batch.members.iter().any(|member| member.is_debit());
-        self.counts.forced += u32::from(batch.is_forced && has_debit);
+        let has_debit = shared.members.iter().any(|member| member.is_debit());
+        self.counts.forced += u32::from(shared.is_forced && has_debit);
         // A claim has set the expiry for all that it takes.
         let is_authoritative =
             self.buckets[0].known.as_ref().is_some_and(|known| known.is_authoritative);
@@ -196,8 +197,8 @@ impl<W> WriteQueue<W> {
         let outlasts = |image| extend(image, now).is_some();
         let is_open = has_debit && (must_look || self.buckets[0].image().is_some_and(outlasts));
         let mut held_back = Vec::new();
-        for mut member in batch.members {
-            let done = member.done(path, self.images(), batch.is_forced);
+        for mut member in shared.members {
+            let done = member.done(path, self.images(), shared.is_forced);
             match (member.waiter.take(), member.request.purpose.clone()) {
                 (Some(waiter), _) if is_open && member.is_debit() => {
                     held_back.push((member.request.id, waiter, done));
@@ -229,8 +230,8 @@ impl<W> WriteQueue<W> {
         for demand in &mut buckets {
             demand.amounts = -&demand.amounts;
         }
-        let (purpose, began) = (Purpose::GiveBack, EpochMillis::MIN);
-        let request = QueuedRequest { id, purpose, buckets, began, may_reread_limits: false };
+        let (purpose, started_at) = (Purpose::GiveBack, EpochMillis::MIN);
+        let request = QueuedRequest { id, purpose, buckets, started_at, may_reread_limits: false };
         self.waiting.insert(0, Member::new(request, None));
     }
 
@@ -249,13 +250,13 @@ impl<W> WriteQueue<W> {
         self.waiting.sort_by_key(|member| member.request.purpose != Purpose::GiveBack);
     }
 
-    fn fail_batch(&mut self) {
-        let Some(mut batch) = self.batch.take() else { return };
-        let is_unacked = batch.ids_before_loss.is_some();
-        if let Some(remembered) = batch.ids_before_loss.take() {
-            self.add_unacked(UnackedWrite::new(&batch.id, &batch.members, remembered));
+    fn fail_write(&mut self) {
+        let Some(mut shared) = self.shared.take() else { return };
+        let is_unacked = shared.ids_before_loss.is_some();
+        if let Some(remembered) = shared.ids_before_loss.take() {
+            self.add_unacked(UnackedWrite::new(&shared.id, &shared.members, remembered));
         }
-        let (back, failed): (Vec<_>, Vec<_>) = batch
+        let (back, failed): (Vec<_>, Vec<_>) = shared
             .members
             .into_iter()
             .partition(|member| member.request.purpose == Purpose::GiveBack);
@@ -317,9 +318,9 @@ impl<W> WriteQueue<W> {
     fn observe(&mut self, index: usize, found: Option<&CompositeBucket>, now: EpochMillis) {
         let interval = self.settings.interval;
         let bucket = &mut self.buckets[index];
-        let stale = bucket.known.as_ref().and_then(|known| known.image.clone());
-        if let (Some(stale), Some(found)) = (stale, found) {
-            bucket.contention.observe(&stale, found, now, interval);
+        let before = bucket.known.as_ref().and_then(|known| known.image.clone());
+        if let (Some(before), Some(found)) = (before, found) {
+            bucket.contention.observe(&before, found, now, interval);
         }
     }
 

@@ -114,13 +114,13 @@ impl QueueBucket {
     }
 
     /// True if the last claim no longer serves later writers.
-    pub(super) fn is_stale(&self, settings: QueueSettings, now: EpochMillis) -> bool {
+    pub(super) fn needs_claim(&self, settings: QueueSettings, now: EpochMillis) -> bool {
         let interval = i64::from(settings.interval.0);
         self.image().is_some_and(|image| now.get() - image.refilled_at.get() > interval)
     }
 
     /// True if a whole interval has passed since the table's last answer on the bucket.
-    pub(super) fn is_old(&self, settings: QueueSettings, now: EpochMillis) -> bool {
+    pub(super) fn has_old_answer(&self, settings: QueueSettings, now: EpochMillis) -> bool {
         let interval = i64::from(settings.interval.0);
         self.known.as_ref().is_some_and(|known| now.get() - known.as_of.get() > interval)
     }

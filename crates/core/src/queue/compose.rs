@@ -8,39 +8,39 @@ use super::member::Member;
 use super::place::Placed;
 use super::request::{Action, Purpose, Write};
 use super::settings::BUCKETS_MAX;
-use super::state::{Flight, Upkeep, WriteBatch, WriteQueue};
+use super::state::{Flight, SharedWrite, Upkeep, WriteQueue};
 use crate::{EpochMillis, RefillHint, RequestId, WritePlan};
 
 impl<W> WriteQueue<W> {
     /// Sends a write again whose answer was lost.
     pub(super) fn repeat(&mut self, now: EpochMillis) -> Option<Action> {
-        let batch = self.batch.as_mut()?;
-        if batch.members.iter().all(|member| member.waiter.is_none()) {
+        let shared = self.shared.as_mut()?;
+        if shared.members.iter().all(|member| member.waiter.is_none()) {
             // No caller waits for it any more. The queue still remembers that it may have happened.
-            self.give_up_batch();
+            self.give_up_write();
             return None;
         }
-        if batch.gives_back && !batch.has_looked {
+        if shared.gives_back && !shared.has_looked {
             return Some(self.read_all());
         }
-        let batch = self.batch.as_ref()?;
+        let shared = self.shared.as_ref()?;
         // The items may follow other limits by now: then the draft cannot be one write any more.
-        if batch.draft.is_mixed() && !self.follow(&batch.draft) {
-            self.give_up_batch();
+        if shared.draft.is_mixed() && !self.follow(&shared.draft) {
+            self.give_up_write();
             return None;
         }
         // A plan assumes the time at which it was made, so it is made anew. A transaction is sent
         // again unchanged: its token says that it is the same.
         if self.buckets.len() == 1
             && !self.settings.is_transactional
-            && let Some(mut batch) = self.batch.take()
+            && let Some(mut shared) = self.shared.take()
         {
-            batch.predates_requests = self.predates_requests(&batch.members);
-            let plans = self.plans(&batch.draft, &batch.id, batch.predates_requests, now);
-            batch.attempts += 1;
-            let token = Some((batch.id.clone(), batch.attempts));
-            batch.write = Arc::new(Write { plans, token });
-            self.batch = Some(batch);
+            shared.predates_requests = self.predates_requests(&shared.members);
+            let plans = self.plans(&shared.draft, &shared.id, shared.predates_requests, now);
+            shared.attempts += 1;
+            let token = Some((shared.id.clone(), shared.attempts));
+            shared.write = Arc::new(Write { plans, token });
+            self.shared = Some(shared);
         }
         Some(self.send())
     }
@@ -55,7 +55,7 @@ impl<W> WriteQueue<W> {
         if !unknown.is_empty() {
             return self.read(unknown);
         }
-        if std::mem::take(&mut self.must_read) || self.is_outdated(now) {
+        if std::mem::take(&mut self.must_read) || self.should_read_first(now) {
             return self.read_all();
         }
         let demands = self.buckets.iter().map(|_| BucketDraft::default()).collect();
@@ -112,18 +112,18 @@ impl<W> WriteQueue<W> {
     }
 
     /// True if others usually changed the item meanwhile: a read costs less than a write that fails.
-    fn is_outdated(&self, now: EpochMillis) -> bool {
+    fn should_read_first(&self, now: EpochMillis) -> bool {
         let takes = |member: &Member<W>| member.request.purpose == Purpose::Acquire;
-        let is_outdated = |(index, bucket): (usize, &QueueBucket)| {
+        let should_read_first = |(index, bucket): (usize, &QueueBucket)| {
             let seen_since_entry = self.waiting.iter().any(|member| member.seen_since_entry[index]);
             let contention = bucket.contention;
-            bucket.is_stale(self.settings, now)
-                && bucket.is_old(self.settings, now)
+            bucket.needs_claim(self.settings, now)
+                && bucket.has_old_answer(self.settings, now)
                 && contention.is_moving()
                 && !contention.is_claimed()
                 && !seen_since_entry
         };
-        self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(is_outdated)
+        self.waiting.iter().any(takes) && self.buckets.iter().enumerate().any(should_read_first)
     }
 
     fn launch(
@@ -145,7 +145,7 @@ impl<W> WriteQueue<W> {
         let predates_requests = self.predates_requests(&members);
         let plans = self.plans(&draft, &id, predates_requests, now);
         let attempts = members.iter().map(|member| member.attempts).max().unwrap_or(0);
-        self.batch = Some(WriteBatch {
+        self.shared = Some(SharedWrite {
             gives_back: draft.demands.iter().any(BucketDraft::gives_back),
             is_forced: draft.is_forced,
             draft,
@@ -177,7 +177,7 @@ impl<W> WriteQueue<W> {
         let plan = |(index, (bucket, demand)): (usize, (&QueueBucket, &BucketDraft))| {
             let is_claimed = predates_requests[index]
                 && bucket.contention.is_claimed()
-                && (bucket.is_stale(self.settings, now) || !draft.acquires);
+                && (bucket.needs_claim(self.settings, now) || !draft.acquires);
             let hint = if is_claimed { RefillHint::AssumeRefilled } else { RefillHint::TrustImage };
             (index, demand.plan(bucket, draft, &ids, (self.settings, hint), now))
         };
@@ -185,15 +185,15 @@ impl<W> WriteQueue<W> {
     }
 
     fn send(&mut self) -> Action {
-        self.flight = Some(Flight::WriteBatch);
+        self.flight = Some(Flight::SharedWrite);
         self.mark_present();
-        let Some(batch) = &mut self.batch else { return Action::Idle };
-        for member in &mut batch.members {
+        let Some(shared) = &mut self.shared else { return Action::Idle };
+        for member in &mut shared.members {
             member.attempts += 1;
             member.was_outrun = false;
         }
-        batch.has_looked = false;
-        Action::Write(batch.write.clone())
+        shared.has_looked = false;
+        Action::Write(shared.write.clone())
     }
 
     pub(super) fn maintain(&mut self, upkeep: Upkeep, bucket: usize, plan: WritePlan) -> Action {

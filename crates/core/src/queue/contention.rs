@@ -24,26 +24,26 @@ const DOWN: u32 = 4;
 impl ContentionEstimate {
     /// The estimate of a bucket that no other process writes.
     pub const QUIET: Self = Self { claimed: 0, moved: 0 };
-    /// The estimate of a bucket whose refill somebody else claims all the time.
+    /// The estimate of a bucket whose refill another process claims all the time.
     pub const CLAIMED: Self = Self { claimed: WHOLE, moved: WHOLE };
 
     /// Notes the item that the table held when an older image was used.
     pub(super) fn observe(
         &mut self,
-        stale: &CompositeBucket,
+        before: &CompositeBucket,
         found: &CompositeBucket,
         now: EpochMillis,
         interval: ClaimInterval,
     ) {
         let interval = i64::from(interval.0);
-        if stale.refilled_at.get() + interval >= now.get() {
+        if before.refilled_at.get() + interval >= now.get() {
             return;
         }
-        shift(&mut self.moved, found.refilled_at != stale.refilled_at);
+        shift(&mut self.moved, found.refilled_at != before.refilled_at);
         shift(&mut self.claimed, found.refilled_at.get() + interval >= now.get());
     }
 
-    /// True if somebody else usually claimed within the last interval.
+    /// True if another process usually claimed within the last interval.
     pub(super) const fn is_claimed(self) -> bool {
         self.claimed * 2 >= WHOLE
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::bucket::QueueBucket;
 use super::settings::QueueSettings;
-use crate::correction::{has_room, unguarded};
+use crate::correction::{add_only, has_room};
 use crate::debit::{Debit, new_item, normal, take_unclaimed};
 use crate::decide::take_from;
 use crate::status::View;
@@ -137,7 +137,7 @@ impl BucketDraft {
         if draft.is_forced || !draft.acquires && !draft.debits {
             let taken = net(self.taken.clone(), &self.returned);
             let amounts = within_range(image, net(taken, &self.credited));
-            return unguarded((&amounts, &self.counted), ids.id, ids.fenced_off);
+            return add_only((&amounts, &self.counted), ids.id, ids.fenced_off);
         }
         let taken = net(self.taken.clone(), &self.credited);
         // The balance covers an acquire after the claim, though perhaps not before it.
@@ -146,7 +146,7 @@ impl BucketDraft {
             true => !configuration.is_personal(),
             false => image.expires_at_s.is_some(),
         };
-        let take = Debit {
+        let debit = Debit {
             amounts: &taken,
             returned: &self.returned,
             counted: &self.counted,
@@ -160,11 +160,11 @@ impl BucketDraft {
             let (amounts, id, interval) = (&self.floors, ids.id, settings.interval);
             let acquire =
                 Acquire { bucket: &bucket.id, amounts, configuration, id, interval, hint };
-            take_from(image, acquire, &take, now)
+            take_from(image, acquire, &debit, now)
         } else {
             let unchanged = Default::default();
             let view = View { image, differences: &unchanged, now };
-            take_unclaimed(&view, &take, hint).unwrap_or_else(|| normal(&view, &take))
+            take_unclaimed(&view, &debit, hint).unwrap_or_else(|| normal(&view, &debit))
         };
         if draft.corrects {
             let moved = within_range(image, net(taken, &self.returned));
@@ -174,11 +174,11 @@ impl BucketDraft {
     }
 }
 
-/// The part of the amounts that moves the balances: each stays within the range of [`Millitokens`]. All of
-/// them are counted.
+/// The part of the amounts that moves the balances, which stay within the range of [`Millitokens`].
+/// The counters move by the whole amounts.
 fn within_range(image: &CompositeBucket, amounts: Amounts) -> Amounts {
     let fit = |(limit, net): (LimitName, Millitokens)| {
-        let tokens = image.limits.get(&limit).map_or(0, |bucket| i128::from(bucket.tokens.get()));
+        let tokens = image.limits.get(&limit).map_or(0, |balance| i128::from(balance.tokens.get()));
         let after = Millitokens::saturating(tokens - i128::from(net.get()));
         (limit, Millitokens::saturating(tokens - i128::from(after.get())))
     };

@@ -23,8 +23,8 @@ impl<W> WriteQueue<W> {
             self.resolved.push((waiter, outcome));
             return;
         }
-        let batch = self.batch.as_mut().map(|batch| &mut batch.members);
-        let same = batch.into_iter().flatten().find(|member| member.request.id == *id);
+        let shared = self.shared.as_mut().map(|shared| &mut shared.members);
+        let same = shared.into_iter().flatten().find(|member| member.request.id == *id);
         if let Some(member) = same {
             member.waiter = Some(waiter);
             return;
@@ -53,8 +53,8 @@ impl<W> WriteQueue<W> {
             return (OnLeave::Done(done), Some(waiter));
         }
         let is_same = |member: &Member<W>| member.request.id == *id && member.waiter.is_some();
-        let batch = self.batch.as_mut().map(|batch| &mut batch.members);
-        if let Some(member) = batch.into_iter().flatten().find(|member| is_same(member)) {
+        let shared = self.shared.as_mut().map(|shared| &mut shared.members);
+        if let Some(member) = shared.into_iter().flatten().find(|member| is_same(member)) {
             return (OnLeave::InDoubt, member.waiter.take());
         }
         let is_unacked = self.unacked.iter().any(|write| write.has(id));

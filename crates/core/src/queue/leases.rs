@@ -56,7 +56,7 @@ impl<W> WriteQueue<W> {
             let placed = match assessment {
                 Assessment::Covered => None,
                 Assessment::Short(_) | Assessment::Repair(_) => {
-                    Some(self.place_of_short(member, now).unwrap_or(Placed::Later))
+                    Some(self.place_if_short(member, now).unwrap_or(Placed::Later))
                 }
                 Assessment::Unknown(_) | Assessment::Full(_) if !member.seen_since_entry[0] => {
                     Some(Placed::Read)
@@ -97,13 +97,13 @@ impl<W> WriteQueue<W> {
     /// effect, or may still. It is asked again under the same id.
     #[must_use]
     pub fn unacked_lease(&self, id: &crate::RequestId) -> Option<Amounts> {
-        let batch = self.batch.as_ref();
-        let members = batch.filter(|batch| batch.ids_before_loss.is_some() || self.is_asking());
-        let mut members = members.into_iter().flat_map(|batch| &batch.members);
+        let shared = self.shared.as_ref();
+        let members = shared.filter(|shared| shared.ids_before_loss.is_some() || self.is_asking());
+        let mut members = members.into_iter().flat_map(|shared| &shared.members);
         let member = members.find(|member| member.request.id == *id);
-        let in_batch = member.map(|member| member.leased.clone());
+        let in_shared = member.map(|member| member.leased.clone());
         let mut requests = self.unacked.iter().flat_map(|write| &write.requests);
-        in_batch.or_else(|| {
+        in_shared.or_else(|| {
             requests.find(|request| request.id == *id).map(|request| request.leased.clone())
         })
     }

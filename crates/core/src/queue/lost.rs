@@ -8,22 +8,22 @@ use super::unacked::{UnackedWrite, is_forgotten};
 use crate::{Amounts, RequestId};
 
 impl<W> WriteQueue<W> {
-    /// Ends the batch if an image shows it, or if no image can show it any more.
-    pub(super) fn resolve_lost_batch(&mut self) {
-        let Some(batch) = &self.batch else { return };
-        if self.is_shown(&batch.id) {
+    /// Ends the shared write if an image shows it, or if no image can show it any more.
+    pub(super) fn resolve_lost_write(&mut self) {
+        let Some(shared) = &self.shared else { return };
+        if self.is_shown(&shared.id) {
             (self.outruns_in_a_row, self.pauses) = (0, 0);
-            if let Some(batch) = self.batch.take() {
+            if let Some(shared) = self.shared.take() {
                 self.end_unacked();
-                self.finish(batch, None, self.latest());
+                self.finish(shared, None, self.latest());
             }
             return;
         }
-        let forgets = |remembered: &Vec<RequestId>| {
-            is_forgotten(remembered, self.buckets[0].image(), &batch.id)
+        let is_ambiguous = |remembered: &Vec<RequestId>| {
+            is_forgotten(remembered, self.buckets[0].image(), &shared.id)
         };
-        if batch.ids_before_loss.as_ref().is_some_and(forgets) {
-            self.give_up_batch();
+        if shared.ids_before_loss.as_ref().is_some_and(is_ambiguous) {
+            self.give_up_write();
         }
     }
 
@@ -39,13 +39,13 @@ impl<W> WriteQueue<W> {
             let is_forgotten = is_forgotten(&write.remembered, self.buckets[0].image(), &write.id);
             if is_forgotten {
                 self.counts.ambiguous += 1;
-                self.forget_leases(&write);
+                self.note_ambiguous_leases(&write);
             }
         }
     }
 
     /// Notes for leases without a caller that their outcome can no longer be told.
-    pub(super) fn forget_leases(&mut self, write: &UnackedWrite) {
+    pub(super) fn note_ambiguous_leases(&mut self, write: &UnackedWrite) {
         for request in &write.requests {
             let waits = self.waiting.iter().any(|member| member.request.id == request.id);
             if matches!(request.purpose, Purpose::Lease(_)) && !waits {
@@ -58,8 +58,8 @@ impl<W> WriteQueue<W> {
     /// can show no more. If one happened, the earlier ones did not, because it fenced them.
     pub(super) fn resolve_unacked(&mut self) {
         if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
-            // The batch required that this write did not happen.
-            self.give_up_batch();
+            // The shared write required that this write did not happen.
+            self.give_up_write();
         }
         let mut unacked = std::mem::take(&mut self.unacked);
         while let Some(mut write) = unacked.pop() {
@@ -71,7 +71,7 @@ impl<W> WriteQueue<W> {
             let image = self.buckets[0].image();
             if is_forgotten(&write.remembered, image, &write.id) {
                 write.remembered = image.map(|image| image.request_ids.clone()).unwrap_or_default();
-                self.forget(&write);
+                self.note_ambiguous(&write);
             }
             self.unacked.insert(0, write);
         }
@@ -84,9 +84,9 @@ impl<W> WriteQueue<W> {
     }
 
     /// Notes that no image can tell any more if a write happened. It may still come.
-    pub(super) fn forget(&mut self, write: &UnackedWrite) {
+    pub(super) fn note_ambiguous(&mut self, write: &UnackedWrite) {
         self.counts.ambiguous += 1;
-        self.forget_leases(write);
+        self.note_ambiguous_leases(write);
         for request in &write.requests {
             let is_lease = matches!(request.purpose, Purpose::Lease(_));
             let is_same = |member: &mut Member<W>| {
@@ -151,11 +151,11 @@ impl<W> WriteQueue<W> {
     }
 
     /// Stops sending a write whose answer was lost.
-    pub(super) fn give_up_batch(&mut self) {
-        let Some(mut batch) = self.batch.take() else { return };
-        if let Some(remembered) = batch.ids_before_loss.take() {
-            self.add_unacked(UnackedWrite::new(&batch.id, &batch.members, remembered));
+    pub(super) fn give_up_write(&mut self) {
+        let Some(mut shared) = self.shared.take() else { return };
+        if let Some(remembered) = shared.ids_before_loss.take() {
+            self.add_unacked(UnackedWrite::new(&shared.id, &shared.members, remembered));
         }
-        self.requeue(batch.members);
+        self.requeue(shared.members);
     }
 }

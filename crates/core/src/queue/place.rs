@@ -4,7 +4,7 @@ use super::bucket::QueueBucket;
 use super::draft::Draft;
 use super::member::Member;
 use super::request::{Outcome, Purpose};
-use super::settings::GUARDED_ATTEMPTS;
+use super::settings::ATTEMPTS_BEFORE_FORCED;
 use super::state::{Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
 use crate::{Amounts, CompositeBucket, Configuration, EpochMillis, LimitName, WritePlan};
@@ -67,7 +67,7 @@ impl<W> WriteQueue<W> {
                         Assessment::Covered => Placed::Later,
                         _ => Placed::Skipped,
                     };
-                    return self.place_of_short(member, now).unwrap_or(or_else);
+                    return self.place_if_short(member, now).unwrap_or(or_else);
                 }
                 Assessment::Unknown(_) | Assessment::Full(_) if !member.seen_since_entry[index] => {
                     return Placed::Read;
@@ -100,7 +100,7 @@ impl<W> WriteQueue<W> {
     }
 
     fn place_correction(&self, draft: &mut Draft, member: &mut Member<W>) -> Placed {
-        member.is_forced |= member.attempts >= GUARDED_ATTEMPTS;
+        member.is_forced |= member.attempts >= ATTEMPTS_BEFORE_FORCED;
         let is_forced = member.is_forced && member.is_debit();
         let mixes = draft.is_forced != is_forced && (draft.acquires || draft.corrects);
         if mixes && (is_forced || member.is_debit()) {

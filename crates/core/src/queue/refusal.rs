@@ -12,10 +12,11 @@ use crate::{Acquire, EpochMillis, Wait};
 impl<W> WriteQueue<W> {
     /// Refuses a request that a recent image cannot serve, whatever is in flight.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
-        let gives_back = self.batch.as_ref().is_some_and(|batch| batch.gives_back);
+        let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
-        let is_repeating = self.batch.as_ref().is_some_and(|batch| batch.ids_before_loss.is_some());
+        let is_repeating =
+            self.shared.as_ref().is_some_and(|shared| shared.ids_before_loss.is_some());
         let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_repeating;
         if member.request.purpose != Purpose::Acquire
             || !can_refuse_now
@@ -23,7 +24,7 @@ impl<W> WriteQueue<W> {
         {
             return None;
         }
-        if let Some(Placed::Out(outcome @ Outcome::Refused(_))) = self.place_of_short(member, now) {
+        if let Some(Placed::Out(outcome @ Outcome::Refused(_))) = self.place_if_short(member, now) {
             return Some(outcome);
         }
         None
@@ -31,7 +32,7 @@ impl<W> WriteQueue<W> {
 
     /// The place of a request that is short even without the other requests of the draft: refused,
     /// read, or an upkeep first. `None`: it is not short.
-    pub(super) fn place_of_short(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
+    pub(super) fn place_if_short(&self, member: &Member<W>, now: EpochMillis) -> Option<Placed> {
         let mut is_short = false;
         let mut images_may_refuse = true;
         for (index, bucket) in self.buckets.iter().enumerate() {
@@ -110,7 +111,7 @@ impl<W> WriteQueue<W> {
             }
             let age_ms = at.get().abs_diff(now.get());
             let is_recent_claim =
-                age_ms < before_ms || at >= member.request.began && age_ms < interval;
+                age_ms < before_ms || at >= member.request.started_at && age_ms < interval;
             is_recent_claim.then_some(at)
         };
         let mut is_short = false;
@@ -131,8 +132,8 @@ impl<W> WriteQueue<W> {
     }
 
     /// Refuses a request if, by an answer since its turn, the requests before it left too little.
-    /// Refill after its turn is for later requests, except at a boundary of a calendar; a request waits for refill only if its caller
-    /// asked to.
+    /// Refill after its turn is for later requests, except at a boundary of a calendar. A request
+    /// waits for refill only if its caller asked to.
     pub(super) fn refusal_after_turn(
         &self,
         member: &Member<W>,

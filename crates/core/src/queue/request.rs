@@ -18,7 +18,7 @@ pub struct QueuedRequest {
     /// Its demand on each bucket of the queue, in the order of the queue.
     pub buckets: Vec<BucketDemand>,
     /// The start of the call.
-    pub began: EpochMillis,
+    pub started_at: EpochMillis,
     /// True if the caller can read the stored limits once more.
     pub may_reread_limits: bool,
 }

@@ -12,7 +12,7 @@ pub(super) const OUTRUNS_AT_ONCE: u32 = 3;
 pub(super) const CORRECTION_OUTRUNS_AT_ONCE: u32 = 1;
 /// Attempts of a correction under its conditions on the balance. After that it is written without
 /// them.
-pub(super) const GUARDED_ATTEMPTS: u32 = 12;
+pub(super) const ATTEMPTS_BEFORE_FORCED: u32 = 12;
 /// Writes of a lease that no caller waits for: others may need the same tokens now.
 pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
 /// Lost writes that one write fences off: an item remembers four ids.

@@ -22,7 +22,7 @@ pub struct WriteQueue<W> {
     /// The call that the table has not answered.
     pub(super) flight: Option<Flight>,
     /// The write in flight, or one whose answer was lost.
-    pub(super) batch: Option<WriteBatch<W>>,
+    pub(super) shared: Option<SharedWrite<W>>,
     /// Requests that are done, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
     pub(super) unacked: Vec<UnackedWrite>,
@@ -58,13 +58,13 @@ pub(super) enum Upkeep {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Flight {
     Read(Vec<usize>),
-    WriteBatch,
+    SharedWrite,
     /// A write that takes nothing.
     Upkeep(Upkeep, Arc<Write>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct WriteBatch<W> {
+pub(super) struct SharedWrite<W> {
     pub(super) id: RequestId,
     pub(super) attempts: u32,
     pub(super) draft: Draft,
@@ -77,7 +77,7 @@ pub(super) struct WriteBatch<W> {
     /// True if it gives tokens back: a repetition that takes effect twice would admit too much.
     pub(super) gives_back: bool,
     pub(super) is_forced: bool,
-    /// For each bucket: true if its image is older than all requests of the batch.
+    /// For each bucket: true if its image is older than all requests of the write.
     pub(super) predates_requests: [bool; BUCKETS_MAX],
 }
 
@@ -99,7 +99,7 @@ impl<W> WriteQueue<W> {
             buckets: buckets.into_iter().take(BUCKETS_MAX).map(QueueBucket::new).collect(),
             waiting: Vec::new(),
             flight: None,
-            batch: None,
+            shared: None,
             extending_expiry: None,
             unacked: Vec::new(),
             done_without_caller: Vec::new(),
@@ -150,25 +150,28 @@ impl<W> WriteQueue<W> {
 
     /// The callers that the call in flight concerns.
     pub fn waiters(&mut self) -> impl Iterator<Item = &mut W> {
-        let in_batch = matches!(self.flight, Some(Flight::WriteBatch));
-        let batch = self.batch.as_mut().map(|batch| &mut batch.members).into_iter().flatten();
-        let waiting = self.waiting.iter_mut().filter(move |_| !in_batch);
-        batch.chain(waiting).filter_map(|member| member.waiter.as_mut())
+        let in_shared = matches!(self.flight, Some(Flight::SharedWrite));
+        let shared = self.shared.as_mut().map(|shared| &mut shared.members).into_iter().flatten();
+        let waiting = self.waiting.iter_mut().filter(move |_| !in_shared);
+        shared.chain(waiting).filter_map(|member| member.waiter.as_mut())
     }
 
     /// True if no caller waits for anything.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let batch = self.batch.iter().flat_map(|batch| &batch.members);
+        let shared = self.shared.iter().flat_map(|shared| &shared.members);
         let is_extending =
             self.extending_expiry.as_ref().is_some_and(|extending| !extending.done.is_empty());
-        !is_extending && self.waiting.iter().chain(batch).all(|member| member.waiter.is_none())
+        !is_extending && self.waiting.iter().chain(shared).all(|member| member.waiter.is_none())
     }
 
     /// True if nothing is open: no request, no lost answer, nothing to give back.
     #[must_use]
     pub fn has_nothing_open(&self) -> bool {
-        self.is_idle() && self.waiting.is_empty() && self.batch.is_none() && self.unacked.is_empty()
+        self.is_idle()
+            && self.waiting.is_empty()
+            && self.shared.is_none()
+            && self.unacked.is_empty()
     }
 
     /// True if the table was asked and has not answered.
@@ -178,8 +181,8 @@ impl<W> WriteQueue<W> {
     }
 
     pub(super) fn members(&mut self) -> impl Iterator<Item = &mut Member<W>> {
-        let batch = self.batch.as_mut().map(|batch| &mut batch.members);
-        self.waiting.iter_mut().chain(batch.into_iter().flatten())
+        let shared = self.shared.as_mut().map(|shared| &mut shared.members);
+        self.waiting.iter_mut().chain(shared.into_iter().flatten())
     }
 
     /// The buckets as a caller sees them: without unusable ids.

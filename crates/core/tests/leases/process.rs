@@ -184,7 +184,8 @@ impl Process {
             None => (order.id.clone(), Purpose::Lease(Arc::new(terms))),
             Some(_) => (order.id.clone(), Purpose::Correct),
         };
-        let entering = QueuedRequest { id, purpose, buckets, began: now, may_reread_limits: false };
+        let entering =
+            QueuedRequest { id, purpose, buckets, started_at: now, may_reread_limits: false };
         self.queue.enter(entering, (), now);
         self.advance(order, image, now);
     }

@@ -123,7 +123,7 @@ pub(crate) const CONTROLS: &[Control] = &[
 pub(crate) const IMPLIED: &[Control] = &[
     control!("absence of a new limit", "an added limit", _, _, C::HasNot(_)),
     control!(
-        "existence of a guarded debit",
+        "existence of a conditional debit",
         "a dropped limit",
         Purpose::Adjust,
         Path::Normal | Path::Unclaimed,

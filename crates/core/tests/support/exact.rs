@@ -176,7 +176,7 @@ impl Exact {
         self.peak = Some(peak + i128::from(amount));
     }
 
-    /// Takes an amount without any guard: what the bucket holds beyond its burst may cover it.
+    /// Takes an amount without any condition: what the bucket holds beyond its burst may cover it.
     pub(crate) fn force(&mut self, amount: i64) {
         self.note_unsure(amount);
         self.tokens -= i128::from(amount);

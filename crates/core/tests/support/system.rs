@@ -15,7 +15,7 @@ use super::table::Table;
 
 /// Attempts of a correction under its conditions on the balance, as the queue has it. After that it
 /// is written without them.
-const GUARDED_ATTEMPTS: u32 = 12;
+const ATTEMPTS_BEFORE_FORCED: u32 = 12;
 
 /// One process.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -99,7 +99,8 @@ impl System {
         let (id, amounts) = (request.id.clone(), request.amounts.clone());
         let configuration = scenario.configurations[process.configuration].clone();
         let buckets = vec![BucketDemand { amounts, configuration }];
-        let entering = QueuedRequest { id, purpose, buckets, began: now, may_reread_limits: false };
+        let entering =
+            QueuedRequest { id, purpose, buckets, started_at: now, may_reread_limits: false };
         process.queue.enter(entering, caller, now);
         if request.purpose == Purpose::Forced {
             process.queue.force(&request.id);
@@ -203,7 +204,7 @@ impl System {
         };
         let has = |purpose| requests.iter().any(|request| request.purpose == purpose);
         let is_forced =
-            write.token.as_ref().is_some_and(|(_, attempt)| *attempt >= GUARDED_ATTEMPTS);
+            write.token.as_ref().is_some_and(|(_, attempt)| *attempt >= ATTEMPTS_BEFORE_FORCED);
         let purpose = match plan.path {
             _ if is_upkeep => Purpose::Repair,
             _ if has(Purpose::Acquire) => Purpose::Acquire,

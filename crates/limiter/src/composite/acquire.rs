@@ -20,7 +20,7 @@ impl<T: Table> CompositeStore<T> {
     pub(super) async fn take(
         &self,
         targets: &mut [BucketRequest],
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
         let mut may_reread_limits = true;
         let mut may_look_again = true;
@@ -31,30 +31,30 @@ impl<T: Table> CompositeStore<T> {
                 configuration: target.configuration.clone(),
             };
             let request = QueuedRequest {
-                id: run.id.clone(),
+                id: context.id.clone(),
                 purpose: Purpose::Acquire,
                 buckets: targets.iter().map(demand).collect(),
-                began: run.began,
+                started_at: context.started_at,
                 may_reread_limits,
             };
-            let resolved = lane.submit(self, request, run.deadline, run.clock).await;
+            let resolved = lane.submit(self, request, context.deadline, context.clock).await;
             let Resolved { outcome, cost, table_error } = match resolved {
                 Ok(resolved) => resolved,
-                Err(expired) => return self.expired(targets, run, expired),
+                Err(expired) => return self.expired(targets, context, expired),
             };
-            run.cost += cost;
+            context.cost += cost;
             match outcome {
                 Outcome::Done(done) => return Ok(granted(targets, done)),
                 Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
                 Outcome::OutdatedLimits(_) => {
                     may_reread_limits = false;
-                    self.reread_limits(targets, run).await;
+                    self.reread_limits(targets, context).await;
                 }
                 // A limit that is unknown here may have been stored a moment ago.
                 Outcome::Unknown(_) | Outcome::Full(..) if may_look_again => {
                     may_look_again = false;
                     for target in &mut *targets {
-                        self.look_up_again(target, run).boxed().await?;
+                        self.look_up_again(target, context).boxed().await?;
                     }
                 }
                 Outcome::Unknown(limit) => return Err(InvalidRequest::UnknownLimit(limit).into()),
@@ -71,21 +71,24 @@ impl<T: Table> CompositeStore<T> {
                     });
                 }
                 Outcome::Contended | Outcome::Ambiguous => {
-                    return Err(AcquireError::Contended { attempts: run.cost.attempts });
+                    return Err(AcquireError::Contended { attempts: context.cost.attempts });
                 }
             }
         }
     }
 
     /// Reads stored limits again if an item follows a change of them that is not known here.
-    async fn reread_limits(&self, targets: &mut [BucketRequest], run: &mut CallContext<'_>) {
+    pub(super) async fn reread_limits(
+        &self,
+        targets: &mut [BucketRequest],
+        context: &mut CallContext<'_>,
+    ) {
         for target in targets {
-            let known = target.entry.known();
-            let Some(image) = known.and_then(|known| known.image) else { continue };
+            let Some(image) = target.image() else { continue };
             if target.configuration.is_behind(&image) {
                 let (bucket, entry) = (&target.bucket, &target.entry);
                 let newer = self
-                    .reread_configuration(bucket, entry, &target.configuration, &image, run)
+                    .reread_configuration(bucket, entry, &target.configuration, &image, context)
                     .boxed();
                 if let Some(newer) = newer.await {
                     target.configuration = newer;
@@ -97,10 +100,10 @@ impl<T: Table> CompositeStore<T> {
     fn expired(
         &self,
         targets: &[BucketRequest],
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
         Expired { on_leave, table_error, is_silent, cost }: Expired,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
-        run.cost += cost;
+        context.cost += cost;
         if let OnLeave::Done(done) = on_leave {
             return Ok(granted(targets, done));
         }
@@ -108,7 +111,7 @@ impl<T: Table> CompositeStore<T> {
             on_leave == OnLeave::InDoubt,
             table_error.as_deref(),
             is_silent,
-            run.cost.attempts,
+            context.cost.attempts,
         ))
     }
 }
@@ -116,7 +119,7 @@ impl<T: Table> CompositeStore<T> {
 /// The parts and the path of a grant.
 fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<WritePath>) {
     let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
-    // An earlier attempt did it; `None` would mean held tokens.
+    // An earlier attempt did it. See `Grant::is_held`: a grant of the store has a path.
     (parts.collect(), done.path.or(Some(WritePath::Unclaimed)))
 }
 
@@ -135,12 +138,12 @@ mod tests {
     #[test]
     fn grant_of_an_earlier_attempt_is_never_taken_for_one_of_held_tokens() {
         let store = CompositeStore::with_table(MemoryTable::new());
-        let mut run = CallContext::new(&SystemClock, Duration::ZERO);
+        let mut context = CallContext::new(&SystemClock, Duration::ZERO);
         let (path, images, leased, dropped) = (None, Vec::new(), Amounts::new(), Vec::new());
         let done = Done { path, images, leased, dropped, is_forced: false, attempts: 1 };
         let (on_leave, cost) = (OnLeave::Done(done), Cost::default());
         let expired = Expired { on_leave, cost, table_error: None, is_silent: false };
-        let (_, path) = store.expired(&[], &mut run, expired).unwrap();
+        let (_, path) = store.expired(&[], &mut context, expired).unwrap();
         assert_eq!(path, Some(WritePath::Unclaimed));
     }
 }

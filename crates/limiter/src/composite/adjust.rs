@@ -29,7 +29,7 @@ impl<T: Table> CompositeStore<T> {
         correction: &Correction<'_>,
         clock: &dyn Clock,
     ) -> Result<Corrected, AdjustError> {
-        let run = &mut CallContext::under(correction.id.clone(), clock, correction.deadline);
+        let context = &mut CallContext::under(correction.id.clone(), clock, correction.deadline);
         let (entry, settings) = (self.images.entry(correction.bucket), self.queue_settings());
         let marked = correction.mark.map(|mark| MarkedCalls::new(self, mark.clone()));
         let (lane, calls): (_, &dyn Calls) = match &marked {
@@ -42,34 +42,34 @@ impl<T: Table> CompositeStore<T> {
         };
         let configuration = Arc::new(correction.configuration.clone());
         let buckets = vec![BucketDemand { amounts: correction.amounts.clone(), configuration }];
-        let (id, purpose, began) = (run.id.clone(), Purpose::Correct, run.began);
-        let request = QueuedRequest { id, purpose, buckets, began, may_reread_limits: false };
+        let (id, purpose, started_at) = (context.id.clone(), Purpose::Correct, context.started_at);
+        let request = QueuedRequest { id, purpose, buckets, started_at, may_reread_limits: false };
         // The last resort needs some time, too.
-        let late = run.deadline - correction.deadline / 4;
-        let submitted = lane.submit(calls, request, run.deadline, run.clock);
+        let late = context.deadline - correction.deadline / 4;
+        let submitted = lane.submit(calls, request, context.deadline, context.clock);
         let mut submitted = std::pin::pin!(submitted);
         let in_time = tokio::time::timeout_at(late, &mut submitted).await;
         let resolved = match in_time {
             Ok(resolved) => resolved,
             Err(_) => {
-                lane.force(&run.id);
+                lane.force(&context.id);
                 submitted.await
             }
         };
         let mut corrected = match resolved {
-            Ok(resolved) => self.corrected(correction, resolved, run),
+            Ok(resolved) => self.corrected(correction, resolved, context),
             Err(Expired { on_leave: OnLeave::Done(done), cost, .. }) => {
-                run.cost += cost;
-                Ok(Self::done(done, run))
+                context.cost += cost;
+                Ok(Self::done(done, context))
             }
             Err(Expired { on_leave, table_error, is_silent, cost }) => {
-                run.cost += cost;
+                context.cost += cost;
                 let is_unacked = on_leave == OnLeave::InDoubt;
                 let error = error_at_deadline(
                     is_unacked,
                     table_error.as_deref(),
                     is_silent,
-                    run.cost.attempts,
+                    context.cost.attempts,
                 );
                 Err(self.may_have_given_back(correction, is_unacked, error.into()))
             }
@@ -82,11 +82,11 @@ impl<T: Table> CompositeStore<T> {
         &self,
         correction: &Correction<'_>,
         Resolved { outcome, cost, table_error }: Resolved,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<Corrected, AdjustError> {
-        run.cost += cost;
+        context.cost += cost;
         match outcome {
-            Outcome::Done(done) => Ok(Self::done(done, run)),
+            Outcome::Done(done) => Ok(Self::done(done, context)),
             // A repetition finds the mark, or makes the correction.
             Outcome::Ambiguous if correction.mark.is_some() => Err(AdjustError::Unavailable(
                 "the answer was lost, and the item no longer shows the write".into(),
@@ -102,16 +102,16 @@ impl<T: Table> CompositeStore<T> {
         }
     }
 
-    fn done(done: Done, run: &CallContext<'_>) -> Corrected {
+    fn done(done: Done, context: &CallContext<'_>) -> Corrected {
         let Done { images, dropped, is_forced, .. } = done;
         let image = images.into_iter().next().flatten();
         let adjusted = Adjusted {
             dropped,
             is_forced,
-            write_units: run.cost.write_units,
+            write_units: context.cost.write_units,
             ..Adjusted::default()
         };
-        Corrected { adjusted, image, attempts: run.cost.attempts }
+        Corrected { adjusted, image, attempts: context.cost.attempts }
     }
 
     /// True if the refund may have been made, or may still be: the caller must not try again. After

@@ -80,13 +80,13 @@ async fn write<T: Table>(
 ) -> TableReply {
     match write.plans.as_slice() {
         [(index, plan)] if certainty == Certainty::Remembered => {
-            one(table, &buckets[*index], plan).await
+            write_one(table, &buckets[*index], plan).await
         }
-        _ => together(table, buckets, write, None).await,
+        _ => transact(table, buckets, write, None).await,
     }
 }
 
-async fn one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> TableReply {
+async fn write_one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> TableReply {
     match table.write(bucket, plan).await {
         Ok(Written { image, write_units }) => {
             TableReply::written(Answer::Written(vec![image]), write_units)
@@ -102,7 +102,7 @@ async fn one<T: Table>(table: &T, bucket: &BucketId, plan: &WritePlan) -> TableR
 
 /// Makes the writes in one transaction, with a mark if there is one. The flag says if there was such a
 /// mark before: then nothing is written, and the correction is done.
-pub(super) async fn together<T: Table>(
+pub(super) async fn transact<T: Table>(
     table: &T,
     buckets: &[BucketId],
     write: &Write,

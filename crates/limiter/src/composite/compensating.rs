@@ -18,22 +18,22 @@ use crate::store::{BucketGrant, Correction, Store};
 use crate::table::Table;
 
 impl<T: Table> CompositeStore<T> {
-    /// Takes from both buckets at once; if one is not granted, for whatever
-    /// reason, the tokens of the other are given back.
+    /// Takes from both buckets concurrently. If one of them does not grant, for any reason, the
+    /// tokens of the other are given back.
     pub(super) async fn side_by_side(
         &self,
         mut targets: Vec<BucketRequest>,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
         clock: &dyn Clock,
         deadline: Duration,
     ) -> Result<(Vec<BucketGrant>, Option<WritePath>), AcquireError> {
-        let mut runs = [CallContext::new(clock, deadline), CallContext::new(clock, deadline)];
-        let [first, second] = &mut runs;
+        let mut contexts = [CallContext::new(clock, deadline), CallContext::new(clock, deadline)];
+        let [first, second] = &mut contexts;
         let (child, parent) = targets.split_at_mut(1);
         let (child, parent) = (self.take(child, first), self.take(parent, second));
         let (child, parent) = tokio::join!(child, parent);
-        for part in &runs {
-            run.cost += part.cost;
+        for part in &contexts {
+            context.cost += part.cost;
         }
         match (child, parent) {
             (Ok((mut parts, path)), Ok((parents, _))) => {

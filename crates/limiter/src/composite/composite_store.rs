@@ -33,12 +33,12 @@ impl<T: Table> CompositeStore<T> {
     pub(super) async fn read_image(
         &self,
         bucket: &BucketId,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<Option<Arc<CompositeBucket>>, TableError> {
         let BucketId { entity, resource } = bucket.clone();
         let keys = [ItemKey::Bucket(entity, resource)];
-        let found = run.in_time(self.table.read(&keys, Consistency::Strong)).await?;
-        run.cost.read_units += found.read_units;
+        let found = context.in_time(self.table.read(&keys, Consistency::Strong)).await?;
+        context.cost.read_units += found.read_units;
         Ok(image(bucket, found.items.first().and_then(Option::as_ref))?)
     }
 
@@ -46,21 +46,21 @@ impl<T: Table> CompositeStore<T> {
     pub(super) async fn look_at(
         &self,
         targets: &[BucketRequest],
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         let mut limits = Vec::new();
         for target in targets {
             let image = loop {
-                match self.read_image(&target.bucket, run).await {
+                match self.read_image(&target.bucket, context).await {
                     Ok(image) => break image,
                     Err(table_error) => {
-                        if !run.wait_out(table_error).await {
-                            return Err(run.given_up());
+                        if !context.wait_out(table_error).await {
+                            return Err(context.given_up());
                         }
                     }
                 }
             };
-            let now = run.now();
+            let now = context.now();
             target.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative: true });
             let (image, configuration) = (image.as_deref(), &target.configuration);
             limits.extend(evaluate(&target.bucket, image, &target.amounts, configuration, now));

@@ -2,7 +2,7 @@
 //! table for each of the requests that it concerns.
 
 use crate::error::AcquireError;
-use crate::store_error::{BoxError, SetupError, StoreFailure};
+use crate::store_error::{BoxError, SetupError, StoreFailure, described};
 use crate::table::TableError;
 
 /// The error of a request that has no more time. `Contended`: nothing was taken.
@@ -46,11 +46,6 @@ pub(super) fn setup_error(table_error: Option<&TableError>) -> SetupError {
 
 /// A copy of an error's source, for each of the requests of one write.
 fn source(of: &BoxError) -> BoxError {
-    let mut text = of.to_string();
-    let mut source = of.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
+    let text = described(of);
     if of.is::<StoreFailure>() { StoreFailure(text.into()).into() } else { text.into() }
 }

@@ -20,7 +20,7 @@ use crate::store_error::SetupError;
 use crate::table::Consistency;
 
 /// How long an answer is valid, in milliseconds.
-const BELIEVED_MS: i64 = 60_000;
+const VALID_MS: i64 = 60_000;
 /// The most entities, and the most scopes of limits, that are remembered.
 const REMEMBERED_MAX: usize = 100_000;
 
@@ -45,7 +45,7 @@ pub(super) struct Directory {
 pub(super) struct Levels {
     scopes: [LimitsScope; 4],
     /// `None`: must be read.
-    said: [Option<Dated<StoredLimits>>; 4],
+    answers: [Option<Dated<StoredLimits>>; 4],
     /// The changes noticed before the levels were looked up.
     pub(super) changes: Changes,
 }
@@ -67,20 +67,20 @@ pub(super) enum Learned {
 /// The content of an answer, and its time.
 #[derive(Debug)]
 pub(super) struct Dated<T> {
-    said: Option<Arc<T>>,
+    record: Option<Arc<T>>,
     as_of: EpochMillis,
 }
 
 impl<T> Clone for Dated<T> {
     fn clone(&self) -> Self {
-        Self { said: self.said.clone(), as_of: self.as_of }
+        Self { record: self.record.clone(), as_of: self.as_of }
     }
 }
 
 impl<T> Dated<T> {
-    fn is_believed(&self, now: EpochMillis) -> bool {
+    fn is_valid(&self, now: EpochMillis) -> bool {
         // After the clock was set back, no answer is valid.
-        (0..BELIEVED_MS).contains(&(now.get() - self.as_of.get()))
+        (0..VALID_MS).contains(&(now.get() - self.as_of.get()))
     }
 }
 
@@ -109,16 +109,16 @@ impl Directory {
         now: EpochMillis,
     ) -> Option<Option<Arc<EntityRecord>>> {
         let dated = self.entities.get(entity)?;
-        dated.is_believed(now).then_some(dated.said)
+        dated.is_valid(now).then_some(dated.record)
     }
 
     /// The levels of a bucket, as far as the answers are valid.
     pub(super) fn levels(&self, bucket: &BucketId, now: EpochMillis) -> Levels {
         let mut levels = self.unread(bucket);
-        levels.said = levels
+        levels.answers = levels
             .scopes
             .each_ref()
-            .map(|scope| self.limits.get(scope).filter(|dated| dated.is_believed(now)));
+            .map(|scope| self.limits.get(scope).filter(|dated| dated.is_valid(now)));
         levels
     }
 
@@ -127,7 +127,7 @@ impl Directory {
         let scopes = LimitsScope::levels(bucket);
         let counters = scopes.each_ref().map(|scope| self.counter(scope));
         let changes = Changes { counters, sum: self.sum(&counters) };
-        Levels { scopes, said: [const { None }; 4], changes }
+        Levels { scopes, answers: [const { None }; 4], changes }
     }
 
     /// True if a change was noticed since.
@@ -166,18 +166,20 @@ impl Directory {
         };
         Ok(match key {
             ItemKey::Entity(entity) => {
-                let said = item.map(EntityRecord::from_item).transpose().map_err(broken)?.flatten();
-                let said = said.map(Arc::new);
-                self.entities.insert(entity.clone(), Dated { said: said.clone(), as_of: now });
-                Some(Learned::Entity(said))
+                let record =
+                    item.map(EntityRecord::from_item).transpose().map_err(broken)?.flatten();
+                let record = record.map(Arc::new);
+                self.entities.insert(entity.clone(), Dated { record: record.clone(), as_of: now });
+                Some(Learned::Entity(record))
             }
             ItemKey::Limits(scope) => {
-                let said = item.map(StoredLimits::from_item).transpose().map_err(broken)?.flatten();
-                let dated = Dated { said: said.map(Arc::new), as_of: now };
+                let record =
+                    item.map(StoredLimits::from_item).transpose().map_err(broken)?.flatten();
+                let dated = Dated { record: record.map(Arc::new), as_of: now };
                 let before = self.limits.get(scope);
                 let is_late = |before: &Dated<_>| {
                     consistency == Consistency::Eventual
-                        && before.is_believed(now)
+                        && before.is_valid(now)
                         && before.version() > dated.version()
                 };
                 if let Some(newer) = before.clone().filter(is_late) {
@@ -211,7 +213,7 @@ impl Directory {
     /// answered later.
     #[cfg(feature = "dynamodb")]
     pub(super) fn note_limits(&self, stored: &StoredLimits, now: EpochMillis) {
-        let dated = Dated { said: Some(Arc::new(stored.clone())), as_of: now };
+        let dated = Dated { record: Some(Arc::new(stored.clone())), as_of: now };
         self.limits.insert(stored.scope.clone(), dated);
         self.note_change(&stored.scope);
     }
@@ -219,41 +221,43 @@ impl Directory {
 
 impl Dated<StoredLimits> {
     fn version(&self) -> Option<u64> {
-        self.said.as_ref().map(|said| said.version)
+        self.record.as_ref().map(|record| record.version)
     }
 }
 
 impl Levels {
     /// The levels that must be read.
     pub(super) fn missing(&self) -> impl Iterator<Item = ItemKey> {
-        let levels = self.scopes.iter().zip(&self.said).filter(|(_, said)| said.is_none());
+        let levels = self.scopes.iter().zip(&self.answers).filter(|(_, answer)| answer.is_none());
         levels.map(|(scope, _)| ItemKey::Limits(scope.clone()))
     }
 
     /// Takes in an answer.
-    pub(super) fn take(&mut self, scope: &LimitsScope, said: Dated<StoredLimits>) {
-        let mut levels = self.scopes.iter().zip(&mut self.said);
+    pub(super) fn take(&mut self, scope: &LimitsScope, answer: Dated<StoredLimits>) {
+        let mut levels = self.scopes.iter().zip(&mut self.answers);
         if let Some((_, level)) = levels.find(|(known, _)| *known == scope) {
-            *level = Some(said);
+            *level = Some(answer);
         }
     }
 
     /// True if no level must be read.
     pub(super) fn are_known(&self) -> bool {
-        self.said.iter().all(Option::is_some)
+        self.answers.iter().all(Option::is_some)
     }
 
     /// The time in which the answers for all levels are valid.
-    pub(super) fn believed(&self) -> Range<EpochMillis> {
+    pub(super) fn valid(&self) -> Range<EpochMillis> {
         let as_of =
-            self.said.iter().map(|said| said.as_ref().map_or(EpochMillis::MIN, |d| d.as_of));
+            self.answers.iter().map(|answer| answer.as_ref().map_or(EpochMillis::MIN, |d| d.as_of));
         let newest = as_of.clone().max().unwrap_or(EpochMillis::MIN);
         let oldest = as_of.min().unwrap_or(EpochMillis::MIN);
-        newest..EpochMillis::new(oldest.get() + BELIEVED_MS).unwrap_or(EpochMillis::MAX)
+        newest..EpochMillis::new(oldest.get() + VALID_MS).unwrap_or(EpochMillis::MAX)
     }
 
     /// Merges the levels: each limit comes from the narrowest level that names it.
     pub(super) fn rules(&self) -> StoredRules {
-        StoredRules::of_levels(self.said.iter().flatten().filter_map(|dated| dated.said.as_deref()))
+        StoredRules::of_levels(
+            self.answers.iter().flatten().filter_map(|dated| dated.record.as_deref()),
+        )
     }
 }

@@ -4,6 +4,7 @@
 //! it may be old, evicted or derived at any time; only a refusal must not be based on such an
 //! image.
 
+use std::convert::Infallible;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -28,16 +29,9 @@ impl Images {
     }
 
     pub(super) fn entry(&self, bucket: &BucketId) -> Arc<Entry> {
-        if let Some(entry) = self.entries.get(bucket) {
-            return entry;
-        }
-        let made = self
-            .entries
-            .get_or_insert_with(bucket, || Ok::<_, std::convert::Infallible>(Arc::default()));
-        match made {
-            Ok(entry) => entry,
-            Err(never) => match never {},
-        }
+        let Ok(entry) =
+            self.entries.get_or_insert_with(bucket, || Ok::<_, Infallible>(Arc::default()));
+        entry
     }
 }
 
@@ -70,7 +64,7 @@ pub(super) struct ResolvedLimits {
 pub(super) struct MadeFrom {
     pub(super) changes: Changes,
     /// The time in which the answers for all of them are valid.
-    pub(super) believed: Range<EpochMillis>,
+    pub(super) valid: Range<EpochMillis>,
 }
 
 impl Entry {

@@ -1,7 +1,7 @@
 //! Leases tokens of one bucket and settles earlier leases, in one write.
 //!
 //! A lease enters the queue of its bucket as every request does. If its outcome is not known when
-//! its time is up, it is handed back as an [`UnackedWrite`], and enters again under the same id.
+//! its time is up, it is handed back as an [`LeaseInDoubt`], and enters again under the same id.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError, InvalidRequest, LimitStatus};
 use crate::leasing_store::{
-    Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
+    Counting, LeaseCalls, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest,
 };
 use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request};
 use crate::table::Table;
@@ -34,25 +34,9 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>> {
         async move {
-            let mut run = CallContext::new(clock, request.deadline);
-            let mut targets = self.targets(request, Lookup::WhereNeeded, &mut run).await?;
-            for target in &mut targets {
-                let Some(image) = target.image() else { continue };
-                if target.configuration.is_behind(&image) {
-                    let (bucket, entry) = (&target.bucket, &target.entry);
-                    let newer = self.reread_configuration(
-                        bucket,
-                        entry,
-                        &target.configuration,
-                        &image,
-                        &mut run,
-                    );
-                    // Boxed: this future is rare, and larger than the rest of what waits.
-                    let newer = newer.boxed();
-                    target.configuration =
-                        newer.await.unwrap_or_else(|| target.configuration.clone());
-                }
-            }
+            let mut context = CallContext::new(clock, request.deadline);
+            let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
+            self.reread_limits(&mut targets, &mut context).await;
             Ok(Some(targets.iter().map(|target| target.part(target.image())).collect()))
         }
         .boxed()
@@ -77,18 +61,18 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
     fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
-        unacked: Option<UnackedWrite>,
+        unacked: Option<LeaseInDoubt>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
         async move {
-            let mut run = lease.run(unacked.as_ref(), clock);
+            let mut context = lease.call_context(unacked.as_ref(), clock);
             // A lane that the cache has forgotten still knows the outcome of its writes.
             let lane = unacked.and_then(|unacked| unacked.lane);
             let lane = lane.unwrap_or_else(|| {
                 self.images.entry(lease.bucket).lane(lease.bucket, self.queue_settings())
             });
-            let result = self.lease_from(&lane, lease, &mut run).await;
-            let CallContext { id, cost, .. } = run;
+            let result = self.lease_from(&lane, lease, &mut context).await;
+            let CallContext { id, cost, .. } = context;
             match result {
                 Ok(sluicegate_core::Done { leased, images, path, .. }) => {
                     let image = images.into_iter().next().flatten();
@@ -98,7 +82,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     let leased = lane.unacked_lease(&id);
                     let leased = leased.or_else(|| is_ambiguous.then(Amounts::new));
                     let remembered = Vec::new();
-                    let unacked = leased.map(|leased| UnackedWrite {
+                    let unacked = leased.map(|leased| LeaseInDoubt {
                         id,
                         leased,
                         remembered,
@@ -118,9 +102,9 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<(Option<Arc<CompositeBucket>>, f64), AcquireError>> {
         async move {
-            let mut run = CallContext::new(clock, lease.deadline);
+            let mut context = CallContext::new(clock, lease.deadline);
             let entry = self.images.entry(lease.bucket);
-            let (now, deny_cache_ms) = (run.now(), self.queue_settings().deny_cache_ms);
+            let (now, deny_cache_ms) = (context.now(), self.queue_settings().deny_cache_ms);
             if let Some(known) =
                 entry.known().filter(|known| known.is_recent_enough_to_refuse(now, deny_cache_ms))
             {
@@ -132,7 +116,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     bucket: lease.bucket,
                     amounts: &least,
                     configuration: lease.configuration,
-                    id: &run.id,
+                    id: &context.id,
                     interval: self.settings.claim_interval,
                     hint: RefillHint::TrustImage,
                 };
@@ -143,15 +127,15 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 }
             }
             loop {
-                match self.read_image(lease.bucket, &mut run).await {
+                match self.read_image(lease.bucket, &mut context).await {
                     Ok(image) => {
-                        let (as_of, is_authoritative) = (run.now(), true);
+                        let (as_of, is_authoritative) = (context.now(), true);
                         entry.learn(Known { image: image.clone(), as_of, is_authoritative });
-                        return Ok((image, run.cost.read_units));
+                        return Ok((image, context.cost.read_units));
                     }
                     Err(table_error) => {
-                        if !run.wait_out(table_error).await {
-                            return Err(run.given_up());
+                        if !context.wait_out(table_error).await {
+                            return Err(context.given_up());
                         }
                     }
                 }
@@ -175,35 +159,40 @@ impl<T: Table> CompositeStore<T> {
         &self,
         lane: &Lane,
         lease: &LeaseRequest<'_>,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<sluicegate_core::Done, (AcquireError, bool)> {
         let bucket = lease.bucket;
         let terms = Arc::new(terms(lease));
         let mut configuration = Arc::new(lease.configuration.clone());
         let mut may_reread_limits = true;
         loop {
-            let (amounts, id, began) = (terms.least(), run.id.clone(), run.began);
+            let (amounts, id, started_at) = (terms.least(), context.id.clone(), context.started_at);
             let buckets = vec![BucketDemand { amounts, configuration: configuration.clone() }];
             let purpose = Purpose::Lease(terms.clone());
-            let request = QueuedRequest { id, purpose, buckets, began, may_reread_limits };
-            let resolved = match lane.submit(self, request, run.deadline, run.clock).await {
+            let request = QueuedRequest { id, purpose, buckets, started_at, may_reread_limits };
+            let resolved = match lane.submit(self, request, context.deadline, context.clock).await {
                 Ok(resolved) => resolved,
                 Err(Expired { on_leave: sluicegate_core::OnLeave::Done(done), cost, .. }) => {
-                    run.cost += cost;
+                    context.cost += cost;
                     return Ok(done);
                 }
                 Err(Expired { on_leave, table_error, is_silent, cost }) => {
-                    run.cost += cost;
+                    context.cost += cost;
                     let is_unacked = on_leave == sluicegate_core::OnLeave::InDoubt;
                     let table_error = table_error.as_deref();
                     return Err((
-                        error_at_deadline(is_unacked, table_error, is_silent, run.cost.attempts),
+                        error_at_deadline(
+                            is_unacked,
+                            table_error,
+                            is_silent,
+                            context.cost.attempts,
+                        ),
                         false,
                     ));
                 }
             };
             let Resolved { outcome, cost, table_error } = resolved;
-            run.cost += cost;
+            context.cost += cost;
             let error: AcquireError = match outcome {
                 Outcome::Done(done) => return Ok(done),
                 Outcome::Refused(limits) => AcquireError::refused(limits.concat()),
@@ -211,8 +200,13 @@ impl<T: Table> CompositeStore<T> {
                     may_reread_limits = false;
                     let entry = self.images.entry(bucket);
                     if let Some(image) = entry.known().and_then(|known| known.image) {
-                        let newer =
-                            self.reread_configuration(bucket, &entry, &configuration, &image, run);
+                        let newer = self.reread_configuration(
+                            bucket,
+                            &entry,
+                            &configuration,
+                            &image,
+                            context,
+                        );
                         configuration = newer.boxed().await.unwrap_or(configuration);
                     }
                     continue;
@@ -226,7 +220,7 @@ impl<T: Table> CompositeStore<T> {
                     let lost = "the answer to a write was lost";
                     return Err((AcquireError::Unavailable(lost.into()), true));
                 }
-                Outcome::Contended => AcquireError::Contended { attempts: run.cost.attempts },
+                Outcome::Contended => AcquireError::Contended { attempts: context.cost.attempts },
                 Outcome::Failed { .. } => AcquireError::Setup(setup_error(table_error.as_deref())),
             };
             return Err((error, false));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sluicegate_core::{BucketId, Counts};
 
-use super::calls::together;
+use super::calls::transact;
 use super::composite_store::CompositeStore;
 use super::table_call::{Asked, Calls, PendingCall};
 use crate::table::{Mark, Table};
@@ -34,7 +34,7 @@ impl<T: Table> Calls for MarkedCalls<'_, T> {
         let (table, mark) = (self.store.table.clone(), self.mark.clone());
         let was_marked = self.was_marked.clone();
         Box::pin(async move {
-            together(table.as_ref(), &buckets, &write, Some((&mark, &was_marked))).await
+            transact(table.as_ref(), &buckets, &write, Some((&mark, &was_marked))).await
         })
     }
 

@@ -38,7 +38,7 @@ impl<T: Table> CompositeStore<T> {
         &self,
         request: &Request,
         lookup: Lookup,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<Vec<BucketRequest>, AcquireError> {
         let resource = &request.resource;
         let bucket =
@@ -46,7 +46,7 @@ impl<T: Table> CompositeStore<T> {
         let own =
             ConfigQuery { bucket: bucket(&request.entity), explicit: &request.limits, lookup };
         let asks_record = request.cascade == Cascade::Stored;
-        let (own, record) = self.target(&own, &request.amounts, asks_record, run).await?;
+        let (own, record) = self.target(&own, &request.amounts, asks_record, context).await?;
         let parent = match &request.cascade {
             Cascade::No => None,
             Cascade::To(parent) => Some(parent.clone()),
@@ -58,7 +58,7 @@ impl<T: Table> CompositeStore<T> {
         if let Some(parent) = parent {
             let explicit = request.parent_limits.as_ref().unwrap_or(&request.limits);
             let wanted = ConfigQuery { bucket: bucket(&parent), explicit, lookup };
-            let (mut target, _) = self.target(&wanted, &request.amounts, false, run).await?;
+            let (mut target, _) = self.target(&wanted, &request.amounts, false, context).await?;
             target.keep_known_amounts();
             if !target.amounts.is_empty() || lookup == Lookup::Always {
                 targets.push(target);
@@ -73,10 +73,10 @@ impl<T: Table> CompositeStore<T> {
         &self,
         bucket: &BucketId,
         explicit: &Arc<Rules>,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<Arc<Configuration>, AcquireError> {
         let wanted = ConfigQuery { bucket: bucket.clone(), explicit, lookup: Lookup::Always };
-        let (target, _) = self.target(&wanted, &Amounts::new(), false, run).await?;
+        let (target, _) = self.target(&wanted, &Amounts::new(), false, context).await?;
         Ok(target.configuration)
     }
 
@@ -87,16 +87,16 @@ impl<T: Table> CompositeStore<T> {
         wanted: &ConfigQuery<'_>,
         amounts: &Amounts,
         asks_record: bool,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<(BucketRequest, Option<Arc<EntityRecord>>), AcquireError> {
         let bucket = wanted.bucket.clone();
         let entry = self.images.entry(&bucket);
-        let now = run.now();
+        let now = context.now();
         let mut missing = Vec::new();
         let mut record = None;
         if asks_record {
             match self.directory.entity(&bucket.entity, now) {
-                Some(said) => record = said,
+                Some(known) => record = known,
                 None => missing.push(ItemKey::Entity(bucket.entity.clone())),
             }
         }
@@ -110,17 +110,17 @@ impl<T: Table> CompositeStore<T> {
         }
         if !missing.is_empty() {
             // Boxed: this future is rare, and larger than the rest of a request.
-            let look_up = self.look_up(&bucket, &entry, missing, Consistency::Eventual, run);
+            let look_up = self.look_up(&bucket, &entry, missing, Consistency::Eventual, context);
             for learned in look_up.boxed().await? {
                 match (learned, &mut levels) {
-                    (Learned::Entity(said), _) => record = said,
-                    (Learned::Limits(scope, said), Some(levels)) => levels.take(&scope, said),
+                    (Learned::Entity(known), _) => record = known,
+                    (Learned::Limits(scope, answer), Some(levels)) => levels.take(&scope, answer),
                     (Learned::Limits(..), None) => {}
                 }
             }
         }
         let configuration =
-            remembered.unwrap_or_else(|| put_together(&entry, wanted.explicit, levels));
+            remembered.unwrap_or_else(|| resolve_configuration(&entry, wanted.explicit, levels));
         let target = BucketRequest { bucket, amounts: amounts.clone(), configuration, entry };
         Ok((target, record))
     }
@@ -139,7 +139,7 @@ impl<T: Table> CompositeStore<T> {
             Some(levels) => {
                 needs_stored
                     && !self.directory.has_changed(&levels.changes)
-                    && levels.believed.contains(&now)
+                    && levels.valid.contains(&now)
             }
         };
         (is_current && configuration.explicit == *wanted.explicit).then_some(configuration)
@@ -152,26 +152,26 @@ impl<T: Table> CompositeStore<T> {
         entry: &Entry,
         mut keys: Vec<ItemKey>,
         consistency: Consistency,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<Vec<Learned>, AcquireError> {
-        if run.is_over() {
-            return Err(run.given_up());
+        if context.is_over() {
+            return Err(context.given_up());
         }
         if entry.known().is_none() {
             keys.push(ItemKey::Bucket(bucket.entity.clone(), bucket.resource.clone()));
         }
         let found = loop {
-            match run.in_time(self.table.read(&keys, consistency)).await {
+            match context.in_time(self.table.read(&keys, consistency)).await {
                 Ok(found) => break found,
                 Err(table_error) => {
-                    if !run.wait_out(table_error).await {
-                        return Err(run.given_up());
+                    if !context.wait_out(table_error).await {
+                        return Err(context.given_up());
                     }
                 }
             }
         };
-        run.cost.read_units += found.read_units;
-        let now = run.now();
+        context.cost.read_units += found.read_units;
+        let now = context.now();
         let mut learned = Vec::with_capacity(keys.len());
         for (key, item) in keys.iter().zip(&found.items) {
             if matches!(key, ItemKey::Bucket(..)) {
@@ -198,31 +198,31 @@ impl<T: Table> CompositeStore<T> {
         entry: &Entry,
         configuration: &Configuration,
         image: &CompositeBucket,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Option<Arc<Configuration>> {
         let _turn = self.directory.refreshes.try_acquire().ok()?;
-        let levels = self.directory.levels(bucket, run.now());
+        let levels = self.directory.levels(bucket, context.now());
         if levels.are_known() {
-            let known = put_together(entry, &configuration.explicit, Some(levels));
+            let known = resolve_configuration(entry, &configuration.explicit, Some(levels));
             if !known.is_behind(image) {
                 return Some(known);
             }
         }
-        if run.is_over() {
+        if context.is_over() {
             return None;
         }
         let mut levels = self.directory.unread(bucket);
         let keys: Vec<_> = levels.missing().collect();
-        let found = run.in_time(self.table.read(&keys, Consistency::Strong)).await;
+        let found = context.in_time(self.table.read(&keys, Consistency::Strong)).await;
         let found = found.inspect_err(|table_error| {
             tracing::debug!(%bucket, %table_error, "stored limits could not be read again");
         });
         let found: ReadItems = found.ok()?;
-        run.cost.read_units += found.read_units;
-        self.learn_levels(&keys, &found, &mut levels, run.now())
+        context.cost.read_units += found.read_units;
+        self.learn_levels(&keys, &found, &mut levels, context.now())
             .inspect_err(|error| tracing::warn!(%bucket, %error, "stored limits cannot be used"))
             .ok()?;
-        let known = put_together(entry, &configuration.explicit, Some(levels));
+        let known = resolve_configuration(entry, &configuration.explicit, Some(levels));
         if !known.is_behind(image) {
             return Some(known);
         }
@@ -242,10 +242,10 @@ impl<T: Table> CompositeStore<T> {
         now: EpochMillis,
     ) -> Result<(), SetupError> {
         for (key, item) in keys.iter().zip(&found.items) {
-            if let Some(Learned::Limits(scope, said)) =
+            if let Some(Learned::Limits(scope, answer)) =
                 self.directory.learn(key, item.as_ref(), Consistency::Strong, now)?
             {
-                levels.take(&scope, said);
+                levels.take(&scope, answer);
             }
         }
         Ok(())
@@ -255,24 +255,24 @@ impl<T: Table> CompositeStore<T> {
     pub(super) async fn look_up_again(
         &self,
         target: &mut BucketRequest,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
     ) -> Result<(), AcquireError> {
         let mut levels = self.directory.unread(&target.bucket);
         let keys = levels.missing().collect();
         for learned in
-            self.look_up(&target.bucket, &target.entry, keys, Consistency::Strong, run).await?
+            self.look_up(&target.bucket, &target.entry, keys, Consistency::Strong, context).await?
         {
-            if let Learned::Limits(scope, said) = learned {
-                levels.take(&scope, said);
+            if let Learned::Limits(scope, answer) = learned {
+                levels.take(&scope, answer);
             }
         }
         target.configuration =
-            put_together(&target.entry, &target.configuration.explicit, Some(levels));
+            resolve_configuration(&target.entry, &target.configuration.explicit, Some(levels));
         Ok(())
     }
 }
 
-fn put_together(
+fn resolve_configuration(
     entry: &Entry,
     explicit: &Arc<Rules>,
     levels: Option<Levels>,
@@ -280,7 +280,7 @@ fn put_together(
     let stored = levels.as_ref().map(Levels::rules);
     let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
     let made_from =
-        levels.map(|levels| MadeFrom { believed: levels.believed(), changes: levels.changes });
+        levels.map(|levels| MadeFrom { valid: levels.valid(), changes: levels.changes });
     entry.resolve(ResolvedLimits { configuration: configuration.clone(), made_from });
     configuration
 }

@@ -23,16 +23,16 @@ impl<T: Table> Store for CompositeStore<T> {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Grant, AcquireError>> {
         async move {
-            let mut run = CallContext::new(clock, request.deadline);
-            let mut targets = self.targets(request, Lookup::WhereNeeded, &mut run).await?;
+            let mut context = CallContext::new(clock, request.deadline);
+            let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
             let is_split =
                 targets.len() > 1 && self.settings.cascade_mode == CascadeMode::Compensating;
             let (parts, path) = if is_split {
-                self.side_by_side(targets, &mut run, clock, request.deadline).await?
+                self.side_by_side(targets, &mut context, clock, request.deadline).await?
             } else {
-                self.take(&mut targets, &mut run).await?
+                self.take(&mut targets, &mut context).await?
             };
-            Ok(Grant { parts, cost: Cost { path, ..run.cost } })
+            Ok(Grant { parts, cost: Cost { path, ..context.cost } })
         }
         .boxed()
     }
@@ -51,9 +51,9 @@ impl<T: Table> Store for CompositeStore<T> {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Vec<LimitStatus>, AcquireError>> {
         async move {
-            let mut run = CallContext::new(clock, request.deadline);
-            let targets = self.targets(request, Lookup::Always, &mut run).await?;
-            self.look_at(&targets, &mut run).await
+            let mut context = CallContext::new(clock, request.deadline);
+            let targets = self.targets(request, Lookup::Always, &mut context).await?;
+            self.look_at(&targets, &mut context).await
         }
         .boxed()
     }
@@ -64,11 +64,11 @@ impl<T: Table> Store for CompositeStore<T> {
         deadline: Duration,
     ) -> BoxFuture<'a, Result<(), AcquireError>> {
         async move {
-            let mut run = CallContext::new(clock, deadline);
+            let mut context = CallContext::new(clock, deadline);
             let read = self.table.read(&[ItemKey::SchemaVersion], Consistency::Eventual);
-            match run.in_time(read).await {
+            match context.in_time(read).await {
                 Ok(_) => Ok(()),
-                Err(table_error) => Err(run.end(table_error)),
+                Err(table_error) => Err(context.end(table_error)),
             }
         }
         .boxed()

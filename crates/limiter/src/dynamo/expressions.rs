@@ -147,7 +147,7 @@ impl<'p> Builder<'p> {
                 self.add(limit, BucketField::Tokens, *tokens);
                 self.add(limit, BucketField::Consumed, *consumed);
             }
-            Change::Seed(limit, bucket) => self.seed(limit, bucket),
+            Change::Seed(limit, balance) => self.seed(limit, balance),
             Change::Rule(limit, rule) => self.rule(limit, *rule),
             Change::Remove(limit) => {
                 for field in BucketField::ALL {
@@ -178,10 +178,10 @@ impl<'p> Builder<'p> {
         }
     }
 
-    fn seed(&mut self, limit: &'p LimitName, bucket: &LimitBalance) {
-        self.set_field(limit, BucketField::Tokens, bucket.tokens.get());
-        self.set_field(limit, BucketField::Consumed, bucket.consumed.get());
-        self.rule(limit, bucket.rule);
+    fn seed(&mut self, limit: &'p LimitName, balance: &LimitBalance) {
+        self.set_field(limit, BucketField::Tokens, balance.tokens.get());
+        self.set_field(limit, BucketField::Consumed, balance.consumed.get());
+        self.rule(limit, balance.rule);
     }
 
     fn rule(&mut self, limit: &'p LimitName, rule: Rule) {

@@ -103,7 +103,8 @@ impl BucketHistory {
         let configuration = Arc::new(self.configuration.clone());
         let buckets = vec![BucketDemand { amounts: amounts.clone(), configuration }];
         let (id, purpose) = (RequestId::from_bits(8), Purpose::Correct);
-        let request = QueuedRequest { id, purpose, buckets, began: now, may_reread_limits: false };
+        let request =
+            QueuedRequest { id, purpose, buckets, started_at: now, may_reread_limits: false };
         queue.enter(request, (), now);
         queue
     }

@@ -28,7 +28,7 @@ pub(super) async fn in_order(
     let mut wanted = keys.clone();
     let mut fruitless = 0;
     while !wanted.is_empty() {
-        let answer = some(client, table, wanted, consistency).await?;
+        let answer = fetch_once(client, table, wanted, consistency).await?;
         if answer.items.is_empty() && !answer.left_out.is_empty() {
             if fruitless == FRUITLESS_ROUNDS {
                 let items = answer.left_out.len();
@@ -54,7 +54,7 @@ struct BatchAnswer {
     left_out: Vec<Attributes>,
 }
 
-async fn some(
+async fn fetch_once(
     client: &Client,
     table: &str,
     keys: Vec<Attributes>,

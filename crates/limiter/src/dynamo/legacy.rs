@@ -15,7 +15,7 @@ use std::sync::Arc;
 use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
 use sluicegate_core::keys::KeyRange;
 use sluicegate_core::{
-    BucketId, CompositeBucket, Conversion, LegacyBucket, LegacyBuckets, TooManyLimits,
+    BucketId, CompositeBucket, Conversion, LegacyBucket, LegacyLimit, TooManyLimits,
 };
 
 pub use self::scan::{LegacyPage, Segment};
@@ -175,10 +175,7 @@ impl DynamoTable {
     }
 
     /// Reads the items of a bucket, and returns the read units.
-    async fn legacy(
-        &self,
-        bucket: &BucketId,
-    ) -> Result<(Option<LegacyBuckets>, f64), ConvertError> {
+    async fn legacy(&self, bucket: &BucketId) -> Result<(Option<LegacyBucket>, f64), ConvertError> {
         let query = expressions::query(KeyRange::legacy_items(bucket));
         let (mut limits, mut read_units, mut start) = (BTreeMap::new(), 0.0, None);
         loop {
@@ -195,22 +192,22 @@ impl DynamoTable {
             let page = request.send().await.map_err(|error| table_error::of(&self.name, error))?;
             read_units += units(page.consumed_capacity.as_ref());
             for item in page.items.ok_or(EmptyAnswer).map_err(TableError::from)? {
-                let found = decode(item, LegacyBucket::from_item)?;
+                let found = decode(item, LegacyLimit::from_item)?;
                 limits.extend(found.map(|(key, item)| (key.limit, item)));
             }
             start = page.last_evaluated_key;
             if start.is_none() {
-                let found = LegacyBuckets { bucket: bucket.clone(), limits };
+                let found = LegacyBucket { bucket: bucket.clone(), limits };
                 return Ok(((!found.limits.is_empty()).then_some(found), read_units));
             }
         }
     }
 }
 
-fn conversion(legacy: &LegacyBuckets) -> Result<Conversion, ConvertError> {
+fn conversion(legacy: &LegacyBucket) -> Result<Conversion, ConvertError> {
     legacy.convert(SystemClock.now()).map_err(|source| too_many(legacy, source))
 }
 
-fn too_many(legacy: &LegacyBuckets, source: TooManyLimits) -> ConvertError {
+fn too_many(legacy: &LegacyBucket, source: TooManyLimits) -> ConvertError {
     ConvertError::TooManyLimits { bucket: legacy.bucket.clone(), source }
 }

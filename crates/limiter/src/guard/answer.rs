@@ -57,17 +57,3 @@ pub(super) const fn came_from_store(invalid: &InvalidRequest) -> bool {
 pub(super) fn is_answer<T, E: MaybeOutage>(result: &Result<T, E>) -> bool {
     result.as_ref().err().and_then(MaybeOutage::outage).is_none()
 }
-
-/// An error with its sources.
-pub(super) fn described(error: &BoxError) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        let more = error.to_string();
-        if !text.ends_with(&more) {
-            text = format!("{text}: {more}");
-        }
-        source = error.source();
-    }
-    text
-}

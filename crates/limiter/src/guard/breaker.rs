@@ -66,7 +66,7 @@ const STATE_BITS: u32 = 2;
 /// other bits hold the time of the last change, in milliseconds since `started`: 139 years fit.
 const COUNT_BITS: u32 = 20;
 
-/// The breaker of one store.
+/// The breaker of one limiter and its clones.
 #[derive(Debug)]
 pub(super) struct CircuitBreaker {
     settings: BreakerConfig,

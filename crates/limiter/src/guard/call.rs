@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::answer::{MaybeOutage, came_from_store, described, is_answer};
+use super::answer::{MaybeOutage, came_from_store, is_answer};
 use super::breaker::CallPass;
 use super::guarded::Guard;
 use crate::clock::Clock;
 use crate::degraded::{Cause, Degraded, OnUnavailable};
 use crate::error::{AcquireError, AdjustError, LimitStatus};
 use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request};
-use crate::store_error::BoxError;
+use crate::store_error::{BoxError, described};
 
 /// How an acquire was granted.
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub(crate) enum Granted {
 }
 
 impl Guard {
-    /// Asks the store for a sign of life, before the first request.
-    pub(crate) async fn warm_up(&self) -> Result<(), AcquireError> {
+    /// Asks the store for a sign of life: before the first request, or while it is unavailable.
+    pub(crate) async fn probe(&self) -> Result<(), AcquireError> {
         let checked = self.store.check(&self.clock, self.settings.connect_deadline).await;
         if is_answer(&checked) {
             self.health.note_connection();
@@ -54,15 +54,12 @@ impl Guard {
         };
         let result = acquire().await;
         match &result {
-            // The tokens were held: the store was not asked.
-            Ok(grant) if grant.cost.path.is_none() => drop(pass),
+            Ok(grant) if grant.is_held() => drop(pass),
             result => self.note(pass, result),
         }
         match result {
             Ok(grant) => {
-                // A grant of held tokens says nothing new.
-                let is_news = grant.cost.path.is_some();
-                if is_news && self.settings.on_unavailable == OnUnavailable::Local {
+                if !grant.is_held() && self.settings.on_unavailable == OnUnavailable::Local {
                     self.health.local().note(request, &grant.parts);
                 }
                 Ok(Granted::Store(grant))
@@ -166,7 +163,8 @@ impl Guard {
                 }
                 let now = self.clock.now();
                 let parts = self.health.local().take(request, now, self.counters())?;
-                // If the store was not asked, a task probed it a moment ago.
+                // The recovery task debits these tokens later. If the store was not asked,
+                // `may_call` has just started the task; it may only have ended since.
                 if matches!(cause, Cause::Unanswered(_)) || !self.health.has_recovery() {
                     self.start_recovery();
                 }

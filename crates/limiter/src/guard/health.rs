@@ -1,4 +1,5 @@
-//! The health of one store, shared by its limiters, and the slot of its recovery task.
+//! What one limiter and its clones know of the health of their store, and the slot of the recovery
+//! task.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +19,7 @@ pub(crate) struct NotAsked {
     pub(super) since: EpochMillis,
 }
 
-/// The health of one store, shared by its limiters.
+/// The health of a store, as one limiter and its clones know it.
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
     pub(super) circuit: CircuitBreaker,

@@ -1,9 +1,10 @@
-//! Buckets of this process, used while the store is unavailable.
+//! Buckets of one limiter, used while the store is unavailable.
 //!
-//! They start from the last grant of the store and follow the same arithmetic, so one process
+//! They start from the last grant of the store and follow the same arithmetic, so one limiter
 //! admits no more than the store would have admitted to it alone. Tokens taken from them are
 //! debited at the store later: see [`super::pending_debits`].
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,7 +14,7 @@ use sluicegate_core::{
     RequestId, Rules,
 };
 
-use super::local_bucket::{LastSeen, LocalBucket, LocalRequest, names};
+use super::local_bucket::{LastSeen, LocalBucket, LocalRequest, has_rules};
 use super::pending_debits::PendingDebits;
 use crate::call::new_id;
 use crate::counters::Counters;
@@ -153,20 +154,20 @@ impl Local {
         loop {
             let mut locked = lock(&slot);
             let bucket = locked.as_mut()?;
-            if bucket.looked_at != Some(noted) {
+            if bucket.checked_at != Some(noted) {
                 let seen = self.seen.get(&id);
                 if !bucket.is_newest(seen.as_ref()) {
                     return None;
                 }
                 bucket.has_parent = seen.is_some_and(|seen| seen.parent.is_some());
-                bucket.looked_at = Some(noted);
+                bucket.checked_at = Some(noted);
             }
             let has_parent = match &request.cascade {
                 Cascade::No => false,
                 Cascade::To(_) => true,
                 Cascade::Stored => bucket.has_parent,
             };
-            if has_parent || !names(&bucket.configuration, &request.limits) {
+            if has_parent || !has_rules(&bucket.configuration, &request.limits) {
                 return None;
             }
             if let Some((shown, copy)) = copied.take()
@@ -194,13 +195,9 @@ impl Local {
     }
 
     fn slot(&self, bucket: &BucketId) -> Arc<LocalSlot> {
-        let made = self
-            .buckets
-            .get_or_insert_with(bucket, || Ok::<_, std::convert::Infallible>(Arc::default()));
-        match made {
-            Ok(slot) => slot,
-            Err(never) => match never {},
-        }
+        let Ok(slot) =
+            self.buckets.get_or_insert_with(bucket, || Ok::<_, Infallible>(Arc::default()));
+        slot
     }
 
     fn targets(&self, request: &Request) -> Vec<LocalRequest> {
@@ -234,7 +231,7 @@ impl Local {
             None => Arc::new(Configuration::explicit(explicit.clone())),
             Some(seen) => {
                 let known = &seen.configuration;
-                if names(known, explicit) {
+                if has_rules(known, explicit) {
                     known.clone()
                 } else {
                     let mut rules = known.rules();
@@ -269,10 +266,10 @@ impl Local {
 /// of the balance of long ago would be refilled.
 fn debited(image: &CompositeBucket, amounts: &Amounts, now: EpochMillis) -> CompositeBucket {
     let mut image = image.clone();
-    for (limit, bucket) in &mut image.limits {
-        let tokens = bucket.rule.effective(bucket.tokens, image.refilled_at, now);
+    for (limit, balance) in &mut image.limits {
+        let tokens = balance.rule.effective(balance.tokens, image.refilled_at, now);
         let left = i128::from(tokens.get()) - i128::from(amounts.of(limit).get());
-        bucket.tokens = Millitokens::saturating(left);
+        balance.tokens = Millitokens::saturating(left);
     }
     image.refilled_at = image.refilled_at.max(now);
     image

@@ -30,10 +30,11 @@ pub(super) struct LocalBucket {
     pub(super) image: Arc<CompositeBucket>,
     /// The configuration that the image follows.
     pub(super) configuration: Arc<Configuration>,
-    /// The last grant of the store when the bucket began. If there is another one now, it is newer.
-    pub(super) began: Option<Arc<LastSeen>>,
-    /// [`Local::noted`] when `began` was last found to be the newest grant.
-    pub(super) looked_at: Option<u64>,
+    /// The last grant of the store when this bucket was made. If there is another one now, it is
+    /// newer.
+    pub(super) started_from: Option<Arc<LastSeen>>,
+    /// The value of `Local::noted` at which `started_from` was last known to be the newest grant.
+    pub(super) checked_at: Option<u64>,
     /// True if the newest grant named a parent then.
     pub(super) has_parent: bool,
 }
@@ -52,10 +53,10 @@ pub(super) struct LocalRequest {
 struct UnknownHere(sluicegate_core::LimitName, BucketId);
 
 impl LocalBucket {
-    /// True if the store has granted nothing since the bucket began.
+    /// True if the store has granted nothing since this bucket was made.
     pub(super) fn is_newest(&self, seen: Option<&Arc<LastSeen>>) -> bool {
-        match (&self.began, seen) {
-            (Some(began), Some(seen)) => Arc::ptr_eq(began, seen),
+        match (&self.started_from, seen) {
+            (Some(start), Some(seen)) => Arc::ptr_eq(start, seen),
             (_, None) => true,
             (None, Some(_)) => false,
         }
@@ -68,8 +69,8 @@ impl LocalRequest {
         LocalBucket {
             image,
             configuration: self.configuration.clone(),
-            began: self.seen.clone(),
-            looked_at: None,
+            started_from: self.seen.clone(),
+            checked_at: None,
             has_parent: false,
         }
     }
@@ -141,6 +142,6 @@ impl LocalRequest {
 }
 
 /// True if a configuration has these limits with the same rules.
-pub(super) fn names(configuration: &Configuration, limits: &Rules) -> bool {
+pub(super) fn has_rules(configuration: &Configuration, limits: &Rules) -> bool {
     limits.iter().all(|(limit, rule)| configuration.rule(limit) == Some(*rule))
 }

@@ -1,8 +1,8 @@
 //! Decides requests while the store does not answer.
 //!
-//! Every acquire, correction and peek goes through `guard/call.rs`. An answer of the store stands;
-//! only without one the limiter's [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a
-//! deadline. The breaker refuses calls at once during an outage, so that they do not wait for their
+//! Every acquire, correction and peek goes through `guard/call.rs`, except the takes and returns of a
+//! prepared call from held tokens. An answer of the store stands; only without one the limiter's
+//! [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a deadline. The breaker refuses calls at once during an outage, so that they do not wait for their
 //! deadlines; [`BreakerConfig`] says when.
 
 mod answer;

@@ -7,7 +7,6 @@ use std::sync::atomic::Ordering;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::answer::is_answer;
 use super::guarded::Guard;
 
 /// The most probes in flight, evenly spaced if they hang until their deadline. A probe that hangs
@@ -20,14 +19,6 @@ impl Guard {
         if self.health.claim_recovery() {
             let term = self.health.recovery.term.fetch_add(1, Ordering::Relaxed) + 1;
             tokio::spawn(recover(self.clone(), term));
-        }
-    }
-
-    async fn probe(self: Arc<Self>) {
-        let time = self.settings.connect_deadline;
-        if is_answer(&self.store.check(&self.clock, time).await) {
-            self.health.note_connection();
-            self.health.circuit.probed();
         }
     }
 }
@@ -52,7 +43,8 @@ async fn recover(guard: Arc<Guard>, term: u64) {
         let is_time = sent_at.elapsed() + every / 2 >= guard.settings.connect_deadline / PROBES_MAX;
         if health.circuit.needs_probes() && (is_time || probes.is_empty()) {
             sent_at = Instant::now();
-            probes.spawn(guard.clone().probe());
+            let guard = guard.clone();
+            probes.spawn(async move { guard.probe().await });
         }
         if let Some(local) = health.local.get().filter(|_| !health.circuit.needs_probes()) {
             guard.debit_pending(&local.pending_debits).await;

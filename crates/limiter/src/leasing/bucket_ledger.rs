@@ -15,7 +15,7 @@ use super::limit_ledger::LimitLedger;
 use super::moment::Moment;
 use super::settings::{Accounting, LeaseMode, LeaseSettings};
 use super::waiters::Waiters;
-use crate::leasing_store::UnackedWrite;
+use crate::leasing_store::LeaseInDoubt;
 
 /// The most corrections in doubt that are remembered of a bucket.
 const IN_DOUBT_MAX: usize = 64;
@@ -48,7 +48,7 @@ pub(super) struct Unfinished {
     /// When a write was last answered, with any result.
     pub(super) last_reply_at: Option<Instant>,
     /// A write in doubt, with its plan.
-    pub(super) unacked: Option<Box<(UnackedWrite, LeasePlan)>>,
+    pub(super) unacked: Option<Box<(LeaseInDoubt, LeasePlan)>>,
     /// A commit in flight or in doubt.
     pub(super) commit: Option<Commit>,
     /// Corrections in doubt. If one is sent again, it goes to the store again, not to the pools.

@@ -14,7 +14,7 @@ use super::leaser::{Leaser, WriteKind};
 use super::settings::Accounting;
 use crate::cost::Cost;
 use crate::error::AcquireError;
-use crate::leasing_store::{Counting, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite};
+use crate::leasing_store::{Counting, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest};
 
 /// The state of a write when it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +156,7 @@ fn counting(accounting: Accounting, plan: &LeasePlan) -> Counting<'_> {
 
 /// The returned amounts, and zero for each limit of the lost lease. So the store writes, and
 /// remembers its id, even if nothing else is settled.
-fn returned_with(plan: &LeasePlan, unacked: &UnackedWrite) -> Amounts {
+fn returned_with(plan: &LeasePlan, unacked: &LeaseInDoubt) -> Amounts {
     let mut returned = plan.returned.clone();
     for limit in unacked.limits() {
         returned.entry(limit.clone()).or_insert(Millitokens::ZERO);

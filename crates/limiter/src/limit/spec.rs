@@ -21,8 +21,9 @@ const NEVER: &str = "never";
 const UNITS: [(&str, u64); 5] =
     [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1_000), ("ms", 1)];
 
-/// Writes `rpm=100/min,burst=200`. Amounts have up to three decimals, money up to nine; `,capacity=N` is written only
-/// for a rule whose nominal capacity differs from the amount that it earns in a period.
+/// Writes `rpm=100/min,burst=200`. Amounts have up to three decimals, money up to nine;
+/// `,capacity=N` is written only for a rule whose nominal capacity differs from the amount that it
+/// earns in a period.
 impl Display for Limit {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let amount = match self.refill {
@@ -53,7 +54,8 @@ impl Display for Limit {
 /// to three decimals, or money with up to nine.
 ///
 /// By the calendar the period is `day`, `week`, `month` or `year`, with its first day as
-/// [`Calendar`](sluicegate_core::Calendar) has it (`month@15`), a time zone behind `tz=`, and `debt=forgiven` or `debt=carried`.
+/// [`Calendar`](sluicegate_core::Calendar) has it (`month@15`), a time zone behind `tz=`, and
+/// `debt=forgiven` or `debt=carried`.
 impl FromStr for Limit {
     type Err = InvalidLimit;
 

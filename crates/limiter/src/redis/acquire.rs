@@ -48,7 +48,7 @@ impl RedisStore {
     ) -> Result<Grant, AcquireError> {
         check_amounts(&request.amounts)?;
         let targets = self.targets(request)?;
-        self.take_together(request, targets, clock).await
+        self.take_shared(request, targets, clock).await
     }
 
     /// A call that takes these amounts of every bucket, or corrects by them.

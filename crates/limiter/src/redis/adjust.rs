@@ -27,13 +27,13 @@ impl RedisStore {
         let target =
             ScriptBucket { bucket: bucket.clone(), configuration: Arc::new(configuration.clone()) };
         let targets = [target];
-        let mut run = CallContext::under(id.clone(), clock, deadline);
+        let mut context = CallContext::under(id.clone(), clock, deadline);
         let script = if mark.is_some() { &WHOLE_ADJUST } else { &ADJUST };
-        let reply = self.repeat(&mut run, script, &targets, |run, in_doubt| {
+        let reply = self.repeat(&mut context, script, &targets, |context, in_doubt| {
             // The mark tells if an attempt in doubt took effect.
             let in_doubt = if mark.is_some() { 0 } else { in_doubt };
             let sent = self.sent(clock, in_doubt);
-            let mut call = self.take_or_correct_call(&targets, amounts, &run.id, sent);
+            let mut call = self.take_or_correct_call(&targets, amounts, &context.id, sent);
             if let Some(mark) = mark {
                 let kept_ms = mark.until.get().saturating_sub(clock.now().get()).max(1);
                 call.keys.push(self.keys.mark(mark));
@@ -63,7 +63,8 @@ impl RedisStore {
             let image = reply.bucket(bucket)?;
             Ok((Some((status, header)), image, reply.limits()?))
         };
-        let (unusual, image, dropped) = read().map_err(|table_error| of(run.end(table_error)))?;
+        let (unusual, image, dropped) =
+            read().map_err(|table_error| of(context.end(table_error)))?;
         let mut already_made = false;
         if let Some((status, header)) = unusual {
             already_made = mark.is_some() && status == Status::AlreadyApplied;
@@ -73,7 +74,7 @@ impl RedisStore {
             }
         }
         let adjusted = Adjusted { dropped, already_made, ..Adjusted::default() };
-        Ok(Corrected { adjusted, image: image.map(Arc::new), attempts: run.cost.attempts })
+        Ok(Corrected { adjusted, image: image.map(Arc::new), attempts: context.cost.attempts })
     }
 }
 

@@ -55,7 +55,7 @@ impl Keys {
     }
 
     /// True if a cluster keeps the buckets of both on one node.
-    pub(super) fn are_together(&self, entity: &EntityId, other: &EntityId) -> bool {
+    pub(super) fn share_slot(&self, entity: &EntityId, other: &EntityId) -> bool {
         self.top(entity) == self.top(other)
     }
 
@@ -117,8 +117,8 @@ mod tests {
         assert_eq!(key(&keys, "user"), "sluicegate:{firm}user#gpt 4");
         assert_eq!(key(&keys, "team"), "sluicegate:{firm}team#gpt 4");
         assert_eq!(key(&keys, "firm"), "sluicegate:{firm}#gpt 4");
-        assert!(keys.are_together(&entity("user"), &entity("team")));
-        assert!(!keys.are_together(&entity("user"), &entity("other")));
+        assert!(keys.share_slot(&entity("user"), &entity("team")));
+        assert!(!keys.share_slot(&entity("user"), &entity("other")));
         assert!(key(&keys, "a").ends_with("#gpt 4"), "a circle ends");
     }
 

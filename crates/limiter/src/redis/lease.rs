@@ -23,7 +23,7 @@ use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::{AcquireError, AdjustError};
 use crate::leasing_store::{
-    Counting, LeaseCalls, LeaseError, LeaseOutcome, LeaseRequest, UnackedWrite,
+    Counting, LeaseCalls, LeaseError, LeaseInDoubt, LeaseOutcome, LeaseRequest,
 };
 use crate::store::{BoxFuture, BucketGrant, Corrected, Correction, Request};
 use crate::table::TableError;
@@ -71,7 +71,7 @@ impl LeaseCalls for RedisStore {
     fn lease<'a>(
         &'a self,
         lease: &'a LeaseRequest<'a>,
-        unacked: Option<UnackedWrite>,
+        unacked: Option<LeaseInDoubt>,
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<LeaseOutcome, LeaseError>> {
         self.lease_or_resolve(lease, unacked, clock).boxed()
@@ -104,7 +104,7 @@ impl RedisStore {
     async fn lease_or_resolve(
         &self,
         lease: &LeaseRequest<'_>,
-        unacked: Option<UnackedWrite>,
+        unacked: Option<LeaseInDoubt>,
         clock: &dyn Clock,
     ) -> Result<LeaseOutcome, LeaseError> {
         let named = lease.named();
@@ -118,22 +118,28 @@ impl RedisStore {
             None => lease.last.cloned().into_iter().collect(),
         };
         let is_resolving = unacked.is_some();
-        let mut run = lease.run(unacked.as_ref(), clock);
-        let reply =
-            self.repeat(&mut run, &LEASE, std::slice::from_ref(&target), |run, in_doubt| {
+        let mut context = lease.call_context(unacked.as_ref(), clock);
+        let reply = self.repeat(
+            &mut context,
+            &LEASE,
+            std::slice::from_ref(&target),
+            |context, in_doubt| {
                 let write = LeaseWrite {
-                    id: &run.id,
+                    id: &context.id,
                     sent: self.sent(clock, in_doubt),
                     is_resolving,
                     remembered: &remembered,
                 };
                 self.lease_call(lease, &target, &named, &write)
-            });
+            },
+        );
         let (result, in_doubt) = match reply.await {
-            Ok(reply) => (self.read_lease(lease, reply, &target, &named), run.cost.attempts > 1),
+            Ok(reply) => {
+                (self.read_lease(lease, reply, &target, &named), context.cost.attempts > 1)
+            }
             Err(failure) => (Err(Failure::Error(failure.error)), failure.in_doubt),
         };
-        let (id, attempts) = (run.id.clone(), run.cost.attempts);
+        let (id, attempts) = (context.id.clone(), context.cost.attempts);
         let (error, effect) = match result {
             Ok(LeaseReply::Granted { leased, image, path }) => {
                 return Ok(LeaseOutcome {
@@ -150,7 +156,9 @@ impl RedisStore {
             Err(Failure::Error(error)) if in_doubt => (error, WriteEffect::InDoubt),
             Err(Failure::Error(error)) => (error, WriteEffect::None),
             // An unexpected reply leaves the write in doubt.
-            Err(Failure::TableError(table_error)) => (run.end(table_error), WriteEffect::InDoubt),
+            Err(Failure::TableError(table_error)) => {
+                (context.end(table_error), WriteEffect::InDoubt)
+            }
         };
         let unacked = in_doubt_after(unacked, effect, lease, id, remembered);
         Err(LeaseError { error, unacked, attempts })
@@ -241,22 +249,22 @@ enum WriteEffect {
 
 /// The write whose result the caller must still find out; `None`: there is none.
 fn in_doubt_after(
-    before: Option<UnackedWrite>,
+    before: Option<LeaseInDoubt>,
     effect: WriteEffect,
     lease: &LeaseRequest<'_>,
     id: RequestId,
     remembered: Vec<RequestId>,
-) -> Option<UnackedWrite> {
+) -> Option<LeaseInDoubt> {
     let is_ambiguous = effect == WriteEffect::Ambiguous;
     if let Some(before) = before {
-        return Some(UnackedWrite { is_ambiguous, ..before });
+        return Some(LeaseInDoubt { is_ambiguous, ..before });
     }
     if effect == WriteEffect::None {
         return None;
     }
     let most = |(limit, want): (&LimitName, &LeaseRange)| (limit.clone(), want.most);
     let leased = lease.wanted.iter().map(most).collect();
-    Some(UnackedWrite { id, leased, remembered, is_ambiguous, lane: None })
+    Some(LeaseInDoubt { id, leased, remembered, is_ambiguous, lane: None })
 }
 
 /// The reply to a request.
@@ -320,9 +328,9 @@ fn refusal(
     let mut images = images(reply, targets)?;
     // The balances of the refusing bucket do not include `returned`; add it.
     for image in images.iter_mut().flatten() {
-        for (limit, bucket) in &mut Arc::make_mut(image).limits {
-            let tokens = i128::from(bucket.tokens.get()) + i128::from(returned.of(limit).get());
-            bucket.tokens = Millitokens::saturating(tokens);
+        for (limit, balance) in &mut Arc::make_mut(image).limits {
+            let tokens = i128::from(balance.tokens.get()) + i128::from(returned.of(limit).get());
+            balance.tokens = Millitokens::saturating(tokens);
         }
     }
     Ok(AcquireError::refused(statuses(targets, &images, amounts, now)))

@@ -107,7 +107,7 @@ impl ComparedLease<'_> {
         let configuration = Arc::new(configuration.clone());
         let buckets = vec![BucketDemand { amounts, configuration }];
         queue.enter(
-            QueuedRequest { id, purpose, buckets, began: now, may_reread_limits: false },
+            QueuedRequest { id, purpose, buckets, started_at: now, may_reread_limits: false },
             (),
             now,
         );

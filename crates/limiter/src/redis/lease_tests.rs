@@ -93,7 +93,7 @@ impl Leasing {
     async fn resolve(
         &self,
         said: &Said,
-        unacked: UnackedWrite,
+        unacked: LeaseInDoubt,
     ) -> Result<LeaseOutcome, LeaseError> {
         self.store.lease(&self.order(said), Some(unacked), &self.clock).await
     }
@@ -106,9 +106,9 @@ fn figures(done: &LeaseOutcome) -> (i64, i64, i64) {
     (leased.get(), limit.tokens.get(), i64::try_from(limit.consumed.get()).unwrap())
 }
 
-fn unacked(id: &RequestId, remembered: &[&LeaseOutcome]) -> UnackedWrite {
+fn unacked(id: &RequestId, remembered: &[&LeaseOutcome]) -> LeaseInDoubt {
     let remembered = remembered.iter().map(|done| done.id.clone()).collect();
-    UnackedWrite {
+    LeaseInDoubt {
         id: id.clone(),
         leased: Amounts::new(),
         remembered,

@@ -92,7 +92,6 @@
 
 mod acquire;
 mod adjust;
-mod batches;
 mod boundaries;
 mod configured;
 mod connection;
@@ -109,6 +108,7 @@ mod script;
 mod script_bucket;
 #[cfg(test)]
 mod script_properties;
+mod shared_calls;
 mod targets;
 mod value;
 
@@ -120,10 +120,10 @@ use redis::{IntoConnectionInfo, RedisError};
 use sluicegate_core::EntityId;
 use sluicegate_core::keys::LimitsScope;
 
-use self::batches::Batches;
 use self::configured::Configured;
 use self::connection::Connection;
 use self::keys::Keys;
+use self::shared_calls::SharedCalls;
 use crate::call::CallContext;
 use crate::clock::Clock;
 use crate::counters::Counters;
@@ -139,7 +139,7 @@ pub struct RedisStore {
     configured: Arc<Configured>,
     time: TimeSource,
     counters: Arc<Counters>,
-    batches: Arc<Batches>,
+    shared_calls: Arc<SharedCalls>,
 }
 
 /// The clock that tells the scripts the time.
@@ -159,7 +159,7 @@ impl RedisStore {
     /// # Errors
     /// If the URL cannot be read. Only calls find out that a server does not answer.
     pub fn new(url: impl IntoConnectionInfo) -> Result<Self, RedisError> {
-        Connection::lazy(url).map(Self::on)
+        Connection::lazy(url).map(Self::from_connection)
     }
 
     /// The cluster that these nodes belong to.
@@ -170,31 +170,31 @@ impl RedisStore {
     pub fn cluster<T: IntoConnectionInfo>(
         nodes: impl IntoIterator<Item = T>,
     ) -> Result<Self, RedisError> {
-        Connection::lazy_cluster(nodes).map(Self::on)
+        Connection::lazy_cluster(nodes).map(Self::from_connection)
     }
 
-    fn on(connection: Connection) -> Self {
+    fn from_connection(connection: Connection) -> Self {
         Self {
             connection: Arc::new(connection),
             keys: Keys::default(),
             configured: Arc::default(),
             time: TimeSource::Caller,
             counters: Arc::default(),
-            batches: Arc::default(),
+            shared_calls: Arc::default(),
         }
     }
 
     /// The same store, for a task that outlives a call. This is not `Clone`: a clone with another
-    /// prefix would share batches with this store.
+    /// prefix would share calls with this store.
     fn share(&self) -> Self {
-        let Self { connection, keys, configured, time, counters, batches } = self;
+        let Self { connection, keys, configured, time, counters, shared_calls } = self;
         Self {
             connection: connection.clone(),
             keys: keys.clone(),
             configured: configured.clone(),
             time: *time,
             counters: counters.clone(),
-            batches: batches.clone(),
+            shared_calls: shared_calls.clone(),
         }
     }
 
@@ -277,12 +277,12 @@ impl Store for RedisStore {
         deadline: Duration,
     ) -> BoxFuture<'a, Result<(), AcquireError>> {
         async move {
-            let mut run = CallContext::new(clock, deadline);
+            let mut context = CallContext::new(clock, deadline);
             let time = redis::cmd("TIME");
             let asked = async { self.connection.send(&time).await.map_err(error::of) };
-            match run.in_time(asked).await {
+            match context.in_time(asked).await {
                 Ok(_) => Ok(()),
-                Err(table_error) => Err(run.end(table_error)),
+                Err(table_error) => Err(context.end(table_error)),
             }
         }
         .boxed()

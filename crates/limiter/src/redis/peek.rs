@@ -28,16 +28,16 @@ impl RedisStore {
         deadline: Duration,
     ) -> Result<Option<CompositeBucket>, AcquireError> {
         let targets = [ScriptBucket { bucket: bucket.clone(), configuration: Arc::default() }];
-        let mut run = CallContext::new(&SystemClock, deadline);
+        let mut context = CallContext::new(&SystemClock, deadline);
         let reply =
-            self.repeat(&mut run, &PEEK, &[], |_, _| self.peek_call(&targets, &SystemClock));
+            self.repeat(&mut context, &PEEK, &[], |_, _| self.peek_call(&targets, &SystemClock));
         let mut reply = reply.await.map_err(|failure| failure.error)?;
         let mut read = || {
             reply.status()?;
             reply.header()?;
             reply.bucket(bucket)
         };
-        read().map_err(|table_error| run.end(table_error))
+        read().map_err(|table_error| context.end(table_error))
     }
 
     /// The status of the limits of all buckets of a request.
@@ -48,8 +48,8 @@ impl RedisStore {
     ) -> Result<Vec<LimitStatus>, AcquireError> {
         check_amounts(&request.amounts)?;
         let targets = self.targets(request)?;
-        let mut run = CallContext::new(clock, request.deadline);
-        let reply = self.repeat(&mut run, &PEEK, &[], |_, _| self.peek_call(&targets, clock));
+        let mut context = CallContext::new(clock, request.deadline);
+        let reply = self.repeat(&mut context, &PEEK, &[], |_, _| self.peek_call(&targets, clock));
         let mut reply = reply.await.map_err(|failure| failure.error)?;
         let all = |reply: &mut Reply| {
             reply.status()?;
@@ -61,7 +61,7 @@ impl RedisStore {
             }
             Ok(limits)
         };
-        all(&mut reply).map_err(|table_error| run.end(table_error))
+        all(&mut reply).map_err(|table_error| context.end(table_error))
     }
 
     fn peek_call(&self, targets: &[ScriptBucket], clock: &dyn Clock) -> Call {

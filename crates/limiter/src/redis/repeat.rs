@@ -23,18 +23,18 @@ impl RedisStore {
     /// `call` builds the call on these buckets. Its second argument is the number of attempts in doubt.
     pub(super) async fn repeat(
         &self,
-        run: &mut CallContext<'_>,
+        context: &mut CallContext<'_>,
         script: &Script,
         buckets: &[ScriptBucket],
         call: impl Fn(&CallContext<'_>, u32) -> Call,
     ) -> Result<Reply, CallFailure> {
         let mut attempts_in_doubt = 0;
-        let mut boundaries = Boundaries::around(run.clock.now(), buckets);
+        let mut boundaries = Boundaries::around(context.clock.now(), buckets);
         loop {
-            run.cost.attempts += 1;
-            let mut call = call(run, attempts_in_doubt);
+            context.cost.attempts += 1;
+            let mut call = call(context, attempts_in_doubt);
             boundaries.append_to(&mut call);
-            let values = run.in_time(script.run(&self.connection, &call)).await;
+            let values = context.in_time(script.run(&self.connection, &call)).await;
             let mut reply = values.map(Reply::new);
             let asked = match &mut reply {
                 Ok(reply) => Boundaries::asked_by(reply, buckets.len()),
@@ -43,7 +43,7 @@ impl RedisStore {
             let table_error = match (asked, reply) {
                 (Ok(Some(asked)), _) => {
                     // The script did nothing: this call was no attempt.
-                    run.cost.attempts -= 1;
+                    context.cost.attempts -= 1;
                     boundaries = asked;
                     continue;
                 }
@@ -51,10 +51,10 @@ impl RedisStore {
                 (Ok(None), Err(table_error)) | (Err(table_error), _) => table_error,
             };
             attempts_in_doubt += u32::from(leaves_in_doubt(&table_error));
-            let may_go_on = run.wait_out(table_error).await;
+            let may_go_on = context.wait_out(table_error).await;
             if !may_go_on {
                 let in_doubt = attempts_in_doubt > 0;
-                let error = match run.given_up() {
+                let error = match context.given_up() {
                     // This error means that nothing was done.
                     error @ AcquireError::Contended { .. } if in_doubt => {
                         AcquireError::Unavailable(error.into())

@@ -22,7 +22,7 @@ use super::reply::Reply;
 use super::script::{ACQUIRE, ADJUST, Script, WHOLE_ACQUIRE, WHOLE_ADJUST};
 use super::script_bucket::SentAt;
 use crate::clock::{Clock as _, TestClock};
-use crate::leasing_store::{Counting, LeaseCalls as _, LeaseRequest, UnackedWrite};
+use crate::leasing_store::{Counting, LeaseCalls as _, LeaseInDoubt, LeaseRequest};
 use crate::store::{Cascade, Request};
 
 const CASES: u32 = 160;
@@ -247,7 +247,7 @@ impl<'a> Compared<'a> {
             // The id of a lease in doubt is the caller's. Both buckets get the same call.
             let (leased, remembered, is_ambiguous) = (Amounts::new(), Vec::new(), false);
             let unacked =
-                UnackedWrite { id: id.clone(), leased, remembered, is_ambiguous, lane: None };
+                LeaseInDoubt { id: id.clone(), leased, remembered, is_ambiguous, lane: None };
             let _ = store.lease(&order, Some(unacked), &self.clock).await;
         }
     }

@@ -26,7 +26,7 @@ impl RedisStore {
         };
         let mut targets = vec![target(&request.entity, &request.limits)?];
         if let Some(parent) = parent {
-            if self.connection.is_cluster() && !self.keys.are_together(&request.entity, &parent) {
+            if self.connection.is_cluster() && !self.keys.share_slot(&request.entity, &parent) {
                 return Err(InvalidRequest::CrossSlot { entity: request.entity.clone(), parent });
             }
             targets

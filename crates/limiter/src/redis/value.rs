@@ -232,8 +232,11 @@ mod tests {
             let bucket = bucket(&id(), &value(&text, leases)).unwrap();
             assert_eq!(bucket.request_ids, ids);
             assert_eq!(bucket.refilled_at.get(), 1_769_608_800_000);
-            let rules_read: Rules =
-                bucket.limits.iter().map(|(limit, bucket)| (limit.clone(), bucket.rule)).collect();
+            let rules_read: Rules = bucket
+                .limits
+                .iter()
+                .map(|(limit, balance)| (limit.clone(), balance.rule))
+                .collect();
             assert_eq!(rules_read, rules());
             let amounts = bucket.limits.values().map(|b| (b.tokens.get(), b.consumed.get()));
             let expected = [(0, 7 - PART), (-5, 7), (-10, 7 + PART)];

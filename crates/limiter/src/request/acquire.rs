@@ -141,8 +141,8 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Waits for the tokens if they come within this time, first come first served among the
-    /// tasks of this limiter and its clones that wait for the same entity and resource. The wait is the exact one of the refusal; if
-    /// other callers use the bucket, it may have to be repeated.
+    /// tasks of this limiter and its clones that wait for the same entity and resource. The wait is
+    /// the exact one of the refusal; if other callers use the bucket, it may have to be repeated.
     pub fn wait_up_to(mut self, wait: Duration) -> Self {
         self.wait = Some(wait);
         self
@@ -241,13 +241,13 @@ impl AcquireRequest<&Limiter> {
 impl<'a> AcquireRequest<&'a Limiter> {
     /// The deadline that the request set.
     #[cfg(feature = "leasing")]
-    pub(crate) const fn said_deadline(&self) -> Option<Duration> {
+    pub(crate) const fn own_deadline(&self) -> Option<Duration> {
         self.deadline
     }
 
     /// The time for which the request waits for tokens.
     #[cfg(feature = "leasing")]
-    pub(crate) const fn said_wait(&self) -> Option<Duration> {
+    pub(crate) const fn own_wait(&self) -> Option<Duration> {
         self.wait
     }
 

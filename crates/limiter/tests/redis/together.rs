@@ -205,7 +205,7 @@ async fn requests_wait_for_one_call_at_most() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
-async fn a_batch_that_was_lost_is_done_once() {
+async fn a_shared_call_that_was_lost_is_done_once() {
     let on = Together::start().await;
     for (cut, left) in [(Cut::Request, 89), (Cut::Answer, 79)] {
         let asked = (0..10).map(|n| {
@@ -252,7 +252,7 @@ async fn a_caller_dropped_in_flight_gives_its_share_back() {
 
 #[tokio::test]
 #[ignore = "needs Redis: cargo xtask test"]
-async fn a_leader_out_of_time_leaves_its_batch_to_the_next() {
+async fn a_leader_out_of_time_leaves_its_call_to_the_next() {
     let on = Together::start().await;
     let mut tasks = on.in_flight(Duration::from_millis(150)).await.into_iter();
     let error = tasks.next().unwrap().await.unwrap().unwrap_err();

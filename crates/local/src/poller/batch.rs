@@ -63,12 +63,6 @@ impl Batch {
         &self.marks[index].position
     }
 
-    /// The name of a record in messages.
-    pub(super) fn name(&self, index: usize) -> String {
-        let mark = &self.marks[index];
-        mark.sequence_number.clone().unwrap_or_else(|| format!("#{}", mark.position))
-    }
-
     /// The index of the record to start again from after the handler answered for `first..end`;
     /// `None` if all of it is done.
     ///

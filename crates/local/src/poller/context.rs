@@ -14,7 +14,7 @@ use crate::Error;
 /// The work of a poller, over all its runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Records that are done: handled, or given up.
+    /// Records that are done.
     pub records: u64,
     /// Calls of the handler.
     pub invocations: u64,
@@ -22,8 +22,6 @@ pub struct Report {
     pub delivered: u64,
     /// Calls after a call that failed in part or as a whole.
     pub retries: u64,
-    /// Records given up after the last attempt: their sequence numbers, or positions without one.
-    pub given_up: Vec<String>,
     /// Position after the last record done, per shard.
     pub checkpoints: Checkpoints,
 }

@@ -1,7 +1,5 @@
 //! The handler that a poller calls: the function behind an event source mapping.
 
-use std::sync::Arc;
-
 use aws_lambda_events::event::streams::DynamoDbEventResponse;
 use serde_json::value::RawValue;
 
@@ -21,17 +19,6 @@ pub trait Handler: Send + Sync {
 }
 
 impl<H: Handler> Handler for &H {
-    type Error = H::Error;
-
-    fn handle(
-        &self,
-        records: &[Box<RawValue>],
-    ) -> impl Future<Output = Result<DynamoDbEventResponse, Self::Error>> + Send {
-        H::handle(self, records)
-    }
-}
-
-impl<H: Handler> Handler for Arc<H> {
     type Error = H::Error;
 
     fn handle(

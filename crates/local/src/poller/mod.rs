@@ -6,8 +6,9 @@
 //! is delivered again. With [`Duplicates`] it misbehaves as at-least-once delivery may,
 //! reproducibly.
 //!
-//! Features that Lambda configures in other ways (filters, tumbling windows, parallelisation within
-//! a shard, the age of records) are missing.
+//! A batch that fails as a whole is halved, and what fails is delivered again without end: no record
+//! is given up. Other features of Lambda (batching and tumbling windows, filters, parallelisation
+//! within a shard, limits of attempts and age) are missing.
 
 mod batch;
 mod context;
@@ -39,7 +40,7 @@ pub use context::Report;
 pub use handler::Handler;
 pub use record::to_lambda_record;
 pub use recorded::{RecordedShard, RecordedSource};
-pub use settings::{Backoff, BatchSize, Duplicates, Exhausted, Settings};
+pub use settings::{Backoff, BatchSize, Duplicates, Settings};
 pub use source::{Checkpoints, Page, Position, Record, Shard, Source};
 pub use stream::StreamSource;
 
@@ -97,10 +98,9 @@ impl<S: Source, H: Handler> Poller<S, H> {
     }
 
     /// Polls until every shard is at its end: a closed one read to the end, an open one caught up.
-    /// It does not wait for the batching window.
     ///
     /// # Errors
-    /// The errors of the source, and [`Error::Exhausted`] if the settings say so.
+    /// The errors of the source.
     pub async fn drain(&mut self) -> Result<Report, Error> {
         // Held, because a dropped sender would look like a signal to stop.
         let (_never, stop) = watch::channel(false);
@@ -111,7 +111,7 @@ impl<S: Source, H: Handler> Poller<S, H> {
     /// fails, it is asked again.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] if the settings say so.
+    /// None at present: a source that fails is asked again.
     pub async fn run_until(
         &mut self,
         shutdown: impl Future<Output = ()> + Send,
@@ -130,7 +130,7 @@ impl<S: Source, H: Handler> Poller<S, H> {
     /// flight.
     ///
     /// # Errors
-    /// [`Error::Exhausted`] if the settings say so.
+    /// None at present: a source that fails is asked again.
     pub async fn turn(
         &mut self,
         duration: Duration,

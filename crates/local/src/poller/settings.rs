@@ -1,6 +1,5 @@
 //! Settings of a poller, with the names of an event source mapping's settings if they exist there.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use crate::Error;
@@ -59,16 +58,6 @@ impl Backoff {
     }
 }
 
-/// The action for records whose last attempt failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Exhausted {
-    /// End the run with [`Error::Exhausted`]; the checkpoint stays before them.
-    #[default]
-    Stop,
-    /// Skip them, as Lambda does, and name them in the report.
-    GiveUp,
-}
-
 /// The frequencies of the faults that at-least-once delivery allows, in percent of the batches; 100
 /// and above is always. The same seed over the same records makes the same choices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,16 +85,8 @@ impl Duplicates {
 pub struct Settings {
     /// The most records in a batch. A batch is also cut at Lambda's 6 MB of payload.
     pub batch_size: BatchSize,
-    /// The time that a run that follows the stream waits for a batch to fill; zero to not wait.
-    pub batching_window: Duration,
-    /// Halve a batch that failed as a whole, instead of retrying all of it. Splitting is no attempt.
-    pub bisect_on_error: bool,
     /// Waits between attempts.
     pub backoff: Backoff,
-    /// Deliveries of the same records without progress, the first included; `None` for no limit.
-    pub max_attempts: Option<NonZeroU32>,
-    /// The action after the last of them.
-    pub exhausted: Exhausted,
     /// Deliver more than once, on purpose.
     pub duplicates: Option<Duplicates>,
     /// The wait of a run that follows the stream before it reads an empty shard again.
@@ -116,14 +97,10 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             batch_size: BatchSize::default(),
-            batching_window: Duration::ZERO,
-            bisect_on_error: true,
             backoff: Backoff {
                 first: Duration::from_millis(100),
                 longest: Duration::from_secs(10),
             },
-            max_attempts: None,
-            exhausted: Exhausted::default(),
             duplicates: None,
             idle_interval: Duration::from_millis(200),
         }

@@ -5,13 +5,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::batch::Batch;
 use super::context::{Context, Mode, lock};
 use super::duplicates::Faults;
 use super::handler::Handler;
-use super::settings::{Exhausted, Settings};
+use super::settings::Settings;
 use super::source::{Position, Record, Source};
 use crate::{BoxError, Error};
 
@@ -92,7 +90,7 @@ impl Worker {
         };
         let mut deliveries = VecDeque::from([batch]);
         while let Some(batch) = deliveries.pop_front() {
-            if !self.deliver(&batch, context).await? {
+            if !self.deliver(&batch, context).await {
                 return Ok((self, Outcome::Stopped));
             }
             // A redelivery is not noted again, or it might never end.
@@ -103,13 +101,12 @@ impl Worker {
         Ok((self, Outcome::Delivered))
     }
 
-    /// Reads until a batch is full, or there are no more records, or the batching window is over.
+    /// Reads until a batch is full, or there are no more records.
     async fn fill<S: Source, H: Handler>(
         &mut self,
         context: &Context<'_, S, H>,
     ) -> Result<(), Error> {
-        let Settings { batch_size, batching_window, idle_interval, .. } = context.settings;
-        let deadline = Instant::now() + *batching_window;
+        let batch_size = context.settings.batch_size;
         let mut empty_reads = 0;
         while !self.ended && self.buffer.len() < batch_size.get() && !context.stopping() {
             let wanted = batch_size.get() - self.buffer.len();
@@ -122,16 +119,8 @@ impl Worker {
                 continue;
             }
             empty_reads += 1;
-            match context.mode {
-                Mode::Drain if empty_reads >= EMPTY_READS_WHEN_CAUGHT_UP => break,
-                Mode::Drain => {}
-                Mode::Follow => {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    if self.buffer.is_empty() || left.is_zero() {
-                        break;
-                    }
-                    context.pause(left.min(*idle_interval)).await;
-                }
+            if context.mode == Mode::Follow || empty_reads >= EMPTY_READS_WHEN_CAUGHT_UP {
+                break;
             }
         }
         Ok(())
@@ -168,13 +157,13 @@ impl Worker {
         &self,
         batch: &Batch,
         context: &Context<'_, S, H>,
-    ) -> Result<bool, Error> {
+    ) -> bool {
         // A stack whose top is the earliest stretch: nothing overtakes a record that failed.
         let mut stretches = vec![Stretch { first: 0, end: batch.len(), attempts: 0 }];
         let mut retrying = false;
         while let Some(Stretch { first, end, attempts }) = stretches.pop() {
             if context.stopping() {
-                return Ok(false);
+                return false;
             }
             {
                 let mut progress = lock(context.progress);
@@ -183,37 +172,35 @@ impl Worker {
                 progress.retries += u64::from(retrying);
             }
             let answer = context.handler.handle(&batch.payloads[first..end]).await;
-            let (failed_from, error): (usize, Option<BoxError>) = match answer {
+            let (failed_from, failed_whole) = match answer {
                 Ok(response) => match batch.failed_from(first, end, &response) {
                     None => {
                         self.commit(batch, first, end, context);
                         retrying = false;
                         continue;
                     }
-                    Some(index) => (index, None),
+                    Some(index) => (index, false),
                 },
-                Err(error) => (first, Some(error.into())),
+                Err(error) => {
+                    let error: BoxError = error.into();
+                    tracing::warn!(%error, shard = self.shard, "batch failed; delivering it again");
+                    (first, true)
+                }
             };
             retrying = true;
             self.commit(batch, first, failed_from, context);
-            let attempts = if failed_from > first { 1 } else { attempts + 1 };
-            let rest = Stretch { first: failed_from, end, attempts };
-            let exhausted = context.settings.max_attempts.is_some_and(|max| attempts >= max.get());
-            // A partial answer names the record to continue from, so it is bisected only as a last
-            // resort.
-            let bisects = context.settings.bisect_on_error && end - failed_from > 1;
-            if bisects && (exhausted || error.is_some()) {
+            // A partial answer names the record to continue from, so it is not halved.
+            if failed_whole && end - failed_from > 1 {
                 let middle = failed_from + (end - failed_from) / 2;
                 stretches.push(Stretch { first: middle, end, attempts: 0 });
                 stretches.push(Stretch { first: failed_from, end: middle, attempts: 0 });
-            } else if exhausted {
-                self.give_up(batch, &rest, error, context)?;
             } else {
+                let attempts = if failed_from > first { 1 } else { attempts + 1 };
                 context.pause(context.settings.backoff.after(attempts)).await;
-                stretches.push(rest);
+                stretches.push(Stretch { first: failed_from, end, attempts });
             }
         }
-        Ok(true)
+        true
     }
 
     /// Moves the checkpoint past `first..end`, as far as those records are new.
@@ -225,28 +212,5 @@ impl Worker {
         let mut progress = lock(context.progress);
         progress.records += u64::try_from(end - fresh_first).unwrap_or(u64::MAX);
         progress.checkpoints.insert(self.shard.clone(), batch.position(end - 1).clone());
-    }
-
-    fn give_up<S, H>(
-        &self,
-        batch: &Batch,
-        rest: &Stretch,
-        error: Option<BoxError>,
-        context: &Context<'_, S, H>,
-    ) -> Result<(), Error> {
-        match context.settings.exhausted {
-            Exhausted::Stop => Err(Error::Exhausted {
-                shard: self.shard.clone(),
-                first_record: batch.name(rest.first),
-                attempts: rest.attempts,
-                source: error.unwrap_or_else(|| "reported in batchItemFailures".into()),
-            }),
-            Exhausted::GiveUp => {
-                let names = (rest.first.max(batch.fresh_from)..rest.end).map(|at| batch.name(at));
-                lock(context.progress).given_up.extend(names);
-                self.commit(batch, rest.first, rest.end, context);
-                Ok(())
-            }
-        }
     }
 }

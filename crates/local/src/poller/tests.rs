@@ -1,7 +1,6 @@
 //! Delivery as Lambda's event source mapping does it, over recorded shards.
 
 use std::collections::VecDeque;
-use std::num::NonZeroU32;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -109,52 +108,33 @@ async fn an_identifier_that_names_no_record_fails_the_whole_batch() {
 }
 
 #[tokio::test]
-async fn bisecting_isolates_a_poison_record() {
-    let handler =
-        Script::new(|batch: &[u64]| if batch.contains(&6) { Answer::Error } else { Answer::Done });
-    let settings =
-        Settings { max_attempts: NonZeroU32::new(2), exhausted: Exhausted::GiveUp, ..settings(8) };
-    let mut poller = Poller::new(RecordedSource::new(records(1..=8)), handler, settings);
+async fn halving_isolates_a_poison_record() {
+    let handler = Script::new(|batch: &[u64]| match batch {
+        [_] => Answer::Done,
+        _ if batch.contains(&6) => Answer::Error,
+        _ => Answer::Done,
+    });
+    let mut poller = Poller::new(RecordedSource::new(records(1..=8)), handler, settings(8));
     let report = poller.drain().await.unwrap();
-    let expected: [&[u64]; 8] = [
-        &[1, 2, 3, 4, 5, 6, 7, 8],
-        &[1, 2, 3, 4],
-        &[5, 6, 7, 8],
-        &[5, 6],
-        &[5],
-        &[6],
-        &[6],
-        &[7, 8],
-    ];
+    let expected: [&[u64]; 7] =
+        [&[1, 2, 3, 4, 5, 6, 7, 8], &[1, 2, 3, 4], &[5, 6, 7, 8], &[5, 6], &[5], &[6], &[7, 8]];
     assert_eq!(poller.handler().batches(), expected);
-    assert_eq!(report.given_up, [id(6).unwrap()]);
     assert_eq!(report.records, 8);
 }
 
-#[tokio::test]
-async fn without_bisecting_the_whole_batch_is_retried() {
-    let calls = AtomicU32::new(0);
-    let handler = Script::new(|_: &[u64]| {
-        if calls.fetch_add(1, Ordering::Relaxed) < 2 { Answer::Error } else { Answer::Done }
-    });
-    let settings = Settings { bisect_on_error: false, ..settings(4) };
-    let mut poller = Poller::new(RecordedSource::new(records(1..=4)), handler, settings);
-    poller.drain().await.unwrap();
-    assert_eq!(poller.handler().batches(), vec![vec![1, 2, 3, 4]; 3]);
-}
-
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stopped_poller_starts_again_before_the_record_that_stopped_it() {
     let source = RecordedSource::new(records(1..=9));
     let poisoned =
-        Script::new(|batch: &[u64]| if batch.contains(&5) { Answer::Error } else { Answer::Done });
-    let limited = Settings { max_attempts: NonZeroU32::new(1), ..settings(4) };
-    let mut poller = Poller::new(&source, &poisoned, limited);
-    let error = poller.drain().await.unwrap_err();
-    assert!(
-        matches!(&error, Error::Exhausted { first_record, .. } if Some(first_record) == id(5).as_ref()),
-        "{error}"
-    );
+        Script::new(
+            |batch: &[u64]| {
+                if batch.contains(&5) { Answer::Failed(vec![id(5)]) } else { Answer::Done }
+            },
+        );
+    let hour = Duration::from_secs(3_600);
+    let slow = Settings { backoff: Backoff { first: hour, longest: hour }, ..settings(4) };
+    let mut poller = Poller::new(&source, &poisoned, slow);
+    poller.run_until(tokio::time::sleep(Duration::from_secs(1))).await.unwrap();
 
     // Checkpoints survive serialisation.
     let written = serde_json::to_string(&poller.checkpoints()).unwrap();
@@ -232,29 +212,6 @@ impl Source for Growing {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_window_lets_a_batch_fill_and_no_longer() {
-    let source = Growing::default();
-    let handler = Script::new(|_: &[u64]| Answer::Done);
-    let settings = Settings {
-        batching_window: Duration::from_secs(5),
-        idle_interval: Duration::from_millis(100),
-        ..settings(3)
-    };
-    let mut poller = Poller::new(&source, &handler, settings);
-    let producer = async {
-        for number in 1..=4 {
-            source.0.lock().unwrap().push_back(record(number));
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-        tokio::time::sleep(Duration::from_secs(60)).await;
-    };
-    let report = poller.run_until(producer).await.unwrap();
-    // The first batch is full after 2 s; the second waits out its window alone.
-    assert_eq!(handler.batches(), [vec![1, 2, 3], vec![4]]);
-    assert_eq!(report.checkpoints["open"], Position::new("4"));
-}
-
-#[tokio::test(start_paused = true)]
 async fn turns_go_on_where_the_last_ended_until_the_shutdown() {
     let source = Growing::default();
     let handler = Script::new(|_: &[u64]| Answer::Done);
@@ -287,8 +244,8 @@ async fn shutting_down_cuts_a_retry_short_and_keeps_what_is_done() {
 
 #[tokio::test]
 async fn a_poller_can_run_in_a_task_of_its_own() {
-    let handler = std::sync::Arc::new(Script::new(|_: &[u64]| Answer::Done));
-    let mut poller = Poller::new(RecordedSource::new(records(1..=3)), handler.clone(), settings(3));
-    tokio::spawn(async move { poller.drain().await.map(drop) }).await.unwrap().unwrap();
-    assert_eq!(handler.batches(), [vec![1, 2, 3]]);
+    let handler = Script::new(|_: &[u64]| Answer::Done);
+    let mut poller = Poller::new(RecordedSource::new(records(1..=3)), handler, settings(3));
+    let run = async move { poller.drain().await.map(|_| poller.handler().batches()) };
+    assert_eq!(tokio::spawn(run).await.unwrap().unwrap(), [vec![1, 2, 3]]);
 }

@@ -120,10 +120,10 @@ async fn a_trial_tells_nobody() {
 
 /// Sends three parts and takes 40 tokens before each.
 async fn stream(request: Request) -> Body {
-    let lease = request.extensions().get::<Arc<Permit>>().unwrap().clone();
+    let permit = request.extensions().get::<Arc<Permit>>().unwrap().clone();
     Body::from_stream(futures_util::stream::iter(0..3).then(move |n| {
-        let lease = lease.clone();
-        async move { lease.adjust("tpm", 40).await.map(|_| Bytes::from(format!("part {n};"))) }
+        let permit = permit.clone();
+        async move { permit.adjust("tpm", 40).await.map(|_| Bytes::from(format!("part {n};"))) }
     }))
 }
 

@@ -58,14 +58,14 @@ type Extracted = Result<Option<LimitRequest>, Rejection>;
 /// `/fail` gives the permit back.
 fn app(limiter: &Limiter, limits: &[Limit]) -> Router {
     let adjust = |request: Request| async move {
-        let lease = request.extensions().get::<Arc<Permit>>().unwrap();
+        let permit = request.extensions().get::<Arc<Permit>>().unwrap();
         let by = request.headers()["x-by"].to_str().unwrap().parse().unwrap();
-        lease.adjust("tpm", by).await.unwrap();
+        permit.adjust("tpm", by).await.unwrap();
     };
     let fail = |request: Request| async move {
-        let lease = request.extensions().get::<Arc<Permit>>().unwrap().clone();
-        lease.give_back().await.unwrap();
-        lease.give_back().await.unwrap();
+        let permit = request.extensions().get::<Arc<Permit>>().unwrap().clone();
+        permit.give_back().await.unwrap();
+        permit.give_back().await.unwrap();
         StatusCode::BAD_GATEWAY
     };
     Router::new()

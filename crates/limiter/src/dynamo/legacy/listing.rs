@@ -8,7 +8,7 @@ use aws_sdk_dynamodb::Client;
 use futures_util::stream::{self, Stream, StreamExt};
 use serde_dynamo::Item;
 use sluicegate_core::keys::{ItemKey, LegacyKey, PK, SK};
-use sluicegate_core::{BucketId, CompositeBucket, ItemError, LegacyBucket, LegacyBuckets};
+use sluicegate_core::{BucketId, CompositeBucket, ItemError, LegacyBucket, LegacyLimit};
 
 use crate::clock::{Clock, SystemClock};
 use crate::dynamo::answers::text;
@@ -19,14 +19,14 @@ use crate::table::Consistency;
 /// An item of either layout.
 pub(in crate::dynamo) enum Row {
     Composite(CompositeBucket),
-    Legacy(LegacyKey, LegacyBucket),
+    Legacy(LegacyKey, LegacyLimit),
 }
 
 pub(in crate::dynamo) fn row(item: &Item) -> Result<Option<Row>, ItemError> {
     if let Some(composite) = CompositeBucket::from_item(item)? {
         return Ok(Some(Row::Composite(composite)));
     }
-    Ok(LegacyBucket::from_item(item)?.map(|(key, bucket)| Row::Legacy(key, bucket)))
+    Ok(LegacyLimit::from_item(item)?.map(|(key, bucket)| Row::Legacy(key, bucket)))
 }
 
 /// Merges rows by their keys, each bucket once: legacy rows that are left beside a composite bucket
@@ -34,7 +34,7 @@ pub(in crate::dynamo) fn row(item: &Item) -> Result<Option<Row>, ItemError> {
 struct Merge<S> {
     rows: Pin<Box<S>>,
     /// The legacy bucket whose rows are being read.
-    group: Option<LegacyBuckets>,
+    group: Option<LegacyBucket>,
     /// Read and not yet returned, because the group comes first.
     next: Option<CompositeBucket>,
     /// Composite buckets whose legacy rows may still come: only rows of longer names lie between
@@ -85,7 +85,7 @@ impl<S: Stream<Item = Result<Row, ReadError>>> Merge<S> {
         }
     }
 
-    fn legacy(&mut self, key: LegacyKey, bucket: LegacyBucket) -> Option<CompositeBucket> {
+    fn legacy(&mut self, key: LegacyKey, bucket: LegacyLimit) -> Option<CompositeBucket> {
         if self.seen.contains(&key.bucket) {
             return None;
         }
@@ -94,12 +94,12 @@ impl<S: Stream<Item = Result<Row, ReadError>>> Merge<S> {
             return None;
         }
         let limits = BTreeMap::from([(key.limit, bucket)]);
-        let before = self.group.replace(LegacyBuckets { bucket: key.bucket, limits });
+        let before = self.group.replace(LegacyBucket { bucket: key.bucket, limits });
         before.as_ref().map(composite)
     }
 }
 
-fn composite(legacy: &LegacyBuckets) -> CompositeBucket {
+fn composite(legacy: &LegacyBucket) -> CompositeBucket {
     legacy.composite(SystemClock.now())
 }
 
@@ -150,9 +150,9 @@ mod tests {
 
     use super::*;
 
-    fn legacy(entity: &str, limits: &[&str]) -> LegacyBuckets {
+    fn legacy(entity: &str, limits: &[&str]) -> LegacyBucket {
         let refill = Refill::new(Millitokens::ZERO, 1_000).unwrap();
-        let item = LegacyBucket {
+        let item = LegacyLimit {
             rule: Rule::new(Millitokens::ZERO, refill).unwrap(),
             tokens: Millitokens::ZERO,
             refilled_at: EpochMillis::MIN,
@@ -162,11 +162,11 @@ mod tests {
         let (entity, resource) = (EntityId::new(entity), Resource::new("gpt-4"));
         let bucket = BucketId { entity: entity.unwrap(), resource: resource.unwrap() };
         let limits = limits.iter().map(|limit| (LimitName::new(limit).unwrap(), item)).collect();
-        LegacyBuckets { bucket, limits }
+        LegacyBucket { bucket, limits }
     }
 
     fn row(entity: &str, limit: &str) -> Row {
-        let LegacyBuckets { bucket, mut limits } = legacy(entity, &[limit]);
+        let LegacyBucket { bucket, mut limits } = legacy(entity, &[limit]);
         let (limit, item) = limits.pop_first().unwrap();
         Row::Legacy(LegacyKey { bucket, limit }, item)
     }

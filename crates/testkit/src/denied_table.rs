@@ -13,7 +13,7 @@ const USER: &str = "producer";
 
 /// MiniStack with a table and a user without any permission. Dropping it ends it.
 #[derive(Debug)]
-pub struct Guarded {
+pub struct DeniedTable {
     /// Held for its Drop.
     _process: EngineProcess,
     /// A client of the owner.
@@ -22,7 +22,7 @@ pub struct Guarded {
     pub user: Client,
 }
 
-impl Guarded {
+impl DeniedTable {
     /// Starts MiniStack and creates the table and the user.
     ///
     /// # Panics

@@ -11,7 +11,7 @@ use sluicegate_core::{
 };
 
 #[derive(Debug, Serialize)]
-pub(crate) struct Standing {
+pub(crate) struct LimitRow {
     #[serde(skip)]
     pub(crate) bucket: BucketId,
     #[serde(skip)]
@@ -33,7 +33,7 @@ pub(crate) struct Standing {
     pub(crate) from: &'static str,
 }
 
-impl Standing {
+impl LimitRow {
     /// Every limit of a bucket; for a bucket that was never used, the stored limits.
     pub(super) fn all(
         bucket: &BucketId,
@@ -50,24 +50,22 @@ impl Standing {
         // the request names them.
         let explicit = Configuration::default();
         let mut deleted = evaluate(bucket, image, Amounts::EMPTY, &explicit, now);
-        deleted.retain(|standing| {
-            image.is_some() && found.iter().all(|found| found.limit != standing.limit)
-        });
+        deleted.retain(|row| image.is_some() && found.iter().all(|found| found.limit != row.limit));
         let of_bucket = of_bucket.as_slice();
         let from = |found: &LimitStatus| {
             let level = of_bucket.iter().find(|level| level.rules.contains_key(&found.limit));
             let level = level.filter(|level| level.rules[&found.limit] == found.rule);
             level.map_or("request", |level| level_name(&level.scope))
         };
-        let standing = |found: LimitStatus, from| Self::of(bucket, image, found, from, now);
-        let standings = found.into_iter().map(|found| {
+        let row = |found: LimitStatus, from| Self::of(bucket, image, found, from, now);
+        let limit_rows = found.into_iter().map(|found| {
             let from = from(&found);
-            standing(found, from)
+            row(found, from)
         });
-        let mut standings: Vec<_> =
-            standings.chain(deleted.into_iter().map(|found| standing(found, "deleted"))).collect();
-        standings.sort_by(|a, b| a.limit.cmp(&b.limit));
-        standings
+        let mut limit_rows: Vec<_> =
+            limit_rows.chain(deleted.into_iter().map(|found| row(found, "deleted"))).collect();
+        limit_rows.sort_by(|a, b| a.limit.cmp(&b.limit));
+        limit_rows
     }
 
     fn of(
@@ -79,7 +77,7 @@ impl Standing {
     ) -> Self {
         let known = image.and_then(|image| image.limits.get(&found.limit));
         let burst = found.rule.burst();
-        let other = known.filter(|bucket| bucket.rule != found.rule);
+        let other = known.filter(|balance| balance.rule != found.rule);
         Self {
             bucket: bucket.clone(),
             entity: bucket.entity.to_string(),

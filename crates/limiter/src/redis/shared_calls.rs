@@ -1,7 +1,7 @@
 //! The requests of a process that wait to share a call.
 //!
 //! While a call for requests of one shape is in flight, other requests of that shape wait. The next
-//! call takes the sum of their amounts: they are a batch.
+//! call takes the sum of their amounts: they share it.
 //!
 //! This file holds the state; `lead.rs` makes the calls. One caller leads a shape: it sends a call
 //! and awaits the answer. If the leader leaves, the first caller that still waits replaces it.
@@ -44,42 +44,42 @@ impl Hash for Shape {
 
 /// The requests that wait, by their shape. A shape has an entry while a caller leads it.
 #[derive(Default)]
-pub(super) struct Batches(Mutex<BatchesState>);
+pub(super) struct SharedCalls(Mutex<SharedCallsState>);
 
 #[derive(Default)]
-struct BatchesState {
-    waiting: HashMap<Arc<Shape>, VecDeque<BatchWaiter>>,
+struct SharedCallsState {
+    waiting: HashMap<Arc<Shape>, VecDeque<CallWaiter>>,
     tickets: u64,
 }
 
 /// A request that waits, or that is part of a call in flight.
-pub(super) struct BatchWaiter {
+pub(super) struct CallWaiter {
     ticket: u64,
     pub(super) amounts: Amounts,
-    pub(super) sender: oneshot::Sender<BatchTurn>,
+    pub(super) sender: oneshot::Sender<CallTurn>,
 }
 
 /// The place of a request among those that wait.
-pub(super) struct BatchPlace {
+pub(super) struct CallPlace {
     ticket: u64,
-    pub(super) receiver: oneshot::Receiver<BatchTurn>,
+    pub(super) receiver: oneshot::Receiver<CallTurn>,
 }
 
 /// The end of a request's wait.
-pub(super) enum BatchTurn {
+pub(super) enum CallTurn {
     /// A leader had it decided.
     Done(Result<Grant, AcquireError>),
-    /// It leads now. `Batch` is empty, or a call that the last leader left in doubt.
-    Lead(Batch),
+    /// It leads now. `SharedCall` is empty, or a call that the last leader left in doubt.
+    Lead(SharedCall),
 }
 
 /// The requests of one call, except the leader's.
 #[derive(Default)]
-pub(super) struct Batch {
+pub(super) struct SharedCall {
     /// `None`: it was not sent yet.
     pub(super) id: Option<RequestId>,
     /// In order of arrival.
-    pub(super) members: Vec<BatchWaiter>,
+    pub(super) members: Vec<CallWaiter>,
     /// The shares of callers that have left.
     pub(super) gone: Amounts,
     /// True if an earlier leader sent it and got no answer. The new leader must send it again,
@@ -87,7 +87,7 @@ pub(super) struct Batch {
     pub(super) is_in_doubt: bool,
 }
 
-impl Batch {
+impl SharedCall {
     /// The amounts of the call, for a leader that asks for `own`.
     pub(super) fn sum<'a>(&self, own: &'a Amounts) -> Cow<'a, Amounts> {
         let mut sum = Cow::Borrowed(own);
@@ -100,14 +100,14 @@ impl Batch {
     }
 }
 
-impl Batches {
-    fn lock(&self) -> MutexGuard<'_, BatchesState> {
+impl SharedCalls {
+    fn lock(&self) -> MutexGuard<'_, SharedCallsState> {
         lock(&self.0)
     }
 
     /// Lets a request wait for a call of its shape. `None`: no other request leads, so it leads.
-    pub(super) fn enter(&self, shape: &Arc<Shape>, amounts: &Amounts) -> Option<BatchPlace> {
-        let BatchesState { waiting, tickets } = &mut *self.lock();
+    pub(super) fn enter(&self, shape: &Arc<Shape>, amounts: &Amounts) -> Option<CallPlace> {
+        let SharedCallsState { waiting, tickets } = &mut *self.lock();
         let waiters = match waiting.entry(shape.clone()) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
@@ -117,12 +117,12 @@ impl Batches {
         };
         *tickets += 1;
         let (sender, receiver) = oneshot::channel();
-        waiters.push_back(BatchWaiter { ticket: *tickets, amounts: amounts.clone(), sender });
-        Some(BatchPlace { ticket: *tickets, receiver })
+        waiters.push_back(CallWaiter { ticket: *tickets, amounts: amounts.clone(), sender });
+        Some(CallPlace { ticket: *tickets, receiver })
     }
 
     /// Gives up a place; false if the request is already part of a call, or was told its turn.
-    pub(super) fn leave(&self, shape: &Shape, place: &BatchPlace) -> bool {
+    pub(super) fn leave(&self, shape: &Shape, place: &CallPlace) -> bool {
         let mut state = self.lock();
         let Some(waiters) = state.waiting.get_mut(shape) else { return false };
         let at = waiters.iter().position(|waiter| waiter.ticket == place.ticket);
@@ -130,21 +130,21 @@ impl Batches {
     }
 
     /// Takes waiting requests, in order, while their sum with `own` stays within `MILLI_MAX`.
-    pub(super) fn gather(&self, shape: &Shape, own: &Amounts) -> Batch {
+    pub(super) fn gather(&self, shape: &Shape, own: &Amounts) -> SharedCall {
         let mut state = self.lock();
-        let Some(waiters) = state.waiting.get_mut(shape) else { return Batch::default() };
+        let Some(waiters) = state.waiting.get_mut(shape) else { return SharedCall::default() };
         waiters.retain(|waiter| !waiter.sender.is_closed());
         let mut sum = own.clone();
-        let is_counted = |waiter: &&BatchWaiter| {
+        let is_counted = |waiter: &&CallWaiter| {
             sum += &waiter.amounts;
             sum.values().all(|amount| amount.get() <= MILLI_MAX)
         };
         let count = waiters.iter().take_while(is_counted).count();
-        Batch { members: waiters.drain(..count).collect(), ..Batch::default() }
+        SharedCall { members: waiters.drain(..count).collect(), ..SharedCall::default() }
     }
 
     /// Lets these wait again, before all others.
-    pub(super) fn put_back(&self, shape: &Shape, first: Vec<BatchWaiter>) {
+    pub(super) fn put_back(&self, shape: &Shape, first: Vec<CallWaiter>) {
         if let Some(waiters) = self.lock().waiting.get_mut(shape) {
             to_front(waiters, first);
         }
@@ -152,47 +152,47 @@ impl Batches {
 
     /// Ends a caller's lead.
     ///
-    /// If the batch is in doubt, its first member leads next. Otherwise its members wait again,
+    /// If the call is in doubt, its first member leads next. Otherwise its members wait again,
     /// before all others, and the first request that waits leads. If none waits, the shape has no
-    /// leader. Returns a batch in doubt that no caller waits for.
-    pub(super) fn pass(&self, shape: &Arc<Shape>, mut batch: Batch) -> Option<Batch> {
+    /// leader. Returns a call in doubt that no caller waits for.
+    pub(super) fn pass(&self, shape: &Arc<Shape>, mut call: SharedCall) -> Option<SharedCall> {
         let mut state = self.lock();
         let Entry::Occupied(mut entry) = state.waiting.entry(shape.clone()) else { return None };
         let waiters = entry.get_mut();
-        if batch.is_in_doubt {
-            batch = hand_over(batch)?;
+        if call.is_in_doubt {
+            call = hand_over(call)?;
         } else {
-            to_front(waiters, std::mem::take(&mut batch.members));
+            to_front(waiters, std::mem::take(&mut call.members));
         }
         let is_led = std::iter::from_fn(|| waiters.pop_front())
-            .any(|waiter| waiter.sender.send(BatchTurn::Lead(Batch::default())).is_ok());
+            .any(|waiter| waiter.sender.send(CallTurn::Lead(SharedCall::default())).is_ok());
         if !is_led {
             entry.remove();
         }
-        batch.is_in_doubt.then_some(batch)
+        call.is_in_doubt.then_some(call)
     }
 }
 
-fn to_front(waiters: &mut VecDeque<BatchWaiter>, first: Vec<BatchWaiter>) {
+fn to_front(waiters: &mut VecDeque<CallWaiter>, first: Vec<CallWaiter>) {
     first.into_iter().rev().for_each(|waiter| waiters.push_front(waiter));
 }
 
-/// Lets the first member that still waits lead the batch. Returns the batch if all callers have
+/// Lets the first member that still waits lead the call. Returns the call if all callers have
 /// left.
-fn hand_over(mut batch: Batch) -> Option<Batch> {
-    while !batch.members.is_empty() {
-        let BatchWaiter { amounts, sender, .. } = batch.members.remove(0);
-        match sender.send(BatchTurn::Lead(batch)) {
-            Err(BatchTurn::Lead(back)) => batch = back,
+fn hand_over(mut call: SharedCall) -> Option<SharedCall> {
+    while !call.members.is_empty() {
+        let CallWaiter { amounts, sender, .. } = call.members.remove(0);
+        match sender.send(CallTurn::Lead(call)) {
+            Err(CallTurn::Lead(back)) => call = back,
             _ => return None,
         }
-        batch.gone += &amounts;
+        call.gone += &amounts;
     }
-    Some(batch)
+    Some(call)
 }
 
-impl std::fmt::Debug for Batches {
+impl std::fmt::Debug for SharedCalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Batches").finish_non_exhaustive()
+        f.debug_struct("SharedCalls").finish_non_exhaustive()
     }
 }
