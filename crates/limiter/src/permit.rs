@@ -7,7 +7,7 @@ mod summary;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use sluicegate_core::{Amounts, LimitName, Millitokens};
+use sluicegate_core::{Amounts, BucketId, LimitName, Millitokens};
 
 use self::correction_log::{CorrectionChange, CorrectionLog};
 pub use self::summary::Remaining;
@@ -235,6 +235,11 @@ impl Permit {
             part.amounts.iter().filter_map(remaining).collect()
         };
         self.parts.iter().enumerate().flat_map(of_part).collect()
+    }
+
+    /// The buckets that tokens were taken from: the entity's own first, then its parent's.
+    pub fn buckets(&self) -> impl Iterator<Item = &BucketId> {
+        self.parts.iter().map(|part| &part.bucket)
     }
 
     /// True if a limit of the request is nearly used up: see

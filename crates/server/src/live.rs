@@ -8,6 +8,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::callers::Callers;
 use crate::config::{Bounds, Config, Permits};
+use crate::envoy::Rules;
 use crate::permit_id::PermitIds;
 use crate::tls::acceptor;
 
@@ -30,6 +31,8 @@ pub(crate) struct Replaceable {
     /// `None`: connections are not encrypted.
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) access_log: bool,
+    /// `None`: the server does not offer Envoy's service.
+    pub(crate) rules: Option<Rules>,
 }
 
 impl Replaceable {
@@ -39,6 +42,7 @@ impl Replaceable {
             ids: ids(&config.permits, random_key)?,
             tls: config.tls.as_ref().map(acceptor).transpose().map_err(StartError::Tls)?,
             access_log: config.access_log,
+            rules: config.envoy.as_ref().map(Rules::new).transpose().map_err(StartError::Rule)?,
         })
     }
 }

@@ -1,1 +1,8 @@
 //! Envoy's rate limit service, `envoy.service.ratelimit.v3`.
+
+mod rules;
+mod service;
+mod status;
+
+pub(crate) use rules::Rules;
+pub(crate) use service::Service;

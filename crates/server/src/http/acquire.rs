@@ -139,8 +139,7 @@ pub(super) async fn acquire(
             let replaceable = live.now();
             let expires_s = replaceable.ids.expiry_s(now);
             let (degraded, shadowed) = (permit.degraded().is_some(), permit.shadowed().is_some());
-            let parent = remaining.iter().map(|left| left.entity.as_str()).find(|of| *of != entity);
-            let parent = parent.map(str::to_owned);
+            let parent = permit.buckets().nth(1).map(|bucket| bucket.entity.to_string());
             let headers = if shadowed {
                 http::HeaderMap::new()
             } else {

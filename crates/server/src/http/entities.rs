@@ -33,12 +33,12 @@ pub(super) struct Entity {
 #[derive(Serialize, ToSchema)]
 struct Bucket {
     resource: String,
-    limits: Vec<Standing>,
+    limits: Vec<BucketLimit>,
 }
 
 /// The balance of one limit.
 #[derive(Serialize, ToSchema)]
-struct Standing {
+struct BucketLimit {
     /// The limit, like `rpm=100/min`.
     limit: String,
     name: String,
@@ -47,7 +47,7 @@ struct Standing {
     available: Box<RawValue>,
 }
 
-impl From<&LimitStatus> for Standing {
+impl From<&LimitStatus> for BucketLimit {
     fn from(status: &LimitStatus) -> Self {
         let name = &status.limit;
         Self {
@@ -79,7 +79,7 @@ pub(super) async fn show(
     for resource in resources {
         // As a request would find it, with stored limits that changed since.
         let limits = live.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await?;
-        let limits = limits.iter().map(Standing::from).collect();
+        let limits = limits.iter().map(BucketLimit::from).collect();
         buckets.push(Bucket { resource: resource.to_string(), limits });
     }
     let (parent, cascade) = record.map_or((None, false), |record| (record.parent, record.cascade));

@@ -19,6 +19,9 @@ use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitServiceServer, SERVICE_NAME,
+};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use utoipa::OpenApi;
@@ -26,6 +29,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::config::Role;
+use crate::envoy::Service;
 use crate::live::Live;
 use crate::metrics::{Seen, rendered};
 use problem::Problem;
@@ -42,12 +46,15 @@ struct Document;
 
 /// The routes of the API, with the document that describes them.
 fn api(live: &Arc<Live>) -> (Router<Arc<Live>>, utoipa::openapi::OpenApi) {
+    let envoy = RateLimitServiceServer::new(Service { live: Arc::clone(live) })
+        .max_decoding_message_size(live.bounds.body_bytes);
     let open =
         OpenApiRouter::new().routes(routes!(health::healthz)).routes(routes!(health::readyz));
     let acquire = OpenApiRouter::new()
         .routes(routes!(acquire::acquire))
         .routes(routes!(permits::adjust))
-        .routes(routes!(permits::release));
+        .routes(routes!(permits::release))
+        .route_service(&format!("/{SERVICE_NAME}/{{*method}}"), envoy);
     let read = OpenApiRouter::new()
         .routes(routes!(entities::show))
         .routes(routes!(limits::show))
@@ -57,15 +64,14 @@ fn api(live: &Arc<Live>) -> (Router<Arc<Live>>, utoipa::openapi::OpenApi) {
     let operate = OpenApiRouter::new()
         .routes(routes!(entities::put, entities::delete))
         .routes(routes!(limits::put, limits::delete));
+    let for_role = |routes: OpenApiRouter<Arc<Live>>, role: Role| {
+        routes.route_layer(from_fn_with_state((Arc::clone(live), role), authorize))
+    };
     OpenApiRouter::with_openapi(Document::openapi())
         .merge(open)
-        .merge(
-            acquire.route_layer(from_fn_with_state((Arc::clone(live), Role::Acquire), authorize)),
-        )
-        .merge(read.route_layer(from_fn_with_state((Arc::clone(live), Role::Read), authorize)))
-        .merge(
-            operate.route_layer(from_fn_with_state((Arc::clone(live), Role::Operate), authorize)),
-        )
+        .merge(for_role(acquire, Role::Acquire))
+        .merge(for_role(read, Role::Read))
+        .merge(for_role(operate, Role::Operate))
         .split_for_parts()
 }
 
@@ -102,16 +108,22 @@ async fn authorize(
     next: Next,
 ) -> Response {
     if let Err(denied) = live.now().callers.authorize(request.headers(), role) {
-        return Problem::from(denied).into_response();
+        return Problem::from(denied).answer_to(is_grpc(&request));
     }
     next.run(request).await
+}
+
+fn is_grpc(request: &Request) -> bool {
+    let kind = request.headers().get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// Gives a request a place and a time. Without a place it is answered at once, not queued.
 async fn bounded(State(live): State<Arc<Live>>, request: Request, next: Next) -> Response {
     let (begin, seen) = (Instant::now(), Seen::of(&request));
+    let is_grpc = is_grpc(&request);
     let overloaded =
-        |detail: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response();
+        |detail: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).answer_to(is_grpc);
     let time = Duration::from_millis(live.bounds.request_ms);
     let response = match live.places.try_acquire() {
         Ok(_place) => match tokio::time::timeout(time, next.run(request)).await {

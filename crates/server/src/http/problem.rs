@@ -30,6 +30,19 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
+    /// The answer to a request; to one of gRPC, a status in its headers.
+    pub(crate) fn answer_to(self, is_grpc: bool) -> Response {
+        if !is_grpc {
+            return self.into_response();
+        }
+        let code = match self.status {
+            StatusCode::UNAUTHORIZED => tonic::Code::Unauthenticated,
+            StatusCode::FORBIDDEN => tonic::Code::PermissionDenied,
+            _ => tonic::Code::Unavailable,
+        };
+        tonic::Status::new(code, self.detail).into_http()
+    }
+
     /// The store did not carry it out.
     fn unavailable(error: &(dyn Error + 'static), detail: &str) -> Self {
         tracing::warn!(error, "not carried out");

@@ -3,6 +3,7 @@
 
 mod abuse;
 mod callers;
+mod envoy;
 mod permits;
 mod running;
 mod tls;

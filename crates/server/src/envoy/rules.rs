@@ -1,0 +1,230 @@
+//! The rules of the configuration, which turn descriptors into buckets and amounts.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use sha2::{Digest as _, Sha256};
+use sluicegate::{EntityId, Limit, Resource};
+
+use crate::config;
+
+/// The rules of all domains.
+pub(crate) struct Rules {
+    pub(super) unknown: config::Unknown,
+    domains: HashMap<String, Vec<Rule>>,
+}
+
+/// A rule with everything parsed.
+pub(super) struct Rule {
+    /// `None`: any value.
+    entries: BTreeMap<String, Option<String>>,
+    entity: Template,
+    resource: Template,
+    pub(super) limits: Vec<Limit>,
+    /// Tokens of each limit for one hit.
+    pub(super) consume: BTreeMap<String, u32>,
+    pub(super) never_refuses: bool,
+}
+
+/// The bucket of a descriptor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bucket {
+    pub(super) entity: String,
+    pub(super) resource: String,
+}
+
+impl Rules {
+    /// # Errors
+    /// The first mistake: a text that is no limit, a template with an entry that the rule does not
+    /// match, two sections of one domain, or a limit that is consumed and not among the rule's.
+    pub(crate) fn new(config: &config::Envoy) -> Result<Self, String> {
+        let mut domains = HashMap::new();
+        for config::Domain { domain, rules } in &config.domains {
+            let parsed = |(n, rule): (usize, &config::Rule)| {
+                Rule::new(rule)
+                    .map_err(|error| format!("domain {domain:?}, rule {}: {error}", n + 1))
+            };
+            let rules: Vec<_> = rules.iter().enumerate().map(parsed).collect::<Result<_, _>>()?;
+            if domains.insert(domain.clone(), rules).is_some() {
+                return Err(format!("domain {domain:?} is there twice: put its rules together"));
+            }
+        }
+        Ok(Self { unknown: config.unknown, domains })
+    }
+
+    /// The first rule that matches a descriptor, and its bucket.
+    pub(super) fn matching(
+        &self,
+        domain: &str,
+        descriptor: &RateLimitDescriptor,
+    ) -> Option<(&Rule, Bucket)> {
+        let rule = self.domains.get(domain)?.iter().find(|rule| rule.matches(descriptor))?;
+        let entity = legal(rule.entity.filled(descriptor), |name| EntityId::new(name).is_ok());
+        let resource = legal(rule.resource.filled(descriptor), |name| Resource::new(name).is_ok());
+        Some((rule, Bucket { entity, resource }))
+    }
+}
+
+impl Rule {
+    fn new(rule: &config::Rule) -> Result<Self, String> {
+        let any = |value: &String| (value != "*").then(|| value.clone());
+        let entries: BTreeMap<_, _> =
+            rule.entries.iter().map(|(key, value)| (key.clone(), any(value))).collect();
+        let limits: Result<Vec<Limit>, _> = rule.limits.iter().map(|limit| limit.parse()).collect();
+        let limits = limits.map_err(|error| error.to_string())?;
+        let is_known = |name: &&String| limits.iter().all(|limit| limit.name() != name.as_str());
+        if let Some(name) = rule.consume.keys().find(is_known)
+            && !limits.is_empty()
+        {
+            return Err(format!("consume: {name:?} is not one of the rule's limits"));
+        }
+        Ok(Self {
+            entity: Template::new(&rule.entity, &entries)?,
+            resource: Template::new(&rule.resource, &entries)?,
+            entries,
+            limits,
+            consume: rule.consume.clone(),
+            never_refuses: rule.never_refuses,
+        })
+    }
+
+    fn matches(&self, descriptor: &RateLimitDescriptor) -> bool {
+        self.entries.iter().all(|(key, value)| {
+            descriptor.entries.iter().any(|entry| {
+                entry.key == *key && value.as_ref().is_none_or(|value| entry.value == *value)
+            })
+        })
+    }
+}
+
+/// A text with entries in it: `{user}`.
+struct Template(Vec<Piece>);
+
+enum Piece {
+    Text(String),
+    /// The value of the entry with this key.
+    Entry(String),
+}
+
+impl Template {
+    fn new(text: &str, entries: &BTreeMap<String, Option<String>>) -> Result<Self, String> {
+        let mut pieces = Vec::new();
+        let mut rest = text;
+        while let Some((before, behind)) = rest.split_once('{') {
+            let (key, behind) = behind
+                .split_once('}')
+                .ok_or_else(|| format!("{text:?} has a '{{' without a '}}'"))?;
+            if !entries.contains_key(key) {
+                return Err(format!(
+                    "{text:?} names the entry {key:?}, which `match` does not have"
+                ));
+            }
+            pieces.extend([Piece::Text(before.to_owned()), Piece::Entry(key.to_owned())]);
+            rest = behind;
+        }
+        pieces.push(Piece::Text(rest.to_owned()));
+        Ok(Self(pieces))
+    }
+
+    fn filled(&self, descriptor: &RateLimitDescriptor) -> String {
+        let value = |key: &String| {
+            let entry = descriptor.entries.iter().find(|entry| entry.key == *key);
+            entry.map_or("", |entry| entry.value.as_str())
+        };
+        let piece = |piece: &'_ Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Entry(key) => value(key).to_owned(),
+        };
+        self.0.iter().map(piece).collect()
+    }
+}
+
+/// The name, or its hash if no key can have it: a client that sends odd values is limited, too.
+fn legal(name: String, is_legal: impl Fn(&str) -> bool) -> String {
+    if is_legal(&name) {
+        return name;
+    }
+    let mut hashed = "sha256:".to_owned();
+    for byte in Sha256::digest(name) {
+        // Writing to a string does not fail.
+        let _ = write!(hashed, "{byte:02x}");
+    }
+    hashed
+}
+
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+    use serde_json::json;
+
+    use super::*;
+
+    fn rules(rules: serde_json::Value) -> Result<Rules, String> {
+        let domains = json!({"domains": [{"domain": "edge", "rules": rules}]});
+        Rules::new(&serde_json::from_value(domains).unwrap())
+    }
+
+    fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+        let entry = |(key, value): &(&str, &str)| Entry {
+            key: (*key).to_owned(),
+            value: (*value).to_owned(),
+        };
+        RateLimitDescriptor {
+            entries: entries.iter().map(entry).collect(),
+            ..RateLimitDescriptor::default()
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_matches_holds() {
+        let rules = rules(json!([
+            {"match": {"path": "/v1", "user": "*"}, "entity": "u-{user}", "resource": "api{path}", "consume": {"rpm": 1}},
+            {"match": {"user": "*"}, "entity": "{user}", "resource": "api", "consume": {"rpm": 1}},
+        ]))
+        .unwrap();
+        let bucket = |domain: &str, entries: &[(&str, &str)]| {
+            let bucket = rules.matching(domain, &descriptor(entries))?.1;
+            Some((bucket.entity, bucket.resource))
+        };
+        let pair = |entity: &str, resource: &str| Some((entity.to_owned(), resource.to_owned()));
+        assert_eq!(bucket("edge", &[("user", "a"), ("path", "/v1")]), pair("u-a", "api/v1"));
+        assert_eq!(bucket("edge", &[("user", "a"), ("path", "/v2")]), pair("a", "api"));
+        assert_eq!(bucket("edge", &[("path", "/v1")]), None);
+        assert_eq!(bucket("other", &[("user", "a")]), None);
+    }
+
+    #[test]
+    fn a_value_that_no_key_can_have_is_hashed() {
+        let rules = rules(json!([
+            {"match": {"user": "*"}, "entity": "{user}", "resource": "api", "consume": {"rpm": 1}},
+        ]))
+        .unwrap();
+        let entity =
+            |user: &str| rules.matching("edge", &descriptor(&[("user", user)])).unwrap().1.entity;
+        for odd in ["", "a#b", "a\u{7}", &"x".repeat(500)] {
+            let entity = entity(odd);
+            assert!(EntityId::new(&entity).is_ok() && entity.starts_with("sha256:"), "{entity}");
+        }
+        assert_ne!(entity("a#b"), entity("a#c"));
+        assert_eq!(entity("Müller"), "Müller");
+    }
+
+    #[test]
+    fn every_mistake_is_named() {
+        let rule = |changes: serde_json::Value| {
+            let mut rule = json!({"match": {"user": "*"}, "entity": "{user}", "resource": "api", "consume": {"rpm": 1}});
+            rule.as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+            rules(json!([rule])).err().unwrap()
+        };
+        for (changes, expected) in [
+            (json!({"entity": "{path}"}), "\"path\""),
+            (json!({"entity": "{user"}), "without a '}'"),
+            (json!({"limits": ["rpm"]}), "rpm"),
+            (json!({"limits": ["tpm=1/min"]}), "\"rpm\" is not one of"),
+        ] {
+            let error = rule(changes);
+            assert!(error.contains(expected) && error.contains("rule 1"), "{error}");
+        }
+    }
+}

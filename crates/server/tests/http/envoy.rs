@@ -1,0 +1,224 @@
+//! Envoy's rate limit service, by its generated client.
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::Code::{
+    self, Ok as Granted, OverLimit,
+};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::google::protobuf::UInt64Value;
+use serde_json::{Value, json};
+use sluicegate::{DynamoStore, Limiter, MemoryStore};
+use sluicegate_testkit::{Proxy, on_every_engine};
+use tonic::transport::Channel;
+use tonic::{Code as GrpcCode, Status};
+
+use crate::running::{Running, config};
+
+fn rules() -> Value {
+    json!({"envoy": {"domains": [{"domain": "edge", "rules": [
+        {"match": {"user": "*", "tokens": "*"}, "entity": "{user}", "resource": "api",
+         "limits": ["tpm=1000/h"], "consume": {"tpm": 1}},
+        {"match": {"user": "*", "used": "*"}, "entity": "{user}", "resource": "api",
+         "limits": ["tpm=1000/h"], "consume": {"tpm": 1}, "never_refuses": true},
+        {"match": {"user": "*"}, "entity": "{user}", "resource": "api",
+         "limits": ["rph=3/h"], "consume": {"rph": 1}},
+        {"match": {"path": "*"}, "entity": "all", "resource": "{path}",
+         "limits": ["rpd=100/day"], "consume": {"rpd": 1}},
+    ]}]}})
+}
+
+async fn client(server: &Running) -> RateLimitServiceClient<Channel> {
+    RateLimitServiceClient::connect(format!("http://{}", server.address)).await.unwrap()
+}
+
+fn descriptor(entries: &[(&str, &str)], hits: Option<u64>) -> RateLimitDescriptor {
+    let entry =
+        |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    RateLimitDescriptor {
+        entries: entries.iter().map(entry).collect(),
+        hits_addend: hits.map(|value| UInt64Value { value }),
+        ..RateLimitDescriptor::default()
+    }
+}
+
+async fn ask(
+    client: &mut RateLimitServiceClient<Channel>,
+    hits_addend: u32,
+    descriptors: Vec<RateLimitDescriptor>,
+) -> Result<RateLimitResponse, Status> {
+    let request = RateLimitRequest { domain: "edge".to_owned(), descriptors, hits_addend };
+    client.should_rate_limit(request).await.map(tonic::Response::into_inner)
+}
+
+/// The overall code, and the code and the remaining tokens of each descriptor.
+fn codes(response: &RateLimitResponse) -> (Code, Vec<(Code, u32)>) {
+    let of = |status: &envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus| {
+        (status.code(), status.limit_remaining)
+    };
+    (response.overall_code(), response.statuses.iter().map(of).collect())
+}
+
+fn header<'a>(response: &'a RateLimitResponse, name: &str) -> &'a str {
+    let found = response.response_headers_to_add.iter().find(|header| header.key == name);
+    found.map_or("", |header| header.value.as_str())
+}
+
+async fn in_memory(changes: Value) -> Running {
+    let mut rules = rules();
+    rules["envoy"].as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
+    Running::start(config(rules), Limiter::new(MemoryStore::new())).await
+}
+
+#[tokio::test]
+async fn hits_are_counted_until_a_limit_is_short() {
+    let server = in_memory(json!({})).await;
+    let mut client = client(&server).await;
+    let user = || descriptor(&[("user", "a")], None);
+    let first = ask(&mut client, 0, vec![user()]).await.unwrap();
+    assert_eq!(codes(&first), (Granted, vec![(Granted, 2)]));
+    let limit = first.statuses[0].current_limit.clone().unwrap();
+    assert_eq!((limit.name.as_str(), limit.requests_per_unit, limit.unit), ("rph", 3, 3));
+    assert!(
+        (1_190..=1_200).contains(&first.statuses[0].duration_until_reset.as_ref().unwrap().seconds)
+    );
+    assert_eq!(header(&first, "ratelimit-policy"), r#""rph";q=3;w=3600"#);
+
+    let two = ask(&mut client, 2, vec![user()]).await.unwrap();
+    assert_eq!(codes(&two), (Granted, vec![(Granted, 0)]));
+    let refused = ask(&mut client, 0, vec![user()]).await.unwrap();
+    assert_eq!(codes(&refused), (OverLimit, vec![(OverLimit, 0)]));
+    assert!(["1199", "1200"].contains(&header(&refused, "retry-after")), "{refused:?}");
+    // Another entity has a bucket of its own; a descriptor's hits replace those of the request.
+    let other = descriptor(&[("user", "b")], Some(3));
+    let other = ask(&mut client, 1, vec![other]).await.unwrap();
+    assert_eq!(codes(&other), (Granted, vec![(Granted, 0)]));
+}
+
+#[tokio::test]
+async fn descriptors_of_one_bucket_are_one_write() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let proxy = Proxy::start(engine.endpoint_url()).await;
+        let store =
+            DynamoStore::new(sluicegate_local::client::dynamodb(&proxy.endpoint_url()), &table);
+        let server = Running::start(config(rules()), Limiter::new(store)).await;
+        let mut client = client(&server).await;
+        let both = || {
+            vec![
+                descriptor(&[("user", "a")], None),
+                descriptor(&[("user", "a"), ("tokens", "x")], Some(400)),
+            ]
+        };
+        for left in [(2, 600), (1, 200)] {
+            proxy.reset_counts();
+            let granted = ask(&mut client, 0, both()).await.unwrap();
+            assert_eq!(codes(&granted), (Granted, vec![(Granted, left.0), (Granted, left.1)]));
+            assert_eq!(proxy.received("PutItem") + proxy.received("UpdateItem"), 1);
+        }
+        // One of the two limits is short: nothing is taken of the other.
+        let refused = ask(&mut client, 0, both()).await.unwrap();
+        assert_eq!(codes(&refused), (OverLimit, vec![(Granted, 1), (OverLimit, 200)]));
+        let user = descriptor(&[("user", "a")], None);
+        let granted = ask(&mut client, 0, vec![user]).await.unwrap();
+        assert_eq!(codes(&granted), (Granted, vec![(Granted, 0)]));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_refusal_in_one_bucket_gives_back_what_another_granted() {
+    let server = in_memory(json!({})).await;
+    let mut client = client(&server).await;
+    let (user, path) =
+        (|| descriptor(&[("user", "a")], None), || descriptor(&[("path", "/v1")], None));
+    for _ in 0..3 {
+        ask(&mut client, 0, vec![user()]).await.unwrap();
+    }
+    for _ in 0..5 {
+        let refused = ask(&mut client, 0, vec![path(), user()]).await.unwrap();
+        assert_eq!(refused.overall_code(), OverLimit);
+    }
+    let granted = ask(&mut client, 0, vec![path()]).await.unwrap();
+    assert_eq!(codes(&granted), (Granted, vec![(Granted, 99)]));
+}
+
+#[tokio::test]
+async fn use_that_is_known_afterwards_is_counted_whatever_the_balance() {
+    let server = in_memory(json!({})).await;
+    let mut client = client(&server).await;
+    let used = |hits| vec![descriptor(&[("user", "a"), ("used", "x")], Some(hits))];
+    let look = || vec![descriptor(&[("user", "a"), ("tokens", "x")], Some(0))];
+    assert_eq!(ask(&mut client, 0, look()).await.unwrap().overall_code(), Granted);
+    assert_eq!(ask(&mut client, 0, used(1_500)).await.unwrap().overall_code(), Granted);
+    assert_eq!(ask(&mut client, 0, look()).await.unwrap().overall_code(), OverLimit);
+    // Negative hits are given back.
+    let mut back = used(1_000);
+    back[0].is_negative_hits = true;
+    assert_eq!(ask(&mut client, 0, back).await.unwrap().overall_code(), Granted);
+    let looked = ask(&mut client, 0, look()).await.unwrap();
+    assert_eq!(codes(&looked), (Granted, vec![(Granted, 500)]));
+}
+
+#[tokio::test]
+async fn an_unknown_descriptor_is_admitted_or_refused_as_configured() {
+    let unknown = || vec![descriptor(&[("user", "a")], None), descriptor(&[("tenant", "t")], None)];
+    let server = in_memory(json!({"unknown": "admit"})).await;
+    let admitted = ask(&mut client(&server).await, 0, unknown()).await.unwrap();
+    assert_eq!(codes(&admitted), (Granted, vec![(Granted, 2), (Granted, 0)]));
+    let server = in_memory(json!({"unknown": "refuse"})).await;
+    let mut client = client(&server).await;
+    for _ in 0..5 {
+        let refused = ask(&mut client, 0, unknown()).await.unwrap();
+        assert_eq!(refused.overall_code(), OverLimit);
+        assert_eq!(refused.statuses[1].code(), OverLimit);
+    }
+    // Nothing was taken for them.
+    let user = ask(&mut client, 0, vec![descriptor(&[("user", "a")], None)]).await.unwrap();
+    assert_eq!(codes(&user), (Granted, vec![(Granted, 2)]));
+    let request =
+        RateLimitRequest { domain: "x".to_owned(), descriptors: unknown(), hits_addend: 1 };
+    let other = client.should_rate_limit(request).await.unwrap().into_inner();
+    assert_eq!(other.overall_code(), OverLimit);
+}
+
+#[tokio::test]
+async fn odd_requests_get_a_status_and_a_silent_store_is_unavailable() {
+    let server = in_memory(json!({})).await;
+    let mut client = client(&server).await;
+    assert_eq!(codes(&ask(&mut client, 0, vec![]).await.unwrap()), (Granted, vec![]));
+    let odd = descriptor(&[("user", "a#\u{7}")], None);
+    assert_eq!(
+        codes(&ask(&mut client, 0, vec![odd]).await.unwrap()),
+        (Granted, vec![(Granted, 2)])
+    );
+    for hits in [u64::MAX, 1_000_000_000_000_000_000] {
+        let huge = descriptor(&[("user", "a")], Some(hits));
+        let result = ask(&mut client, 0, vec![huge.clone(), huge]).await;
+        let refused = |response: RateLimitResponse| response.overall_code() == OverLimit;
+        assert!(result.as_ref().map_or(true, |response| refused(response.clone())), "{result:?}");
+    }
+
+    let without = Running::start(config(json!({})), Limiter::new(MemoryStore::new())).await;
+    let error = ask(&mut self::client(&without).await, 0, vec![]).await.unwrap_err();
+    assert_eq!(error.code(), GrpcCode::Unimplemented);
+
+    let silent = Proxy::start("http://127.0.0.1:9").await;
+    let store = DynamoStore::new(sluicegate_local::client::dynamodb(&silent.endpoint_url()), "t");
+    let limiter = Limiter::builder(store).on_unavailable(sluicegate::OnUnavailable::Deny).build();
+    let server = Running::start(config(rules()), limiter).await;
+    let user = descriptor(&[("user", "a")], None);
+    let error = ask(&mut self::client(&server).await, 0, vec![user]).await.unwrap_err();
+    assert_eq!(error.code(), GrpcCode::Unavailable);
+}
+
+#[tokio::test]
+async fn envoy_needs_the_role_too() {
+    let mut rules = rules();
+    rules["callers"] = json!([{"name": "a", "sha256": "00".repeat(32), "roles": ["acquire"]}]);
+    let server = Running::start(config(rules), Limiter::new(MemoryStore::new())).await;
+    let user = descriptor(&[("user", "a")], None);
+    let error = ask(&mut client(&server).await, 0, vec![user]).await.unwrap_err();
+    assert_eq!(error.code(), GrpcCode::Unauthenticated);
+}
