@@ -13,6 +13,7 @@ pub struct Caller {
     #[schemars(regex(pattern = "^[0-9a-fA-F]{64}$"))]
     pub sha256: String,
     /// The operations that the caller may use.
+    #[schemars(length(min = 1))]
     pub roles: Vec<Role>,
 }
 

@@ -2,8 +2,11 @@
 
 mod bounds;
 mod callers;
+mod check;
 mod domains;
 mod permits;
+mod read;
+mod schema;
 mod store;
 
 use std::net::SocketAddr;
@@ -16,6 +19,7 @@ pub use bounds::Bounds;
 pub use callers::{Caller, Role};
 pub use domains::{Domain, Envoy, Rule, Unknown};
 pub use permits::Permits;
+pub use read::Mistake;
 pub use store::{Dynamodb, Embedded, Leasing, OnUnavailable, Redis, Store};
 
 /// The configuration of a server.

@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The store of the balances.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Store {
+/// The store of the balances: one of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Store {
     /// A table in DynamoDB. Region and credentials come from the AWS environment.
-    Dynamodb(Dynamodb),
+    pub dynamodb: Option<Dynamodb>,
     /// A Redis server.
-    Redis(Redis),
+    pub redis: Option<Redis>,
     /// The embedded engine, for trying the server out.
-    Embedded(Embedded),
+    pub embedded: Option<Embedded>,
 }
 
 /// A table in DynamoDB.

@@ -42,8 +42,9 @@ impl Rules {
         let mut domains = HashMap::new();
         for config::Domain { domain, rules } in &config.domains {
             let parsed = |(n, rule): (usize, &config::Rule)| {
-                Rule::new(rule)
-                    .map_err(|error| format!("domain {domain:?}, rule {}: {error}", n + 1))
+                Rule::new(rule).map_err(|(setting, error)| {
+                    format!("domain {domain:?}, rule {}: {setting}: {error}", n + 1)
+                })
             };
             let rules: Vec<_> = rules.iter().enumerate().map(parsed).collect::<Result<_, _>>()?;
             if domains.insert(domain.clone(), rules).is_some() {
@@ -51,6 +52,12 @@ impl Rules {
             }
         }
         Ok(Self { unknown: config.unknown, domains })
+    }
+
+    /// # Errors
+    /// The setting of the rule that is wrong, and the mistake.
+    pub(crate) fn check(rule: &config::Rule) -> Result<(), (String, String)> {
+        Rule::new(rule).map(drop)
     }
 
     /// The first rule that matches a descriptor, and its bucket.
@@ -67,25 +74,29 @@ impl Rules {
 }
 
 impl Rule {
-    fn new(rule: &config::Rule) -> Result<Self, String> {
+    fn new(rule: &config::Rule) -> Result<Self, (String, String)> {
         let any = |value: &String| (value != "*").then(|| value.clone());
         let entries: BTreeMap<_, _> =
             rule.entries.iter().map(|(key, value)| (key.clone(), any(value))).collect();
         let limits: Result<Vec<Limit>, _> = rule.limits.iter().map(|limit| limit.parse()).collect();
-        let limits = limits.map_err(|error| error.to_string())?;
+        let limits = limits.map_err(|error| ("limits".to_owned(), error.to_string()))?;
         let is_known = |name: &&String| limits.iter().all(|limit| limit.name() != name.as_str());
         if let Some(name) = rule.consume.keys().find(is_known)
             && !limits.is_empty()
         {
-            return Err(format!("consume: {name:?} is not one of the rule's limits"));
+            let message = format!("{name:?} is not one of the rule's limits");
+            return Err((format!("consume/{name}"), message));
         }
+        let template = |setting: &str, text: &str| {
+            Template::new(text, &entries).map_err(|message| (setting.to_owned(), message))
+        };
         Ok(Self {
-            entity: Template::new(&rule.entity, &entries)?,
-            resource: Template::new(&rule.resource, &entries)?,
-            entries,
+            entity: template("entity", &rule.entity)?,
+            resource: template("resource", &rule.resource)?,
             limits,
             consume: rule.consume.clone(),
             never_refuses: rule.never_refuses,
+            entries,
         })
     }
 

@@ -1,0 +1,99 @@
+//! The mistakes that a schema cannot tell.
+
+use std::collections::HashSet;
+
+use sluicegate::Limit;
+
+use super::read::escaped;
+use super::{Config, Envoy, Store};
+use crate::envoy::Rules;
+
+/// Each mistake with the JSON pointer of its setting.
+pub(super) fn mistakes(config: &Config) -> Vec<(String, String)> {
+    let mut found = limits("/limits", &config.limits);
+    let Config { listen, callers, permits, .. } = config;
+    if callers.is_empty() && !listen.without_callers && !listen.address.ip().is_loopback() {
+        let message = "without callers, everyone who reaches this address could change every limit: name callers, or set without_callers";
+        found.push(("/listen/address".to_owned(), message.to_owned()));
+    }
+    if let Some(Store { dynamodb, redis, embedded }) = &config.store {
+        let named = [dynamodb.is_some(), redis.is_some(), embedded.is_some()];
+        if named.into_iter().filter(|is_named| *is_named).count() != 1 {
+            let message = "name one store: dynamodb, redis or embedded";
+            found.push(("/store".to_owned(), message.to_owned()));
+        }
+    }
+    for (at, file, variable) in [
+        ("/permits/key_env", &permits.key_file, &permits.key_env),
+        ("/permits/previous_key_env", &permits.previous_key_file, &permits.previous_key_env),
+    ] {
+        if file.is_some() && variable.is_some() {
+            found.push((
+                at.to_owned(),
+                "a key is in a file or in a variable, not in both".to_owned(),
+            ));
+        }
+    }
+    let has_key = permits.key_file.is_some() || permits.key_env.is_some();
+    let has_previous = permits.previous_key_file.is_some() || permits.previous_key_env.is_some();
+    if has_previous && !has_key {
+        let message = "a previous key needs a key: key_file or key_env";
+        found.push(("/permits".to_owned(), message.to_owned()));
+    }
+    let (mut names, mut tokens) = (HashSet::new(), HashSet::new());
+    for (n, caller) in callers.iter().enumerate() {
+        if !names.insert(&caller.name) {
+            let message = format!("there is another caller {:?}", caller.name);
+            found.push((format!("/callers/{n}/name"), message));
+        }
+        if !tokens.insert(caller.sha256.to_ascii_lowercase()) {
+            let message = "another caller has the same token".to_owned();
+            found.push((format!("/callers/{n}/sha256"), message));
+        }
+    }
+    if let Some(envoy) = &config.envoy {
+        found.extend(of_envoy(envoy));
+    }
+    found
+}
+
+/// Texts that are no limits, and limits that are named twice.
+fn limits(at: &str, limits: &[String]) -> Vec<(String, String)> {
+    let mut names = HashSet::new();
+    let mistake = |(n, text): (usize, &String)| {
+        let at = format!("{at}/{n}");
+        match text.parse::<Limit>() {
+            Err(error) => Some((at, error.to_string())),
+            Ok(limit) => {
+                let message = format!("limit {:?} is there twice", limit.name());
+                (!names.insert(limit.name().to_owned())).then_some((at, message))
+            }
+        }
+    };
+    limits.iter().enumerate().filter_map(mistake).collect()
+}
+
+/// The mistakes of each rule by itself, and domains that are there twice.
+fn of_envoy(envoy: &Envoy) -> Vec<(String, String)> {
+    let (mut found, mut domains) = (Vec::new(), HashSet::new());
+    for (d, domain) in envoy.domains.iter().enumerate() {
+        let at = format!("/envoy/domains/{d}");
+        if !domains.insert(&domain.domain) {
+            let message =
+                format!("domain {:?} is there twice: put its rules together", domain.domain);
+            found.push((format!("{at}/domain"), message));
+        }
+        for (r, rule) in domain.rules.iter().enumerate() {
+            let at = format!("{at}/rules/{r}");
+            let of_limits = limits(&format!("{at}/limits"), &rule.limits);
+            if of_limits.is_empty()
+                && let Err((setting, message)) = Rules::check(rule)
+            {
+                let setting: Vec<_> = setting.split('/').map(escaped).collect();
+                found.push((format!("{at}/{}", setting.join("/")), message));
+            }
+            found.extend(of_limits);
+        }
+    }
+    found
+}
