@@ -85,16 +85,21 @@ impl Connection {
     /// A limiter on the table. If another producer also writes to the table, and not all of it was
     /// converted, there may be buckets of one item per limit.
     pub(crate) async fn limiter(&self) -> Result<Limiter, CliError> {
+        let limiter = Limiter::builder(DynamoStore::with_table(self.dynamo_table().await?))
+            .deadline(DEADLINE.min(self.timeout))
+            .on_unavailable(OnUnavailable::Deny);
+        Ok(limiter.build())
+    }
+
+    /// The table for a limiter.
+    pub(crate) async fn dynamo_table(&self) -> Result<DynamoTable, CliError> {
         let version = self.configured().schema_version().await?;
         let is_converted = version.schema >= Some(COMPOSITE_SCHEMA);
         let mut table = DynamoTable::new(&self.client(), &self.table);
         if version.other_schema.is_some() && !is_converted {
             table = table.converting_legacy();
         }
-        let limiter = Limiter::builder(DynamoStore::with_table(table))
-            .deadline(DEADLINE.min(self.timeout))
-            .on_unavailable(OnUnavailable::Deny);
-        Ok(limiter.build())
+        Ok(table)
     }
 
     /// The entities and limits that are stored in the table.

@@ -23,6 +23,7 @@ mod process;
 mod quarantine;
 mod readable;
 mod replay;
+mod serve;
 mod shell;
 mod status;
 mod table;
@@ -64,6 +65,7 @@ enum Command {
     #[command(subcommand)]
     Quarantine(quarantine::Args),
     Replay(replay::Args),
+    Serve(serve::Args),
     Status(status::Args),
     #[command(subcommand)]
     Table(table::Args),
@@ -109,6 +111,7 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
         Command::Process(args) => process::run(args, options).await,
         Command::Quarantine(args) => quarantine::run(args, options).await,
         Command::Replay(args) => replay::run(args, options).await,
+        Command::Serve(args) => serve::run(args, options).await,
         Command::Status(args) => status::run(args, options).await,
         Command::Table(args) => table::run(args, options).await,
         Command::Usage(args) => usage::run(args, options).await,

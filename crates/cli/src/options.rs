@@ -20,7 +20,7 @@ const TIMEOUT_S: &str = "30";
 const TIMEOUT_MAX_S: f64 = 86_400.0;
 
 /// The table, its endpoint, and the output format.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Table and output")]
 pub(crate) struct Options {
     /// The DynamoDB table [env: SLUICEGATE_TABLE] [default: sluicegate-limits].

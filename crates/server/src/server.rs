@@ -76,6 +76,13 @@ impl Server {
         self.address
     }
 
+    /// The URL of the server.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let scheme = if self.config.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
     /// The handle for a reload.
     #[must_use]
     pub fn reloader(&self) -> Reloader {

@@ -20,7 +20,7 @@ pub use callers::{Caller, Role};
 pub use domains::{Domain, Envoy, Rule, Unknown};
 pub use permits::Permits;
 pub use read::Mistake;
-pub use store::{Dynamodb, Embedded, Leasing, OnUnavailable, Redis, Store};
+pub use store::{Dynamodb, Embedded, Leasing, Mode, OnUnavailable, Redis, Store};
 
 /// The configuration of a server.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]

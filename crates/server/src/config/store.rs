@@ -49,11 +49,29 @@ pub struct Embedded {
 
 /// Tokens that the server takes ahead of need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct Leasing {
+    /// Says if tokens are debited before they are handed out.
+    pub mode: Mode,
+    /// The tokens of a limit that each server may hand out before they are debited; for the mode
+    /// `write_behind`.
+    #[schemars(range(min = 1))]
+    pub threshold: u32,
+}
+
+impl Default for Leasing {
+    fn default() -> Self {
+        Self { mode: Mode::Strict, threshold: 100 }
+    }
+}
+
+/// The order of debiting and handing out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Leasing {
-    /// Never above a limit.
+pub enum Mode {
+    /// Tokens are debited first: never above a limit.
     Strict,
-    /// Debits are written later; a limit may be exceeded by a tenth for each server.
+    /// Tokens are debited afterwards: each server may exceed a limit by the threshold.
     WriteBehind,
 }
 

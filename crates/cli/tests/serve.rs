@@ -1,0 +1,170 @@
+//! `sluicegate serve` as its users see it.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Lines};
+use tokio::net::TcpStream;
+use tokio::process::{Child, ChildStderr, Command};
+
+/// Longer than anything takes, however busy the machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn serve(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    command.arg("serve").args(args).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
+}
+
+async fn output(args: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = serve(args).output().await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+fn file(folder: &Path, text: &str) -> String {
+    let file = folder.join("sluicegate.yaml");
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+/// A server in a process of its own.
+struct Serving {
+    child: Child,
+    lines: Lines<BufReader<ChildStderr>>,
+    address: String,
+}
+
+impl Serving {
+    async fn start(args: &[&str]) -> Self {
+        let mut child = serve(args).spawn().unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let line = lines.next_line().await.unwrap().unwrap();
+        let address = line.strip_prefix("listening on http://").expect(&line);
+        let address = address.split(';').next().unwrap().to_owned();
+        Self { child, lines, address }
+    }
+
+    async fn line(&mut self) -> String {
+        tokio::time::timeout(PATIENCE, self.lines.next_line()).await.unwrap().unwrap().unwrap()
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.child.id().unwrap().to_string();
+        let status = std::process::Command::new("kill").args([signal, &pid]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// The first line and the body of an answer.
+    async fn send(&self, request: &str, body: &str) -> (String, String) {
+        let mut stream = TcpStream::connect(&self.address).await.unwrap();
+        let length = body.len();
+        let request = format!(
+            "{request} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.lines().next().unwrap().to_owned(), body.to_owned())
+    }
+
+    async fn ended(mut self) -> Option<i32> {
+        tokio::time::timeout(PATIENCE, self.child.wait()).await.unwrap().unwrap().code()
+    }
+}
+
+#[tokio::test]
+async fn a_configuration_is_checked_without_serving() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = file(folder.path(), "limits: [rpm=100/min]\n");
+    assert_eq!(
+        output(&["--config", &good, "--check"]).await,
+        (0, format!("{good} is good\n"), String::new())
+    );
+
+    let bad = file(folder.path(), "limits: [rpm]\nlisten:\n  port: 1\n");
+    let (code, _, said) = output(&["--config", &bad, "--check"]).await;
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(code, 2, "{said}");
+    assert!(lines[0].starts_with(&format!("{bad}:3: listen.port: ")), "{said}");
+    assert!(lines[1].contains("has 1 mistake; `sluicegate serve --schema`"), "{said}");
+
+    let (code, _, said) = output(&["--config", "/nowhere/sluicegate.yaml", "--check"]).await;
+    assert!(code == 2 && said.contains("/nowhere/sluicegate.yaml"), "{said}");
+}
+
+#[tokio::test]
+async fn the_schema_is_json() {
+    let (code, schema, _) = output(&["--schema"]).await;
+    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
+    assert_eq!((code, &schema["title"]), (0, &"Config".into()));
+}
+
+#[tokio::test]
+async fn an_address_for_everyone_and_a_used_port_are_refused() {
+    let (code, _, said) = output(&["--embedded", "--listen", "0.0.0.0:0"]).await;
+    assert!(code == 2 && said.contains("name callers"), "{said}");
+    let used = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = used.local_addr().unwrap().to_string();
+    let (code, _, said) = output(&["--embedded", "--listen", &address]).await;
+    assert!(code == 5 && said.contains(&address), "{said}");
+}
+
+#[tokio::test]
+async fn it_serves_from_nothing_and_shows_usage_and_ends() {
+    let mut server = Serving::start(&["--embedded", "--listen", "127.0.0.1:0"]).await;
+    let wanted = r#"{"entity":"u","resource":"r","amounts":{"rph":1},"limits":["rph=1/h"]}"#;
+    let (status, _) = server.send("POST /v1/acquire", wanted).await;
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    let (status, _) = server.send("POST /v1/acquire", wanted).await;
+    assert_eq!(status, "HTTP/1.1 429 Too Many Requests");
+    // The stream is counted, too.
+    let usage = async {
+        while !server
+            .send("GET /v1/usage?entity=u&from=2026-01-01T00:00:00Z", "")
+            .await
+            .1
+            .contains("\"rph\":1")
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, usage).await.expect("the use is in its window");
+    let (_, metrics) = server.send("GET /metrics", "").await;
+    assert!(metrics.contains("sluicegate_http_requests_total{"), "{metrics}");
+    server.signal("-TERM");
+    assert_eq!(server.line().await, "stopped");
+    assert_eq!(server.ended().await, Some(0));
+}
+
+#[tokio::test]
+async fn a_hangup_reads_the_configuration_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = "store: {embedded: {}}\n";
+    let config = file(folder.path(), store);
+    let mut server = Serving::start(&["--config", &config, "--listen", "127.0.0.1:0"]).await;
+    assert_eq!(server.send("GET /v1/limits", "").await.0, "HTTP/1.1 200 OK");
+
+    file(folder.path(), "store: 5\n");
+    server.signal("-HUP");
+    assert!(server.line().await.contains(":1: store: 5 is not of type"));
+    assert!(server.line().await.starts_with("the configuration stays as it was"));
+    assert_eq!(server.send("GET /v1/limits", "").await.0, "HTTP/1.1 200 OK");
+
+    let hash = "00".repeat(32);
+    let callers = format!("callers: [{{name: a, sha256: \"{hash}\", roles: [read]}}]\n");
+    file(folder.path(), &format!("{store}{callers}limits: [rpm=5/min]\n"));
+    server.signal("-HUP");
+    assert_eq!(
+        server.line().await,
+        "read the configuration again; a restart is needed for: limits"
+    );
+    assert_eq!(server.send("GET /v1/limits", "").await.0, "HTTP/1.1 401 Unauthorized");
+    server.signal("-INT");
+    assert_eq!(server.line().await, "stopped");
+    assert_eq!(server.ended().await, Some(0));
+}
