@@ -34,6 +34,8 @@ fn all(folder: &Path) -> Result<()> {
     process::run(copy.arg("-r").arg(&events).arg(folder.join("tests")))?;
     fs::copy(events.join("04-midnight.json"), folder.join("event.json")).context("an event")?;
 
+    fs::write(folder.join("sluicegate.yaml"), "limits: [rpm=100/min]\n").context("a file")?;
+
     let path =
         format!("{}:{}", session::bin_dir().display(), std::env::var("PATH").unwrap_or_default());
     let mut variables = vec![("PATH".to_owned(), path)];
@@ -62,17 +64,23 @@ fn all(folder: &Path) -> Result<()> {
 }
 
 fn one(line: &str, folder: &Path, variables: &[(String, String)]) -> Result<()> {
-    let is_endless = ["sluicegate local", "sluicegate process"].iter().any(|c| line.starts_with(c))
-        && !line.contains("--once");
+    let is_endless = ["sluicegate local", "sluicegate process", "sluicegate serve"]
+        .iter()
+        .any(|command| line.starts_with(command))
+        && !["--once", "--check", "--schema"].iter().any(|option| line.contains(option));
     if line.starts_with("sluicegate demo") && !line.contains("--headless") {
         // It needs a terminal; its view is tested where it is drawn.
         return Ok(());
     }
     if is_endless {
-        let port = format!(" --port {}", session::free_port()?);
-        let needs_port = line.starts_with("sluicegate local") && !line.contains("--port");
+        let free = session::free_port()?;
         let (command, comment) = line.split_once('#').unwrap_or((line, ""));
-        let port = if needs_port { port.as_str() } else { "" };
+        let port = match command {
+            _ if line.contains("--port") => String::new(),
+            _ if line.starts_with("sluicegate local") => format!(" --port {free}"),
+            _ if line.starts_with("sluicegate serve") => format!(" --listen 127.0.0.1:{free}"),
+            _ => String::new(),
+        };
         let server = Server::start(&format!("exec {command}{port} #{comment}"), folder, variables)?;
         std::thread::sleep(WHILE);
         let status = server.stop()?;
