@@ -4,9 +4,11 @@ use std::collections::HashSet;
 
 use sluicegate::Limit;
 
-use super::read::escaped;
-use super::{Config, Envoy, Store};
-use crate::envoy::Rules;
+use super::domains::Envoy;
+use super::pointer::escaped;
+use super::settings::Config;
+use super::store::Store;
+use crate::envoy::rules::Rules;
 
 /// Each mistake with the JSON pointer of its setting.
 pub(super) fn mistakes(config: &Config) -> Vec<(String, String)> {

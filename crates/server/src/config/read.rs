@@ -7,9 +7,10 @@ use jsonschema::error::ValidationErrorKind;
 use saphyr::{LoadableYamlNode as _, MarkedYaml, Scalar, YamlData};
 use serde_json::{Map, Number, Value};
 
-use super::Config;
 use super::check::mistakes;
+use super::pointer::{escaped, shown};
 use super::schema::schema;
+use super::settings::Config;
 
 /// A mistake in a configuration.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -141,26 +142,6 @@ impl Lines {
         };
         Mistake { line, path: shown(at), message }
     }
-}
-
-/// A key in a JSON pointer.
-pub(super) fn escaped(key: &str) -> String {
-    key.replace('~', "~0").replace('/', "~1")
-}
-
-/// A JSON pointer as people write it: `callers[1].sha256`.
-fn shown(pointer: &str) -> String {
-    let mut path = String::new();
-    for part in pointer.split('/').skip(1) {
-        let part = part.replace("~1", "/").replace("~0", "~");
-        if part.bytes().all(|byte| byte.is_ascii_digit()) && !part.is_empty() {
-            path = format!("{path}[{part}]");
-        } else {
-            let dot = if path.is_empty() { "" } else { "." };
-            path = format!("{path}{dot}{part}");
-        }
-    }
-    path
 }
 
 #[cfg(test)]

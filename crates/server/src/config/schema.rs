@@ -3,7 +3,7 @@
 use schemars::schema_for;
 use serde_json::Value;
 
-use super::Config;
+use super::settings::Config;
 
 /// The JSON schema of a configuration.
 pub(super) fn schema() -> Value {

@@ -1,6 +1,6 @@
 //! Envoy's rate limit service, `envoy.service.ratelimit.v3`.
 
-mod rules;
+pub(crate) mod rules;
 mod service;
 mod status;
 

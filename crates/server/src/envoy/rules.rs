@@ -7,7 +7,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use sha2::{Digest as _, Sha256};
 use sluicegate::{EntityId, Limit, Resource};
 
-use crate::config;
+use crate::config::domains as config;
 
 /// The rules of all domains.
 pub(crate) struct Rules {
