@@ -10,6 +10,7 @@ use tokio::time::error::Elapsed;
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::error::AcquireError;
+use crate::metered;
 use crate::store_error::BoxError;
 use crate::table::TableError;
 
@@ -52,6 +53,12 @@ impl<'a> CallContext<'a> {
             quickest: PAUSE_MAX,
             table_error: None,
         }
+    }
+
+    /// Adds the cost of a read.
+    pub(crate) fn spend_reads(&mut self, units: f64) {
+        self.cost.read_units += units;
+        metered::spent(0.0, units);
     }
 
     pub(crate) fn now(&self) -> EpochMillis {

@@ -221,6 +221,27 @@
 //! The layer of the crate `sluicegate-tower` acquires for each request and answers refusals: 429,
 //! `Retry-After` and the rate limit fields.
 //!
+//! # Metrics
+//!
+//! A limiter reports to the recorder of the `metrics` facade that the program installs before the
+//! first request. No label is an entity. Beyond 1,000 pairs of a resource and a limit, both labels of
+//! further ones are `other`.
+//!
+//! | metric | labels | meaning |
+//! |---|---|---|
+//! | `sluicegate_acquires_total` | resource, limit, outcome | requested limits by outcome: granted, refused (the limit was short), not_taken (another limit was), never_admissible, contended, unavailable, failed, degraded, shadowed |
+//! | `sluicegate_near_limit_total` | resource, limit | grants that left a limit with no more than the [`near_share`](crate::LimiterBuilder::near_share) |
+//! | `sluicegate_store_duration_seconds` | operation | time of an acquire, correct or peek that asked the store, waiting for its turn and repetitions included |
+//! | `sluicegate_write_units_total`, `sluicegate_read_units_total` | | capacity units of buckets and of stored limits, in whole units |
+//! | `sluicegate_breaker_open` | | 1 while the store is unavailable and is not asked |
+//! | `sluicegate_leased_decisions_total` | | decisions by leased tokens |
+//! | `sluicegate_lease_waits_total` | | requests that waited for a lease |
+//! | `sluicegate_lease_writes_total` | | writes that lease and settle |
+//! | `sluicegate_leased_tokens_total`, `sluicegate_unused_tokens_total` | | whole tokens that were leased, and those that went back unused |
+//! | `sluicegate_lease_write_reduction` | | the share of decisions that needed no write |
+//! | `sluicegate_lease_ambiguous_total` | | leases whose outcome could not be found out |
+//! | `sluicegate_commit_age_seconds` | | in write-behind mode, the age of the oldest use at its debit |
+//!
 //! # On Redis
 //!
 //! With the feature `redis`, `Limiter::new(RedisStore::new("redis://127.0.0.1/")?)` is the same

@@ -61,6 +61,7 @@ mod limiter;
 mod lock;
 mod memory;
 mod memory_store;
+mod metered;
 mod permit;
 #[cfg(feature = "redis")]
 pub mod redis;

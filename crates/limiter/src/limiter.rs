@@ -10,6 +10,7 @@ use crate::counters::Counters;
 use crate::error::{AcquireError, LimitExceeded};
 use crate::guard::Guard;
 use crate::limit_set::LimitSet;
+use crate::metered::Metered;
 use crate::store::{Cascade, Store};
 use crate::turns::Turns;
 
@@ -42,6 +43,7 @@ struct Inner {
     mode: Mode,
     options: Options,
     turns: Turns,
+    metered: Metered,
 }
 
 impl Drop for Inner {
@@ -88,8 +90,8 @@ impl std::fmt::Debug for Limiter {
 
 impl Limiter {
     pub(crate) fn with(guard: Guard, mode: Mode, options: Options) -> Self {
-        let (guard, turns) = (Arc::new(guard), Turns::default());
-        Self { inner: Arc::new(Inner { guard, mode, options, turns }) }
+        let (guard, turns, metered) = (Arc::new(guard), Turns::default(), Metered::default());
+        Self { inner: Arc::new(Inner { guard, mode, options, turns, metered }) }
     }
 
     /// Checks that the store answers, which makes the first connection. If it is called before the
@@ -154,6 +156,10 @@ impl Limiter {
 
     pub(crate) fn options(&self) -> &Options {
         &self.inner.options
+    }
+
+    pub(crate) fn metered(&self) -> &Metered {
+        &self.inner.metered
     }
 
     pub(crate) fn turns(&self) -> &Turns {

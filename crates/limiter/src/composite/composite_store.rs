@@ -38,7 +38,7 @@ impl<T: Table> CompositeStore<T> {
         let BucketId { entity, resource } = bucket.clone();
         let keys = [ItemKey::Bucket(entity, resource)];
         let found = context.in_time(self.table.read(&keys, Consistency::Strong)).await?;
-        context.cost.read_units += found.read_units;
+        context.spend_reads(found.read_units);
         Ok(image(bucket, found.items.first().and_then(Option::as_ref))?)
     }
 

@@ -19,6 +19,7 @@ use super::table_call::{Calls, PendingCall, Resolved, TableReply};
 use crate::clock::Clock;
 use crate::cost::Cost;
 use crate::lock::lock;
+use crate::metered;
 use crate::table::TableError;
 
 /// After this time without an answer the lane asks again, because all callers wait for it: 500 ms,
@@ -155,6 +156,7 @@ impl Lane {
             waiter.cost.write_units += reply.write_units * share;
             waiter.cost.read_units += reply.read_units * share;
         }
+        metered::spent(reply.write_units, reply.read_units);
         state.quickest = state.quickest.min(took);
         if reply.answer == Answer::Lost {
             state.answer_time = state.answer_time.saturating_mul(2).min(ANSWER_TIME_MAX);

@@ -170,7 +170,7 @@ impl<T: Table> CompositeStore<T> {
                 }
             }
         };
-        context.cost.read_units += found.read_units;
+        context.spend_reads(found.read_units);
         let now = context.now();
         let mut learned = Vec::with_capacity(keys.len());
         for (key, item) in keys.iter().zip(&found.items) {
@@ -218,7 +218,7 @@ impl<T: Table> CompositeStore<T> {
             tracing::debug!(%bucket, %table_error, "stored limits could not be read again");
         });
         let found: ReadItems = found.ok()?;
-        context.cost.read_units += found.read_units;
+        context.spend_reads(found.read_units);
         self.learn_levels(&keys, &found, &mut levels, context.now())
             .inspect_err(|error| tracing::warn!(%bucket, %error, "stored limits cannot be used"))
             .ok()?;

@@ -1,6 +1,7 @@
 //! Wraps store calls: breaker check, classification of the result, fallback policy.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::BoxFuture;
 
@@ -10,6 +11,7 @@ use super::guarded::Guard;
 use crate::clock::Clock;
 use crate::degraded::{Cause, Degraded, OnUnavailable};
 use crate::error::{AcquireError, AdjustError, LimitStatus};
+use crate::metered;
 use crate::store::{Adjusted, BucketGrant, Correction, Grant, Request};
 use crate::store_error::{BoxError, described};
 
@@ -52,10 +54,14 @@ impl Guard {
             let cause = Cause::NotAsked { since: not_asked.since };
             return self.degrade(request, cause, || not_asked.into());
         };
+        let begin = Instant::now();
         let result = acquire().await;
         match &result {
             Ok(grant) if grant.is_held() => drop(pass),
-            result => self.note(pass, result),
+            result => {
+                metered::answered("acquire", begin.elapsed());
+                self.note(pass, result);
+            }
         }
         match result {
             Ok(grant) => {
@@ -93,7 +99,9 @@ impl Guard {
         if let Some(adjusted) = self.store.adjust_held(correction) {
             return Ok(adjusted);
         }
+        let begin = Instant::now();
         let result = self.store.adjust(correction, &self.clock).await;
+        metered::answered("correct", begin.elapsed());
         self.note(pass, &result);
         result
     }
@@ -106,7 +114,9 @@ impl Guard {
         let Some(pass) = self.may_call() else {
             return Err(AcquireError::Unavailable(self.health.not_asked().into()));
         };
+        let begin = Instant::now();
         let result = self.store.peek(request, &self.clock).await;
+        metered::answered("peek", begin.elapsed());
         self.note(pass, &result);
         result
     }
@@ -130,12 +140,14 @@ impl Guard {
         let Some(source) = result.as_ref().err().and_then(MaybeOutage::outage) else {
             self.health.note_connection();
             if pass.answered() {
+                metered::breaker(false);
                 tracing::info!("the store answers again");
             }
             return;
         };
         if pass.unanswered(self.clock.now()) {
             self.counters().outages.increment();
+            metered::breaker(true);
             let policy = self.settings.on_unavailable;
             tracing::warn!(
                 error = described(source),

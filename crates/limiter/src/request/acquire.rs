@@ -228,13 +228,17 @@ impl AcquireRequest<&Limiter> {
             Some(wait) => wait_for(limiter, &request, wait, &|| ask().boxed()).await,
             None => ask().await,
         };
-        Ok(match result {
-            Ok(Granted::Store(grant)) => Permit::granted(limiter, correction_time, grant),
+        let result = match result {
+            Ok(Granted::Store(grant)) => Ok(Permit::granted(limiter, correction_time, grant)),
             Ok(Granted::Degraded(degraded, parts)) => {
-                Permit::degraded_by(limiter, correction_time, degraded, parts)
+                Ok(Permit::degraded_by(limiter, correction_time, degraded, parts))
             }
-            Err(error) => Permit::shadow(limiter, correction_time, limiter.shadowed(error)?),
-        })
+            Err(error) => limiter
+                .shadowed(error)
+                .map(|refused| Permit::shadow(limiter, correction_time, refused)),
+        };
+        limiter.metered().acquired(&request, limiter.options().near_share, &result);
+        result
     }
 }
 
