@@ -12,16 +12,12 @@ use std::time::Duration;
 use metrics::{Counter, counter, gauge, histogram};
 use sluicegate_core::{LimitName, Resource};
 
-use crate::error::AcquireError;
-use crate::permit::Permit;
-use crate::store::Request;
-
 /// The most pairs of a resource and a limit that have a label of their own.
 const PAIRS_MAX: usize = 1_000;
 const OTHER: &str = "other";
 
 /// The outcomes of an acquire for one of its limits.
-const OUTCOMES: [&str; 8] = [
+const OUTCOMES: [&str; 9] = [
     "granted",
     "refused",
     "not_taken",
@@ -30,8 +26,8 @@ const OUTCOMES: [&str; 8] = [
     "unavailable",
     "failed",
     "degraded",
+    "shadowed",
 ];
-const SHADOWED: &str = "shadowed";
 
 /// The counters of one resource and limit.
 struct OfLimit {
@@ -46,7 +42,7 @@ impl OfLimit {
             let counter = counter!("sluicegate_acquires_total", "resource" => resource, "limit" => limit, "outcome" => outcome);
             (outcome, counter)
         };
-        let outcomes = OUTCOMES.into_iter().chain([SHADOWED]).map(of).collect();
+        let outcomes = OUTCOMES.into_iter().map(of).collect();
         let (resource, limit) = (resource.to_owned(), limit.to_owned());
         let near =
             counter!("sluicegate_near_limit_total", "resource" => resource, "limit" => limit);
@@ -61,24 +57,20 @@ pub(crate) struct Metered {
 }
 
 impl Metered {
-    /// Counts the result of a checked request.
+    /// Counts the outcome of a request for one of its limits.
     pub(crate) fn acquired(
         &self,
-        request: &Request,
-        near_share: f64,
-        result: &Result<Permit, AcquireError>,
+        resource: &Resource,
+        limit: &LimitName,
+        outcome: &'static str,
+        is_near: bool,
     ) {
-        for limit in request.amounts.keys() {
-            let counters = self.of(&request.resource, limit);
-            if let Some(counter) = counters.outcomes.get(outcome(result, limit)) {
-                counter.increment(1);
-            }
+        let counters = self.of(resource, limit);
+        if let Some(counter) = counters.outcomes.get(outcome) {
+            counter.increment(1);
         }
-        let Ok(permit) = result else { return };
-        for remaining in permit.remaining() {
-            if remaining.share <= near_share && request.amounts.contains_key(&remaining.limit) {
-                self.of(&request.resource, &remaining.limit).near.increment(1);
-            }
+        if is_near {
+            counters.near.increment(1);
         }
     }
 
@@ -96,23 +88,6 @@ impl Metered {
         let limits = pairs.entry(resource.clone()).or_default();
         let new = || Arc::new(OfLimit::new(resource.as_str(), limit.as_str()));
         limits.entry(limit.clone()).or_insert_with(new).clone()
-    }
-}
-
-/// The outcome of a request for one of its limits.
-fn outcome(result: &Result<Permit, AcquireError>, limit: &LimitName) -> &'static str {
-    match result {
-        Ok(permit) if permit.degraded().is_some() => "degraded",
-        Ok(permit) if permit.shadowed().is_some() => SHADOWED,
-        Ok(_) => "granted",
-        Err(AcquireError::LimitExceeded(exceeded)) => {
-            let is_short = exceeded.violations().any(|violated| violated.limit == *limit);
-            if is_short { "refused" } else { "not_taken" }
-        }
-        Err(AcquireError::NeverAdmissible(_)) => "never_admissible",
-        Err(AcquireError::Contended { .. }) => "contended",
-        Err(AcquireError::Unavailable(_)) => "unavailable",
-        Err(AcquireError::InvalidRequest(_) | AcquireError::Setup(_)) => "failed",
     }
 }
 

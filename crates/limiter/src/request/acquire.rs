@@ -7,6 +7,7 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
+use super::outcome;
 use super::send::{attempt, wait_for};
 use crate::call::as_deadline;
 use crate::check::amounts;
@@ -237,7 +238,7 @@ impl AcquireRequest<&Limiter> {
                 .shadowed(error)
                 .map(|refused| Permit::shadow(limiter, correction_time, refused)),
         };
-        limiter.metered().acquired(&request, limiter.options().near_share, &result);
+        outcome::count(limiter, &request, &result);
         result
     }
 }

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod adjust;
+mod outcome;
 mod peek;
 mod send;
 

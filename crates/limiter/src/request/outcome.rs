@@ -1,0 +1,35 @@
+//! The outcome of an acquire, as metrics name it.
+
+use crate::error::AcquireError;
+use crate::limiter::Limiter;
+use crate::permit::Permit;
+use crate::store::Request;
+use sluicegate_core::LimitName;
+
+/// Counts the result of a checked request.
+pub(super) fn count(limiter: &Limiter, request: &Request, result: &Result<Permit, AcquireError>) {
+    let remaining = result.as_ref().map(Permit::remaining).unwrap_or_default();
+    let near_share = limiter.options().near_share;
+    for limit in request.amounts.keys() {
+        let of_limit = remaining.iter().filter(|remaining| remaining.limit == *limit);
+        let is_near = of_limit.into_iter().any(|remaining| remaining.share <= near_share);
+        limiter.metered().acquired(&request.resource, limit, outcome(result, limit), is_near);
+    }
+}
+
+/// The outcome of a request for one of its limits.
+fn outcome(result: &Result<Permit, AcquireError>, limit: &LimitName) -> &'static str {
+    match result {
+        Ok(permit) if permit.degraded().is_some() => "degraded",
+        Ok(permit) if permit.shadowed().is_some() => "shadowed",
+        Ok(_) => "granted",
+        Err(AcquireError::LimitExceeded(exceeded)) => {
+            let is_short = exceeded.violations().any(|violated| violated.limit == *limit);
+            if is_short { "refused" } else { "not_taken" }
+        }
+        Err(AcquireError::NeverAdmissible(_)) => "never_admissible",
+        Err(AcquireError::Contended { .. }) => "contended",
+        Err(AcquireError::Unavailable(_)) => "unavailable",
+        Err(AcquireError::InvalidRequest(_) | AcquireError::Setup(_)) => "failed",
+    }
+}
