@@ -13,8 +13,17 @@ use crate::stages::Stages;
 use crate::{process, template, workspace};
 
 /// The engines of the tests, then the tools of the template's check.
-const ENGINES: [Engine; 6] =
-    [Engine::Ministack, Engine::Redis, Engine::LiteLlm, Engine::Aws, Engine::CfnLint, Engine::Sam];
+const ENGINES: [Engine; 9] = [
+    Engine::Ministack,
+    Engine::Redis,
+    Engine::LiteLlm,
+    Engine::Envoy,
+    Engine::Grpcio,
+    Engine::OpenapiSpecValidator,
+    Engine::Aws,
+    Engine::CfnLint,
+    Engine::Sam,
+];
 
 /// Runs the tests of the workspace on every engine, then checks the template.
 #[derive(clap::Args)]

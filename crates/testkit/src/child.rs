@@ -5,7 +5,8 @@ use std::process::Command;
 
 /// `setpriv` asks the kernel to kill the process when the thread that started it ends: a test that
 /// is itself killed runs no destructor. Without `setpriv`, only the destructor kills it.
-pub(crate) fn dying_with_this_thread(binary: PathBuf) -> Command {
+#[must_use]
+pub fn dying_with_this_thread(binary: PathBuf) -> Command {
     let setpriv = PathBuf::from("/usr/bin/setpriv");
     if !setpriv.exists() {
         return Command::new(binary);

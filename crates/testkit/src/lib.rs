@@ -18,6 +18,7 @@ pub mod redis;
 pub mod runtime_api;
 pub mod usage;
 
+pub use child::dying_with_this_thread;
 pub use denied_table::DeniedTable;
 pub use engines::{
     EngineKind, RunningEngine, are_units_reported, engines_under_test, is_redis_under_test,
@@ -25,6 +26,7 @@ pub use engines::{
 };
 pub use function::FunctionProcess;
 pub use left_out::LeaveOut;
+pub use ministack::engine;
 pub use proxy::{Call, Cut, Fault, Proxy, Units, Wire};
 pub use redis::{RedisCluster, RedisServer};
 pub use runtime_api::{InvocationResult, RuntimeApi};

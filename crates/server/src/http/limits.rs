@@ -59,7 +59,7 @@ impl Limits {
 
 /// The limits that are stored for an entity, a resource, both or everyone.
 #[utoipa::path(
-    get, path = "/v1/limits", tag = "read", params(Level), responses((status = 200, body = Limits))
+    get, path = "/v1/limits", operation_id = "show_limits", tag = "read", params(Level), responses((status = 200, description = "The limits", body = Limits))
 )]
 pub(super) async fn show(
     State(live): State<Arc<Live>>,
@@ -70,7 +70,7 @@ pub(super) async fn show(
 
 /// Store limits. Other limits of the same level stay. All servers follow within a minute.
 #[utoipa::path(
-    put, path = "/v1/limits", tag = "operate", params(Level), request_body = Limits,
+    put, path = "/v1/limits", operation_id = "put_limits", tag = "operate", params(Level), request_body = Limits,
     responses((status = 200, description = "All limits of the level", body = Limits))
 )]
 pub(super) async fn put(
@@ -84,7 +84,7 @@ pub(super) async fn put(
 
 /// Delete stored limits by name.
 #[utoipa::path(
-    delete, path = "/v1/limits", tag = "operate", params(Level),
+    delete, path = "/v1/limits", operation_id = "delete_limits", tag = "operate", params(Level),
     responses((status = 200, description = "The limits that are left", body = Limits))
 )]
 pub(super) async fn delete(

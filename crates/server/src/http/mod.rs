@@ -76,7 +76,7 @@ fn api(live: &Arc<Live>) -> (Router<Arc<Live>>, utoipa::openapi::OpenApi) {
 }
 
 /// Metrics for Prometheus.
-#[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, content_type = "text/plain")))]
+#[utoipa::path(get, path = "/metrics", tag = "health", responses((status = 200, description = "All metrics", content_type = "text/plain")))]
 async fn metrics() -> String {
     rendered()
 }

@@ -81,7 +81,7 @@ impl From<UsageWindow> for Shown {
 /// The consumption by windows.
 #[utoipa::path(
     get, path = "/v1/usage", tag = "read", params(Question),
-    responses((status = 200, body = Usage))
+    responses((status = 200, description = "The windows", body = Usage))
 )]
 pub(super) async fn usage(
     State(live): State<Arc<Live>>,
