@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
 mod envoy;
+#[allow(dead_code, reason = "the tests of the API use the rest")]
 #[path = "../http/running.rs"]
 mod running;
 
