@@ -9,6 +9,7 @@ use super::health::StoreHealth;
 use crate::clock::SharedClock;
 use crate::counters::Counters;
 use crate::degraded::OnUnavailable;
+use crate::metered;
 use crate::store::Store;
 
 /// The limiter must not dominate a gateway's latency budget.
@@ -54,6 +55,7 @@ impl Guard {
         settings: CallSettings,
         breaker: BreakerConfig,
     ) -> Self {
+        metered::breaker(false);
         Self { store, clock, health: StoreHealth::new(breaker), settings }
     }
 

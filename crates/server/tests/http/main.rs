@@ -205,3 +205,45 @@ async fn metrics_count_requests_by_path_and_never_name_an_entity() {
     assert!(text.contains("sluicegate_http_request_duration_seconds_bucket{"), "{text}");
     assert!(!text.contains("secret-user"), "{text}");
 }
+
+#[tokio::test]
+async fn the_dashboard_shows_metrics_that_a_server_reports() {
+    sluicegate_server::install_metrics();
+    let store = MemoryStore::new();
+    let limiter = Limiter::builder(store).leasing(Default::default()).build();
+    let server = Running::start(config(json!({})), limiter).await;
+    let wanted = |amount: u32| json!({"entity": "u", "resource": "r", "amounts": {"rph": amount}, "limits": ["rph=100/h"]});
+    for amount in [10, 60, 25, 10] {
+        server.post("/v1/acquire", &wanted(amount)).await;
+    }
+    let dashboard: serde_json::Value =
+        serde_json::from_str(include_str!("../../grafana.json")).unwrap();
+    let is_reported = async || {
+        let text = server.text("/metrics").await;
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let mut missing = Vec::new();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().unwrap() {
+                let query = target["expr"].as_str().unwrap();
+                let names =
+                    query.split(|c| !is_name(c)).filter(|word| word.starts_with("sluicegate_"));
+                missing.extend(
+                    names
+                        .filter(|name| !text.lines().any(|line| line.starts_with(name)))
+                        .map(str::to_owned),
+                );
+            }
+        }
+        missing
+    };
+    // Leased decisions are reported by the background task.
+    let mut missing = is_reported().await;
+    for _ in 0..100 {
+        if missing.is_empty() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        missing = is_reported().await;
+    }
+    panic!("no server reports {missing:?}");
+}
