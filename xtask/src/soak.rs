@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Buckets of two limits that are converted while producers use them.
     #[arg(long, default_value_t = 5_000)]
     buckets: u32,
+    /// Seconds of changed requests to the server.
+    #[arg(long, default_value_t = 3_600)]
+    fuzz_seconds: u64,
     /// The number of times that processes rush for the tokens of one bucket on Redis.
     #[arg(long, default_value_t = 100)]
     runs: u32,
@@ -71,6 +74,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-core", "--test", "simulation", "schedules"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.schedules);
+        process::run(&mut cargo)
+    })?;
+    stages.run("fuzz", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-server", "--test", "fuzz", "--", "--nocapture"]);
+        cargo.env("SLUICEGATE_FUZZ_SECONDS", args.fuzz_seconds.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("followed", || {

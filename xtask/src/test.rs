@@ -51,6 +51,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.env("SLUICEGATE_TEST_ENGINES", TEST_ENGINES);
         cargo.env("SLUICEGATE_TEST_MINISTACK", &ministack.url);
         cargo.env("SLUICEGATE_ENGINES_DIR", workspace::engines_dir());
+        cargo.env("SLUICEGATE_FUZZ_SECONDS", "30");
         process::run(&mut cargo)
     })?;
     stages.run("template", template::run)?;
