@@ -13,9 +13,10 @@ use hyper_util::service::TowerToHyperService;
 use sluicegate::Limiter;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::config::Config;
 use crate::live::{Live, StartError};
@@ -98,6 +99,7 @@ impl Server {
         let service = TowerToHyperService::new(router);
         let connections = Arc::new(Semaphore::new(bounds.connections.min(Semaphore::MAX_PERMITS)));
         let graceful = GracefulShutdown::new();
+        let (end, ending) = watch::channel(());
         let mut upkeep = tokio::time::interval(UPKEEP);
         let mut stop = pin!(stop);
         loop {
@@ -120,16 +122,24 @@ impl Server {
                 tracing::debug!("closed a connection: there are as many as there may be");
                 continue;
             };
-            let (tls, service, watcher) =
-                (live.now().tls.clone(), service.clone(), graceful.watcher());
+            let (tls, service) = (live.now().tls.clone(), service.clone());
+            let (watcher, mut ending) = (graceful.watcher(), ending.clone());
             tokio::spawn(async move {
-                if let Err(error) = serve(stream, tls, service, watcher).await {
+                let served = tokio::select! {
+                    begun = begin(stream, tls) => match begun {
+                        Ok(begun) => begun.serve(service, watcher).await,
+                        Err(error) => Err(error),
+                    },
+                    // It has sent no request.
+                    _ = ending.changed() => Ok(()),
+                };
+                if let Err(error) = served {
                     tracing::debug!(error, "a connection failed");
                 }
                 drop(place);
             });
         }
-        drop(listener);
+        drop((listener, end));
         let end = Duration::from_millis(bounds.end_ms);
         if timeout(end, graceful.shutdown()).await.is_err() {
             tracing::warn!("ended with open requests: they took longer than bounds.end_ms");
@@ -151,23 +161,36 @@ impl Reloader {
     }
 }
 
-/// Serves a connection: HTTP/1, or HTTP/2 if it begins so; with TLS, as the client chose.
-async fn serve(
-    stream: TcpStream,
-    tls: Option<TlsAcceptor>,
-    service: Service,
-    watcher: Watcher,
-) -> Result<(), BoxError> {
+/// A connection whose version of HTTP is known.
+enum Begun {
+    Plain(TcpStream, bool),
+    Encrypted(Box<TlsStream<TcpStream>>, bool),
+}
+
+/// Waits for the first bytes of a connection: HTTP/1, or HTTP/2 if it begins so; with TLS, as the
+/// client chose.
+async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>) -> Result<Begun, BoxError> {
     stream.set_nodelay(true)?;
     match tls {
         None => {
             let is_http2 = timeout(HEAD_TIME, begins_as_http2(&stream)).await??;
-            serve_http(stream, is_http2, service, watcher).await
+            Ok(Begun::Plain(stream, is_http2))
         }
         Some(tls) => {
             let stream = timeout(HEAD_TIME, tls.accept(stream)).await??;
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            serve_http(stream, is_http2, service, watcher).await
+            Ok(Begun::Encrypted(Box::new(stream), is_http2))
+        }
+    }
+}
+
+impl Begun {
+    async fn serve(self, service: Service, watcher: Watcher) -> Result<(), BoxError> {
+        match self {
+            Self::Plain(stream, is_http2) => serve_http(stream, is_http2, service, watcher).await,
+            Self::Encrypted(stream, is_http2) => {
+                serve_http(stream, is_http2, service, watcher).await
+            }
         }
     }
 }

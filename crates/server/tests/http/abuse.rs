@@ -132,3 +132,29 @@ async fn connections_and_requests_beyond_the_bounds_are_turned_away_at_once() {
     }
     assert!(closed > 0, "at most three connections are open");
 }
+
+#[tokio::test]
+async fn streams_that_are_reset_at_once_end_their_connection_and_no_other() {
+    let server = in_memory().await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut sent = 0;
+    while sent < 100_000 {
+        let Ok(mut ready) = client.ready().await else { break };
+        let request = http::Request::post("http://x/v1/acquire").body(()).unwrap();
+        let Ok((_, mut body)) = ready.send_request(request, false) else { break };
+        body.send_reset(h2::Reason::CANCEL);
+        client = ready;
+        sent += 1;
+        if sent % 64 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let ended = tokio::time::timeout(Duration::from_secs(30), connection).await;
+    // It says that it had enough, unless the connection breaks before that is read.
+    let error = ended.expect("the server ends it").unwrap().unwrap_err();
+    let is_enough = error.is_io() || error.reason() == Some(h2::Reason::ENHANCE_YOUR_CALM);
+    assert!(is_enough, "after {sent} streams: {error:?}");
+    assert_eq!(server.get("/healthz").await.status, 200);
+}
