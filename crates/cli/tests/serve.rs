@@ -90,8 +90,9 @@ async fn a_configuration_is_checked_without_serving() {
     let (code, _, said) = output(&["--config", &bad, "--check"]).await;
     let lines: Vec<_> = said.lines().collect();
     assert_eq!(code, 2, "{said}");
-    assert!(lines[0].starts_with(&format!("{bad}:3: listen.port: ")), "{said}");
-    assert!(lines[1].contains("has 1 mistake; `sluicegate serve --schema`"), "{said}");
+    assert!(lines[0].starts_with(&format!("{bad}:1: limits[0]: ")), "{said}");
+    assert!(lines[1].starts_with(&format!("{bad}:3: listen.port: ")), "{said}");
+    assert!(lines[2].contains("has 2 mistakes; `sluicegate serve --schema`"), "{said}");
 
     let (code, _, said) = output(&["--config", "/nowhere/sluicegate.yaml", "--check"]).await;
     assert!(code == 2 && said.contains("/nowhere/sluicegate.yaml"), "{said}");

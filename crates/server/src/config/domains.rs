@@ -54,7 +54,7 @@ pub struct Rule {
     #[serde(default)]
     pub limits: Vec<String>,
     /// The limits that a hit takes from, and the tokens that it takes of each.
-    #[schemars(length(min = 1))]
+    #[schemars(extend("minProperties" = 1))]
     pub consume: BTreeMap<String, u32>,
     /// Counts the hits whatever the balance, which may go below zero: for the use that Envoy learns
     /// from a response (`apply_on_stream_done`).

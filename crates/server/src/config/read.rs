@@ -1,35 +1,17 @@
 //! Reads a configuration, and finds every mistake with its line.
 
-use std::collections::HashMap;
-use std::fmt;
-
-use jsonschema::error::ValidationErrorKind;
-use saphyr::{LoadableYamlNode as _, MarkedYaml, Scalar, YamlData};
-use serde_json::{Map, Number, Value};
+use jsonschema::ValidationError;
+use jsonschema::error::ValidationErrorKind::{AdditionalProperties, Pattern};
+use serde_json::Value;
+use serde_path_to_error::{Path, Segment};
 
 use super::check::mistakes;
-use super::pointer::{escaped, shown};
+use super::lines::Lines;
+use super::mistake::Mistake;
+use super::pointer::{escaped, unescaped};
 use super::schema::schema;
 use super::settings::Config;
-
-/// A mistake in a configuration.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Mistake {
-    /// The line, from 1.
-    pub line: usize,
-    /// The setting, like `callers[1].sha256`; empty: the file as a whole.
-    pub path: String,
-    /// The mistake.
-    pub message: String,
-}
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { line, path, message } = self;
-        let colon = if path.is_empty() { "" } else { ": " };
-        write!(f, "{line}: {path}{colon}{message}")
-    }
-}
+use super::suggest::suggestion;
 
 impl Config {
     /// Reads a configuration in YAML.
@@ -37,45 +19,42 @@ impl Config {
     /// # Errors
     /// Every mistake, by line. Keys of permits and certificates are read at the start of a server.
     pub fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
-        let documents = MarkedYaml::load_from_str(text).map_err(|error| {
-            let (line, message) = (error.marker().line(), error.info().to_owned());
-            vec![Mistake { line, path: String::new(), message }]
-        })?;
-        let mut lines = Lines::default();
-        let value = match documents.first() {
-            Some(document) => lines.value(document, ""),
-            None => Value::Object(Map::new()),
-        };
-        // An empty file is a null.
-        let value = if value.is_null() { Value::Object(Map::new()) } else { value };
-        let validator = jsonschema::validator_for(&schema())
-            .map_err(|error| vec![lines.mistake("", error.to_string())])?;
-        let mut found: Vec<Mistake> = std::mem::take(&mut lines.mistakes);
+        let (lines, mut value) = Lines::read(text).map_err(|mistake| vec![mistake])?;
+        let schema = schema();
+        let validator = jsonschema::validator_for(&schema)
+            .map_err(|error| vec![Mistake::of_file(1, error.to_string())])?;
+        let (mut wrong, mut found) = (Vec::new(), Vec::new());
+        for (at, mistake) in lines.odd_keys() {
+            found.push(mistake);
+            wrong.push(section(&at));
+        }
         for error in validator.iter_errors(&value) {
-            let at = error.instance_path().as_str();
-            match error.kind() {
-                ValidationErrorKind::AdditionalProperties { unexpected } => {
-                    for key in unexpected {
-                        let message = format!("there is no setting {key:?} here");
-                        found.push(lines.mistake(&format!("{at}/{key}"), message));
-                    }
-                }
-                _ => found.push(lines.mistake(at, error.to_string())),
+            let is_unknown = matches!(error.kind(), AdditionalProperties { .. });
+            for (at, message) in messages(&error, &schema) {
+                found.push(lines.mistake(&at, message));
+                wrong.push(if is_unknown { at } else { section(&at) });
             }
         }
-        if found.is_empty() {
-            match serde_path_to_error::deserialize::<_, Self>(value) {
+        // The rest of the file is checked without the settings that are wrong.
+        for at in &wrong {
+            leave_out(&mut value, at);
+        }
+        while value.is_object() {
+            match serde_path_to_error::deserialize::<_, Self>(&value) {
                 Ok(config) => {
-                    for (at, message) in mistakes(&config) {
-                        found.push(lines.mistake(&at, message));
-                    }
+                    let meant = mistakes(&config).into_iter();
+                    found.extend(meant.map(|(at, message)| lines.mistake(&at, message)));
                     if found.is_empty() {
                         return Ok(config);
                     }
+                    break;
                 }
                 Err(error) => {
-                    let at = format!("/{}", error.path()).replace('.', "/");
-                    found.push(lines.mistake(&at, error.into_inner().to_string()));
+                    let at = pointer(error.path());
+                    found.push(lines.mistake(&at, error.inner().to_string()));
+                    if !leave_out(&mut value, &section(&at)) {
+                        break;
+                    }
                 }
             }
         }
@@ -85,63 +64,55 @@ impl Config {
     }
 }
 
-/// The line of each node of a document, by its JSON pointer.
-#[derive(Default)]
-struct Lines {
-    lines: HashMap<String, usize>,
-    mistakes: Vec<Mistake>,
+/// The settings that an error of the schema is about, with a message for each.
+fn messages(error: &ValidationError<'_>, schema: &Value) -> Vec<(String, String)> {
+    let at = error.instance_path().as_str();
+    match error.kind() {
+        AdditionalProperties { unexpected } => {
+            let message = |key: &String| {
+                let meant = suggestion(schema, at, key)
+                    .map_or_else(String::new, |meant| format!("; did you mean {meant:?}?"));
+                let message = format!("there is no setting {key:?} here{meant}");
+                (format!("{at}/{}", escaped(key)), message)
+            };
+            unexpected.iter().map(message).collect()
+        }
+        // The text is not shown: it may be the token itself.
+        Pattern { .. } => {
+            let message =
+                "not 64 hexadecimal digits; `printf %s \"$TOKEN\" | sha256sum` makes them";
+            vec![(at.to_owned(), message.to_owned())]
+        }
+        _ => vec![(at.to_owned(), error.to_string())],
+    }
 }
 
-impl Lines {
-    /// The node at `at` as JSON. The lines of its children are noted.
-    fn value(&mut self, node: &MarkedYaml<'_>, at: &str) -> Value {
-        self.lines.entry(at.to_owned()).or_insert(node.span.start.line());
-        match &node.data {
-            YamlData::Value(scalar) => match scalar {
-                Scalar::Null => Value::Null,
-                Scalar::Boolean(value) => Value::Bool(*value),
-                Scalar::Integer(value) => Value::from(*value),
-                Scalar::FloatingPoint(value) => {
-                    Number::from_f64(value.into_inner()).map_or(Value::Null, Value::Number)
-                }
-                Scalar::String(text) => Value::from(text.as_ref()),
-            },
-            YamlData::Sequence(nodes) => {
-                let value = |(n, node)| self.value(node, &format!("{at}/{n}"));
-                nodes.iter().enumerate().map(value).collect()
-            }
-            YamlData::Mapping(entries) => {
-                let mut object = Map::new();
-                for (key, value) in entries {
-                    let YamlData::Value(Scalar::String(name)) = &key.data else {
-                        let message = "a key must be a text: put it in quotes".to_owned();
-                        let (line, path) = (key.span.start.line(), shown(at));
-                        self.mistakes.push(Mistake { line, path, message });
-                        continue;
-                    };
-                    let at = format!("{at}/{}", escaped(name));
-                    self.lines.insert(at.clone(), key.span.start.line());
-                    object.insert(name.to_string(), self.value(value, &at));
-                }
-                Value::Object(object)
-            }
-            YamlData::Tagged(_, node) => self.value(node, at),
-            _ => Value::Null,
-        }
-    }
+/// The section that has the setting at a JSON pointer. Every section may be absent.
+fn section(at: &str) -> String {
+    at.split('/').nth(1).map_or_else(String::new, |section| format!("/{section}"))
+}
 
-    fn mistake(&self, at: &str, message: String) -> Mistake {
-        let mut known = at;
-        // A setting that is missing has the line of the section that lacks it.
-        let line = loop {
-            match (self.lines.get(known), known.rsplit_once('/')) {
-                (Some(line), _) => break *line,
-                (None, Some((section, _))) => known = section,
-                (None, None) => break 1,
-            }
-        };
-        Mistake { line, path: shown(at), message }
+/// Removes the setting at a JSON pointer. False if it is not there.
+fn leave_out(value: &mut Value, at: &str) -> bool {
+    let Some((parent, key)) = at.rsplit_once('/') else { return false };
+    let Some(settings) = value.pointer_mut(parent).and_then(Value::as_object_mut) else {
+        return false;
+    };
+    // Without its callers, a good address would look like a bad one.
+    if at == "/callers" {
+        settings.remove("listen");
     }
+    settings.remove(&unescaped(key)).is_some()
+}
+
+/// The JSON pointer of a setting.
+fn pointer(path: &Path) -> String {
+    let part = |segment: &Segment| match segment {
+        Segment::Seq { index } => format!("/{index}"),
+        Segment::Map { key } | Segment::Enum { variant: key } => format!("/{}", escaped(key)),
+        Segment::Unknown => String::new(),
+    };
+    path.iter().map(part).collect()
 }
 
 #[cfg(test)]
@@ -169,6 +140,58 @@ mod tests {
     fn a_file_that_is_no_yaml_has_one_mistake() {
         assert_eq!(found("listen:\n  address: [\n").lines().count(), 1);
         assert_eq!(found("a: 1\na: 2\n").lines().count(), 1);
+    }
+
+    #[test]
+    fn a_second_document_and_a_deep_one_are_refused() {
+        assert!(found("access_log: true\n---\nlimits: []\n").starts_with("3: a second document"));
+        for level in ["- ", "[", "? "] {
+            let deep = level.repeat(20_000);
+            assert_eq!(found(&deep).lines().count(), 1, "{level:?}");
+        }
+        let limits = format!("limits: {}{}\n", "[".repeat(70), "]".repeat(70));
+        assert_eq!(found(&limits), "1: more than 64 levels are nested\n");
+    }
+
+    #[test]
+    fn an_alias_is_a_copy_but_not_in_another_one() {
+        let callers = "callers:\n- {name: a, sha256: HASH, roles: &both [acquire, read]}\n";
+        let callers = callers.replace("HASH", &"ab".repeat(32));
+        let second = format!("- {{name: b, sha256: '{}', roles: *both}}\n", "12".repeat(32));
+        assert_eq!(found(&format!("{callers}{second}")), "");
+        assert!(found("a: &a [1]\nb: &b [*a]\n").starts_with("2: an alias inside"));
+    }
+
+    #[test]
+    fn a_wrong_setting_hides_no_other_mistake() {
+        let text = "limts: []\nlimits: [rpm]\nlisten: {address: nowhere}\npermits: {previous_key_env: K}\n";
+        let found = found(text);
+        let lines: Vec<_> = found.lines().map(|line| &line[..2]).collect();
+        assert_eq!(lines, ["1:", "2:", "3:", "4:"], "{found}");
+        assert!(found.starts_with(
+            "1: limts: there is no setting \"limts\" here; did you mean \"limits\"?\n"
+        ));
+    }
+
+    #[test]
+    fn callers_that_are_wrong_do_not_make_the_address_wrong() {
+        let text =
+            "listen: {address: 0.0.0.0:80}\ncallers: [{name: a, sha256: secret, roles: [read]}]\n";
+        let found = found(text);
+        assert!(
+            found.starts_with("2: callers[0].sha256: not 64") && found.lines().count() == 1,
+            "{found}"
+        );
+        assert!(!found.contains("secret"), "it may be a token: {found}");
+    }
+
+    #[test]
+    fn odd_keys_and_numbers_have_their_own_lines() {
+        assert!(found("bounds:\n  connections: 5\n  a/b: 5\n").starts_with("3: bounds.a/b: "));
+        let rule = "{match: {}, entity: e, resource: r, consume: {\n        rpm: 5000000000}}";
+        let text = format!("envoy:\n  domains:\n  - domain: d\n    rules: [{rule}]\n");
+        let found = found(&text);
+        assert!(found.starts_with("5: envoy.domains[0].rules[0].consume.rpm: "), "{found}");
     }
 
     #[test]
