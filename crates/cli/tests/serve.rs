@@ -99,10 +99,9 @@ async fn a_configuration_is_checked_without_serving() {
 }
 
 #[tokio::test]
-async fn the_schema_is_json() {
+async fn the_schema_is_the_file_for_editors() {
     let (code, schema, _) = output(&["--schema"]).await;
-    let schema: serde_json::Value = serde_json::from_str(&schema).unwrap();
-    assert_eq!((code, &schema["title"]), (0, &"Config".into()));
+    assert_eq!((code, schema.as_str()), (0, include_str!("../../server/sluicegate.schema.json")));
 }
 
 #[tokio::test]
@@ -155,6 +154,11 @@ async fn a_hangup_reads_the_configuration_again() {
     assert!(server.line().await.contains(":1: store: 5 is not of type"));
     assert!(server.line().await.starts_with("the configuration stays as it was"));
     assert_eq!(server.send("GET /v1/limits", "").await.0, "HTTP/1.1 200 OK");
+
+    file(folder.path(), &"- ".repeat(100_000));
+    server.signal("-HUP");
+    assert!(server.line().await.ends_with(":1: more than 64 levels are nested"));
+    assert!(server.line().await.starts_with("the configuration stays as it was"));
 
     let hash = "00".repeat(32);
     let callers = format!("callers: [{{name: a, sha256: \"{hash}\", roles: [read]}}]\n");

@@ -57,7 +57,7 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
     if args.schema {
-        output::exact(&Config::schema())?;
+        output::exact(Config::schema().trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
     let config = args.configuration()?;
