@@ -67,7 +67,7 @@ fn one(line: &str, folder: &Path, variables: &[(String, String)]) -> Result<()> 
     let is_endless = ["sluicegate local", "sluicegate process", "sluicegate serve"]
         .iter()
         .any(|command| line.starts_with(command))
-        && !["--once", "--check", "--schema"].iter().any(|option| line.contains(option));
+        && !line.split_whitespace().any(|word| ["--once", "--check", "--schema"].contains(&word));
     if line.starts_with("sluicegate demo") && !line.contains("--headless") {
         // It needs a terminal; its view is tested where it is drawn.
         return Ok(());

@@ -16,6 +16,9 @@ use crate::{process, workspace};
 const START: Duration = Duration::from_secs(900);
 /// The time for a server to stop.
 const STOP: Duration = Duration::from_secs(60);
+/// The seconds for all commands of one shell: some are compiled first.
+const COMMANDS: u32 = 1_200;
+
 /// The output of one command, on both streams, and its exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Said {
@@ -52,6 +55,8 @@ pub(crate) fn run(
             "{command}\n_code=$?; echo; echo \"{MARK} $_code\"; sleep {pause}\n"
         ));
     }
+    // One command that never ends must not use up the time of all others.
+    let script = format!("exec timeout {COMMANDS} bash -c {}", quoted(&script));
     let output = shell(&script, folder, variables).output().context("bash could not be started")?;
     let output = String::from_utf8_lossy(&output.stdout);
     let mut said = Vec::new();
@@ -69,6 +74,10 @@ pub(crate) fn run(
         bail!("`{}` ended the shell:\n{lines}", commands[said.len()]);
     }
     Ok(said)
+}
+
+fn quoted(script: &str) -> String {
+    format!("'{}'", script.replace('\'', r"'\''"))
 }
 
 /// A server in the background; dropped, it is interrupted as by Ctrl-C.
