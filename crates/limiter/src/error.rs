@@ -77,7 +77,9 @@ pub struct LimitExceeded {
 }
 
 impl LimitExceeded {
-    pub(crate) fn new(limits: Vec<LimitStatus>) -> Self {
+    /// The refusal of a request whose limits have this status; some of them are short.
+    #[must_use]
+    pub fn new(limits: Vec<LimitStatus>) -> Self {
         let mut retry_after = Some(Duration::ZERO);
         for limit in &limits {
             retry_after = match limit.wait {

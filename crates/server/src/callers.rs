@@ -2,21 +2,13 @@
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
-use sha2::{Digest as _, Sha256};
-use subtle::ConstantTimeEq as _;
 
-use crate::config::{Caller, Role};
+use crate::config::{Caller, Role, TokenHash};
 
 /// The callers that the configuration names.
 pub(crate) struct Callers {
     /// Empty: everyone may do everything.
-    known: Vec<Known>,
-}
-
-struct Known {
-    name: String,
-    token_sha256: [u8; 32],
-    roles: Vec<Role>,
+    known: Vec<Caller>,
 }
 
 /// The reason why a request goes no further.
@@ -38,26 +30,22 @@ impl Denied {
 }
 
 impl Callers {
-    /// `None`: the hash of a token is not 64 hexadecimal digits.
-    pub(crate) fn new(callers: &[Caller]) -> Option<Self> {
-        let known = |caller: &Caller| {
-            let (name, roles) = (caller.name.clone(), caller.roles.clone());
-            Some(Known { name, token_sha256: from_hex(&caller.sha256)?, roles })
-        };
-        callers.iter().map(known).collect::<Option<_>>().map(|known| Self { known })
+    pub(crate) fn new(known: Vec<Caller>) -> Self {
+        Self { known }
     }
 
-    /// The name of the caller of a request, who needs `role`.
+    /// Returns the caller's name if its token is known and it has `role`. The hash of the token is
+    /// compared in constant time.
     ///
     /// # Errors
-    /// [`Denied`]. The hash of the token is compared in constant time.
+    /// [`Denied`].
     pub(crate) fn authorize(&self, headers: &HeaderMap, role: Role) -> Result<&str, Denied> {
         if self.known.is_empty() {
             return Ok("anyone");
         }
-        let hash: [u8; 32] = Sha256::digest(bearer(headers).ok_or(Denied::Unknown)?).into();
-        let same = |caller: &&Known| bool::from(caller.token_sha256.ct_eq(&hash));
-        let caller = self.known.iter().rfind(same).ok_or(Denied::Unknown)?;
+        let hash = TokenHash::of(bearer(headers).ok_or(Denied::Unknown)?);
+        let caller = self.known.iter().rfind(|caller| caller.sha256.is(&hash));
+        let caller = caller.ok_or(Denied::Unknown)?;
         if caller.roles.contains(&role) { Ok(&caller.name) } else { Err(Denied::Role) }
     }
 }
@@ -68,29 +56,18 @@ fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-fn from_hex(text: &str) -> Option<[u8; 32]> {
-    let mut bytes = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (n, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * n..2 * n + 2], 16).ok()?;
-    }
-    Some(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn callers() -> Callers {
         let caller = |name: &str, token: &str, roles: &[Role]| {
-            let sha256 = Sha256::digest(token).iter().map(|byte| format!("{byte:02X}")).collect();
+            let sha256 = TokenHash::of(token.as_bytes());
             Caller { name: name.to_owned(), sha256, roles: roles.to_vec() }
         };
         let gateway = caller("gateway", "s3cret", &[Role::Acquire]);
         let admin = caller("admin", "other", &[Role::Read, Role::Operate]);
-        Callers::new(&[gateway, admin]).unwrap()
+        Callers::new(vec![gateway, admin])
     }
 
     fn asked(authorization: &str, role: Role) -> Result<String, Denied> {
@@ -124,16 +101,17 @@ mod tests {
 
     #[test]
     fn without_callers_everyone_is_one() {
-        let callers = Callers::new(&[]).unwrap();
+        let callers = Callers::new(Vec::new());
         assert!(callers.authorize(&HeaderMap::new(), Role::Operate).is_ok());
     }
 
     #[test]
     fn a_broken_hash_is_refused() {
-        for sha256 in [String::new(), "z".repeat(64), "a".repeat(63)] {
-            assert!(
-                Callers::new(&[Caller { name: String::new(), sha256, roles: vec![] }]).is_none()
-            );
+        let of_nothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        for sha256 in [String::new(), "z".repeat(64), "a".repeat(63), of_nothing.to_owned()] {
+            assert!(TokenHash::try_from(sha256).is_err());
         }
+        let hash = "9F86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08".to_owned();
+        assert_eq!(TokenHash::try_from(hash), Ok(TokenHash::of(b"test")));
     }
 }

@@ -7,13 +7,14 @@ mod callers;
 pub mod config;
 mod envoy;
 mod http;
-mod live;
 mod metrics;
 mod permit_id;
+mod prices;
 mod server;
+mod state;
 mod tls;
 
 pub use config::Config;
-pub use live::StartError;
 pub use metrics::install_metrics;
 pub use server::{Reloader, Server};
+pub use state::StartError;

@@ -69,16 +69,24 @@ impl Seen {
         Self { method, path }
     }
 
-    /// Counts the request, and writes a line if the configuration asks for it.
-    pub(crate) fn answered(self, response: &Response, took: Duration, is_logged: bool) {
+    /// Writes a line to the access log.
+    pub(crate) fn log(&self, caller: &str, response: &Response, took: Duration) {
         let Self { method, path } = self;
-        let status = response.status();
-        if is_logged {
-            let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-            tracing::info!(target: "sluicegate::access", method, path, status = status.as_u16(), micros);
-        }
+        let micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        let status = status(response);
+        tracing::info!(target: "sluicegate::access", method, path, caller, status, micros);
+    }
+
+    /// Counts the request.
+    pub(crate) fn count(self, response: &Response, took: Duration) {
+        let (Self { method, path }, status) = (self, status(response));
         histogram!(DURATION, "path" => path.clone()).record(took.as_secs_f64());
-        let status = status.as_str().to_owned();
         counter!(REQUESTS, "path" => path, "method" => method, "status" => status).increment(1);
     }
+}
+
+/// The status of a response; of a refusal over gRPC, `grpc-` and its code.
+fn status(response: &Response) -> String {
+    let code = response.headers().get("grpc-status").and_then(|code| code.to_str().ok());
+    code.map_or_else(|| response.status().as_str().to_owned(), |code| format!("grpc-{code}"))
 }

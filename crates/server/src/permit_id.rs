@@ -1,6 +1,6 @@
 //! The ids of permits: all that is needed to correct a permit or to give it back, signed.
 //!
-//! A server keeps no state of a permit, so that any server with the same key can settle it. An id is
+//! A server keeps no state of a permit, so that any server with the same key can correct it. An id is
 //! the base64url form of: one byte of version, four bytes of the key's id, 16 bytes of HMAC-SHA256
 //! over everything else, and the content as JSON.
 
@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest as _, Sha256};
-use sluicegate::types::EpochMillis;
+use sluicegate::types::{Amounts, EpochMillis, LimitName, Millitokens};
 
 const VERSION: u8 = 1;
 const KEY_ID_BYTES: usize = 4;
@@ -25,7 +26,7 @@ pub(crate) const KEY_BYTES_MIN: usize = 32;
 pub(crate) struct Granted {
     /// Unique to the permit.
     #[serde(rename = "i")]
-    pub(crate) nonce: String,
+    pub(crate) name: String,
     #[serde(rename = "e")]
     pub(crate) entity: String,
     #[serde(rename = "r")]
@@ -33,15 +34,28 @@ pub(crate) struct Granted {
     /// The parent whose bucket was taken from, too.
     #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
     pub(crate) parent: Option<String>,
-    /// Millitokens by limit. Empty: nothing was taken.
-    #[serde(rename = "a")]
-    pub(crate) taken: BTreeMap<String, i64>,
+    /// Empty: nothing was taken.
+    #[serde(rename = "a", serialize_with = "write_amounts", deserialize_with = "read_amounts")]
+    pub(crate) taken: Amounts,
     /// The limits that the request brought.
     #[serde(rename = "l", default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) limits: Vec<String>,
-    /// The permit cannot be settled from this time on, in seconds since 1970.
+    /// The limits of the parent that the request brought.
+    #[serde(rename = "q", default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) parent_limits: Vec<String>,
+    /// The permit cannot be corrected from this time on, in seconds since 1970.
     #[serde(rename = "x")]
     pub(crate) expires_s: i64,
+}
+
+fn write_amounts<S: Serializer>(amounts: &Amounts, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(amounts.iter().map(|(limit, amount)| (limit.as_str(), amount.get())))
+}
+
+fn read_amounts<'de, D: Deserializer<'de>>(from: D) -> Result<Amounts, D::Error> {
+    let amounts = BTreeMap::<String, i64>::deserialize(from)?.into_iter();
+    let read = |(limit, milli)| Some((LimitName::new(limit).ok()?, Millitokens::new(milli).ok()?));
+    amounts.map(read).collect::<Option<_>>().ok_or_else(|| D::Error::custom("no amount"))
 }
 
 /// The reason why an id is refused.
@@ -87,7 +101,7 @@ impl PermitIds {
         (!keys.is_empty()).then_some(Self { keys, valid_for_s: valid_for_s.into() })
     }
 
-    /// The time until which a permit of `now` can be settled, in seconds since 1970.
+    /// The time until which a permit of `now` can be corrected, in seconds since 1970.
     pub(crate) fn expiry_s(&self, now: EpochMillis) -> i64 {
         now.get() / 1_000 + self.valid_for_s
     }
@@ -125,27 +139,23 @@ impl PermitIds {
     }
 }
 
-/// A new nonce.
-pub(crate) fn nonce() -> String {
-    let mut bytes = [0; 12];
-    if getrandom::fill(&mut bytes).is_err() {
-        fastrand::fill(&mut bytes);
-    }
-    URL_SAFE_NO_PAD.encode(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn granted() -> Granted {
         Granted {
-            nonce: "n".to_owned(),
+            name: "n".to_owned(),
             entity: "user-123".to_owned(),
             resource: "gpt-4".to_owned(),
             parent: None,
-            taken: [("rpm".to_owned(), 1_000), ("usd".to_owned(), 12_500_000)].into(),
+            taken: [("rpm", 1_000), ("usd", 12_500_000)]
+                .map(|(limit, milli)| {
+                    (LimitName::new(limit).unwrap(), Millitokens::new(milli).unwrap())
+                })
+                .into(),
             limits: vec!["rpm=100/min".to_owned()],
+            parent_limits: Vec::new(),
             expires_s: 1_000,
         }
     }

@@ -19,28 +19,32 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::config::Config;
-use crate::live::{Live, StartError};
 use crate::metrics::{self, UPKEEP};
+use crate::state::{ServerState, StartError};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Service = TowerToHyperService<axum::Router>;
 
-/// A client has this long for the head of a request.
-const HEAD_TIME: Duration = Duration::from_secs(10);
+/// A client has this long for the first bytes of a connection.
+const FIRST_BYTES: Duration = Duration::from_secs(10);
+/// A connection of HTTP/1 may be without a complete head of a request this long. Proxies and clients
+/// that keep connections open for 60 or 90 seconds must be the ones that close them: a request on a
+/// connection that the server closes is lost.
+const IDLE: Duration = Duration::from_secs(100);
 /// A client of HTTP/2 that is silent is asked after this time, and dropped after the same time again.
-const SILENCE: Duration = Duration::from_secs(20);
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// Requests of one connection of HTTP/2 at a time.
 const STREAMS_MAX: u32 = 1_000;
 /// The bytes of all headers of a request.
 const HEADER_BYTES_MAX: u32 = 32 * 1_024;
 /// The least time for giving leased tokens back.
-const SETTLE_TIME: Duration = Duration::from_secs(5);
+const RETURN_LEASES_MIN: Duration = Duration::from_secs(5);
 /// The pause after a failed accept: the process has no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A server with an open port.
 pub struct Server {
-    live: Arc<Live>,
+    state: Arc<ServerState>,
     listener: TcpListener,
     address: SocketAddr,
     config: Config,
@@ -48,7 +52,10 @@ pub struct Server {
 
 /// Replaces the configuration of a running server.
 pub struct Reloader {
-    live: Arc<Live>,
+    state: Arc<ServerState>,
+    /// The address that the server listens on.
+    address: SocketAddr,
+    /// The configuration of the start.
     config: Config,
 }
 
@@ -60,15 +67,12 @@ impl Server {
     /// [`StartError`].
     pub async fn bind(config: Config, limiter: Limiter) -> Result<Self, StartError> {
         let address = config.listen.address;
-        let is_open = config.callers.is_empty() && !config.listen.without_callers;
-        if is_open && !address.ip().is_loopback() {
-            return Err(StartError::Open(address));
-        }
-        let live = Arc::new(Live::new(limiter, &config)?);
+        check_open(&config, address)?;
+        let state = Arc::new(ServerState::new(limiter, &config)?);
         let failed = |source| StartError::Listen { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Ok(Self { live, listener, address, config })
+        Ok(Self { state, listener, address, config })
     }
 
     /// The address that the server listens on, with its port.
@@ -87,19 +91,21 @@ impl Server {
     /// The handle for a reload.
     #[must_use]
     pub fn reloader(&self) -> Reloader {
-        Reloader { live: Arc::clone(&self.live), config: self.config.clone() }
+        let (address, config) = (self.address, self.config.clone());
+        Reloader { state: Arc::clone(&self.state), address, config }
     }
 
     /// Serves until `stop` resolves. Then no new connection is taken, and open requests have the
     /// configured time to end.
     pub async fn run_until(self, stop: impl Future<Output = ()>) {
-        let Self { live, listener, .. } = self;
-        let bounds = live.bounds;
-        let router = crate::http::router(&live);
+        let Self { state, listener, .. } = self;
+        let bounds = state.bounds;
+        let router = crate::http::router(&state);
         let service = TowerToHyperService::new(router);
-        let connections = Arc::new(Semaphore::new(bounds.connections.min(Semaphore::MAX_PERMITS)));
+        let connection_slots =
+            Arc::new(Semaphore::new(bounds.connections.min(Semaphore::MAX_PERMITS)));
         let graceful = GracefulShutdown::new();
-        let (end, ending) = watch::channel(());
+        let (stopped, stopping) = watch::channel(());
         let mut upkeep = tokio::time::interval(UPKEEP);
         let mut stop = pin!(stop);
         loop {
@@ -118,12 +124,12 @@ impl Server {
                 }
                 () = &mut stop => break,
             };
-            let Ok(place) = Arc::clone(&connections).try_acquire_owned() else {
+            let Ok(slot) = Arc::clone(&connection_slots).try_acquire_owned() else {
                 tracing::debug!("closed a connection: there are as many as there may be");
                 continue;
             };
-            let (tls, service) = (live.now().tls.clone(), service.clone());
-            let (watcher, mut ending) = (graceful.watcher(), ending.clone());
+            let (tls, service) = (state.reloadable().tls.clone(), service.clone());
+            let (watcher, mut stopping) = (graceful.watcher(), stopping.clone());
             tokio::spawn(async move {
                 let served = tokio::select! {
                     begun = begin(stream, tls) => match begun {
@@ -131,20 +137,20 @@ impl Server {
                         Err(error) => Err(error),
                     },
                     // It has sent no request.
-                    _ = ending.changed() => Ok(()),
+                    _ = stopping.changed() => Ok(()),
                 };
                 if let Err(error) = served {
                     tracing::debug!(error, "a connection failed");
                 }
-                drop(place);
+                drop(slot);
             });
         }
-        drop((listener, end));
-        let end = Duration::from_millis(bounds.end_ms);
-        if timeout(end, graceful.shutdown()).await.is_err() {
-            tracing::warn!("ended with open requests: they took longer than bounds.end_ms");
+        drop((listener, stopped));
+        let time = Duration::from_millis(bounds.shutdown_ms);
+        if timeout(time, graceful.shutdown()).await.is_err() {
+            tracing::warn!("stopped with open requests: they took longer than bounds.shutdown_ms");
         }
-        let settled = live.limiter.shutdown(end.max(SETTLE_TIME)).await;
+        let settled = state.limiter.shutdown(time.max(RETURN_LEASES_MIN)).await;
         tracing::debug!(?settled, "gave leased tokens back");
     }
 }
@@ -156,9 +162,24 @@ impl Reloader {
     /// # Errors
     /// [`StartError`]; then everything stays as it was.
     pub fn reload(&self, config: &Config) -> Result<Vec<&'static str>, StartError> {
-        self.live.reload(config)?;
+        check_open(config, self.address)?;
+        let mut reloaded = config.clone();
+        if reloaded.tls.is_some() != self.config.tls.is_some() {
+            reloaded.tls.clone_from(&self.config.tls);
+        }
+        self.state.reload(&reloaded)?;
         Ok(config.fixed_parts_that_differ(&self.config))
     }
+}
+
+/// # Errors
+/// [`StartError::Open`] if everyone who reaches the address could do everything.
+fn check_open(config: &Config, address: SocketAddr) -> Result<(), StartError> {
+    let is_open = config.callers.is_empty() && !config.listen.without_callers;
+    if is_open && !address.ip().is_loopback() {
+        return Err(StartError::Open(address));
+    }
+    Ok(())
 }
 
 /// A connection whose version of HTTP is known.
@@ -173,11 +194,11 @@ async fn begin(stream: TcpStream, tls: Option<TlsAcceptor>) -> Result<Begun, Box
     stream.set_nodelay(true)?;
     match tls {
         None => {
-            let is_http2 = timeout(HEAD_TIME, begins_as_http2(&stream)).await??;
+            let is_http2 = timeout(FIRST_BYTES, begins_as_http2(&stream)).await??;
             Ok(Begun::Plain(stream, is_http2))
         }
         Some(tls) => {
-            let stream = timeout(HEAD_TIME, tls.accept(stream)).await??;
+            let stream = timeout(FIRST_BYTES, tls.accept(stream)).await??;
             let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
             Ok(Begun::Encrypted(Box::new(stream), is_http2))
         }
@@ -209,14 +230,14 @@ where
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
             .timer(TokioTimer::new())
-            .keep_alive_interval(SILENCE)
-            .keep_alive_timeout(SILENCE)
+            .keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(KEEP_ALIVE)
             .max_concurrent_streams(STREAMS_MAX)
             .max_header_list_size(HEADER_BYTES_MAX);
         watcher.watch(builder.serve_connection(io, service)).await?;
     } else {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME);
+        builder.timer(TokioTimer::new()).header_read_timeout(IDLE);
         builder.max_buf_size(HEADER_BYTES_MAX as usize);
         watcher.watch(builder.serve_connection(io, service)).await?;
     }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use sluicegate::leasing::LeasingStore;
 use sluicegate::redis::RedisStore;
 use sluicegate::{DynamoStore, LeaseMode, LeaseSettings, Limit, LimitSet, Limiter, OnUnavailable};
 use sluicegate_local::{LocalLoop, LoopOptions, Storage, client};
-use sluicegate_processor::{Retention, Settings};
+use sluicegate_processor::Settings;
 use sluicegate_server::Config;
 use sluicegate_server::config::{self, Dynamodb, Embedded, Mode, Redis, Store};
 use tokio::sync::oneshot;
@@ -49,21 +50,14 @@ impl OpenStore {
         embedded: &Embedded,
         options: &Options,
     ) -> Result<Self, CliError> {
-        let window_kinds = "hour,day".parse().map_err(CliError::bad)?;
-        let retention: Retention = "90".parse().map_err(CliError::bad)?;
-        let settings = Settings { table: options.table(), window_kinds, retention };
+        let settings = Settings::new(options.table());
         let storage = embedded.file.clone().map_or(Storage::Temporary, Storage::File);
         let parts = LoopOptions { port: 0, storage, settings, observer: None };
         let local = LocalLoop::start(parts).await?;
         let client = client::dynamodb(&local.endpoint_url());
         let limiter = limiter(DynamoStore::new(client, options.table()), config)?;
         let (stop, stopped) = oneshot::channel();
-        let task = tokio::spawn(async move {
-            let stopped = async {
-                let _ = stopped.await;
-            };
-            local.run_until(stopped).await.map(drop)
-        });
+        let task = tokio::spawn(async move { local.run_until(stopped.map(drop)).await.map(drop) });
         Ok(Self { limiter, embedded: Some(RunningLoop { stop, task }) })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use sluicegate_core::{
-    BucketId, Configuration, CorrectionKey, EntityId, EpochMillis, LimitName, Millitokens,
+    Amounts, BucketId, Configuration, CorrectionKey, EntityId, EpochMillis, LimitName, Millitokens,
     NameError, Resource, Rules,
 };
 use smol_str::SmolStr;
@@ -84,6 +84,13 @@ impl<'a> AdjustRequest<'a> {
         self.wide(limit, milli.into())
     }
 
+    /// Adds the amounts of several limits; negative ones are given back.
+    pub fn by_all(self, amounts: &Amounts) -> Self {
+        amounts
+            .iter()
+            .fold(self, |request, (limit, amount)| request.wide(limit.as_str(), (*amount).into()))
+    }
+
     fn wide(mut self, limit: impl AsRef<str>, milli: i128) -> Self {
         self.amounts.push((SmolStr::new(limit), milli));
         self
@@ -92,6 +99,11 @@ impl<'a> AdjustRequest<'a> {
     /// Limits of the bucket, if neither it nor the table knows them.
     pub fn limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
         Self { peek: self.peek.limits(limits), ..self }
+    }
+
+    /// Limits of the parent's bucket, if they differ from the entity's own.
+    pub fn parent_limits(self, limits: impl IntoIterator<Item = Limit>) -> Self {
+        Self { peek: self.peek.parent_limits(limits), ..self }
     }
 
     /// Corrects this parent's bucket too.

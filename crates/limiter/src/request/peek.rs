@@ -3,6 +3,7 @@
 use std::future::IntoFuture;
 
 use futures_util::future::BoxFuture;
+use sluicegate_core::Amounts;
 
 use super::acquire::AcquireRequest;
 use crate::error::{AcquireError, LimitStatus};
@@ -31,6 +32,16 @@ impl<'a> PeekRequest<'a> {
     /// Limits of the bucket, if the table does not know them.
     pub fn limits(self, limits: impl IntoLimits) -> Self {
         Self { request: self.request.limits(limits) }
+    }
+
+    /// Limits of the parent's bucket, if they differ from the entity's own.
+    pub fn parent_limits(self, limits: impl IntoLimits) -> Self {
+        Self { request: self.request.parent_limits(limits) }
+    }
+
+    /// Asks for the amounts of several limits: the status tells if each has enough.
+    pub fn consume_all(self, amounts: &Amounts) -> Self {
+        Self { request: self.request.consume_all(amounts) }
     }
 
     /// Reads this parent's bucket too.

@@ -13,15 +13,15 @@ pub struct Bounds {
     /// The connections that are open at a time. Further ones are closed at once.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub connections: usize,
-    /// The requests that are in work at a time. Further ones are answered with 503.
+    /// The requests that are in flight at a time. Health and metrics are not counted. Further ones are answered with 503.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub requests: usize,
     /// The time that a request may take from its first byte to the answer, in milliseconds.
-    #[schemars(range(min = 10, max = 600_000))]
+    #[schemars(range(min = 1_000, max = 600_000))]
     pub request_ms: u64,
-    /// The time that the server waits for open requests at its end, in milliseconds.
+    /// The time that open requests have to finish when the server stops, in milliseconds.
     #[schemars(range(min = 0, max = 600_000))]
-    pub end_ms: u64,
+    pub shutdown_ms: u64,
 }
 
 impl Default for Bounds {
@@ -31,7 +31,7 @@ impl Default for Bounds {
             connections: 10_000,
             requests: 4_096,
             request_ms: 10_000,
-            end_ms: 20_000,
+            shutdown_ms: 20_000,
         }
     }
 }

@@ -10,10 +10,13 @@ use super::settings::Config;
 use super::store::Store;
 use crate::envoy::rules::Rules;
 
+/// The time for an answer after the store decided, in milliseconds.
+pub(crate) const ANSWER_MS: u64 = 500;
+
 /// Each mistake with the JSON pointer of its setting.
 pub(super) fn mistakes(config: &Config) -> Vec<(String, String)> {
     let mut found = limits("/limits", &config.limits);
-    let Config { listen, callers, permits, .. } = config;
+    let Config { listen, callers, .. } = config;
     if callers.is_empty() && !listen.without_callers && !listen.address.ip().is_loopback() {
         let message = "without callers, everyone who reaches this address could change every limit: name callers, or set without_callers";
         found.push(("/listen/address".to_owned(), message.to_owned()));
@@ -25,22 +28,11 @@ pub(super) fn mistakes(config: &Config) -> Vec<(String, String)> {
             found.push(("/store".to_owned(), message.to_owned()));
         }
     }
-    for (at, file, variable) in [
-        ("/permits/key_env", &permits.key_file, &permits.key_env),
-        ("/permits/previous_key_env", &permits.previous_key_file, &permits.previous_key_env),
-    ] {
-        if file.is_some() && variable.is_some() {
-            found.push((
-                at.to_owned(),
-                "a key is in a file or in a variable, not in both".to_owned(),
-            ));
-        }
-    }
-    let has_key = permits.key_file.is_some() || permits.key_env.is_some();
-    let has_previous = permits.previous_key_file.is_some() || permits.previous_key_env.is_some();
-    if has_previous && !has_key {
-        let message = "a previous key needs a key: key_file or key_env";
-        found.push(("/permits".to_owned(), message.to_owned()));
+    // Without its margin, the store's answer would come after the server's.
+    let decided_ms = config.deadline_ms.unwrap_or(0);
+    if config.bounds.request_ms < decided_ms.saturating_add(ANSWER_MS) {
+        let message = format!("give a request at least {ANSWER_MS} ms more than deadline_ms");
+        found.push(("/bounds/request_ms".to_owned(), message));
     }
     let (mut names, mut tokens) = (HashSet::new(), HashSet::new());
     for (n, caller) in callers.iter().enumerate() {
@@ -48,7 +40,7 @@ pub(super) fn mistakes(config: &Config) -> Vec<(String, String)> {
             let message = format!("there is another caller {:?}", caller.name);
             found.push((format!("/callers/{n}/name"), message));
         }
-        if !tokens.insert(caller.sha256.to_ascii_lowercase()) {
+        if !tokens.insert(caller.sha256) {
             let message = "another caller has the same token".to_owned();
             found.push((format!("/callers/{n}/sha256"), message));
         }

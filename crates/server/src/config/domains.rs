@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::amount::Amount;
+
 /// Envoy's rate limit service.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -53,9 +55,10 @@ pub struct Rule {
     /// server's `limits`.
     #[serde(default)]
     pub limits: Vec<String>,
-    /// The limits that a hit takes from, and the tokens that it takes of each.
+    /// The limits that a hit takes from, and the amount that it takes of each: tokens, or money in the
+    /// currency's unit.
     #[schemars(extend("minProperties" = 1))]
-    pub consume: BTreeMap<String, u32>,
+    pub consume: BTreeMap<String, Amount>,
     /// Counts the hits whatever the balance, which may go below zero: for the use that Envoy learns
     /// from a response (`apply_on_stream_done`).
     #[serde(default)]

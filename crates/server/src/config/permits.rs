@@ -9,28 +9,26 @@ use serde::Deserialize;
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Permits {
-    /// The file with the key that signs ids: at least 32 bytes. Absent: a random key, so that only
-    /// the process that granted a permit can settle it.
-    pub key_file: Option<PathBuf>,
-    /// The environment variable with that key, instead of a file.
-    pub key_env: Option<String>,
-    /// The file with the key before, whose ids are still good.
-    pub previous_key_file: Option<PathBuf>,
-    /// The environment variable with the key before.
-    pub previous_key_env: Option<String>,
-    /// The time in which a permit can be settled, in seconds.
+    /// The keys of ids, of at least 32 bytes each. The first one signs, and the ids of all are good.
+    /// Absent: a random key, so that only the process that granted a permit can correct it.
+    pub keys: Vec<KeySource>,
+    /// The time in which a permit can be corrected or released, in seconds.
     #[schemars(range(min = 1, max = 86_400))]
     pub valid_for_s: u32,
 }
 
+/// The place of a key.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum KeySource {
+    /// A file with the key.
+    File(PathBuf),
+    /// An environment variable with the key.
+    Env(String),
+}
+
 impl Default for Permits {
     fn default() -> Self {
-        Self {
-            key_file: None,
-            key_env: None,
-            previous_key_file: None,
-            previous_key_env: None,
-            valid_for_s: 3_600,
-        }
+        Self { keys: Vec::new(), valid_for_s: 3_600 }
     }
 }

@@ -164,7 +164,8 @@ mod tests {
 
     #[test]
     fn a_wrong_setting_hides_no_other_mistake() {
-        let text = "limts: []\nlimits: [rpm]\nlisten: {address: nowhere}\npermits: {previous_key_env: K}\n";
+        let text =
+            "limts: []\nlimits: [rpm]\nlisten: {address: nowhere}\npermits: {previous_key: K}\n";
         let found = found(text);
         let lines: Vec<_> = found.lines().map(|line| &line[..2]).collect();
         assert_eq!(lines, ["1:", "2:", "3:", "4:"], "{found}");
@@ -188,7 +189,7 @@ mod tests {
     #[test]
     fn odd_keys_and_numbers_have_their_own_lines() {
         assert!(found("bounds:\n  connections: 5\n  a/b: 5\n").starts_with("3: bounds.a/b: "));
-        let rule = "{match: {}, entity: e, resource: r, consume: {\n        rpm: 5000000000}}";
+        let rule = "{match: {}, entity: e, resource: r, consume: {\n        rpm: -5}}";
         let text = format!("envoy:\n  domains:\n  - domain: d\n    rules: [{rule}]\n");
         let found = found(&text);
         assert!(found.starts_with("5: envoy.domains[0].rules[0].consume.rpm: "), "{found}");

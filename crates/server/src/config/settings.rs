@@ -10,6 +10,7 @@ use super::bounds::Bounds;
 use super::callers::Caller;
 use super::domains::Envoy;
 use super::permits::Permits;
+use super::prices::Prices;
 use super::store::{Leasing, OnUnavailable, Store};
 
 /// The configuration of a server.
@@ -38,6 +39,8 @@ pub struct Config {
     /// The limits of a request that brings none and has none stored, like `rpm=100/minute`.
     #[serde(default)]
     pub limits: Vec<String>,
+    /// The prices of models. Absent: requests name amounts.
+    pub prices: Option<Prices>,
     /// The ids of permits.
     #[serde(default)]
     pub permits: Permits,

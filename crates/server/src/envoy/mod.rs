@@ -1,5 +1,7 @@
 //! Envoy's rate limit service, `envoy.service.ratelimit.v3`.
 
+mod calls;
+mod groups;
 pub(crate) mod rules;
 mod service;
 mod status;

@@ -1,18 +1,22 @@
 //! The rules of the configuration, which turn descriptors into buckets and amounts.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use sha2::{Digest as _, Sha256};
+use sluicegate::types::{Amounts, LimitName, Millitokens};
 use sluicegate::{EntityId, Limit, Resource};
+use sluicegate_core::parse_amount;
 
-use crate::config::domains as config;
+use crate::config::{Amount, domains as config};
 
 /// The rules of all domains.
 pub(crate) struct Rules {
     pub(super) unknown: config::Unknown,
-    domains: HashMap<String, Vec<Rule>>,
+    domains: HashMap<String, Vec<Arc<Rule>>>,
 }
 
 /// A rule with everything parsed.
@@ -22,8 +26,8 @@ pub(super) struct Rule {
     entity: Template,
     resource: Template,
     pub(super) limits: Vec<Limit>,
-    /// Tokens of each limit for one hit.
-    pub(super) consume: BTreeMap<String, u32>,
+    /// The amount of each limit for one hit.
+    pub(super) consume: Amounts,
     pub(super) never_refuses: bool,
 }
 
@@ -42,7 +46,7 @@ impl Rules {
         let mut domains = HashMap::new();
         for config::Domain { domain, rules } in &config.domains {
             let parsed = |(n, rule): (usize, &config::Rule)| {
-                Rule::new(rule).map_err(|(setting, error)| {
+                Rule::new(rule).map(Arc::new).map_err(|(setting, error)| {
                     format!("domain {domain:?}, rule {}: {setting}: {error}", n + 1)
                 })
             };
@@ -65,7 +69,7 @@ impl Rules {
         &self,
         domain: &str,
         descriptor: &RateLimitDescriptor,
-    ) -> Option<(&Rule, Bucket)> {
+    ) -> Option<(&Arc<Rule>, Bucket)> {
         let rule = self.domains.get(domain)?.iter().find(|rule| rule.matches(descriptor))?;
         let entity = legal(rule.entity.filled(descriptor), |name| EntityId::new(name).is_ok());
         let resource = legal(rule.resource.filled(descriptor), |name| Resource::new(name).is_ok());
@@ -80,13 +84,14 @@ impl Rule {
             rule.entries.iter().map(|(key, value)| (key.clone(), any(value))).collect();
         let limits: Result<Vec<Limit>, _> = rule.limits.iter().map(|limit| limit.parse()).collect();
         let limits = limits.map_err(|error| ("limits".to_owned(), error.to_string()))?;
-        let is_known = |name: &&String| limits.iter().all(|limit| limit.name() != name.as_str());
-        if let Some(name) = rule.consume.keys().find(is_known)
+        let is_unknown = |name: &&String| limits.iter().all(|limit| limit.name() != name.as_str());
+        if let Some(name) = rule.consume.keys().find(is_unknown)
             && !limits.is_empty()
         {
             let message = format!("{name:?} is not one of the rule's limits");
             return Err((format!("consume/{name}"), message));
         }
+        let consume = rule.consume.iter().map(|(limit, of)| amount(limit, of));
         let template = |setting: &str, text: &str| {
             Template::new(text, &entries).map_err(|message| (setting.to_owned(), message))
         };
@@ -94,7 +99,7 @@ impl Rule {
             entity: template("entity", &rule.entity)?,
             resource: template("resource", &rule.resource)?,
             limits,
-            consume: rule.consume.clone(),
+            consume: consume.collect::<Result<_, _>>()?,
             never_refuses: rule.never_refuses,
             entries,
         })
@@ -107,6 +112,19 @@ impl Rule {
             })
         })
     }
+}
+
+/// # Errors
+/// The setting that is no amount of a limit, and the reason.
+fn amount(limit: &str, amount: &Amount) -> Result<(LimitName, Millitokens), (String, String)> {
+    let wrong = |message: String| (format!("consume/{limit}"), message);
+    let name = LimitName::new(limit).map_err(|error| wrong(error.to_string()))?;
+    let milli = parse_amount(limit, &amount.text()).and_then(|milli| i64::try_from(milli).ok());
+    let milli = milli.and_then(|milli| Millitokens::new(milli).ok());
+    let of = milli.ok_or_else(|| {
+        wrong("expected at most three decimals, or nine of money, and 10^15 tokens".to_owned())
+    })?;
+    Ok((name, of))
 }
 
 /// A text with entries in it: `{user}`.
@@ -156,12 +174,7 @@ fn legal(name: String, is_legal: impl Fn(&str) -> bool) -> String {
     if is_legal(&name) {
         return name;
     }
-    let mut hashed = "sha256:".to_owned();
-    for byte in Sha256::digest(name) {
-        // Writing to a string does not fail.
-        let _ = write!(hashed, "{byte:02x}");
-    }
-    hashed
+    format!("sha256:{}", URL_SAFE_NO_PAD.encode(Sha256::digest(name)))
 }
 
 #[cfg(test)]

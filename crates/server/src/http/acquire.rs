@@ -9,15 +9,17 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sluicegate::request::Remaining;
-use sluicegate::{AcquireError, Limit};
+use sluicegate::types::{Amounts, EpochMillis};
+use sluicegate::{AcquireError, AcquireRequest, Limit, Limiter, Permit};
 use utoipa::ToSchema;
 
-use super::amount::{self, Written, number};
+use super::amount::{self, TokenCounts, Written, number, priced};
 use super::body::Body;
 use super::problem::Problem;
 use super::time::rfc3339;
-use crate::live::Live;
-use crate::permit_id::{Granted, nonce};
+use crate::config::ANSWER_MS;
+use crate::permit_id::Granted;
+use crate::state::ServerState;
 
 /// Tokens of several limits, to be taken at once or not at all.
 #[derive(Deserialize, ToSchema)]
@@ -32,31 +34,26 @@ pub(super) struct AcquireBody {
     /// The thing that is limited: a model, an API.
     resource: String,
     /// The amount of each limit, in tokens; of a limit that is named after a currency, in its unit.
+    #[serde(default)]
     #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     amounts: Written,
+    /// The most tokens that the request may have, of a model that has a price: the resource.
+    usage: Option<TokenCounts>,
     /// The limits, like `rpm=100/min` or `usd=200/month`. Absent: those that are stored, or else the
     /// server's.
     #[serde(default)]
     limits: Vec<String>,
-    /// True: take from the parent's bucket, too. False: do not. Absent: as the entity's record says.
-    /// With a name: from the bucket of this parent.
+    /// Take from the bucket of this parent, too. Absent: as the entity's record says.
+    parent: Option<String>,
+    /// Take from no parent, whatever the entity's record says.
     #[serde(default)]
-    #[schema(value_type = Option<bool>)]
-    cascade: Option<Cascade>,
+    no_cascade: bool,
     /// The limits of the parent, if they are not stored.
     #[serde(default)]
     parent_limits: Vec<String>,
     /// The time to wait for tokens, in milliseconds. It ends with the server's time for a request.
     #[serde(default)]
     wait_ms: u32,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Cascade {
-    /// Only `false` says more than the absent field.
-    Stored(bool),
-    To(String),
 }
 
 /// Granted tokens.
@@ -70,8 +67,6 @@ pub(super) struct AcquireAnswer {
     limits: Vec<Balance>,
     /// True if the store did not decide: it was unavailable. Then nothing can be corrected.
     degraded: bool,
-    /// True if the server only watches, and would have refused. Then nothing was taken.
-    shadowed: bool,
 }
 
 /// The balance of one limit.
@@ -109,59 +104,83 @@ impl From<&Remaining> for Balance {
     )
 )]
 pub(super) async fn acquire(
-    State(live): State<Arc<Live>>,
-    Body(body): Body<AcquireBody>,
+    State(state): State<Arc<ServerState>>,
+    Body(mut body): Body<AcquireBody>,
 ) -> Result<Response, Problem> {
-    let AcquireBody { entity, resource, amounts, limits, cascade, parent_limits, wait_ms } = body;
-    let amounts = amount::read(&amounts)?;
-    let mut request = live.limiter.acquire(&entity, &resource).limits(parsed(&limits)?);
-    for (limit, milli) in &amounts {
-        request = request.consume_milli(limit, *milli);
-    }
-    if !parent_limits.is_empty() {
-        request = request.parent_limits(parsed(&parent_limits)?);
-    }
-    request = match cascade {
-        None | Some(Cascade::Stored(true)) => request,
-        Some(Cascade::Stored(false)) => request.no_cascade(),
-        Some(Cascade::To(parent)) => request.cascade_to(parent),
+    let mut amounts = match body.usage.take() {
+        Some(usage) => priced(&state, &body.resource, &usage.into())?,
+        None => Amounts::new(),
     };
-    if wait_ms > 0 {
-        // The answer must be made before the server gives the request up.
-        let most = live.bounds.request_ms.saturating_sub(500).min(wait_ms.into());
-        request = request.wait_up_to(Duration::from_millis(most));
-    }
-    let result = request.await;
-    let now = live.limiter.clock().now();
+    amounts.extend(amount::read(&body.amounts)?);
+    let result = body.request(&state, &amounts)?.await;
+    let now = state.limiter.clock().now();
     match result {
         Ok(permit) => {
             let remaining = permit.remaining();
-            let replaceable = live.now();
-            let expires_s = replaceable.ids.expiry_s(now);
-            let (degraded, shadowed) = (permit.degraded().is_some(), permit.shadowed().is_some());
-            let parent = permit.buckets().nth(1).map(|bucket| bucket.entity.to_string());
-            let headers = if shadowed {
-                http::HeaderMap::new()
-            } else {
-                sluicegate_tower::headers_of_grant(&remaining, &entity, now)
-            };
-            let taken = if degraded || shadowed { [].into() } else { amounts };
-            let granted =
-                Granted { nonce: nonce(), entity, resource, parent, taken, limits, expires_s };
-            let answer = AcquireAnswer {
-                permit: replaceable.ids.sign(&granted),
-                expires_at: rfc3339(expires_s),
-                limits: remaining.iter().map(Balance::from).collect(),
-                degraded,
-                shadowed,
-            };
+            let headers = sluicegate_tower::headers_of_grant(&remaining, &body.entity, now);
+            let answer = body.granted(&state, &permit, &remaining, amounts, now);
             Ok((headers, Json(answer)).into_response())
         }
         // Limits come from clients, too.
         Err(AcquireError::InvalidRequest(invalid)) => Err(Problem::bad(invalid)),
         Err(error) => {
-            let refusal = sluicegate_tower::refusal(&error, &entity, &resource, now);
+            let refusal = sluicegate_tower::refusal(&error, &body.entity, &body.resource, now);
             Ok(refusal.map(axum::body::Body::from))
+        }
+    }
+}
+
+impl AcquireBody {
+    fn request<'a>(
+        &self,
+        state: &'a ServerState,
+        amounts: &Amounts,
+    ) -> Result<AcquireRequest<&'a Limiter>, Problem> {
+        let mut request = state.limiter.acquire(&self.entity, &self.resource);
+        request = request.limits(parsed(&self.limits)?).consume_all(amounts);
+        if !self.parent_limits.is_empty() {
+            request = request.parent_limits(parsed(&self.parent_limits)?);
+        }
+        request = match (&self.parent, self.no_cascade) {
+            (None, false) => request,
+            (None, true) => request.no_cascade(),
+            (Some(parent), false) => request.cascade_to(parent),
+            (Some(_), true) => return Err(Problem::bad("give parent or no_cascade, not both")),
+        };
+        if self.wait_ms > 0 {
+            // The answer must be made before the server gives the request up.
+            let most = state.bounds.request_ms.saturating_sub(ANSWER_MS);
+            let wait = Duration::from_millis(most.min(self.wait_ms.into()));
+            request = request.wait_up_to(wait);
+        }
+        Ok(request)
+    }
+
+    fn granted(
+        self,
+        state: &ServerState,
+        permit: &Permit,
+        remaining: &[Remaining],
+        amounts: Amounts,
+        now: EpochMillis,
+    ) -> AcquireAnswer {
+        let ids = &state.reloadable().ids;
+        let degraded = permit.degraded().is_some();
+        let granted = Granted {
+            name: state.permit_name(),
+            entity: self.entity,
+            resource: self.resource,
+            parent: permit.buckets().nth(1).map(|bucket| bucket.entity.to_string()),
+            taken: if degraded { Amounts::new() } else { amounts },
+            limits: self.limits,
+            parent_limits: self.parent_limits,
+            expires_s: ids.expiry_s(now),
+        };
+        AcquireAnswer {
+            permit: ids.sign(&granted),
+            expires_at: rfc3339(granted.expires_s),
+            limits: remaining.iter().map(Balance::from).collect(),
+            degraded,
         }
     }
 }

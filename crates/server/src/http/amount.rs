@@ -3,30 +3,73 @@
 
 use std::collections::BTreeMap;
 
+use serde::Deserialize;
 use serde_json::value::RawValue;
-use sluicegate::types::AmountOf;
+use sluicegate::types::{AmountOf, Amounts, LimitName, Millitokens};
 use sluicegate_core::parse_amount;
+use sluicegate_prices::Usage;
+use utoipa::ToSchema;
 
 use super::problem::Problem;
+use crate::state::ServerState;
 
 /// Amounts by limit, as a request has them. A number may be in quotes.
 pub(super) type Written = BTreeMap<String, Box<RawValue>>;
 
-/// Reads amounts, in millitokens.
+/// Reads amounts.
 ///
 /// # Errors
-/// 400 for a value that is not such a number.
-pub(super) fn read(written: &Written) -> Result<BTreeMap<String, i64>, Problem> {
+/// 400 for a name that no limit has, or a value that is not such a number.
+pub(super) fn read(written: &Written) -> Result<Amounts, Problem> {
     let read = |limit: &String, value: &RawValue| {
+        let name = LimitName::new(limit).map_err(Problem::bad)?;
         let milli = parse_amount(limit, value.get().trim_matches('"'));
-        let milli = milli.and_then(|milli| i64::try_from(milli).ok()).ok_or_else(|| {
+        let milli = milli.and_then(|milli| i64::try_from(milli).ok());
+        let amount = milli.and_then(|milli| Millitokens::new(milli).ok()).ok_or_else(|| {
             Problem::bad(format!(
                 "the amount of {limit:?}: expected a number with at most three decimals, or nine of money, and 10^15 tokens"
             ))
         })?;
-        Ok((limit.clone(), milli))
+        Ok((name, amount))
     };
     written.iter().map(|(limit, value)| read(limit, value)).collect()
+}
+
+/// The token counts of a request; the server's prices make amounts of them.
+#[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct TokenCounts {
+    /// Input tokens that were neither read from the cache nor written to it.
+    input: u64,
+    /// Output tokens, reasoning included.
+    output: u64,
+    /// Input tokens that were read from the cache.
+    cached_input: u64,
+    /// Input tokens that were written to the cache.
+    cache_write: u64,
+}
+
+impl From<TokenCounts> for Usage {
+    fn from(counts: TokenCounts) -> Self {
+        let TokenCounts { input, output, cached_input, cache_write } = counts;
+        Self { input, output, cached_input, cache_write }
+    }
+}
+
+/// The amounts of a request on a resource by its token counts.
+///
+/// # Errors
+/// 400 without prices, or without a price of the resource.
+pub(super) fn priced(
+    state: &ServerState,
+    resource: &str,
+    usage: &Usage,
+) -> Result<Amounts, Problem> {
+    let reloadable = state.reloadable();
+    let prices = reloadable.prices.as_ref().ok_or_else(|| {
+        Problem::bad("the server has no prices: name amounts, or add prices to its configuration")
+    })?;
+    prices.amounts(resource, usage, state.limiter.clock().now()).map_err(Problem::bad)
 }
 
 /// An amount of a limit as a JSON number.
@@ -40,7 +83,8 @@ mod tests {
     use super::*;
 
     fn amounts(json: &str) -> Option<BTreeMap<String, i64>> {
-        read(&serde_json::from_str(json).unwrap()).ok()
+        let read = read(&serde_json::from_str(json).unwrap()).ok()?;
+        Some(read.iter().map(|(limit, amount)| (limit.to_string(), amount.get())).collect())
     }
 
     #[test]

@@ -15,12 +15,12 @@ use utoipa::{IntoParams, ToSchema};
 use super::amount::number;
 use super::problem::Problem;
 use super::time::rfc3339;
-use crate::live::Live;
+use crate::state::ServerState;
 
 /// The budgets that are requested.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Question {
+pub(super) struct BudgetQuery {
     entity: String,
     /// Absent: all resources.
     resource: Option<String>,
@@ -28,12 +28,12 @@ pub(super) struct Question {
 
 /// A limit that counts money or refills by the calendar.
 #[derive(Serialize, ToSchema)]
-pub(super) struct Shown {
+pub(super) struct BudgetRow {
     entity: String,
     resource: String,
-    name: String,
-    /// The limit, like `usd=200/month`.
     limit: String,
+    /// The limit with its rule, like `usd=200/month`.
+    rule: String,
     /// The start of the period, RFC 3339. Absent: the limit has no calendar.
     #[serde(skip_serializing_if = "Option::is_none")]
     period_start: Option<String>,
@@ -55,15 +55,15 @@ pub(super) struct Shown {
     used_up_at: Option<String>,
 }
 
-impl Shown {
+impl BudgetRow {
     fn new(resource: &Resource, status: &LimitStatus, budget: &Budget, now: EpochMillis) -> Self {
         let amount = |milli: i128| number(status.limit.as_str(), milli);
         let text = |at: EpochMillis| rfc3339(at.get() / 1_000);
         Self {
             entity: status.entity.to_string(),
             resource: resource.to_string(),
-            name: status.limit.to_string(),
-            limit: Limit::from_rule(&status.limit, status.rule).to_string(),
+            limit: status.limit.to_string(),
+            rule: Limit::from_rule(&status.limit, status.rule).to_string(),
             period_start: budget.period_start.map(text),
             granted: amount(budget.granted_milli.into()),
             left: amount(status.available.get().into()),
@@ -79,15 +79,15 @@ impl Shown {
 
 /// The budgets of an entity: granted, left, used, and how long they last.
 #[utoipa::path(
-    get, path = "/v1/budget", tag = "read", params(Question),
-    responses((status = 200, description = "The budgets", body = Vec<Shown>))
+    get, path = "/v1/budget", tag = "read", params(BudgetQuery),
+    responses((status = 200, description = "The budgets", body = Vec<BudgetRow>))
 )]
 pub(super) async fn budget(
-    State(live): State<Arc<Live>>,
-    Query(question): Query<Question>,
-) -> Result<Json<Vec<Shown>>, Problem> {
+    State(state): State<Arc<ServerState>>,
+    Query(question): Query<BudgetQuery>,
+) -> Result<Json<Vec<BudgetRow>>, Problem> {
     let entity = EntityId::new(&question.entity).map_err(Problem::bad)?;
-    let reader = live.limiter.reader()?;
+    let reader = state.limiter.reader()?;
     let resources = match question.resource {
         Some(resource) => vec![Resource::new(resource).map_err(Problem::bad)?],
         None => {
@@ -95,13 +95,13 @@ pub(super) async fn budget(
             buckets.map_ok(|bucket| bucket.resource).try_collect().await?
         }
     };
-    let now = live.limiter.clock().now();
+    let now = state.limiter.clock().now();
     let mut budgets = Vec::new();
     for resource in &resources {
-        for status in live.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await? {
+        for status in state.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await? {
             if status.is_budget() {
                 let budget = reader.budget(resource, &status, now).await?;
-                budgets.push(Shown::new(resource, &status, &budget, now));
+                budgets.push(BudgetRow::new(resource, &status, &budget, now));
             }
         }
     }

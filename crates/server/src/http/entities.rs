@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use super::amount::number;
 use super::body::Body;
 use super::problem::Problem;
-use crate::live::Live;
+use crate::state::ServerState;
 
 /// An entity with its balances.
 #[derive(Serialize, ToSchema)]
@@ -26,33 +26,33 @@ pub(super) struct Entity {
     parent: Option<String>,
     /// True: every acquire takes from the parent's bucket, too.
     cascade: bool,
-    buckets: Vec<Bucket>,
+    buckets: Vec<BucketBalances>,
 }
 
 /// The balances of one entity and one resource.
 #[derive(Serialize, ToSchema)]
-struct Bucket {
+struct BucketBalances {
     resource: String,
-    limits: Vec<BucketLimit>,
+    limits: Vec<BucketBalance>,
 }
 
 /// The balance of one limit.
 #[derive(Serialize, ToSchema)]
-struct BucketLimit {
-    /// The limit, like `rpm=100/min`.
+struct BucketBalance {
     limit: String,
-    name: String,
+    /// The limit with its rule, like `rpm=100/min`.
+    rule: String,
     /// Tokens that are left, as of now; negative while there is a debt.
     #[schema(value_type = f64)]
     available: Box<RawValue>,
 }
 
-impl From<&LimitStatus> for BucketLimit {
+impl From<&LimitStatus> for BucketBalance {
     fn from(status: &LimitStatus) -> Self {
         let name = &status.limit;
         Self {
-            limit: Limit::from_rule(name, status.rule).to_string(),
-            name: name.to_string(),
+            limit: name.to_string(),
+            rule: Limit::from_rule(name, status.rule).to_string(),
             available: number(name.as_str(), status.available.get()),
         }
     }
@@ -68,19 +68,19 @@ impl From<&LimitStatus> for BucketLimit {
     )
 )]
 pub(super) async fn show(
-    State(live): State<Arc<Live>>,
+    State(state): State<Arc<ServerState>>,
     Path(entity): Path<String>,
 ) -> Result<Json<Entity>, Problem> {
     let entity = EntityId::new(&entity).map_err(Problem::bad)?;
-    let (record, reader) = (live.limiter.entity(&entity).await?, live.limiter.reader()?);
+    let (record, reader) = (state.limiter.entity(&entity).await?, state.limiter.reader()?);
     let resources: Vec<_> =
         reader.buckets_of_entity(&entity).map_ok(|bucket| bucket.resource).try_collect().await?;
     let mut buckets = Vec::with_capacity(resources.len());
     for resource in resources {
         // As a request would find it, with stored limits that changed since.
-        let limits = live.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await?;
-        let limits = limits.iter().map(BucketLimit::from).collect();
-        buckets.push(Bucket { resource: resource.to_string(), limits });
+        let limits = state.limiter.peek(entity.as_str(), resource.as_str()).no_cascade().await?;
+        let limits = limits.iter().map(BucketBalance::from).collect();
+        buckets.push(BucketBalances { resource: resource.to_string(), limits });
     }
     let (parent, cascade) = record.map_or((None, false), |record| (record.parent, record.cascade));
     let parent = parent.map(|parent| parent.to_string());
@@ -90,7 +90,7 @@ pub(super) async fn show(
 /// The parent of an entity.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Parent {
+pub(super) struct ParentBody {
     /// Absent: the entity has none.
     parent: Option<String>,
     /// True: every acquire takes from the parent's bucket, too.
@@ -101,20 +101,20 @@ pub(super) struct Parent {
 /// Store the parent of an entity.
 #[utoipa::path(
     put, path = "/v1/entities/{entity}", operation_id = "put_entity", tag = "operate",
-    params(("entity" = String, Path)), request_body = Parent,
+    params(("entity" = String, Path)), request_body = ParentBody,
     responses((status = 204, description = "Stored"))
 )]
 pub(super) async fn put(
-    State(live): State<Arc<Live>>,
+    State(state): State<Arc<ServerState>>,
     Path(entity): Path<String>,
-    Body(Parent { parent, cascade }): Body<Parent>,
+    Body(ParentBody { parent, cascade }): Body<ParentBody>,
 ) -> Result<StatusCode, Problem> {
     let entity = EntityId::new(&entity).map_err(Problem::bad)?;
     let parent = parent.map(EntityId::new).transpose().map_err(Problem::bad)?;
     if cascade && parent.is_none() {
         return Err(Problem::bad("an entity cascades to a parent: name it, or leave cascade out"));
     }
-    live.limiter.put_entity(&EntityRecord { entity, parent, cascade }).await?;
+    state.limiter.put_entity(&EntityRecord { entity, parent, cascade }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -125,10 +125,10 @@ pub(super) async fn put(
     responses((status = 204, description = "Deleted, or there was none"))
 )]
 pub(super) async fn delete(
-    State(live): State<Arc<Live>>,
+    State(state): State<Arc<ServerState>>,
     Path(entity): Path<String>,
 ) -> Result<StatusCode, Problem> {
     let entity = EntityId::new(&entity).map_err(Problem::bad)?;
-    live.limiter.delete_entity(&entity).await?;
+    state.limiter.delete_entity(&entity).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -7,7 +7,7 @@ use axum::extract::State;
 use http::StatusCode;
 
 use super::problem::Problem;
-use crate::live::Live;
+use crate::state::ServerState;
 
 /// The time in which the store must answer.
 const STORE_ANSWERS: Duration = Duration::from_secs(2);
@@ -23,8 +23,8 @@ pub(super) async fn healthz() -> &'static str {
     (status = 200, description = "The store answers"),
     (status = 503, description = "The store does not answer", content_type = "application/problem+json"),
 ))]
-pub(super) async fn readyz(State(live): State<Arc<Live>>) -> Result<&'static str, Problem> {
-    let error = match tokio::time::timeout(STORE_ANSWERS, live.limiter.warm_up()).await {
+pub(super) async fn readyz(State(state): State<Arc<ServerState>>) -> Result<&'static str, Problem> {
+    let error = match tokio::time::timeout(STORE_ANSWERS, state.limiter.warm_up()).await {
         Ok(Ok(())) => return Ok("ok\n"),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no answer".to_owned(),

@@ -12,7 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::acquire::parsed;
 use super::body::Body;
 use super::problem::Problem;
-use crate::live::Live;
+use crate::state::ServerState;
 
 /// The requests that stored limits apply to: those of an entity on a resource, of an entity, of a
 /// resource, or all.
@@ -62,10 +62,10 @@ impl Limits {
     get, path = "/v1/limits", operation_id = "show_limits", tag = "read", params(Level), responses((status = 200, description = "The limits", body = Limits))
 )]
 pub(super) async fn show(
-    State(live): State<Arc<Live>>,
+    State(state): State<Arc<ServerState>>,
     Query(level): Query<Level>,
 ) -> Result<Json<Limits>, Problem> {
-    Ok(Limits::of(live.limiter.stored_limits(&level.scope()?).await?))
+    Ok(Limits::of(state.limiter.stored_limits(&level.scope()?).await?))
 }
 
 /// Store limits. Other limits of the same level stay. All servers follow within a minute.
@@ -74,11 +74,11 @@ pub(super) async fn show(
     responses((status = 200, description = "All limits of the level", body = Limits))
 )]
 pub(super) async fn put(
-    State(live): State<Arc<Live>>,
+    State(state): State<Arc<ServerState>>,
     Query(level): Query<Level>,
     Body(Limits { limits }): Body<Limits>,
 ) -> Result<Json<Limits>, Problem> {
-    let stored = live.limiter.set_limits(&level.scope()?, &parsed(&limits)?).await?;
+    let stored = state.limiter.set_limits(&level.scope()?, &parsed(&limits)?).await?;
     Ok(Limits::of(Some(stored)))
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn put(
     responses((status = 200, description = "The limits that are left", body = Limits))
 )]
 pub(super) async fn delete(
-    State(live): State<Arc<Live>>,
+    State(state): State<Arc<ServerState>>,
     Query(level): Query<Level>,
 ) -> Result<Json<Limits>, Problem> {
     let names = level.limits.as_deref().unwrap_or_default();
@@ -97,5 +97,5 @@ pub(super) async fn delete(
     }
     let names: Result<Vec<_>, _> = names.split(',').map(LimitName::new).collect();
     let names = names.map_err(Problem::bad)?;
-    Ok(Limits::of(live.limiter.delete_limits(&level.scope()?, &names).await?))
+    Ok(Limits::of(state.limiter.delete_limits(&level.scope()?, &names).await?))
 }

@@ -30,8 +30,8 @@ use utoipa_axum::routes;
 
 use crate::config::Role;
 use crate::envoy::Service;
-use crate::live::Live;
 use crate::metrics::{Seen, rendered};
+use crate::state::ServerState;
 use problem::Problem;
 
 /// The longest text of a refusal by the framework.
@@ -45,11 +45,9 @@ const REFUSAL_BYTES_MAX: usize = 4_096;
 struct Document;
 
 /// The routes of the API, with the document that describes them.
-fn api(live: &Arc<Live>) -> (Router<Arc<Live>>, utoipa::openapi::OpenApi) {
-    let envoy = RateLimitServiceServer::new(Service { live: Arc::clone(live) })
-        .max_decoding_message_size(live.bounds.body_bytes);
-    let open =
-        OpenApiRouter::new().routes(routes!(health::healthz)).routes(routes!(health::readyz));
+fn api(state: &Arc<ServerState>) -> (Router<Arc<ServerState>>, utoipa::openapi::OpenApi) {
+    let envoy = RateLimitServiceServer::new(Service { state: Arc::clone(state) })
+        .max_decoding_message_size(state.bounds.body_bytes);
     let acquire = OpenApiRouter::new()
         .routes(routes!(acquire::acquire))
         .routes(routes!(permits::adjust))
@@ -59,19 +57,24 @@ fn api(live: &Arc<Live>) -> (Router<Arc<Live>>, utoipa::openapi::OpenApi) {
         .routes(routes!(entities::show))
         .routes(routes!(limits::show))
         .routes(routes!(usage::usage))
-        .routes(routes!(budget::budget))
-        .routes(routes!(metrics));
+        .routes(routes!(budget::budget));
     let operate = OpenApiRouter::new()
         .routes(routes!(entities::put, entities::delete))
         .routes(routes!(limits::put, limits::delete));
-    let for_role = |routes: OpenApiRouter<Arc<Live>>, role: Role| {
-        routes.route_layer(from_fn_with_state((Arc::clone(live), role), authorize))
+    let guarded = |routes: OpenApiRouter<Arc<ServerState>>, role: Role| {
+        routes.route_layer(from_fn_with_state((Arc::clone(state), role), guard))
     };
+    // An overloaded server is still healthy, and its metrics are needed most.
+    let of_health = OpenApiRouter::new()
+        .routes(routes!(metrics))
+        .route_layer(from_fn_with_state((Arc::clone(state), Role::Read), authorize))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz));
     OpenApiRouter::with_openapi(Document::openapi())
-        .merge(open)
-        .merge(for_role(acquire, Role::Acquire))
-        .merge(for_role(read, Role::Read))
-        .merge(for_role(operate, Role::Operate))
+        .merge(guarded(acquire, Role::Acquire))
+        .merge(guarded(read, Role::Read))
+        .merge(guarded(operate, Role::Operate))
+        .merge(of_health)
         .split_for_parts()
 }
 
@@ -82,8 +85,8 @@ async fn metrics() -> String {
 }
 
 /// Everything that the server answers.
-pub(crate) fn router(live: &Arc<Live>) -> Router {
-    let (api, document) = api(live);
+pub(crate) fn router(state: &Arc<ServerState>) -> Router {
+    let (api, document) = api(state);
     let document = axum::body::Bytes::from(document.to_json().unwrap_or_default());
     let json = [(CONTENT_TYPE, "application/json")];
     api.route("/openapi.json", axum::routing::get(move || async move { (json, document) }))
@@ -96,44 +99,61 @@ pub(crate) fn router(live: &Arc<Live>) -> Router {
                 "the path has no such method: /openapi.json lists them",
             )
         })
-        .layer(from_fn_with_state(Arc::clone(live), bounded))
-        .layer(DefaultBodyLimit::max(live.bounds.body_bytes))
-        .with_state(Arc::clone(live))
+        .layer(DefaultBodyLimit::max(state.bounds.body_bytes))
+        .with_state(Arc::clone(state))
 }
 
 /// Lets a request pass if its caller has the role.
 async fn authorize(
-    State((live, role)): State<(Arc<Live>, Role)>,
+    State((state, role)): State<(Arc<ServerState>, Role)>,
     request: Request,
     next: Next,
 ) -> Response {
-    if let Err(denied) = live.now().callers.authorize(request.headers(), role) {
-        return Problem::from(denied).answer_to(is_grpc(&request));
+    match state.reloadable().callers.authorize(request.headers(), role) {
+        Ok(_) => next.run(request).await,
+        Err(denied) => Problem::from(denied).into_response(),
     }
-    next.run(request).await
+}
+
+/// Lets a request pass if its caller has the role, and gives it a place and a time. Without a place
+/// it is answered at once, not queued.
+async fn guard(
+    State((state, role)): State<(Arc<ServerState>, Role)>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let (begin, seen, is_grpc) = (Instant::now(), Seen::of(&request), is_grpc(&request));
+    let reloadable = state.reloadable();
+    let (caller, response) = match reloadable.callers.authorize(request.headers(), role) {
+        Ok(caller) => (caller, in_time(&state, request, next).await),
+        Err(denied) => ("", Err(denied.into())),
+    };
+    let response = match response {
+        Ok(response) => as_problem(response).await,
+        Err(problem) => problem.answer_to(is_grpc),
+    };
+    if reloadable.access_log {
+        seen.log(caller, &response, begin.elapsed());
+    }
+    seen.count(&response, begin.elapsed());
+    response
+}
+
+/// # Errors
+/// 503 without a place, or if the time is over.
+async fn in_time(state: &ServerState, request: Request, next: Next) -> Result<Response, Problem> {
+    let overloaded = |detail: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail);
+    let _slot = state.request_slots.try_acquire().map_err(|_| {
+        overloaded("the server has as many requests as it may have: ask again later")
+    })?;
+    let time = Duration::from_millis(state.bounds.request_ms);
+    let response = tokio::time::timeout(time, next.run(request)).await;
+    response.map_err(|_| overloaded("the request took longer than the server allows"))
 }
 
 fn is_grpc(request: &Request) -> bool {
     let kind = request.headers().get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
-}
-
-/// Gives a request a place and a time. Without a place it is answered at once, not queued.
-async fn bounded(State(live): State<Arc<Live>>, request: Request, next: Next) -> Response {
-    let (begin, seen) = (Instant::now(), Seen::of(&request));
-    let is_grpc = is_grpc(&request);
-    let overloaded =
-        |detail: &str| Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).answer_to(is_grpc);
-    let time = Duration::from_millis(live.bounds.request_ms);
-    let response = match live.places.try_acquire() {
-        Ok(_place) => match tokio::time::timeout(time, next.run(request)).await {
-            Ok(response) => as_problem(response).await,
-            Err(_) => overloaded("the request took longer than the server allows"),
-        },
-        Err(_) => overloaded("the server has as many requests as it may have: ask again later"),
-    };
-    seen.answered(&response, begin.elapsed(), live.now().access_log);
-    response
 }
 
 /// A refusal of the framework is a text; its callers get a problem, as of every other refusal.

@@ -1,23 +1,26 @@
 //! Corrections of permits by their ids: `POST /v1/permits/{id}/adjust` and `/release`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderName};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
-use sluicegate::types::EpochMillis;
+use sluicegate::types::{Amounts, EpochMillis, Millitokens};
+use sluicegate_prices::Usage;
 use utoipa::ToSchema;
 
 use super::acquire::parsed;
-use super::amount::{self, Written};
+use super::amount::{self, TokenCounts, Written, priced};
 use super::body::Body;
 use super::problem::Problem;
 use super::time::rfc3339;
-use crate::live::Live;
 use crate::permit_id::Granted;
+use crate::state::ServerState;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 /// The longest `Idempotency-Key`, in bytes.
@@ -31,11 +34,31 @@ const CLOCKS_DIFFER_MS: i64 = 300_000;
 #[schema(example = json!({"to": {"tpm": 1240}}))]
 pub(super) enum AdjustBody {
     /// The amounts that were used in the end. Limits that are not named stay as they are.
-    #[schema(value_type = BTreeMap<String, f64>)]
+    #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     To(Written),
     /// The amounts that were used in addition; negative ones are given back.
-    #[schema(value_type = BTreeMap<String, f64>)]
+    #[schema(value_type = std::collections::BTreeMap<String, f64>)]
     By(Written),
+    /// The tokens that were used in the end, of a model that has a price.
+    Usage(TokenCounts),
+    /// The response of OpenAI, Anthropic or Amazon Bedrock, or the part of it with `usage`.
+    #[schema(value_type = serde_json::Value)]
+    Response(Box<RawValue>),
+}
+
+impl AdjustBody {
+    fn amounts(&self, state: &ServerState, resource: &str) -> Result<Amounts, Problem> {
+        match self {
+            Self::To(amounts) | Self::By(amounts) => amount::read(amounts),
+            Self::Usage(usage) => priced(state, resource, &(*usage).into()),
+            Self::Response(response) => {
+                let usage = Usage::from_response(response.get().as_bytes());
+                let usage = usage.map_err(Problem::bad)?;
+                let usage = usage.ok_or_else(|| Problem::bad("the response has no usage"))?;
+                priced(state, resource, &usage)
+            }
+        }
+    }
 }
 
 /// The result of a correction.
@@ -68,30 +91,31 @@ pub(super) struct AdjustAnswer {
     )
 )]
 pub(super) async fn adjust(
-    State(live): State<Arc<Live>>,
+    State(state): State<Arc<ServerState>>,
     Path(id): Path<String>,
     headers: HeaderMap,
     Body(body): Body<AdjustBody>,
 ) -> Result<Json<AdjustAnswer>, Problem> {
-    let now = live.limiter.clock().now();
-    let granted = live.now().ids.check(&id, now)?;
-    let by = match &body {
-        AdjustBody::By(amounts) => amount::read(amounts)?,
-        AdjustBody::To(amounts) => {
-            let mut by = amount::read(amounts)?;
-            for (limit, milli) in &mut by {
-                *milli = milli.saturating_sub(granted.taken.get(limit).copied().unwrap_or(0));
-            }
-            by
-        }
+    let now = state.limiter.clock().now();
+    let granted = state.reloadable().ids.check(&id, now)?;
+    let amounts = body.amounts(&state, &granted.resource)?;
+    let by = match body {
+        AdjustBody::By(_) => amounts,
+        _ => difference(amounts, &granted.taken),
     };
     let once = idempotency_key(&headers)?.map(|key| {
         // Hashed, because a key may have any characters.
-        let hash: String =
-            Sha256::digest(key)[..12].iter().map(|byte| format!("{byte:02x}")).collect();
-        format!("{}.{hash}", granted.nonce)
+        let hash = URL_SAFE_NO_PAD.encode(&Sha256::digest(key)[..12]);
+        format!("{}.{hash}", granted.name)
     });
-    correct(&live, granted, by, once).await
+    correct(&state, granted, by, once).await
+}
+
+/// The amounts that are missing to reach `to`. Limits that it does not name stay as they are.
+fn difference(mut to: Amounts, taken: &Amounts) -> Amounts {
+    let taken = to.keys().map(|limit| (limit.clone(), taken.of(limit))).collect();
+    to -= &taken;
+    to
 }
 
 /// Give everything back that a permit took. It happens once, however often it is asked for.
@@ -106,28 +130,23 @@ pub(super) async fn adjust(
     )
 )]
 pub(super) async fn release(
-    State(live): State<Arc<Live>>,
+    State(state): State<Arc<ServerState>>,
     Path(id): Path<String>,
 ) -> Result<Json<AdjustAnswer>, Problem> {
-    let now = live.limiter.clock().now();
-    let granted = live.now().ids.check(&id, now)?;
-    let by = granted
-        .taken
-        .iter()
-        .map(|(limit, milli)| (limit.clone(), milli.saturating_neg()))
-        .collect();
-    let once = granted.nonce.clone();
-    correct(&live, granted, by, Some(once)).await
+    let now = state.limiter.clock().now();
+    let granted = state.reloadable().ids.check(&id, now)?;
+    let (by, once) = (-&granted.taken, granted.name.clone());
+    correct(&state, granted, by, Some(once)).await
 }
 
 /// Corrects the buckets of a permit; with a key `once`, at most one time.
 async fn correct(
-    live: &Live,
+    state: &ServerState,
     mut granted: Granted,
-    mut by: BTreeMap<String, i64>,
+    mut by: Amounts,
     once: Option<String>,
 ) -> Result<Json<AdjustAnswer>, Problem> {
-    by.retain(|_, milli| *milli != 0);
+    by.retain(|_, amount| *amount != Millitokens::ZERO);
     let mut answer = AdjustAnswer {
         permit: String::new(),
         expires_at: rfc3339(granted.expires_s),
@@ -136,27 +155,26 @@ async fn correct(
     };
     if !granted.taken.is_empty() && !by.is_empty() {
         let Granted { entity, resource, .. } = &granted;
-        let mut request = live.limiter.adjust(entity, resource).limits(parsed(&granted.limits)?);
+        let mut request = state.limiter.adjust(entity, resource).by_all(&by);
+        request = request.limits(parsed(&granted.limits)?);
+        if !granted.parent_limits.is_empty() {
+            request = request.parent_limits(parsed(&granted.parent_limits)?);
+        }
         request = match &granted.parent {
             Some(parent) => request.cascade_to(parent),
             None => request.no_cascade(),
         };
-        for (limit, milli) in &by {
-            request = request.by_milli(limit, *milli);
-        }
         if let Some(key) = once {
             let until_ms = granted.expires_s.saturating_mul(1_000).saturating_add(CLOCKS_DIFFER_MS);
             request = request.once(key, EpochMillis::new(until_ms).map_err(Problem::bad)?);
         }
         let adjusted = request.await?;
+        by.retain(|limit, _| !adjusted.dropped.contains(limit));
+        granted.taken += &by;
         answer.changed = !adjusted.already_made;
         answer.dropped = adjusted.dropped.iter().map(ToString::to_string).collect();
-        for (limit, milli) in by {
-            let taken = granted.taken.entry(limit).or_default();
-            *taken = taken.saturating_add(milli);
-        }
     }
-    answer.permit = live.now().ids.sign(&granted);
+    answer.permit = state.reloadable().ids.sign(&granted);
     Ok(Json(answer))
 }
 

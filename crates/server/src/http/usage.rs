@@ -18,7 +18,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::amount::number;
 use super::problem::Problem;
 use super::time::rfc3339;
-use crate::live::Live;
+use crate::state::ServerState;
 
 /// The most windows in one answer.
 const WINDOWS_MAX: usize = 10_000;
@@ -26,7 +26,7 @@ const WINDOWS_MAX: usize = 10_000;
 /// The windows that are requested.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Question {
+pub(super) struct UsageQuery {
     /// The entity; without it, all entities on a resource.
     entity: Option<String>,
     /// The resource; without it, all resources of an entity.
@@ -47,14 +47,14 @@ fn hour() -> String {
 /// Usage windows, at most 10,000.
 #[derive(Serialize, ToSchema)]
 pub(super) struct Usage {
-    windows: Vec<Shown>,
+    windows: Vec<UsageRow>,
     /// True: there are more; ask for a shorter time.
     truncated: bool,
 }
 
 /// The consumption in one window.
 #[derive(Serialize, ToSchema)]
-struct Shown {
+struct UsageRow {
     entity: String,
     resource: String,
     /// RFC 3339.
@@ -64,7 +64,7 @@ struct Shown {
     consumed: BTreeMap<String, Box<RawValue>>,
 }
 
-impl From<UsageWindow> for Shown {
+impl From<UsageWindow> for UsageRow {
     fn from(window: UsageWindow) -> Self {
         let consumed = |(limit, milli): (&LimitName, &i128)| {
             (limit.to_string(), number(limit.as_str(), *milli))
@@ -80,19 +80,19 @@ impl From<UsageWindow> for Shown {
 
 /// The consumption by windows.
 #[utoipa::path(
-    get, path = "/v1/usage", tag = "read", params(Question),
+    get, path = "/v1/usage", tag = "read", params(UsageQuery),
     responses((status = 200, description = "The windows", body = Usage))
 )]
 pub(super) async fn usage(
-    State(live): State<Arc<Live>>,
-    Query(question): Query<Question>,
+    State(state): State<Arc<ServerState>>,
+    Query(question): Query<UsageQuery>,
 ) -> Result<Json<Usage>, Problem> {
     let kind: WindowKind = question.window.parse().map_err(Problem::bad)?;
-    let to = question.to.as_deref().map_or(Ok(live.limiter.clock().now()), time)?;
+    let to = question.to.as_deref().map_or(Ok(state.limiter.clock().now()), time)?;
     let span = WindowSpan { kind, starts: time(&question.from)?..to };
     let entity = question.entity.map(EntityId::new).transpose().map_err(Problem::bad)?;
     let resource = question.resource.map(Resource::new).transpose().map_err(Problem::bad)?;
-    let reader = live.limiter.reader()?;
+    let reader = state.limiter.reader()?;
     let windows: BoxStream<'_, Result<UsageWindow, ReadError>> = match (&entity, &resource) {
         (Some(entity), Some(resource)) => reader.usage(entity, resource, &span).boxed(),
         (Some(entity), None) => reader.usage_of_entity(entity, &span).boxed(),
@@ -102,7 +102,7 @@ pub(super) async fn usage(
     let mut windows: Vec<_> = windows.take(WINDOWS_MAX + 1).try_collect().await?;
     let truncated = windows.len() > WINDOWS_MAX;
     windows.truncate(WINDOWS_MAX);
-    Ok(Json(Usage { windows: windows.into_iter().map(Shown::from).collect(), truncated }))
+    Ok(Json(Usage { windows: windows.into_iter().map(UsageRow::from).collect(), truncated }))
 }
 
 fn time(text: &str) -> Result<EpochMillis, Problem> {

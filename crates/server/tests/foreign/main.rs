@@ -143,7 +143,7 @@ async fn a_rolling_restart_of_two_replicas_loses_nothing() {
         let shown = replicas[0].get("/v1/entities/a").await.body;
         let limits = shown["buckets"][0]["limits"].as_array().unwrap();
         let left =
-            limits.iter().find(|limit| limit["name"] == "rph").unwrap()["available"].as_f64();
+            limits.iter().find(|limit| limit["limit"] == "rph").unwrap()["available"].as_f64();
         // The limit refills by one in 3.6 seconds.
         let taken = 1_000.0 - left.unwrap();
         assert!((f64::from(granted) - taken).abs() < 10.0, "{granted} granted, {taken} taken");

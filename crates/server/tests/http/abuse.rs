@@ -3,16 +3,14 @@
 use std::time::Duration;
 
 use serde_json::json;
-use sluicegate::{Limiter, MemoryStore};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::in_memory;
-use crate::running::{Running, config};
+use crate::running::Running;
 
 #[tokio::test]
 async fn every_wrong_request_gets_a_problem() {
-    let server = in_memory().await;
+    let server = Running::in_memory(json!({})).await;
     let json = [("content-type", "application/json")];
     let good =
         br#"{"entity":"u","resource":"r","amounts":{"rpm":1},"limits":["rpm=9/h"]}"#.to_vec();
@@ -82,7 +80,7 @@ async fn every_wrong_request_gets_a_problem() {
 
 #[tokio::test]
 async fn a_thousand_silent_connections_stop_no_other() {
-    let server = in_memory().await;
+    let server = Running::in_memory(json!({})).await;
     let mut silent = Vec::new();
     for n in 0..1_000 {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
@@ -104,7 +102,7 @@ async fn a_thousand_silent_connections_stop_no_other() {
 #[tokio::test]
 async fn connections_and_requests_beyond_the_bounds_are_turned_away_at_once() {
     let bounds = json!({"bounds": {"connections": 3, "requests": 1, "request_ms": 1_000}});
-    let server = Running::start(config(bounds), Limiter::new(MemoryStore::new())).await;
+    let server = Running::in_memory(bounds).await;
     let wanted = json!({
         "entity": "u", "resource": "r", "amounts": {"rph": 1}, "limits": ["rph=1/h"], "wait_ms": 5_000,
     });
@@ -117,6 +115,9 @@ async fn connections_and_requests_beyond_the_bounds_are_turned_away_at_once() {
     tokio::time::sleep(Duration::from_millis(200)).await;
     let overloaded = server.post("/v1/acquire", &wanted).await;
     assert_eq!((overloaded.status.as_u16(), overloaded.header("retry-after")), (503, "1"));
+    for path in ["/healthz", "/readyz", "/metrics"] {
+        assert_eq!(server.get(path).await.status, 200, "an overloaded server is healthy: {path}");
+    }
     let mut answer = [0; 12];
     holder.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 503");
@@ -135,7 +136,7 @@ async fn connections_and_requests_beyond_the_bounds_are_turned_away_at_once() {
 
 #[tokio::test]
 async fn streams_that_are_reset_at_once_end_their_connection_and_no_other() {
-    let server = in_memory().await;
+    let server = Running::in_memory(json!({})).await;
     let stream = TcpStream::connect(server.address).await.unwrap();
     let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
     let connection = tokio::spawn(connection);

@@ -16,7 +16,7 @@ fn callers() -> serde_json::Value {
 
 #[tokio::test]
 async fn each_operation_needs_its_role() {
-    let server = Running::start(config(callers()), Limiter::new(MemoryStore::new())).await;
+    let server = Running::in_memory(callers()).await;
     let acquire =
         json!({"entity": "u", "resource": "r", "amounts": {"rpm": 1}, "limits": ["rpm=9/h"]});
     let limits = json!({"limits": ["rpm=9/h"]});

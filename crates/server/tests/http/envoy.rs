@@ -9,7 +9,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{Value, json};
-use sluicegate::{DynamoStore, Limiter, MemoryStore};
+use sluicegate::{DynamoStore, LeaseSettings, Limiter, MemoryStore, OnUnavailable};
 use sluicegate_testkit::{Proxy, on_every_engine};
 use tonic::transport::Channel;
 use tonic::{Code as GrpcCode, Status};
@@ -68,7 +68,7 @@ fn header<'a>(response: &'a RateLimitResponse, name: &str) -> &'a str {
 async fn in_memory(changes: Value) -> Running {
     let mut rules = rules();
     rules["envoy"].as_object_mut().unwrap().extend(changes.as_object().unwrap().clone());
-    Running::start(config(rules), Limiter::new(MemoryStore::new())).await
+    Running::in_memory(rules).await
 }
 
 #[tokio::test]
@@ -173,6 +173,7 @@ async fn an_unknown_descriptor_is_admitted_or_refused_as_configured() {
         let refused = ask(&mut client, 0, unknown()).await.unwrap();
         assert_eq!(refused.overall_code(), OverLimit);
         assert_eq!(refused.statuses[1].code(), OverLimit);
+        assert_eq!(refused.statuses[0].code(), Granted, "it has a rule");
     }
     // Nothing was taken for them.
     let user = ask(&mut client, 0, vec![descriptor(&[("user", "a")], None)]).await.unwrap();
@@ -184,7 +185,7 @@ async fn an_unknown_descriptor_is_admitted_or_refused_as_configured() {
 }
 
 #[tokio::test]
-async fn odd_requests_get_a_status_and_a_silent_store_is_unavailable() {
+async fn odd_values_are_limited_and_too_many_hits_are_refused() {
     let server = in_memory(json!({})).await;
     let mut client = client(&server).await;
     assert_eq!(codes(&ask(&mut client, 0, vec![]).await.unwrap()), (Granted, vec![]));
@@ -193,31 +194,129 @@ async fn odd_requests_get_a_status_and_a_silent_store_is_unavailable() {
         codes(&ask(&mut client, 0, vec![odd]).await.unwrap()),
         (Granted, vec![(Granted, 2)])
     );
-    for hits in [u64::MAX, 1_000_000_000_000_000_000] {
-        let huge = descriptor(&[("user", "a")], Some(hits));
-        let result = ask(&mut client, 0, vec![huge.clone(), huge]).await;
-        let refused = |response: RateLimitResponse| response.overall_code() == OverLimit;
-        assert!(result.as_ref().map_or(true, |response| refused(response.clone())), "{result:?}");
+    let hits = |hits| vec![descriptor(&[("user", "a")], Some(hits))];
+    let beyond = ask(&mut client, 0, hits(1_000_000_000_000_000)).await.unwrap();
+    assert_eq!(beyond.overall_code(), OverLimit);
+    for too_many in [u64::MAX, 1_000_000_000_000_001] {
+        let error = ask(&mut client, 0, hits(too_many)).await.unwrap_err();
+        assert_eq!(error.code(), GrpcCode::InvalidArgument);
     }
-
-    let without = Running::start(config(json!({})), Limiter::new(MemoryStore::new())).await;
+    let without = Running::in_memory(json!({})).await;
     let error = ask(&mut self::client(&without).await, 0, vec![]).await.unwrap_err();
     assert_eq!(error.code(), GrpcCode::Unimplemented);
+}
 
+#[tokio::test]
+async fn a_silent_store_is_unavailable_unless_the_server_decides_alone() {
     let silent = Proxy::start("http://127.0.0.1:9").await;
-    let store = DynamoStore::new(sluicegate_local::client::dynamodb(&silent.endpoint_url()), "t");
-    let limiter = Limiter::builder(store).on_unavailable(sluicegate::OnUnavailable::Deny).build();
-    let server = Running::start(config(rules()), limiter).await;
-    let user = descriptor(&[("user", "a")], None);
-    let error = ask(&mut self::client(&server).await, 0, vec![user]).await.unwrap_err();
-    assert_eq!(error.code(), GrpcCode::Unavailable);
+    for (policy, on_unavailable, expected) in [
+        ("deny", OnUnavailable::Deny, Some(GrpcCode::Unavailable)),
+        ("allow", OnUnavailable::Allow, None),
+    ] {
+        let client = sluicegate_local::client::dynamodb(&silent.endpoint_url());
+        let store = DynamoStore::new(client, "t");
+        let limiter = Limiter::builder(store).on_unavailable(on_unavailable).build();
+        let mut rules = rules();
+        rules["on_unavailable"] = json!(policy);
+        let server = Running::start(config(rules), limiter).await;
+        let mut client = self::client(&server).await;
+        for (entries, hits) in [
+            (vec![("user", "a")], None),
+            (vec![("user", "a"), ("tokens", "x")], Some(0)),
+            (vec![("user", "a"), ("used", "x")], Some(7)),
+        ] {
+            let answer = ask(&mut client, 0, vec![descriptor(&entries, hits)]).await;
+            assert_eq!(answer.err().map(|error| error.code()), expected, "{policy} {entries:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn use_is_counted_on_a_bucket_that_does_not_have_its_limit_yet() {
+    let leased = Limiter::builder(MemoryStore::new()).leasing(LeaseSettings::default()).build();
+    for (name, limiter) in [("plain", Limiter::new(MemoryStore::new())), ("leased", leased)] {
+        let server = Running::start(config(rules()), limiter).await;
+        counts_a_new_limit(name, &server).await;
+    }
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        let store = DynamoStore::new(engine.client().clone(), &table);
+        counts_a_new_limit("table", &Running::start(config(rules()), Limiter::new(store)).await)
+            .await;
+    })
+    .await;
+}
+
+/// A hit makes the bucket with the limit of requests alone; then tokens are counted.
+async fn counts_a_new_limit(name: &str, server: &Running) {
+    let mut client = client(server).await;
+    let hit = || descriptor(&[("user", "a")], None);
+    let tokens = |hits| descriptor(&[("user", "a"), ("tokens", "x")], Some(hits));
+    let used = |hits| vec![descriptor(&[("user", "a"), ("used", "x")], Some(hits))];
+    ask(&mut client, 0, vec![hit()]).await.unwrap();
+    ask(&mut client, 0, used(700)).await.unwrap();
+    let looked = ask(&mut client, 0, vec![tokens(0)]).await.unwrap();
+    assert_eq!(codes(&looked), (Granted, vec![(Granted, 300)]));
+    // A debt refuses a request that only looks at it, and takes nothing of the other limit.
+    ask(&mut client, 0, used(900)).await.unwrap();
+    let refused = ask(&mut client, 0, vec![hit(), tokens(0)]).await.unwrap();
+    assert_eq!(refused.overall_code(), OverLimit);
+    assert_eq!(refused.statuses[1].code(), OverLimit);
+    assert!(header(&refused, "ratelimit").starts_with("\"tpm\";r=0"), "{refused:?}");
+    for code in [Granted, Granted, OverLimit] {
+        let answer = ask(&mut client, 0, vec![hit()]).await.unwrap();
+        assert_eq!(answer.overall_code(), code, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_limit_refuses_to_be_looked_at_by_both_codes() {
+    let server = in_memory(json!({})).await;
+    let mut client = client(&server).await;
+    let tokens = |hits| vec![descriptor(&[("user", "a"), ("tokens", "x")], Some(hits))];
+    ask(&mut client, 0, tokens(1_000)).await.unwrap();
+    let refused = ask(&mut client, 0, tokens(0)).await.unwrap();
+    assert_eq!(codes(&refused), (OverLimit, vec![(OverLimit, 0)]));
+}
+
+#[tokio::test]
+async fn headers_of_several_buckets_are_one_list_and_the_longest_wait_holds() {
+    let server = in_memory(json!({"domains": [{"domain": "edge", "rules": [
+        {"match": {"user": "*"}, "entity": "{user}", "resource": "api", "limits": ["rph=1/h"],
+         "consume": {"rph": 1}},
+        {"match": {"path": "*"}, "entity": "all", "resource": "api", "limits": ["rpm=1/min"],
+         "consume": {"rpm": 1}},
+        {"match": {"cost": "*"}, "entity": "all", "resource": "money", "limits": ["usd=1/never"],
+         "consume": {"usd": 0.4}},
+    ]}]}))
+    .await;
+    let mut client = client(&server).await;
+    let (user, path) =
+        (|| descriptor(&[("user", "a")], None), || descriptor(&[("path", "p")], None));
+    let cost = || descriptor(&[("cost", "c")], None);
+    let all = || vec![user(), path(), cost()];
+    let fields = |response: &RateLimitResponse| {
+        let of = response.response_headers_to_add.iter();
+        of.filter(|header| header.key == "ratelimit-policy").count()
+    };
+    let granted = ask(&mut client, 0, all()).await.unwrap();
+    assert_eq!((granted.overall_code(), fields(&granted)), (Granted, 3));
+    // Money is counted in its unit: 0.4 of 1 dollar was taken once, not in the refused request.
+    let refused = ask(&mut client, 0, all()).await.unwrap();
+    assert_eq!((refused.overall_code(), fields(&refused)), (OverLimit, 2));
+    let wait: u32 = header(&refused, "retry-after").parse().unwrap();
+    assert!((3_590..=3_600).contains(&wait), "{wait}");
+    assert_eq!(ask(&mut client, 0, vec![cost()]).await.unwrap().overall_code(), Granted);
+    // A bucket that never has the tokens leaves no time to wait.
+    let never = ask(&mut client, 0, all()).await.unwrap();
+    assert_eq!((fields(&never), header(&never, "retry-after")), (3, ""));
 }
 
 #[tokio::test]
 async fn envoy_needs_the_role_too() {
     let mut rules = rules();
     rules["callers"] = json!([{"name": "a", "sha256": "00".repeat(32), "roles": ["acquire"]}]);
-    let server = Running::start(config(rules), Limiter::new(MemoryStore::new())).await;
+    let server = Running::in_memory(rules).await;
     let user = descriptor(&[("user", "a")], None);
     let error = ask(&mut client(&server).await, 0, vec![user]).await.unwrap_err();
     assert_eq!(error.code(), GrpcCode::Unauthenticated);

@@ -1,7 +1,7 @@
 //! Permits that another server settles than the one that granted them.
 
 use serde_json::{Value, json};
-use sluicegate::{DynamoStore, Limiter};
+use sluicegate::{DynamoStore, Limiter, MemoryStore};
 use sluicegate_local::client;
 use sluicegate_testkit::{Proxy, on_every_engine};
 
@@ -12,7 +12,7 @@ fn key() -> (tempfile::TempDir, Value) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     std::fs::write(&file, "k".repeat(32)).unwrap();
-    (folder, json!({"permits": {"key_file": file}}))
+    (folder, json!({"permits": {"keys": [{"file": file}]}}))
 }
 
 async fn replica(permits: &Value, endpoint_url: &str, table: &str) -> Running {
@@ -119,4 +119,70 @@ async fn ids_that_are_changed_expired_or_foreign_are_refused() {
         assert!((available(&server).await - 0.0).abs() < 1e-9, "nothing was given back");
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_parent_is_corrected_under_its_own_limits() {
+    let server = Running::in_memory(json!({})).await;
+    let wanted = json!({
+        "entity": "u", "resource": "r", "amounts": {"rpm": 1, "tpm": 40}, "parent": "team",
+        "limits": ["rpm=9/never", "tpm=100/never"], "parent_limits": ["tpm=1000/never"],
+    });
+    let granted = server.post("/v1/acquire", &wanted).await;
+    let left: Vec<_> = granted.body["limits"].as_array().unwrap().iter().collect();
+    assert_eq!((&left[2]["entity"], &left[2]["available"]), (&json!("team"), &json!(960)));
+    let released = release(&server, &granted.permit()).await;
+    assert_eq!((&released.body["changed"], &released.body["dropped"]), (&json!(true), &json!([])));
+    let both = json!({
+        "entity": "u", "resource": "r", "amounts": {"tpm": 100}, "parent": "team",
+        "limits": ["rpm=9/never", "tpm=100/never"], "parent_limits": ["tpm=1000/never"],
+    });
+    let again = server.post("/v1/acquire", &both).await;
+    assert_eq!(again.body["limits"][1]["available"], 900, "all was given back: {again:?}");
+    let mut neither = both.clone();
+    neither["no_cascade"] = json!(true);
+    assert_eq!(server.post("/v1/acquire", &neither).await.status, 400);
+}
+
+#[tokio::test]
+async fn prices_make_amounts_of_token_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("prices.json");
+    let models = json!({"gpt-4o": [{"from": "2026-01-01", "input": "2.50", "output": "10.00", "cached_input": "1.25"}]});
+    std::fs::write(&list, json!({"currency": "USD", "models": models}).to_string()).unwrap();
+    let prices = json!({"file": list, "amounts": ["cost", "output"]});
+    let server = Running::in_memory(json!({"prices": prices})).await;
+    let acquire = |model: &str| {
+        json!({
+            "entity": "u", "resource": model, "usage": {"input": 1200, "output": 4096}, "amounts": {"rpm": 1},
+            "limits": ["rpm=9/never", "output=10000/never", "usd=1/never"],
+        })
+    };
+    let granted = server.post("/v1/acquire", &acquire("gpt-4o")).await;
+    let left = |answer: &Answer| {
+        let limits = answer.body["limits"].as_array().unwrap().iter();
+        limits.map(|limit| limit["available"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(left(&granted), ["5904", "8", "0.95604"], "{granted:?}");
+    // The actual use, as the provider reports it.
+    let response = json!({"response": {"usage": {"prompt_tokens": 1200, "completion_tokens": 80,
+        "prompt_tokens_details": {"cached_tokens": 1024}}}});
+    let corrected = adjust(&server, &granted.permit(), "a", response).await;
+    assert_eq!(corrected.body["changed"], true, "{corrected:?}");
+    let again = adjust(&server, &corrected.permit(), "b", json!({"usage": {"output": 80}})).await;
+    assert_eq!(again.body["changed"], true, "{again:?}");
+    let granted = server.post("/v1/acquire", &acquire("gpt-4o")).await;
+    assert_eq!(left(&granted), ["5824", "7", "0.95524"], "80 tokens and $0.0008 are taken");
+    let unknown = server.post("/v1/acquire", &acquire("other")).await;
+    assert_eq!(unknown.status, 400);
+    assert!(unknown.body["detail"].as_str().unwrap().contains("no price"), "{unknown:?}");
+    for wrong in [json!({"response": {}}), json!({"usage": {"imput": 1}}), json!({"response": 7})] {
+        let answer = adjust(&server, &granted.permit(), "c", wrong.clone()).await;
+        assert_eq!(answer.status, 400, "{wrong}");
+    }
+    let error = sluicegate_server::Server::bind(
+        config(json!({"prices": {"file": folder.path().join("none.json")}})),
+        Limiter::new(MemoryStore::new()),
+    );
+    assert!(error.await.err().unwrap().to_string().contains("none.json"));
 }

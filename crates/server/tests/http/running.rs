@@ -7,7 +7,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use sluicegate::Limiter;
+use sluicegate::{Limiter, MemoryStore};
 use sluicegate_server::{Config, Reloader, Server};
 use std::net::SocketAddr;
 use std::sync::Mutex;
@@ -39,6 +39,11 @@ pub(crate) fn config(json: Value) -> Config {
 }
 
 impl Running {
+    /// A server with this configuration, whose balances are in memory.
+    pub(crate) async fn in_memory(json: Value) -> Self {
+        Self::start(config(json), Limiter::new(MemoryStore::new())).await
+    }
+
     pub(crate) async fn start(config: Config, limiter: Limiter) -> Self {
         let server = Server::bind(config, limiter).await.unwrap();
         let (address, reloader) = (server.address(), server.reloader());

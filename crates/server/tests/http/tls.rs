@@ -59,6 +59,11 @@ async fn a_reload_replaces_the_certificate_for_new_connections() {
     assert_eq!(healthz(&server, &new).await.unwrap(), "HTTP/1.1 200 OK");
     assert!(healthz(&server, &old).await.is_err());
 
+    // Connections stay encrypted until a restart.
+    let without = config(json!({}));
+    assert_eq!(server.reloader.reload(&without).unwrap(), ["tls"]);
+    assert_eq!(healthz(&server, &new).await.unwrap(), "HTTP/1.1 200 OK");
+
     // A broken file changes nothing.
     std::fs::write(folder.path().join("key.pem"), "no key").unwrap();
     let error = server.reloader.reload(&files).unwrap_err().to_string();
@@ -68,7 +73,7 @@ async fn a_reload_replaces_the_certificate_for_new_connections() {
 
 #[tokio::test]
 async fn a_reload_replaces_callers_and_names_the_parts_that_need_a_restart() {
-    let server = Running::start(config(json!({})), Limiter::new(MemoryStore::new())).await;
+    let server = Running::in_memory(json!({})).await;
     assert_eq!(server.get("/v1/limits").await.status, 501);
     let mut changed = config(json!({
         "callers": [{"name": "a", "sha256": "00".repeat(32), "roles": ["read"]}],
@@ -77,4 +82,20 @@ async fn a_reload_replaces_callers_and_names_the_parts_that_need_a_restart() {
     changed.listen.address = "127.0.0.1:1".parse().unwrap();
     assert_eq!(server.reloader.reload(&changed).unwrap(), ["listen", "limits", "bounds"]);
     assert_eq!(server.get("/v1/limits").await.status, 401);
+}
+
+#[tokio::test]
+async fn a_reload_never_opens_a_server_to_everyone() {
+    let callers = json!([{"name": "a", "sha256": "00".repeat(32), "roles": ["read"]}]);
+    let mut public = config(json!({"callers": callers}));
+    public.listen.address = "0.0.0.0:0".parse().unwrap();
+    let server = Running::start(public.clone(), Limiter::new(MemoryStore::new())).await;
+    // An empty file is a good configuration, of a server on loopback.
+    let error = server.reloader.reload(&config(json!({}))).unwrap_err().to_string();
+    assert!(error.contains("without_callers"), "{error}");
+    assert_eq!(server.get("/v1/limits").await.status, 401);
+    public.listen.without_callers = true;
+    public.callers.clear();
+    server.reloader.reload(&public).unwrap();
+    assert_eq!(server.get("/v1/limits").await.status, 501);
 }

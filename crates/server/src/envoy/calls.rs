@@ -1,0 +1,181 @@
+//! The calls on the limiter for the buckets of a request.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use http::HeaderMap;
+use sluicegate::types::{Amounts, Millitokens};
+use sluicegate::{AcquireError, AdjustError, LimitExceeded, LimitStatus, Permit};
+use tokio::sync::oneshot;
+use tonic::Status;
+
+use super::groups::Group;
+use super::rules::Bucket;
+use super::status::FoundLimit;
+use crate::state::ServerState;
+
+/// The result for one bucket.
+#[derive(Default)]
+pub(super) struct Decision {
+    pub(super) limits: Vec<FoundLimit>,
+    pub(super) headers: HeaderMap,
+    refused: bool,
+    permit: Option<Permit>,
+}
+
+impl Decision {
+    pub(super) const fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    fn refused(
+        error: &AcquireError,
+        limits: &[LimitStatus],
+        state: &ServerState,
+        of: &Bucket,
+    ) -> Self {
+        let now = state.limiter.clock().now();
+        let refusal = sluicegate_tower::refusal(error, &of.entity, &of.resource, now);
+        let limits = limits.iter().map(FoundLimit::from).collect();
+        Self { limits, headers: refusal.into_parts().0.headers, refused: true, permit: None }
+    }
+}
+
+/// Refuses if one of the limits has no token left.
+pub(super) async fn peek(state: &ServerState, group: &Group) -> Result<Decision, Status> {
+    let Bucket { entity, resource } = &group.bucket;
+    let request = state.limiter.peek(entity, resource).limits(group.limits.clone());
+    let mut limits = match request.consume_all(&group.amounts).await {
+        Ok(limits) => limits,
+        Err(AcquireError::Unavailable(_)) if state.decides_alone => return Ok(Decision::default()),
+        Err(error) => return Err(failed(&error)),
+    };
+    limits.retain(|limit| group.amounts.contains_key(&limit.limit));
+    if !limits.iter().any(LimitStatus::is_violated) {
+        let limits = limits.iter().map(FoundLimit::from).collect();
+        return Ok(Decision { limits, ..Decision::default() });
+    }
+    let exceeded = LimitExceeded::new(limits.clone()).into();
+    Ok(Decision::refused(&exceeded, &limits, state, &group.bucket))
+}
+
+/// Acquires from each bucket. If one of them does not grant, the others get their tokens back, also
+/// when the client does not wait for the answer.
+pub(super) async fn acquire_all(
+    state: &Arc<ServerState>,
+    groups: Vec<Group>,
+) -> Result<(Vec<Group>, Vec<Decision>), Status> {
+    if let [group] = groups.as_slice() {
+        let decision = acquire(state, group).await?;
+        return Ok((groups, vec![decision]));
+    }
+    let (answer, answered) = oneshot::channel();
+    let state = Arc::clone(state);
+    tokio::spawn(async move {
+        let results = join_all(groups.iter().map(|group| acquire(&state, group))).await;
+        let (granted, failures): (Vec<_>, Vec<_>) =
+            results.into_iter().partition(|result| result.is_ok());
+        let mut decisions: Vec<_> = granted.into_iter().flatten().collect();
+        let failure = failures.into_iter().find_map(Result::err);
+        if failure.is_some() || decisions.iter().any(Decision::is_refused) {
+            give_back(&decisions).await;
+            decisions.iter_mut().for_each(|decision| decision.permit = None);
+        }
+        let result = match failure {
+            Some(status) => Err(status),
+            None => Ok((groups, decisions)),
+        };
+        if let Err(Ok((_, decisions))) = answer.send(result) {
+            give_back(&decisions).await;
+        }
+    });
+    answered.await.unwrap_or_else(|_| Err(Status::internal("the request was not decided")))
+}
+
+async fn acquire(state: &ServerState, group: &Group) -> Result<Decision, Status> {
+    let Bucket { entity, resource } = &group.bucket;
+    let request = state.limiter.acquire(entity, resource).limits(group.limits.clone());
+    let permit = match request.consume_all(&group.amounts).await {
+        Ok(permit) => permit,
+        Err(error) => {
+            let limits = match &error {
+                AcquireError::LimitExceeded(exceeded) => &exceeded.limits,
+                AcquireError::NeverAdmissible(never) => &never.limits,
+                other => return Err(failed(other)),
+            };
+            return Ok(Decision::refused(&error, limits, state, &group.bucket));
+        }
+    };
+    let remaining = permit.remaining();
+    let now = state.limiter.clock().now();
+    let headers = sluicegate_tower::headers_of_grant(&remaining, entity, now);
+    let limits = remaining.iter().map(FoundLimit::from).collect();
+    Ok(Decision { limits, headers, refused: false, permit: Some(permit) })
+}
+
+/// Gives permits back because the request is not admitted.
+pub(super) async fn give_back(decisions: &[Decision]) {
+    let permits = decisions.iter().filter_map(|decision| decision.permit.as_ref());
+    for error in join_all(permits.map(Permit::give_back)).await.into_iter().filter_map(Result::err)
+    {
+        tracing::warn!(%error, "tokens of a refused request were not given back");
+    }
+}
+
+/// Counts amounts, whatever the balance; negative ones are given back.
+pub(super) async fn adjust(state: &ServerState, group: &Group) -> Result<(), Status> {
+    let Bucket { entity, resource } = &group.bucket;
+    if group.amounts.is_empty() {
+        return Ok(());
+    }
+    let request = state.limiter.adjust(entity, resource).limits(group.limits.clone());
+    match request.by_all(&group.amounts).await {
+        Ok(adjusted) if adjusted.dropped.is_empty() => Ok(()),
+        Ok(adjusted) => {
+            let mut amounts = group.amounts.clone();
+            amounts.retain(|limit, _| adjusted.dropped.contains(limit));
+            adjust_new_limits(state, group, &amounts).await
+        }
+        Err(AdjustError::InvalidRequest(invalid)) => Err(failed(&invalid.into())),
+        Err(AdjustError::Setup(setup)) => Err(failed(&setup.into())),
+        Err(error) => {
+            tracing::warn!(%error, "consumption was not counted");
+            if state.decides_alone { Ok(()) } else { Err(Status::unavailable("not counted")) }
+        }
+    }
+}
+
+/// Counts amounts of limits that the bucket does not have yet: only an acquire adds a limit.
+async fn adjust_new_limits(
+    state: &ServerState,
+    group: &Group,
+    amounts: &Amounts,
+) -> Result<(), Status> {
+    let Bucket { entity, resource } = &group.bucket;
+    let request = state.limiter.acquire(entity, resource).limits(group.limits.clone());
+    let least = |limit| Some((limit, Millitokens::new(1).ok()?));
+    let least: Amounts = amounts.keys().cloned().filter_map(least).collect();
+    let permit = request.consume_all(&least).await.map_err(|error| failed(&error))?;
+    permit.correct_to(amounts).await.map(drop).map_err(|error| {
+        tracing::warn!(%error, "consumption was not counted");
+        Status::unavailable("not counted")
+    })
+}
+
+/// The error that lets Envoy follow its own failure mode.
+fn failed(error: &AcquireError) -> Status {
+    match error {
+        AcquireError::InvalidRequest(invalid) => {
+            tracing::error!(%invalid, "a rule does not fit its bucket");
+            Status::failed_precondition(invalid.to_string())
+        }
+        AcquireError::Setup(setup) => {
+            tracing::error!(%setup, "the store cannot be used");
+            Status::internal("the server cannot use its store: its log has the reason")
+        }
+        other => {
+            tracing::warn!(error = %other, "not decided");
+            Status::unavailable("the store did not decide")
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! The descriptors of a request, grouped by bucket.
+
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use sluicegate::Limit;
+use sluicegate::types::{Amounts, Millitokens};
+use tonic::Status;
+
+use super::rules::{Bucket, Rule, Rules};
+
+/// The descriptors that are one call on a bucket.
+pub(super) struct Group {
+    pub(super) call: Call,
+    pub(super) bucket: Bucket,
+    pub(super) limits: Vec<Limit>,
+    pub(super) amounts: Amounts,
+    /// The places of the descriptors in the request, with their rules.
+    pub(super) descriptors: Vec<(usize, Arc<Rule>)>,
+}
+
+/// The call for a descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    /// Asks if a token of each limit is left: zero hits.
+    Peek,
+    Acquire,
+    /// Counts the amounts, whatever the balance.
+    Adjust,
+}
+
+/// Groups the descriptors of a request. Those without a rule are left out.
+///
+/// # Errors
+/// Hits that are more than any limit has.
+pub(super) fn groups(rules: &Rules, request: &RateLimitRequest) -> Result<Vec<Group>, Status> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (n, descriptor) in request.descriptors.iter().enumerate() {
+        let Some((rule, bucket)) = rules.matching(&request.domain, descriptor) else { continue };
+        let hits = hits(descriptor, request.hits_addend);
+        let call = match hits {
+            _ if rule.never_refuses => Call::Adjust,
+            0 => Call::Peek,
+            1.. => Call::Acquire,
+            ..0 => Call::Adjust,
+        };
+        let known = groups.iter().position(|group| group.bucket == bucket && group.call == call);
+        let at = known.unwrap_or_else(|| {
+            let (limits, amounts, descriptors) = (Vec::new(), Amounts::new(), Vec::new());
+            groups.push(Group { call, bucket, limits, amounts, descriptors });
+            groups.len() - 1
+        });
+        groups[at].add(rule, hits)?;
+        groups[at].descriptors.push((n, Arc::clone(rule)));
+    }
+    Ok(groups)
+}
+
+/// The hits of a descriptor: its own, or those of the request, which are one if it names none.
+fn hits(descriptor: &RateLimitDescriptor, of_request: u32) -> i128 {
+    let own = descriptor.hits_addend.as_ref().map(|hits| hits.value);
+    let hits = i128::from(own.unwrap_or_else(|| of_request.max(1).into()));
+    if descriptor.is_negative_hits { -hits } else { hits }
+}
+
+impl Group {
+    fn add(&mut self, rule: &Rule, hits: i128) -> Result<(), Status> {
+        for limit in &rule.limits {
+            if self.limits.iter().all(|known| known.name() != limit.name()) {
+                self.limits.push(limit.clone());
+            }
+        }
+        for (limit, per_hit) in &rule.consume {
+            // A peek asks for one token: any positive amount would do.
+            let more = match self.call {
+                Call::Peek => Some(1_000),
+                Call::Acquire | Call::Adjust => hits.checked_mul(per_hit.get().into()),
+            };
+            let sum = more.and_then(|more| more.checked_add(self.amounts.of(limit).get().into()));
+            let sum = sum.and_then(|sum| i64::try_from(sum).ok());
+            let sum = sum.and_then(|sum| Millitokens::new(sum).ok());
+            let sum = sum.ok_or_else(|| Status::invalid_argument("the hits are too many"))?;
+            if sum != Millitokens::ZERO {
+                self.amounts.insert(limit.clone(), sum);
+            }
+        }
+        Ok(())
+    }
+}

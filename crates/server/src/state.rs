@@ -1,0 +1,173 @@
+//! The parts of a server that requests use; some of them can be replaced while it runs.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sluicegate::Limiter;
+use tokio::sync::Semaphore;
+use tokio_rustls::TlsAcceptor;
+
+use crate::callers::Callers;
+use crate::config::{Bounds, Config, KeySource, OnUnavailable, Permits};
+use crate::envoy::Rules;
+use crate::permit_id::PermitIds;
+use crate::prices::PriceList;
+use crate::tls::acceptor;
+
+/// The state of a server.
+pub(crate) struct ServerState {
+    pub(crate) limiter: Limiter,
+    pub(crate) bounds: Bounds,
+    /// True: while the store is unavailable, requests are decided without it.
+    pub(crate) decides_alone: bool,
+    /// One for each request that may be in flight.
+    pub(crate) request_slots: Semaphore,
+    /// Signs the ids of permits if the configuration names no key.
+    random_key: [u8; 32],
+    /// The beginning of the names of this process's permits.
+    name: String,
+    permits: AtomicU64,
+    /// The configuration, as of the last reload.
+    reloadable: RwLock<Arc<Reloadable>>,
+}
+
+/// The parts that a reload replaces.
+pub(crate) struct Reloadable {
+    pub(crate) callers: Callers,
+    pub(crate) ids: PermitIds,
+    /// `None`: requests name amounts.
+    pub(crate) prices: Option<PriceList>,
+    /// `None`: connections are not encrypted.
+    pub(crate) tls: Option<TlsAcceptor>,
+    pub(crate) access_log: bool,
+    /// `None`: the server does not offer Envoy's service.
+    pub(crate) rules: Option<Rules>,
+}
+
+impl Reloadable {
+    fn new(config: &Config, random_key: &[u8]) -> Result<Self, StartError> {
+        Ok(Self {
+            callers: Callers::new(config.callers.clone()),
+            ids: ids(&config.permits, random_key)?,
+            prices: config.prices.as_ref().map(PriceList::read).transpose()?,
+            tls: config.tls.as_ref().map(acceptor).transpose().map_err(StartError::Tls)?,
+            access_log: config.access_log,
+            rules: config.envoy.as_ref().map(Rules::new).transpose().map_err(StartError::Rule)?,
+        })
+    }
+}
+
+/// The reason why a server cannot start with a configuration.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A key cannot be read.
+    #[error("permits: the key {from} cannot be read: {reason}")]
+    Key {
+        /// The file or the variable.
+        from: String,
+        /// The reason.
+        reason: String,
+    },
+    /// A key is too short.
+    #[error(
+        "permits: a key needs at least 32 bytes; make one with `head -c 32 /dev/urandom | base64`"
+    )]
+    ShortKey,
+    /// The system has no random bytes.
+    #[error("the system has no random bytes: {0}")]
+    Random(getrandom::Error),
+    /// A price list cannot be used.
+    #[error("prices: {}: {reason}", file.display())]
+    Prices {
+        /// The file.
+        file: std::path::PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {source}; name another one with --listen")]
+    Listen {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// The reason.
+        source: std::io::Error,
+    },
+    /// An address other than loopback, without callers.
+    #[error(
+        "{0} is not a loopback address, and no callers are named: everyone could change every limit; name callers, or set listen.without_callers"
+    )]
+    Open(std::net::SocketAddr),
+    /// A certificate or its key cannot be used.
+    #[error("tls: {0}")]
+    Tls(String),
+    /// A rule for Envoy is wrong.
+    #[error("envoy: {0}")]
+    Rule(String),
+}
+
+impl ServerState {
+    pub(crate) fn new(limiter: Limiter, config: &Config) -> Result<Self, StartError> {
+        let random_key = random()?;
+        let reloadable = RwLock::new(Arc::new(Reloadable::new(config, &random_key)?));
+        let bounds = config.bounds;
+        Ok(Self {
+            limiter,
+            bounds,
+            decides_alone: config.on_unavailable != OnUnavailable::Deny,
+            request_slots: Semaphore::new(bounds.requests.min(Semaphore::MAX_PERMITS)),
+            random_key,
+            name: URL_SAFE_NO_PAD.encode(random::<12>()?),
+            permits: AtomicU64::new(0),
+            reloadable,
+        })
+    }
+
+    /// A name that no other permit has, of this process or another one.
+    pub(crate) fn permit_name(&self) -> String {
+        format!("{}{:x}", self.name, self.permits.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The reloadable parts, as of the last reload.
+    pub(crate) fn reloadable(&self) -> Arc<Reloadable> {
+        Arc::clone(&self.reloadable.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Replaces the reloadable parts.
+    pub(crate) fn reload(&self, config: &Config) -> Result<(), StartError> {
+        let reloadable = Arc::new(Reloadable::new(config, &self.random_key)?);
+        *self.reloadable.write().unwrap_or_else(PoisonError::into_inner) = reloadable;
+        Ok(())
+    }
+}
+
+/// The keys that sign ids, and that check them.
+fn ids(permits: &Permits, random_key: &[u8]) -> Result<PermitIds, StartError> {
+    let keys = permits.keys.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    let keys = if keys.is_empty() { vec![random_key.to_vec()] } else { keys };
+    PermitIds::new(&keys, permits.valid_for_s).ok_or(StartError::ShortKey)
+}
+
+/// The bytes of a key, without white space at its ends.
+fn read(key: &KeySource) -> Result<Vec<u8>, StartError> {
+    let (from, key) = match key {
+        KeySource::File(file) => {
+            let key = std::fs::read(file).map_err(|error| error.to_string());
+            (format!("in {}", file.display()), key)
+        }
+        KeySource::Env(variable) => {
+            let key = std::env::var(variable).map_err(|error| error.to_string());
+            (format!("in the variable {variable}"), key.map(String::into_bytes))
+        }
+    };
+    let key = key.map_err(|reason| StartError::Key { from, reason })?;
+    Ok(key.trim_ascii().to_vec())
+}
+
+fn random<const N: usize>() -> Result<[u8; N], StartError> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(StartError::Random)?;
+    Ok(bytes)
+}
