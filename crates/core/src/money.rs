@@ -9,7 +9,7 @@ use std::fmt;
 use crate::{LimitName, Millitokens, OutOfRange};
 
 /// The currencies that name limits, by their ISO 4217 codes: those that are traded much. Codes that
-/// name other things, as in `all=5/min` or `php=5/min`, are not among them.
+/// name other things, as in `all=5/min` or `php=5/min`, are not among them. They are sorted.
 const CODES: [&str; 39] = [
     "AED", "ARS", "AUD", "BDT", "BGN", "BRL", "CAD", "CHF", "CLP", "CNY", "CZK", "DKK", "EGP",
     "EUR", "GBP", "HKD", "HUF", "IDR", "ILS", "INR", "JPY", "KRW", "MXN", "MYR", "NGN", "NOK",
@@ -28,9 +28,13 @@ impl Currency {
     /// The currency that a limit of this name counts; `None`: it counts tokens.
     #[must_use]
     pub fn of(limit: &str) -> Option<Self> {
-        let word = limit.split('.').next().unwrap_or_default();
-        let is_lower = word.bytes().all(|byte| byte.is_ascii_lowercase());
-        CODES.into_iter().find(|code| is_lower && code.eq_ignore_ascii_case(word)).map(Self)
+        let word = limit.split_once('.').map_or(limit, |(word, _)| word);
+        if !word.bytes().all(|byte| byte.is_ascii_lowercase()) {
+            return None;
+        }
+        let upper = word.bytes().map(|byte| byte.to_ascii_uppercase());
+        let found = CODES.binary_search_by(|code| code.bytes().cmp(upper.clone()));
+        found.ok().map(|n| Self(CODES[n]))
     }
 
     /// Its ISO 4217 code: `USD`.
@@ -213,6 +217,13 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(Currency::of(limit).map(Currency::code), code, "{limit}");
+        }
+    }
+
+    #[test]
+    fn every_currency_is_found() {
+        for code in CODES {
+            assert_eq!(Currency::of(&code.to_ascii_lowercase()), Some(Currency(code)));
         }
     }
 

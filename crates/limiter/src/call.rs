@@ -41,6 +41,11 @@ impl<'a> CallContext<'a> {
         Self::under(new_id(), clock, time)
     }
 
+    /// A call that reads only: it needs no id of its own.
+    pub(crate) fn reading(clock: &'a dyn Clock, time: Duration) -> Self {
+        Self::under(RequestId::from_bits(0), clock, time)
+    }
+
     /// A call under an id that may have been used for the same call before.
     pub(crate) fn under(id: RequestId, clock: &'a dyn Clock, time: Duration) -> Self {
         Self {

@@ -1,8 +1,9 @@
 //! Decisions per second beside servers that decide nothing: `cargo run --profile bench -p
 //! sluicegate-server --example load [SECONDS]`.
 //!
-//! A bare axum handler and a bare tonic service answer a constant. The server beside them decides
-//! from leased tokens. Clients and servers share this machine; the four take turns of a second.
+//! The server decides from leased tokens. Beside it, a bare axum handler and a bare tonic service
+//! answer a constant: an answer that the server gave. Clients and servers share this machine; the four
+//! take turns of a second.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an example that measures")]
 
 use std::net::SocketAddr;
@@ -27,10 +28,13 @@ use sluicegate_server::{Config, Server};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::{Request, Response, Status};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const CONNECTIONS: usize = 16;
 const BODY: &str = r#"{"entity":"user-123","resource":"gpt-4","amounts":{"rpm":1,"tpm":500}}"#;
 
-struct Constant;
+struct Constant(RateLimitResponse);
 
 #[tonic::async_trait]
 impl RateLimitService for Constant {
@@ -38,17 +42,25 @@ impl RateLimitService for Constant {
         &self,
         _: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let overall_code = 1;
-        Ok(Response::new(RateLimitResponse { overall_code, ..RateLimitResponse::default() }))
+        Ok(Response::new(self.0.clone()))
     }
 }
 
-/// A server that decides nothing.
-async fn bare() -> SocketAddr {
-    let service = RateLimitServiceServer::new(Constant);
+/// A server that decides nothing: it repeats an answer of another one.
+async fn bare(deciding: SocketAddr) -> SocketAddr {
+    let mut sender = connect(deciding).await;
+    let (mut parts, body) = sender.send_request(acquire()).await.unwrap().into_parts();
+    // The server writes them.
+    for header in ["date", "content-length"] {
+        parts.headers.remove(header);
+    }
+    let (headers, body) = (parts.headers, body.collect().await.unwrap().to_bytes());
+    let mut client = RateLimitServiceClient::connect(format!("http://{deciding}")).await.unwrap();
+    let answer = client.should_rate_limit(descriptor()).await.unwrap().into_inner();
+    let service = RateLimitServiceServer::new(Constant(answer));
     let name = "/envoy.service.ratelimit.v3.RateLimitService/{*method}";
     let router = Router::new()
-        .route("/v1/acquire", post(|| async { r#"{"granted":true}"# }))
+        .route("/v1/acquire", post(move || async move { (headers, body) }))
         .route_service(name, service);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -77,21 +89,36 @@ async fn deciding() -> SocketAddr {
     address
 }
 
-/// Sends requests over one connection until the time is over; returns how long each took.
-async fn over_http(address: SocketAddr, until: Instant) -> Vec<Duration> {
+async fn connect(address: SocketAddr) -> http1::SendRequest<Full<Bytes>> {
     let stream = TcpStream::connect(address).await.unwrap();
     stream.set_nodelay(true).unwrap();
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
     tokio::spawn(connection);
+    sender
+}
+
+fn acquire() -> http::Request<Full<Bytes>> {
+    http::Request::post("/v1/acquire")
+        .header("host", "localhost")
+        .header("content-type", "application/json")
+        .body(Full::new(Bytes::from_static(BODY.as_bytes())))
+        .unwrap()
+}
+
+fn descriptor() -> RateLimitRequest {
+    let entry = Entry { key: "user".to_owned(), value: "user-123".to_owned() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+    RateLimitRequest { domain: "edge".to_owned(), descriptors: vec![descriptor], hits_addend: 1 }
+}
+
+/// Sends requests over one connection until the time is over; returns how long each took.
+async fn over_http(address: SocketAddr, until: Instant) -> Vec<Duration> {
+    let mut sender = connect(address).await;
     let mut took = Vec::new();
     while Instant::now() < until {
         let begin = Instant::now();
-        let request = http::Request::post("/v1/acquire")
-            .header("host", "localhost")
-            .header("content-type", "application/json")
-            .body(Full::new(Bytes::from_static(BODY.as_bytes())))
-            .unwrap();
-        let answer = sender.send_request(request).await.unwrap();
+        sender.ready().await.unwrap();
+        let answer = sender.send_request(acquire()).await.unwrap();
         assert_eq!(answer.status(), 200);
         answer.into_body().collect().await.unwrap();
         took.push(begin.elapsed());
@@ -101,13 +128,7 @@ async fn over_http(address: SocketAddr, until: Instant) -> Vec<Duration> {
 
 async fn over_grpc(address: SocketAddr, until: Instant) -> Vec<Duration> {
     let mut client = RateLimitServiceClient::connect(format!("http://{address}")).await.unwrap();
-    let entry = Entry { key: "user".to_owned(), value: "user-123".to_owned() };
-    let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
-    let request = RateLimitRequest {
-        domain: "edge".to_owned(),
-        descriptors: vec![descriptor],
-        hits_addend: 1,
-    };
+    let request = descriptor();
     let mut took = Vec::new();
     while Instant::now() < until {
         let begin = Instant::now();
@@ -121,7 +142,10 @@ async fn over_grpc(address: SocketAddr, until: Instant) -> Vec<Duration> {
 #[tokio::main]
 async fn main() {
     let seconds: u32 = std::env::args().nth(1).map_or(10, |seconds| seconds.parse().unwrap());
-    let (bare, deciding) = (bare().await, deciding().await);
+    let deciding = deciding().await;
+    // The balances of a bucket are known after its first lease.
+    over_http(deciding, Instant::now() + Duration::from_millis(100)).await;
+    let bare = bare(deciding).await;
     let mut took: [Vec<Duration>; 4] = Default::default();
     for turn in 0..=seconds {
         for (n, samples) in took.iter_mut().enumerate() {

@@ -34,7 +34,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         clock: &'a dyn Clock,
     ) -> BoxFuture<'a, Result<Option<Vec<BucketGrant>>, AcquireError>> {
         async move {
-            let mut context = CallContext::new(clock, request.deadline);
+            let mut context = CallContext::reading(clock, request.deadline);
             let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
             self.reread_limits(&mut targets, &mut context).await;
             Ok(Some(targets.iter().map(|target| target.part(target.image())).collect()))
@@ -53,7 +53,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
             if before.stored.is_none() {
                 return Ok(before.clone());
             }
-            self.limits(bucket, &before.explicit, &mut CallContext::new(clock, deadline)).await
+            self.limits(bucket, &before.explicit, &mut CallContext::reading(clock, deadline)).await
         }
         .boxed()
     }

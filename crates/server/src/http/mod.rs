@@ -132,10 +132,11 @@ async fn guard(
         Ok(response) => as_problem(response).await,
         Err(problem) => problem.answer_to(is_grpc),
     };
+    let took = begin.elapsed();
     if reloadable.access_log {
-        seen.log(caller, &response, begin.elapsed());
+        seen.log(caller, &response, took);
     }
-    seen.count(&response, begin.elapsed());
+    seen.count(&response, took);
     response
 }
 
