@@ -13,8 +13,10 @@ mod prices;
 mod server;
 mod state;
 mod tls;
+mod traces;
 
 pub use config::Config;
 pub use metrics::install_metrics;
 pub use server::{Reloader, Server};
 pub use state::StartError;
+pub use traces::SpanSender;

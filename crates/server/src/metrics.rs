@@ -69,6 +69,14 @@ impl Seen {
         Self { method, path }
     }
 
+    pub(crate) fn method(&self) -> &str {
+        self.method
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     /// Writes a line to the access log.
     pub(crate) fn log(&self, caller: &str, response: &Response, took: Duration) {
         let Self { method, path } = self;

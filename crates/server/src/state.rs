@@ -103,6 +103,9 @@ pub enum StartError {
     /// A certificate or its key cannot be used.
     #[error("tls: {0}")]
     Tls(String),
+    /// The collector of traces cannot be used.
+    #[error("traces: {0}")]
+    Traces(String),
     /// A rule for Envoy is wrong.
     #[error("envoy: {0}")]
     Rule(String),

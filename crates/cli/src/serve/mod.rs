@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sluicegate_server::config::{Embedded, Store};
-use sluicegate_server::{Config, Reloader, Server};
+use sluicegate_server::{Config, Reloader, Server, SpanSender};
 use tokio::signal::unix::{SignalKind, signal};
+use tracing_subscriber::Layer as _;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -65,7 +66,8 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         output::line(&format!("{} is good", file.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    log(args.log_json);
+    let spans = config.traces.as_ref().map(SpanSender::start).transpose().map_err(refused)?;
+    log(args.log_json, spans.as_ref());
     // From here on no signal is lost.
     let stop = interrupted()?;
     let mut reload = signal(SignalKind::hangup())
@@ -83,6 +85,9 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     server.run_until(stop).await;
     if let Some(embedded) = embedded {
         embedded.stop().await?;
+    }
+    if let Some(spans) = spans {
+        spans.stop().await;
     }
     say("stopped");
     Ok(ExitCode::SUCCESS)
@@ -148,16 +153,14 @@ fn refused(error: sluicegate_server::StartError) -> CliError {
 }
 
 /// Writes the log to standard error: warnings, and the lines that the configuration asks for.
-fn log(is_json: bool) {
+fn log(is_json: bool, spans: Option<&SpanSender>) {
     let wanted = Targets::new()
         .with_default(LevelFilter::WARN)
         .with_target("sluicegate::access", LevelFilter::INFO);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let registry = tracing_subscriber::registry().with(wanted);
+    let lines = if is_json { lines.json().boxed() } else { lines.boxed() };
+    let lines = lines.with_filter(wanted);
     // Another subscriber may be there already, in a test.
-    let _ = if is_json {
-        registry.with(lines.json()).try_init()
-    } else {
-        registry.with(lines).try_init()
-    };
+    let _ =
+        tracing_subscriber::registry().with(spans.map(SpanSender::layer)).with(lines).try_init();
 }

@@ -15,6 +15,7 @@ mod schema;
 mod settings;
 mod store;
 mod suggest;
+mod traces;
 
 pub use amount::Amount;
 pub use bounds::Bounds;
@@ -26,3 +27,4 @@ pub use permits::{KeySource, Permits};
 pub use prices::{PriceFormat, Priced, Prices};
 pub use settings::{Config, Listen, Tls};
 pub use store::{Dynamodb, Embedded, Leasing, Mode, OnUnavailable, Redis, Store};
+pub use traces::Traces;

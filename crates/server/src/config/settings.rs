@@ -12,6 +12,7 @@ use super::domains::Envoy;
 use super::permits::Permits;
 use super::prices::Prices;
 use super::store::{Leasing, OnUnavailable, Store};
+use super::traces::Traces;
 
 /// The configuration of a server.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
@@ -50,6 +51,8 @@ pub struct Config {
     pub callers: Vec<Caller>,
     /// Envoy's rate limit service. Absent: the server does not offer it.
     pub envoy: Option<Envoy>,
+    /// Traces of requests. Absent: none.
+    pub traces: Option<Traces>,
     /// The bounds on what callers may send.
     #[serde(default)]
     pub bounds: Bounds,
@@ -76,6 +79,7 @@ impl Config {
             ("on_unavailable", self.on_unavailable != running.on_unavailable),
             ("deadline_ms", self.deadline_ms != running.deadline_ms),
             ("limits", self.limits != running.limits),
+            ("traces", self.traces != running.traces),
             ("bounds", self.bounds != running.bounds),
         ];
         parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()

@@ -24,6 +24,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
 };
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
+use tracing::Instrument as _;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -32,6 +33,7 @@ use crate::config::Role;
 use crate::envoy::Service;
 use crate::metrics::{Seen, rendered};
 use crate::state::ServerState;
+use crate::traces;
 use problem::Problem;
 
 /// The longest text of a refusal by the framework.
@@ -123,15 +125,17 @@ async fn guard(
     next: Next,
 ) -> Response {
     let (begin, seen, is_grpc) = (Instant::now(), Seen::of(&request), is_grpc(&request));
+    let span = traces::span(seen.method(), seen.path(), request.headers());
     let reloadable = state.reloadable();
     let (caller, response) = match reloadable.callers.authorize(request.headers(), role) {
-        Ok(caller) => (caller, in_time(&state, request, next).await),
+        Ok(caller) => (caller, in_time(&state, request, next).instrument(span.clone()).await),
         Err(denied) => ("", Err(denied.into())),
     };
     let response = match response {
         Ok(response) => as_problem(response).await,
         Err(problem) => problem.answer_to(is_grpc),
     };
+    traces::record(&span, &response);
     let took = begin.elapsed();
     if reloadable.access_log {
         seen.log(caller, &response, took);

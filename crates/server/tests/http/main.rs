@@ -7,6 +7,7 @@ mod envoy;
 mod permits;
 mod running;
 mod tls;
+mod traces;
 
 use serde_json::json;
 use sluicegate::{DynamoStore, Limiter, MemoryStore};
