@@ -1,9 +1,14 @@
-//! Decisions per second beside servers that decide nothing: `cargo run --profile bench -p
-//! sluicegate-server --example load [SECONDS]`.
+//! Decisions per second beside servers that decide nothing, and beside the library in process:
+//! `cargo run --profile bench -p sluicegate-server --example load [SECONDS]`.
 //!
-//! The server decides from leased tokens. Beside it, a bare axum handler and a bare tonic service
-//! answer a constant: an answer that the server gave. Clients and servers share this machine; the four
-//! take turns of a second.
+//! * A bare axum handler and a bare tonic service answer a constant: an answer that the server gave.
+//!   The server beside them decides from leased tokens.
+//! * Without leasing, each decision waits for a write of the embedded engine; the library in process
+//!   does the same.
+//!
+//! Clients, servers and the engine share this machine; they take turns of a second. In the end the
+//! writes of the leasing server stand beside those of the library at the same rate, and the memory of
+//! the process after the first turn and the last.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an example that measures")]
 
 use std::net::SocketAddr;
@@ -19,12 +24,16 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde_json::json;
-use sluicegate::{LeaseSettings, Limit, LimitSet, Limiter, MemoryStore};
-use sluicegate_server::{Config, Server};
+use sluicegate::{DynamoStore, LeaseSettings, Limit, LimitSet, Limiter};
+use sluicegate_local::client;
+use sluicegate_server::Server;
+use sluicegate_testkit::{EngineKind, Proxy, RunningEngine};
 use tokio::net::{TcpListener, TcpStream};
 use tonic::{Request, Response, Status};
 
@@ -68,25 +77,36 @@ async fn bare(deciding: SocketAddr) -> SocketAddr {
     address
 }
 
-/// The server, which leases.
-async fn deciding() -> SocketAddr {
+/// A server on a limiter.
+async fn serving(limiter: Limiter) -> SocketAddr {
     let rules = json!({"domains": [{"domain": "edge", "rules": [{
         "match": {"user": "*"}, "entity": "{user}", "resource": "gpt-4", "consume": {"rpm": 1, "tpm": 500},
     }]}]});
-    let config: Config =
-        serde_json::from_value(json!({"listen": {"address": "127.0.0.1:0"}, "envoy": rules}))
-            .unwrap();
-    let most = 1_000_000_000;
-    let limits =
-        LimitSet::new([Limit::per_minute("rpm", most), Limit::per_minute("tpm", most * 1_000)]);
-    let limiter = Limiter::builder(MemoryStore::new())
-        .default_limits(limits.unwrap())
-        .leasing(LeaseSettings::default())
-        .build();
-    let server = Server::bind(config, limiter).await.unwrap();
+    let config = json!({"listen": {"address": "127.0.0.1:0"}, "envoy": rules});
+    let server = Server::bind(serde_json::from_value(config).unwrap(), limiter).await.unwrap();
     let address = server.address();
     tokio::spawn(server.run_until(std::future::pending()));
     address
+}
+
+/// A limiter on a new table of the engine, and the writes that the table gets from it.
+async fn limiter(engine: &RunningEngine, is_leasing: bool) -> (Limiter, Proxy) {
+    let (table, proxy) = (engine.create_table().await, Proxy::start(engine.endpoint_url()).await);
+    let store = DynamoStore::new(client::dynamodb(&proxy.endpoint_url()), table);
+    let most = 1_000_000_000;
+    let limits =
+        LimitSet::new([Limit::per_minute("rpm", most), Limit::per_minute("tpm", most * 1_000)]);
+    let builder = Limiter::builder(store).default_limits(limits.unwrap());
+    let limiter = if is_leasing {
+        builder.leasing(LeaseSettings::default()).build()
+    } else {
+        builder.build()
+    };
+    (limiter, proxy)
+}
+
+fn writes(proxy: &Proxy) -> u64 {
+    ["PutItem", "UpdateItem"].into_iter().map(|operation| proxy.received(operation)).sum()
 }
 
 async fn connect(address: SocketAddr) -> http1::SendRequest<Full<Bytes>> {
@@ -111,51 +131,121 @@ fn descriptor() -> RateLimitRequest {
     RateLimitRequest { domain: "edge".to_owned(), descriptors: vec![descriptor], hits_addend: 1 }
 }
 
-/// Sends requests over one connection until the time is over; returns how long each took.
-async fn over_http(address: SocketAddr, until: Instant) -> Vec<Duration> {
-    let mut sender = connect(address).await;
-    let mut took = Vec::new();
+/// The counts of durations, by microsecond. It takes no memory as it grows.
+struct Took(Vec<u64>);
+
+impl Took {
+    fn new() -> Self {
+        Self(vec![0; 200_000])
+    }
+
+    fn add(&mut self, took: Duration) {
+        let micros = usize::try_from(took.as_micros()).unwrap();
+        let last = self.0.len() - 1;
+        self.0[micros.min(last)] += 1;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(count, more)| *count += more);
+    }
+
+    fn count(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The duration that this share of all is not longer than, in microseconds.
+    fn at(&self, percent: u64) -> u64 {
+        let mut left = self.count() * percent / 100;
+        let is_there = |count: &u64| {
+            left = left.saturating_sub(*count);
+            left == 0
+        };
+        self.0.iter().position(is_there).unwrap_or(self.0.len()) as u64
+    }
+}
+
+/// Sends requests over one connection until the time is over.
+async fn over_http(address: SocketAddr, until: Instant) -> Took {
+    let (mut sender, mut took) = (connect(address).await, Took::new());
     while Instant::now() < until {
         let begin = Instant::now();
         sender.ready().await.unwrap();
         let answer = sender.send_request(acquire()).await.unwrap();
         assert_eq!(answer.status(), 200);
         answer.into_body().collect().await.unwrap();
-        took.push(begin.elapsed());
+        took.add(begin.elapsed());
     }
     took
 }
 
-async fn over_grpc(address: SocketAddr, until: Instant) -> Vec<Duration> {
+async fn over_grpc(address: SocketAddr, until: Instant) -> Took {
     let mut client = RateLimitServiceClient::connect(format!("http://{address}")).await.unwrap();
-    let request = descriptor();
-    let mut took = Vec::new();
+    let (request, mut took) = (descriptor(), Took::new());
     while Instant::now() < until {
         let begin = Instant::now();
         let answer = client.should_rate_limit(request.clone()).await.unwrap().into_inner();
         assert_eq!(answer.overall_code, 1);
-        took.push(begin.elapsed());
+        took.add(begin.elapsed());
     }
     took
 }
 
+async fn in_process(limiter: Limiter, until: Instant) -> Took {
+    let mut took = Took::new();
+    while Instant::now() < until {
+        let begin = Instant::now();
+        acquire_of(&limiter).await;
+        took.add(begin.elapsed());
+    }
+    took
+}
+
+async fn acquire_of(limiter: &Limiter) {
+    let request = limiter.acquire("user-123", "gpt-4").consume("rpm", 1).consume("tpm", 500);
+    request.await.unwrap();
+}
+
+/// Acquires in process at a rate for some seconds.
+async fn at_rate(limiter: &Limiter, per_second: u64, seconds: u64) {
+    let mut ticks = tokio::time::interval(Duration::from_millis(1));
+    for _ in 0..seconds * 1_000 {
+        ticks.tick().await;
+        for _ in 0..per_second / 1_000 {
+            acquire_of(limiter).await;
+        }
+    }
+}
+
+/// The memory of this process, in mebibytes.
+fn memory() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+    pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() / 256
+}
+
 #[tokio::main]
 async fn main() {
-    let seconds: u32 = std::env::args().nth(1).map_or(10, |seconds| seconds.parse().unwrap());
-    let deciding = deciding().await;
+    let seconds: u64 = std::env::args().nth(1).map_or(10, |seconds| seconds.parse().unwrap());
+    let engine = RunningEngine::start(EngineKind::Embedded).await;
+    let (leasing, of_leasing) = limiter(&engine, true).await;
+    let leasing = serving(leasing).await;
+    let (unleased, _of_unleased) = limiter(&engine, false).await;
+    let serving_unleased = serving(unleased.clone()).await;
     // The balances of a bucket are known after its first lease.
-    over_http(deciding, Instant::now() + Duration::from_millis(100)).await;
-    let bare = bare(deciding).await;
-    let mut took: [Vec<Duration>; 4] = Default::default();
+    over_http(leasing, Instant::now() + Duration::from_millis(100)).await;
+    let bare = bare(leasing).await;
+    let mut all: [Took; 6] = std::array::from_fn(|_| Took::new());
+    let (mut leased_writes, mut memory_first) = (0, 0);
     for turn in 0..=seconds {
-        for (n, samples) in took.iter_mut().enumerate() {
-            let address = if n % 2 == 0 { bare } else { deciding };
-            let until = Instant::now() + Duration::from_secs(1);
-            let one = |_| async move {
-                if n < 2 {
-                    over_http(address, until).await
-                } else {
-                    over_grpc(address, until).await
+        for (n, took) in all.iter_mut().enumerate() {
+            let (until, before) = (Instant::now() + Duration::from_secs(1), writes(&of_leasing));
+            let one = |_: usize| -> BoxFuture<'static, Took> {
+                match n {
+                    0 => over_http(bare, until).boxed(),
+                    1 => over_http(leasing, until).boxed(),
+                    2 => over_grpc(bare, until).boxed(),
+                    3 => over_grpc(leasing, until).boxed(),
+                    4 => in_process(unleased.clone(), until).boxed(),
+                    _ => over_http(serving_unleased, until).boxed(),
                 }
             };
             let tasks: Vec<_> = (0..CONNECTIONS).map(|c| tokio::spawn(one(c))).collect();
@@ -163,28 +253,46 @@ async fn main() {
                 let more = task.await.unwrap();
                 // The first turn warms up.
                 if turn > 0 {
-                    samples.extend(more);
+                    took.merge(&more);
                 }
             }
+            if turn > 0 && n == 1 {
+                leased_writes += writes(&of_leasing) - before;
+            }
+        }
+        if turn == 0 {
+            memory_first = memory();
         }
     }
-    println!("| server | requests/s | | p50 us | p99 us | |\n|---|--:|--:|--:|--:|--:|");
-    let names =
-        ["axum, a constant", "sluicegate, leased", "tonic, a constant", "sluicegate, leased"];
-    let mut base = (0, Duration::ZERO);
-    for (n, (samples, name)) in took.iter_mut().zip(names).enumerate() {
-        samples.sort_unstable();
-        let at = |share: usize| samples[samples.len() * share / 100];
-        let (count, p99) = (samples.len(), at(99));
-        if n % 2 == 0 {
-            base = (count, p99);
+    let memory_last = memory();
+    println!("| | requests/s | | p50 us | p99 us | |\n|---|--:|--:|--:|--:|--:|");
+    let names = [
+        "axum, a constant",
+        "the server, leased",
+        "tonic, a constant",
+        "the server, leased, gRPC",
+        "the library, unleased",
+        "the server, unleased",
+    ];
+    #[expect(clippy::cast_precision_loss, reason = "ratios")]
+    let ratio = |a: u64, b: u64| a as f64 / b as f64;
+    for (pair, names) in all.chunks(2).zip(names.chunks(2)) {
+        for (took, name) in pair.iter().zip(names) {
+            let (count, p99) = (took.count(), took.at(99));
+            let (base, base_p99) = (pair[0].count(), pair[0].at(99));
+            let (rate, slower) = (ratio(count, base), ratio(p99, base_p99));
+            let (per_second, p50) = (count / seconds, took.at(50));
+            println!("| {name} | {per_second} | {rate:.2}x | {p50} | {p99} | {slower:.2}x |");
         }
-        let ratio = |a: f64, b: f64| a / b;
-        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
-        let rate = ratio(count as f64, base.0 as f64);
-        let slower = ratio(p99.as_secs_f64(), base.1.as_secs_f64());
-        let rps = count / seconds as usize;
-        let (p50, p99) = (at(50).as_micros(), p99.as_micros());
-        println!("| {name} | {rps} | {rate:.2}x | {p50} | {p99} | {slower:.2}x |");
     }
+    let per_second = all[1].count() / seconds;
+    let (library, of_library) = limiter(&engine, true).await;
+    at_rate(&library, per_second, 1).await;
+    let before = writes(&of_library);
+    at_rate(&library, per_second, seconds).await;
+    let of_library = writes(&of_library) - before;
+    println!(
+        "\nwrites in {seconds} s at {per_second} decisions/s: the server {leased_writes}, the library {of_library}"
+    );
+    println!("memory: {memory_first} MiB after the first turn, {memory_last} MiB after the last");
 }
