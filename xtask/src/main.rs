@@ -22,6 +22,7 @@ mod modules;
 mod package;
 mod page;
 mod process;
+mod python;
 mod readme;
 mod scale;
 mod semver;
@@ -61,6 +62,8 @@ enum Task {
     Modules(modules::Args),
     /// Runs the README's example against the packages as they would be published.
     Package,
+    /// Builds the wheel of the Python package, and runs its tests and type checks.
+    Python,
     /// Runs the console blocks of the README, of docs/tour.md and of docs/examples.md, and compares
     /// what they print.
     Readme,
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         Task::Lambda => lambda::run(),
         Task::Modules(modules::Args) => modules::run(),
         Task::Package => package::run(),
+        Task::Python => python::run(),
         Task::Readme => readme::run(),
         Task::Scale(args) => scale::run(&args),
         Task::Semver => semver::run(),

@@ -103,6 +103,14 @@ impl Permit {
         self.adjust_wide(limit.as_ref(), by_milli.into()).await
     }
 
+    /// As [`adjust`](Self::adjust), for several limits in one write for each bucket.
+    ///
+    /// # Errors
+    /// [`AdjustError`].
+    pub async fn adjust_all(&self, by: &Amounts) -> Result<Adjusted, AdjustError> {
+        self.adjust_each(by, |_| by.clone()).await
+    }
+
     async fn adjust_wide(&self, limit: &str, milli: i128) -> Result<Adjusted, AdjustError> {
         let by = Amounts::from([amount(limit.into(), milli)?]);
         self.adjust_each(&by, |_| by.clone()).await

@@ -1,0 +1,62 @@
+//! The status of a limit.
+
+use pyo3::prelude::*;
+use sluicegate::Limit;
+use sluicegate::request::Remaining;
+
+use crate::amounts::decimal;
+
+/// A limit of a bucket: its rule, and the amount that is left.
+#[pyclass(frozen, get_all, module = "sluicegate")]
+pub(crate) struct LimitStatus {
+    /// The entity: the parent's for a limit of the parent.
+    entity: String,
+    /// The name.
+    limit: String,
+    /// The limit with its rule, like `rpm=100/min`.
+    rule: String,
+    /// A `Decimal`: tokens, or money in the currency's unit; negative while there is a debt.
+    available: Py<PyAny>,
+    /// True if the limit does not have the amount that was asked for.
+    violated: bool,
+}
+
+#[pymethods]
+impl LimitStatus {
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let Self { entity, rule, .. } = self;
+        format!(
+            "LimitStatus(entity={entity:?}, rule={rule:?}, available={})",
+            self.available.bind(py)
+        )
+    }
+}
+
+pub(crate) fn statuses(
+    py: Python<'_>,
+    limits: &[sluicegate::LimitStatus],
+) -> PyResult<Vec<LimitStatus>> {
+    let status = |status: &sluicegate::LimitStatus| {
+        Ok(LimitStatus {
+            entity: status.entity.to_string(),
+            limit: status.limit.to_string(),
+            rule: Limit::from_rule(&status.limit, status.rule).to_string(),
+            available: decimal(py, &status.limit, status.available.get())?.unbind(),
+            violated: status.is_violated(),
+        })
+    };
+    limits.iter().map(status).collect()
+}
+
+pub(crate) fn remaining(py: Python<'_>, limits: &[Remaining]) -> PyResult<Vec<LimitStatus>> {
+    let status = |left: &Remaining| {
+        Ok(LimitStatus {
+            entity: left.entity.to_string(),
+            limit: left.limit.to_string(),
+            rule: Limit::from_rule(&left.limit, left.rule).to_string(),
+            available: decimal(py, &left.limit, left.available.get())?.unbind(),
+            violated: false,
+        })
+    };
+    limits.iter().map(status).collect()
+}
