@@ -4,7 +4,7 @@ use sluicegate::types::{Amounts, EpochMillis};
 use sluicegate_prices::{PriceBook, UnknownPrice, Usage};
 
 use crate::config::{PriceFormat, Priced, Prices};
-use crate::state::StartError;
+use crate::start_error::StartError;
 
 /// A price list, and the amounts that follow from it.
 pub(crate) struct PriceList {

@@ -20,7 +20,8 @@ use tokio_rustls::server::TlsStream;
 
 use crate::config::Config;
 use crate::metrics::{self, UPKEEP};
-use crate::state::{ServerState, StartError};
+use crate::start_error::StartError;
+use crate::state::ServerState;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 type Service = TowerToHyperService<axum::Router>;

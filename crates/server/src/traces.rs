@@ -17,7 +17,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::Traces;
-use crate::state::StartError;
+use crate::start_error::StartError;
 
 /// The time for a collector to take the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(5);
