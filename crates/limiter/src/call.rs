@@ -42,6 +42,7 @@ impl<'a> CallContext<'a> {
     }
 
     /// A call that reads only: it needs no id of its own.
+    #[cfg(feature = "leasing")]
     pub(crate) fn reading(clock: &'a dyn Clock, time: Duration) -> Self {
         Self::under(RequestId::from_bits(0), clock, time)
     }
