@@ -24,6 +24,20 @@ class Settings(TypedDict, total=False):
     shadow: bool
     """Only watch: grant what would be refused, and say so by ``Permit.shadowed``."""
 
+class Options(TypedDict, total=False):
+    limits: list[str]
+    """The limits of the bucket, which win over stored ones."""
+    parent: str | None
+    """Takes from the bucket of this parent too."""
+    no_cascade: bool
+    """Takes from no parent, whatever the entity's record says."""
+    parent_limits: list[str]
+    """The limits of the parent, if they differ."""
+    wait: timedelta | None
+    """Waits for tokens this long, in order of arrival."""
+    deadline: timedelta | None
+    """The time in which the store must decide this request."""
+
 def memory(**settings: Unpack[Settings]) -> Limiter:
     """A limiter whose balances are in this process: for tests and first steps."""
 
@@ -49,32 +63,16 @@ class Limiter:
         entity: str,
         resource: str,
         consume: Mapping[str, Amount],
-        *,
-        limits: list[str] = ...,
-        parent: str | None = None,
-        no_cascade: bool = False,
-        parent_limits: list[str] = ...,
-        wait: timedelta | None = None,
-        deadline: timedelta | None = None,
+        **options: Unpack[Options],
     ) -> Acquire:
-        """A request for tokens: ``await`` it, or enter it by ``async with`` or ``with``.
-
-        ``limits`` win over stored ones. ``parent`` takes from the parent's bucket too; ``no_cascade``
-        from no parent, whatever the entity's record says. ``wait`` waits for tokens, in order of arrival.
-        """
+        """A request for tokens: ``await`` it, or enter it by ``async with`` or ``with``."""
 
     def acquire_sync(
         self,
         entity: str,
         resource: str,
         consume: Mapping[str, Amount],
-        *,
-        limits: list[str] = ...,
-        parent: str | None = None,
-        no_cascade: bool = False,
-        parent_limits: list[str] = ...,
-        wait: timedelta | None = None,
-        deadline: timedelta | None = None,
+        **options: Unpack[Options],
     ) -> Permit:
         """Takes the tokens, for code without an event loop."""
 
