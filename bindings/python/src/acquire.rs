@@ -79,6 +79,10 @@ impl Acquire {
 impl Acquire {
     fn asked<'py>(&self, py: Python<'py>, enters: bool) -> PyResult<Bound<'py, PyAny>> {
         self.home.check()?;
+        if enters && self.entered().is_some() {
+            let twice = "this request is entered already: make another one";
+            return Err(PyRuntimeError::new_err(twice));
+        }
         let (limiter, request) = (self.limiter.clone(), self.request.clone());
         let (home, entered) = (self.home, Arc::clone(&self.entered));
         future_into_py(py, async move {
@@ -86,11 +90,7 @@ impl Acquire {
             Python::attach(|py| {
                 let inner = Arc::new(granted.map_err(|error| of_acquire(py, error))?);
                 if enters {
-                    let mut entered = entered.lock().unwrap_or_else(PoisonError::into_inner);
-                    if entered.replace(Arc::clone(&inner)).is_some() {
-                        let twice = "this request was entered before: make another one";
-                        return Err(PyRuntimeError::new_err(twice));
-                    }
+                    *entered.lock().unwrap_or_else(PoisonError::into_inner) = Some(inner.clone());
                 }
                 Ok(Permit { inner, home })
             })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 use http::HeaderMap;
 use sluicegate::types::{Amounts, Millitokens};
 use sluicegate::{AcquireError, AdjustError, LimitExceeded, LimitStatus, Permit};
@@ -65,9 +65,9 @@ pub(super) async fn acquire_all(
     state: &Arc<ServerState>,
     groups: Vec<Group>,
 ) -> Result<(Vec<Group>, Vec<Decision>), Status> {
-    if let [group] = groups.as_slice() {
-        let decision = acquire(state, group).await?;
-        return Ok((groups, vec![decision]));
+    if groups.len() < 2 {
+        let decisions = try_join_all(groups.iter().map(|group| acquire(state, group))).await?;
+        return Ok((groups, decisions));
     }
     let (answer, answered) = oneshot::channel();
     let state = Arc::clone(state);
