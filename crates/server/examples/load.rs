@@ -1,14 +1,14 @@
 //! Decisions per second beside servers that decide nothing, and beside the library in process:
-//! `cargo run --profile bench -p sluicegate-server --example load [SECONDS]`.
+//! `cargo run --profile bench -p sluicegate-server --example load [SECONDS [STEADY]]`.
 //!
 //! * A bare axum handler and a bare tonic service answer a constant: an answer that the server gave.
 //!   The server beside them decides from leased tokens.
 //! * Without leasing, each decision waits for a write of the embedded engine; the library in process
 //!   does the same.
 //!
-//! Clients, servers and the engine share this machine; they take turns of a second. In the end the
-//! writes of the leasing server stand beside those of the library at the same rate, and the memory of
-//! the process after the first turn and the last.
+//! Clients, servers and the engine share this machine; they take turns of a second. Then the leasing
+//! server has STEADY seconds without a pause, and after it the library in process has the same rate: the
+//! writes of both stand beside each other, and the memory of the process before and after.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "an example that measures")]
 
 use std::net::SocketAddr;
@@ -224,7 +224,9 @@ fn memory() -> u64 {
 
 #[tokio::main]
 async fn main() {
-    let seconds: u64 = std::env::args().nth(1).map_or(10, |seconds| seconds.parse().unwrap());
+    let argument = |n| std::env::args().nth(n).map(|seconds| seconds.parse::<u64>().unwrap());
+    let seconds = argument(1).unwrap_or(10);
+    let steady = argument(2).unwrap_or(seconds);
     let engine = RunningEngine::start(EngineKind::Embedded).await;
     let (leasing, of_leasing) = limiter(&engine, true).await;
     let leasing = serving(leasing).await;
@@ -234,10 +236,9 @@ async fn main() {
     over_http(leasing, Instant::now() + Duration::from_millis(100)).await;
     let bare = bare(leasing).await;
     let mut all: [Took; 6] = std::array::from_fn(|_| Took::new());
-    let (mut leased_writes, mut memory_first) = (0, 0);
     for turn in 0..=seconds {
         for (n, took) in all.iter_mut().enumerate() {
-            let (until, before) = (Instant::now() + Duration::from_secs(1), writes(&of_leasing));
+            let until = Instant::now() + Duration::from_secs(1);
             let one = |_: usize| -> BoxFuture<'static, Took> {
                 match n {
                     0 => over_http(bare, until).boxed(),
@@ -256,15 +257,8 @@ async fn main() {
                     took.merge(&more);
                 }
             }
-            if turn > 0 && n == 1 {
-                leased_writes += writes(&of_leasing) - before;
-            }
-        }
-        if turn == 0 {
-            memory_first = memory();
         }
     }
-    let memory_last = memory();
     println!("| | requests/s | | p50 us | p99 us | |\n|---|--:|--:|--:|--:|--:|");
     let names = [
         "axum, a constant",
@@ -285,14 +279,17 @@ async fn main() {
             println!("| {name} | {per_second} | {rate:.2}x | {p50} | {p99} | {slower:.2}x |");
         }
     }
-    let per_second = all[1].count() / seconds;
+    let (before, memory_before) = (writes(&of_leasing), memory());
+    let until = Instant::now() + Duration::from_secs(steady);
+    let tasks = (0..CONNECTIONS).map(|_| tokio::spawn(over_http(leasing, until)));
+    let took = futures_util::future::join_all(tasks).await.into_iter().map(Result::unwrap);
+    let per_second = took.map(|took| took.count()).sum::<u64>() / steady;
+    let (of_server, memory_after) = (writes(&of_leasing) - before, memory());
     let (library, of_library) = limiter(&engine, true).await;
-    at_rate(&library, per_second, 1).await;
-    let before = writes(&of_library);
-    at_rate(&library, per_second, seconds).await;
-    let of_library = writes(&of_library) - before;
+    at_rate(&library, per_second, steady).await;
+    let of_library = writes(&of_library);
     println!(
-        "\nwrites in {seconds} s at {per_second} decisions/s: the server {leased_writes}, the library {of_library}"
+        "\n{steady} s at {per_second} decisions/s: {of_server} writes of the server, {of_library} of the library"
     );
-    println!("memory: {memory_first} MiB after the first turn, {memory_last} MiB after the last");
+    println!("memory: {memory_before} MiB before, {memory_after} MiB after");
 }
