@@ -133,7 +133,7 @@ class Permit:
     def release_sync(self) -> None: ...
     @property
     def remaining(self) -> list[LimitStatus]:
-        """What is left of each limit. Empty if the store did not decide."""
+        """The balances of the requested limits. The list is empty if the store did not decide."""
 
     @property
     def degraded(self) -> bool:

@@ -67,7 +67,7 @@ impl Permit {
         wait(py, self.inner.give_back())?.map(drop).map_err(|error| of_adjust(&error))
     }
 
-    /// What is left of each limit. Empty if the store did not decide.
+    /// The balances of the requested limits. The list is empty if the store did not decide.
     #[getter]
     fn remaining(&self, py: Python<'_>) -> PyResult<Vec<LimitStatus>> {
         remaining(py, &self.inner.remaining())

@@ -78,7 +78,7 @@ fn messages(error: &ValidationError<'_>, schema: &Value) -> Vec<(String, String)
             unexpected.iter().map(message).collect()
         }
         // The text is not shown: it may be the token itself.
-        Pattern { .. } => {
+        Pattern { .. } if at.ends_with("/sha256") => {
             let message =
                 "not 64 hexadecimal digits; `printf %s \"$TOKEN\" | sha256sum` makes them";
             vec![(at.to_owned(), message.to_owned())]
@@ -184,6 +184,15 @@ mod tests {
             "{found}"
         );
         assert!(!found.contains("secret"), "it may be a token: {found}");
+    }
+
+    #[test]
+    fn only_a_hash_is_told_to_be_a_hash() {
+        let found = found("traces: {endpoint: 127.0.0.1}\n");
+        assert!(
+            found.starts_with("1: traces.endpoint: ") && !found.contains("hexadecimal"),
+            "{found}"
+        );
     }
 
     #[test]
