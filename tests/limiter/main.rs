@@ -21,6 +21,7 @@ mod costs_shared;
 mod crowded;
 mod defaults;
 mod doubt;
+mod dropped;
 mod extremes;
 mod faults;
 mod followed;

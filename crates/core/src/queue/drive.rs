@@ -1,7 +1,7 @@
 //! The calls of a queue's driver: requests enter and leave, and the next action is decided.
 
 use super::member::Member;
-use super::request::{Action, Done, OnLeave, Outcome, QueuedRequest};
+use super::request::{Action, Done, OnLeave, Outcome, Purpose, QueuedRequest};
 use super::settings::EXTENSIONS_MAX;
 use super::state::{Upkeep, WriteQueue};
 use crate::{EpochMillis, RequestId, extend};
@@ -33,6 +33,18 @@ impl<W> WriteQueue<W> {
         match self.refused_at_once(&member, now) {
             Some(refused) => self.resolve(member, refused),
             None => self.waiting.push(member),
+        }
+    }
+
+    /// Takes over a request that took effect, if its caller left before it learnt that. Its tokens are
+    /// given back with the next write; a correction or a lease tells so when it enters again.
+    pub fn done_unseen(&mut self, request: QueuedRequest, done: Done) {
+        match request.purpose {
+            Purpose::Acquire => self.give_back(request.id, request.buckets),
+            Purpose::Correct | Purpose::Lease(_) => {
+                self.note_done_without_caller(request.id, Some(done.leased));
+            }
+            Purpose::GiveBack => {}
         }
     }
 

@@ -30,14 +30,14 @@ impl<T: Table> CompositeStore<T> {
                 amounts: target.amounts.clone(),
                 configuration: target.configuration.clone(),
             };
-            let request = QueuedRequest {
+            let request = || QueuedRequest {
                 id: context.id.clone(),
                 purpose: Purpose::Acquire,
                 buckets: targets.iter().map(demand).collect(),
                 started_at: context.started_at,
                 may_reread_limits,
             };
-            let resolved = lane.submit(self, request, context.deadline, context.clock).await;
+            let resolved = lane.submit(self, &request, context.deadline, context.clock).await;
             let Resolved { outcome, cost, table_error } = match resolved {
                 Ok(resolved) => resolved,
                 Err(expired) => return self.expired(targets, context, expired),

@@ -41,12 +41,18 @@ impl<T: Table> CompositeStore<T> {
             }
         };
         let configuration = Arc::new(correction.configuration.clone());
-        let buckets = vec![BucketDemand { amounts: correction.amounts.clone(), configuration }];
-        let (id, purpose, started_at) = (context.id.clone(), Purpose::Correct, context.started_at);
-        let request = QueuedRequest { id, purpose, buckets, started_at, may_reread_limits: false };
+        let demand = BucketDemand { amounts: correction.amounts.clone(), configuration };
+        let (id, started_at) = (context.id.clone(), context.started_at);
+        let request = || QueuedRequest {
+            id: id.clone(),
+            purpose: Purpose::Correct,
+            buckets: vec![demand.clone()],
+            started_at,
+            may_reread_limits: false,
+        };
         // The last resort needs some time, too.
         let late = context.deadline - correction.deadline / 4;
-        let submitted = lane.submit(calls, request, context.deadline, context.clock);
+        let submitted = lane.submit(calls, &request, context.deadline, context.clock);
         let mut submitted = std::pin::pin!(submitted);
         let in_time = tokio::time::timeout_at(late, &mut submitted).await;
         let resolved = match in_time {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_core::{OnLeave, QueuedRequest, RequestId};
+use sluicegate_core::{OnLeave, Outcome, QueuedRequest};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -15,20 +15,21 @@ use crate::table::TableError;
 
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
+    /// `request` makes it, and makes it again if its caller leaves before it learns the outcome.
     pub(super) async fn submit(
         &self,
         calls: &dyn Calls,
-        request: QueuedRequest,
+        request: &(dyn Fn() -> QueuedRequest + Sync),
         deadline: Instant,
         clock: &dyn Clock,
     ) -> Result<Resolved, Expired> {
-        let (sender, mut receiver) = oneshot::channel();
-        let mut open = LeaveOnDrop { lane: self, id: request.id.clone(), is_open: true };
+        let (sender, receiver) = oneshot::channel();
+        let mut open = LeaveOnDrop { lane: self, request, receiver, is_open: true };
         let replies_before = {
             let mut state = self.lock();
             self.adopt_images(&mut state);
             let waiter = LaneWaiter { sender, cost: Cost::default() };
-            state.queue.enter(request, waiter, clock.now());
+            state.queue.enter(request(), waiter, clock.now());
             let replies = state.replies;
             self.dispatch(&mut state, calls);
             replies
@@ -36,12 +37,13 @@ impl Lane {
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(deadline));
         let mut timer = Timer { sleep: sleep.as_mut(), deadline };
         let resolved = loop {
-            if let Ok(resolved) = receiver.try_recv() {
+            if let Ok(resolved) = open.receiver.try_recv() {
                 break Some(resolved);
             }
             match self.lead() {
                 Some(leading) => {
-                    if !leading.lead_until_resolved(&mut receiver, &mut timer, calls, clock).await {
+                    let receiver = &mut open.receiver;
+                    if !leading.lead_until_resolved(receiver, &mut timer, calls, clock).await {
                         break None;
                     }
                 }
@@ -49,7 +51,7 @@ impl Lane {
                     let late = self.lock().leader_due_at.unwrap_or(deadline);
                     tokio::select! {
                         biased;
-                        resolved = &mut receiver => break resolved.ok(),
+                        resolved = &mut open.receiver => break resolved.ok(),
                         // This caller leads or passes the lead on, whatever the outcome of its own
                         // request.
                         () = self.free.notified() => {}
@@ -66,7 +68,7 @@ impl Lane {
         }
         let (on_leave, cost) = open.leave();
         // It may have been resolved at this very moment.
-        if let Ok(resolved) = receiver.try_recv() {
+        if let Ok(resolved) = open.receiver.try_recv() {
             return Ok(resolved);
         }
         let state = self.lock();
@@ -83,7 +85,8 @@ impl Lane {
 /// A request that waits. It leaves the queue when this is dropped.
 struct LeaveOnDrop<'a> {
     lane: &'a Lane,
-    id: RequestId,
+    request: &'a (dyn Fn() -> QueuedRequest + Sync),
+    receiver: oneshot::Receiver<Resolved>,
     is_open: bool,
 }
 
@@ -91,7 +94,7 @@ impl LeaveOnDrop<'_> {
     fn leave(&mut self) -> (OnLeave, Cost) {
         self.is_open = false;
         let mut state = self.lane.lock();
-        let (on_leave, waiter) = state.queue.leave(&self.id);
+        let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
         Lane::tidy(&mut state);
         (on_leave, waiter.map(|waiter| waiter.cost).unwrap_or_default())
     }
@@ -99,8 +102,18 @@ impl LeaveOnDrop<'_> {
 
 impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
-        if self.is_open {
-            self.leave();
+        if !self.is_open {
+            return;
         }
+        let (on_leave, _) = self.leave();
+        // The outcome may be on its way already.
+        let done = match (on_leave, self.receiver.try_recv()) {
+            (OnLeave::Done(done), _) => done,
+            (_, Ok(Resolved { outcome: Outcome::Done(done), .. })) => done,
+            _ => return,
+        };
+        let mut state = self.lane.lock();
+        state.queue.done_unseen((self.request)(), done);
+        Lane::tidy(&mut state);
     }
 }

@@ -166,11 +166,18 @@ impl<T: Table> CompositeStore<T> {
         let mut configuration = Arc::new(lease.configuration.clone());
         let mut may_reread_limits = true;
         loop {
-            let (amounts, id, started_at) = (terms.least(), context.id.clone(), context.started_at);
-            let buckets = vec![BucketDemand { amounts, configuration: configuration.clone() }];
-            let purpose = Purpose::Lease(terms.clone());
-            let request = QueuedRequest { id, purpose, buckets, started_at, may_reread_limits };
-            let resolved = match lane.submit(self, request, context.deadline, context.clock).await {
+            let request = || QueuedRequest {
+                id: context.id.clone(),
+                purpose: Purpose::Lease(terms.clone()),
+                buckets: vec![BucketDemand {
+                    amounts: terms.least(),
+                    configuration: configuration.clone(),
+                }],
+                started_at: context.started_at,
+                may_reread_limits,
+            };
+            let resolved = match lane.submit(self, &request, context.deadline, context.clock).await
+            {
                 Ok(resolved) => resolved,
                 Err(Expired { on_leave: sluicegate_core::OnLeave::Done(done), cost, .. }) => {
                     context.cost += cost;

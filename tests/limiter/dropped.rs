@@ -1,0 +1,70 @@
+//! Callers that are dropped at any moment: their tokens come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use sluicegate::{Limit, TestClock};
+
+use crate::support::{Engine, T0, at, bucket, limiter, name, on_every_store};
+
+const FULL: i64 = 1_000_000;
+const ROUNDS: u64 = 60;
+const TASKS: u64 = 8;
+
+fn limits() -> [Limit; 1] {
+    [Limit::quota("tokens", FULL.unsigned_abs())]
+}
+
+/// Drops half of the callers a short time after they asked. The tokens of the others, and only these,
+/// are gone in the end.
+async fn tokens_of_dropped_callers_come_back<E: Engine>(engine: E) {
+    let limiter = limiter(engine.clone(), &TestClock::at(at(T0)));
+    let taken = Arc::new(AtomicI64::new(0));
+    for round in 0..ROUNDS {
+        let callers: Vec<_> = (0..TASKS)
+            .map(|_| {
+                let (limiter, taken, amount) =
+                    (limiter.clone(), Arc::clone(&taken), fastrand::i64(1..100));
+                tokio::spawn(async move {
+                    let request = limiter.acquire("u", "r").consume("tokens", amount);
+                    request.limits(limits()).cascade_to("team").await.unwrap();
+                    taken.fetch_add(amount, Ordering::Relaxed);
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..200 * (1 + round % 20)))).await;
+        for (n, caller) in callers.into_iter().enumerate() {
+            if n % 2 == 0 {
+                caller.abort();
+            }
+            assert!(caller.await.map_or_else(|error| error.is_cancelled(), |()| true));
+        }
+    }
+    // The next writes give them back.
+    let mut left = [0, 0];
+    for _ in 0..100 {
+        let request = limiter.acquire("u", "r").consume("tokens", 1).limits(limits());
+        request.cascade_to("team").await.unwrap();
+        let gone = taken.fetch_add(1, Ordering::Relaxed) + 1;
+        for (left, entity) in left.iter_mut().zip(["u", "team"]) {
+            let image = engine.image(&bucket(entity, "r")).await.unwrap();
+            *left = image.limits[&name("tokens")].tokens.get() / 1_000;
+        }
+        if left == [FULL - gone; 2] {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("left {left:?}, expected {}", FULL - taken.load(Ordering::Relaxed));
+}
+
+#[tokio::test]
+async fn tokens_come_back_to_one_thread() {
+    on_every_store!(tokens_of_dropped_callers_come_back);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_come_back_to_several_threads() {
+    on_every_store!(tokens_of_dropped_callers_come_back);
+}
