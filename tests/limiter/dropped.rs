@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use sluicegate::{Limit, TestClock};
+use sluicegate::{Limit, Limiter, TestClock};
 
 use crate::support::{Engine, T0, at, bucket, limiter, name, on_every_store};
 
@@ -57,6 +57,48 @@ async fn tokens_of_dropped_callers_come_back<E: Engine>(engine: E) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("left {left:?}, expected {}", FULL - taken.load(Ordering::Relaxed));
+}
+
+/// A caller is alone in its process, and writers of other processes come between its write and the next
+/// one: more than a bucket remembers requests of.
+async fn tokens_of_a_lone_caller_come_back<E: Engine>(engine: E) {
+    let clock = TestClock::at(at(T0));
+    let (alone, others) = (limiter(engine.clone(), &clock), limiter(engine.clone(), &clock));
+    let acquire = |limiter: &Limiter, amount| {
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            limiter.acquire("u", "r").consume("tokens", amount).limits(limits()).await.unwrap();
+        })
+    };
+    let mut gone = 0;
+    for round in 0..ROUNDS {
+        let caller = acquire(&alone, 1_000);
+        tokio::time::sleep(Duration::from_micros(fastrand::u64(0..100 * (1 + round % 20)))).await;
+        caller.abort();
+        gone += i64::from(caller.await.is_ok()) * 1_000;
+        for _ in 0..6 {
+            acquire(&others, 1).await.unwrap();
+        }
+        acquire(&alone, 1).await.unwrap();
+        gone += 7;
+    }
+    let mut left = 0;
+    for _ in 0..100 {
+        acquire(&alone, 1).await.unwrap();
+        gone += 1;
+        let image = engine.image(&bucket("u", "r")).await.unwrap();
+        left = image.limits[&name("tokens")].tokens.get() / 1_000;
+        if left == FULL - gone {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("left {left}, expected {}", FULL - gone);
+}
+
+#[tokio::test]
+async fn tokens_of_a_lone_caller_come_back_among_other_processes() {
+    on_every_store!(tokens_of_a_lone_caller_come_back);
 }
 
 #[tokio::test]

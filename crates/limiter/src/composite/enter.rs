@@ -17,7 +17,7 @@ impl Lane {
     /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
     /// `request` makes it, and makes it again if its caller leaves before it learns the outcome.
     pub(super) async fn submit(
-        &self,
+        self: &Arc<Self>,
         calls: &dyn Calls,
         request: &(dyn Fn() -> QueuedRequest + Sync),
         deadline: Instant,
@@ -84,7 +84,7 @@ impl Lane {
 
 /// A request that waits. It leaves the queue when this is dropped.
 struct LeaveOnDrop<'a> {
-    lane: &'a Lane,
+    lane: &'a Arc<Lane>,
     request: &'a (dyn Fn() -> QueuedRequest + Sync),
     receiver: oneshot::Receiver<Resolved>,
     is_open: bool,
@@ -95,7 +95,7 @@ impl LeaveOnDrop<'_> {
         self.is_open = false;
         let mut state = self.lane.lock();
         let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
-        Lane::tidy(&mut state);
+        self.lane.tidy(&mut state);
         (on_leave, waiter.map(|waiter| waiter.cost).unwrap_or_default())
     }
 }
@@ -114,6 +114,6 @@ impl Drop for LeaveOnDrop<'_> {
         };
         let mut state = self.lane.lock();
         state.queue.done_unseen((self.request)(), done);
-        Lane::tidy(&mut state);
+        self.lane.tidy(&mut state);
     }
 }

@@ -136,16 +136,15 @@ impl Lane {
         }
     }
 
-    /// Takes over an answer to the leader of this term; returns true if it still leads.
+    /// Takes over an answer to the leader of this term; returns true if it still leads. Without a
+    /// clock the time is the one at which the call was sent.
     pub(super) fn take_reply(
         &self,
+        state: &mut LaneState,
         term: u64,
         (reply, took): (TableReply, Duration),
-        calls: &dyn Calls,
-        clock: &dyn Clock,
+        clock: Option<&dyn Clock>,
     ) -> bool {
-        let mut state = self.lock();
-        let state = &mut *state;
         if state.term != term {
             return false;
         }
@@ -172,24 +171,32 @@ impl Lane {
             state.last = None;
         }
         state.table_error = reply.table_error.map(Arc::new);
-        state.latest = clock.now();
+        state.latest = clock.map_or(state.latest, Clock::now);
         state.queue.answered(reply.answer, state.latest);
         for (index, image) in self.images.iter().enumerate() {
             if let Some(known) = state.queue.known(index) {
                 image.learn(known.clone());
             }
         }
-        self.dispatch(state, calls);
         state.leader_due_at = Some(Instant::now() + LATE_MAX);
         true
     }
 
-    /// Drops a call that no caller waits for; its answer counts as lost.
-    pub(super) fn tidy(state: &mut LaneState) {
-        if state.leader_due_at.is_none()
-            && state.queue.is_idle()
-            && state.pending_call.take().is_some()
-        {
+    /// Awaits a call that no caller waits for in the background: the answer tells if the tokens of
+    /// callers that left were taken. Outside a runtime the answer counts as lost.
+    pub(super) fn tidy(self: &Arc<Self>, state: &mut LaneState) {
+        if state.leader_due_at.is_some() || !state.queue.is_idle() || state.pending_call.is_none() {
+            return;
+        }
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let lane = Arc::clone(self);
+            runtime.spawn(async move {
+                if let Some(leader) = lane.lead() {
+                    leader.end_call().await;
+                }
+            });
+        } else {
+            state.pending_call = None;
             state.queue.answered(Answer::Lost, state.latest);
         }
     }

@@ -22,7 +22,7 @@ const CORRECTION_PAUSE_MAX: Duration = Duration::from_millis(500);
 
 impl Lane {
     /// Becomes the leader, if there is no active one.
-    pub(super) fn lead(&self) -> Option<Leader<'_>> {
+    pub(super) fn lead(self: &Arc<Self>) -> Option<Leader<'_>> {
         let (mut state, now) = (self.lock(), Instant::now());
         if let Some(until) = state.leader_due_at {
             if now < until {
@@ -65,7 +65,7 @@ impl Timer<'_> {
 
 /// The caller that carries out the actions of the queue.
 pub(super) struct Leader<'a> {
-    lane: &'a Lane,
+    lane: &'a Arc<Lane>,
     term: u64,
     pending_call: Option<PendingCall>,
     /// The time at which it began to await the call.
@@ -94,13 +94,16 @@ impl Leader<'_> {
                             return false;
                         }
                         self.pending_call = None;
-                        TableReply::of_error(TableError::Unreachable("the table did not answer in time".into()))
+                        silence()
                     }
                 };
-                if !self.lane.take_reply(self.term, (reply, self.since.elapsed()), calls, clock) {
+                let mut state = self.lane.lock();
+                let reply = (reply, self.since.elapsed());
+                if !self.lane.take_reply(&mut state, self.term, reply, Some(clock)) {
                     return true;
                 }
-                must_yield = self.lane.lock().is_shared;
+                self.lane.dispatch(&mut state, calls);
+                must_yield = state.is_shared;
                 continue;
             }
             // Callers whose requests were just resolved may send the next ones, and share the next
@@ -157,6 +160,18 @@ impl Leader<'_> {
         true
     }
 
+    /// Takes over the answer to a call that no caller waits for, if it comes in time.
+    pub(super) async fn end_call(mut self) {
+        if self.pending_call.is_none() {
+            return;
+        }
+        let late = self.since + self.lane.lock().answer_time;
+        let reply = tokio::time::timeout_at(late, self.reply()).await;
+        self.pending_call = None;
+        let reply = (reply.unwrap_or_else(|_| silence()), self.since.elapsed());
+        self.lane.take_reply(&mut self.lane.lock(), self.term, reply, None);
+    }
+
     /// Waits for the answer. If it is dropped before that, the next leader waits.
     async fn reply(&mut self) -> TableReply {
         let reply =
@@ -180,12 +195,16 @@ impl Drop for Leader<'_> {
         state.pending_call =
             self.pending_call.take().map(|pending_call| (pending_call, self.since));
         let is_idle = state.queue.is_idle();
-        Lane::tidy(&mut state);
+        self.lane.tidy(&mut state);
         drop(state);
         if !is_idle {
             self.lane.free.notify_one();
         }
     }
+}
+
+fn silence() -> TableReply {
+    TableReply::of_error(TableError::Unreachable("the table did not answer in time".into()))
 }
 
 /// A random pause that grows: by round trips if other writers came first and no caller waits for

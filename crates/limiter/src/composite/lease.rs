@@ -157,7 +157,7 @@ impl<T: Table> CompositeStore<T> {
     /// Carries out a request. With an error, true if the outcome will never be known.
     async fn lease_from(
         &self,
-        lane: &Lane,
+        lane: &Arc<Lane>,
         lease: &LeaseRequest<'_>,
         context: &mut CallContext<'_>,
     ) -> Result<sluicegate_core::Done, (AcquireError, bool)> {
