@@ -10,6 +10,7 @@ mod bucket_map;
 mod builder_ext;
 mod evict;
 mod found;
+mod held;
 mod interner;
 mod key_ref;
 mod lease_plan;

@@ -244,6 +244,12 @@ impl AcquireRequest<&Limiter> {
 }
 
 impl<'a> AcquireRequest<&'a Limiter> {
+    /// The limiter that is asked.
+    #[cfg(feature = "leasing")]
+    pub(crate) const fn limiter(&self) -> &'a Limiter {
+        self.limiter
+    }
+
     /// The deadline that the request set.
     #[cfg(feature = "leasing")]
     pub(crate) const fn own_deadline(&self) -> Option<Duration> {

@@ -8,6 +8,8 @@ mod send;
 
 pub use self::acquire::AcquireRequest;
 pub use self::adjust::AdjustRequest;
+#[cfg(feature = "leasing")]
+pub(crate) use self::outcome::count;
 pub use self::peek::PeekRequest;
 #[cfg(feature = "leasing")]
 pub(crate) use self::send::{attempt, wait_for};

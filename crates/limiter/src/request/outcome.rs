@@ -7,7 +7,7 @@ use crate::store::Request;
 use sluicegate_core::LimitName;
 
 /// Counts the result of a checked request.
-pub(super) fn count(limiter: &Limiter, request: &Request, result: &Result<Permit, AcquireError>) {
+pub(crate) fn count(limiter: &Limiter, request: &Request, result: &Result<Permit, AcquireError>) {
     let remaining = result.as_ref().map(Permit::remaining).unwrap_or_default();
     let near_share = limiter.options().near_share;
     for limit in request.amounts.keys() {
