@@ -9,8 +9,13 @@ use anyhow::{Context as _, Result};
 use crate::engines::venv;
 use crate::{process, workspace};
 
-const TOOLS: [&str; 4] =
-    ["maturin==1.16.0", "mypy==1.18.2", "pytest==8.4.2", "typing_extensions==4.15.0"];
+const TOOLS: [&str; 5] = [
+    "maturin==1.16.0",
+    "mypy==1.18.2",
+    "pyright[nodejs]==1.1.414",
+    "pytest==8.4.2",
+    "typing_extensions==4.15.0",
+];
 
 pub(crate) fn run() -> Result<()> {
     let (root, folder) = (workspace::root(), workspace::root().join("target").join("python"));
@@ -35,13 +40,11 @@ pub(crate) fn run() -> Result<()> {
     process::run(
         Command::new(&python).args(pip).args(["--force-reinstall", "--no-deps"]).arg(&wheel),
     )?;
-    process::run(process::cargo().args(["build", "--quiet", "--locked", "-p", "sluicegate-cli"]))?;
     let tests = root.join("bindings").join("python").join("tests");
     process::run(
         Command::new(&python)
             .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
             .arg(&tests)
-            .env("SLUICEGATE_BINARY", workspace::target_dir().join("debug/sluicegate"))
             .env("PYTHONDONTWRITEBYTECODE", "1"),
     )?;
     process::run(
@@ -49,6 +52,7 @@ pub(crate) fn run() -> Result<()> {
             .args(["-m", "mypy", "--strict", "--cache-dir", "/dev/null"])
             .arg(&tests),
     )?;
+    process::run(Command::new(bin.join("pyright")).arg("--pythonpath").arg(&python).arg(&tests))?;
     println!("built and tested {}", wheel.display());
     Ok(())
 }

@@ -14,17 +14,30 @@ from decimal import Decimal
 
 from ._native import (
     Acquire,
+    Budget,
+    Call,
     ContendedError,
+    Entity,
     InvalidRequestError,
+    Limit,
     Limiter,
     LimitExceededError,
     LimitStatus,
+    Local,
     NeverAdmissibleError,
     Permit,
     Prepared,
+    PriceBook,
     SetupError,
     SluicegateError,
     UnavailableError,
+    UnknownPriceError,
+    Usage,
+    UsageWindow,
+    dynamodb,
+    local,
+    memory,
+    redis,
 )
 
 Amount = int | Decimal | str
@@ -32,52 +45,28 @@ Amount = int | Decimal | str
 __all__ = [
     "Acquire",
     "Amount",
+    "Budget",
+    "Call",
     "ContendedError",
+    "Entity",
     "InvalidRequestError",
+    "Limit",
     "LimitExceededError",
     "LimitStatus",
     "Limiter",
+    "Local",
     "NeverAdmissibleError",
     "Permit",
     "Prepared",
+    "PriceBook",
     "SetupError",
     "SluicegateError",
     "UnavailableError",
+    "UnknownPriceError",
+    "Usage",
+    "UsageWindow",
     "dynamodb",
+    "local",
     "memory",
     "redis",
 ]
-
-
-def _settings(
-    *,
-    limits=(),
-    leasing=None,
-    threshold=100,
-    on_unavailable="allow",
-    deadline=None,
-    shadow=False,
-):
-    return {
-        "limits": list(limits),
-        "leasing": leasing,
-        "threshold": threshold,
-        "on_unavailable": on_unavailable,
-        "deadline": deadline,
-        "shadow": shadow,
-    }
-
-
-def memory(**settings):
-    """A limiter whose balances are in this process: for tests and first steps."""
-    return Limiter._memory(_settings(**settings))
-
-
-def dynamodb(table, *, endpoint_url=None, region=None, **settings):
-    """A limiter on a DynamoDB table. Region and credentials come from the AWS environment."""
-    return Limiter._dynamodb(table, endpoint_url, region, _settings(**settings))
-
-
-def redis(url, **settings):
-    """A limiter on a Redis server, by its URL: ``redis://127.0.0.1:6379``."""
-    return Limiter._redis(url, _settings(**settings))

@@ -1,37 +1,40 @@
-from collections.abc import Awaitable, Generator, Iterable, Mapping
-from datetime import timedelta
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from decimal import Decimal
+from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, TypedDict, final
+from typing import Any, Generic, Literal, TypedDict, TypeVar, final
 
-from typing_extensions import Unpack
+from typing_extensions import Self, Unpack
 
 Amount = int | Decimal | str
 """An amount of a limit: tokens, or money in the currency's unit. Exact, so no ``float`` with an exponent."""
 
+T_co = TypeVar("T_co", covariant=True)
+
 class Settings(TypedDict, total=False):
-    limits: Iterable[str]
+    limits: Iterable[Limit | str]
     """The limits of requests that bring none, like ``rpm=100/min`` or ``usd=200/month``."""
     leasing: Literal["strict", "write_behind"] | None
     """Takes tokens ahead of need, to decide in memory. ``strict`` debits them first, and never exceeds a
     limit; ``write_behind`` debits them afterwards, and may exceed one by ``threshold`` per process."""
     threshold: int
-    """For ``write_behind``: the tokens of a limit that are handed out before they are debited."""
+    """For ``write_behind``: the tokens of a limit that are handed out before they are debited; 100."""
     on_unavailable: Literal["allow", "deny", "local"]
-    """The decision while the store is unavailable."""
+    """The decision while the store is unavailable: ``allow`` unless set."""
     deadline: timedelta | None
     """The time in which the store must decide."""
     shadow: bool
     """Only watch: grant what would be refused, and say so by ``Permit.shadowed``."""
 
 class Options(TypedDict, total=False):
-    limits: list[str]
+    limits: Sequence[Limit | str]
     """The limits of the bucket, which win over stored ones."""
     parent: str | None
     """Takes from the bucket of this parent too."""
     no_cascade: bool
     """Takes from no parent, whatever the entity's record says."""
-    parent_limits: list[str]
+    parent_limits: Sequence[Limit | str]
     """The limits of the parent, if they differ."""
     wait: timedelta | None
     """Waits for tokens this long, in order of arrival."""
@@ -53,6 +56,21 @@ def dynamodb(
 def redis(url: str, **settings: Unpack[Settings]) -> Limiter:
     """A limiter on a Redis server, by its URL: ``redis://127.0.0.1:6379``."""
 
+def local(
+    *, table: str = "sluicegate-limits", windows: str = "hour,day", data: str | PathLike[str] | None = None
+) -> Local:
+    """The embedded engine in this process, for tests and first steps, with its usage windows. It keeps
+    nothing, unless ``data`` names a file."""
+
+@final
+class Call(Generic[T_co]):
+    """A call that was not made yet. ``await`` it in a task, or make it by ``sync()``, once. A call that
+    is dropped unmade is a ``RuntimeWarning``."""
+
+    def __await__(self) -> Generator[Any, None, T_co]: ...
+    def sync(self) -> T_co:
+        """Makes the call and waits for its result, in code without an event loop."""
+
 @final
 class Limiter:
     """Takes tokens of several limits at once, or none. It may be shared by threads and event loops, but
@@ -67,28 +85,69 @@ class Limiter:
     ) -> Acquire:
         """A request for tokens: ``await`` it, or enter it by ``async with`` or ``with``."""
 
-    def acquire_sync(
+    def try_acquire(
         self,
         entity: str,
         resource: str,
         consume: Mapping[str, Amount],
         **options: Unpack[Options],
-    ) -> Permit:
-        """Takes the tokens, for code without an event loop."""
+    ) -> Permit | None:
+        """Takes leased tokens that this process holds; never waits. ``None``: it does not hold them, and
+        leases more in the background. Await the first request on a bucket."""
 
-    def prepare(self, request: Acquire, /) -> Awaitable[Prepared]:
+    def prepare(self, request: Acquire, /) -> Call[Prepared]:
         """Checks a request once, to make it many times from leased tokens."""
 
     def peek(
-        self, entity: str, resource: str, *, limits: list[str] = ...
-    ) -> Awaitable[list[LimitStatus]]:
+        self, entity: str, resource: str, *, limits: Sequence[Limit | str] = ...
+    ) -> Call[list[LimitStatus]]:
         """The status of all limits of a bucket, by one read; takes nothing."""
 
-    def close(self, timeout: timedelta = ...) -> Awaitable[None]:
-        """Gives leased tokens back to the store."""
+    def set_limits(
+        self, limits: Sequence[Limit | str], *, entity: str | None = None, resource: str | None = None
+    ) -> Call[list[Limit]]:
+        """Stores limits for one entity and resource, for an entity, for a resource, or for all; others that
+        are stored there stay. The limits that stand."""
 
-    def close_sync(self, timeout: timedelta = ...) -> None:
-        """As ``close``, for code without an event loop."""
+    def delete_limits(
+        self, names: Sequence[str], *, entity: str | None = None, resource: str | None = None
+    ) -> Call[list[Limit]]:
+        """Deletes stored limits by name. The limits that are left."""
+
+    def stored_limits(
+        self, *, entity: str | None = None, resource: str | None = None
+    ) -> Call[list[Limit]]:
+        """The limits that are stored at one level."""
+
+    def put_entity(
+        self, entity: str, *, parent: str | None = None, cascade: bool = True
+    ) -> Call[None]:
+        """Stores the parent of an entity, and if its requests take from the parent's bucket too."""
+
+    def entity(self, entity: str) -> Call[Entity | None]:
+        """The stored record of an entity."""
+
+    def delete_entity(self, entity: str) -> Call[None]:
+        """Deletes the stored record of an entity; its buckets and usage stay."""
+
+    def usage(
+        self,
+        entity: str | None = None,
+        resource: str | None = None,
+        *,
+        kind: str = "hour",
+        since: datetime,
+        until: datetime | None = None,
+    ) -> Call[list[UsageWindow]]:
+        """The usage windows of an entity, of a resource, or of both, that begin in a time; both with a
+        time zone. ``kind`` is ``minute``, ``hour``, ``day``, ``week``, ``month``, ``year``, or a calendar
+        like ``month@15/Europe/Berlin``."""
+
+    def budget(self, entity: str, resource: str | None = None) -> Call[list[Budget]]:
+        """The calendar limits of an entity, and those that count money."""
+
+    def close(self, timeout: timedelta = ...) -> Call[None]:
+        """Gives leased tokens back to the store."""
 
 @final
 class Acquire:
@@ -111,26 +170,23 @@ class Acquire:
         traceback: TracebackType | None,
     ) -> None: ...
     def sync(self) -> Permit:
-        """Takes the tokens, for code without an event loop."""
+        """Takes the tokens, in code without an event loop."""
 
 @final
 class Permit:
     """Tokens that were taken before the work starts. Dropping it keeps them taken."""
 
-    def adjust(self, **by: Amount) -> Awaitable[None]:
+    def adjust(self, **by: Amount) -> Call[None]:
         """Adds amounts to the consumption, in one write; negative ones are given back. Never refused: a
         balance may go below zero."""
 
-    def adjust_sync(self, **by: Amount) -> None: ...
-    def correct_to(self, **to: Amount) -> Awaitable[None]:
+    def correct_to(self, **to: Amount) -> Call[None]:
         """Corrects the consumption to these amounts, in one write: the cost is known. Limits that are not
         named stay as they are."""
 
-    def correct_to_sync(self, **to: Amount) -> None: ...
-    def release(self) -> Awaitable[None]:
+    def release(self) -> Call[None]:
         """Gives back everything, once: the work did not happen."""
 
-    def release_sync(self) -> None: ...
     @property
     def remaining(self) -> list[LimitStatus]:
         """The balances of the requested limits. The list is empty if the store did not decide."""
@@ -151,8 +207,62 @@ class Prepared:
         """Takes the tokens if this process holds them; never waits. ``False``: it does not, and leases more
         in the background; ``await acquire()`` waits for them."""
 
-    def acquire(self, entity: str | None = None, /) -> Awaitable[Permit]:
+    def acquire(self, entity: str | None = None, /) -> Call[Permit]:
         """Takes the tokens; waits for the store if this process does not hold them."""
+
+@final
+class Local:
+    """The embedded engine: a context in which its limiters work. Its end counts what was written."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    def limiter(self, **settings: Unpack[Settings]) -> Limiter:
+        """A limiter on its table."""
+
+    @property
+    def endpoint_url(self) -> str:
+        """The endpoint of its DynamoDB, on loopback."""
+
+    @property
+    def table(self) -> str: ...
+
+@final
+class Limit:
+    """A limit: a name, and an amount per period. A limit that is named after a currency counts money."""
+
+    def __init__(self, text: str) -> None:
+        """Reads ``rpm=100/min,burst=200``, ``usd=200/month@15,tz=Europe/Berlin`` or ``files=5/never``."""
+
+    @staticmethod
+    def per_second(name: str, amount: Amount, *, burst: Amount | None = None) -> Limit: ...
+    @staticmethod
+    def per_minute(name: str, amount: Amount, *, burst: Amount | None = None) -> Limit: ...
+    @staticmethod
+    def per_hour(name: str, amount: Amount, *, burst: Amount | None = None) -> Limit: ...
+    @staticmethod
+    def every(
+        name: str, amount: Amount, period: timedelta, *, burst: Amount | None = None
+    ) -> Limit:
+        """An amount that refills evenly in each period of whole milliseconds."""
+
+    @staticmethod
+    def by_calendar(
+        name: str, amount: Amount, calendar: str, *, tz: str | None = None, forgive_debt: bool = False
+    ) -> Limit:
+        """Full again when a period begins: ``day``, ``week``, ``month``, ``year``, or one with an anchor,
+        like ``month@15``."""
+
+    @staticmethod
+    def quota(name: str, amount: Amount) -> Limit:
+        """An amount once: it never refills."""
+
+    @property
+    def name(self) -> str: ...
 
 @final
 class LimitStatus:
@@ -173,6 +283,108 @@ class LimitStatus:
     @property
     def violated(self) -> bool:
         """True if the limit does not have the amount that was asked for."""
+
+@final
+class Entity:
+    """The stored record of an entity."""
+
+    @property
+    def entity(self) -> str: ...
+    @property
+    def parent(self) -> str | None: ...
+    @property
+    def cascade(self) -> bool:
+        """True if its requests take from the parent's bucket too."""
+
+@final
+class UsageWindow:
+    """The consumption of an entity of a resource in one window."""
+
+    @property
+    def entity(self) -> str: ...
+    @property
+    def resource(self) -> str: ...
+    @property
+    def start(self) -> datetime: ...
+    @property
+    def end(self) -> datetime: ...
+    @property
+    def consumed(self) -> dict[str, Decimal]:
+        """Tokens, or money in the currency's unit, by limit: consumed less returned."""
+
+@final
+class Budget:
+    """A calendar limit, or one that counts money, in its period."""
+
+    @property
+    def entity(self) -> str: ...
+    @property
+    def resource(self) -> str: ...
+    @property
+    def limit(self) -> str: ...
+    @property
+    def rule(self) -> str: ...
+    @property
+    def granted(self) -> Decimal:
+        """Taken and not given back, calls in flight included."""
+
+    @property
+    def left(self) -> Decimal: ...
+    @property
+    def used(self) -> Decimal | None:
+        """The sum of the usage windows of the period; ``None``: there are none."""
+
+    @property
+    def resets_at(self) -> datetime | None:
+        """The next boundary, or the time when it is full; ``None``: never."""
+
+    @property
+    def used_up_at(self) -> datetime | None:
+        """The time at which it is used up at the pace of the last seven days; ``None``: not before it
+        resets, or not known."""
+
+@final
+class Usage:
+    """The token counts of one request to a model."""
+
+    def __init__(
+        self, *, input: int = 0, output: int = 0, cached_input: int = 0, cache_write: int = 0
+    ) -> None: ...
+    @staticmethod
+    def of_response(body: str | bytes | Mapping[str, Any]) -> Usage | None:
+        """Reads a response of OpenAI, Anthropic or Amazon Bedrock; ``None``: it has no usage."""
+
+    @property
+    def input(self) -> int:
+        """Input tokens that were neither read from the cache nor written to it."""
+
+    @property
+    def output(self) -> int:
+        """Output tokens, reasoning included."""
+
+    @property
+    def cached_input(self) -> int: ...
+    @property
+    def cache_write(self) -> int: ...
+
+@final
+class PriceBook:
+    """The prices of models, by date."""
+
+    @staticmethod
+    def from_json(text: str) -> PriceBook:
+        """Reads the format of ``sluicegate-prices``."""
+
+    @staticmethod
+    def from_litellm(text: str) -> PriceBook:
+        """Reads the price list that LiteLLM publishes."""
+
+    def amounts(self, model: str, usage: Usage, *, at: datetime | None = None) -> dict[str, Decimal]:
+        """The amounts of one request at a time, now unless given: ``rpm``, ``input``, ``output``, and the
+        cost under the code of its currency, like ``usd``."""
+
+    @property
+    def models(self) -> list[str]: ...
 
 class SluicegateError(Exception):
     """The base of all exceptions here, but for ``InvalidRequestError``."""
@@ -197,6 +409,9 @@ class UnavailableError(SluicegateError):
 
 class SetupError(SluicegateError):
     """Permissions, the table or an item must be repaired first."""
+
+class UnknownPriceError(SluicegateError):
+    """The price book has no price of the model at that time."""
 
 class InvalidRequestError(ValueError):
     """A name, an amount or a limit is not valid."""

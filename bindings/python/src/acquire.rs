@@ -1,57 +1,56 @@
 //! A request for tokens: awaited, or entered as a context.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyAny;
-use pyo3_async_runtimes::tokio::future_into_py;
-use sluicegate::{AcquireError, AcquireRequest, Limiter};
+use sluicegate::{AcquireRequest, Limiter};
 
-use crate::errors::of_acquire;
-use crate::permit::Permit;
-use crate::runtime::{Home, wait};
+use crate::call::{Awaited, Begin, Call, ready, warn_unmade};
+use crate::permit::{Permit, granted};
+use crate::runtime::Home;
 
 /// A request for tokens. `await` it for a permit, or enter it: `async with`, or `with` in code without
 /// an event loop. If the body raises, everything is given back.
 #[pyclass(frozen, module = "sluicegate")]
 pub(crate) struct Acquire {
-    pub(crate) limiter: Limiter,
-    pub(crate) request: AcquireRequest<()>,
-    pub(crate) home: Home,
+    limiter: Limiter,
+    request: AcquireRequest<()>,
+    home: Home,
+    begin: Begin,
+    is_made: AtomicBool,
     /// The permit of a context that was entered.
-    pub(crate) entered: Arc<Mutex<Option<Arc<sluicegate::Permit>>>>,
+    entered: Arc<Mutex<Option<Arc<sluicegate::Permit>>>>,
 }
 
 #[pymethods]
 impl Acquire {
-    fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.asked(py, false)?.call_method0("__await__")
+    fn __await__(&self, py: Python<'_>) -> PyResult<Awaited> {
+        self.call(false)?.__await__(py)
     }
 
-    fn __aenter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.asked(py, true)
+    fn __aenter__(&self) -> PyResult<Call> {
+        self.call(true)
     }
 
-    fn __aexit__<'py>(
+    fn __aexit__(
         &self,
-        py: Python<'py>,
-        kind: &Bound<'py, PyAny>,
-        _error: &Bound<'py, PyAny>,
-        _traceback: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<Call> {
         match self.left() {
-            Some(permit) if !kind.is_none() => {
-                permit.correction(py, |permit| async move { permit.give_back().await.map(drop) })
+            Some(permit) if !kind.is_none() => permit.release(),
+            _ => {
+                let nothing = async { ready(|py| Ok(py.None())) };
+                Call::new(self.home, Begin::Here, "acquire", nothing)
             }
-            _ => future_into_py(py, async { Ok(()) }),
         }
     }
 
-    fn __enter__(&self, py: Python<'_>) -> PyResult<Permit> {
-        let permit = self.sync(py)?;
-        *self.entered() = Some(Arc::clone(&permit.inner));
-        Ok(permit)
+    fn __enter__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.call(true)?.sync(py)
     }
 
     fn __exit__(
@@ -62,56 +61,66 @@ impl Acquire {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         match self.left() {
-            Some(permit) if !kind.is_none() => permit.release_sync(py),
+            Some(permit) if !kind.is_none() => permit.release()?.sync(py).map(drop),
             _ => Ok(()),
         }
     }
 
-    /// Takes the tokens, for code without an event loop.
-    pub(crate) fn sync(&self, py: Python<'_>) -> PyResult<Permit> {
-        self.home.check()?;
-        let request = self.request.clone().bind(&self.limiter);
-        let granted = wait(py, async { request.await })?;
-        self.permit(py, granted)
+    /// Takes the tokens, in code without an event loop.
+    fn sync(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        self.call(false)?.sync(py)
     }
 }
 
 impl Acquire {
-    fn asked<'py>(&self, py: Python<'py>, enters: bool) -> PyResult<Bound<'py, PyAny>> {
-        self.home.check()?;
+    pub(crate) fn new(
+        limiter: Limiter,
+        request: AcquireRequest<()>,
+        home: Home,
+        begin: Begin,
+    ) -> Self {
+        let (is_made, entered) = (AtomicBool::new(false), Arc::default());
+        Self { limiter, request, home, begin, is_made, entered }
+    }
+
+    /// The request, which is used for something.
+    pub(crate) fn request(&self) -> AcquireRequest<()> {
+        self.is_made.store(true, Ordering::Relaxed);
+        self.request.clone()
+    }
+
+    fn call(&self, enters: bool) -> PyResult<Call> {
+        let (limiter, request, home) = (self.limiter.clone(), self.request(), self.home);
         if enters && self.entered().is_some() {
             let twice = "this request is entered already: make another one";
             return Err(PyRuntimeError::new_err(twice));
         }
-        let (limiter, request) = (self.limiter.clone(), self.request.clone());
-        let (home, entered) = (self.home, Arc::clone(&self.entered));
-        future_into_py(py, async move {
-            let granted = request.bind(&limiter).await;
-            Python::attach(|py| {
-                let inner = Arc::new(granted.map_err(|error| of_acquire(py, error))?);
+        let entered = Arc::clone(&self.entered);
+        Call::new(home, self.begin, "acquire", async move {
+            let result = request.bind(&limiter).await;
+            granted(home, result, move |permit| {
                 if enters {
-                    *entered.lock().unwrap_or_else(PoisonError::into_inner) = Some(inner.clone());
+                    let mut entered = entered.lock().unwrap_or_else(PoisonError::into_inner);
+                    *entered = Some(Arc::clone(&permit.inner));
                 }
-                Ok(Permit { inner, home })
             })
         })
     }
 
-    fn permit(
-        &self,
-        py: Python<'_>,
-        granted: Result<sluicegate::Permit, AcquireError>,
-    ) -> PyResult<Permit> {
-        let permit = granted.map_err(|error| of_acquire(py, error))?;
-        Ok(Permit { inner: Arc::new(permit), home: self.home })
-    }
-
-    fn entered(&self) -> std::sync::MutexGuard<'_, Option<Arc<sluicegate::Permit>>> {
+    fn entered(&self) -> MutexGuard<'_, Option<Arc<sluicegate::Permit>>> {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The permit of the context, which ends.
     fn left(&self) -> Option<Permit> {
         Some(Permit { inner: self.entered().take()?, home: self.home })
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        if !*self.is_made.get_mut() {
+            warn_unmade("acquire");
+        }
     }
 }

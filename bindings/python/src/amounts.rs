@@ -1,41 +1,69 @@
 //! Amounts of limits, as Python has them: whole numbers, `Decimal`s, or texts; exact.
 
-use std::collections::BTreeMap;
-
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyMapping};
 use sluicegate::types::{AmountOf, Amounts, LimitName, Millitokens};
 use sluicegate_core::parse_amount;
 
-use crate::errors::InvalidRequestError;
+use crate::errors::{InvalidRequestError, invalid};
 
-/// Amounts by limit: tokens, or money in the currency's unit.
-pub(crate) type Given<'py> = BTreeMap<String, Bound<'py, PyAny>>;
-
+/// Reads amounts by limit: tokens, or money in the currency's unit.
+///
 /// # Errors
-/// `InvalidRequestError` for a name or a number that no limit has.
-pub(crate) fn read(given: &Given<'_>) -> PyResult<Amounts> {
-    let read = |(limit, value): (&String, &Bound<'_, PyAny>)| -> PyResult<_> {
-        let name = LimitName::new(limit)
-            .map_err(|error| InvalidRequestError::new_err(error.to_string()))?;
-        let text = value.str()?;
-        let milli = parse_amount(limit, text.to_str()?).and_then(|milli| i64::try_from(milli).ok());
-        let amount = milli.and_then(|milli| Millitokens::new(milli).ok()).ok_or_else(|| {
-            InvalidRequestError::new_err(format!(
-                "the amount of {limit:?} is {text}: give a number with at most three decimals, or nine of money, up to 10^15 tokens"
-            ))
-        })?;
-        Ok((name, amount))
-    };
-    given.iter().map(read).collect()
+/// `InvalidRequestError` for a name or a number that no limit has; `TypeError` for no mapping.
+pub(crate) fn read(given: &Bound<'_, PyAny>) -> PyResult<Amounts> {
+    if let Ok(dict) = given.cast::<PyDict>() {
+        return dict.iter().map(|(limit, amount)| one(&limit, &amount)).collect();
+    }
+    let items = given.cast::<PyMapping>()?.items()?;
+    let items = items.iter().map(|item| {
+        let (limit, amount): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
+        one(&limit, &amount)
+    });
+    items.collect()
+}
+
+/// Reads the keywords of a call.
+pub(crate) fn keywords(given: Option<&Bound<'_, PyDict>>) -> PyResult<Amounts> {
+    given.map_or_else(|| Ok(Amounts::default()), |given| read(given))
+}
+
+fn one(limit: &Bound<'_, PyAny>, amount: &Bound<'_, PyAny>) -> PyResult<(LimitName, Millitokens)> {
+    let limit: &str = limit.extract()?;
+    let name = LimitName::new(limit).map_err(invalid)?;
+    let text = amount.str()?;
+    let milli = parse_amount(limit, text.to_str()?).and_then(|milli| i64::try_from(milli).ok());
+    let amount = milli.and_then(|milli| Millitokens::new(milli).ok());
+    let amount = amount.ok_or_else(|| {
+        InvalidRequestError::new_err(format!(
+            "the amount of {limit:?} is {text}: give a number with at most three decimals, or nine of money, up to 10^15 tokens"
+        ))
+    })?;
+    Ok((name, amount))
 }
 
 /// An amount as a `Decimal`.
 pub(crate) fn decimal<'py>(
     py: Python<'py>,
     limit: &LimitName,
-    milli: i64,
+    milli: impl Into<i128>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let text = AmountOf::new(limit.as_str(), milli.into()).plain();
-    py.import("decimal")?.getattr("Decimal")?.call1((PyString::new(py, &text),))
+    static DECIMAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let class = DECIMAL.get_or_try_init(py, || -> PyResult<_> {
+        Ok(py.import("decimal")?.getattr("Decimal")?.unbind())
+    })?;
+    class.bind(py).call1((AmountOf::new(limit.as_str(), milli.into()).plain(),))
+}
+
+/// Amounts by limit as a `dict`.
+pub(crate) fn decimals<'py, 'a>(
+    py: Python<'py>,
+    amounts: impl IntoIterator<Item = (&'a LimitName, i128)>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    for (limit, milli) in amounts {
+        dict.set_item(limit.as_str(), decimal(py, limit, milli)?)?;
+    }
+    Ok(dict)
 }

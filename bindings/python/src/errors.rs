@@ -3,53 +3,75 @@
 use pyo3::create_exception;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
+use sluicegate::dynamo::{ConfigError, ReadError, RequestError};
 use sluicegate::error::InvalidRequest;
 use sluicegate::{AcquireError, AdjustError};
 
 use crate::status::{LimitStatus, statuses};
 
-create_exception!(_native, SluicegateError, PyException, "The base of all exceptions here.");
+create_exception!(sluicegate, SluicegateError, PyException, "The base of all exceptions here.");
 create_exception!(
-    _native,
+    sluicegate,
     LimitExceededError,
     SluicegateError,
     "A limit is short. `retry_after` is a `timedelta`, or `None` if waiting does not help; `limits` \
      has the status of each limit."
 );
 create_exception!(
-    _native,
+    sluicegate,
     NeverAdmissibleError,
     SluicegateError,
     "The request asks for more than a full bucket holds. `limits` has the status of each limit."
 );
 create_exception!(
-    _native,
+    sluicegate,
     ContendedError,
     SluicegateError,
     "Too many other writers at once: nothing was taken."
 );
 create_exception!(
-    _native,
+    sluicegate,
     UnavailableError,
     SluicegateError,
     "The store did not answer. After an adjustment it may be repeated."
 );
 create_exception!(
-    _native,
+    sluicegate,
+    UnknownPriceError,
+    SluicegateError,
+    "The price book has no price of the model at that time."
+);
+create_exception!(
+    sluicegate,
     InvalidRequestError,
     PyValueError,
     "A name, an amount or a limit is not valid."
 );
 create_exception!(
-    _native,
+    sluicegate,
     SetupError,
     SluicegateError,
     "Permissions, the table or an item must be repaired first."
 );
 
+/// The message of an error and of its sources.
+pub(crate) fn text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let said = error.to_string();
+        // Some errors say their source already.
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        source = error.source();
+    }
+    text
+}
+
 /// The exception for an acquire that was not granted.
 pub(crate) fn of_acquire(py: Python<'_>, error: AcquireError) -> PyErr {
-    let message = error.to_string();
+    let message = text(&error);
     let (exception, limits, retry_after) = match error {
         AcquireError::LimitExceeded(exceeded) => {
             let error = LimitExceededError::new_err(message);
@@ -81,9 +103,37 @@ pub(crate) fn of_acquire(py: Python<'_>, error: AcquireError) -> PyErr {
 pub(crate) fn of_adjust(error: &AdjustError) -> PyErr {
     match error {
         AdjustError::InvalidRequest(invalid) => invalid_request(invalid),
-        AdjustError::Setup(_) => SetupError::new_err(error.to_string()),
-        AdjustError::Contended => ContendedError::new_err(error.to_string()),
-        _ => UnavailableError::new_err(error.to_string()),
+        AdjustError::Setup(_) => SetupError::new_err(text(error)),
+        AdjustError::Contended => ContendedError::new_err(text(error)),
+        _ => UnavailableError::new_err(text(error)),
+    }
+}
+
+/// The exception for stored data that was not read or changed.
+pub(crate) fn of_config(error: &ConfigError) -> PyErr {
+    match error {
+        ConfigError::Request(request) => of_request(request),
+        ConfigError::Item(_) => SetupError::new_err(text(error)),
+        _ => invalid(error),
+    }
+}
+
+/// The exception for usage windows that were not read.
+pub(crate) fn of_read(error: &ReadError) -> PyErr {
+    match error {
+        ReadError::Item(_) => SetupError::new_err(text(error)),
+        ReadError::Request(request) => of_request(request),
+        _ => UnavailableError::new_err(text(error)),
+    }
+}
+
+fn of_request(error: &RequestError) -> PyErr {
+    let message = text(error);
+    match error {
+        RequestError::Throttled { .. } | RequestError::NoAnswer { .. } => {
+            UnavailableError::new_err(message)
+        }
+        _ => SetupError::new_err(message),
     }
 }
 

@@ -3,29 +3,49 @@
 //! It is thin: names and rules are those of the library, and every decision is made there.
 
 mod acquire;
+mod admin;
 mod amounts;
+mod call;
 mod errors;
+mod event_loop;
+mod limit;
 mod limiter;
+mod local;
+mod options;
 mod permit;
 mod prepared;
+mod prices;
 mod runtime;
 mod status;
+mod usage;
 
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
     use crate::acquire::Acquire;
     #[pymodule_export]
+    use crate::admin::Entity;
+    #[pymodule_export]
+    use crate::call::Call;
+    #[pymodule_export]
     use crate::errors::{
         ContendedError, InvalidRequestError, LimitExceededError, NeverAdmissibleError, SetupError,
-        SluicegateError, UnavailableError,
+        SluicegateError, UnavailableError, UnknownPriceError,
     };
     #[pymodule_export]
-    use crate::limiter::Limiter;
+    use crate::limit::Limit;
+    #[pymodule_export]
+    use crate::limiter::{Limiter, dynamodb, memory, redis};
+    #[pymodule_export]
+    use crate::local::{Local, local};
     #[pymodule_export]
     use crate::permit::Permit;
     #[pymodule_export]
     use crate::prepared::Prepared;
     #[pymodule_export]
+    use crate::prices::{PriceBook, Usage};
+    #[pymodule_export]
     use crate::status::LimitStatus;
+    #[pymodule_export]
+    use crate::usage::{Budget, UsageWindow};
 }

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3_async_runtimes::tokio::future_into_py;
-use sluicegate::types::Amounts;
+use pyo3::types::PyDict;
+use sluicegate::AdjustError;
 
-use crate::amounts::{Given, read};
-use crate::errors::of_adjust;
-use crate::runtime::{Home, wait};
+use crate::amounts::keywords;
+use crate::call::{Call, Ready, ready};
+use crate::errors::{of_acquire, of_adjust};
+use crate::runtime::Home;
 use crate::status::{LimitStatus, remaining};
 
 /// Tokens that were taken before the work starts. Dropping it keeps them taken.
@@ -23,48 +24,25 @@ impl Permit {
     /// Adds amounts to the consumption, in one write; negative ones are given back. Never refused: a
     /// balance may go below zero.
     #[pyo3(signature = (**by))]
-    fn adjust<'py>(&self, py: Python<'py>, by: Option<Given<'py>>) -> PyResult<Bound<'py, PyAny>> {
-        let by = read(&by.unwrap_or_default())?;
-        self.correction(py, |permit| async move { permit.adjust_all(&by).await.map(drop) })
-    }
-
-    /// As `adjust`, for code without an event loop.
-    #[pyo3(signature = (**by))]
-    fn adjust_sync(&self, py: Python<'_>, by: Option<Given<'_>>) -> PyResult<()> {
-        let by = read(&by.unwrap_or_default())?;
-        self.home.check()?;
-        wait(py, self.inner.adjust_all(&by))?.map(drop).map_err(|error| of_adjust(&error))
+    fn adjust(&self, by: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
+        let by = keywords(by)?;
+        self.correction("adjust", |permit| async move { permit.adjust_all(&by).await.map(drop) })
     }
 
     /// Corrects the consumption to these amounts, in one write: the cost is known. Limits that are not
     /// named stay as they are.
     #[pyo3(signature = (**to))]
-    fn correct_to<'py>(
-        &self,
-        py: Python<'py>,
-        to: Option<Given<'py>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let to: Amounts = read(&to.unwrap_or_default())?;
-        self.correction(py, |permit| async move { permit.correct_to(&to).await.map(drop) })
-    }
-
-    /// As `correct_to`, for code without an event loop.
-    #[pyo3(signature = (**to))]
-    fn correct_to_sync(&self, py: Python<'_>, to: Option<Given<'_>>) -> PyResult<()> {
-        let to = read(&to.unwrap_or_default())?;
-        self.home.check()?;
-        wait(py, self.inner.correct_to(&to))?.map(drop).map_err(|error| of_adjust(&error))
+    fn correct_to(&self, to: Option<&Bound<'_, PyDict>>) -> PyResult<Call> {
+        let to = keywords(to)?;
+        self.correction(
+            "correct_to",
+            |permit| async move { permit.correct_to(&to).await.map(drop) },
+        )
     }
 
     /// Gives back everything, once: the work did not happen.
-    fn release<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.correction(py, |permit| async move { permit.give_back().await.map(drop) })
-    }
-
-    /// As `release`, for code without an event loop.
-    pub(crate) fn release_sync(&self, py: Python<'_>) -> PyResult<()> {
-        self.home.check()?;
-        wait(py, self.inner.give_back())?.map(drop).map_err(|error| of_adjust(&error))
+    pub(crate) fn release(&self) -> PyResult<Call> {
+        self.correction("release", |permit| async move { permit.give_back().await.map(drop) })
     }
 
     /// The balances of the requested limits. The list is empty if the store did not decide.
@@ -87,17 +65,57 @@ impl Permit {
 }
 
 impl Permit {
-    /// A correction as an awaitable.
-    pub(crate) fn correction<'py, F>(
+    fn correction<F>(
         &self,
-        py: Python<'py>,
+        name: &'static str,
         correct: impl FnOnce(Arc<sluicegate::Permit>) -> F,
-    ) -> PyResult<Bound<'py, PyAny>>
+    ) -> PyResult<Call>
     where
-        F: Future<Output = Result<(), sluicegate::AdjustError>> + Send + 'static,
+        F: Future<Output = Result<(), AdjustError>> + Send + 'static,
     {
-        self.home.check()?;
         let correction = correct(Arc::clone(&self.inner));
-        future_into_py(py, async move { correction.await.map_err(|error| of_adjust(&error)) })
+        Call::unit(self.home, name, correction, |_, error| of_adjust(&error))
     }
+}
+
+/// A permit on its way to Python. If it does not arrive, its tokens are given back.
+pub(crate) struct Granted {
+    permit: Option<sluicegate::Permit>,
+    home: Home,
+}
+
+impl Granted {
+    pub(crate) const fn new(permit: sluicegate::Permit, home: Home) -> Self {
+        Self { permit: Some(permit), home }
+    }
+
+    fn arrive(mut self) -> Option<Permit> {
+        Some(Permit { inner: Arc::new(self.permit.take()?), home: self.home })
+    }
+}
+
+impl Drop for Granted {
+    fn drop(&mut self) {
+        if let Some(permit) = self.permit.take() {
+            self.home.spawn(async move {
+                if let Err(error) = permit.release().await {
+                    tracing::warn!(%error, "tokens of a cancelled task stay taken");
+                }
+            });
+        }
+    }
+}
+
+/// The result of an acquire; `arrived` sees the permit when it is Python's.
+pub(crate) fn granted(
+    home: Home,
+    result: Result<sluicegate::Permit, sluicegate::AcquireError>,
+    arrived: impl FnOnce(&Permit) + Send + 'static,
+) -> Ready {
+    let result = result.map(|permit| Granted::new(permit, home));
+    ready(move |py| {
+        let permit = result.map_err(|error| of_acquire(py, error))?.arrive();
+        permit.as_ref().map(arrived);
+        Ok(permit)
+    })
 }

@@ -2,51 +2,89 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3_async_runtimes::tokio::get_runtime;
+use tokio::runtime::{Builder, Runtime};
 
 /// The time between looks for a signal, such as Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(100);
 
-/// The process in which an object was made.
+/// The threads of the runtime: they wait for the network most of the time.
+const THREADS: usize = 2;
+
+/// The process in which an object was made, and its runtime.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Home(u32);
+pub(crate) struct Home {
+    process: u32,
+    runtime: &'static Runtime,
+}
+
+/// The runtime of this process. It is never dropped: in a child of a fork, the parent's has no threads.
+/// The lock is held with the interpreter's lock only, so a fork never copies it locked.
+static NEWEST: Mutex<Option<Home>> = Mutex::new(None);
 
 impl Home {
-    pub(crate) fn here() -> Self {
-        Self(std::process::id())
+    /// This process, with a runtime of its own.
+    ///
+    /// # Errors
+    /// If the threads cannot be started.
+    pub(crate) fn here(_: Python<'_>) -> PyResult<Self> {
+        let mut newest = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(home) = newest.filter(|home| home.is_here()) {
+            return Ok(home);
+        }
+        let mut builder = Builder::new_multi_thread();
+        let runtime =
+            builder.worker_threads(THREADS).thread_name("sluicegate").enable_all().build();
+        let runtime = Box::leak(Box::new(runtime?));
+        Ok(*newest.insert(Self { process: std::process::id(), runtime }))
     }
 
+    fn is_here(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// The runtime.
+    ///
     /// # Errors
     /// After a fork: the threads of the runtime are in the other process.
-    pub(crate) fn check(self) -> PyResult<()> {
-        if self.0 == std::process::id() {
-            return Ok(());
+    pub(crate) fn runtime(self) -> PyResult<&'static Runtime> {
+        if self.is_here() {
+            return Ok(self.runtime);
         }
         Err(PyRuntimeError::new_err(
             "this limiter was made before a fork, and its threads are in the other process: make a limiter in each process",
         ))
     }
-}
 
-/// Runs a future to its end, without the interpreter's lock.
-///
-/// # Errors
-/// The exception of a signal handler, such as `KeyboardInterrupt`; then the future is dropped.
-pub(crate) fn wait<F>(py: Python<'_>, future: F) -> PyResult<F::Output>
-where
-    F: Future + Send,
-    F::Output: Send,
-{
-    let mut future = pin!(future);
-    loop {
-        let slice = async { tokio::time::timeout(SIGNALS_EVERY, future.as_mut()).await };
-        match py.detach(|| get_runtime().block_on(slice)) {
-            Ok(output) => return Ok(output),
-            Err(_) => py.check_signals()?,
+    /// Runs a future in the background, unless this is another process.
+    pub(crate) fn spawn(self, future: impl Future<Output = ()> + Send + 'static) {
+        if self.is_here() {
+            self.runtime.spawn(future);
+        }
+    }
+
+    /// Runs a future to its end, without the interpreter's lock.
+    ///
+    /// # Errors
+    /// After a fork. The exception of a signal handler, such as `KeyboardInterrupt`; then the future is
+    /// dropped.
+    pub(crate) fn wait<F>(self, py: Python<'_>, future: F) -> PyResult<F::Output>
+    where
+        F: Future + Send,
+        F::Output: Send,
+    {
+        let runtime = self.runtime()?;
+        let mut future = pin!(future);
+        loop {
+            let slice = async { tokio::time::timeout(SIGNALS_EVERY, future.as_mut()).await };
+            match py.detach(|| runtime.block_on(slice)) {
+                Ok(output) => return Ok(output),
+                Err(_) => py.check_signals()?,
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use sluicegate_core::{Action, Answer};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
-use super::lane::{LATE_MAX, Lane};
+use super::lane::{ANSWER_TIME_MAX, LATE_MAX, Lane};
 use super::table_call::{Asked, Calls, PendingCall, Resolved, TableReply};
 use crate::call::new_id;
 use crate::clock::Clock;
@@ -160,13 +160,13 @@ impl Leader<'_> {
         true
     }
 
-    /// Takes over the answer to a call that no caller waits for, if it comes in time.
+    /// Takes over the answer to a call that no caller waits for, unless another caller has asked again
+    /// meanwhile.
     pub(super) async fn end_call(mut self) {
         if self.pending_call.is_none() {
             return;
         }
-        let late = self.since + self.lane.lock().answer_time;
-        let reply = tokio::time::timeout_at(late, self.reply()).await;
+        let reply = tokio::time::timeout(ANSWER_TIME_MAX, self.reply()).await;
         self.pending_call = None;
         let reply = (reply.unwrap_or_else(|_| silence()), self.since.elapsed());
         self.lane.take_reply(&mut self.lane.lock(), self.term, reply, None);

@@ -1,0 +1,121 @@
+//! Stored limits and entities, through the limiter.
+
+use pyo3::prelude::*;
+use sluicegate::EntityId;
+use sluicegate::dynamo::ConfigError;
+use sluicegate::types::{EntityRecord, LimitName, StoredLimits};
+
+use crate::call::{Begin, Call, ready};
+use crate::errors::{invalid, of_config};
+use crate::limit::{AnyLimit, Limit, limits, scope};
+use crate::limiter::Limiter;
+
+/// The stored record of an entity.
+#[pyclass(frozen, get_all, eq, module = "sluicegate")]
+#[derive(PartialEq, Eq)]
+pub(crate) struct Entity {
+    entity: String,
+    /// Its parent.
+    parent: Option<String>,
+    /// True if its requests take from the parent's bucket too.
+    cascade: bool,
+}
+
+#[pymethods]
+impl Entity {
+    fn __repr__(&self) -> String {
+        let Self { entity, parent, cascade } = self;
+        let cascade = if *cascade { "True" } else { "False" };
+        let parent = parent.as_ref().map_or("None".to_owned(), |parent| format!("{parent:?}"));
+        format!("Entity(entity={entity:?}, parent={parent}, cascade={cascade})")
+    }
+}
+
+fn shown(stored: Option<StoredLimits>) -> Vec<Limit> {
+    let rules = stored.map(|stored| stored.rules).unwrap_or_default();
+    rules.iter().map(|(name, rule)| sluicegate::Limit::from_rule(name, *rule).into()).collect()
+}
+
+#[pymethods]
+impl Limiter {
+    #[pyo3(signature = (limits, *, entity=None, resource=None))]
+    fn set_limits(
+        &self,
+        limits: Vec<AnyLimit>,
+        entity: Option<&str>,
+        resource: Option<&str>,
+    ) -> PyResult<Call> {
+        let (limits, scope) = (self::limits(limits)?, scope(entity, resource)?);
+        self.configure("set_limits", |limiter| async move {
+            Ok(shown(Some(limiter.set_limits(&scope, &limits).await?)))
+        })
+    }
+
+    #[pyo3(signature = (names, *, entity=None, resource=None))]
+    fn delete_limits(
+        &self,
+        names: Vec<String>,
+        entity: Option<&str>,
+        resource: Option<&str>,
+    ) -> PyResult<Call> {
+        let names = names.iter().map(LimitName::new).collect::<Result<Vec<_>, _>>();
+        let (names, scope) = (names.map_err(invalid)?, scope(entity, resource)?);
+        self.configure("delete_limits", |limiter| async move {
+            Ok(shown(limiter.delete_limits(&scope, &names).await?))
+        })
+    }
+
+    #[pyo3(signature = (*, entity=None, resource=None))]
+    fn stored_limits(&self, entity: Option<&str>, resource: Option<&str>) -> PyResult<Call> {
+        let scope = scope(entity, resource)?;
+        self.configure("stored_limits", |limiter| async move {
+            Ok(shown(limiter.stored_limits(&scope).await?))
+        })
+    }
+
+    #[pyo3(signature = (entity, *, parent=None, cascade=true))]
+    fn put_entity(&self, entity: &str, parent: Option<&str>, cascade: bool) -> PyResult<Call> {
+        let entity = EntityId::new(entity).map_err(invalid)?;
+        let parent = parent.map(EntityId::new).transpose().map_err(invalid)?;
+        let cascade = cascade && parent.is_some();
+        let record = EntityRecord { entity, parent, cascade };
+        self.configure("put_entity", |limiter| async move { limiter.put_entity(&record).await })
+    }
+
+    fn entity(&self, entity: &str) -> PyResult<Call> {
+        let entity = EntityId::new(entity).map_err(invalid)?;
+        self.configure("entity", |limiter| async move {
+            let record = limiter.entity(&entity).await?;
+            Ok(record.map(|EntityRecord { entity, parent, cascade }| {
+                let parent = parent.map(|parent| parent.to_string());
+                Entity { entity: entity.to_string(), parent, cascade }
+            }))
+        })
+    }
+
+    fn delete_entity(&self, entity: &str) -> PyResult<Call> {
+        let entity = EntityId::new(entity).map_err(invalid)?;
+        self.configure(
+            "delete_entity",
+            |limiter| async move { limiter.delete_entity(&entity).await },
+        )
+    }
+}
+
+impl Limiter {
+    fn configure<F, T>(
+        &self,
+        name: &'static str,
+        work: impl FnOnce(sluicegate::Limiter) -> F,
+    ) -> PyResult<Call>
+    where
+        F: Future<Output = Result<T, ConfigError>> + Send + 'static,
+        T: for<'py> IntoPyObject<'py> + Send + 'static,
+    {
+        let work = work(self.inner.clone());
+        Call::new(self.home, Begin::OnRuntime, name, async move {
+            let result = work.await;
+            ready(move |_| result.map_err(|error| of_config(&error)))
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! A limit, and lists of limits as Python passes them.
+
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use sluicegate::Limit as Rule;
+use sluicegate::types::LimitsScope;
+use sluicegate::{EntityId, Resource};
+
+use crate::errors::invalid;
+
+/// A limit: a name, and an amount per period. `Limit("rpm=100/min,burst=200")` reads its text.
+#[pyclass(frozen, eq, hash, module = "sluicegate", from_py_object)]
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Limit {
+    inner: Rule,
+}
+
+impl Limit {
+    /// `NAME=AMOUNT/PERIOD[,burst=N]`: the text has amounts of money in units.
+    fn per(
+        name: &str,
+        amount: &Bound<'_, PyAny>,
+        period: &str,
+        burst: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let burst = burst.map(|burst| Ok::<_, PyErr>(format!(",burst={}", burst.str()?)));
+        let burst = burst.transpose()?.unwrap_or_default();
+        Self::new(&format!("{name}={}/{period}{burst}", amount.str()?))
+    }
+}
+
+#[pymethods]
+impl Limit {
+    #[new]
+    fn new(text: &str) -> PyResult<Self> {
+        let inner: Rule = text.parse().map_err(invalid)?;
+        inner.check().map_err(invalid)?;
+        Ok(Self { inner })
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (name, amount, *, burst=None))]
+    fn per_second(
+        name: &str,
+        amount: &Bound<'_, PyAny>,
+        burst: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        Self::per(name, amount, "s", burst)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (name, amount, *, burst=None))]
+    fn per_minute(
+        name: &str,
+        amount: &Bound<'_, PyAny>,
+        burst: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        Self::per(name, amount, "min", burst)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (name, amount, *, burst=None))]
+    fn per_hour(
+        name: &str,
+        amount: &Bound<'_, PyAny>,
+        burst: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        Self::per(name, amount, "h", burst)
+    }
+
+    #[staticmethod]
+    #[pyo3(signature = (name, amount, period, *, burst=None))]
+    fn every(
+        name: &str,
+        amount: &Bound<'_, PyAny>,
+        period: Duration,
+        burst: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        Self::per(name, amount, &format!("{}ms", period.as_millis()), burst)
+    }
+
+    /// A calendar limit: `calendar` is `day`, `week`, `month`, `year`, or one with an anchor, like
+    /// `month@15`.
+    #[staticmethod]
+    #[pyo3(signature = (name, amount, calendar, *, tz=None, forgive_debt=false))]
+    fn by_calendar(
+        name: &str,
+        amount: &Bound<'_, PyAny>,
+        calendar: &str,
+        tz: Option<&str>,
+        forgive_debt: bool,
+    ) -> PyResult<Self> {
+        let tz = tz.map(|tz| format!(",tz={tz}")).unwrap_or_default();
+        let debt = if forgive_debt { ",debt=forgiven" } else { "" };
+        Self::per(name, amount, &format!("{calendar}{tz}{debt}"), None)
+    }
+
+    /// An amount once: it never refills.
+    #[staticmethod]
+    fn quota(name: &str, amount: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Self::per(name, amount, "never", None)
+    }
+
+    #[getter]
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn __str__(&self) -> String {
+        self.inner.to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Limit({:?})", self.inner.to_string())
+    }
+}
+
+impl From<Rule> for Limit {
+    fn from(inner: Rule) -> Self {
+        Self { inner }
+    }
+}
+
+/// A limit, or its text.
+#[derive(FromPyObject)]
+pub(crate) enum AnyLimit {
+    Limit(Limit),
+    Text(String),
+}
+
+/// # Errors
+/// `InvalidRequestError` for a text that is no limit.
+pub(crate) fn limits(given: Vec<AnyLimit>) -> PyResult<Vec<Rule>> {
+    let read = |limit| match limit {
+        AnyLimit::Limit(limit) => Ok(limit.inner),
+        AnyLimit::Text(text) => text.parse().map_err(invalid),
+    };
+    given.into_iter().map(read).collect()
+}
+
+/// The level at which limits are stored.
+///
+/// # Errors
+/// `InvalidRequestError` for a name that is not allowed.
+pub(crate) fn scope(entity: Option<&str>, resource: Option<&str>) -> PyResult<LimitsScope> {
+    let entity = entity.map(EntityId::new).transpose().map_err(invalid)?;
+    let resource = resource.map(Resource::new).transpose().map_err(invalid)?;
+    Ok(match (entity, resource) {
+        (Some(entity), Some(resource)) => LimitsScope::EntityResource(entity, resource),
+        (Some(entity), None) => LimitsScope::Entity(entity),
+        (None, Some(resource)) => LimitsScope::Resource(resource),
+        (None, None) => LimitsScope::System,
+    })
+}

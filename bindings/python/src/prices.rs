@@ -1,0 +1,113 @@
+//! Usage of models, and its price.
+
+use chrono::{DateTime, FixedOffset};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString};
+use sluicegate::types::EpochMillis;
+use sluicegate::{Clock as _, SystemClock};
+
+use crate::amounts::decimals;
+use crate::errors::{UnknownPriceError, invalid};
+
+/// The token counts of one request.
+#[pyclass(frozen, get_all, eq, module = "sluicegate")]
+#[derive(PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// Input tokens that were neither read from the cache nor written to it.
+    input: u64,
+    /// Output tokens, reasoning included.
+    output: u64,
+    /// Input tokens that were read from the cache.
+    cached_input: u64,
+    /// Input tokens that were written to the cache.
+    cache_write: u64,
+}
+
+#[pymethods]
+impl Usage {
+    #[new]
+    #[pyo3(signature = (*, input=0, output=0, cached_input=0, cache_write=0))]
+    const fn new(input: u64, output: u64, cached_input: u64, cache_write: u64) -> Self {
+        Self { input, output, cached_input, cache_write }
+    }
+
+    /// Reads a response: its body as text or bytes, or as the object that its JSON has.
+    #[staticmethod]
+    fn of_response(body: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
+        let text;
+        let body = if let Ok(bytes) = body.cast::<PyBytes>() {
+            bytes.as_bytes()
+        } else if let Ok(given) = body.cast::<PyString>() {
+            given.to_str()?.as_bytes()
+        } else {
+            let dumped = body.py().import("json")?.call_method1("dumps", (body,))?;
+            text = dumped.extract::<String>()?;
+            text.as_bytes()
+        };
+        let usage = sluicegate_prices::Usage::from_response(body).map_err(invalid)?;
+        Ok(usage.map(|usage| Self {
+            input: usage.input,
+            output: usage.output,
+            cached_input: usage.cached_input,
+            cache_write: usage.cache_write,
+        }))
+    }
+
+    fn __repr__(&self) -> String {
+        let Self { input, output, cached_input, cache_write } = self;
+        format!(
+            "Usage(input={input}, output={output}, cached_input={cached_input}, cache_write={cache_write})"
+        )
+    }
+}
+
+/// The prices of models, by date.
+#[pyclass(frozen, module = "sluicegate")]
+pub(crate) struct PriceBook {
+    inner: sluicegate_prices::PriceBook,
+}
+
+#[pymethods]
+impl PriceBook {
+    #[staticmethod]
+    fn from_json(text: &str) -> PyResult<Self> {
+        let inner = sluicegate_prices::PriceBook::from_json(text).map_err(invalid)?;
+        Ok(Self { inner })
+    }
+
+    #[staticmethod]
+    fn from_litellm(text: &str) -> PyResult<Self> {
+        let inner = sluicegate_prices::PriceBook::from_litellm(text).map_err(invalid)?;
+        Ok(Self { inner })
+    }
+
+    /// The amounts of one request: `rpm`, `input`, `output`, and the cost by its currency.
+    #[pyo3(signature = (model, usage, *, at=None))]
+    fn amounts<'py>(
+        &self,
+        py: Python<'py>,
+        model: &str,
+        usage: &Usage,
+        at: Option<DateTime<FixedOffset>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let at = match at {
+            Some(at) => EpochMillis::new(at.timestamp_millis()).map_err(invalid)?,
+            None => SystemClock.now(),
+        };
+        let usage = sluicegate_prices::Usage {
+            input: usage.input,
+            output: usage.output,
+            cached_input: usage.cached_input,
+            cache_write: usage.cache_write,
+        };
+        let amounts = self.inner.amounts(model, &usage, at);
+        let amounts = amounts.map_err(|error| UnknownPriceError::new_err(error.to_string()))?;
+        decimals(py, amounts.iter().map(|(limit, amount)| (limit, (*amount).into())))
+    }
+
+    /// The models that it has prices of, sorted.
+    #[getter]
+    fn models(&self) -> Vec<&str> {
+        self.inner.resources().collect()
+    }
+}

@@ -1,0 +1,114 @@
+"""Calls: awaited, made without an event loop, forgotten, and cancelled on the way."""
+
+import asyncio
+import gc
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+import sluicegate
+
+
+def taken(limiter: sluicegate.Limiter) -> Decimal:
+    (status,) = limiter.peek("u", "r").sync()
+    return 100 - status.available
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    "forgotten",
+    [
+        lambda limiter: limiter.acquire("u", "r", {"rpm": 1}),
+        lambda limiter: limiter.peek("u", "r"),
+        lambda limiter: limiter.acquire("u", "r", {"rpm": 1}).sync().release(),
+    ],
+)
+def test_a_call_that_is_never_made_warns(forgotten: Callable[[sluicegate.Limiter], Any]) -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        forgotten(limiter)
+        gc.collect()
+    assert len(caught) == 1
+    assert "was never made: await it" in str(caught[0].message)
+
+
+def test_a_call_is_made_once() -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+    call = limiter.peek("u", "r")
+    assert len(call.sync()) == 1
+    with pytest.raises(RuntimeError, match="already"):
+        call.sync()
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        limiter.acquire("u", "r", {"rpm": 1}).__await__()
+    assert taken(limiter) == 0
+
+
+def test_a_permit_that_does_not_arrive_is_given_back() -> None:
+    """A task is cancelled at every step of the loop between the request and its result."""
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+    arrived = 0
+
+    async def acquire() -> None:
+        nonlocal arrived
+        await limiter.acquire("u", "r", {"rpm": 1})
+        arrived += 1
+
+    async def main() -> None:
+        for steps in range(60):
+            task = asyncio.create_task(acquire())
+            for step in range(steps % 20):
+                await asyncio.sleep(0.001 if step == 3 and steps < 20 else 0)
+            task.cancel()
+            await asyncio.wait([task])
+        await asyncio.sleep(0.2)
+
+    asyncio.run(main())
+    assert 0 < arrived < 60
+    assert taken(limiter) == arrived
+
+
+def test_a_result_is_dropped_if_its_task_is_cancelled_before_it_wakes() -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+
+    async def main() -> None:
+        waits = limiter.acquire("u", "r", {"rpm": 1}).__await__()
+        future = next(waits)
+        future._asyncio_future_blocking = False
+        await future
+        # The call has ended, and its permit is on its way to nobody.
+        del waits
+        await asyncio.sleep(0.2)
+
+    asyncio.run(main())
+    assert taken(limiter) == 0
+
+
+def test_many_loops_leave_nothing_behind() -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+
+    async def cancelled() -> None:
+        await limiter.acquire("u", "r", {"rpm": 100})
+        waiting = limiter.acquire("u", "r", {"rpm": 1}, wait=timedelta(seconds=60))
+        task = asyncio.ensure_future(waiting)
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.gather(*(limiter.peek("u", "r") for _ in range(10)))
+
+    async def release() -> None:
+        await limiter.acquire("v", "r", {"rpm": 1})
+
+    asyncio.run(release())
+    gc.collect()
+    before = sum(isinstance(kept, asyncio.BaseEventLoop) for kept in gc.get_objects())
+    for n in range(20):
+        limiter = sluicegate.memory(limits=["rpm=100/never"])
+        asyncio.run(cancelled())
+    gc.collect()
+    after = sum(isinstance(kept, asyncio.BaseEventLoop) for kept in gc.get_objects())
+    assert after <= before + 1
