@@ -28,6 +28,31 @@ async fn a_shutdown_reports_what_it_could_not_settle() {
     assert_eq!((report.settled, left), (0, vec!["u0", "u1"]));
 }
 
+/// `try_acquire` makes no call: it takes what is held, and has more leased in the background.
+#[tokio::test(start_paused = true)]
+async fn held_tokens_are_taken_without_waiting() {
+    let table = Counted::new(1);
+    let limiter = strict(&table);
+    let request = || limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade();
+    assert!(request().try_acquire().unwrap().is_none());
+    request().await.unwrap();
+    let mut taken = 1;
+    for n in 0..1_000 {
+        match request().try_acquire().unwrap() {
+            Some(permit) if n % 100 == 0 => _ = permit.release().await.unwrap(),
+            Some(_) => taken += 1,
+            None => tokio::time::sleep(Duration::from_millis(10)).await,
+        }
+    }
+    assert!(taken > 500, "{taken}");
+    assert!(limiter.shutdown(SECOND).await.unsettled.is_empty());
+    assert_eq!(consumed(&table, "u0").await, taken);
+    assert!(request().try_acquire().unwrap().is_none());
+    let plain = sluicegate::Limiter::new(sluicegate::MemoryStore::new());
+    let error = plain.acquire("u", "r").consume("rps", 1).limits(ample()).try_acquire();
+    assert_eq!(error.unwrap_err(), InvalidRequest::NotLeasing);
+}
+
 /// A caller that stops waiting for a flush loses nothing.
 #[tokio::test(start_paused = true)]
 async fn a_flush_that_nobody_waits_for_settles_all_the_same() {
