@@ -103,6 +103,10 @@ class Limiter:
     ) -> Call[list[LimitStatus]]:
         """The status of all limits of a bucket, by one read; takes nothing."""
 
+    def create_table(self) -> Call[None]:
+        """Creates the table in DynamoDB, if there is none of its name: on demand, with its indexes, its
+        stream and TTL. The function that counts usage is deployed by ``template.yaml``."""
+
     def set_limits(
         self, limits: Sequence[Limit | str], *, entity: str | None = None, resource: str | None = None
     ) -> Call[list[Limit]]:

@@ -1,12 +1,12 @@
 //! Stored limits and entities, through the limiter.
 
 use pyo3::prelude::*;
-use sluicegate::EntityId;
-use sluicegate::dynamo::ConfigError;
+use sluicegate::dynamo::{ConfigError, TableSetupError, create_table};
 use sluicegate::types::{EntityRecord, LimitName, StoredLimits};
+use sluicegate::{DynamoStore, EntityId};
 
 use crate::call::{Begin, Call, ready};
-use crate::errors::{invalid, of_config};
+use crate::errors::{SetupError, invalid, of_config, text};
 use crate::limit::{AnyLimit, Limit, limits, scope};
 use crate::limiter::Limiter;
 
@@ -38,6 +38,19 @@ fn shown(stored: Option<StoredLimits>) -> Vec<Limit> {
 
 #[pymethods]
 impl Limiter {
+    fn create_table(&self) -> PyResult<Call> {
+        let store = self.inner.store::<DynamoStore>();
+        let table = store.ok_or_else(|| of_config(&ConfigError::NotDynamo))?.table();
+        let (client, name) = (table.client().clone(), table.name().to_owned());
+        Call::new(self.home, Begin::OnRuntime, "create_table", async move {
+            let created = create_table(&client, &name).await;
+            ready(move |py| match created {
+                Ok(()) | Err(TableSetupError::Exists { .. }) => Ok(py.None()),
+                Err(error) => Err(SetupError::new_err(text(&error))),
+            })
+        })
+    }
+
     #[pyo3(signature = (limits, *, entity=None, resource=None))]
     fn set_limits(
         &self,

@@ -56,6 +56,28 @@ def test_stored_limits_and_parents_are_used(sluicegate_local: sluicegate.Local) 
         sluicegate.memory().stored_limits().sync()
 
 
+def test_a_table_is_created_once(
+    sluicegate_local: sluicegate.Local, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    limiter = sluicegate.dynamodb(
+        "another",
+        endpoint_url=sluicegate_local.endpoint_url,
+        region="us-east-1",
+        limits=["rpm=5/never"],
+        on_unavailable="deny",
+    )
+    with pytest.raises(sluicegate.SetupError, match="another does not exist"):
+        limiter.acquire("u", "r", {"rpm": 1}).sync()
+    for _ in range(2):
+        limiter.create_table().sync()
+        limiter.acquire("u", "r", {"rpm": 1}).sync()
+    assert [status.available for status in limiter.peek("u", "r").sync()] == [3]
+    with pytest.raises(sluicegate.InvalidRequestError, match="DynamoDB"):
+        sluicegate.memory().create_table().sync()
+
+
 def test_usage_and_budget_show_what_was_used(sluicegate_local: sluicegate.Local) -> None:
     limiter = sluicegate_local.limiter(limits=["rpm=100/min", "usd=10/month"])
     began = datetime.now(timezone.utc)

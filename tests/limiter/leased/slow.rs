@@ -86,7 +86,9 @@ async fn caller_that_is_answered_and_gone_consumes_nothing() {
         assert!(timeout(MILLISECOND, &mut asked).await.is_err(), "it waits");
         sleep(10 * SECOND).await;
         drop(asked);
+        // If its tokens were taken, the next write gives them back.
+        one(&limiter).await.unwrap();
         limiter.shutdown(20 * SECOND).await;
-        assert_eq!(consumed(&table, "u0").await, 0, "{mode:?}");
+        assert_eq!(consumed(&table, "u0").await, 1, "{mode:?}");
     }
 }

@@ -91,11 +91,12 @@ struct LeaveOnDrop<'a> {
 }
 
 impl LeaveOnDrop<'_> {
+    /// Gives the request up: its time is over.
     fn leave(&mut self) -> (OnLeave, Cost) {
         self.is_open = false;
         let mut state = self.lane.lock();
         let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
-        self.lane.tidy(&mut state);
+        Lane::tidy(&mut state);
         (on_leave, waiter.map(|waiter| waiter.cost).unwrap_or_default())
     }
 }
@@ -105,15 +106,16 @@ impl Drop for LeaveOnDrop<'_> {
         if !self.is_open {
             return;
         }
-        let (on_leave, _) = self.leave();
-        // The outcome may be on its way already.
-        let done = match (on_leave, self.receiver.try_recv()) {
-            (OnLeave::Done(done), _) => done,
-            (_, Ok(Resolved { outcome: Outcome::Done(done), .. })) => done,
-            _ => return,
-        };
+        let request = (self.request)();
         let mut state = self.lane.lock();
-        state.queue.done_unseen((self.request)(), done);
-        self.lane.tidy(&mut state);
+        let (on_leave, _) = state.queue.leave(&request.id);
+        // The outcome may be on its way already.
+        match (on_leave, self.receiver.try_recv()) {
+            (OnLeave::Done(done), _) | (_, Ok(Resolved { outcome: Outcome::Done(done), .. })) => {
+                state.queue.done_unseen(request, done);
+            }
+            _ => {}
+        }
+        self.lane.end_call_later(&mut state);
     }
 }

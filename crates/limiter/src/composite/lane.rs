@@ -182,22 +182,31 @@ impl Lane {
         true
     }
 
-    /// Awaits a call that no caller waits for in the background: the answer tells if the tokens of
-    /// callers that left were taken. Outside a runtime the answer counts as lost.
-    pub(super) fn tidy(self: &Arc<Self>, state: &mut LaneState) {
-        if state.leader_due_at.is_some() || !state.queue.is_idle() || state.pending_call.is_none() {
-            return;
+    /// Drops a call that no caller waits for; its answer counts as lost.
+    pub(super) fn tidy(state: &mut LaneState) {
+        if Self::has_call_for_nobody(state) {
+            state.pending_call = None;
+            state.queue.answered(Answer::Lost, state.latest);
         }
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+    }
+
+    /// Awaits a call that no caller waits for, in the background: its answer tells if the tokens of
+    /// callers that left were taken. Outside a runtime the answer counts as lost.
+    pub(super) fn end_call_later(self: &Arc<Self>, state: &mut LaneState) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return Self::tidy(state);
+        };
+        if Self::has_call_for_nobody(state) {
             let lane = Arc::clone(self);
             runtime.spawn(async move {
                 if let Some(leader) = lane.lead() {
                     leader.end_call().await;
                 }
             });
-        } else {
-            state.pending_call = None;
-            state.queue.answered(Answer::Lost, state.latest);
         }
+    }
+
+    fn has_call_for_nobody(state: &LaneState) -> bool {
+        state.leader_due_at.is_none() && state.queue.is_idle() && state.pending_call.is_some()
     }
 }

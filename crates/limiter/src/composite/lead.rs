@@ -195,7 +195,7 @@ impl Drop for Leader<'_> {
         state.pending_call =
             self.pending_call.take().map(|pending_call| (pending_call, self.since));
         let is_idle = state.queue.is_idle();
-        self.lane.tidy(&mut state);
+        Lane::tidy(&mut state);
         drop(state);
         if !is_idle {
             self.lane.free.notify_one();
