@@ -26,7 +26,9 @@ pub use names::{BUCKET_PREFIX, GSI1, GSI2, Index, PK, SK, TTL};
 pub use quarantine::{
     COUNTED_LIMITS, DONE, DROPPED, Digest, OPEN, QuarantineId, REASON, RECORD, STATE, TRUNCATED,
 };
-pub use range::{KeyRange, SortKeys, gsi1_keys, parse_child, usage_index_keys};
+pub use range::{
+    KeyRange, SortKeys, gsi1_keys, parse_child, parse_index_resource, usage_index_keys,
+};
 pub use stored::{
     CASCADE, LIMITS_VERSION, LimitField, PARENT_ID, UPDATED_AT, limit_attribute,
     parse_limit_attribute,

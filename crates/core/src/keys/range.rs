@@ -109,6 +109,12 @@ pub fn usage_index_keys(span: &WindowSpan) -> Option<SortKeys> {
     Some(SortKeys::Between(key(first.start_text(), '#'), key(last.start_text(), '$')))
 }
 
+/// The resource of a `GSI2PK`, not checked yet.
+#[must_use]
+pub fn parse_index_resource(gsi2pk: &str) -> Option<&str> {
+    gsi2pk.strip_prefix(RESOURCE_PREFIX)
+}
+
 /// Keys in the index of a parent, `(GSI1PK, GSI1SK)`, for the item of its child.
 #[must_use]
 pub fn gsi1_keys(parent: &EntityId, child: &EntityId) -> (String, String) {
@@ -191,7 +197,8 @@ mod tests {
             );
             prop_assert_eq!(found(Some(KeyRange::usage_of_entity(&entities[0]))), of_entity);
             prop_assert!(!found(Some(KeyRange::buckets_of_resource(&resources[1]))));
-            let (_, gsi2sk) = item.gsi2_keys().unwrap();
+            let (gsi2pk, gsi2sk) = item.gsi2_keys().unwrap();
+            prop_assert_eq!(parse_index_resource(&gsi2pk), Some(other_resource));
             prop_assert_eq!(usage_index_keys(&span).is_some_and(|keys| keys.hold(&gsi2sk)), in_span);
         }
 

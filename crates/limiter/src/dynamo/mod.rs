@@ -12,6 +12,7 @@ mod legacy;
 mod read_error;
 mod readers;
 mod request;
+mod resources;
 mod schema_version;
 mod store;
 mod stored;

@@ -35,7 +35,7 @@ pub(super) struct VersionCondition {
 }
 
 /// The items that a scan returns, and their attributes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Filter {
     pub(super) condition: String,
     pub(super) projection: String,
@@ -224,6 +224,15 @@ pub(super) fn query_span(range: KeyRange, span: &WindowSpan) -> Option<Query> {
     let mut query = query(range);
     query.filter = Some(query.placeholders.within(keys::GSI2.sk, keys));
     Some(query)
+}
+
+/// The resources of the usage windows of a span, in a scan of the index; `None` for a span without
+/// windows.
+pub(super) fn resources_of(span: &WindowSpan) -> Option<Filter> {
+    let mut placeholders = Placeholders::default();
+    let condition = placeholders.within(keys::GSI2.sk, keys::usage_index_keys(span)?);
+    let projection = placeholders.name(keys::GSI2.pk);
+    Some(Filter { condition, projection, placeholders })
 }
 
 /// The two key attributes of an item.

@@ -91,6 +91,9 @@ fn every_query() {
     let filter = legacy_items();
     let parts = [Some(filter.condition.as_str()), Some(filter.projection.as_str())];
     insta::assert_snapshot!("legacy_items", shown(&filter.placeholders, &parts));
+    let filter = resources_of(&span).unwrap();
+    let parts = [Some(filter.condition.as_str()), Some(filter.projection.as_str())];
+    insta::assert_snapshot!("resources_of", shown(&filter.placeholders, &parts));
 }
 
 #[test]

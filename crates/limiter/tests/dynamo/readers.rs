@@ -136,6 +136,30 @@ async fn usage_of_a_resource_over_all_entities() {
     .await;
 }
 
+#[tokio::test]
+async fn resources_with_usage_in_a_span() {
+    on_every_engine(async |engine| {
+        let table = engine.create_table().await;
+        populate(engine.client(), &table).await;
+        let late = WindowKind::Hour.containing(at(T0 + 9 * HOUR_MS));
+        let key = ItemKey::Usage(entity("a"), resource("late"), late);
+        put(engine.client(), &table, &key, &[("u_rpm", 1), ("events", 1)]).await;
+        for reader in readers(engine.client(), &table) {
+            let found = async |span: WindowSpan| {
+                let mut found = all(reader.resources_with_usage(&span)).await;
+                found.sort();
+                found.dedup();
+                found.iter().map(ToString::to_string).collect::<Vec<_>>()
+            };
+            assert_eq!(found(hours(0, 6)).await, ["gpt-4", "search"]);
+            assert_eq!(found(hours(0, 10)).await, ["gpt-4", "late", "search"]);
+            assert_eq!(found(hours(6, 9)).await, [""; 0]);
+            assert_eq!(found(hours(4, 4)).await, [""; 0]);
+        }
+    })
+    .await;
+}
+
 fn entities(buckets: &[CompositeBucket]) -> Vec<&str> {
     buckets.iter().map(|bucket| bucket.entity.as_str()).collect()
 }
