@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, NaiveDate};
 use sluicegate_core::{Amounts, Currency, EpochMillis, LimitName, Millitokens, Money};
 
-use crate::price::{Price, sum_to_nanos};
+use crate::price::{Price, sum_to_nanos, thousandths_to_nanos};
 use crate::{PriceError, UnknownPrice, Usage};
 
 /// The prices of one resource.
@@ -121,6 +121,32 @@ impl PriceBook {
             (1, prices.per_request),
         ]);
         Ok(Money::from_nanos(self.currency, nanos))
+    }
+
+    /// The price of what was counted of a limit, in millitokens, by the names of
+    /// [`amounts`](Self::amounts): requests of `rpm`, input tokens of `input`, output tokens of
+    /// `output`. It is rounded up once, to the billionth of the currency's unit.
+    ///
+    /// Cached tokens count as other input tokens, because such a limit does not tell them apart.
+    /// `None`: the limit has another name, or more than 10^17 tokens were counted.
+    ///
+    /// # Errors
+    /// [`UnknownPrice`] if the limit has a price and the resource has none at that time.
+    pub fn cost_of_limit(
+        &self,
+        resource: &str,
+        limit: &str,
+        milli: i128,
+        at: EpochMillis,
+    ) -> Result<Option<Money>, UnknownPrice> {
+        let price: fn(&Prices) -> Price = match limit {
+            "rpm" => |prices| prices.per_request,
+            "input" => |prices| prices.input,
+            "output" => |prices| prices.output,
+            _ => return Ok(None),
+        };
+        let nanos = thousandths_to_nanos(milli, price(self.prices(resource, at)?));
+        Ok(nanos.map(|nanos| Money::from_nanos(self.currency, nanos)))
     }
 
     /// The amounts of one request at a time, by limit: `rpm` is one request, `input` all input

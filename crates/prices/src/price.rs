@@ -69,6 +69,17 @@ pub(crate) fn sum_to_nanos<const N: usize>(parts: [(u64, Price); N]) -> i128 {
     nanos + (attos + ATTOS_PER_NANO - 1) / ATTOS_PER_NANO
 }
 
+/// The price of so many thousandths of a token, in nano-units, rounded up once. `None`: there are
+/// more than 10^20 of them.
+pub(crate) fn thousandths_to_nanos(milli: i128, Price(price): Price) -> Option<i128> {
+    let nanos = milli.checked_mul(price / ATTOS_PER_NANO)?;
+    let attos = milli.checked_mul(price % ATTOS_PER_NANO)?;
+    let (carried, rest) = (attos.div_euclid(ATTOS_PER_NANO), attos.rem_euclid(ATTOS_PER_NANO));
+    let milli_nanos = nanos.checked_add(carried)?;
+    let (whole, part) = (milli_nanos.div_euclid(1_000), milli_nanos.rem_euclid(1_000));
+    Some(whole + i128::from(part > 0 || rest > 0))
+}
+
 impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fraction = format!("{:027}", self.0 % ATTOS_PER_UNIT);
@@ -152,7 +163,29 @@ mod tests {
         assert_eq!(sum_to_nanos([(0, third)]), 0);
     }
 
+    #[test]
+    fn thousandths_are_rounded_up_once_and_may_be_negative() {
+        let of = |milli, json| thousandths_to_nanos(milli, price(json).unwrap());
+        assert_eq!(of(1_500, "0.000000003"), Some(5));
+        assert_eq!(of(-1_500, "0.000000003"), Some(-4));
+        assert_eq!(of(1, "1e-27"), Some(1));
+        assert_eq!(of(-1, "1e-27"), Some(0));
+        assert_eq!(of(0, "5"), Some(0));
+        assert_eq!(of(1_000_000, "2.5e-06"), Some(2_500_000));
+        assert_eq!(of(i128::MAX, "2.5e-06"), None);
+    }
+
     proptest! {
+        #[test]
+        fn whole_tokens_cost_what_a_request_of_them_costs(
+            count in 0..=1_000_000_000_000_u64,
+            attos in 0..=10_i128.pow(25),
+        ) {
+            let of_request = sum_to_nanos([(count, Price(attos))]);
+            let milli = i128::from(count) * 1_000;
+            prop_assert_eq!(thousandths_to_nanos(milli, Price(attos)), Some(of_request));
+        }
+
         #[test]
         fn prices_are_read_back_from_their_text(attos in 0..=MAX, zeros in 0_usize..40) {
             let shown = Price(attos).to_string();

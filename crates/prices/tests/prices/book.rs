@@ -93,6 +93,23 @@ fn costs_are_rounded_up_once() {
 }
 
 #[test]
+fn sums_of_limits_have_the_price_of_their_requests() {
+    let book =
+        book(r#"{"from": "2026-01-01", "input": "2.50", "output": 10, "per_request": 0.01}"#);
+
+    let cost = |limit, milli| {
+        let cost = book.cost_of_limit("m", limit, milli, at(NOW)).unwrap();
+        cost.map(|cost| cost.to_string())
+    };
+    assert_eq!(cost("input", 1_200_000).as_deref(), Some("0.003 EUR"));
+    assert_eq!(cost("output", -500).as_deref(), Some("-0.000005 EUR"));
+    assert_eq!(cost("rpm", 2_000).as_deref(), Some("0.02 EUR"));
+    assert_eq!((cost("tpm", 1), cost("usd", 1), cost("input", i128::MAX)), (None, None, None));
+    assert!(book.cost_of_limit("other", "input", 1, at(NOW)).is_err());
+    assert_eq!(book.cost_of_limit("other", "tpm", 1, at(NOW)), Ok(None));
+}
+
+#[test]
 fn amounts_name_every_limit_that_a_request_counts_for() {
     let book = book(r#"{"from": "2026-01-01", "input": 3, "output": 15}"#);
     let usage = Usage { input: 10, output: 7, cached_input: 200, cache_write: 3_000 };
