@@ -17,14 +17,18 @@ pub(super) fn lines(windows: &[UsageWindow]) -> String {
     lines.join("\r\n")
 }
 
-/// Names have no control characters, but may have commas and quotes. A name that a spreadsheet
-/// would take for a formula gets an apostrophe in front, which makes it text there.
+/// A name that a spreadsheet would take for a formula gets an apostrophe in front, which makes it
+/// text there.
 fn field(text: &str) -> String {
-    let apostrophe = if text.starts_with(['=', '+', '-', '@']) { "'" } else { "" };
+    if text.starts_with(['=', '+', '-', '@']) { quoted(&format!("'{text}")) } else { quoted(text) }
+}
+
+/// Names have no control characters, but may have commas and quotes.
+pub(super) fn quoted(text: &str) -> String {
     if text.contains(['"', ',']) || text.starts_with(' ') || text.ends_with(' ') {
-        return format!("\"{apostrophe}{}\"", text.replace('"', "\"\""));
+        return format!("\"{}\"", text.replace('"', "\"\""));
     }
-    format!("{apostrophe}{text}")
+    text.to_owned()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 mod chart;
 mod check;
 mod csv;
+mod export;
 mod html;
 mod series;
 pub(crate) mod time;
@@ -34,6 +35,7 @@ Examples:
   sluicegate usage --resource gpt-4 --from 2026-01-28T00:00:00Z --to 2026-01-29T00:00:00Z --output csv
   sluicegate usage user-123 gpt-4 --html usage.html
   sluicegate usage check user-123
+  sluicegate usage export --from 2026-11-01 --to 2026-12-01 --format csv
 
 Exit codes: 0 shown, 1 without broken items, 2 bad input, 5 the table could not be used, 6 the page could not be written.")]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -58,6 +60,7 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 enum Action {
     Check(check::Args),
+    Export(export::Args),
 }
 
 /// The windows that are requested.
@@ -100,8 +103,13 @@ impl Span {
 }
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
-    if let Some(Action::Check(args)) = args.action {
-        return check::run(args, options).await;
+    match args.action {
+        Some(Action::Check(args)) => return check::run(args, options).await,
+        Some(Action::Export(_)) if args.output.is_some() => {
+            return Err(CliError::bad("an export has no --output; give its --format"));
+        }
+        Some(Action::Export(args)) => return export::run(args, options).await,
+        None => {}
     }
     let whose = args.whose.whose()?;
     let span = args.span.resolve(SystemClock.now())?;

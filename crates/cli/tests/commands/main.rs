@@ -14,3 +14,4 @@ mod table;
 mod unseen;
 mod usage;
 mod usage_check;
+mod usage_export;

@@ -1,0 +1,151 @@
+//! Reads the windows of each day and writes their rows.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::pin::pin;
+
+use futures_util::stream::{BoxStream, Stream, StreamExt};
+use sluicegate::dynamo::ReadError;
+use sluicegate::types::{EpochMillis, LimitName, UsageWindow, WindowSpan};
+use sluicegate_core::Money;
+use sluicegate_prices::PriceBook;
+use sluicegate_processor::chain;
+
+use super::days::Days;
+use super::folder::Folder;
+use super::format::{Format, RowWriter};
+use super::progress::Progress;
+use super::row::Row;
+use crate::error::{CliError, say};
+
+/// The windows of a span, in the order of their rows.
+pub(super) type Windows = BoxStream<'static, Result<UsageWindow, ReadError>>;
+
+/// An export. At any time it holds one page of windows, and what its format buffers.
+pub(super) struct Exporter<R> {
+    pub(super) read: R,
+    pub(super) table: String,
+    pub(super) format: Format,
+    pub(super) days: Days,
+    /// Windows that end later are left out.
+    pub(super) closed_s: Option<i64>,
+    pub(super) prices: Option<PriceBook>,
+    pub(super) progress: Progress,
+    pub(super) findings: Findings,
+}
+
+/// The reasons why a person must look.
+#[derive(Debug, Default)]
+pub(super) struct Findings {
+    /// Windows that could not be read.
+    pub(super) broken: usize,
+    /// The reason for each resource with amounts that have no price.
+    pub(super) unpriced: BTreeMap<String, String>,
+}
+
+/// The days of an export to a folder.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Written {
+    /// Files that were written.
+    pub(super) files: usize,
+    /// Days that had their file already.
+    pub(super) there: usize,
+    /// Days that are not closed.
+    pub(super) open: usize,
+    /// Days with a window that could not be read.
+    pub(super) left_out: usize,
+}
+
+impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
+    /// Writes all days to one file.
+    pub(super) async fn write_one(&mut self, out: Box<dyn Write + Send>) -> Result<(), CliError> {
+        let mut writer = self.format.begin(out, &self.table)?;
+        for day in self.days.iter() {
+            self.copy((self.read)(&day.span), writer.as_mut()).await?;
+            self.progress.day();
+        }
+        Ok(writer.finish()?)
+    }
+
+    /// Writes each closed day that has no file yet. A day with a broken window is left out: once
+    /// it is repaired, the next export writes the day.
+    pub(super) async fn write_folder(&mut self, folder: &Folder) -> Result<Written, CliError> {
+        let mut written = Written::default();
+        for day in self.days.iter() {
+            if self.closed_s.is_some_and(|closed_s| day.end_s > closed_s) {
+                written.open += 1;
+            } else if folder.has(&day.date) {
+                written.there += 1;
+            } else {
+                let file = folder.begin()?;
+                let mut writer = self.format.begin(file.writer()?, &self.table)?;
+                let copied = self.copy((self.read)(&day.span), writer.as_mut()).await?;
+                writer.finish()?;
+                if copied.broken > 0 {
+                    say(&format!("left out: {}, until all of its windows can be read", day.date));
+                    written.left_out += 1;
+                } else if copied.rows > 0 {
+                    folder.publish(file, &day.date)?;
+                    written.files += 1;
+                }
+            }
+            self.progress.day();
+        }
+        Ok(written)
+    }
+
+    async fn copy(
+        &mut self,
+        windows: impl Stream<Item = Result<UsageWindow, ReadError>>,
+        writer: &mut dyn RowWriter,
+    ) -> Result<Copied, CliError> {
+        let mut windows = pin!(windows);
+        let mut copied = Copied::default();
+        while let Some(window) = windows.next().await {
+            let usage = match window {
+                Ok(usage) => usage,
+                Err(ReadError::Item(broken)) => {
+                    say(&format!("left out: {}", chain(broken.as_ref())));
+                    copied.broken += 1;
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            // A window that holds only a watermark has no figures.
+            let is_open = self.closed_s.is_some_and(|closed_s| usage.window.end_s() > closed_s);
+            if usage.events == 0 || is_open {
+                continue;
+            }
+            for (limit, &milli) in &usage.consumed_milli {
+                let cost = self.cost(&usage, limit, milli);
+                writer.write(&Row::new(&usage, limit, milli, cost))?;
+                copied.rows += 1;
+                self.progress.row();
+            }
+        }
+        self.findings.broken += copied.broken;
+        Ok(copied)
+    }
+
+    /// The price of an amount when its window began.
+    fn cost(&mut self, usage: &UsageWindow, limit: &LimitName, milli: i128) -> Option<Money> {
+        let start = EpochMillis::new(usage.window.start_s() * 1_000).ok()?;
+        let resource = usage.resource.as_str();
+        let cost = self.prices.as_ref()?.cost_of_limit(resource, limit.as_str(), milli, start);
+        cost.unwrap_or_else(|error| {
+            let unpriced = &mut self.findings.unpriced;
+            unpriced.entry(resource.to_owned()).or_insert_with(|| error.to_string());
+            None
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct Copied {
+    rows: usize,
+    broken: usize,
+}
+
+#[cfg(test)]
+#[path = "exporter_tests.rs"]
+mod tests;

@@ -1,0 +1,137 @@
+//! Exports that end anywhere and are repeated.
+
+use std::cell::Cell;
+use std::fs;
+use std::path::Path;
+
+use futures_util::{FutureExt as _, stream};
+use sluicegate::types::{Window, WindowKind};
+
+use super::*;
+use crate::usage::export::folder::Settings;
+
+/// 2026-11-04T12:00:00Z.
+const NOW: i64 = 1_793_793_600_000;
+const ENTITIES: [&str; 2] = ["a", "b"];
+/// Windows of the three closed days.
+const WINDOWS: usize = 6;
+
+fn at(millis: i64) -> EpochMillis {
+    EpochMillis::new(millis).unwrap()
+}
+
+fn usage(entity: &str, window: Window) -> UsageWindow {
+    let limits = [("rpm", 1_000), ("tpm", i128::from(window.start_s()))];
+    let limits = limits.map(|(limit, milli)| (LimitName::new(limit).unwrap(), milli));
+    UsageWindow {
+        entity: entity.parse().unwrap(),
+        resource: "r".parse().unwrap(),
+        window,
+        consumed_milli: limits.into(),
+        events: 2,
+        expires_at_s: None,
+    }
+}
+
+/// Each day has a window of each entity, and the read of the window after `most` fails.
+fn exporter(most: usize) -> Exporter<impl Fn(&WindowSpan) -> Windows> {
+    let read = Cell::new(0);
+    let days = Days::new(WindowKind::DAY, "2026-11-01".parse().unwrap(), None, at(NOW)).unwrap();
+    Exporter {
+        read: move |span: &WindowSpan| {
+            let (day, _) = span.ends().unwrap();
+            let mut windows = Vec::new();
+            for entity in ENTITIES {
+                if read.get() == most {
+                    let table = "table".to_owned();
+                    windows.push(Err(ReadError::LeftOut { table, items: 1 }));
+                    break;
+                }
+                read.set(read.get() + 1);
+                windows.push(Ok(usage(entity, day)));
+            }
+            stream::iter(windows).boxed()
+        },
+        table: "table".to_owned(),
+        format: Format::Csv,
+        days,
+        closed_s: Some(NOW / 1_000),
+        prices: None,
+        progress: Progress::over(4),
+        findings: Findings::default(),
+    }
+}
+
+/// One export to a folder, as one run of the command makes it.
+fn export(root: &Path, most: usize) -> Result<Written, CliError> {
+    let settings = Settings { table: "table", format: "csv", resources: None, prices: None };
+    let folder = Folder::open(root, WindowKind::DAY, Format::Csv, &settings)?;
+    exporter(most).write_folder(&folder).now_or_never().unwrap()
+}
+
+/// The files under a folder, with their bytes, sorted.
+fn files(root: &Path) -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(root).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            let inner = super::tests::files(&path).into_iter();
+            files.extend(inner.map(|(file, bytes)| (format!("{name}/{file}"), bytes)));
+        } else {
+            files.push((name, fs::read_to_string(&path).unwrap()));
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn an_export_that_ended_anywhere_is_completed_to_the_same_bytes() {
+    let whole = tempfile::tempdir().unwrap();
+    let written = export(whole.path(), usize::MAX).unwrap();
+    assert_eq!(written, Written { files: 3, open: 1, ..Written::default() });
+    let expected = files(whole.path());
+    let names: Vec<&str> = expected.iter().map(|(name, _)| name.as_str()).collect();
+    let part = |day| format!("kind=day/date=2026-11-0{day}/part-0.csv");
+    assert_eq!(names, ["_sluicegate-export.json", &part(1), &part(2), &part(3)]);
+    assert!(expected[1..].iter().all(|(_, bytes)| bytes.lines().count() == 5), "{expected:?}");
+
+    for most in 0..WINDOWS {
+        let folder = tempfile::tempdir().unwrap();
+        assert!(export(folder.path(), most).is_err());
+        let partial = files(folder.path());
+        assert!(partial.iter().all(|file| expected.contains(file)), "{most}: {partial:?}");
+        assert_eq!(partial.len() - 1, most / ENTITIES.len(), "days are published one by one");
+        // As a process leaves it that was killed.
+        fs::write(folder.path().join(".sluicegate-export-x"), "half a row").unwrap();
+        let written = export(folder.path(), usize::MAX).unwrap();
+        assert_eq!((written.files + written.there, written.there), (3, most / ENTITIES.len()));
+        assert_eq!(files(folder.path()), expected, "{most}");
+    }
+}
+
+#[test]
+fn settings_are_completed_and_others_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let settings = folder.path().join("_sluicegate-export.json");
+    for length in 0..20 {
+        fs::write(&settings, &r#"{"table":"table","format":"csv"#[..length]).unwrap();
+        assert!(export(folder.path(), usize::MAX).is_ok());
+    }
+    fs::write(&settings, r#"{"table":"other""#).unwrap();
+    let error = export(folder.path(), usize::MAX).unwrap_err().to_string();
+    assert!(error.contains(r#"other settings: {"table":"other""#), "{error}");
+}
+
+#[test]
+fn a_folder_has_one_export_at_a_time() {
+    let root = tempfile::tempdir().unwrap();
+    let settings = Settings { table: "table", format: "csv", resources: None, prices: None };
+    let open = || Folder::open(root.path(), WindowKind::DAY, Format::Csv, &settings);
+    let first = open().unwrap_or_else(|error| panic!("{error}"));
+    let error = open().err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(error.contains("another export is writing to"), "{error}");
+    drop(first);
+    assert!(open().is_ok());
+}

@@ -1,0 +1,119 @@
+//! A folder in Hive layout: `kind=day/date=2026-11-01/part-0.csv`, a file a day.
+//!
+//! A file is whole or absent, and a closed day does not change, so an export leaves the files that
+//! are there alone. A record of the settings in the folder keeps files of one kind together.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use sluicegate::types::WindowKind;
+
+use super::format::Format;
+use super::pending::{Pending, named};
+use crate::error::CliError;
+
+/// Readers of data sets ignore names that begin with an underscore.
+const SETTINGS: &str = "_sluicegate-export.json";
+
+/// The settings that all files of a folder share.
+#[derive(Debug, Serialize)]
+pub(super) struct Settings<'a> {
+    pub(super) table: &'a str,
+    pub(super) format: &'static str,
+    /// `None`: all.
+    pub(super) resources: Option<Vec<&'a str>>,
+    /// The currency of the prices.
+    pub(super) prices: Option<&'static str>,
+}
+
+/// A folder that only this process exports to.
+pub(super) struct Folder {
+    root: PathBuf,
+    kind: String,
+    file_name: String,
+    /// Locked as long as it is open.
+    _settings: File,
+}
+
+impl Folder {
+    /// Opens a folder, or makes it.
+    ///
+    /// # Errors
+    /// [`CliError::BadInput`] if it has files of other settings or another export is writing to it.
+    pub(super) fn open(
+        root: &Path,
+        kind: WindowKind,
+        format: Format,
+        settings: &Settings<'_>,
+    ) -> Result<Self, CliError> {
+        std::fs::create_dir_all(root).map_err(named(root))?;
+        let path = root.join(SETTINGS);
+        let file = settings_file(&path, settings)?;
+        Pending::remove_left(root).map_err(named(root))?;
+        // A time zone has a slash in its name.
+        let kind = format!("kind={}", kind.to_string().replace('/', "%2F"));
+        let file_name = format!("part-0.{}", format.extension());
+        Ok(Self { root: root.to_owned(), kind, file_name, _settings: file })
+    }
+
+    /// True if the file of a day is there. Files of days without rows never are.
+    pub(super) fn has(&self, date: &str) -> bool {
+        self.file(date).exists()
+    }
+
+    /// Begins a file.
+    pub(super) fn begin(&self) -> Result<Pending, CliError> {
+        Ok(Pending::new(&self.root).map_err(named(&self.root))?)
+    }
+
+    /// Publishes the file of a day.
+    pub(super) fn publish(&self, file: Pending, date: &str) -> Result<(), CliError> {
+        let path = self.file(date);
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder).map_err(named(folder))?;
+        }
+        Ok(file.publish(&path).map_err(named(&path))?)
+    }
+
+    fn file(&self, date: &str) -> PathBuf {
+        self.root.join(&self.kind).join(format!("date={date}")).join(&self.file_name)
+    }
+}
+
+/// The file of settings, with these in it, locked.
+fn settings_file(path: &Path, settings: &Settings<'_>) -> Result<File, CliError> {
+    let named = named(path);
+    let mut ours = serde_json::to_string(settings).map_err(std::io::Error::from)?;
+    ours.push('\n');
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let mut file = options.open(path).map_err(&named)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let folder = path.parent().unwrap_or(path).display();
+            return Err(CliError::BadInput(format!(
+                "another export is writing to {folder}; wait until it has ended"
+            )));
+        }
+        Err(std::fs::TryLockError::Error(error)) => return Err(named(error).into()),
+    }
+    let mut found = String::new();
+    file.read_to_string(&mut found).map_err(&named)?;
+    if found == ours {
+        return Ok(file);
+    }
+    // A process that was killed may have left the beginning.
+    let Some(rest) = ours.strip_prefix(&found) else {
+        return Err(CliError::BadInput(format!(
+            "{} says that the folder has an export with other settings: {}; name another --folder",
+            path.display(),
+            found.trim_end()
+        )));
+    };
+    file.write_all(rest.as_bytes()).map_err(&named)?;
+    file.sync_all().map_err(&named)?;
+    Ok(file)
+}

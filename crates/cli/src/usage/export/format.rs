@@ -1,0 +1,143 @@
+//! The formats of an export. The same rows in the same order give the same bytes.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::super::csv::quoted;
+use super::row::Row;
+
+const HEADER: &str =
+    "id,entity,resource,limit,window,start,end,amount,unit,events,cost,currency\r\n";
+
+/// A format of an export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Format {
+    /// Comma-separated values (RFC 4180) with a header. Names are exact, also those that a
+    /// spreadsheet takes for a formula.
+    Csv,
+    /// A JSON object a line.
+    Jsonl,
+    /// A CloudEvents 1.0 event in JSON a line.
+    Cloudevents,
+}
+
+impl Format {
+    /// The name, as on the command line.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Jsonl => "jsonl",
+            Self::Cloudevents => "cloudevents",
+        }
+    }
+
+    /// The extension of its files.
+    pub(super) const fn extension(self) -> &'static str {
+        match self {
+            Self::Csv => "csv",
+            Self::Jsonl | Self::Cloudevents => "jsonl",
+        }
+    }
+
+    /// Begins a file of rows from `table`.
+    pub(super) fn begin(
+        self,
+        mut out: Box<dyn Write + Send>,
+        table: &str,
+    ) -> io::Result<Box<dyn RowWriter>> {
+        Ok(match self {
+            Self::Csv => {
+                out.write_all(HEADER.as_bytes())?;
+                Box::new(Csv(out))
+            }
+            Self::Jsonl => Box::new(Jsonl(out)),
+            Self::Cloudevents => {
+                Box::new(CloudEvents { out, source: format!("sluicegate/{table}") })
+            }
+        })
+    }
+}
+
+/// Writes the rows of one file.
+pub(super) trait RowWriter: Send {
+    fn write(&mut self, row: &Row<'_>) -> io::Result<()>;
+
+    /// Writes everything that is left.
+    fn finish(self: Box<Self>) -> io::Result<()>;
+}
+
+struct Csv(Box<dyn Write + Send>);
+
+impl RowWriter for Csv {
+    fn write(&mut self, row: &Row<'_>) -> io::Result<()> {
+        let [entity, resource, limit] = [row.entity, row.resource, row.limit].map(quoted);
+        let Row { id, window, start, end, amount, unit, events, .. } = row;
+        let (cost, currency) =
+            (row.cost.as_deref().unwrap_or_default(), row.currency.unwrap_or_default());
+        write!(
+            self.0,
+            "{id},{entity},{resource},{limit},{window},{start},{end},{amount},{unit},{events},{cost},{currency}\r\n"
+        )
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+struct Jsonl(Box<dyn Write + Send>);
+
+impl RowWriter for Jsonl {
+    fn write(&mut self, row: &Row<'_>) -> io::Result<()> {
+        json_line(&mut self.0, row)
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+struct CloudEvents {
+    out: Box<dyn Write + Send>,
+    source: String,
+}
+
+/// A CloudEvents 1.0 event. Receivers drop an event whose `source` and `id` they know.
+#[derive(Serialize)]
+struct Event<'a> {
+    specversion: &'static str,
+    id: &'a str,
+    source: &'a str,
+    r#type: &'static str,
+    subject: &'a str,
+    /// The start of the window: its end already belongs to the next period.
+    time: &'a str,
+    datacontenttype: &'static str,
+    data: &'a Row<'a>,
+}
+
+impl RowWriter for CloudEvents {
+    fn write(&mut self, row: &Row<'_>) -> io::Result<()> {
+        let event = Event {
+            specversion: "1.0",
+            id: &row.id,
+            source: &self.source,
+            r#type: "sluicegate.usage.window",
+            subject: row.entity,
+            time: &row.start,
+            datacontenttype: "application/json",
+            data: row,
+        };
+        json_line(&mut self.out, &event)
+    }
+
+    fn finish(mut self: Box<Self>) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn json_line(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, value)?;
+    out.write_all(b"\n")
+}

@@ -1,0 +1,188 @@
+//! `sluicegate usage export`: usage windows as rows, for the systems that bill and for warehouses.
+//!
+//! Rows are ordered by day, resource, start, entity and limit: the order in which the index has the
+//! windows of a day. So nothing is sorted in memory, and two exports of closed windows have the same
+//! bytes.
+
+mod days;
+mod exporter;
+mod folder;
+mod format;
+mod pending;
+mod progress;
+mod row;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
+use sluicegate::dynamo::Reader;
+use sluicegate::types::{WindowKind, WindowSpan};
+use sluicegate::{Clock, Resource, SystemClock};
+use sluicegate_prices::PriceBook;
+
+use crate::error::{CliError, exit, say};
+use crate::options::Options;
+use crate::output::counted;
+use days::{Bound, Days};
+use exporter::{Exporter, Findings, Windows, Written};
+use folder::{Folder, Settings};
+use format::Format;
+use pending::{Pending, named};
+use progress::Progress;
+
+/// Export usage windows for billing systems and warehouses.
+///
+/// Each row is the amount of one limit in one window, with an id that is the same in every export.
+/// Two exports of the same days have the same bytes.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  sluicegate usage export --from 2026-11-01 --to 2026-12-01 --format csv
+  sluicegate usage export --from -7d --kind hour --format cloudevents --resource gpt-4
+  sluicegate usage export --from 2026-11-01 --format jsonl --folder usage --prices prices.json
+
+Exit codes: 0 exported, 1 interrupted, or a window could not be read, or an amount has no price,
+2 bad input, 5 the table could not be used, 6 the rows could not be written.")]
+pub(super) struct Args {
+    /// The first day: a date, or -7d.
+    #[arg(long, value_name = "DAY", allow_hyphen_values = true)]
+    from: Bound,
+    /// The day after the last one [default: today is the last one].
+    #[arg(long, value_name = "DAY", allow_hyphen_values = true)]
+    to: Option<Bound>,
+    /// The kind of windows: minute, hour, day, week, month, year, or a calendar like
+    /// month@15/Europe/Berlin. Its time zone is that of the days.
+    #[arg(long, default_value = "day", value_name = "KIND")]
+    kind: WindowKind,
+    /// The format of the rows.
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    format: Format,
+    /// Only this resource; may be repeated [default: all, found by a scan of the index].
+    #[arg(long = "resource", value_name = "RESOURCE")]
+    resources: Vec<Resource>,
+    /// Write to this file instead of standard output. It is replaced when all rows are written.
+    #[arg(long, value_name = "FILE", conflicts_with = "folder")]
+    file: Option<PathBuf>,
+    /// Write a file for each closed day to this folder, in Hive layout. Files that are there stay.
+    #[arg(long, value_name = "FOLDER")]
+    folder: Option<PathBuf>,
+    /// A price list in JSON. The amounts of rpm, input and output get a cost.
+    #[arg(long, value_name = "FILE")]
+    prices: Option<PathBuf>,
+    /// A window is closed so many minutes after its end: by then, its records are counted.
+    #[arg(long, value_name = "MINUTES", default_value_t = 60)]
+    lag: u16,
+    /// Include windows that are not closed. Their amounts may still change.
+    #[arg(long, conflicts_with_all = ["folder", "lag"])]
+    open: bool,
+}
+
+pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let now = SystemClock.now();
+    let days = Days::new(args.kind, args.from, args.to, now)?;
+    let prices = args.prices.as_deref().map(price_book).transpose()?;
+    let named: BTreeSet<Resource> = args.resources.iter().cloned().collect();
+    let named: Option<Vec<Resource>> = (!named.is_empty()).then(|| named.into_iter().collect());
+    let connection = options.connect().await?;
+    let reader = connection.reader();
+    let resources = match &named {
+        Some(named) => named.clone(),
+        None => resources(&reader, &days.span()).await?,
+    };
+    let settings = Settings {
+        table: &options.table(),
+        format: args.format.name(),
+        resources: named.as_deref().map(|named| named.iter().map(Resource::as_str).collect()),
+        prices: prices.as_ref().map(|prices| prices.currency().code()),
+    };
+    let open = |root: &PathBuf| Folder::open(root, args.kind, args.format, &settings);
+    let folder = args.folder.as_ref().map(open).transpose()?;
+    let lag_ms = i64::from(args.lag) * 60_000;
+    let mut exporter = Exporter {
+        read: |span: &WindowSpan| windows(&reader, &resources, span),
+        table: options.table(),
+        format: args.format,
+        days,
+        closed_s: (!args.open).then(|| (now.get() - lag_ms).div_euclid(1_000)),
+        prices,
+        progress: Progress::over(days.iter().count()),
+        findings: Findings::default(),
+    };
+    let exported = tokio::select! {
+        exported = export(&mut exporter, args.file.as_deref(), folder.as_ref()) => exported,
+        _ = tokio::signal::ctrl_c() => {
+            Err(CliError::Attention("interrupted; the same command continues".to_owned()))
+        }
+    };
+    let rows = exporter.progress.finish();
+    say(&format!("{}{}", counted(rows, "row"), exported?));
+    Ok(exporter.findings.exit_code())
+}
+
+/// Exports to the destination; returns the rest of the summary.
+async fn export<R: Fn(&WindowSpan) -> Windows>(
+    exporter: &mut Exporter<R>,
+    file: Option<&Path>,
+    folder: Option<&Folder>,
+) -> Result<String, CliError> {
+    if let Some(folder) = folder {
+        return exporter.write_folder(folder).await.map(|written| written.summary());
+    }
+    let Some(path) = file else {
+        exporter.write_one(Box::new(io::BufWriter::new(io::stdout()))).await?;
+        return Ok(String::new());
+    };
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let pending = Pending::new(parent.unwrap_or(Path::new("."))).map_err(named(path))?;
+    exporter.write_one(pending.writer()?).await?;
+    pending.publish(path).map_err(named(path))?;
+    Ok(format!(" in {}", path.display()))
+}
+
+/// The windows of a span by resource, each in the order of the index: by start, then by entity.
+fn windows(reader: &Reader, resources: &[Resource], span: &WindowSpan) -> Windows {
+    let (reader, span) = (reader.clone(), span.clone());
+    let resources = stream::iter(resources.to_vec());
+    resources.flat_map(move |resource| reader.usage_of_resource(&resource, &span).boxed()).boxed()
+}
+
+async fn resources(reader: &Reader, span: &WindowSpan) -> Result<Vec<Resource>, CliError> {
+    let found: BTreeSet<Resource> = reader.resources_with_usage(span).try_collect().await?;
+    Ok(found.into_iter().collect())
+}
+
+fn price_book(path: &Path) -> Result<PriceBook, CliError> {
+    let wrong = |why: String| CliError::BadInput(format!("{}: {why}", path.display()));
+    let json = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    PriceBook::from_json(&json).map_err(|error| wrong(error.to_string()))
+}
+
+impl Findings {
+    fn exit_code(&self) -> ExitCode {
+        for why in self.unpriced.values() {
+            say(&format!("no cost: {why}"));
+        }
+        if self.broken == 0 && self.unpriced.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(exit::ATTENTION)
+        }
+    }
+}
+
+impl Written {
+    fn summary(&self) -> String {
+        let parts =
+            [(self.there, "there already"), (self.open, "not closed"), (self.left_out, "left out")];
+        let mut text = format!(" in {}", counted(self.files, "new file"));
+        for (count, what) in parts {
+            if count > 0 {
+                text.push_str(&format!(", {} {what}", counted(count, "day")));
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,196 @@
+//! `usage export`: the rows of usage windows in every format, and exports that are repeated.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_dynamodb::types::AttributeValue;
+use serde_json::Value;
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{EpochMillis, WindowKind, parse_amount};
+
+use crate::support::{Shell, on_every_engine};
+
+const DAYS: &str = "--from 2026-01-28 --to 2026-02-02";
+
+/// Counts the sample events; returns the windows of [`DAYS`] as `replay` prints them.
+fn replayed(shell: &Shell) -> Vec<Value> {
+    let events = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/events");
+    let words = ["replay", events, "--table", &shell.table, "--output", "json"];
+    let Value::Array(mut windows) = shell.run_words(&words).json(0) else { panic!() };
+    windows.retain(|window| window["start"].as_str().unwrap() < "2026-02-02");
+    windows
+}
+
+/// The amounts in millitokens by entity, resource, limit and start.
+type Amounts = BTreeMap<[String; 4], i128>;
+
+fn amounts_of_windows(windows: &[Value], kind: &str) -> Amounts {
+    let mut amounts = Amounts::new();
+    for window in windows.iter().filter(|window| window["window"] == kind) {
+        for (limit, milli) in window["consumed_milli"].as_object().unwrap() {
+            let text = |field: &str| window[field].as_str().unwrap().to_owned();
+            let key = [text("entity"), text("resource"), limit.clone(), text("start")];
+            amounts.insert(key, milli.as_i64().unwrap().into());
+        }
+    }
+    amounts
+}
+
+fn amounts_of_rows(rows: &str) -> Amounts {
+    let mut amounts = Amounts::new();
+    for row in rows.lines() {
+        let row: Value = serde_json::from_str(row).unwrap();
+        let text = |field: &str| row[field].as_str().unwrap().to_owned();
+        let milli = parse_amount(&text("limit"), &text("amount")).unwrap();
+        let key = [text("entity"), text("resource"), text("limit"), text("start")];
+        assert_eq!(amounts.insert(key, milli), None, "{row}");
+    }
+    amounts
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_have_the_amounts_of_the_windows() {
+    on_every_engine(async |shell| {
+        let windows = replayed(shell);
+        for kind in ["hour", "day"] {
+            let line = format!("usage export {DAYS} --kind {kind} --format jsonl");
+            let rows = shell.run(&line);
+            assert_eq!(amounts_of_rows(rows.text(0)), amounts_of_windows(&windows, kind));
+            assert_eq!(rows.err, format!("{} rows\n", rows.out.lines().count()));
+            assert_eq!(shell.run(&line).out, rows.out);
+        }
+        let line = &format!("usage export {DAYS} --format jsonl --resource gpt-4");
+        let mut expected = amounts_of_windows(&windows, "day");
+        expected.retain(|[_, resource, ..], _| resource == "gpt-4");
+        assert_eq!(amounts_of_rows(shell.run(line).text(0)), expected);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_in_every_format() {
+    on_every_engine(async |shell| {
+        replayed(shell);
+        let folder = tempfile::tempdir().unwrap();
+        let prices = folder.path().join("prices.json");
+        let list = r#"{"currency": "USD", "models": {"search-api": [
+            {"from": "2026-02-01", "input": 1, "output": 2, "per_request": "0.0125"}]}}"#;
+        std::fs::write(&prices, list).unwrap();
+        for format in ["csv", "jsonl", "cloudevents"] {
+            let line = format!("usage export --from 2026-01-29 --to 2026-02-02 --format {format}");
+            let plain = shell.run(&line);
+            // The table has a random name.
+            let shown = plain.text(0).replace(&shell.table, "TABLE");
+            insta::assert_snapshot!(format!("rows_{format}"), shown);
+            // One of two amounts of a request has a price: the list begins with February.
+            let line = format!("{line} --resource search-api --prices {}", prices.display());
+            let priced = shell.run(&line);
+            let shown = priced.text(1).replace(&shell.table, "TABLE");
+            insta::assert_snapshot!(format!("priced_{format}"), shown);
+            let why = "no cost: the resource \"search-api\" has no price on 2026-01-31";
+            assert!(priced.err.contains(why), "{}", priced.err);
+        }
+        let csv = shell.run(&format!("usage export {DAYS} --format csv")).out;
+        assert_eq!(csv.matches("\r\n").count(), csv.matches('\n').count());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_is_replaced_whole_and_a_folder_grows_by_closed_days() {
+    on_every_engine(async |shell| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("rows.csv");
+        let to_file = format!("usage export {DAYS} --format csv --file {}", file.display());
+        let root = folder.path().join("usage");
+        let to_folder = format!("usage export {DAYS} --format csv --folder {}", root.display());
+        shell.run(&to_file).text(0);
+        assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 1, "the header");
+
+        replayed(shell);
+        let whole = shell.run(&format!("usage export {DAYS} --format csv")).out;
+        assert!(shell.run(&to_file).text(0).is_empty());
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), whole);
+        let said = shell.run(&to_folder);
+        assert!(said.text(0).is_empty() && said.err.ends_with(" in 4 new files\n"), "{}", said.err);
+        let again = shell.run(&to_folder);
+        assert_eq!(again.err, "0 rows in 0 new files, 4 days there already\n");
+        // The header of each file, and the rows of all files in the order of their days.
+        let (header, rows) = whole.split_at(whole.find('\n').unwrap() + 1);
+        let days = ["2026-01-28", "2026-01-29", "2026-01-31", "2026-02-01"];
+        let parts = days.map(|day| {
+            let part = root.join(format!("kind=day/date={day}/part-0.csv"));
+            std::fs::read_to_string(part).unwrap().strip_prefix(header).unwrap().to_owned()
+        });
+        assert_eq!(parts.concat(), rows);
+        let names: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+        assert_eq!(names.len(), 2, "nothing temporary is left: {names:?}");
+
+        let other = to_folder.replace("csv", "jsonl");
+        assert!(shell.run(&other).error(2).contains("an export with other settings"));
+        shell.run(&to_file.replace("rows.csv", "no/rows.csv")).error(6);
+        let line = format!("{to_folder}/missing --table none-such");
+        assert!(shell.run(&line).error(5).contains("does not exist"));
+        assert!(!root.join("missing").exists());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn windows_that_are_not_closed_are_left_out() {
+    on_every_engine(async |shell| {
+        let now = sluicegate::Clock::now(&sluicegate::SystemClock);
+        for (entity, hours_ago) in [("now", 0), ("earlier", 3)] {
+            let at = EpochMillis::new(now.get() - hours_ago * 3_600_000).unwrap();
+            let (entity, resource) = (entity.parse().unwrap(), "r".parse().unwrap());
+            let key = ItemKey::Usage(entity, resource, WindowKind::Hour.containing(at));
+            let (gsi2pk, gsi2sk) = key.gsi2_keys().unwrap();
+            let mut put = shell.engine.client().put_item().table_name(&shell.table);
+            for (name, key) in
+                [("PK", key.pk()), ("SK", key.sk()), ("GSI2PK", gsi2pk), ("GSI2SK", gsi2sk)]
+            {
+                put = put.item(name, AttributeValue::S(key));
+            }
+            let one = AttributeValue::N("1".to_owned());
+            put.item("u_rpm", one.clone()).item("events", one).send().await.unwrap();
+        }
+        let kind = "usage export --from -1d --format jsonl --kind hour";
+        let entities = |words: &str| {
+            let rows = shell.run(format!("{kind} {words}").trim_end());
+            let rows = amounts_of_rows(rows.text(0)).into_keys();
+            rows.map(|[entity, ..]| entity).collect::<Vec<_>>()
+        };
+        assert_eq!(entities("--open"), ["earlier", "now"]);
+        assert_eq!(entities(""), ["earlier"]);
+        assert_eq!(entities("--lag 600"), [""; 0]);
+        for bad in ["--open --folder x", "--open --lag 1", "--to 2025-01-01", "--prices none"] {
+            assert_eq!(shell.run(&format!("{kind} {bad}")).code, 2, "{bad}");
+        }
+        assert_eq!(shell.run(&format!("{kind} --output json")).code, 2);
+    })
+    .await;
+}
+
+/// A counter that was replaced by text: other rows are written, but the day has no file.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_day_with_a_broken_window_has_no_file() {
+    on_every_engine(async |shell| {
+        replayed(shell);
+        let text = |text: &str| AttributeValue::S(text.to_owned());
+        let update = shell.engine.client().update_item().table_name(&shell.table);
+        let update = update.key("PK", text("ENTITY#user-123"));
+        let update = update.key("SK", text("#USAGE#gpt-4#day#2026-01-28T00:00:00Z"));
+        let update = update.update_expression("SET u_rpm = :text");
+        update.expression_attribute_values(":text", text("x")).send().await.unwrap();
+        let rows = shell.run(&format!("usage export {DAYS} --format jsonl"));
+        assert!(rows.text(1).contains("user-42"), "{}", rows.out);
+        assert!(rows.err.contains("left out: the item ENTITY#user-123"), "{}", rows.err);
+
+        let folder = tempfile::tempdir().unwrap();
+        let line = format!("usage export {DAYS} --format csv --folder {}", folder.path().display());
+        let said = shell.run(&line);
+        assert!(said.text(1).is_empty());
+        assert!(said.err.ends_with(" in 3 new files, 1 day left out\n"), "{}", said.err);
+        assert!(!folder.path().join("kind=day/date=2026-01-28").exists());
+    })
+    .await;
+}
