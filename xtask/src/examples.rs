@@ -35,6 +35,8 @@ fn all(folder: &Path) -> Result<()> {
     fs::copy(events.join("04-midnight.json"), folder.join("event.json")).context("an event")?;
 
     fs::write(folder.join("sluicegate.yaml"), "limits: [rpm=100/min]\n").context("a file")?;
+    let prices = r#"{"currency": "USD", "models": {}}"#;
+    fs::write(folder.join("prices.json"), prices).context("a file")?;
 
     let path =
         format!("{}:{}", session::bin_dir().display(), std::env::var("PATH").unwrap_or_default());

@@ -13,13 +13,14 @@ use crate::stages::Stages;
 use crate::{process, template, workspace};
 
 /// The engines of the tests, then the tools of the template's check.
-const ENGINES: [Engine; 9] = [
+const ENGINES: [Engine; 10] = [
     Engine::Ministack,
     Engine::Redis,
     Engine::LiteLlm,
     Engine::Envoy,
     Engine::Grpcio,
     Engine::OpenapiSpecValidator,
+    Engine::ParquetReaders,
     Engine::Aws,
     Engine::CfnLint,
     Engine::Sam,

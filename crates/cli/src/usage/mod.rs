@@ -35,7 +35,7 @@ Examples:
   sluicegate usage --resource gpt-4 --from 2026-01-28T00:00:00Z --to 2026-01-29T00:00:00Z --output csv
   sluicegate usage user-123 gpt-4 --html usage.html
   sluicegate usage check user-123
-  sluicegate usage export --from 2026-11-01 --to 2026-12-01 --format csv
+  sluicegate usage export --from 2026-01-01 --to 2026-02-01 --format csv
 
 Exit codes: 0 shown, 1 without broken items, 2 bad input, 5 the table could not be used, 6 the page could not be written.")]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]

@@ -96,6 +96,74 @@ async fn rows_in_every_format() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn cloudevents_are_valid_by_the_official_schema() {
+    let schema = serde_json::from_str(include_str!("cloudevents/schema.json")).unwrap();
+    let options = jsonschema::options();
+    let validator = options.should_validate_formats(true).build(&schema).unwrap();
+    on_every_engine(async |shell| {
+        replayed(shell);
+        let events = shell.run(&format!("usage export {DAYS} --format cloudevents"));
+        assert!(events.text(0).lines().count() > 10);
+        for event in events.out.lines() {
+            let mut event: Value = serde_json::from_str(event).unwrap();
+            assert!(validator.is_valid(&event), "{event}");
+            event["time"] = Value::from("yesterday");
+            assert!(!validator.is_valid(&event), "the schema checks something");
+        }
+    })
+    .await;
+}
+
+/// The files of a folder, read by pyarrow and by DuckDB, have the rows of the other formats.
+#[cfg(feature = "parquet")]
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs `cargo xtask engines parquet-readers`"]
+async fn parquet_is_read_by_pyarrow_and_duckdb() {
+    on_every_engine(async |shell| {
+        replayed(shell);
+        let folder = tempfile::tempdir().unwrap();
+        let prices = folder.path().join("prices.json");
+        let list = r#"{"currency": "USD", "models": {"search-api": [
+            {"from": "2026-01-01", "input": 1, "output": 2, "per_request": "0.0125"}]}}"#;
+        std::fs::write(&prices, list).unwrap();
+        let root = folder.path().join("usage");
+        let line = format!("usage export {DAYS} --prices {} --format", prices.display());
+        let rows = shell.run(&format!("{line} jsonl"));
+        shell.run(&format!("{line} parquet --folder {}", root.display())).text(1);
+
+        let python = sluicegate_testkit::engine("parquet-readers/bin/python");
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/commands/read_parquet.py");
+        let read = std::process::Command::new(python).arg(script).arg(&root).output().unwrap();
+        let read = crate::support::Said::from(read).json(0);
+        let nanos = |row: &Value, field: &str| {
+            let text = row[field].as_str();
+            text.map(|text| parse_amount("usd", text).unwrap())
+        };
+        // Decimals are compared as numbers, times as texts.
+        let comparable = |rows: Vec<Value>| {
+            let rows = rows.into_iter().map(|mut row| {
+                let numbers = (nanos(&row, "amount").unwrap(), nanos(&row, "cost"));
+                let fields = row.as_object_mut().unwrap();
+                fields.retain(|field, value| {
+                    !["amount", "cost"].contains(&field.as_str()) && !value.is_null()
+                });
+                (row["id"].as_str().unwrap().to_owned(), (numbers, row))
+            });
+            rows.collect::<BTreeMap<_, _>>()
+        };
+        let expected = rows.text(1).lines().map(|row| serde_json::from_str(row).unwrap());
+        let expected = comparable(expected.collect());
+        assert!(expected.values().any(|((_, cost), _)| cost.is_some()));
+        for reader in ["pyarrow", "duckdb"] {
+            let found = read[reader].as_array().unwrap().clone();
+            assert_eq!(found.len(), expected.len(), "{reader}");
+            assert_eq!(comparable(found), expected, "{reader}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_file_is_replaced_whole_and_a_folder_grows_by_closed_days() {
     on_every_engine(async |shell| {
         let folder = tempfile::tempdir().unwrap();

@@ -13,9 +13,9 @@ use sluicegate_processor::chain;
 
 use super::days::Days;
 use super::folder::Folder;
-use super::format::{Format, RowWriter};
+use super::format::Format;
 use super::progress::Progress;
-use super::row::Row;
+use super::row::{Row, RowWriter};
 use crate::error::{CliError, say};
 
 /// The windows of a span, in the order of their rows.

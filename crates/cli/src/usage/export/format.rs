@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::super::csv::quoted;
-use super::row::Row;
+use super::row::{Row, RowWriter};
 
 const HEADER: &str =
     "id,entity,resource,limit,window,start,end,amount,unit,events,cost,currency\r\n";
@@ -20,6 +20,9 @@ pub(super) enum Format {
     Jsonl,
     /// A CloudEvents 1.0 event in JSON a line.
     Cloudevents,
+    /// Apache Parquet, with amounts as decimals and times as timestamps.
+    #[cfg(feature = "parquet")]
+    Parquet,
 }
 
 impl Format {
@@ -29,6 +32,8 @@ impl Format {
             Self::Csv => "csv",
             Self::Jsonl => "jsonl",
             Self::Cloudevents => "cloudevents",
+            #[cfg(feature = "parquet")]
+            Self::Parquet => "parquet",
         }
     }
 
@@ -37,6 +42,8 @@ impl Format {
         match self {
             Self::Csv => "csv",
             Self::Jsonl | Self::Cloudevents => "jsonl",
+            #[cfg(feature = "parquet")]
+            Self::Parquet => "parquet",
         }
     }
 
@@ -55,16 +62,10 @@ impl Format {
             Self::Cloudevents => {
                 Box::new(CloudEvents { out, source: format!("sluicegate/{table}") })
             }
+            #[cfg(feature = "parquet")]
+            Self::Parquet => Box::new(super::parquet::ParquetWriter::new(out)?),
         })
     }
-}
-
-/// Writes the rows of one file.
-pub(super) trait RowWriter: Send {
-    fn write(&mut self, row: &Row<'_>) -> io::Result<()>;
-
-    /// Writes everything that is left.
-    fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
 struct Csv(Box<dyn Write + Send>);

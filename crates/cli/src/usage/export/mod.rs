@@ -8,6 +8,8 @@ mod days;
 mod exporter;
 mod folder;
 mod format;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod pending;
 mod progress;
 mod row;
@@ -40,9 +42,9 @@ use progress::Progress;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  sluicegate usage export --from 2026-11-01 --to 2026-12-01 --format csv
+  sluicegate usage export --from 2026-01-01 --to 2026-02-01 --format csv
   sluicegate usage export --from -7d --kind hour --format cloudevents --resource gpt-4
-  sluicegate usage export --from 2026-11-01 --format jsonl --folder usage --prices prices.json
+  sluicegate usage export --from 2026-01-01 --format jsonl --folder usage --prices prices.json
 
 Exit codes: 0 exported, 1 interrupted, or a window could not be read, or an amount has no price,
 2 bad input, 5 the table could not be used, 6 the rows could not be written.")]

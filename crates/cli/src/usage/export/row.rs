@@ -1,5 +1,7 @@
 //! One row of an export: the amount of one limit in one usage window.
 
+use std::io;
+
 use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -8,6 +10,7 @@ use sluicegate_core::{AmountOf, Currency, Money};
 
 /// Bytes of the digest in an id: enough that no two rows of a table ever share one.
 const ID_BYTES: usize = 16;
+const NANOS_PER_MILLI: i128 = 1_000_000;
 /// The unit of amounts that are not money.
 const TOKEN: &str = "token";
 
@@ -35,6 +38,20 @@ pub(super) struct Row<'a> {
     pub(super) cost: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) currency: Option<&'static str>,
+    /// The same as numbers, for formats with types.
+    #[serde(skip)]
+    #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "only texts are written"))]
+    pub(super) numbers: Numbers,
+}
+
+/// The numbers of a row.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "only texts are written"))]
+pub(super) struct Numbers {
+    pub(super) window: Window,
+    /// Billionths of a token or of the unit of money; `None`: more than 127 bits hold.
+    pub(super) amount_nanos: Option<i128>,
+    pub(super) cost_nanos: Option<i128>,
 }
 
 impl<'a> Row<'a> {
@@ -60,8 +77,24 @@ impl<'a> Row<'a> {
             events: usage.events,
             cost: cost.map(plain),
             currency: cost.map(|cost| cost.currency().code()),
+            numbers: Numbers {
+                window,
+                amount_nanos: match Currency::of(limit) {
+                    Some(_) => Some(milli),
+                    None => milli.checked_mul(NANOS_PER_MILLI),
+                },
+                cost_nanos: cost.map(Money::nanos),
+            },
         }
     }
+}
+
+/// Writes the rows of one file.
+pub(super) trait RowWriter: Send {
+    fn write(&mut self, row: &Row<'_>) -> io::Result<()>;
+
+    /// Writes everything that is left.
+    fn finish(self: Box<Self>) -> io::Result<()>;
 }
 
 /// Names have no control characters, so texts with one between them are unambiguous.
