@@ -1,6 +1,9 @@
 //! `usage export`: the rows of usage windows in every format, and exports that are repeated.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::Value;
@@ -199,6 +202,44 @@ async fn a_file_is_replaced_whole_and_a_folder_grows_by_closed_days() {
         let line = format!("{to_folder}/missing --table none-such");
         assert!(shell.run(&line).error(5).contains("does not exist"));
         assert!(!root.join("missing").exists());
+    })
+    .await;
+}
+
+/// The files of days under a folder, with their bytes.
+fn parts(root: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let days = std::fs::read_dir(root.join("kind=hour")).into_iter().flatten();
+    let parts = days.flat_map(|day| std::fs::read_dir(day.unwrap().path()).unwrap());
+    let parts = parts.map(|part| part.unwrap().path());
+    parts
+        .map(|part| (part.strip_prefix(root).unwrap().into(), std::fs::read(&part).unwrap()))
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_export_leaves_whole_files_and_is_completed() {
+    on_every_engine(async |shell| {
+        replayed(shell);
+        let folder = tempfile::tempdir().unwrap();
+        let (whole, killed) = (folder.path().join("whole"), folder.path().join("killed"));
+        let line = format!("usage export {DAYS} --kind hour --format csv --folder");
+        shell.run(&format!("{line} {}", whole.display())).text(0);
+        let expected = parts(&whole);
+        assert_eq!(expected.len(), 4);
+        for step in 0..16 {
+            let mut export = shell.command();
+            export.args(line.split(' ')).arg(&killed).stderr(Stdio::null());
+            let mut export = export.spawn().unwrap();
+            tokio::time::sleep(Duration::from_millis(15 * step)).await;
+            export.kill().unwrap();
+            export.wait().unwrap();
+            let found = parts(&killed);
+            assert!(found.iter().all(|(part, bytes)| expected.get(part) == Some(bytes)), "{step}");
+        }
+        shell.run(&format!("{line} {}", killed.display())).text(0);
+        assert_eq!(parts(&killed), expected);
+        let names = std::fs::read_dir(&killed).unwrap().count();
+        assert_eq!(names, 2, "the kind and the settings: nothing temporary is left");
     })
     .await;
 }
