@@ -1,0 +1,65 @@
+"""The tokens of a call: estimated from its request, or as its response reports them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluicegate import Usage
+
+# UTF-8 bytes of one token, at least: English has about four, and so has code.
+BYTES_PER_TOKEN = 3
+# The tokens of an image or a sound in a prompt.
+MEDIA_TOKENS = 1_000
+
+
+def tokens_of_bytes(length: int) -> int:
+    return -(-length // BYTES_PER_TOKEN)
+
+
+def prompt_tokens(data: Mapping[str, Any]) -> int:
+    parts = ("messages", "prompt", "input", "system", "instructions", "contents", "tools", "functions")
+    return sum(_estimated(data[part]) for part in parts if data.get(part))
+
+
+def _estimated(part: Any) -> int:
+    """The tokens of a part of a prompt, rather too many than too few."""
+    if isinstance(part, str):
+        return tokens_of_bytes(len(part.encode()))
+    if isinstance(part, list):
+        # A prompt may be a list of token ids.
+        return sum(1 if isinstance(item, int) else _estimated(item) for item in part)
+    if isinstance(part, Mapping):
+        if any(word in str(part.get("type", "")) for word in ("image", "audio", "file", "video")):
+            return MEDIA_TOKENS
+        # The role and the structure of a message are about four tokens.
+        return 4 + sum(_estimated(value) for value in part.values())
+    return 1
+
+
+def text_bytes(chunk: Any) -> int:
+    deltas = [getattr(choice, "delta", None) for choice in getattr(chunk, "choices", None) or []]
+    texts = [getattr(delta, name, None) for delta in deltas for name in ("content", "reasoning_content")]
+    return sum(len(text.encode()) for text in texts if isinstance(text, str))
+
+
+def reported(kwargs: Mapping[str, Any], response: Any) -> Usage | None:
+    """The usage that the model reports. LiteLLM gives it the form of OpenAI, whatever the model."""
+    logged = (kwargs.get("standard_logging_object") or {}).get("metadata") or {}
+    found = logged.get("usage_object") or getattr(response, "usage", None)
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        found = found.model_dump()
+
+    def count(*names: str, of: Mapping[str, Any]) -> int:
+        return next((of[name] for name in names if isinstance(of.get(name), int)), 0)
+
+    details = found.get("prompt_tokens_details") or found.get("input_tokens_details") or {}
+    cached = count("cached_tokens", of=details)
+    written = count("cache_creation_tokens", of=details) or count("cache_creation_input_tokens", of=found)
+    prompt = count("prompt_tokens", "input_tokens", of=found)
+    return Usage(
+        input=max(prompt - cached - written, 0),
+        output=count("completion_tokens", "output_tokens", of=found),
+        cached_input=cached,
+        cache_write=written,
+    )

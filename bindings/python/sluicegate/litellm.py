@@ -1,0 +1,409 @@
+"""A callback of the LiteLLM proxy: limits and budgets of its keys, users and teams.
+
+A call reserves tokens and money by an estimate before it goes to the model. The reported usage corrects
+the reservation, also after a stream; a failed call gives it back. A refusal is 429 with ``Retry-After``.
+
+In the proxy's configuration, with settings from the environment (see ``from_environment``)::
+
+    litellm_settings:
+      callbacks: sluicegate.litellm.handler
+"""
+
+import asyncio
+import atexit
+import hashlib
+import json
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import litellm
+from fastapi import HTTPException
+from litellm.integrations.custom_logger import CustomLogger
+
+import sluicegate
+from sluicegate import Limit, Limiter, Permit, PriceBook, Usage
+from sluicegate._llm_usage import prompt_tokens, reported, text_bytes, tokens_of_bytes
+from sluicegate._refusal import refusal
+
+log = logging.getLogger(__name__)
+
+Amounts = dict[str, Decimal]
+Choice = str | Callable[[Any, Mapping[str, Any]], str | None]
+
+# A correction is repeated for this long while the store is unavailable.
+CORRECTION_S = 600
+# The smallest amount of money. A call of unknown cost takes it, so that a used-up budget refuses the call.
+LEAST = Decimal("0.000000001")
+
+_FIELDS = {
+    "key": ("api_key",),
+    "user": ("user_id", "api_key"),
+    "team": ("team_id", "api_key"),
+    "end_user": ("end_user_id", "api_key"),
+}
+_WITHOUT_TOKENS = ("image", "audio", "transcription", "speech", "rerank", "moderation", "video", "ocr")
+_TOKENS = frozenset({"rpm", "tpm", "input", "output"})
+
+
+@dataclass
+class _Reservation:
+    """The tokens of one call, from its start to the correction."""
+
+    call_id: str
+    permit: Permit
+    models: list[str]
+    prompt: int
+    streamed_bytes: int = 0
+    settled: bool = field(default=False)
+
+
+class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not followed by mypy
+    """Limits the calls of a proxy. Several instances may be registered: for example limits per model, and
+    a budget for all models (``resource=lambda auth, data: "llm"``).
+
+    ``make_limiter`` is called at the first request, in the process that serves it.
+    ``counts`` names the limits that a call consumes: ``rpm`` (1), ``tpm`` (all tokens), ``input``,
+    ``output`` (tokens), and currencies like ``usd``; a suffix is allowed, like ``usd.team``.
+    ``entity`` and ``parent`` are ``key``, ``user``, ``team``, ``end_user``, or a function of LiteLLM's
+    ``UserAPIKeyAuth`` and the request. A call without a user, team or end user belongs to its key.
+    ``resource`` is ``model``, the name that the client asks for, or a function.
+    ``prices`` are LiteLLM's own, unless given.
+    ``output_estimate`` is the output of a call that sets no ``max_tokens``. If it answers with more, the
+    balance becomes negative.
+    """
+
+    def __init__(
+        self,
+        make_limiter: Callable[[], Limiter],
+        *,
+        counts: Iterable[str],
+        entity: Choice = "key",
+        resource: Choice = "model",
+        parent: Choice | None = None,
+        parent_limits: Iterable[Limit | str] = (),
+        prices: PriceBook | None = None,
+        output_estimate: int = 1_024,
+    ) -> None:
+        super().__init__()
+        for choice in (entity, parent):
+            if isinstance(choice, str) and choice not in _FIELDS:
+                raise ValueError(f"{choice!r} is none of {', '.join(_FIELDS)}")
+        if isinstance(resource, str) and resource != "model":
+            raise ValueError(f"the resource {resource!r} is not 'model': for one of your own, give a function")
+        self._make_limiter = make_limiter
+        self._made: Limiter | None = None
+        self._counts = list(counts)
+        for name in self._counts:
+            if _base(name) not in _TOKENS and len(_base(name)) != 3:
+                raise ValueError(
+                    f"a call cannot count {name!r}: it is none of {', '.join(_TOKENS)}, and no currency"
+                )
+        self._entity, self._resource, self._parent = entity, resource, parent
+        self._parent_limits = list(parent_limits)
+        self._prices = prices
+        self._output_estimate = output_estimate
+        # The contexts of a request, of its stream and of its log events share the object that is set here.
+        self._current: ContextVar[_Reservation | None] = ContextVar("sluicegate", default=None)
+        self._repeating: dict[asyncio.Task[None], Callable[[], sluicegate.Call[None]]] = {}
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """Makes the corrections that are outstanding, and gives leased tokens back. At exit it is called."""
+        repeating, self._repeating = self._repeating, {}
+        for correction in repeating.values():
+            try:
+                correction().sync()
+            except Exception as error:
+                log.error("a correction was not made: %s", error)
+        if self._made is not None:
+            self._made.close().sync()
+
+    # Before the call.
+
+    async def async_pre_call_hook(
+        self, user_api_key_dict: Any, cache: object, data: dict[str, Any], call_type: str
+    ) -> None:
+        if not isinstance(data.get("model"), str):
+            return
+        models = _deployments(data["model"])
+        prompt = prompt_tokens(data)
+        consume = self._estimate(data, call_type, models, prompt)
+        entity = _name(self._entity, user_api_key_dict, data)
+        resource = data["model"] if self._resource == "model" else _name(self._resource, user_api_key_dict, data)
+        options: sluicegate.Options = {}
+        if self._parent is not None:
+            parent = _name(self._parent, user_api_key_dict, data)
+            if parent != entity:
+                options = {"parent": parent, "parent_limits": self._parent_limits}
+        try:
+            permit = await self._limiter().acquire(entity, resource, consume, **options)
+        except (sluicegate.SluicegateError, sluicegate.InvalidRequestError) as error:
+            raise _response(error) from error
+        self._current.set(_Reservation(data.get("litellm_call_id", ""), permit, models, prompt))
+
+    def _limiter(self) -> Limiter:
+        if self._made is None:
+            self._made = self._make_limiter()
+        return self._made
+
+    def _estimate(self, data: Mapping[str, Any], call_type: str, models: list[str], prompt: int) -> Amounts:
+        if any(kind in call_type for kind in _WITHOUT_TOKENS):
+            return {name: LEAST for name in self._counts if _base(name) not in _TOKENS} | {
+                name: Decimal(1) for name in self._counts if _base(name) == "rpm"
+            }
+        output = 0
+        if "embedding" not in call_type:
+            output = next(
+                (data[name] for name in _OUTPUT_CAPS if isinstance(data.get(name), int)), self._output_estimate
+            )
+            choices = data.get("n")
+            output *= choices if isinstance(choices, int) and choices > 1 else 1
+        try:
+            amounts = self._amounts(models, Usage(input=prompt, output=max(output, 0)))
+        except sluicegate.UnknownPriceError as error:
+            raise HTTPException(400, {"error": f"the model {data['model']} has no price"}) from error
+        return {name: amount for name, amount in amounts.items() if amount > 0}
+
+    def _amounts(self, models: list[str], usage: Usage) -> Amounts:
+        """The amounts of a call by limit. Raises ``UnknownPriceError`` if they need a price that is not known."""
+        input = usage.input + usage.cached_input + usage.cache_write
+        known = {"rpm": 1, "tpm": input + usage.output, "input": input, "output": usage.output}
+        amounts = {name: Decimal(amount) for name, amount in known.items()}
+        if any(_base(name) not in _TOKENS for name in self._counts):
+            amounts |= self._cost(models, usage)
+        return {name: amounts[_base(name)] for name in self._counts if _base(name) in amounts}
+
+    def _cost(self, models: list[str], usage: Usage) -> Amounts:
+        """The highest cost of the deployments. The last name is the proxy's own, for those without a price."""
+        costs = [cost for model in models[:-1] if (cost := self._price(model, usage)) is not None]
+        if not costs and (cost := self._price(models[-1], usage)) is not None:
+            costs = [cost]
+        if not costs:
+            raise sluicegate.UnknownPriceError(f"no price of {', '.join(models)}")
+        return max(costs, key=lambda cost: max(cost.values(), default=Decimal(0)))
+
+    def _price(self, model: str, usage: Usage) -> Amounts | None:
+        if self._prices is None:
+            self._prices = PriceBook.from_litellm(json.dumps(litellm.model_cost))
+        for name in dict.fromkeys((model, model.split("/", 1)[-1])):
+            try:
+                amounts = self._prices.amounts(name, usage)
+            except sluicegate.UnknownPriceError:
+                continue
+            return {name: amount for name, amount in amounts.items() if name not in _TOKENS}
+        return None
+
+    # After the call.
+
+    async def async_log_success_event(
+        self, kwargs: dict[str, Any], response_obj: Any, start_time: object, end_time: object
+    ) -> None:
+        reservation = self._of_call(kwargs.get("litellm_call_id"))
+        if reservation is None:
+            return
+        usage, charged = reported(kwargs, response_obj), kwargs.get("response_cost")
+        names = [name for name in (kwargs.get("model"), getattr(response_obj, "model", None)) if name]
+        provider = kwargs.get("custom_llm_provider")
+        named = [f"{provider}/{name}" for name in names if provider] + names
+        amounts: Amounts = {}
+        if kwargs.get("cache_hit") is True:
+            # The proxy answered from its cache: no model was asked.
+            amounts = {name: Decimal(0) for name in self._counts if _base(name) != "rpm"}
+        elif usage is not None:
+            for model in [*named, *reservation.models]:
+                try:
+                    amounts = self._amounts([model], usage)
+                    break
+                except sluicegate.UnknownPriceError:
+                    continue
+            else:
+                log.error("the model %s has no price: its estimate stays taken", names)
+        elif isinstance(charged, int | float):
+            cost = Decimal(str(round(charged, 9)))
+            amounts = {name: cost for name in self._counts if _base(name) == "usd"}
+        if amounts:
+            permit = reservation.permit
+            await self._correct(reservation, lambda: permit.correct_to(**amounts))
+
+    async def async_post_call_failure_hook(
+        self,
+        request_data: dict[str, Any],
+        original_exception: Exception,
+        user_api_key_dict: Any,
+        traceback_str: str | None = None,
+    ) -> None:
+        # A retry or another model may follow a failed attempt; only this event is the end of the request.
+        reservation = self._of_call(request_data.get("litellm_call_id"))
+        if reservation is not None and reservation.streamed_bytes > 0:
+            await self._count_streamed(reservation)
+        elif reservation is not None:
+            await self._correct(reservation, reservation.permit.release)
+
+    async def async_post_call_streaming_iterator_hook(
+        self, user_api_key_dict: Any, response: Any, request_data: dict[str, Any]
+    ) -> AsyncGenerator[Any, None]:
+        reservation = self._of_call(request_data.get("litellm_call_id"))
+        begun = False
+        try:
+            async for chunk in response:
+                begun = True
+                if reservation is not None:
+                    reservation.streamed_bytes += text_bytes(chunk)
+                yield chunk
+        except (asyncio.CancelledError, GeneratorExit):
+            # The client went away. LiteLLM reports the usage of a stream that had begun, and of no other.
+            if reservation is not None and not begun:
+                self._background(self._count_streamed(reservation))
+            raise
+
+    async def _count_streamed(self, reservation: _Reservation) -> None:
+        usage = Usage(input=reservation.prompt, output=tokens_of_bytes(reservation.streamed_bytes))
+        amounts = self._amounts(reservation.models, usage)
+        await self._correct(reservation, lambda: reservation.permit.correct_to(**amounts))
+
+    def _of_call(self, call_id: object) -> _Reservation | None:
+        """The reservation of the request, unless this event is of a call that the proxy makes meanwhile."""
+        reservation = self._current.get()
+        return reservation if reservation is not None and reservation.call_id == call_id else None
+
+    async def _correct(self, reservation: _Reservation, correction: Callable[[], sluicegate.Call[None]]) -> None:
+        """Makes the correction, once for a reservation; repeats it in the background if the store is
+        unavailable. A repeated correction of one permit does nothing twice."""
+        if reservation.settled:
+            return
+        reservation.settled = True
+        try:
+            await correction()
+        except (sluicegate.UnavailableError, sluicegate.ContendedError):
+            task = self._background(self._repeat(correction))
+            self._repeating[task] = correction
+            task.add_done_callback(lambda task: self._repeating.pop(task, None))
+
+    async def _repeat(self, correction: Callable[[], sluicegate.Call[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        end, pause = loop.time() + CORRECTION_S, 0.1
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 5)
+            try:
+                await correction()
+                return
+            except (sluicegate.UnavailableError, sluicegate.ContendedError) as error:
+                if loop.time() > end:
+                    log.error("a correction was not made in %d s: %s", CORRECTION_S, error)
+                    return
+
+    def _background(self, work: Any) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        _tasks.add(task)
+        task.add_done_callback(_tasks.discard)
+        return task
+
+
+# The event loop keeps only weak references to its tasks.
+_tasks: set["asyncio.Task[None]"] = set()
+_OUTPUT_CAPS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> SluicegateLogger:
+    """The callback that the environment describes:
+
+    * ``SLUICEGATE_REDIS_URL``, or ``SLUICEGATE_TABLE`` with the AWS environment and, if it is not AWS's
+      own, ``SLUICEGATE_ENDPOINT_URL``
+    * ``SLUICEGATE_LIMITS``: limits with spaces between them, like ``rpm=100/min usd=200/month``. Without
+      them the stored ones apply, and ``SLUICEGATE_COUNTS`` names those that calls consume: ``rpm usd``
+    * ``SLUICEGATE_ENTITY``: ``key`` (unless set), ``user``, ``team`` or ``end_user``; ``SLUICEGATE_PARENT``
+      likewise, with ``SLUICEGATE_PARENT_LIMITS``
+    * ``SLUICEGATE_RESOURCE``: ``model`` (unless set), or a name for all models together
+    * ``SLUICEGATE_ON_UNAVAILABLE``: ``allow`` (unless set), ``deny`` or ``local``
+    * ``SLUICEGATE_LEASING``: ``strict`` or ``write_behind``
+    * ``SLUICEGATE_DEADLINE_MS``, and ``SLUICEGATE_SHADOW=1``
+    * ``SLUICEGATE_PRICES``: a file in the format of ``sluicegate-prices``
+    * ``SLUICEGATE_OUTPUT_ESTIMATE``: tokens
+    """
+    settings: dict[str, Any] = {}
+    limits = [Limit(text) for text in environ.get("SLUICEGATE_LIMITS", "").split()]
+    if limits:
+        settings["limits"] = limits
+    for name in ("leasing", "on_unavailable"):
+        if value := environ.get(f"SLUICEGATE_{name.upper()}"):
+            settings[name] = value
+    if deadline_ms := environ.get("SLUICEGATE_DEADLINE_MS"):
+        settings["deadline"] = timedelta(milliseconds=int(deadline_ms))
+    if environ.get("SLUICEGATE_SHADOW") == "1":
+        settings["shadow"] = True
+    counts = environ.get("SLUICEGATE_COUNTS", "").split() or [limit.name for limit in limits]
+    url, table = environ.get("SLUICEGATE_REDIS_URL"), environ.get("SLUICEGATE_TABLE")
+    if not counts or (url is None) == (table is None):
+        raise ValueError(
+            "set SLUICEGATE_REDIS_URL or SLUICEGATE_TABLE, and SLUICEGATE_LIMITS or SLUICEGATE_COUNTS"
+        )
+
+    def make() -> Limiter:
+        if url is not None:
+            return sluicegate.redis(url, **settings)
+        endpoint_url = environ.get("SLUICEGATE_ENDPOINT_URL")
+        return sluicegate.dynamodb(str(table), endpoint_url=endpoint_url, **settings)
+
+    resource, prices = environ.get("SLUICEGATE_RESOURCE", "model"), environ.get("SLUICEGATE_PRICES")
+    book = None
+    if prices is not None:
+        with open(prices, encoding="utf-8") as file:
+            book = PriceBook.from_json(file.read())
+    return SluicegateLogger(
+        make,
+        counts=counts,
+        entity=environ.get("SLUICEGATE_ENTITY", "key"),
+        resource=resource if resource == "model" else lambda auth, data: resource,
+        parent=environ.get("SLUICEGATE_PARENT"),
+        parent_limits=environ.get("SLUICEGATE_PARENT_LIMITS", "").split(),
+        prices=book,
+        output_estimate=int(environ.get("SLUICEGATE_OUTPUT_ESTIMATE", "1024")),
+    )
+
+
+def __getattr__(name: str) -> SluicegateLogger:
+    """``handler``: made when the proxy asks for it."""
+    if name != "handler":
+        raise AttributeError(name)
+    globals()[name] = handler = from_environment()
+    return handler
+
+
+def _response(error: Exception) -> HTTPException:
+    refused = refusal(error)
+    limits = [status.rule for status in refused.violated]
+    text = f"limit exceeded: {', '.join(limits)}: {refused.detail}" if limits else refused.detail
+    return HTTPException(refused.status, {"error": text}, refused.headers)
+
+
+def _base(limit: str) -> str:
+    return limit.split(".", 1)[0]
+
+
+def _name(choice: Choice, auth: Any, data: Mapping[str, Any]) -> str:
+    if not isinstance(choice, str):
+        return choice(auth, data) or "anonymous"
+    for name in _FIELDS[choice]:
+        if value := getattr(auth, name, None):
+            # An entity's id is no secret: the store shows it.
+            return hashlib.sha256(value.encode()).hexdigest() if value.startswith("sk-") else str(value)
+    return "anonymous"
+
+
+def _deployments(model: str) -> list[str]:
+    """The models behind a name of the proxy, and the name itself."""
+    from litellm.proxy.proxy_server import llm_router
+
+    listed = llm_router.registry().deployments(model) if llm_router is not None else None
+    names = []
+    for deployment in listed or []:
+        info, params = deployment.get("model_info") or {}, deployment.get("litellm_params") or {}
+        names.append(info.get("base_model") or params.get("base_model") or params.get("model"))
+    return [*(name for name in dict.fromkeys(names) if name), model]

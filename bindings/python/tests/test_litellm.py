@@ -1,0 +1,329 @@
+"""The LiteLLM proxy with the callback, in this process; its models are a small server of the OpenAI API."""
+
+import asyncio
+import calendar
+import json
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Literal
+
+import httpx
+import pytest
+import sluicegate
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+# LiteLLM reads it when it is imported.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
+from servers import INPUT_USD, OUTPUT_USD, Cable, Models, Served  # noqa: E402
+from sluicegate.litellm import SluicegateLogger  # noqa: E402
+
+# A call with 5 output tokens, and at most 40 in its prompt.
+ESTIMATE_USD = 40 * INPUT_USD + 5 * OUTPUT_USD
+CALLS = int(os.environ.get("SLUICEGATE_TEST_CALLS", "60"))
+OUTAGE_S = float(os.environ.get("SLUICEGATE_TEST_OUTAGE_SECONDS", "1.5"))
+
+
+class Proxy:
+    def __init__(self, url: str, models: Models, engine: sluicegate.Local) -> None:
+        self.url, self.models, self.engine = url, models, engine
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.url,
+            headers={"authorization": "Bearer sk-of-the-test"},
+            timeout=60,
+            limits=httpx.Limits(max_connections=200),
+        )
+
+    def left(self, user: str, resource: str = "cheap") -> dict[str, Decimal]:
+        peeked = self.engine.limiter().peek(user, resource).sync()
+        return {status.limit: status.available for status in peeked}
+
+    def settles(self, user: str, expected: dict[str, Decimal], resource: str = "cheap") -> None:
+        """Corrections come a moment after the response."""
+        end = time.monotonic() + 20
+        while self.left(user, resource) != expected and time.monotonic() < end:
+            time.sleep(0.05)
+        assert self.left(user, resource) == expected
+
+
+@pytest.fixture(scope="module")
+def proxy(sluicegate_local: sluicegate.Local, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    models = Models()
+    upstream = Served(Starlette(routes=[Route("/v1/chat/completions", models.answer, methods=["POST"])]))
+    config = tmp_path_factory.mktemp("litellm") / "config.yaml"
+    cheap = {"model": "openai/gpt-4o-mini", "api_base": f"{upstream.url}/v1", "api_key": "none"}
+    mocked = {"model": "openai/gpt-4o-mini", "api_key": "none", "mock_response": "hello from the mock"}
+    config.write_text(
+        json.dumps(
+            {
+                "model_list": [
+                    {"model_name": "cheap", "litellm_params": cheap},
+                    {"model_name": "mocked", "litellm_params": mocked},
+                    {"model_name": "unpriced", "litellm_params": cheap | {"model": "openai/no-such-model"}},
+                ],
+                "litellm_settings": {
+                    "callbacks": "sluicegate.litellm.handler",
+                    "num_retries": 0,
+                    "cache": True,
+                    "cache_params": {"type": "local", "mode": "default_off"},
+                },
+                "general_settings": {"master_key": "sk-of-the-test", "always_include_stream_usage": True},
+            }
+        )
+    )
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in {
+            "CONFIG_FILE_PATH": str(config),
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "SLUICEGATE_TABLE": sluicegate_local.table,
+            "SLUICEGATE_ENDPOINT_URL": sluicegate_local.endpoint_url,
+            "SLUICEGATE_LIMITS": "rpm=1000000/never tpm=3000000/never usd=0.02/month",
+            "SLUICEGATE_ENTITY": "end_user",
+        }.items():
+            environment.setenv(name, value)
+        from litellm.proxy.proxy_server import app
+
+        served = Served(app)
+        yield Proxy(served.url, models, sluicegate_local)
+        served.stop()
+        upstream.stop()
+
+
+def call(user: str, *, model: str = "cheap", stream: bool = False, **wish: Any) -> dict[str, Any]:
+    wish = {"user": user, "input": 10, "output": 20} | wish
+    return {
+        "model": model,
+        "user": user,
+        "stream": stream,
+        "max_tokens": wish["output"],
+        "messages": [{"role": "user", "content": json.dumps(wish)}],
+    }
+
+
+async def send(client: httpx.AsyncClient, body: dict[str, Any]) -> httpx.Response:
+    response = await client.post("/v1/chat/completions", json=body)
+    if body["stream"] and response.status_code == 200:
+        assert response.text.rstrip().endswith("data: [DONE]"), response.text
+    return response
+
+
+def test_calls_at_once_with_streams_stay_within_the_budget(proxy: Proxy) -> None:
+    # A fifth of the calls does not fit.
+    dice = random.Random(7)
+    outputs = [dice.randint(200, 2_000) for _ in range(CALLS)]
+    user = f"many-{CALLS}"
+
+    async def main() -> list[httpx.Response]:
+        async with proxy.client() as client:
+            bodies = [
+                call(user, stream=n % 2 == 0, input=20, output=output * 60 // CALLS)
+                for n, output in enumerate(outputs)
+            ]
+            return list(await asyncio.gather(*(send(client, body) for body in bodies)))
+
+    responses = asyncio.run(main())
+    granted = [response for response in responses if response.status_code == 200]
+    refused = [response for response in responses if response.status_code != 200]
+    assert len(granted) > CALLS // 3 and len(refused) > CALLS // 20
+    for response in refused:
+        assert response.status_code == 429, response.text
+        assert "usd=0.02/month" in response.json()["error"]["message"]
+        assert 0 < int(response.headers["retry-after"]) <= 31 * 86_400
+    billed, tokens = proxy.models.billed[user], proxy.models.tokens[user]
+    assert Decimal("0.01") < billed <= Decimal("0.02")
+    left = {"rpm": 1_000_000 - Decimal(len(granted)), "tpm": 3_000_000 - Decimal(tokens)}
+    proxy.settles(user, left | {"usd": Decimal("0.02") - billed})
+
+
+FULL = {"rpm": Decimal(1_000_000), "tpm": Decimal(3_000_000), "usd": Decimal("0.02")}
+
+
+def spends(proxy: Proxy, user: str, least: str, most: str, resource: str = "cheap") -> None:
+    """The correction comes a moment after the response: at the end, this much is spent."""
+    end = time.monotonic() + 10
+    while not Decimal(least) <= (spent := FULL["usd"] - proxy.left(user, resource)["usd"]) <= Decimal(most):
+        assert time.monotonic() < end, spent
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_mocked_answer_is_counted(proxy: Proxy, stream: bool) -> None:
+    async def main() -> httpx.Response:
+        async with proxy.client() as client:
+            return await send(client, call(f"mocked-{stream}", model="mocked", stream=stream, output=9_000))
+
+    assert asyncio.run(main()).status_code == 200
+    # Of 9,000 tokens at 0.0054 dollars, it answers with a few.
+    spends(proxy, f"mocked-{stream}", "0.000003", "0.0001", "mocked")
+
+
+def test_a_failed_call_gives_everything_back(proxy: Proxy) -> None:
+    async def main() -> None:
+        async with proxy.client() as client:
+            for stream in (False, True):
+                response = await send(client, call("failed", stream=stream, status=500))
+                assert response.status_code == 500, response.text
+
+    asyncio.run(main())
+    proxy.settles("failed", FULL)
+
+
+@pytest.mark.parametrize("broken", ["by the model", "by the client"])
+def test_a_stream_that_ends_early_is_counted_as_far_as_it_came(proxy: Proxy, broken: str) -> None:
+    user = broken.replace(" ", "-")
+
+    async def main() -> None:
+        async with proxy.client() as client:
+            body = call(user, stream=True, output=9_000, broken=broken)
+            async with client.stream("POST", "/v1/chat/completions", json=body) as response:
+                async for line in response.aiter_lines():
+                    if broken == "by the client" and "hello" in line:
+                        break
+
+    asyncio.run(main())
+    spends(proxy, user, "0.000001", "0.0001")
+
+
+def test_a_stream_that_is_cancelled_before_its_first_word_costs_the_prompt() -> None:
+    limiter = sluicegate.memory(limits=["tpm=1000/never"])
+    callback = SluicegateLogger(lambda: limiter, counts=["tpm"], resource=lambda auth, data: "llm")
+
+    async def silence() -> AsyncIterator[None]:
+        await asyncio.sleep(60)
+        yield None
+
+    async def main() -> Decimal:
+        data = {"model": "cheap", "litellm_call_id": "1", "messages": [{"content": "x" * 60}], "max_tokens": 500}
+        await callback.async_pre_call_hook(None, None, data, "acompletion")
+        stream = callback.async_post_call_streaming_iterator_hook(None, silence(), data)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(anext(stream), 0.05)
+        await asyncio.sleep(0.05)
+        return (await limiter.peek("anonymous", "llm"))[0].available
+
+    assert asyncio.run(main()) == 1_000 - 24
+
+
+def test_an_answer_of_the_cache_costs_nothing(proxy: Proxy) -> None:
+    async def main() -> None:
+        async with proxy.client() as client:
+            for _ in range(2):
+                body = call("cached") | {"cache": {"use-cache": True}}
+                assert (await send(client, body)).status_code == 200
+                proxy.settles(
+                    "cached", {**proxy.left("cached"), "usd": FULL["usd"] - proxy.models.billed["cached"]}
+                )
+
+    asyncio.run(main())
+    assert proxy.models.tokens["cached"] == 30
+    proxy.settles(
+        "cached", {"rpm": FULL["rpm"] - 2, "tpm": FULL["tpm"] - 30, "usd": FULL["usd"] - Decimal("0.0000135")}
+    )
+
+
+def test_refusals_say_when_to_come_back_and_how_much_is_too_much(proxy: Proxy) -> None:
+    async def main() -> list[httpx.Response]:
+        async with proxy.client() as client:
+            # All of the budget, then a little more.
+            assert (await send(client, call("poor", output=33_000))).status_code == 200
+            proxy.settles("poor", {**proxy.left("poor"), "usd": FULL["usd"] - proxy.models.billed["poor"]})
+            return [
+                await send(client, call("poor", output=1_000)),
+                await send(client, call("poor", output=50_000)),
+                await send(client, call("poor", model="unpriced")),
+            ]
+
+    short, never, unpriced = asyncio.run(main())
+    now = time.time()
+    month = time.gmtime(now).tm_mon
+    next_month = calendar.timegm((time.gmtime(now).tm_year + month // 12, month % 12 + 1, 1, 0, 0, 0))
+    assert short.status_code == 429
+    assert abs(int(short.headers["retry-after"]) - (next_month - now)) < 5
+    assert (never.status_code, "retry-after" in never.headers) == (400, False)
+    assert unpriced.status_code == 400 and "no price" in unpriced.text
+
+
+def use(callback: SluicegateLogger) -> None:
+    """The proxy's callback, from now on."""
+    import litellm
+
+    for callbacks in (litellm.callbacks, litellm.success_callback, litellm._async_success_callback):
+        for found in [found for found in callbacks if isinstance(found, SluicegateLogger)]:
+            callbacks.remove(found)
+    litellm.callbacks.append(callback)
+
+
+@pytest.mark.parametrize("policy", ["allow", "deny", "local"])
+def test_the_policy_decides_while_the_store_is_cut_off(
+    proxy: Proxy, policy: Literal["allow", "deny", "local"]
+) -> None:
+    cable, user = Cable(proxy.engine.endpoint_url), f"outage-{policy}"
+    limiter = sluicegate.dynamodb(
+        proxy.engine.table,
+        endpoint_url=cable.url,
+        limits=["rpm=1000000/never", "tpm=3000000/never", "usd=0.02/month"],
+        on_unavailable=policy,
+        deadline=timedelta(milliseconds=250),
+    )
+    callback = SluicegateLogger(lambda: limiter, counts=["rpm", "tpm", "usd"], entity="end_user")
+    use(callback)
+    taken: list[tuple[str, int, str | None]] = []
+
+    async def caller(client: httpx.AsyncClient, n: int, phase: list[str]) -> None:
+        while phase[0] != "end":
+            during = phase[0]
+            response = await send(client, call(user, stream=n % 2 == 0, output=5, wait=0.05))
+            if during == phase[0]:
+                taken.append((during, response.status_code, response.headers.get("retry-after")))
+            if response.status_code != 200:
+                await asyncio.sleep(0.05)
+
+    async def main() -> None:
+        phase = [""]
+
+        async def some(name: str, seconds: float = 0) -> None:
+            phase[0], end = name, time.monotonic() + seconds
+            while len([entry for entry in taken if entry[0] == name]) < 16 or time.monotonic() < end:
+                await asyncio.sleep(0.02)
+
+        async with proxy.client() as client:
+            callers = [asyncio.create_task(caller(client, n, phase)) for n in range(8)]
+            await some("before")
+            phase[0] = "cutting"
+            cable.run(cable.set(whole=False))
+            await asyncio.sleep(0.5)
+            await some("cut", OUTAGE_S)
+            phase[0] = "mending"
+            cable.run(cable.set(whole=True))
+            await asyncio.sleep(1.5)
+            await some("after")
+            phase[0] = "end"
+            await asyncio.gather(*callers)
+
+    asyncio.run(main())
+    answers = {phase: {entry[1:] for entry in taken if entry[0] == phase} for phase in ("before", "cut", "after")}
+    granted: tuple[int, str | None] = (200, None)
+    assert answers["before"] == {granted}
+    assert answers["cut"] == {(503, "5") if policy == "deny" else granted}
+    assert granted in answers["after"]
+    time.sleep(2)
+    billed, spent = proxy.models.billed[user], FULL["usd"] - proxy.left(user)["usd"]
+    if policy == "allow":
+        # The store does not learn of the calls that it did not decide.
+        assert 0 < spent < billed
+    elif policy == "deny":
+        # No call goes uncounted. Of the calls at the cut, an estimate may stay taken.
+        assert billed <= spent <= billed + 8 * ESTIMATE_USD
+    else:
+        # The store is told the estimates of the calls that this process decided.
+        assert billed <= spent <= len(taken) * 2 * ESTIMATE_USD
+    callback.close()
