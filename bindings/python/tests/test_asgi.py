@@ -1,0 +1,114 @@
+"""The middleware around a small application, asked by httpx: an example for users too."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+import sluicegate
+from sluicegate.asgi import RateLimitMiddleware, header, rate_limit_fields
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+
+async def chat(request: Request) -> JSONResponse:
+    tokens = int(request.query_params.get("tokens", "100"))
+    if "permit" in request.scope.get("state", {}):
+        # The cost is known now.
+        await request.state.permit.correct_to(tpm=tokens)
+    return JSONResponse({"tokens": tokens})
+
+
+def application(limiter: sluicegate.Limiter, **settings: Any) -> Starlette:
+    app = Starlette(routes=[Route("/chat", chat)])
+    settings.setdefault("consume", {"rpm": 1, "tpm": 500})
+    app.add_middleware(
+        RateLimitMiddleware, limiter=limiter, entity=lambda scope: header(scope, "x-user"), **settings
+    )
+    return app
+
+
+def ask(app: Starlette, *paths: str, user: str | None = "ada") -> list[httpx.Response]:
+    async def main() -> list[httpx.Response]:
+        headers = {} if user is None else {"x-user": user}
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://app") as client:
+            return [await client.get(path, headers=headers) for path in paths]
+
+    return asyncio.run(main())
+
+
+def test_an_application_is_limited_and_corrects_the_cost() -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/min", "tpm=1000/h"])
+    first, second, refused = ask(application(limiter), "/chat?tokens=300", "/chat?tokens=400", "/chat")
+    assert first.headers["ratelimit-policy"] == '"rpm";q=100;w=60, "tpm";q=1000;w=3600'
+    # 500 tokens of 1,000 an hour come back in 1,800 seconds.
+    assert first.headers["ratelimit"] == '"rpm";r=99;t=1, "tpm";r=500;t=1800'
+    assert second.headers["ratelimit"].startswith('"rpm";r=98;t=2, "tpm";r=200;t=2')
+    # 300 tokens are left, and 200 come back in 720 seconds.
+    assert refused.status_code == 429
+    assert refused.headers["content-type"] == "application/problem+json"
+    wait = int(refused.headers["retry-after"])
+    assert 715 <= wait <= 720
+    assert refused.headers["ratelimit"] == f'"rpm";r=98;t=2, "tpm";r=300;t={wait}'
+    assert refused.json() == {
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "detail": "wait as long as Retry-After says",
+        "violated-policies": ["tpm"],
+    }
+
+
+def test_a_request_without_an_entity_is_not_limited() -> None:
+    (response,) = ask(application(sluicegate.memory(limits=["rpm=1/never", "tpm=1/never"])), "/chat", user=None)
+    assert response.status_code == 200 and "ratelimit" not in response.headers
+
+
+@pytest.mark.parametrize(
+    ("limits", "consume", "status", "retry_after", "violated"),
+    [
+        (["rpm=1/min"], {"rpm": 2}, 400, None, ["rpm"]),
+        (["rpm=1/min"], {"tpm": 2}, 400, None, None),
+        (["usd=1/never"], {"usd": "1.000001"}, 400, None, ["usd"]),
+    ],
+)
+def test_requests_that_never_fit_are_bad_requests(
+    limits: list[str], consume: dict[str, Any], status: int, retry_after: str | None, violated: list[str] | None
+) -> None:
+    (response,) = ask(application(sluicegate.memory(limits=limits), consume=consume), "/chat")
+    assert response.status_code == status
+    assert response.headers.get("retry-after") == retry_after
+    assert response.json().get("violated-policies") == violated
+    assert response.json()["title"] == "Bad Request"
+
+
+def test_a_store_that_does_not_answer_is_503() -> None:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_ACCESS_KEY_ID", "test")
+        environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        limiter = sluicegate.dynamodb(
+            "t", endpoint_url="http://127.0.0.1:1", region="us-east-1", limits=["rpm=1/min"], on_unavailable="deny"
+        )
+        (response,) = ask(application(limiter, consume={"rpm": 1}), "/chat")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+
+
+@pytest.mark.parametrize(
+    ("limit", "taken", "policy", "left"),
+    [
+        ("rpm=100/min,burst=200", "50.5", '"rpm";q=200;w=60', '"rpm";r=149;t=31'),
+        ("half=8/500ms", "3", '"half";q=8', '"half";r=5;t=1'),
+        ("slow=2/2d", "2", '"slow";q=2;w=172800', '"slow";r=0;t=172800'),
+        ("files=5/never", "1", '"files";q=5', '"files";r=4'),
+        ("usd=5/month@15,tz=Europe/Berlin", "0.25", '"usd";q=5000000', '"usd";r=4750000'),
+    ],
+)
+def test_the_fields_are_whole_and_rounded_against_hope(limit: str, taken: str, policy: str, left: str) -> None:
+    limiter = sluicegate.memory(limits=[limit])
+    permit = limiter.acquire("u", "r", {limit.split("=")[0]: taken}).sync()
+    fields = dict(rate_limit_fields(permit.remaining, "u"))
+    assert fields == {b"ratelimit-policy": policy.encode(), b"ratelimit": left.encode()}
+    renamed = dict(rate_limit_fields(permit.remaining, "another"))
+    assert renamed[b"ratelimit"].startswith(b'"parent:')
