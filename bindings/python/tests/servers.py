@@ -25,7 +25,9 @@ class Served:
             any_port.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{any_port.getsockname()[1]}"
             port = any_port.getsockname()[1]
-        self.server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", loop="asyncio"))
+        # A connection that ends while a client takes it from its pool would be an error of the model.
+        config = uvicorn.Config(app, port=port, log_level="error", loop="asyncio", timeout_keep_alive=600)
+        self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, daemon=True)
         self.thread.start()
         end = time.monotonic() + 60
