@@ -3,21 +3,28 @@
 //! No other module of the workspace spells `#BUCKET#` or `b_`. A key parses back to the names that it
 //! was built from, because names cannot contain `#` and a field has no `_`.
 
+mod alerts;
 mod bucket_attributes;
 mod item_key;
 mod legacy;
 mod names;
 mod quarantine;
 mod range;
+mod scope;
 mod stored;
 mod usage_attributes;
 
+pub use alerts::{
+    ALERT_AMOUNT, ALERT_LIMIT, ALERT_START, ALERT_SUM, ALERT_THRESHOLD, ALERT_WINDOW, ATTEMPTS,
+    AlertId, CLAIMED_ALERTS, FAILED, NEXT_AT, OutboxId, SENT, amount_attribute, claim_text,
+    parse_amount_attribute, parse_thresholds_attribute, thresholds_attribute,
+};
 pub use bucket_attributes::{
     BucketField, CONFIG_EPOCH, CONFIG_VERSIONS, ENTITY_ID, MIGRATED, NO_REQUEST_ID, REFILLED_AT,
     REQUEST_IDS, RESOURCE, RULES_HASH, bucket_attribute, calendar_attribute, is_metered,
     parse_bucket_attribute, parse_calendar_attribute, parse_counter_attribute,
 };
-pub use item_key::{ItemKey, LimitsScope};
+pub use item_key::ItemKey;
 pub use legacy::{
     COMPOSITE_SCHEMA, LAST_REFILL, LegacyKey, OTHER_CLIENT_MIN, OTHER_DATA, OTHER_SCHEMA, SCHEMA,
     legacy_attribute,
@@ -29,6 +36,7 @@ pub use quarantine::{
 pub use range::{
     KeyRange, SortKeys, gsi1_keys, parse_child, parse_index_resource, usage_index_keys,
 };
+pub use scope::LimitsScope;
 pub use stored::{
     CASCADE, LIMITS_VERSION, LimitField, PARENT_ID, UPDATED_AT, limit_attribute,
     parse_limit_attribute,
@@ -56,6 +64,11 @@ mod tests {
             prop_assert_eq!(parse_bucket_attribute(&calendar), None);
             let usage = usage_attribute(&limit);
             prop_assert_eq!(parse_usage_attribute(&usage), Some(limit.as_str()));
+            let amount = amount_attribute(&limit);
+            prop_assert_eq!(parse_amount_attribute(&amount), Some(limit.as_str()));
+            prop_assert_eq!(parse_usage_attribute(&amount), None);
+            let thresholds = thresholds_attribute(&limit);
+            prop_assert_eq!(parse_thresholds_attribute(&thresholds), Some(limit.as_str()));
         }
     }
 }

@@ -15,6 +15,7 @@
 //! * [`LegacyBucket`] is a bucket in the older layout. It converts to a [`CompositeBucket`].
 //! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
 //!   record.
+//! * [`WindowState`] tells which [`Threshold`]s a usage window reached and did not claim.
 //! * [`fold`] groups the records of a batch by usage window and makes the conditional updates of each
 //!   group.
 //!
@@ -31,6 +32,7 @@
 
 mod accrual;
 mod acquire;
+mod alert;
 mod alone;
 mod amounts;
 mod batch;
@@ -72,6 +74,10 @@ mod window;
 
 pub use accrual::{CalendarRefill, Debt, Refill, Rule, Wait};
 pub use acquire::{Acquire, RefillHint};
+pub use alert::{
+    Alert, AlertRules, AlertSettings, InvalidThreshold, OutboxEntry, OutboxState, ShownThreshold,
+    Threshold, Thresholds, WindowState, calendar_amounts,
+};
 pub use amounts::Amounts;
 pub use batch::{Batch, StreamEvent, UncountableRecord};
 pub use bucket::read::Scalar;

@@ -1,11 +1,13 @@
 //! The identity of an item, and the two keys that it is spelled in.
 
+use super::alerts::{CLOSED_PREFIX, OPEN_PREFIX, OutboxId, SCOPE_PREFIX};
 use super::names::{
-    BUCKET_PREFIX, ENTITY_PREFIX, LIMITS, MARK_PREFIX, META, QUARANTINE, RESOURCE_PREFIX, SYSTEM,
-    USAGE_PREFIX, VERSION,
+    ALERTS, BUCKET_PREFIX, ENTITY_PREFIX, LIMITS, MARK_PREFIX, META, OUTBOX, QUARANTINE,
+    RESOURCE_PREFIX, SYSTEM, USAGE_PREFIX, VERSION,
 };
 use super::quarantine::QuarantineId;
-use crate::{BucketId, CorrectionKey, EntityId, NameError, Resource, Window, WindowKind};
+use super::scope::LimitsScope;
+use crate::{CorrectionKey, EntityId, NameError, Resource, Window, WindowKind};
 
 /// The identity of an item of the table.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,6 +24,13 @@ pub enum ItemKey {
     Usage(EntityId, Resource, Window),
     /// A quarantined record.
     Quarantine(QuarantineId),
+    /// The alert thresholds of a scope. These items and the open entries of the outbox are one
+    /// partition, so that the processor reads both with one query.
+    Alerts(LimitsScope),
+    /// An alert that waits for its delivery.
+    OpenAlert(OutboxId),
+    /// An alert that was delivered, or that nothing delivers any more.
+    ClosedAlert(OutboxId),
     /// The version of the table's schema.
     SchemaVersion,
 }
@@ -41,10 +50,12 @@ impl ItemKey {
             Self::Limits(LimitsScope::Resource(resource)) => format!("{RESOURCE_PREFIX}{resource}"),
             Self::Limits(LimitsScope::System) | Self::SchemaVersion => SYSTEM.to_owned(),
             Self::Quarantine(_) => QUARANTINE.to_owned(),
+            Self::Alerts(_) | Self::OpenAlert(_) => ALERTS.to_owned(),
+            Self::ClosedAlert(_) => OUTBOX.to_owned(),
         }
     }
 
-    /// The sort key, at most 264 bytes.
+    /// The sort key, at most 396 bytes.
     #[must_use]
     pub fn sk(&self) -> String {
         match self {
@@ -59,6 +70,9 @@ impl ItemKey {
                 format!("{USAGE_PREFIX}{resource}#{}#{}", window.kind(), window.start_text())
             }
             Self::Quarantine(id) => id.sk(),
+            Self::Alerts(scope) => format!("{SCOPE_PREFIX}{}", scope.text()),
+            Self::OpenAlert(id) => format!("{OPEN_PREFIX}{id}"),
+            Self::ClosedAlert(id) => format!("{CLOSED_PREFIX}{id}"),
             Self::SchemaVersion => VERSION.to_owned(),
         }
     }
@@ -97,6 +111,13 @@ impl ItemKey {
             (SYSTEM, LIMITS) => Some(Self::Limits(LimitsScope::System)),
             (SYSTEM, VERSION) => Some(Self::SchemaVersion),
             (QUARANTINE, id) => QuarantineId::parse(id).map(Self::Quarantine),
+            (ALERTS, sk) => match sk.strip_prefix(SCOPE_PREFIX) {
+                Some(scope) => LimitsScope::parse(scope)?.map(Self::Alerts),
+                None => sk.strip_prefix(OPEN_PREFIX).and_then(OutboxId::parse).map(Self::OpenAlert),
+            },
+            (OUTBOX, sk) => {
+                sk.strip_prefix(CLOSED_PREFIX).and_then(OutboxId::parse).map(Self::ClosedAlert)
+            }
             _ => None,
         })
     }
@@ -141,36 +162,10 @@ impl ItemKey {
     }
 }
 
-/// The scope of the stored limits of an item, narrowest first.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum LimitsScope {
-    /// One entity on one resource.
-    EntityResource(EntityId, Resource),
-    /// One entity on every resource.
-    Entity(EntityId),
-    /// Every entity on one resource.
-    Resource(Resource),
-    /// Every entity on every resource.
-    System,
-}
-
-impl LimitsScope {
-    /// The levels at which limits of a bucket may be stored, narrowest first.
-    #[must_use]
-    pub fn levels(bucket: &BucketId) -> [Self; 4] {
-        [
-            Self::EntityResource(bucket.entity.clone(), bucket.resource.clone()),
-            Self::Entity(bucket.entity.clone()),
-            Self::Resource(bucket.resource.clone()),
-            Self::System,
-        ]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::Digest;
+    use crate::keys::{AlertId, Digest};
     use crate::window::tests::window_kind;
     use crate::{EpochMillis, SequenceNumber, StreamLabel};
     use proptest::prelude::*;
@@ -197,6 +192,22 @@ mod tests {
         "[0-9]{21,40}".prop_map(|digits| SequenceNumber::parse(&digits).unwrap())
     }
 
+    fn scope() -> impl Strategy<Value = LimitsScope> {
+        prop_oneof![
+            (entity(), resource()).prop_map(|(e, r)| LimitsScope::EntityResource(e, r)),
+            entity().prop_map(LimitsScope::Entity),
+            resource().prop_map(LimitsScope::Resource),
+            Just(LimitsScope::System),
+        ]
+    }
+
+    fn outbox() -> impl Strategy<Value = OutboxId> {
+        (0..=EpochMillis::MAX.get(), any::<u128>()).prop_map(|(at, alert)| OutboxId {
+            at: EpochMillis::new(at).unwrap(),
+            alert: AlertId(alert),
+        })
+    }
+
     fn item_key() -> impl Strategy<Value = ItemKey> {
         use ItemKey as K;
         prop_oneof![
@@ -219,6 +230,9 @@ mod tests {
                 .prop_map(|(stream, sequence, digest, kind)| {
                     K::Quarantine(QuarantineId { stream, sequence, digest: Digest(digest), kind })
                 }),
+            scope().prop_map(K::Alerts),
+            outbox().prop_map(K::OpenAlert),
+            outbox().prop_map(K::ClosedAlert),
             Just(K::SchemaVersion),
         ]
     }
@@ -272,6 +286,8 @@ mod tests {
             ("ENTITY#u", "#USAGE#gpt-4#day/Asia/Tokyo#2026-01-28T00:00:00Z"),
             ("OTHER#u", "#BUCKET#gpt-4"),
             ("SYSTEM#", "#META"),
+            ("ALERTS#", "#OPEN#1#00"),
+            ("ALERTS#", "#AT#OTHER#x"),
         ] {
             assert_eq!(ItemKey::parse(pk, sk), Ok(None), "{pk} {sk}");
         }

@@ -34,3 +34,5 @@ pub(super) const META: &str = "#META";
 pub(super) const SYSTEM: &str = "SYSTEM#";
 pub(super) const VERSION: &str = "#VERSION";
 pub(super) const QUARANTINE: &str = "QUARANTINE#";
+pub(super) const ALERTS: &str = "ALERTS#";
+pub(super) const OUTBOX: &str = "OUTBOX#";

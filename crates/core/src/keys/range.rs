@@ -4,7 +4,8 @@
 //! The code that sends a query does not spell any key.
 
 use super::names::{
-    BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, QUARANTINE, RESOURCE_PREFIX, USAGE_PREFIX,
+    ALERTS, BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, OUTBOX, QUARANTINE, RESOURCE_PREFIX,
+    USAGE_PREFIX,
 };
 use crate::{EntityId, Resource, WindowSpan};
 
@@ -69,6 +70,18 @@ impl KeyRange {
     pub fn quarantine() -> Self {
         let sort = SortKeys::Between(" ".to_owned(), char::MAX.to_string());
         Self { index: None, partition: QUARANTINE.to_owned(), sort }
+    }
+
+    /// Alert thresholds of every scope, and the open entries of the outbox, oldest first.
+    #[must_use]
+    pub fn alerts() -> Self {
+        Self { index: None, partition: ALERTS.to_owned(), sort: SortKeys::Prefix("#".to_owned()) }
+    }
+
+    /// Closed entries of the outbox, oldest first.
+    #[must_use]
+    pub fn closed_alerts() -> Self {
+        Self { index: None, partition: OUTBOX.to_owned(), sort: SortKeys::Prefix("#".to_owned()) }
     }
 
     /// Usage windows of a resource, of all entities; `None` for a span without windows.

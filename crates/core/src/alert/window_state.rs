@@ -1,0 +1,211 @@
+//! The state of a usage window that decides its alerts, as its item has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde_dynamo::{AttributeValue, Item};
+
+use super::entry::Alert;
+use super::settings::AlertRules;
+use crate::keys::{self, BucketField};
+use crate::{BucketId, CalendarRefill, LimitName, Millitokens, Window, WindowKind};
+
+/// The sums of a usage window, and the thresholds that it claimed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WindowState {
+    /// Millitokens by limit.
+    pub sums: BTreeMap<LimitName, i128>,
+    /// The amounts of the limits of the window's own calendar.
+    pub amounts: BTreeMap<LimitName, Millitokens>,
+    /// The claimed thresholds, as [`Alert::claim`] spells them.
+    pub claimed: BTreeSet<String>,
+}
+
+impl WindowState {
+    /// Reads the item of a window. It passes over attributes that are broken: a window that cannot
+    /// be read in part still has the alerts of the rest.
+    #[must_use]
+    pub fn from_item(item: &Item) -> Self {
+        let mut state = Self::default();
+        for (attribute, value) in item.inner() {
+            if let Some(limit) = keys::parse_usage_attribute(attribute) {
+                let sum = digits(value).and_then(|digits| digits.parse().ok());
+                state.sums.extend(LimitName::new(limit).ok().zip(sum));
+            } else if let Some(limit) = keys::parse_amount_attribute(attribute) {
+                state.amounts.extend(LimitName::new(limit).ok().zip(amount(value)));
+            }
+        }
+        if let Some(AttributeValue::Ss(claimed)) = item.inner().get(keys::CLAIMED_ALERTS) {
+            state.claimed.extend(claimed.iter().cloned());
+        }
+        state
+    }
+
+    /// True if some sum may be at a threshold: all thresholds are above zero.
+    #[must_use]
+    pub fn has_usage(&self) -> bool {
+        self.sums.values().any(|sum| *sum > 0)
+    }
+
+    /// The alerts of the thresholds that the window reached and did not claim.
+    #[must_use]
+    pub fn due(&self, rules: &AlertRules, bucket: &BucketId, window: Window) -> Vec<Alert> {
+        let reached = rules.of_bucket(bucket).into_iter().filter_map(|(limit, threshold)| {
+            let sum_milli = *self.sums.get(limit)?;
+            let amount = self.amounts.get(limit).copied();
+            threshold.is_reached(window.kind(), sum_milli, amount).then(|| Alert {
+                bucket: bucket.clone(),
+                limit: limit.clone(),
+                window,
+                threshold,
+                sum_milli,
+                amount,
+            })
+        });
+        reached.filter(|alert| !self.claimed.contains(&alert.claim())).collect()
+    }
+}
+
+#[derive(Deserialize)]
+struct Record {
+    dynamodb: Change,
+}
+
+#[derive(Deserialize)]
+struct Change {
+    #[serde(rename = "NewImage")]
+    new: Item,
+}
+
+/// The whole amounts of the calendar limits in the new image of a bucket's record whose calendar is
+/// this kind of window. None of a record that cannot be read.
+#[must_use]
+pub fn calendar_amounts(json: &str, kind: WindowKind) -> Vec<(LimitName, Millitokens)> {
+    let WindowKind::Calendar(calendar) = kind else { return Vec::new() };
+    let Ok(record) = serde_json::from_str::<Record>(json) else { return Vec::new() };
+    let image = record.dynamodb.new.inner();
+    let mut amounts: Vec<_> = image
+        .iter()
+        .filter_map(|(attribute, value)| {
+            let limit = LimitName::new(keys::parse_calendar_attribute(attribute)?).ok()?;
+            let AttributeValue::S(text) = value else { return None };
+            let refill: CalendarRefill = text.parse().ok()?;
+            let amount = amount(image.get(&keys::bucket_attribute(&limit, BucketField::Burst))?)?;
+            (refill.calendar == calendar).then_some((limit, amount))
+        })
+        .collect();
+    amounts.sort_unstable();
+    amounts
+}
+
+fn digits(value: &AttributeValue) -> Option<&str> {
+    match value {
+        AttributeValue::N(digits) => Some(digits),
+        _ => None,
+    }
+}
+
+fn amount(value: &AttributeValue) -> Option<Millitokens> {
+    Millitokens::new(digits(value)?.parse().ok()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alert::settings::AlertSettings;
+    use crate::alert::threshold::Thresholds;
+    use crate::alert::threshold::tests::threshold;
+    use crate::fixtures::{at, bucket, milli, name};
+    use crate::keys::LimitsScope;
+    use crate::{Threshold, WindowKind};
+    use proptest::prelude::*;
+
+    fn rules(limit: &str, list: &str) -> AlertRules {
+        let thresholds = [(name(limit), Thresholds::parse(&name(limit), list).unwrap())].into();
+        [AlertSettings { scope: LimitsScope::System, thresholds }].into_iter().collect()
+    }
+
+    fn of(attributes: &[(&str, &str)], claimed: &[&str]) -> WindowState {
+        let number = |(attribute, digits): &(&str, &str)| {
+            ((*attribute).to_owned(), AttributeValue::N((*digits).to_owned()))
+        };
+        let mut item: std::collections::HashMap<_, _> = attributes.iter().map(number).collect();
+        let claimed = claimed.iter().map(|claim| (*claim).to_owned()).collect();
+        item.insert("alerts".to_owned(), AttributeValue::Ss(claimed));
+        WindowState::from_item(&item.into())
+    }
+
+    fn due(state: &WindowState, rules: &AlertRules, kind: WindowKind) -> Vec<String> {
+        let window = kind.containing(at(1_769_608_800_000));
+        state.due(rules, &bucket("u", "r"), window).iter().map(Alert::claim).collect()
+    }
+
+    #[test]
+    fn a_window_is_due_what_it_reached_and_did_not_claim() {
+        let rules = rules("usd", "50%,80%,100%,120/month,7/day");
+        let state = of(&[("u_usd", "150000000000"), ("cap_usd", "160000000000")], &["usd#50%"]);
+        assert_eq!(due(&state, &rules, WindowKind::MONTH), ["usd#80%", "usd#120/month"]);
+        let without = of(&[("u_usd", "150000000000")], &[]);
+        assert_eq!(due(&without, &rules, WindowKind::MONTH), ["usd#120/month"]);
+        assert_eq!(due(&without, &rules, WindowKind::DAY), ["usd#7/day"]);
+        assert_eq!(due(&without, &rules, WindowKind::Hour), [""; 0]);
+    }
+
+    #[test]
+    fn a_broken_attribute_hides_no_other() {
+        let state =
+            of(&[("u_usd", "many"), ("u_tpm", "5000"), ("cap_tpm", "-"), ("events", "1")], &[]);
+        assert_eq!(state.sums, [(name("tpm"), 5_000)].into());
+        assert!(state.has_usage() && state.amounts.is_empty());
+        assert!(!of(&[("u_tpm", "-5"), ("events", "1")], &[]).has_usage());
+    }
+
+    #[test]
+    fn the_amount_of_a_calendar_limit_stands_in_the_record() {
+        let json = r##"{"dynamodb":{"NewImage":{"b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"7"},
+            "b_day_cal":{"S":"day"},"b_day_bx":{"N":"9"},"b_rpm_bx":{"N":"1"},
+            "b_odd_cal":{"S":"month@15"},"b_un_cal":{"S":"now"},"b_un_bx":{"N":"1"}}}}"##;
+        let of = |kind: &str| calendar_amounts(json, kind.parse().unwrap());
+        assert_eq!(of("month@15"), [(name("usd"), milli(7))]);
+        assert_eq!(of("day"), [(name("day"), milli(9))]);
+        assert!(of("month").is_empty() && of("hour").is_empty());
+        assert!(calendar_amounts("{}", WindowKind::DAY).is_empty());
+    }
+
+    proptest! {
+        /// Whatever sums a window goes through and wherever it is looked at: it claims each threshold
+        /// once, the last one looked at is complete, and nothing is claimed that was not reached.
+        #[test]
+        fn each_threshold_is_claimed_once(
+            thresholds in proptest::collection::vec(threshold(), 1..=10),
+            steps in proptest::collection::vec((-1_000_000_i64..2_000_000, any::<bool>()), 1..40),
+            amount in 1_i64..20_000_000,
+        ) {
+            let limit = name("tpm");
+            let text: Vec<_> = thresholds.iter().map(|t| t.show(&limit).to_string()).collect();
+            let rules = rules("tpm", &text.join(","));
+            let mut state = WindowState::default();
+            state.amounts.insert(limit.clone(), milli(amount));
+            let window = WindowKind::DAY.containing(at(1_769_608_800_000));
+            let (mut sum, mut highest, mut claimed) = (0_i128, 0_i128, Vec::new());
+            for (step, is_looked_at) in steps {
+                sum += i128::from(step);
+                state.sums.insert(limit.clone(), sum);
+                if !is_looked_at {
+                    continue;
+                }
+                highest = highest.max(sum);
+                let due = state.due(&rules, &bucket("u", "r"), window);
+                claimed.extend(due.iter().map(|alert| alert.threshold));
+                state.claimed.extend(due.iter().map(Alert::claim));
+                prop_assert!(state.due(&rules, &bucket("u", "r"), window).is_empty());
+            }
+            claimed.sort_unstable();
+            let mut reached = thresholds;
+            reached.retain(|t: &Threshold| t.is_reached(window.kind(), highest, Some(milli(amount))));
+            reached.sort_unstable();
+            reached.dedup();
+            prop_assert_eq!(claimed, reached);
+        }
+    }
+}
