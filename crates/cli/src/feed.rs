@@ -51,6 +51,7 @@ impl Inner {
         totals.windows_written += report.windows_written;
         totals.duplicates_dropped += report.duplicates_dropped;
         totals.quarantined += report.quarantined;
+        totals.alerts += report.alerts;
         totals.retryable_failures += report.retryable_failures;
         totals.write_units += report.write_units;
         totals.record_age_ms = report.record_age_ms.or(totals.record_age_ms);

@@ -20,6 +20,6 @@ impl Metering {
     /// The settings of a processor that writes to this table.
     pub(crate) fn settings(&self, table: &str) -> Settings {
         let (window_kinds, retention) = (self.windows.clone(), self.ttl_days);
-        Settings { table: table.to_owned(), window_kinds, retention }
+        Settings { window_kinds, retention, ..Settings::new(table) }
     }
 }

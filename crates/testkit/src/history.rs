@@ -32,6 +32,8 @@ pub struct History {
     pub records: Vec<Box<RawValue>>,
     /// The hour and day windows.
     pub windows: Usages,
+    /// The highest sum of each limit of each window, of all that it had after a record.
+    pub peaks: BTreeMap<(WindowId, String), i128>,
     /// Growth of every counter, in millitokens, over all lives of its bucket.
     pub growth: BTreeMap<(String, String, String), i128>,
 }
@@ -69,6 +71,10 @@ impl Shape {
 
 /// 2026-01-30T12:00:00Z.
 const START_MS: i64 = 1_769_774_400_000;
+/// The burst of every limit.
+pub const BURST_MILLI: i64 = 60_000;
+/// The limit that is one of calendar days.
+pub const DAILY: &str = "tpm";
 const LIMITS: [&str; 6] = ["rpm", "tpm", "rpm.v2", "ttl", "window", "events"];
 
 struct Generator {
@@ -103,8 +109,12 @@ impl History {
                 buckets.push(Bucket { entity, resource, life: None });
             }
         }
-        let history =
-            Self { records: Vec::new(), windows: BTreeMap::new(), growth: BTreeMap::new() };
+        let history = Self {
+            records: Vec::new(),
+            windows: BTreeMap::new(),
+            peaks: BTreeMap::new(),
+            growth: BTreeMap::new(),
+        };
         let mut generator = Generator {
             rng: Rng::with_seed(shape.seed),
             now_ms: START_MS,
@@ -249,13 +259,16 @@ fn image(keys: &Value, bucket: &Bucket, life: &Life) -> Value {
         let fields = [
             ("tk", *balance),
             ("cp", 60_000),
-            ("bx", 60_000),
+            ("bx", BURST_MILLI),
             ("ra", 60_000),
             ("rp", 60_000),
             ("tc", *counter),
         ];
         for (field, value) in fields {
             image[format!("b_{limit}_{field}")] = json!({"N": value.to_string()});
+        }
+        if *limit == DAILY {
+            image[format!("b_{limit}_cal")] = json!({"S": "day"});
         }
     }
     image
@@ -273,11 +286,13 @@ impl History {
         for (kind, length_s) in [("hour", 3_600), ("day", 86_400)] {
             let start_s = at_s / length_s * length_s;
             let id = (entity.to_owned(), resource.to_owned(), kind, start_s);
-            let usage = self.windows.entry(id).or_default();
+            let usage = self.windows.entry(id.clone()).or_default();
             usage.events += 1;
             for (limit, amount) in consumed {
-                *usage.consumed_milli.entry((*limit).to_owned()).or_default() +=
-                    i128::from(*amount);
+                let sum = usage.consumed_milli.entry((*limit).to_owned()).or_default();
+                *sum += i128::from(*amount);
+                let peak = self.peaks.entry((id.clone(), (*limit).to_owned())).or_default();
+                *peak = (*peak).max(*sum);
             }
         }
         for (limit, amount) in consumed {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{ItemKey, PK, SK};
-use sluicegate_core::{UsageWindow, WindowKind};
+use sluicegate_core::{OutboxEntry, UsageWindow, WindowKind};
 
 use crate::history::{Usage, Usages};
 
@@ -33,6 +33,12 @@ pub async fn read_usages(client: &Client, table: &str) -> Usages {
         usages.insert((entity, resource, kind, window.window.start_s()), usage);
     }
     usages
+}
+
+/// The entries of a table's outbox, open and closed.
+pub async fn read_outbox(client: &Client, table: &str) -> Vec<OutboxEntry> {
+    let items = scan(client, table).await.into_iter().map(serde_dynamo::Item::from);
+    items.filter_map(|item| OutboxEntry::from_item(&item).expect("a readable entry")).collect()
 }
 
 /// The quarantine entries of a table by sort key.

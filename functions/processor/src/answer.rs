@@ -11,31 +11,39 @@ use crate::write_error::WriteError;
 /// units.
 pub(crate) const FAILED_CONDITION_UNITS: f64 = 1.0;
 
+/// The item of a usage window.
+pub(crate) type WindowItem = HashMap<String, AttributeValue>;
+
 /// The table's answer to one write, or the reason why there is none.
 pub(crate) enum WriteAnswer {
-    /// Done, at this many write units.
-    Done(f64),
+    Done {
+        write_units: f64,
+        /// The window's item after the write, if the request asked for it.
+        item: Option<WindowItem>,
+    },
     /// The window's condition refused the write. The window is done with the records up to this
     /// watermark: it counted them, or they went to quarantine.
     ConditionFailed {
         watermark: SequenceNumber,
+        /// The window's item as the condition found it.
+        item: Option<WindowItem>,
     },
     Failed(WriteError),
 }
 
 impl WriteAnswer {
     /// The answer of a write that was done, with these units; `None`: the answer does not name them.
-    pub(crate) fn of_units(units: Option<f64>) -> Self {
-        units.map_or_else(|| Self::Failed(WriteError::empty_answer()), Self::Done)
+    pub(crate) fn of_units(units: Option<f64>, item: Option<WindowItem>) -> Self {
+        match units {
+            Some(write_units) => Self::Done { write_units, item },
+            None => Self::Failed(WriteError::empty_answer()),
+        }
     }
 
     /// The answer of a refused condition, which holds the window's item.
-    pub(crate) fn of_refusal(
-        item: Option<&HashMap<String, AttributeValue>>,
-        group: &WindowGroup<'_>,
-    ) -> Self {
+    pub(crate) fn of_refusal(item: Option<&WindowItem>, group: &WindowGroup<'_>) -> Self {
         match watermark(item, group) {
-            Ok(Some(watermark)) => Self::ConditionFailed { watermark },
+            Ok(Some(watermark)) => Self::ConditionFailed { watermark, item: item.cloned() },
             Ok(None) => Self::Failed(broken(group, "not in the table's answer")),
             Err(error) => Self::Failed(error),
         }
@@ -49,7 +57,7 @@ pub(crate) fn units(capacity: Option<ConsumedCapacity>) -> Option<f64> {
 
 /// The watermark in a window's item; `None` if the window is not done with any record of the stream.
 pub(crate) fn watermark(
-    item: Option<&HashMap<String, AttributeValue>>,
+    item: Option<&WindowItem>,
     group: &WindowGroup<'_>,
 ) -> Result<Option<SequenceNumber>, WriteError> {
     let value = item.and_then(|item| item.get(&keys::watermark_attribute(group.stream())));

@@ -3,11 +3,13 @@
 //! Names and values are positional placeholders, so no name from outside is ever parsed as part of
 //! an expression.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey};
-use sluicegate_core::{LimitName, QuarantineState, SequenceNumber, WindowGroup, WindowUpdate};
+use sluicegate_core::{
+    LimitName, Millitokens, QuarantineState, SequenceNumber, WindowGroup, WindowUpdate,
+};
 
 /// The requirement of a recount's transaction for each window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,11 +97,17 @@ impl Update {
     }
 }
 
-/// Adds an update to its window and advances the watermark, in one conditional write.
+/// The most amounts that an update stores: as many limits as a bucket of ours has. With them and
+/// 200 sums an expression stays within its size.
+const AMOUNTS_MAX: usize = 40;
+
+/// Adds an update to its window, stores the amounts of calendar limits and advances the watermark,
+/// in one conditional write.
 pub(crate) fn count(
     group: &WindowGroup<'_>,
     update: &WindowUpdate,
     expiry_s: Option<i64>,
+    amounts: &BTreeMap<LimitName, Millitokens>,
 ) -> Update {
     let mut built = Update::default();
     let mut adds = Vec::with_capacity(update.consumed_milli.len() + 1);
@@ -107,8 +115,27 @@ pub(crate) fn count(
         adds.push(built.term(keys::usage_attribute(limit), " ", number(milli)));
     }
     adds.push(built.term(keys::EVENTS, " ", number(update.record_count)));
-    let sets = built.condition_on_watermark(group, &update.first, &update.last, expiry_s);
+    let mut sets = built.condition_on_watermark(group, &update.first, &update.last, expiry_s);
+    for (limit, amount) in amounts.iter().take(AMOUNTS_MAX) {
+        sets.push_str(", ");
+        sets.push_str(&built.term(keys::amount_attribute(limit), " = ", number(amount.get())));
+    }
     built.expression = format!("ADD {} SET {sets}", adds.join(", "));
+    built
+}
+
+/// Adds claims to a window that exists and has none of them.
+pub(crate) fn claim(claims: &[String]) -> Update {
+    let mut built = Update::default();
+    let claimed = built.name(keys::CLAIMED_ALERTS);
+    let set = built.value(AttributeValue::Ss(claims.to_vec()));
+    built.expression = format!("ADD {claimed} {set}");
+    let mut conditions = vec![format!("attribute_exists({})", built.name(keys::PK))];
+    for claim in claims {
+        let claim = built.value(text(claim));
+        conditions.push(format!("NOT contains({claimed}, {claim})"));
+    }
+    built.condition = conditions.join(" AND ");
     built
 }
 
@@ -222,8 +249,14 @@ mod tests {
     fn every_expression() {
         let group = &groups()[0];
         let update = group.next_update(None).unwrap();
-        insta::assert_snapshot!("count", shown(&count(group, &update, Some(1_777_388_400))));
-        insta::assert_snapshot!("count_forever", shown(&count(group, &update, None)));
+        let none = BTreeMap::new();
+        insta::assert_snapshot!("count", shown(&count(group, &update, Some(1_777_388_400), &none)));
+        insta::assert_snapshot!("count_forever", shown(&count(group, &update, None, &none)));
+        let amounts =
+            [(LimitName::new("usd").unwrap(), Millitokens::from_tokens(7).unwrap())].into();
+        insta::assert_snapshot!("count_with_amount", shown(&count(group, &update, None, &amounts)));
+        let claims = ["usd#80%", "tpm#5/day"].map(ToOwned::to_owned);
+        insta::assert_snapshot!("claim", shown(&claim(&claims)));
         insta::assert_snapshot!(
             "advance_watermark",
             shown(&advance_watermark(group, &update.first, &update.last, None))

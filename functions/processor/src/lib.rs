@@ -7,8 +7,11 @@
 //!   done with;
 //! * a record that cannot be counted is kept in quarantine and the batch goes on;
 //! * a write that fails is repeated while the invocation has time, if that can help. Otherwise the
-//!   position of its first record is reported, and Lambda delivers again from there.
+//!   position of its first record is reported, and Lambda delivers again from there;
+//! * with alerts switched on, each threshold that a window reaches is put into the outbox once.
 
+mod alert_claims;
+mod alert_rules;
 mod answer;
 mod backoff;
 mod client;
@@ -33,6 +36,6 @@ pub use outcome::{Failure, HandleError, Outcome, Quarantined};
 pub use processor::Processor;
 pub use recount::{IfUnknown, Recounted};
 pub use report::Report;
-pub use settings::{BadRetention, Retention, Settings, SettingsError};
+pub use settings::{BadRetention, Retention, Settings, SettingsError, Switch};
 pub use sluicegate_core::StreamEvent;
 pub use write_error::{chain, explain, one_line};

@@ -54,6 +54,7 @@ impl Metrics {
             (WINDOWS_WRITTEN, report.windows_written),
             (DUPLICATES_DROPPED, report.duplicates_dropped),
             (QUARANTINED, report.quarantined),
+            (ALERTS, report.alerts),
             (RETRYABLE_FAILURES, report.retryable_failures),
             (WRITE_UNITS, write_units),
         ] {
@@ -71,14 +72,16 @@ const DELTAS: &str = "Deltas";
 const WINDOWS_WRITTEN: &str = "WindowsWritten";
 const DUPLICATES_DROPPED: &str = "DuplicatesDropped";
 const QUARANTINED: &str = "Quarantined";
+const ALERTS: &str = "Alerts";
 const RETRYABLE_FAILURES: &str = "RetryableFailures";
 const WRITE_UNITS: &str = "WriteUnits";
-const COUNTS: [&str; 7] = [
+const COUNTS: [&str; 8] = [
     RECORDS,
     DELTAS,
     WINDOWS_WRITTEN,
     DUPLICATES_DROPPED,
     QUARANTINED,
+    ALERTS,
     RETRYABLE_FAILURES,
     WRITE_UNITS,
 ];
@@ -99,6 +102,7 @@ mod tests {
             windows_written: 4,
             duplicates_dropped: 7,
             quarantined: 2,
+            alerts: 1,
             retryable_failures: 0,
             write_units: 5.0,
             record_age_ms: Some(1_250.0),

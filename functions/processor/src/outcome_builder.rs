@@ -62,6 +62,7 @@ impl OutcomeBuilder {
         let report = &mut self.outcome.report;
         report.windows_written += result.writes;
         report.write_units += result.write_units;
+        report.alerts += result.alerts;
         let dropped = result.duplicates.iter().map(|&n| &group.records()[n]);
         let address = |record: &Arc<RecordDeltas<'_>>| record.json.as_ptr() as usize;
         self.dropped.extend(dropped.map(address));

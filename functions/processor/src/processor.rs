@@ -8,6 +8,8 @@ use serde_json::value::RawValue;
 use sluicegate_core::{Batch, EpochMillis, GroupedBatch, RecordDeltas, fold};
 use tokio::time::Instant;
 
+use crate::alert_claims::AlertClaims;
+use crate::alert_rules::RulesCache;
 use crate::new_entry::NewEntry;
 use crate::outcome::Outcome;
 use crate::outcome_builder::{OutcomeBuilder, as_u64};
@@ -27,13 +29,14 @@ const WRITES_AT_ONCE: usize = 16;
 pub struct Processor {
     client: Client,
     settings: Settings,
+    rules: RulesCache,
 }
 
 impl Processor {
     /// A processor that writes to the table of `settings` through `client`.
     #[must_use]
-    pub const fn new(client: Client, settings: Settings) -> Self {
-        Self { client, settings }
+    pub fn new(client: Client, settings: Settings) -> Self {
+        Self { client, settings, rules: RulesCache::default() }
     }
 
     /// The settings of this processor.
@@ -100,7 +103,18 @@ impl Processor {
             now_s: i64::try_from(now.as_secs()).unwrap_or(i64::MAX),
             deadline,
         };
-        let writes = (0..grouped.groups.len()).map(|n| async move { (n, writer(n).write().await) });
+        let claims = &|n: usize| AlertClaims {
+            client: &self.client,
+            settings: &self.settings,
+            rules: &self.rules,
+            group: &grouped.groups[n],
+            now,
+            deadline,
+        };
+        let writes = (0..grouped.groups.len()).map(|n| async move {
+            let result = writer(n).write().await;
+            (n, claims(n).claim(result).await)
+        });
         let written = bounded(writes).await;
         (grouped, written)
     }

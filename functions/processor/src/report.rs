@@ -14,6 +14,8 @@ pub struct Report {
     pub duplicates_dropped: u64,
     /// Entries added to quarantine.
     pub quarantined: u64,
+    /// Alerts added to the outbox.
+    pub alerts: u64,
     /// Windows and quarantine entries whose write must be repeated by a later delivery.
     pub retryable_failures: u64,
     /// Write capacity units, a lower bound: as DynamoDB reported them, plus one for each refused

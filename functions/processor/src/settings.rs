@@ -57,6 +57,19 @@ pub struct Settings {
     pub window_kinds: WindowKinds,
     /// The time for which windows are kept.
     pub retention: Retention,
+    /// The thresholds that the table has are claimed by the windows that reach them. If this is
+    /// off, they are not read.
+    pub alerts: Switch,
+}
+
+/// A setting that is on or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Switch {
+    /// It is on.
+    On,
+    /// It is off.
+    #[default]
+    Off,
 }
 
 /// A setting that is missing or invalid.
@@ -73,6 +86,12 @@ pub enum SettingsError {
         /// The expected form.
         source: InvalidWindowKind,
     },
+    /// The switch for alerts is neither on nor off.
+    #[error("ALERTS={value:?}: write on or off")]
+    Alerts {
+        /// The value as given.
+        value: String,
+    },
     /// The retention is not a number of days, or too short.
     #[error("USAGE_TTL_DAYS={value:?}: {source}")]
     Retention {
@@ -84,18 +103,19 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// `hour` and `day` windows of the table, kept for 90 days.
+    /// `hour` and `day` windows of the table, kept for 90 days, without alerts.
     #[must_use]
     pub fn new(table: impl Into<String>) -> Self {
         Self {
             table: table.into(),
             window_kinds: WindowKinds::default(),
             retention: Retention::Days(90),
+            alerts: Switch::Off,
         }
     }
 
-    /// Reads `TABLE_NAME`, `USAGE_WINDOWS` (default `hour,day`) and `USAGE_TTL_DAYS` (default 90)
-    /// through `get`; an empty value counts as not set.
+    /// Reads `TABLE_NAME`, `USAGE_WINDOWS` (default `hour,day`), `USAGE_TTL_DAYS` (default 90) and
+    /// `ALERTS` (`on` or `off`, the default) through `get`; an empty value counts as not set.
     ///
     /// # Errors
     /// [`SettingsError`] names the variable and its valid values.
@@ -109,6 +129,13 @@ impl Settings {
         if let Some(value) = get("USAGE_TTL_DAYS") {
             settings.retention =
                 value.parse().map_err(|source| SettingsError::Retention { value, source })?;
+        }
+        if let Some(value) = get("ALERTS") {
+            settings.alerts = match value.trim() {
+                "on" => Switch::On,
+                "off" => Switch::Off,
+                _ => return Err(SettingsError::Alerts { value }),
+            };
         }
         Ok(settings)
     }
@@ -150,6 +177,15 @@ mod tests {
             let error = windows(value).unwrap_err().to_string();
             assert!(error.starts_with(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn alerts_are_off_unless_switched_on() {
+        let alerts = |value| from(&[("TABLE_NAME", "t"), ("ALERTS", value)]).map(|s| s.alerts);
+        assert_eq!(alerts("on"), Ok(Switch::On));
+        assert_eq!([alerts("off"), alerts("")], [Ok(Switch::Off), Ok(Switch::Off)]);
+        let error = alerts("yes").unwrap_err().to_string();
+        assert_eq!(error, "ALERTS=\"yes\": write on or off");
     }
 
     #[test]

@@ -2,12 +2,15 @@
 //! delivery did so before.
 //!
 //! The writer never reads the window. If the condition of an update fails, the answer holds the
-//! watermark, and the next update begins after it.
+//! watermark, and the next update begins after it. If alerts are on, the answer to an update holds
+//! the window too, which costs nothing more.
 //!
 //! If DynamoDB can never apply an update to this window (a `ValidationException`: a counter is not a
 //! number, or the records name too many limits for an expression), one transaction puts the entries
 //! of its first records into quarantine and advances the watermark to the last of them. A later
 //! delivery then cannot count the records that a recount will count.
+
+use std::collections::BTreeMap;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::operation::transact_write_items::{
@@ -15,18 +18,18 @@ use aws_sdk_dynamodb::operation::transact_write_items::{
 };
 use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
 use aws_sdk_dynamodb::types::{
-    ConsumedCapacity, Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure,
-    TransactWriteItem, Update,
+    ConsumedCapacity, Put, ReturnConsumedCapacity, ReturnValue,
+    ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
 };
-use sluicegate_core::{SequenceNumber, WindowGroup, WindowUpdate};
+use sluicegate_core::{SequenceNumber, WindowGroup, WindowUpdate, calendar_amounts};
 use tokio::time::Instant;
 
-use crate::answer::{FAILED_CONDITION_UNITS, WriteAnswer, units};
+use crate::answer::{FAILED_CONDITION_UNITS, WindowItem, WriteAnswer, units};
 use crate::backoff::Backoff;
 use crate::expressions;
 use crate::new_entry::{self, NewEntry};
 use crate::outcome::{Failure, Quarantined};
-use crate::settings::Settings;
+use crate::settings::{Settings, Switch};
 use crate::write_error::{WriteError, is_failed_condition};
 
 /// Writes the group of one window.
@@ -50,6 +53,11 @@ pub(crate) struct WindowResult {
     /// Records that the window cannot accept.
     pub(crate) quarantined: Vec<Quarantined>,
     pub(crate) failure: Option<Failure>,
+    /// The window's item in the newest answer that has it. If alerts are on, it is there unless no
+    /// record of the group was counted, now or before.
+    pub(crate) item: Option<WindowItem>,
+    /// Alerts that were put into the outbox.
+    pub(crate) alerts: u64,
 }
 
 /// A write that was sent. If its reply is lost and the next condition fails with a watermark of
@@ -72,13 +80,17 @@ impl WindowWriter<'_> {
         while let Some(update) = self.group.next_update(watermark.as_ref()) {
             let (answer, write) = self.send(watermark.as_ref(), &update).await;
             match answer {
-                WriteAnswer::Done(units) => {
-                    result.write_units += units;
+                WriteAnswer::Done { write_units, item } => {
+                    result.write_units += write_units;
+                    result.item = item.or(result.item);
                     watermark = Some(write.last);
                     result.add(write);
                 }
-                WriteAnswer::ConditionFailed { watermark: found } if Some(found) > watermark => {
+                WriteAnswer::ConditionFailed { watermark: found, item }
+                    if Some(found) > watermark =>
+                {
                     result.write_units += FAILED_CONDITION_UNITS;
+                    result.item = item.or(result.item);
                     match lost_reply.take() {
                         Some(write) if write.last == found => result.add(write),
                         // Another delivery did the records between the watermark known so far and
@@ -116,7 +128,7 @@ impl WindowWriter<'_> {
         watermark: Option<&SequenceNumber>,
         update: &WindowUpdate,
     ) -> (WriteAnswer, SentWrite) {
-        match self.count(update).await {
+        match self.count(watermark, update).await {
             WriteAnswer::Failed(WriteError::Invalid(reason)) => {
                 self.quarantine_first_records(watermark, update, &reason).await
             }
@@ -137,8 +149,18 @@ impl WindowWriter<'_> {
         self.settings.retention.expiry_s(self.group.window().end_s(), self.now_s)
     }
 
-    async fn count(self, update: &WindowUpdate) -> WriteAnswer {
-        let built = expressions::count(self.group, update, self.expiry_s());
+    /// Adds an update to the window. If alerts are on, it also stores the amounts of the limits of
+    /// the window's calendar, and returns the window.
+    async fn count(self, watermark: Option<&SequenceNumber>, update: &WindowUpdate) -> WriteAnswer {
+        let (amounts, returned) = match self.settings.alerts {
+            Switch::Off => (BTreeMap::new(), ReturnValue::None),
+            Switch::On => {
+                let records = &self.group.pending(watermark)[..update.record_count];
+                let amounts = calendar_amounts(records, self.group.window().kind());
+                (amounts, ReturnValue::AllNew)
+            }
+        };
+        let built = expressions::count(self.group, update, self.expiry_s(), &amounts);
         let request = self
             .client
             .update_item()
@@ -148,11 +170,14 @@ impl WindowWriter<'_> {
             .condition_expression(built.condition)
             .set_expression_attribute_names(Some(built.names))
             .set_expression_attribute_values(Some(built.values))
+            .return_values(returned)
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .return_consumed_capacity(ReturnConsumedCapacity::Total);
         let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
             Err(_) => return WriteAnswer::Failed(WriteError::out_of_time()),
-            Ok(Ok(output)) => return WriteAnswer::of_units(units(output.consumed_capacity)),
+            Ok(Ok(output)) => {
+                return WriteAnswer::of_units(units(output.consumed_capacity), output.attributes);
+            }
             Ok(Err(error)) => error,
         };
         match error.as_service_error() {
@@ -211,7 +236,7 @@ impl WindowWriter<'_> {
                 .return_consumed_capacity(ReturnConsumedCapacity::Total);
             let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
                 Err(_) => return WriteAnswer::Failed(WriteError::out_of_time()),
-                Ok(Ok(output)) => return WriteAnswer::of_units(units_of(&output)),
+                Ok(Ok(output)) => return WriteAnswer::of_units(units_of(&output), None),
                 Ok(Err(error)) => error,
             };
             let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
@@ -281,7 +306,7 @@ impl WindowResult {
 }
 
 /// The write units of a transaction; an engine may name none.
-fn units_of(output: &TransactWriteItemsOutput) -> Option<f64> {
+pub(crate) fn units_of(output: &TransactWriteItemsOutput) -> Option<f64> {
     let capacity = output.consumed_capacity.as_ref()?;
     Some(capacity.iter().filter_map(ConsumedCapacity::capacity_units).sum())
 }

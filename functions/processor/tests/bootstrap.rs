@@ -299,6 +299,7 @@ fn metrics(exit: &Exit, table: &str) -> Vec<Value> {
         ("Deltas", "Count"),
         ("WindowsWritten", "Count"),
         ("DuplicatesDropped", "Count"),
+        ("Alerts", "Count"),
         ("Quarantined", "Count"),
         ("RetryableFailures", "Count"),
         ("WriteUnits", "Count"),

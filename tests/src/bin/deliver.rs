@@ -1,7 +1,8 @@
 //! Delivers one event to the processor and dies at a given write.
 //!
 //! `deliver ENDPOINT TABLE EVENT-FILE ABORT-AFTER`: the process aborts (no unwinding, no flushing)
-//! as soon as DynamoDB has answered that many writes, before the handler learns of the last one.
+//! as soon as DynamoDB has answered that many requests, before the handler learns of the last one.
+//! Alerts are on.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a tool of one test")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::config::interceptors::BeforeDeserializationInterceptorContextRef;
 use aws_sdk_dynamodb::config::{ConfigBag, Intercept, RuntimeComponents};
-use sluicegate_processor::{Processor, Settings, StreamEvent};
+use sluicegate_processor::{Processor, Settings, StreamEvent, Switch};
 use tokio::time::Instant;
 
 #[derive(Debug)]
@@ -46,7 +47,8 @@ async fn main() {
     let config = sluicegate_local::client::dynamodb_config(endpoint).interceptor(abort).build();
     let client = aws_sdk_dynamodb::Client::from_conf(config);
     let event: StreamEvent = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    let processor = Processor::new(client, Settings::new(table));
+    let settings = Settings { alerts: Switch::On, ..Settings::new(table) };
+    let processor = Processor::new(client, settings);
     let deadline = Instant::now() + Duration::from_secs(60);
     let outcome = processor.handle(&event.records, deadline).await;
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);

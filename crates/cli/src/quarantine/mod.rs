@@ -113,8 +113,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         }
         Args::Replay { which, windows, ttl_days, uncounted } => {
             let entries = which.of(entries)?;
-            let (window_kinds, table) = (windows, connection.table().to_owned());
-            let settings = Settings { window_kinds, retention: ttl_days, table };
+            let settings = Settings {
+                window_kinds: windows,
+                retention: ttl_days,
+                ..Settings::new(connection.table())
+            };
             let processor = Processor::new(connection.client(), settings);
             let if_unknown = if uncounted { IfUnknown::Count } else { IfUnknown::Leave };
             let mut results = Vec::with_capacity(entries.len());

@@ -1,6 +1,7 @@
 //! The state of a usage window that decides its alerts, as its item has it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_dynamo::{AttributeValue, Item};
@@ -8,7 +9,9 @@ use serde_dynamo::{AttributeValue, Item};
 use super::entry::Alert;
 use super::settings::AlertRules;
 use crate::keys::{self, BucketField};
-use crate::{BucketId, CalendarRefill, LimitName, Millitokens, Window, WindowKind};
+use crate::{
+    BucketId, Calendar, CalendarRefill, LimitName, Millitokens, RecordDeltas, Window, WindowKind,
+};
 
 /// The sums of a usage window, and the thresholds that it claimed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -77,25 +80,37 @@ struct Change {
     new: Item,
 }
 
-/// The whole amounts of the calendar limits in the new image of a bucket's record whose calendar is
-/// this kind of window. None of a record that cannot be read.
+/// The whole amounts of the limits whose calendar is this kind of window, each from the newest record
+/// that names the limit: a later one may be of a bucket that has it no more. The records are those of
+/// one window, oldest first.
 #[must_use]
-pub fn calendar_amounts(json: &str, kind: WindowKind) -> Vec<(LimitName, Millitokens)> {
-    let WindowKind::Calendar(calendar) = kind else { return Vec::new() };
-    let Ok(record) = serde_json::from_str::<Record>(json) else { return Vec::new() };
-    let image = record.dynamodb.new.inner();
-    let mut amounts: Vec<_> = image
-        .iter()
-        .filter_map(|(attribute, value)| {
-            let limit = LimitName::new(keys::parse_calendar_attribute(attribute)?).ok()?;
-            let AttributeValue::S(text) = value else { return None };
-            let refill: CalendarRefill = text.parse().ok()?;
-            let amount = amount(image.get(&keys::bucket_attribute(&limit, BucketField::Burst))?)?;
-            (refill.calendar == calendar).then_some((limit, amount))
-        })
-        .collect();
-    amounts.sort_unstable();
+pub fn calendar_amounts(
+    records: &[Arc<RecordDeltas<'_>>],
+    kind: WindowKind,
+) -> BTreeMap<LimitName, Millitokens> {
+    let (mut amounts, mut seen) = (BTreeMap::new(), BTreeSet::new());
+    let WindowKind::Calendar(calendar) = kind else { return amounts };
+    for record in records.iter().rev() {
+        let limits = record.deltas.iter().map(|delta| &delta.limit);
+        let limits: Vec<_> = limits.filter(|limit| seen.insert(*limit)).collect();
+        if limits.is_empty() {
+            continue;
+        }
+        // A record that was counted can be read.
+        let Ok(record) = serde_json::from_str::<Record>(record.json) else { continue };
+        let found = limits.into_iter().filter_map(|limit| {
+            Some((limit.clone(), amount_in(&record.dynamodb.new, limit, calendar)?))
+        });
+        amounts.extend(found);
+    }
     amounts
+}
+
+fn amount_in(image: &Item, limit: &LimitName, calendar: Calendar) -> Option<Millitokens> {
+    let AttributeValue::S(text) = image.get(&keys::calendar_attribute(limit))? else { return None };
+    let refill: CalendarRefill = text.parse().ok()?;
+    let amount = amount(image.get(&keys::bucket_attribute(limit, BucketField::Burst))?)?;
+    (refill.calendar == calendar).then_some(amount)
 }
 
 fn digits(value: &AttributeValue) -> Option<&str> {
@@ -117,7 +132,7 @@ mod tests {
     use crate::alert::threshold::tests::threshold;
     use crate::fixtures::{at, bucket, milli, name};
     use crate::keys::LimitsScope;
-    use crate::{Threshold, WindowKind};
+    use crate::{StreamRecord, Threshold, WindowKind, extract_deltas};
     use proptest::prelude::*;
 
     fn rules(limit: &str, list: &str) -> AlertRules {
@@ -161,15 +176,29 @@ mod tests {
     }
 
     #[test]
-    fn the_amount_of_a_calendar_limit_stands_in_the_record() {
-        let json = r##"{"dynamodb":{"NewImage":{"b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"7"},
-            "b_day_cal":{"S":"day"},"b_day_bx":{"N":"9"},"b_rpm_bx":{"N":"1"},
-            "b_odd_cal":{"S":"month@15"},"b_un_cal":{"S":"now"},"b_un_bx":{"N":"1"}}}}"##;
-        let of = |kind: &str| calendar_amounts(json, kind.parse().unwrap());
-        assert_eq!(of("month@15"), [(name("usd"), milli(7))]);
-        assert_eq!(of("day"), [(name("day"), milli(9))]);
+    fn the_amount_of_a_calendar_limit_is_that_of_the_newest_record_that_names_it() {
+        let json = |attributes: &str| {
+            format!(
+                r##"{{"eventName":"INSERT","dynamodb":{{"SequenceNumber":"7","Keys":
+                {{"PK":{{"S":"ENTITY#u"}},"SK":{{"S":"#BUCKET#r"}}}},"NewImage":
+                {{"rf":{{"N":"5"}},{attributes}}}}}}}"##
+            )
+        };
+        let jsons = [
+            r#""b_usd_tc":{"N":"1"},"b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"7"}"#,
+            r#""b_usd_tc":{"N":"1"},"b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"8"},
+                "b_day_tc":{"N":"1"},"b_day_cal":{"S":"day"},"b_day_bx":{"N":"9"}"#,
+            r#""b_rpm_tc":{"N":"1"},"b_rpm_bx":{"N":"1"},"b_odd_tc":{"N":"1"},
+                "b_odd_cal":{"S":"month@15"},"b_un_tc":{"N":"1"},"b_un_cal":{"S":"now"},
+                "b_un_bx":{"N":"1"},"b_usd_cal":{"S":"month@15"},"b_usd_bx":{"N":"6"}"#,
+        ]
+        .map(json);
+        let read = |json| extract_deltas(&StreamRecord::from_json(json).unwrap()).unwrap().unwrap();
+        let records: Vec<_> = jsons.iter().map(|json| Arc::new(read(json))).collect();
+        let of = |kind: &str| calendar_amounts(&records, kind.parse().unwrap());
+        assert_eq!(of("month@15"), [(name("usd"), milli(8))].into());
+        assert_eq!(of("day"), [(name("day"), milli(9))].into());
         assert!(of("month").is_empty() && of("hour").is_empty());
-        assert!(calendar_amounts("{}", WindowKind::DAY).is_empty());
     }
 
     proptest! {

@@ -3,8 +3,9 @@
 //! A range is one partition of the table or of an index and the sort keys in it, both ends included.
 //! The code that sends a query does not spell any key.
 
+use super::alerts::SCOPE_PREFIX;
 use super::names::{
-    ALERTS, BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, OUTBOX, QUARANTINE, RESOURCE_PREFIX,
+    ALERTS, BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, QUARANTINE, RESOURCE_PREFIX,
     USAGE_PREFIX,
 };
 use crate::{EntityId, Resource, WindowSpan};
@@ -72,16 +73,11 @@ impl KeyRange {
         Self { index: None, partition: QUARANTINE.to_owned(), sort }
     }
 
-    /// Alert thresholds of every scope, and the open entries of the outbox, oldest first.
+    /// Alert thresholds of every scope.
     #[must_use]
-    pub fn alerts() -> Self {
-        Self { index: None, partition: ALERTS.to_owned(), sort: SortKeys::Prefix("#".to_owned()) }
-    }
-
-    /// Closed entries of the outbox, oldest first.
-    #[must_use]
-    pub fn closed_alerts() -> Self {
-        Self { index: None, partition: OUTBOX.to_owned(), sort: SortKeys::Prefix("#".to_owned()) }
+    pub fn alert_settings() -> Self {
+        let sort = SortKeys::Prefix(SCOPE_PREFIX.to_owned());
+        Self { index: None, partition: ALERTS.to_owned(), sort }
     }
 
     /// Usage windows of a resource, of all entities; `None` for a span without windows.

@@ -1,0 +1,172 @@
+//! Claims the thresholds that a usage window reached, and puts their alerts into the outbox.
+//!
+//! The claim and the outbox entry are one transaction, with the condition that the window has no such
+//! claim. The decision compares the window's sums with its claims, and not with the sums before this
+//! write: a crash between the count and the claim loses nothing, because the batch is delivered again,
+//! its updates are refused, and the answer to a refused update holds the window. No read is needed.
+//!
+//! A group is looked at only if one of its records consumed something. A sum rises with such a record
+//! only, and the delivery that counts it is not acknowledged before its claims are made.
+
+use std::time::Duration;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::types::{
+    Put, ReturnConsumedCapacity, ReturnValuesOnConditionCheckFailure, TransactWriteItem, Update,
+};
+use sluicegate_core::keys::ItemKey;
+use sluicegate_core::{Alert, BucketId, EpochMillis, OutboxEntry, WindowGroup, WindowState};
+use tokio::time::Instant;
+
+use crate::alert_rules::RulesCache;
+use crate::answer::WindowItem;
+use crate::backoff::Backoff;
+use crate::expressions;
+use crate::outcome::Failure;
+use crate::settings::{Settings, Switch};
+use crate::window_writer::{WindowResult, units_of};
+use crate::write_error::{WriteError, is_failed_condition};
+
+/// A transaction takes 100 items; one is the window. Its condition names each claim.
+const CLAIMS_PER_TRANSACTION: usize = 50;
+
+/// Claims the thresholds of one window.
+#[derive(Clone, Copy)]
+pub(crate) struct AlertClaims<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) settings: &'a Settings,
+    pub(crate) rules: &'a RulesCache,
+    pub(crate) group: &'a WindowGroup<'a>,
+    /// Since the epoch.
+    pub(crate) now: Duration,
+    pub(crate) deadline: Instant,
+}
+
+/// The table's answer to one transaction of claims.
+enum ClaimAnswer {
+    Done(f64),
+    /// The window has one of the claims, or does not exist.
+    Refused(Option<WindowItem>),
+}
+
+impl AlertClaims<'_> {
+    /// Claims what the window reached, and adds that to the result of writing it. If the claims
+    /// cannot be made, the group must be delivered again from its first record.
+    pub(crate) async fn claim(self, mut result: WindowResult) -> WindowResult {
+        let Some(item) = result.item.take() else { return result };
+        let state = state_of(item);
+        if self.settings.alerts == Switch::Off || !state.has_usage() || !self.may_raise() {
+            return result;
+        }
+        if let Err(error) = self.claim_due(state, &mut result).await {
+            let first = self.group.records().first().map(|record| record.sequence);
+            let reason = format!("the window's alerts are not decided: {}", error.reason());
+            result.failure = Some(Failure { first, reason });
+        }
+        result
+    }
+
+    /// True if some record of the group consumed something.
+    fn may_raise(self) -> bool {
+        let mut deltas = self.group.records().iter().flat_map(|record| &record.deltas);
+        deltas.any(|delta| delta.consumed_milli > 0)
+    }
+
+    async fn claim_due(
+        self,
+        mut state: WindowState,
+        result: &mut WindowResult,
+    ) -> Result<(), WriteError> {
+        let rules = self.rules.get(self.client, self.settings, self.deadline).await?;
+        let ItemKey::Usage(entity, resource, window) = self.group.key() else { return Ok(()) };
+        let bucket = BucketId { entity, resource };
+        let mut backoff = Backoff::until(self.deadline);
+        loop {
+            let mut due = state.due(&rules, &bucket, window);
+            due.truncate(CLAIMS_PER_TRANSACTION);
+            if due.is_empty() {
+                return Ok(());
+            }
+            match self.send(&due).await {
+                Ok(ClaimAnswer::Done(write_units)) => {
+                    result.write_units += write_units;
+                    result.alerts += u64::try_from(due.len()).unwrap_or(u64::MAX);
+                    state.claimed.extend(due.iter().map(Alert::claim));
+                }
+                // Another delivery claimed some of them, or this one did and its answer was lost.
+                Ok(ClaimAnswer::Refused(Some(item))) => state = state_of(item),
+                // The window expired.
+                Ok(ClaimAnswer::Refused(None)) => return Ok(()),
+                Err(error @ WriteError::Transient { .. }) => {
+                    if !backoff.pause().await {
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn send(self, due: &[Alert]) -> Result<ClaimAnswer, WriteError> {
+        let request = self
+            .client
+            .transact_write_items()
+            .set_transact_items(Some(self.transaction(due)?))
+            .return_consumed_capacity(ReturnConsumedCapacity::Total);
+        let error = match tokio::time::timeout_at(self.deadline, request.send()).await {
+            Err(_) => return Err(WriteError::out_of_time()),
+            Ok(Ok(output)) => {
+                let write_units = units_of(&output).ok_or_else(WriteError::empty_answer)?;
+                return Ok(ClaimAnswer::Done(write_units));
+            }
+            Ok(Err(error)) => error,
+        };
+        let Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) =
+            error.as_service_error()
+        else {
+            return Err(WriteError::of(&error).invalid_as_needs_operator());
+        };
+        let reasons = cancelled.cancellation_reasons();
+        match reasons.first().filter(|reason| is_failed_condition(reason)) {
+            Some(reason) => Ok(ClaimAnswer::Refused(reason.item().cloned())),
+            None => Err(WriteError::of_reasons(reasons).invalid_as_needs_operator()),
+        }
+    }
+
+    /// The window's claims first, then the entries.
+    fn transaction(self, due: &[Alert]) -> Result<Vec<TransactWriteItem>, WriteError> {
+        let incomplete = |error: aws_sdk_dynamodb::error::BuildError| {
+            WriteError::NeedsOperator(error.to_string())
+        };
+        let claims: Vec<_> = due.iter().map(Alert::claim).collect();
+        let built = expressions::claim(&claims);
+        let update = Update::builder()
+            .table_name(&self.settings.table)
+            .set_key(Some(expressions::key(&self.group.key())))
+            .update_expression(built.expression)
+            .condition_expression(built.condition)
+            .set_expression_attribute_names(Some(built.names))
+            .set_expression_attribute_values(Some(built.values))
+            .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
+            .build()
+            .map_err(incomplete)?;
+        let mut items = vec![TransactWriteItem::builder().update(update).build()];
+        let millis = i64::try_from(self.now.as_millis()).unwrap_or(i64::MAX);
+        let at = EpochMillis::new(millis).unwrap_or(EpochMillis::MIN);
+        for alert in due {
+            let entry = OutboxEntry::new(alert.clone(), at);
+            let put = Put::builder()
+                .table_name(&self.settings.table)
+                .set_item(Some(entry.to_item().into()))
+                .build()
+                .map_err(incomplete)?;
+            items.push(TransactWriteItem::builder().put(put).build());
+        }
+        Ok(items)
+    }
+}
+
+fn state_of(item: WindowItem) -> WindowState {
+    WindowState::from_item(&serde_dynamo::Item::from(item))
+}

@@ -1,0 +1,126 @@
+//! The thresholds in the table, read at most once a minute.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
+use sluicegate_core::keys::{self, KeyRange, SortKeys};
+use sluicegate_core::{AlertRules, AlertSettings};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::backoff::Backoff;
+use crate::settings::Settings;
+use crate::write_error::WriteError;
+
+/// The time for which thresholds that were read are used.
+const MAX_AGE: Duration = Duration::from_secs(60);
+
+/// The thresholds of a processor's table. Clones share them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RulesCache(Arc<Mutex<Option<Loaded>>>);
+
+#[derive(Debug)]
+struct Loaded {
+    at: Instant,
+    rules: Arc<AlertRules>,
+}
+
+impl RulesCache {
+    /// The thresholds, read within the last minute. Callers that come while they are read wait for
+    /// that read.
+    pub(crate) async fn get(
+        &self,
+        client: &Client,
+        settings: &Settings,
+        deadline: Instant,
+    ) -> Result<Arc<AlertRules>, WriteError> {
+        let mut loaded = self.0.lock().await;
+        if let Some(Loaded { at, rules }) = &*loaded
+            && at.elapsed() < MAX_AGE
+        {
+            return Ok(Arc::clone(rules));
+        }
+        let at = Instant::now();
+        let rules = Arc::new(read(client, settings, deadline).await?);
+        *loaded = Some(Loaded { at, rules: Arc::clone(&rules) });
+        Ok(rules)
+    }
+}
+
+async fn read(
+    client: &Client,
+    settings: &Settings,
+    deadline: Instant,
+) -> Result<AlertRules, WriteError> {
+    let mut backoff = Backoff::until(deadline);
+    let (mut start, mut found) = (None, Vec::new());
+    loop {
+        match read_page(client, settings, start.clone(), deadline).await {
+            Ok(page) => {
+                found.extend(page.settings);
+                start = page.next;
+                if start.is_none() {
+                    return Ok(found.into_iter().collect());
+                }
+            }
+            Err(error @ WriteError::Transient { .. }) => {
+                if !backoff.pause().await {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+struct Page {
+    settings: Vec<AlertSettings>,
+    next: Option<HashMap<String, AttributeValue>>,
+}
+
+async fn read_page(
+    client: &Client,
+    settings: &Settings,
+    start: Option<HashMap<String, AttributeValue>>,
+    deadline: Instant,
+) -> Result<Page, WriteError> {
+    let KeyRange { partition, sort, .. } = KeyRange::alert_settings();
+    let request = client
+        .query()
+        .table_name(&settings.table)
+        .expression_attribute_names("#n0", keys::PK)
+        .expression_attribute_values(":v0", AttributeValue::S(partition))
+        .expression_attribute_names("#n1", keys::SK)
+        .return_consumed_capacity(ReturnConsumedCapacity::Total)
+        .set_exclusive_start_key(start);
+    let request = match sort {
+        SortKeys::Prefix(prefix) => request
+            .key_condition_expression("#n0 = :v0 AND begins_with(#n1, :v1)")
+            .expression_attribute_values(":v1", AttributeValue::S(prefix)),
+        SortKeys::Between(first, last) => request
+            .key_condition_expression("#n0 = :v0 AND #n1 BETWEEN :v1 AND :v2")
+            .expression_attribute_values(":v1", AttributeValue::S(first))
+            .expression_attribute_values(":v2", AttributeValue::S(last)),
+    };
+    let output = match tokio::time::timeout_at(deadline, request.send()).await {
+        Err(_) => return Err(WriteError::out_of_time()),
+        // A request that can never be read is a matter for a person.
+        Ok(Err(error)) => return Err(WriteError::of(&error).invalid_as_needs_operator()),
+        Ok(Ok(output)) => output,
+    };
+    let (Some(items), Some(_)) = (output.items, output.consumed_capacity) else {
+        return Err(WriteError::empty_answer());
+    };
+    let settings = items.into_iter().filter_map(|item| {
+        let item = serde_dynamo::Item::from(item);
+        // The thresholds of other scopes stand.
+        AlertSettings::from_item(&item).unwrap_or_else(|error| {
+            tracing::error!(%error, item = ?item.inner().get(keys::SK), "thresholds are not readable");
+            None
+        })
+    });
+    Ok(Page { settings: settings.collect(), next: output.last_evaluated_key })
+}
