@@ -100,7 +100,7 @@ async fn mistakes(client: &Client, table: &str, history: &History) -> Vec<String
         }
     }
     mistakes.extend(found.keys().map(|key| format!("an entry that nothing reached: {key:?}")));
-    assert!(reached > 20, "only {reached} thresholds were reached");
+    assert!(reached >= 20, "only {reached} thresholds were reached");
     mistakes
 }
 
@@ -301,19 +301,20 @@ async fn stops(engine: &RunningEngine, table: &str, batch: &Records, after: usiz
     }
 }
 
-/// Each batch is given up after one answer, two answers and so on, until a delivery comes to its end.
+/// Each batch is given up again and again, one to three answers later each time, until a delivery
+/// comes to its end. (`crash.rs` kills the process after every single one.)
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_are_made_once_although_the_function_stops_after_every_write() {
     on_every_engine(async |engine| {
         let shape = Shape { pause_ms: 20_000, ..Shape::new(4, records_for(engine, 5_000, 200)) };
         let history = History::generate(&shape);
         let table = table_with_thresholds(engine).await;
-        let mut stopped = 0;
+        let (mut rng, mut stopped) = (fastrand::Rng::with_seed(4), 0);
         for batch in history.records.chunks(200) {
             let batch = batch.to_vec();
-            let mut after = 1;
+            let mut after = rng.usize(1..=3);
             while stops(engine, &table, &batch, after).await {
-                after += 1;
+                after += rng.usize(1..=3);
                 stopped += 1;
             }
         }

@@ -81,7 +81,7 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    fn scope(&self) -> LimitsScope {
+    pub(crate) fn scope(&self) -> LimitsScope {
         match (self.entity.clone(), self.resource.clone()) {
             (Some(entity), Some(resource)) => LimitsScope::EntityResource(entity, resource),
             (Some(entity), None) => LimitsScope::Entity(entity),
@@ -140,7 +140,8 @@ fn none(scope: &LimitsScope) -> CliError {
     ))
 }
 
-fn name(scope: &LimitsScope) -> String {
+/// A level in words.
+pub(crate) fn name(scope: &LimitsScope) -> String {
     match scope {
         LimitsScope::EntityResource(entity, resource) => {
             format!("entity {entity} on resource {resource}")

@@ -4,6 +4,7 @@
 //! standard error, so that a script reads one and a person the other.
 mod acquire;
 mod adjust;
+mod alerts;
 mod amount;
 mod bucket;
 mod budget;
@@ -55,6 +56,8 @@ struct Cli {
 enum Command {
     Acquire(acquire::Args),
     Adjust(adjust::Args),
+    #[command(subcommand)]
+    Alerts(alerts::Args),
     Budget(budget::Args),
     Completions(shell::Completions),
     Demo(demo::Args),
@@ -104,6 +107,7 @@ async fn dispatch(command: Command, options: &Options) -> Result<ExitCode, CliEr
     match command {
         Command::Acquire(args) => acquire::run(args, options).await,
         Command::Adjust(args) => adjust::run(args, options).await,
+        Command::Alerts(args) => alerts::run(args, options).await,
         Command::Budget(args) => budget::run(args, options).await,
         Command::Completions(args) => shell::completions(&args, Cli::command()),
         Command::Demo(args) => demo::run(args).await,

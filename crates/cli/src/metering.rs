@@ -2,7 +2,7 @@
 //! them.
 
 use sluicegate_core::WindowKinds;
-use sluicegate_processor::{Retention, Settings};
+use sluicegate_processor::{Retention, Settings, Switch};
 
 /// The options for them.
 #[derive(clap::Args)]
@@ -14,12 +14,17 @@ pub(crate) struct Metering {
     /// Days that windows are kept; at least 2, or 0 for ever.
     #[arg(long, default_value = "90", value_name = "DAYS")]
     ttl_days: Retention,
+    /// Put an alert into the outbox for each stored threshold that a usage window reaches:
+    /// `sluicegate alerts`.
+    #[arg(long)]
+    alerts: bool,
 }
 
 impl Metering {
     /// The settings of a processor that writes to this table.
     pub(crate) fn settings(&self, table: &str) -> Settings {
         let (window_kinds, retention) = (self.windows.clone(), self.ttl_days);
-        Settings { window_kinds, retention, ..Settings::new(table) }
+        let alerts = if self.alerts { Switch::On } else { Switch::Off };
+        Settings { window_kinds, retention, alerts, ..Settings::new(table) }
     }
 }

@@ -101,10 +101,11 @@ pub mod types {
     pub use crate::clock::COARSE_RESOLUTION;
     pub use sluicegate_core::keys::LimitsScope;
     pub use sluicegate_core::{
-        AmountOf, Amounts, BucketId, Calendar, CalendarPeriod, CalendarRefill, ClaimInterval,
-        CompositeBucket, Currency, Debt, EntityRecord, EpochMillis, LIMITS_MAX, LimitName,
-        MillitokenSum, Millitokens, Refill, RequestId, Rule, StoredLimits, UsageWindow, Wait,
-        Window, WindowKind, WindowSpan, WritePath, Zone,
+        Alert, AlertSettings, AmountOf, Amounts, BucketId, Calendar, CalendarPeriod,
+        CalendarRefill, ClaimInterval, CompositeBucket, Currency, Debt, EntityRecord, EpochMillis,
+        LIMITS_MAX, LimitName, MillitokenSum, Millitokens, OutboxEntry, OutboxState, Refill,
+        RequestId, Rule, StoredLimits, Threshold, Thresholds, UsageWindow, Wait, Window,
+        WindowKind, WindowSpan, WritePath, Zone,
     };
 }
 

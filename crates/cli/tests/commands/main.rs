@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests panic")]
 
 mod acquire;
+mod alerts;
 mod budget;
 mod configured;
 mod connection;

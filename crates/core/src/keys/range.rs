@@ -3,9 +3,9 @@
 //! A range is one partition of the table or of an index and the sort keys in it, both ends included.
 //! The code that sends a query does not spell any key.
 
-use super::alerts::SCOPE_PREFIX;
+use super::alerts::{CLOSED_PREFIX, OPEN_PREFIX, SCOPE_PREFIX};
 use super::names::{
-    ALERTS, BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, QUARANTINE, RESOURCE_PREFIX,
+    ALERTS, BUCKET_PREFIX, ENTITY_PREFIX, GSI1, GSI2, Index, OUTBOX, QUARANTINE, RESOURCE_PREFIX,
     USAGE_PREFIX,
 };
 use crate::{EntityId, Resource, WindowSpan};
@@ -78,6 +78,20 @@ impl KeyRange {
     pub fn alert_settings() -> Self {
         let sort = SortKeys::Prefix(SCOPE_PREFIX.to_owned());
         Self { index: None, partition: ALERTS.to_owned(), sort }
+    }
+
+    /// Alerts that wait for their delivery, oldest first.
+    #[must_use]
+    pub fn open_alerts() -> Self {
+        let sort = SortKeys::Prefix(OPEN_PREFIX.to_owned());
+        Self { index: None, partition: ALERTS.to_owned(), sort }
+    }
+
+    /// Alerts that are done with, oldest first.
+    #[must_use]
+    pub fn closed_alerts() -> Self {
+        let sort = SortKeys::Prefix(CLOSED_PREFIX.to_owned());
+        Self { index: None, partition: OUTBOX.to_owned(), sort }
     }
 
     /// Usage windows of a resource, of all entities; `None` for a span without windows.

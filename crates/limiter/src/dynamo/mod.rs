@@ -16,6 +16,7 @@ mod resources;
 mod schema_version;
 mod store;
 mod stored;
+mod stored_alerts;
 mod stored_expressions;
 mod table;
 mod table_error;

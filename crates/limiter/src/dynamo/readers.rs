@@ -12,7 +12,8 @@ use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use serde_dynamo::Item;
 use sluicegate_core::keys::{self, GSI1, KeyRange, PK, SK};
 use sluicegate_core::{
-    CompositeBucket, EntityId, ItemError, QuarantineEntry, Resource, UsageWindow, WindowSpan,
+    AlertSettings, CompositeBucket, EntityId, ItemError, OutboxEntry, QuarantineEntry, Resource,
+    UsageWindow, WindowSpan,
 };
 
 use super::RequestError;
@@ -165,6 +166,22 @@ impl Reader {
     ) -> impl Stream<Item = Result<QuarantineEntry, ReadError>> + Send + use<> {
         let query = expressions::query(KeyRange::quarantine());
         items(self.pages(Some(query)), QuarantineEntry::from_item)
+    }
+
+    /// The alert thresholds of every scope that ever had any.
+    pub fn alerts(&self) -> impl Stream<Item = Result<AlertSettings, ReadError>> + Send + use<> {
+        let query = expressions::query(KeyRange::alert_settings());
+        items(self.pages(Some(query)), AlertSettings::from_item)
+    }
+
+    /// The alerts of the outbox: closed entries, then those that wait for their delivery, each by
+    /// the times of their claims.
+    pub fn outbox(&self) -> impl Stream<Item = Result<OutboxEntry, ReadError>> + Send + use<> {
+        let pages = [KeyRange::closed_alerts(), KeyRange::open_alerts()].map(|range| {
+            items(self.pages(Some(expressions::query(range))), OutboxEntry::from_item)
+        });
+        let [closed, open] = pages;
+        closed.chain(open)
     }
 
     /// The children of a parent, by their names. They are read from the index alone.

@@ -265,7 +265,15 @@ impl ConfigStore {
         }
     }
 
-    async fn get<T>(
+    pub(super) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn table(&self) -> &str {
+        &self.table
+    }
+
+    pub(super) async fn get<T>(
         &self,
         key: &ItemKey,
         from_item: fn(&Item) -> Result<Option<T>, ItemError>,

@@ -4,12 +4,12 @@
 //! Names and values are positional placeholders, so no name from outside is ever parsed as part of
 //! an expression.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use sluicegate_core::keys::{self, ItemKey, KeyRange, LegacyKey, LimitField, SortKeys};
 use sluicegate_core::{
-    EntityRecord, EpochMillis, LimitName, Rule, Unchanged, WindowSpan, rule_attributes,
+    EntityRecord, EpochMillis, LimitName, Rule, Thresholds, Unchanged, WindowSpan, rule_attributes,
 };
 
 /// The names and values of a request's placeholders.
@@ -153,6 +153,27 @@ pub(super) fn set_limits(
     }
     built.expression = format!("SET {} REMOVE {}", sets.join(", "), removes.join(", "));
     built.condition = Some(format!("{condition}({})", p.name(keys::PK)));
+    built
+}
+
+/// Stores the thresholds of limits.
+pub(super) fn set_alerts(thresholds: &BTreeMap<LimitName, Thresholds>) -> StoredUpdate {
+    let mut built = StoredUpdate::default();
+    let p = &mut built.placeholders;
+    let sets = thresholds.iter().map(|(limit, list)| {
+        p.assignment(keys::thresholds_attribute(limit), text(list.text(limit)))
+    });
+    built.expression = format!("SET {}", sets.collect::<Vec<_>>().join(", "));
+    built
+}
+
+/// Removes the thresholds of limits, on condition that the item exists.
+pub(super) fn delete_alerts(limits: &[LimitName]) -> StoredUpdate {
+    let mut built = StoredUpdate::default();
+    let p = &mut built.placeholders;
+    let removes = limits.iter().map(|limit| p.name(keys::thresholds_attribute(limit)));
+    built.expression = format!("REMOVE {}", removes.collect::<Vec<_>>().join(", "));
+    built.condition = Some(format!("attribute_exists({})", p.name(keys::PK)));
     built
 }
 

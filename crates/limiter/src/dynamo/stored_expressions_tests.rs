@@ -57,6 +57,11 @@ fn every_update() {
         insta::assert_snapshot!(name, update(&set_limits(&rules, level, at(1_706_000_000_000))));
     }
 
+    let usd = LimitName::new("usd").unwrap();
+    let list = Thresholds::parse(&usd, "80%,150/month").unwrap();
+    insta::assert_snapshot!("set_alerts", update(&set_alerts(&[(usd.clone(), list)].into())));
+    insta::assert_snapshot!("delete_alerts", update(&delete_alerts(&[usd])));
+
     let names = rules.map(|(limit, _)| limit);
     let delete = delete_limits(&names, at(1_706_000_000_001));
     insta::assert_snapshot!("delete_limits", update(&delete));

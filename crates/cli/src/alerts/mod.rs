@@ -1,0 +1,138 @@
+//! `sluicegate alerts`: the stored thresholds of usage windows, and the outbox.
+
+mod output;
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::Subcommand;
+use futures_util::TryStreamExt;
+use sluicegate::types::LimitName;
+use sluicegate_core::{AlertSettings, OutboxEntry, OutboxState, Thresholds};
+
+use crate::confirm::Confirm;
+use crate::error::CliError;
+use crate::limits::{Level, name};
+use crate::options::Options;
+
+/// Store, show or delete alert thresholds, and list the alerts that usage windows made.
+///
+/// A limit has the thresholds of the narrowest level that names it: entity and resource, entity,
+/// resource, system. Each usage window makes one alert for each threshold that it reaches. Only a
+/// processor with alerts switched on (ALERTS=on, or `sluicegate process --alerts`) makes them.
+#[derive(Subcommand)]
+#[command(after_help = "\
+Examples:
+  sluicegate alerts set --entity team-7 usd=80%,100%
+  sluicegate alerts set --system tpm=5000000/day
+  sluicegate alerts show
+  sluicegate alerts outbox
+
+Exit codes: 0 done, 1 no thresholds are stored there, 2 bad input or not confirmed, 5 the table could
+not be used.")]
+pub(crate) enum Args {
+    /// Store thresholds; other limits of the same level keep theirs.
+    ///
+    /// A percentage is of a calendar limit's amount, in the usage windows of its calendar. An amount
+    /// is of one kind of usage window: 500/day. The processor must count that kind of window.
+    #[command(after_help = "\
+Examples:
+  sluicegate alerts set --entity team-7 usd=80%,100%
+  sluicegate alerts set --resource gpt-4 tpm=5000000/day,20000000/month@15/Europe/Berlin")]
+    Set {
+        #[command(flatten)]
+        level: Level,
+        /// Thresholds of a limit: NAME=N% or NAME=AMOUNT/KIND, up to ten with commas between them.
+        #[arg(required = true, value_name = "SPEC")]
+        thresholds: Vec<Spec>,
+    },
+    /// Show the thresholds of all levels.
+    #[command(after_help = "\
+Examples:
+  sluicegate alerts show --output json")]
+    Show,
+    /// Delete the thresholds of limits; alerts that were made stay.
+    #[command(after_help = "\
+Examples:
+  sluicegate alerts delete --entity team-7 usd --yes")]
+    Delete {
+        #[command(flatten)]
+        level: Level,
+        /// Names of limits.
+        #[arg(required = true, value_name = "NAME")]
+        limits: Vec<LimitName>,
+        #[command(flatten)]
+        confirm: Confirm,
+    },
+    /// List the alerts of the outbox, oldest first.
+    #[command(after_help = "\
+Examples:
+  sluicegate alerts outbox --output json
+  sluicegate alerts outbox --closed")]
+    Outbox {
+        /// Also list alerts that were delivered.
+        #[arg(long)]
+        closed: bool,
+    },
+}
+
+/// A limit with its thresholds.
+#[derive(Debug, Clone)]
+pub(crate) struct Spec(LimitName, Thresholds);
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (limit, list) =
+            text.split_once('=').ok_or("write NAME=THRESHOLDS, like usd=80%,100%")?;
+        let limit = LimitName::new(limit).map_err(|error| error.to_string())?;
+        let list = Thresholds::parse(&limit, list).map_err(|error| error.to_string())?;
+        Ok(Self(limit, list))
+    }
+}
+
+pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let connection = options.connect().await?;
+    let configured = connection.configured();
+    match args {
+        Args::Set { level, thresholds } => {
+            let mut lists = BTreeMap::new();
+            for Spec(limit, list) in thresholds {
+                if lists.insert(limit.clone(), list).is_some() {
+                    return Err(CliError::bad(format!("{limit} is named twice")));
+                }
+            }
+            let stored = configured.set_alerts(&level.scope(), &lists).await?;
+            output::settings(&[stored], options)?;
+        }
+        Args::Show => {
+            let stored: Vec<AlertSettings> = connection.reader().alerts().try_collect().await?;
+            output::settings(&stored, options)?;
+        }
+        Args::Delete { level, limits, confirm } => {
+            let scope = level.scope();
+            let stored = configured.get_alerts(&scope).await?;
+            let stored = stored.map(|stored| stored.thresholds).unwrap_or_default();
+            if let Some(limit) = limits.iter().find(|limit| !stored.contains_key(*limit)) {
+                return Err(CliError::Attention(format!(
+                    "no thresholds of {limit} are stored for {}; nothing was deleted, `sluicegate alerts show` lists them",
+                    name(&scope)
+                )));
+            }
+            let listed: Vec<&str> = limits.iter().map(LimitName::as_str).collect();
+            let what = format!("the thresholds of {}", listed.join(", "));
+            confirm.ask(&format!("delete {what} of {}", name(&scope)))?;
+            let left = configured.delete_alerts(&scope, &limits).await?;
+            output::settings(left.as_slice(), options)?;
+        }
+        Args::Outbox { closed } => {
+            let entries: Vec<OutboxEntry> = connection.reader().outbox().try_collect().await?;
+            let is_shown = |entry: &&OutboxEntry| closed || entry.state != OutboxState::Sent;
+            let entries: Vec<_> = entries.iter().filter(is_shown).collect();
+            output::outbox(&entries, options)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,116 @@
+//! Prints thresholds, and the entries of the outbox.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use chrono::{DateTime, SecondsFormat};
+use serde::Serialize;
+use sluicegate_core::{AlertSettings, OutboxEntry, OutboxState};
+
+use crate::limits::name;
+use crate::options::Options;
+use crate::output;
+
+#[derive(Serialize)]
+struct Shown {
+    level: String,
+    /// By limit, as `set` reads them.
+    thresholds: BTreeMap<String, String>,
+}
+
+impl Shown {
+    fn of(stored: &AlertSettings) -> Self {
+        let lists = stored.thresholds.iter();
+        let thresholds = lists.map(|(limit, list)| (limit.to_string(), list.text(limit)));
+        Self { level: name(&stored.scope), thresholds: thresholds.collect() }
+    }
+}
+
+pub(super) fn settings(stored: &[AlertSettings], options: &Options) -> io::Result<()> {
+    let stored = stored.iter().filter(|stored| !stored.thresholds.is_empty());
+    let shown: Vec<_> = stored.map(Shown::of).collect();
+    if options.is_json() {
+        return output::json(&shown);
+    }
+    if shown.is_empty() {
+        return output::line("no thresholds are stored");
+    }
+    let rows = shown.iter().flat_map(|Shown { level, thresholds }| {
+        let lists = thresholds.iter();
+        lists.map(|(limit, list)| vec![level.clone(), limit.clone(), list.clone()])
+    });
+    output::line(&output::table(&["level", "limit", "thresholds"], rows, &[]))
+}
+
+#[derive(Serialize)]
+struct Entry {
+    id: String,
+    state: &'static str,
+    entity: String,
+    resource: String,
+    limit: String,
+    window: String,
+    start: String,
+    threshold: String,
+    /// The sum of the window when it was found at the threshold, in millitokens.
+    sum_milli: i128,
+    /// The amount of the calendar limit at that time, in millitokens.
+    amount_milli: Option<i64>,
+    time: String,
+    /// Failed deliveries of an open entry.
+    attempts: Option<u32>,
+    reason: Option<String>,
+}
+
+impl Entry {
+    fn of(entry: &OutboxEntry) -> Self {
+        let OutboxEntry { alert, state, .. } = entry;
+        let (state, attempts) = match state {
+            OutboxState::Open { attempts, .. } => ("open", Some(*attempts)),
+            OutboxState::Sent => ("sent", None),
+            OutboxState::Failed => ("failed", None),
+        };
+        let time = DateTime::from_timestamp_millis(entry.at.get()).unwrap_or_default();
+        Self {
+            id: alert.id().to_string(),
+            state,
+            entity: alert.bucket.entity.to_string(),
+            resource: alert.bucket.resource.to_string(),
+            limit: alert.limit.to_string(),
+            window: alert.window.kind().to_string(),
+            start: alert.window.start_text(),
+            threshold: alert.threshold.show(&alert.limit).to_string(),
+            sum_milli: alert.sum_milli,
+            amount_milli: alert.amount.map(|amount| amount.get()),
+            time: time.to_rfc3339_opts(SecondsFormat::Millis, true),
+            attempts,
+            reason: entry.reason.clone(),
+        }
+    }
+}
+
+pub(super) fn outbox(entries: &[&OutboxEntry], options: &Options) -> io::Result<()> {
+    let shown: Vec<_> = entries.iter().map(|entry| Entry::of(entry)).collect();
+    if options.is_json() {
+        return output::json(&shown);
+    }
+    if shown.is_empty() {
+        return output::line("the outbox is empty");
+    }
+    let rows = shown.into_iter().map(|entry| {
+        let sum = output::amount(&entry.limit, entry.sum_milli);
+        let window = format!("{} from {}", entry.window, entry.start);
+        vec![
+            entry.time,
+            entry.state.to_owned(),
+            entry.entity,
+            entry.resource,
+            format!("{} {}", entry.limit, entry.threshold),
+            window,
+            sum,
+            entry.reason.unwrap_or_default(),
+        ]
+    });
+    let header = ["time", "state", "entity", "resource", "threshold", "window", "sum", "reason"];
+    output::line(&output::table(&header, rows, &[6]))
+}

@@ -1,0 +1,61 @@
+//! `alerts`: thresholds in the table, and the alerts that a processor makes of them.
+
+use serde_json::json;
+
+use crate::support::on_every_engine;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thresholds_are_stored_shown_and_deleted() {
+    on_every_engine(async |shell| {
+        assert_eq!(shell.run("alerts show --output json").json(0), json!([]));
+        shell.run("alerts set --system usd=80%,100% tpm=5000/hour").text(0);
+        shell.run("alerts set --entity u usd=50%").text(0);
+        let set = shell.run("alerts set --entity u tpm=7/day --output json").json(0);
+        let thresholds = json!({"tpm": "7/day", "usd": "50%"});
+        assert_eq!(set, json!([{"level": "entity u", "thresholds": thresholds}]));
+        let shown = shell.run("alerts show --output json").json(0);
+        assert_eq!(shown.as_array().unwrap().len(), 2, "{shown}");
+        assert!(shell.run("alerts show").text(0).contains("80%,100%"));
+
+        assert!(shell.run("alerts delete --entity u usd").error(2).contains("--yes"));
+        assert!(shell.run("alerts delete --entity u rpm --yes").error(1).contains("rpm"));
+        assert!(shell.run("alerts delete --resource r usd --yes").error(1).contains("resource r"));
+        let left = shell.run("alerts delete --entity u usd tpm --yes --output json").json(0);
+        assert_eq!(left, json!([]));
+        assert_eq!(shell.run("alerts show --output json").json(0).as_array().unwrap().len(), 1);
+        for bad in ["usd", "usd=", "usd=80", "usd=0%", "usd=5/fortnight", "usd=1% usd=2%"] {
+            assert_eq!(shell.run(&format!("alerts set --system {bad}")).code, 2, "{bad}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_with_alerts_puts_what_was_reached_into_the_outbox() {
+    on_every_engine(async |shell| {
+        shell.run("alerts set --entity team usd=80%,100% rpm=2/hour").text(0);
+        shell.run("limits set --system usd=10/day rpm=100/min").text(0);
+        shell.run("acquire team r --consume usd=8.5 --consume rpm=1").text(0);
+        shell.run("acquire other r --consume usd=9").text(0);
+        shell.run("process --once").text(0);
+        assert_eq!(shell.run("alerts outbox").text(0), "the outbox is empty\n", "alerts are off");
+        shell.run("acquire team r --consume rpm=1 --consume usd=0.1").text(0);
+        for _ in 0..2 {
+            shell.run("process --once --alerts").text(0);
+        }
+        let outbox = shell.run("alerts outbox --output json").json(0);
+        let mut shown: Vec<_> = outbox.as_array().unwrap().iter().collect();
+        shown.sort_by_key(|entry| entry["threshold"].to_string());
+        let [requests, dollars] = shown[..] else { panic!("{outbox}") };
+        assert_eq!(
+            (&requests["threshold"], &requests["sum_milli"]),
+            (&json!("2/hour"), &json!(2_000))
+        );
+        assert_eq!(dollars["threshold"], "80%");
+        assert_eq!(dollars["sum_milli"], json!(8_600_000_000_i64));
+        assert_eq!(dollars["amount_milli"], json!(10_000_000_000_i64));
+        assert_eq!((&dollars["state"], &dollars["entity"]), (&json!("open"), &json!("team")));
+        assert!(shell.run("alerts outbox").text(0).contains("8.60 USD"));
+    })
+    .await;
+}

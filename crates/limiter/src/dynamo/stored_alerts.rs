@@ -1,0 +1,94 @@
+//! Stores and reads the alert thresholds of a scope.
+
+use std::collections::BTreeMap;
+
+use aws_sdk_dynamodb::operation::update_item::UpdateItemError;
+use aws_sdk_dynamodb::types::ReturnValue;
+use sluicegate_core::keys::{ItemKey, LimitsScope};
+use sluicegate_core::{AlertSettings, LimitName, Thresholds};
+
+use super::RequestError;
+use super::item::decode;
+use super::stored::{ConfigError, ConfigStore, LIMITS_PER_WRITE};
+use super::stored_expressions::{self as expressions, StoredUpdate};
+
+impl ConfigStore {
+    /// Stores the thresholds of limits, from 1 to 50, all or none of them. Other limits of the scope
+    /// keep theirs. Processors with alerts switched on follow within a minute. Returns the
+    /// thresholds that the scope has now. One request.
+    ///
+    /// # Errors
+    /// [`ConfigError::Count`] for no limits or too many; [`ConfigError::Item`] when the item is
+    /// broken, else [`ConfigError::Request`].
+    pub async fn set_alerts(
+        &self,
+        scope: &LimitsScope,
+        thresholds: &BTreeMap<LimitName, Thresholds>,
+    ) -> Result<AlertSettings, ConfigError> {
+        if !(1..=LIMITS_PER_WRITE).contains(&thresholds.len()) {
+            return Err(ConfigError::Count { given: thresholds.len() });
+        }
+        let stored = self.change_alerts(scope, expressions::set_alerts(thresholds)).await?;
+        stored.ok_or_else(|| RequestError::empty("UpdateItem", self.table()).into())
+    }
+
+    /// The thresholds of a scope; `None` if it never had any. A consistent read.
+    ///
+    /// # Errors
+    /// [`ConfigError::Item`] when the item is broken, else [`ConfigError::Request`].
+    pub async fn get_alerts(
+        &self,
+        scope: &LimitsScope,
+    ) -> Result<Option<AlertSettings>, ConfigError> {
+        self.get(&ItemKey::Alerts(scope.clone()), AlertSettings::from_item).await
+    }
+
+    /// Deletes the thresholds of limits of a scope, from 1 to 50; limits without any are ignored.
+    /// Alerts that were claimed stay, and their windows never claim them again. Returns the
+    /// thresholds that the scope has now, `None` if it never had any. One request.
+    ///
+    /// # Errors
+    /// [`ConfigError::Count`] for no limits or too many; [`ConfigError::Item`] when the item is
+    /// broken, else [`ConfigError::Request`].
+    pub async fn delete_alerts(
+        &self,
+        scope: &LimitsScope,
+        limits: &[LimitName],
+    ) -> Result<Option<AlertSettings>, ConfigError> {
+        if !(1..=LIMITS_PER_WRITE).contains(&limits.len()) {
+            return Err(ConfigError::Count { given: limits.len() });
+        }
+        self.change_alerts(scope, expressions::delete_alerts(limits)).await
+    }
+
+    /// The thresholds after a change; `None`: the change's condition refused it.
+    async fn change_alerts(
+        &self,
+        scope: &LimitsScope,
+        update: StoredUpdate,
+    ) -> Result<Option<AlertSettings>, ConfigError> {
+        let values = Some(update.placeholders.values).filter(|values| !values.is_empty());
+        let sent = self
+            .client()
+            .update_item()
+            .table_name(self.table())
+            .set_key(Some(expressions::key(&ItemKey::Alerts(scope.clone()))))
+            .update_expression(update.expression)
+            .set_condition_expression(update.condition)
+            .set_expression_attribute_names(Some(update.placeholders.names))
+            .set_expression_attribute_values(values)
+            .return_values(ReturnValue::AllNew)
+            .send()
+            .await;
+        match sent {
+            Ok(output) => match output.attributes {
+                Some(item) => Ok(decode(item, AlertSettings::from_item)?),
+                None => Err(RequestError::empty("UpdateItem", self.table()).into()),
+            },
+            Err(error) => match error.as_service_error() {
+                Some(UpdateItemError::ConditionalCheckFailedException(_)) => Ok(None),
+                _ => Err(RequestError::of("UpdateItem", self.table(), error).into()),
+            },
+        }
+    }
+}
