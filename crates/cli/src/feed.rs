@@ -52,6 +52,8 @@ impl Inner {
         totals.duplicates_dropped += report.duplicates_dropped;
         totals.quarantined += report.quarantined;
         totals.alerts += report.alerts;
+        totals.alerts_sent += report.alerts_sent;
+        totals.alerts_failed += report.alerts_failed;
         totals.retryable_failures += report.retryable_failures;
         totals.write_units += report.write_units;
         totals.record_age_ms = report.record_age_ms.or(totals.record_age_ms);

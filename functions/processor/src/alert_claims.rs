@@ -23,6 +23,7 @@ use crate::alert_rules::RulesCache;
 use crate::answer::WindowItem;
 use crate::backoff::Backoff;
 use crate::expressions;
+use crate::outbox::Outbox;
 use crate::outcome::Failure;
 use crate::settings::{Settings, Switch};
 use crate::window_writer::{WindowResult, units_of};
@@ -37,6 +38,7 @@ pub(crate) struct AlertClaims<'a> {
     pub(crate) client: &'a Client,
     pub(crate) settings: &'a Settings,
     pub(crate) rules: &'a RulesCache,
+    pub(crate) outbox: Option<&'a Outbox>,
     pub(crate) group: &'a WindowGroup<'a>,
     /// Since the epoch.
     pub(crate) now: Duration,
@@ -78,7 +80,7 @@ impl AlertClaims<'_> {
         mut state: WindowState,
         result: &mut WindowResult,
     ) -> Result<(), WriteError> {
-        let rules = self.rules.get(self.client, self.settings, self.deadline).await?;
+        let rules = self.rules.get(self.client, self.settings, self.outbox, self.deadline).await?;
         let ItemKey::Usage(entity, resource, window) = self.group.key() else { return Ok(()) };
         let bucket = BucketId { entity, resource };
         let mut backoff = Backoff::until(self.deadline);
@@ -93,6 +95,9 @@ impl AlertClaims<'_> {
                     result.write_units += write_units;
                     result.alerts += u64::try_from(due.len()).unwrap_or(u64::MAX);
                     state.claimed.extend(due.iter().map(Alert::claim));
+                    if let Some(outbox) = self.outbox {
+                        outbox.add(due.into_iter().map(|alert| self.entry(alert)));
+                    }
                 }
                 // Another delivery claimed some of them, or this one did and its answer was lost.
                 Ok(ClaimAnswer::Refused(Some(item))) => state = state_of(item),
@@ -134,6 +139,11 @@ impl AlertClaims<'_> {
         }
     }
 
+    fn entry(self, alert: Alert) -> OutboxEntry {
+        let millis = i64::try_from(self.now.as_millis()).unwrap_or(i64::MAX);
+        OutboxEntry::new(alert, EpochMillis::new(millis).unwrap_or(EpochMillis::MIN))
+    }
+
     /// The window's claims first, then the entries.
     fn transaction(self, due: &[Alert]) -> Result<Vec<TransactWriteItem>, WriteError> {
         let incomplete = |error: aws_sdk_dynamodb::error::BuildError| {
@@ -152,10 +162,8 @@ impl AlertClaims<'_> {
             .build()
             .map_err(incomplete)?;
         let mut items = vec![TransactWriteItem::builder().update(update).build()];
-        let millis = i64::try_from(self.now.as_millis()).unwrap_or(i64::MAX);
-        let at = EpochMillis::new(millis).unwrap_or(EpochMillis::MIN);
         for alert in due {
-            let entry = OutboxEntry::new(alert.clone(), at);
+            let entry = self.entry(alert.clone());
             let put = Put::builder()
                 .table_name(&self.settings.table)
                 .set_item(Some(entry.to_item().into()))

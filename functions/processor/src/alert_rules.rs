@@ -1,4 +1,5 @@
-//! The thresholds in the table, read at most once a minute.
+//! The thresholds in the table, read at most once a minute; with a receiver of alerts, also those
+//! that wait for their delivery.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,12 +7,14 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::types::{AttributeValue, ReturnConsumedCapacity};
+use serde_dynamo::Item;
 use sluicegate_core::keys::{self, KeyRange, SortKeys};
-use sluicegate_core::{AlertRules, AlertSettings};
+use sluicegate_core::{AlertRules, AlertSettings, ItemError, OutboxEntry};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
+use crate::outbox::Outbox;
 use crate::settings::Settings;
 use crate::write_error::WriteError;
 
@@ -30,11 +33,12 @@ struct Loaded {
 
 impl RulesCache {
     /// The thresholds, read within the last minute. Callers that come while they are read wait for
-    /// that read.
+    /// that read. It adds the alerts that wait to the outbox, if there is one.
     pub(crate) async fn get(
         &self,
         client: &Client,
         settings: &Settings,
+        outbox: Option<&Outbox>,
         deadline: Instant,
     ) -> Result<Arc<AlertRules>, WriteError> {
         let mut loaded = self.0.lock().await;
@@ -44,7 +48,7 @@ impl RulesCache {
             return Ok(Arc::clone(rules));
         }
         let at = Instant::now();
-        let rules = Arc::new(read(client, settings, deadline).await?);
+        let rules = Arc::new(read(client, settings, outbox, deadline).await?);
         *loaded = Some(Loaded { at, rules: Arc::clone(&rules) });
         Ok(rules)
     }
@@ -53,14 +57,19 @@ impl RulesCache {
 async fn read(
     client: &Client,
     settings: &Settings,
+    outbox: Option<&Outbox>,
     deadline: Instant,
 ) -> Result<AlertRules, WriteError> {
     let mut backoff = Backoff::until(deadline);
+    let range = outbox.map_or_else(KeyRange::alert_settings, |_| KeyRange::alerts());
     let (mut start, mut found) = (None, Vec::new());
     loop {
-        match read_page(client, settings, start.clone(), deadline).await {
+        match read_page(client, settings, range.clone(), start.clone(), deadline).await {
             Ok(page) => {
                 found.extend(page.settings);
+                if let Some(outbox) = outbox {
+                    outbox.add(page.waiting);
+                }
                 start = page.next;
                 if start.is_none() {
                     return Ok(found.into_iter().collect());
@@ -78,16 +87,18 @@ async fn read(
 
 struct Page {
     settings: Vec<AlertSettings>,
+    waiting: Vec<OutboxEntry>,
     next: Option<HashMap<String, AttributeValue>>,
 }
 
 async fn read_page(
     client: &Client,
     settings: &Settings,
+    range: KeyRange,
     start: Option<HashMap<String, AttributeValue>>,
     deadline: Instant,
 ) -> Result<Page, WriteError> {
-    let KeyRange { partition, sort, .. } = KeyRange::alert_settings();
+    let KeyRange { partition, sort, .. } = range;
     let request = client
         .query()
         .table_name(&settings.table)
@@ -114,13 +125,19 @@ async fn read_page(
     let (Some(items), Some(_)) = (output.items, output.consumed_capacity) else {
         return Err(WriteError::empty_answer());
     };
-    let settings = items.into_iter().filter_map(|item| {
-        let item = serde_dynamo::Item::from(item);
-        // The thresholds of other scopes stand.
-        AlertSettings::from_item(&item).unwrap_or_else(|error| {
-            tracing::error!(%error, item = ?item.inner().get(keys::SK), "thresholds are not readable");
+    let items: Vec<_> = items.into_iter().map(serde_dynamo::Item::from).collect();
+    let settings = readable(&items, AlertSettings::from_item);
+    let waiting = readable(&items, OutboxEntry::from_item);
+    Ok(Page { settings, waiting, next: output.last_evaluated_key })
+}
+
+/// The values of the items that have one. A broken item is reported and hides no other.
+fn readable<T>(items: &[Item], from_item: fn(&Item) -> Result<Option<T>, ItemError>) -> Vec<T> {
+    let values = items.iter().filter_map(|item| {
+        from_item(item).unwrap_or_else(|error| {
+            tracing::error!(%error, item = ?item.get(keys::SK), "this item is not readable");
             None
         })
     });
-    Ok(Page { settings: settings.collect(), next: output.last_evaluated_key })
+    values.collect()
 }

@@ -207,6 +207,11 @@ pub(crate) fn absent() -> (String, HashMap<String, String>) {
     )
 }
 
+/// The condition under which an entry of the outbox is replaced: it exists.
+pub(crate) fn present() -> (String, HashMap<String, String>) {
+    ("attribute_exists(#n0)".to_owned(), HashMap::from([("#n0".to_owned(), keys::PK.to_owned())]))
+}
+
 /// The two key attributes of an item.
 pub(crate) fn key(key: &ItemKey) -> HashMap<String, AttributeValue> {
     HashMap::from([(keys::PK.to_owned(), text(key.pk())), (keys::SK.to_owned(), text(key.sk()))])
@@ -273,5 +278,6 @@ mod tests {
         insta::assert_snapshot!("close", shown(&closing));
         insta::assert_snapshot!("note_counted", shown(&note_counted(200, 400)));
         insta::assert_snapshot!("absent", format!("{:?}", absent()));
+        insta::assert_snapshot!("present", format!("{:?}", present()));
     }
 }

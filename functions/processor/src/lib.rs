@@ -15,10 +15,12 @@ mod alert_rules;
 mod answer;
 mod backoff;
 mod client;
+mod cloud_event;
 mod expressions;
 #[cfg(feature = "lambda")]
 mod metrics;
 mod new_entry;
+mod outbox;
 mod outcome;
 mod outcome_builder;
 mod processor;
@@ -26,16 +28,19 @@ mod quarantine;
 mod recount;
 mod report;
 mod settings;
+mod webhook;
 mod window_writer;
 mod write_error;
 
 pub use client::{client, https_client, sdk_config};
 #[cfg(feature = "lambda")]
 pub use metrics::{Metrics, MetricsError};
+pub use outbox::Deliveries;
 pub use outcome::{Failure, HandleError, Outcome, Quarantined};
 pub use processor::Processor;
 pub use recount::{IfUnknown, Recounted};
 pub use report::Report;
 pub use settings::{BadRetention, Retention, Settings, SettingsError, Switch};
 pub use sluicegate_core::StreamEvent;
+pub use webhook::{InvalidWebhook, Webhook};
 pub use write_error::{chain, explain, one_line};

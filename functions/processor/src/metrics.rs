@@ -55,6 +55,8 @@ impl Metrics {
             (DUPLICATES_DROPPED, report.duplicates_dropped),
             (QUARANTINED, report.quarantined),
             (ALERTS, report.alerts),
+            (ALERTS_SENT, report.alerts_sent),
+            (ALERTS_FAILED, report.alerts_failed),
             (RETRYABLE_FAILURES, report.retryable_failures),
             (WRITE_UNITS, write_units),
         ] {
@@ -73,15 +75,19 @@ const WINDOWS_WRITTEN: &str = "WindowsWritten";
 const DUPLICATES_DROPPED: &str = "DuplicatesDropped";
 const QUARANTINED: &str = "Quarantined";
 const ALERTS: &str = "Alerts";
+const ALERTS_SENT: &str = "AlertsSent";
+const ALERTS_FAILED: &str = "AlertsFailed";
 const RETRYABLE_FAILURES: &str = "RetryableFailures";
 const WRITE_UNITS: &str = "WriteUnits";
-const COUNTS: [&str; 8] = [
+const COUNTS: [&str; 10] = [
     RECORDS,
     DELTAS,
     WINDOWS_WRITTEN,
     DUPLICATES_DROPPED,
     QUARANTINED,
     ALERTS,
+    ALERTS_SENT,
+    ALERTS_FAILED,
     RETRYABLE_FAILURES,
     WRITE_UNITS,
 ];
@@ -102,7 +108,9 @@ mod tests {
             windows_written: 4,
             duplicates_dropped: 7,
             quarantined: 2,
-            alerts: 1,
+            alerts: 3,
+            alerts_sent: 2,
+            alerts_failed: 1,
             retryable_failures: 0,
             write_units: 5.0,
             record_age_ms: Some(1_250.0),

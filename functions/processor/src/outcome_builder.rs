@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 use sluicegate_core::{GroupedBatch, RecordDeltas, SequenceNumber, StreamRecord, WindowGroup};
 
 use crate::new_entry::NewEntry;
+use crate::outbox::Deliveries;
 use crate::outcome::{Failure, HandleError, Outcome, Quarantined};
 use crate::quarantine::PutOutcome;
 use crate::report::Report;
@@ -56,6 +57,11 @@ impl OutcomeBuilder {
                 self.add_failure(Failure { first: entry.sequence(), reason: error.reason() });
             }
         }
+    }
+
+    pub(crate) const fn add_deliveries(&mut self, deliveries: Deliveries) {
+        self.outcome.report.alerts_sent += deliveries.sent;
+        self.outcome.report.alerts_failed += deliveries.failed + deliveries.given_up;
     }
 
     fn add_window(&mut self, group: &WindowGroup<'_>, result: WindowResult) {

@@ -1,5 +1,6 @@
 //! Processes one event: reads its records and writes their windows.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_dynamodb::Client;
@@ -11,11 +12,13 @@ use tokio::time::Instant;
 use crate::alert_claims::AlertClaims;
 use crate::alert_rules::RulesCache;
 use crate::new_entry::NewEntry;
+use crate::outbox::{Deliveries, Outbox};
 use crate::outcome::Outcome;
 use crate::outcome_builder::{OutcomeBuilder, as_u64};
 use crate::quarantine::{self, PutOutcome};
 use crate::report::Report;
-use crate::settings::Settings;
+use crate::settings::{Settings, Switch};
+use crate::webhook::Webhook;
 use crate::window_writer::{WindowResult, WindowWriter};
 use crate::write_error::WriteError;
 
@@ -24,19 +27,49 @@ use crate::write_error::WriteError;
 /// many connections.
 const WRITES_AT_ONCE: usize = 16;
 
+/// The part of a batch's time that deliveries of alerts may take: they must not hold the stream up.
+const DELIVERY_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// Counts the records of stream events in usage windows; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Processor {
     client: Client,
     settings: Settings,
     rules: RulesCache,
+    outbox: Option<Arc<Outbox>>,
 }
 
 impl Processor {
     /// A processor that writes to the table of `settings` through `client`.
     #[must_use]
     pub fn new(client: Client, settings: Settings) -> Self {
-        Self { client, settings, rules: RulesCache::default() }
+        Self { client, settings, rules: RulesCache::default(), outbox: None }
+    }
+
+    /// Switches alerts on, and posts them to this endpoint: each at least once, those of a batch
+    /// right after it, and those that failed or were left after a later one.
+    #[must_use]
+    pub fn delivering_to(mut self, webhook: Webhook) -> Self {
+        self.settings.alerts = Switch::On;
+        self.outbox = Some(Arc::new(Outbox::new(webhook)));
+        self
+    }
+
+    /// Delivers the alerts that are due without a batch. It reads the table if the last read is a
+    /// minute old. Without an endpoint it does nothing.
+    ///
+    /// # Errors
+    /// The reason why the table could not be read, in one line.
+    pub async fn deliver_alerts(&self, deadline: Instant) -> Result<Deliveries, String> {
+        let Some(outbox) = self.outbox.as_deref() else { return Ok(Deliveries::default()) };
+        let read = self.rules.get(&self.client, &self.settings, Some(outbox), deadline).await;
+        read.map_err(WriteError::reason)?;
+        Ok(self.deliver_due(outbox, deadline).await)
+    }
+
+    async fn deliver_due(&self, outbox: &Outbox, deadline: Instant) -> Deliveries {
+        let time = DELIVERY_TIME_MAX.min(deadline.saturating_duration_since(Instant::now()));
+        outbox.deliver(&self.client, &self.settings.table, time).await
     }
 
     /// The settings of this processor.
@@ -84,6 +117,9 @@ impl Processor {
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));
         outcome.add_windows(self.write_windows(behind.collect(), now, deadline).await);
+        if let Some(outbox) = &self.outbox {
+            outcome.add_deliveries(self.deliver_due(outbox, deadline).await);
+        }
         outcome.into_outcome(records)
     }
 
@@ -107,6 +143,7 @@ impl Processor {
             client: &self.client,
             settings: &self.settings,
             rules: &self.rules,
+            outbox: self.outbox.as_deref(),
             group: &grouped.groups[n],
             now,
             deadline,

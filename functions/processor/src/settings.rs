@@ -86,6 +86,9 @@ pub enum SettingsError {
         /// The expected form.
         source: InvalidWindowKind,
     },
+    /// The endpoint for alerts cannot be used.
+    #[error("ALERTS_URL and ALERTS_SECRET: {0}")]
+    Webhook(String),
     /// The switch for alerts is neither on nor off.
     #[error("ALERTS={value:?}: write on or off")]
     Alerts {

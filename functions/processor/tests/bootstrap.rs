@@ -300,6 +300,8 @@ fn metrics(exit: &Exit, table: &str) -> Vec<Value> {
         ("WindowsWritten", "Count"),
         ("DuplicatesDropped", "Count"),
         ("Alerts", "Count"),
+        ("AlertsSent", "Count"),
+        ("AlertsFailed", "Count"),
         ("Quarantined", "Count"),
         ("RetryableFailures", "Count"),
         ("WriteUnits", "Count"),

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
-use sluicegate_processor::{Processor, chain};
+use sluicegate_processor::{Processor, Webhook, chain};
+use tokio::time::Instant;
 
 use crate::error::{CliError, exit, say};
 use crate::feed::{Feed, interrupted, show_warnings};
@@ -47,6 +48,13 @@ pub(crate) struct Args {
     checkpoint: Option<PathBuf>,
     #[command(flatten)]
     metering: Metering,
+    /// Post alerts to this URL, each at least once, as CloudEvents with the signature of Standard
+    /// Webhooks. Switches --alerts on.
+    #[arg(long, value_name = "URL", requires = "alerts_secret")]
+    alerts_url: Option<String>,
+    /// The secret of the signatures: whsec_ and at least 16 bytes in base64.
+    #[arg(long, env = "SLUICEGATE_ALERTS_SECRET", hide_env_values = true, value_name = "SECRET")]
+    alerts_secret: Option<String>,
     /// The number of records handed to the handler at once.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     batch_size: u16,
@@ -64,8 +72,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     let settings = args.metering.settings(connection.table());
     let client = sluicegate_processor::client(connection.config());
     let feed = Feed::default();
-    let handler =
-        InProcess::new(Processor::new(client, settings), BATCH_TIME).observed_by(feed.observer());
+    let mut processor = Processor::new(client, settings);
+    if let (Some(url), Some(secret)) = (&args.alerts_url, &args.alerts_secret) {
+        processor = processor.delivering_to(Webhook::new(url, secret).map_err(CliError::bad)?);
+    }
+    let handler = InProcess::new(processor.clone(), BATCH_TIME).observed_by(feed.observer());
     let polling = poller::Settings {
         batch_size: BatchSize::new(args.batch_size.into())?,
         ..poller::Settings::default()
@@ -81,7 +92,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         drained.map_err(|error| unreadable(&error))?;
         report(&feed);
     } else {
-        follow(&mut poller, shutdown, &feed, file.as_ref()).await?;
+        follow(&mut poller, &processor, shutdown, &feed, file.as_ref()).await?;
     }
     let quarantined = feed.totals().quarantined > 0;
     Ok(if quarantined { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
@@ -89,6 +100,7 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
 
 async fn follow<S: Source>(
     poller: &mut Poller<S, InProcess>,
+    processor: &Processor,
     shutdown: impl Future<Output = ()> + Send,
     feed: &Feed,
     file: Option<&CheckpointFile>,
@@ -98,6 +110,9 @@ async fn follow<S: Source>(
     loop {
         let goes_on = poller.turn(REPORT_INTERVAL, shutdown.as_mut()).await?;
         save(file, poller)?;
+        if let Err(reason) = processor.deliver_alerts(Instant::now() + REPORT_INTERVAL).await {
+            say(&format!("alerts are not delivered yet, trying again: {reason}"));
+        }
         if !goes_on || feed.totals().records > told {
             report(feed);
             told = feed.totals().records;

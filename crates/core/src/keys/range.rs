@@ -80,6 +80,13 @@ impl KeyRange {
         Self { index: None, partition: ALERTS.to_owned(), sort }
     }
 
+    /// Alert thresholds of every scope, then the alerts that wait for their delivery, oldest first.
+    #[must_use]
+    pub fn alerts() -> Self {
+        let sort = SortKeys::Prefix("#".to_owned());
+        Self { index: None, partition: ALERTS.to_owned(), sort }
+    }
+
     /// Alerts that wait for their delivery, oldest first.
     #[must_use]
     pub fn open_alerts() -> Self {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use aws_lambda_events::event::streams::DynamoDbEventResponse;
 use lambda_runtime::{Context, Diagnostic, LambdaEvent, service_fn};
-use sluicegate_processor::{HandleError, Metrics, Processor, Settings, StreamEvent};
+use sluicegate_processor::{HandleError, Metrics, Processor, Settings, StreamEvent, Webhook};
 use tokio::time::Instant;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -36,7 +36,12 @@ async fn run() -> Result<(), lambda_runtime::Error> {
     let metrics = Metrics::init(&settings.table)?;
     let client = sluicegate_processor::client(&sluicegate_processor::sdk_config().await);
     tracing::info!(table = settings.table, windows = %settings.window_kinds, retention = ?settings.retention, "ready");
-    let processor = &Processor::new(client, settings);
+    let mut processor = Processor::new(client, settings);
+    if let Some(webhook) = Webhook::from_env(|name| std::env::var(name).ok())? {
+        tracing::info!(?webhook, "alerts are delivered");
+        processor = processor.delivering_to(webhook);
+    }
+    let processor = &processor;
     let metrics = &metrics;
     lambda_runtime::run(service_fn(move |event: LambdaEvent<StreamEvent>| async move {
         invoke(processor, metrics, event).await

@@ -1,0 +1,65 @@
+//! An alert as an event: CloudEvents 1.0 in JSON.
+
+use aws_sdk_dynamodb::primitives::{DateTime, DateTimeFormat};
+use serde_json::{Value, json};
+use sluicegate_core::{EpochMillis, OutboxEntry, Window};
+
+/// The type of the events; a change of its data that receivers notice would change it.
+const TYPE: &str = "sluicegate.threshold.reached.v1";
+
+/// The event of an entry. Amounts are decimals of tokens or of the currency, as texts, because JSON
+/// readers round numbers.
+pub(crate) fn cloud_event(table: &str, entry: &OutboxEntry) -> Value {
+    let alert = &entry.alert;
+    let limit = &alert.limit;
+    let plain = |milli: i128| limit.show(milli).plain();
+    json!({
+        "specversion": "1.0",
+        "id": alert.id().to_string(),
+        // The name of a table may be an ARN; `/` and `:` are fine in a path.
+        "source": format!("/sluicegate/{table}"),
+        "type": TYPE,
+        "time": time(entry.at),
+        "datacontenttype": "application/json",
+        "data": {
+            "entity": alert.bucket.entity.as_str(),
+            "resource": alert.bucket.resource.as_str(),
+            "limit": limit.as_str(),
+            "window": window(alert.window),
+            "threshold": alert.threshold.show(limit).to_string(),
+            "sum": plain(alert.sum_milli),
+            "amount": alert.amount.map(|amount| plain(amount.get().into())),
+        },
+    })
+}
+
+fn window(window: Window) -> Value {
+    let end = EpochMillis::new(window.end_s().saturating_mul(1_000)).unwrap_or(EpochMillis::MAX);
+    json!({"kind": window.kind().to_string(), "start": window.start_text(), "end": time(end)})
+}
+
+fn time(at: EpochMillis) -> String {
+    // Instants end with the year 9999, which every format has.
+    DateTime::from_millis(at.get()).fmt(DateTimeFormat::DateTime).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate_core::fixtures::{at, bucket, milli, name};
+    use sluicegate_core::{Alert, Threshold, WindowKind};
+
+    #[test]
+    fn an_event_has_what_a_receiver_needs() {
+        let alert = Alert {
+            bucket: bucket("team-7", "gpt-4"),
+            limit: name("usd"),
+            window: WindowKind::MONTH.containing(at(1_769_608_800_123)),
+            threshold: Threshold::Percent(80),
+            sum_milli: 160_500_000_000,
+            amount: Some(milli(200_000_000_000)),
+        };
+        let entry = OutboxEntry::new(alert, at(1_769_608_800_123));
+        insta::assert_json_snapshot!(cloud_event("sluicegate-limits", &entry));
+    }
+}

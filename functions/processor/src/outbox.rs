@@ -1,0 +1,196 @@
+//! Delivers the alerts of the outbox, each at least once.
+//!
+//! An entry stays open in the table until its delivery is confirmed. The entries that wait are known
+//! from the minutely read of the thresholds, which returns them too, and from the claims of this
+//! process, so that no read is made for them alone. A process that ends between a delivery and its
+//! mark delivers again, with the same id.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
+use aws_sdk_dynamodb::types::{Delete, Put, ReturnConsumedCapacity, TransactWriteItem};
+use futures_util::{StreamExt, stream};
+use sluicegate_core::keys::AlertId;
+use sluicegate_core::{EpochMillis, OutboxEntry, OutboxState};
+
+use crate::cloud_event::cloud_event;
+use crate::expressions;
+use crate::webhook::Webhook;
+use crate::write_error::{WriteError, is_failed_condition};
+
+/// Deliveries at once.
+const DELIVERIES_AT_ONCE: usize = 8;
+/// Failed deliveries after which an entry is given up and a person must look: with an hour between
+/// them, about a day.
+const ATTEMPTS_MAX: u32 = 30;
+/// The time for which a delivered entry is kept.
+const SENT_KEPT_S: i64 = 7 * 86_400;
+
+/// The open entries that a process knows of, and the endpoint.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    webhook: Webhook,
+    waiting: Mutex<BTreeMap<(EpochMillis, AlertId), OutboxEntry>>,
+    /// Held while entries are delivered: each by one task of this process at a time.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// The deliveries of one turn.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Deliveries {
+    /// Alerts that the endpoint accepted.
+    pub sent: u64,
+    /// Deliveries that failed and are tried again later.
+    pub failed: u64,
+    /// Alerts that were given up: a person must look at them.
+    pub given_up: u64,
+}
+
+impl Outbox {
+    pub(crate) fn new(webhook: Webhook) -> Self {
+        Self { webhook, waiting: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    }
+
+    /// Adds entries that wait in the table.
+    pub(crate) fn add(&self, entries: impl IntoIterator<Item = OutboxEntry>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.extend(entries.into_iter().map(|entry| (place(&entry), entry)));
+    }
+
+    /// Delivers the entries that are due, as far as `time` suffices. If a task of this process
+    /// delivers already, it does nothing.
+    pub(crate) async fn deliver(&self, client: &Client, table: &str, time: Duration) -> Deliveries {
+        let mut deliveries = Deliveries::default();
+        let Ok(_turn) = self.turn.try_lock() else { return deliveries };
+        let due = self.due();
+        let each = due.into_iter().map(|entry| self.deliver_one(client, table, entry));
+        let mut each = std::pin::pin!(stream::iter(each).buffer_unordered(DELIVERIES_AT_ONCE));
+        let until = tokio::time::Instant::now() + time;
+        while let Ok(Some(one)) = tokio::time::timeout_at(until, each.next()).await {
+            deliveries.sent += one.sent;
+            deliveries.failed += one.failed;
+            deliveries.given_up += one.given_up;
+        }
+        deliveries
+    }
+
+    fn due(&self) -> Vec<OutboxEntry> {
+        let now = now();
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = |entry: &&OutboxEntry| match entry.state {
+            OutboxState::Open { next_at, .. } => next_at <= now,
+            OutboxState::Sent | OutboxState::Failed => false,
+        };
+        waiting.values().filter(is_due).cloned().collect()
+    }
+
+    fn forget(&self, entry: &OutboxEntry) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.remove(&place(entry));
+    }
+
+    async fn deliver_one(&self, client: &Client, table: &str, entry: OutboxEntry) -> Deliveries {
+        let OutboxState::Open { attempts, .. } = entry.state else { return Deliveries::default() };
+        let id = entry.alert.id().to_string();
+        let sent = self.webhook.send(&id, cloud_event(table, &entry).to_string()).await;
+        let Err(reason) = sent else {
+            let expires_at_s = Some(now().get() / 1_000 + SENT_KEPT_S);
+            let state = OutboxState::Sent;
+            let closed = OutboxEntry { state, reason: None, expires_at_s, ..entry.clone() };
+            self.replace(client, table, &entry, &closed).await;
+            return Deliveries { sent: 1, ..Deliveries::default() };
+        };
+        let attempts = attempts + 1;
+        if attempts >= ATTEMPTS_MAX {
+            tracing::error!(
+                id,
+                reason,
+                "an alert is given up: `sluicegate alerts outbox` lists it"
+            );
+            let closed =
+                OutboxEntry { state: OutboxState::Failed, reason: Some(reason), ..entry.clone() };
+            self.replace(client, table, &entry, &closed).await;
+            return Deliveries { given_up: 1, ..Deliveries::default() };
+        }
+        tracing::warn!(id, attempts, reason, "an alert was not delivered, it is tried again later");
+        let pause = i64::try_from(self.webhook.pause(attempts).as_millis()).unwrap_or(i64::MAX);
+        let next_at = EpochMillis::new(now().get().saturating_add(pause));
+        let state = OutboxState::Open { attempts, next_at: next_at.unwrap_or(EpochMillis::MAX) };
+        let later = OutboxEntry { state, reason: Some(reason), ..entry.clone() };
+        self.replace(client, table, &entry, &later).await;
+        Deliveries { failed: 1, ..Deliveries::default() }
+    }
+
+    /// Replaces an open entry, unless another process closed it. If that fails, the next read of
+    /// the thresholds finds the open entry again.
+    async fn replace(&self, client: &Client, table: &str, old: &OutboxEntry, new: &OutboxEntry) {
+        self.forget(old);
+        match replace(client, table, old, new).await {
+            Ok(true) if matches!(new.state, OutboxState::Open { .. }) => self.add([new.clone()]),
+            Ok(_) => {}
+            Err(error) => {
+                let reason = error.reason();
+                tracing::warn!(reason, "an alert could not be marked, it is delivered again");
+            }
+        }
+    }
+}
+
+/// Replaces an open entry in the table; false if it is not open any more.
+async fn replace(
+    client: &Client,
+    table: &str,
+    old: &OutboxEntry,
+    new: &OutboxEntry,
+) -> Result<bool, WriteError> {
+    let incomplete =
+        |error: aws_sdk_dynamodb::error::BuildError| WriteError::NeedsOperator(error.to_string());
+    let put = Put::builder().table_name(table).set_item(Some(new.to_item().into()));
+    let (condition, names) = expressions::present();
+    let mut items = Vec::new();
+    if new.key() == old.key() {
+        let put = put.condition_expression(condition).set_expression_attribute_names(Some(names));
+        items.push(TransactWriteItem::builder().put(put.build().map_err(incomplete)?).build());
+    } else {
+        let delete = Delete::builder()
+            .table_name(table)
+            .set_key(Some(expressions::key(&old.key())))
+            .condition_expression(condition)
+            .set_expression_attribute_names(Some(names));
+        let delete = delete.build().map_err(incomplete)?;
+        items.push(TransactWriteItem::builder().delete(delete).build());
+        items.push(TransactWriteItem::builder().put(put.build().map_err(incomplete)?).build());
+    }
+    let request = client
+        .transact_write_items()
+        .set_transact_items(Some(items))
+        .return_consumed_capacity(ReturnConsumedCapacity::Total);
+    let error = match request.send().await {
+        Ok(output) if output.consumed_capacity.is_some() => return Ok(true),
+        Ok(_) => return Err(WriteError::empty_answer()),
+        Err(error) => error,
+    };
+    match error.as_service_error() {
+        Some(TransactWriteItemsError::TransactionCanceledException(cancelled)) => {
+            let reasons = cancelled.cancellation_reasons();
+            match reasons.first().is_some_and(is_failed_condition) {
+                true => Ok(false),
+                false => Err(WriteError::of_reasons(reasons)),
+            }
+        }
+        _ => Err(WriteError::of(&error)),
+    }
+}
+
+fn place(entry: &OutboxEntry) -> (EpochMillis, AlertId) {
+    (entry.at, entry.alert.id())
+}
+
+fn now() -> EpochMillis {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(now.as_millis()).ok().and_then(|now| EpochMillis::new(now).ok());
+    now.unwrap_or(EpochMillis::MAX)
+}
