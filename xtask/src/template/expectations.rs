@@ -131,11 +131,27 @@ const FUNCTION: &[Property] = &[
         r#"{
             "TABLE_NAME": {"Ref": "TableName"},
             "USAGE_WINDOWS": {"Ref": "UsageWindows"},
-            "USAGE_TTL_DAYS": {"Ref": "UsageTtlDays"}
+            "USAGE_TTL_DAYS": {"Ref": "UsageTtlDays"},
+            "ALERTS": {"Ref": "Alerts"},
+            "ALERTS_URL": {"Ref": "AlertsUrl"},
+            "ALERTS_SECRET": {"Ref": "AlertsSecret"}
         }"#,
         "the settings of the processor",
     ),
     is("/Parameters/UsageWindows/Default", r#""hour,day""#, "the default of the processor"),
+    is("/Parameters/Alerts/Default", r#""off""#, "without alerts nothing is read"),
+    is("/Parameters/AlertsUrl/Default", r#""""#, "alerts stay in the outbox"),
+    is("/Parameters/AlertsSecret/NoEcho", "true", "a secret"),
+    is(
+        "/Conditions/DeliversAlerts",
+        r#"{"Fn::Not": [{"Fn::Equals": [{"Ref": "AlertsUrl"}, ""]}]}"#,
+        "a parameter",
+    ),
+    is(
+        "/Conditions/MakesAlerts",
+        r#"{"Fn::Or": [{"Fn::Equals": [{"Ref": "Alerts"}, "on"]}, {"Condition": "DeliversAlerts"}]}"#,
+        "what is delivered must be made",
+    ),
     is("/Parameters/UsageTtlDays/Default", r#""90""#, "the default of the processor"),
     is(
         "/Resources/Processor/Properties/Role",
@@ -235,6 +251,20 @@ const ROLE: &[Property] = &[
                 "Action": ["dynamodb:PutItem", "dynamodb:UpdateItem"],
                 "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"}
             },
+            {"Fn::If": ["MakesAlerts", {
+                "Sid": "ReadAlerts",
+                "Effect": "Allow",
+                "Action": "dynamodb:Query",
+                "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"},
+                "Condition": {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["ALERTS#"]}}
+            }, {"Ref": "AWS::NoValue"}]},
+            {"Fn::If": ["DeliversAlerts", {
+                "Sid": "CloseAlerts",
+                "Effect": "Allow",
+                "Action": "dynamodb:DeleteItem",
+                "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"},
+                "Condition": {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["ALERTS#"]}}
+            }, {"Ref": "AWS::NoValue"}]},
             {
                 "Sid": "ReadStream",
                 "Effect": "Allow",
