@@ -1,6 +1,7 @@
 //! `alerts`: thresholds in the table, and the alerts that a processor makes of them.
 
 use serde_json::json;
+use sluicegate_testkit::{Mood, Receiver};
 
 use crate::support::on_every_engine;
 
@@ -56,6 +57,29 @@ async fn a_processor_with_alerts_puts_what_was_reached_into_the_outbox() {
         assert_eq!(dollars["amount_milli"], json!(10_000_000_000_i64));
         assert_eq!((&dollars["state"], &dollars["entity"]), (&json!("open"), &json!("team")));
         assert!(shell.run("alerts outbox").text(0).contains("8.60 USD"));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_with_an_endpoint_posts_what_was_reached() {
+    on_every_engine(async |shell| {
+        let receiver = Receiver::start(Mood::Fine).await;
+        shell.run("alerts set --system rpm=1/hour").text(0);
+        shell.run("acquire u r --consume rpm=1 --limit rpm=5/min").text(0);
+        let secret = "--alerts-secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+        for bad in ["--alerts-url http://example.com", "--alerts-url here"] {
+            assert_eq!(shell.run(&format!("process --once {secret} {bad}")).code, 2, "{bad}");
+        }
+        assert_eq!(shell.run("process --once --alerts-url https://example.com").code, 2);
+        let url = receiver.url();
+        shell.run(&format!("process --once {secret} --alerts-url {url}")).text(0);
+        assert_eq!(shell.run("alerts outbox").text(0), "the outbox is empty\n");
+        let closed = shell.run("alerts outbox --closed --output json").json(0);
+        assert_eq!(closed[0]["state"], "sent");
+        let received = receiver.received();
+        assert_eq!(received.len(), 1);
+        assert_eq!(received[0].body["id"], closed[0]["id"]);
     })
     .await;
 }
