@@ -197,11 +197,14 @@ async fn a_throttled_table_is_answered_in_time_with_the_record_to_start_from() {
 async fn a_setting_that_cannot_be_used_ends_the_process_and_is_named() {
     let api = RuntimeApi::start().await;
     let table = ("TABLE_NAME", "sluicegate-limits");
-    let cases: [(&str, &[(&str, &str)]); 4] = [
+    let cases: [(&str, &[(&str, &str)]); 7] = [
         ("TABLE_NAME", &[]),
         ("USAGE_WINDOWS", &[table, ("USAGE_WINDOWS", "hour,weeks")]),
         ("USAGE_TTL_DAYS", &[table, ("USAGE_TTL_DAYS", "1")]),
         ("USAGE_TTL_DAYS", &[table, ("USAGE_TTL_DAYS", "ninety")]),
+        ("ALERTS=", &[table, ("ALERTS", "yes")]),
+        ("ALERTS_URL", &[table, ("ALERTS_URL", "http://example.com")]),
+        ("ALERTS_URL and ALERTS_SECRET", &[table, ("ALERTS_URL", "https://example.com")]),
     ];
     for (named, env) in cases {
         let process = FunctionProcess::spawn(bootstrap(), &api, env.iter().copied());

@@ -33,11 +33,12 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), lambda_runtime::Error> {
     let settings = Settings::from_env(|name| std::env::var(name).ok())?;
+    let webhook = Webhook::from_env(|name| std::env::var(name).ok())?;
     let metrics = Metrics::init(&settings.table)?;
     let client = sluicegate_processor::client(&sluicegate_processor::sdk_config().await);
     tracing::info!(table = settings.table, windows = %settings.window_kinds, retention = ?settings.retention, "ready");
     let mut processor = Processor::new(client, settings);
-    if let Some(webhook) = Webhook::from_env(|name| std::env::var(name).ok())? {
+    if let Some(webhook) = webhook {
         tracing::info!(?webhook, "alerts are delivered");
         processor = processor.delivering_to(webhook);
     }
