@@ -61,6 +61,15 @@ def test_an_application_is_limited_and_corrects_the_cost() -> None:
     }
 
 
+def test_no_field_asks_for_more_patience_than_retry_after() -> None:
+    app = application(sluicegate.memory(limits=["rpm=1/min", "tpm=1000/d"]))
+    granted, refused = ask(app, "/chat?tokens=500", "/chat")
+    assert granted.headers["ratelimit"].endswith('"tpm";r=500;t=43200')
+    wait = int(refused.headers["retry-after"])
+    assert 55 <= wait <= 60
+    assert refused.headers["ratelimit"] == f'"rpm";r=0;t={wait}, "tpm";r=500;t={wait}'
+
+
 def test_a_request_without_an_entity_is_not_limited() -> None:
     (response,) = ask(application(sluicegate.memory(limits=["rpm=1/never", "tpm=1/never"])), "/chat", user=None)
     assert response.status_code == 200 and "ratelimit" not in response.headers

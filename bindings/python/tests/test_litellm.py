@@ -252,6 +252,28 @@ def test_refusals_say_when_to_come_back_and_how_much_is_too_much(proxy: Proxy) -
     assert unpriced.status_code == 400 and "no price" in unpriced.text
 
 
+def test_the_refusal_of_one_callback_gives_back_the_tokens_of_another(proxy: Proxy) -> None:
+    import litellm
+
+    limiter = sluicegate.memory(limits=["tpm=100/never"])
+    second = SluicegateLogger(
+        lambda: limiter, counts=["tpm"], entity="end_user", resource=lambda auth, data: "llm"
+    )
+
+    async def main() -> list[int]:
+        async with proxy.client() as client:
+            return [(await send(client, call("two", output=output))).status_code for output in (20, 60)]
+
+    litellm.callbacks.append(second)
+    try:
+        assert asyncio.run(main()) == [200, 429]
+    finally:
+        litellm.callbacks.remove(second)
+    proxy.settles(
+        "two", {"rpm": FULL["rpm"] - 1, "tpm": FULL["tpm"] - 30, "usd": FULL["usd"] - Decimal("0.0000135")}
+    )
+
+
 def use(callback: SluicegateLogger) -> None:
     """The proxy's callback, from now on."""
     import litellm
