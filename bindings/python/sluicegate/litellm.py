@@ -274,7 +274,8 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
 
     async def _correct(self, reservation: _Reservation, correction: Callable[[], sluicegate.Call[None]]) -> None:
         """Makes the correction, once for a reservation; repeats it in the background if the store is
-        unavailable. A repeated correction of one permit does nothing twice."""
+        unavailable. Totals and ``release`` do nothing twice, however often they are repeated; ``adjust``
+        might, after a lost answer."""
         if reservation.settled:
             return
         reservation.settled = True
