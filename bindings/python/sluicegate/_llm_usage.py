@@ -15,6 +15,14 @@ def tokens_of_bytes(length: int) -> int:
     return -(-length // BYTES_PER_TOKEN)
 
 
+def output_tokens(data: Mapping[str, Any], unset: int) -> int:
+    """The most output tokens of a call, or ``unset`` for each choice if it sets no bound."""
+    caps = (data.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"))
+    cap = next((cap for cap in caps if isinstance(cap, int)), unset)
+    choices = data.get("n")
+    return max(cap, 0) * max(choices if isinstance(choices, int) else 1, 1)
+
+
 def prompt_tokens(data: Mapping[str, Any]) -> int:
     parts = ("messages", "prompt", "input", "system", "instructions", "contents", "tools", "functions")
     return sum(_estimated(data[part]) for part in parts if data.get(part))

@@ -17,7 +17,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -28,7 +28,7 @@ from litellm.integrations.custom_logger import CustomLogger
 
 import sluicegate
 from sluicegate import Limit, Limiter, Permit, PriceBook, Usage
-from sluicegate._llm_usage import prompt_tokens, reported, text_bytes, tokens_of_bytes
+from sluicegate._llm_usage import output_tokens, prompt_tokens, reported, text_bytes, tokens_of_bytes
 from sluicegate._refusal import refusal
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class _Reservation:
     models: list[str]
     prompt: int
     streamed_bytes: int = 0
-    settled: bool = field(default=False)
+    settled: bool = False
 
 
 class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not followed by mypy
@@ -157,15 +157,9 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             return {name: LEAST for name in self._counts if _base(name) not in _TOKENS} | {
                 name: Decimal(1) for name in self._counts if _base(name) == "rpm"
             }
-        output = 0
-        if "embedding" not in call_type:
-            output = next(
-                (data[name] for name in _OUTPUT_CAPS if isinstance(data.get(name), int)), self._output_estimate
-            )
-            choices = data.get("n")
-            output *= choices if isinstance(choices, int) and choices > 1 else 1
+        output = 0 if "embedding" in call_type else output_tokens(data, self._output_estimate)
         try:
-            amounts = self._amounts(models, Usage(input=prompt, output=max(output, 0)))
+            amounts = self._amounts(models, Usage(input=prompt, output=output))
         except sluicegate.UnknownPriceError as error:
             raise HTTPException(400, {"error": f"the model {data['model']} has no price"}) from error
         return {name: amount for name, amount in amounts.items() if amount > 0}
@@ -309,7 +303,6 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
 
 # The event loop keeps only weak references to its tasks.
 _tasks: set["asyncio.Task[None]"] = set()
-_OUTPUT_CAPS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> SluicegateLogger:
@@ -323,10 +316,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> SluicegateLogge
       likewise, with ``SLUICEGATE_PARENT_LIMITS``
     * ``SLUICEGATE_RESOURCE``: ``model`` (unless set), or a name for all models together
     * ``SLUICEGATE_ON_UNAVAILABLE``: ``allow`` (unless set), ``deny`` or ``local``
-    * ``SLUICEGATE_LEASING``: ``strict`` or ``write_behind``
-    * ``SLUICEGATE_DEADLINE_MS``, and ``SLUICEGATE_SHADOW=1``
-    * ``SLUICEGATE_PRICES``: a file in the format of ``sluicegate-prices``
-    * ``SLUICEGATE_OUTPUT_ESTIMATE``: tokens
+    * ``SLUICEGATE_LEASING``: ``strict`` or ``write_behind``; ``SLUICEGATE_DEADLINE_MS``; ``SLUICEGATE_SHADOW=1``
+    * ``SLUICEGATE_PRICES``: a file in the format of ``sluicegate-prices``; ``SLUICEGATE_OUTPUT_ESTIMATE``: tokens
     """
     settings: dict[str, Any] = {}
     limits = [Limit(text) for text in environ.get("SLUICEGATE_LIMITS", "").split()]
