@@ -1,7 +1,7 @@
 //! `cargo xtask python`: builds the wheel of the Python package, installs it into an environment, and
 //! runs its tests and type checks there.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
@@ -9,8 +9,9 @@ use anyhow::{Context as _, Result};
 use crate::engines::venv;
 use crate::{process, workspace};
 
+pub(crate) const MATURIN: &str = "maturin==1.16.0";
 const TOOLS: [&str; 5] = [
-    "maturin==1.16.0",
+    MATURIN,
     "mypy==1.18.2",
     "pyright[nodejs]==1.1.414",
     "pytest==8.4.2",
@@ -45,24 +46,8 @@ pub(crate) fn run() -> Result<()> {
     std::fs::create_dir_all(&folder).context("the folder of the environment")?;
     venv::ensure(&folder, "environment", &[&TOOLS[..], &PROXY[..]].concat(), &[])?;
     let bin = folder.join("environment").join("bin");
-    let wheels = folder.join("wheels");
-    if wheels.exists() {
-        std::fs::remove_dir_all(&wheels).context("the wheel of an earlier run")?;
-    }
-    // In the target folder of the workspace, so that most of it is compiled already.
-    process::run_quietly(
-        Command::new(bin.join("maturin"))
-            .args(["build", "--locked", "--profile", "dev", "--manifest-path"])
-            .arg(root.join("bindings/python/Cargo.toml"))
-            .arg("--out")
-            .arg(&wheels),
-    )?;
-    let wheel = the_wheel(&wheels)?;
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"];
+    let wheel = install(&bin, "dev")?;
     let python = bin.join("python");
-    process::run(
-        Command::new(&python).args(pip).args(["--force-reinstall", "--no-deps"]).arg(&wheel),
-    )?;
     let package = root.join("bindings").join("python");
     let tests = package.join("tests");
     process::run(
@@ -82,7 +67,28 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-fn the_wheel(wheels: &std::path::Path) -> Result<PathBuf> {
-    let entry = std::fs::read_dir(wheels)?.next().context("maturin built no wheel")?;
-    Ok(entry?.path())
+/// Builds the wheel with a profile, by the maturin of an environment, and installs it there.
+pub(crate) fn install(bin: &Path, profile: &str) -> Result<PathBuf> {
+    let wheels = workspace::root().join("target").join("python").join(format!("wheels-{profile}"));
+    if wheels.exists() {
+        std::fs::remove_dir_all(&wheels).context("the wheel of an earlier run")?;
+    }
+    // In the target folder of the workspace, so that most of it is compiled already.
+    process::run_quietly(
+        Command::new(bin.join("maturin"))
+            .args(["build", "--locked", "--profile", profile, "--manifest-path"])
+            .arg(workspace::root().join("bindings/python/Cargo.toml"))
+            .arg("--out")
+            .arg(&wheels),
+    )?;
+    let entry = std::fs::read_dir(&wheels)?.next().context("maturin built no wheel")?;
+    let wheel = entry?.path();
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"];
+    process::run(
+        Command::new(bin.join("python"))
+            .args(pip)
+            .args(["--force-reinstall", "--no-deps"])
+            .arg(&wheel),
+    )?;
+    Ok(wheel)
 }

@@ -14,6 +14,7 @@ from decimal import Decimal
 
 from ._native import (
     Acquire,
+    AmbiguousError,
     Budget,
     Call,
     ContendedError,
@@ -40,10 +41,13 @@ from ._native import (
     redis,
 )
 
+from ._options import Options, Settings
+
 Amount = int | Decimal | str
 
 __all__ = [
     "Acquire",
+    "AmbiguousError",
     "Amount",
     "Budget",
     "Call",
@@ -56,9 +60,11 @@ __all__ = [
     "Limiter",
     "Local",
     "NeverAdmissibleError",
+    "Options",
     "Permit",
     "Prepared",
     "PriceBook",
+    "Settings",
     "SetupError",
     "SluicegateError",
     "UnavailableError",

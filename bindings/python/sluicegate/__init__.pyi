@@ -1,45 +1,19 @@
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Literal, TypedDict, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 from typing_extensions import Self, Unpack
+
+from ._options import Options as Options
+from ._options import Settings as Settings
 
 Amount = int | Decimal | str
 """An amount of a limit: tokens, or money in the currency's unit. Exact, so no ``float`` with an exponent."""
 
 T_co = TypeVar("T_co", covariant=True)
-
-class Settings(TypedDict, total=False):
-    limits: Iterable[Limit | str]
-    """The limits of requests that bring none, like ``rpm=100/min`` or ``usd=200/month``."""
-    leasing: Literal["strict", "write_behind"] | None
-    """Takes tokens ahead of need, to decide in memory. ``strict`` debits them first, and never exceeds a
-    limit; ``write_behind`` debits them afterwards, and may exceed one by ``threshold`` per process."""
-    threshold: int
-    """For ``write_behind``: the tokens of a limit that are handed out before they are debited; 100."""
-    on_unavailable: Literal["allow", "deny", "local"]
-    """The decision while the store is unavailable: ``allow`` unless set."""
-    deadline: timedelta | None
-    """The time in which the store must decide."""
-    shadow: bool
-    """Only watch: grant what would be refused, and say so by ``Permit.shadowed``."""
-
-class Options(TypedDict, total=False):
-    limits: Sequence[Limit | str]
-    """The limits of the bucket, which win over stored ones."""
-    parent: str | None
-    """Takes from the bucket of this parent too."""
-    no_cascade: bool
-    """Takes from no parent, whatever the entity's record says."""
-    parent_limits: Sequence[Limit | str]
-    """The limits of the parent, if they differ."""
-    wait: timedelta | None
-    """Waits for tokens this long, in order of arrival."""
-    deadline: timedelta | None
-    """The time in which the store must decide this request."""
 
 def memory(**settings: Unpack[Settings]) -> Limiter:
     """A limiter whose balances are in this process: for tests and first steps."""
@@ -409,7 +383,10 @@ class ContendedError(SluicegateError):
     """Too many other writers at once: nothing was taken."""
 
 class UnavailableError(SluicegateError):
-    """The store did not answer. After an adjustment, it may be repeated."""
+    """The store did not answer. A correction of a permit may be repeated: it is made once."""
+
+class AmbiguousError(SluicegateError):
+    """The answer to a correction was lost. It may have been made, and counts as made: repeat nothing."""
 
 class SetupError(SluicegateError):
     """Permissions, the table or an item must be repaired first."""

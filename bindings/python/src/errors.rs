@@ -33,13 +33,19 @@ create_exception!(
     sluicegate,
     UnavailableError,
     SluicegateError,
-    "The store did not answer. After an adjustment it may be repeated."
+    "The store did not answer. A correction of a permit may be repeated: it is made once."
 );
 create_exception!(
     sluicegate,
     UnknownPriceError,
     SluicegateError,
     "The price book has no price of the model at that time."
+);
+create_exception!(
+    sluicegate,
+    AmbiguousError,
+    SluicegateError,
+    "The answer to a correction was lost. It may have been made, and counts as made: repeat nothing."
 );
 create_exception!(
     sluicegate,
@@ -105,6 +111,7 @@ pub(crate) fn of_adjust(error: &AdjustError) -> PyErr {
         AdjustError::InvalidRequest(invalid) => invalid_request(invalid),
         AdjustError::Setup(_) => SetupError::new_err(text(error)),
         AdjustError::Contended => ContendedError::new_err(text(error)),
+        _ if !error.may_be_repeated() => AmbiguousError::new_err(text(error)),
         _ => UnavailableError::new_err(text(error)),
     }
 }

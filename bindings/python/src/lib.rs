@@ -29,8 +29,8 @@ mod _native {
     use crate::call::Call;
     #[pymodule_export]
     use crate::errors::{
-        ContendedError, InvalidRequestError, LimitExceededError, NeverAdmissibleError, SetupError,
-        SluicegateError, UnavailableError, UnknownPriceError,
+        AmbiguousError, ContendedError, InvalidRequestError, LimitExceededError,
+        NeverAdmissibleError, SetupError, SluicegateError, UnavailableError, UnknownPriceError,
     };
     #[pymodule_export]
     use crate::limit::Limit;

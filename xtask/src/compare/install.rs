@@ -10,13 +10,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::scope::folder;
 use crate::engines::{self, Engine, venv};
-use crate::{process, workspace};
+use crate::{process, python, workspace};
 
 pub(crate) const ZAE_NEWEST: &str = "0.17.0";
 /// The version that writes the reference schema.
 pub(crate) const ZAE_0_8: &str = "0.8.1";
 const NODE_PINS: [&str; 3] =
     ["rate-limiter-flexible@11.4.0", "ioredis@6.0.0", "@aws-sdk/client-dynamodb@3.1164.0"];
+/// The environment of this project's wheel.
+const OURS: &str = "sluicegate";
 const STAMP: &str = "sluicegate-stamp";
 const LOCK_FILE: &str = include_str!("../../peers/rust/Cargo.lock");
 
@@ -29,6 +31,7 @@ pub(crate) fn peers() -> Result<()> {
         let pin = format!("zae-limiter=={version}");
         venv::ensure(&folder, &zae(version), &[&pin], &["--retries=1"])?;
     }
+    venv::ensure(&folder, OURS, &[python::MATURIN], &[])?;
     node()?;
     crates_are_fetched()?;
     engines::ensure(&[Engine::Redis])
@@ -56,11 +59,10 @@ fn crates_are_fetched() -> Result<()> {
     process::run_quietly(&mut cargo)
 }
 
-/// Builds the contestants in Rust, all by the same profile.
+/// Builds the contestants in Rust, all by the same profile, and the wheel as it is published.
 pub(crate) fn build() -> Result<()> {
-    eprintln!(
-        "compare: building the Rust programs with the profile bench (minutes, the first time)"
-    );
+    eprintln!("compare: building the wheel and the Rust programs (many minutes, the first time)");
+    python::install(&folder().join(OURS).join("bin"), "wheel")?;
     let mut cargo = process::cargo();
     cargo.args(["build", "--quiet", "--profile", "bench", "--locked"]);
     cargo.args(["--package", "sluicegate-tests", "--example", "compare"]);
@@ -80,8 +82,13 @@ fn zae(version: &str) -> String {
 }
 
 /// The interpreter of a version of zae-limiter.
-pub(crate) fn python(version: &str) -> PathBuf {
+pub(crate) fn zae_python(version: &str) -> PathBuf {
     folder().join(zae(version)).join("bin").join("python")
+}
+
+/// The interpreter that has the wheel.
+pub(crate) fn our_python() -> PathBuf {
+    folder().join(OURS).join("bin").join("python")
 }
 
 /// The packages of npm.

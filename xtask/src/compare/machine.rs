@@ -42,7 +42,7 @@ impl Machine {
             memory_gib: kib.div_ceil(1024 * 1024),
             system: format!("{}, Linux {kernel}", os.trim_matches('"')),
             rust: said(Command::new("rustc").arg("--version")),
-            python: said(Command::new(install::python(install::ZAE_NEWEST)).arg("--version")),
+            python: said(Command::new(install::zae_python(install::ZAE_NEWEST)).arg("--version")),
             node: said(Command::new("node").arg("--version")),
             redis: redis.to_owned(),
         }

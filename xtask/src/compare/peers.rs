@@ -25,6 +25,8 @@ enum Program {
     Flexible(&'static str),
     /// The example `compare` of the tests, as this contestant.
     Ours(&'static str),
+    /// `xtask/peers/sluicegate.py` in this mode.
+    OursInPython(&'static str),
     /// A crate of the package in `xtask/peers/rust`.
     Crate(&'static str),
 }
@@ -32,7 +34,7 @@ enum Program {
 pub(crate) const OURS: &str = "Sluicegate";
 
 /// In the order of the tables.
-pub(crate) fn all() -> [Peer; 11] {
+pub(crate) fn all() -> [Peer; 14] {
     use Store::{Dynamodb, Process, Redis};
     let peer = |store, name, program| Peer { store, name, program };
     [
@@ -41,6 +43,9 @@ pub(crate) fn all() -> [Peer; 11] {
         peer(Dynamodb, "rate-limiter-flexible", Program::Flexible("dynamodb")),
         peer(Dynamodb, OURS, Program::Ours("dynamodb")),
         peer(Dynamodb, "Sluicegate, leasing", Program::Ours("leased")),
+        peer(Dynamodb, "Sluicegate for Python", Program::OursInPython("plain")),
+        peer(Dynamodb, "Sluicegate for Python, leasing", Program::OursInPython("leased")),
+        peer(Dynamodb, "Sluicegate for Python, try_acquire", Program::OursInPython("held")),
         peer(Redis, "rate-limiter-flexible", Program::Flexible("redis")),
         peer(Redis, "plain script", Program::Ours("script")),
         peer(Redis, OURS, Program::Ours("redis")),
@@ -63,7 +68,7 @@ impl Peer {
         let scripts = workspace::root().join("xtask").join("peers");
         let mut command = match self.program {
             Program::Zae(version) => {
-                let mut python = Command::new(install::python(version));
+                let mut python = Command::new(install::zae_python(version));
                 python.arg(scripts.join("zae.py"));
                 python
             }
@@ -78,6 +83,11 @@ impl Peer {
                 ours.arg(contestant);
                 ours
             }
+            Program::OursInPython(_) => {
+                let mut python = Command::new(install::our_python());
+                python.arg(scripts.join("sluicegate.py"));
+                python
+            }
             Program::Crate(name) => {
                 let mut peers = Command::new(install::crates());
                 peers.arg(name);
@@ -86,6 +96,9 @@ impl Peer {
         };
         if !url.is_empty() {
             command.arg(url);
+        }
+        if let Program::OursInPython(mode) = self.program {
+            command.arg(mode);
         }
         // Engines on loopback take any credentials. Other sources of credentials are not used.
         command.env("AWS_ACCESS_KEY_ID", "local").env("AWS_SECRET_ACCESS_KEY", "local");
@@ -101,7 +114,7 @@ impl Peer {
         match self.program {
             Program::Zae(_) => "zae-limiter",
             Program::Flexible(_) => "rate-limiter-flexible",
-            Program::Ours(_) => OURS,
+            Program::Ours(_) | Program::OursInPython(_) => OURS,
             Program::Crate(name) => name,
         }
     }
@@ -111,7 +124,10 @@ impl Peer {
         match self.program {
             Program::Ours("script") => Ok(String::new()),
             Program::Crate(name) => install::locked_version(name),
-            Program::Zae(_) | Program::Flexible(_) | Program::Ours(_) => {
+            Program::Zae(_)
+            | Program::Flexible(_)
+            | Program::Ours(_)
+            | Program::OursInPython(_) => {
                 let version = hello["version"].as_str();
                 Ok(version.with_context(|| format!("{} told no version", self.name))?.to_owned())
             }
