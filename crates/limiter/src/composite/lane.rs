@@ -129,6 +129,11 @@ impl Lane {
         if counts != Counts::default() {
             calls.count(counts, &self.buckets);
         }
+        Self::send_resolved(state);
+    }
+
+    /// Sends each caller the outcome of its request.
+    pub(super) fn send_resolved(state: &mut LaneState) {
         for (LaneWaiter { sender, cost }, outcome) in state.queue.take_resolved() {
             let table_error = state.table_error.clone();
             // A caller that has just left gets none.

@@ -169,7 +169,11 @@ impl Leader<'_> {
         let reply = tokio::time::timeout(ANSWER_TIME_MAX, self.reply()).await;
         self.pending_call = None;
         let reply = (reply.unwrap_or_else(|_| silence()), self.since.elapsed());
-        self.lane.take_reply(&mut self.lane.lock(), self.term, reply, None);
+        let mut state = self.lane.lock();
+        self.lane.take_reply(&mut state, self.term, reply, None);
+        // Another caller may have entered meanwhile.
+        Lane::send_resolved(&mut state);
+        drop(state);
     }
 
     /// Waits for the answer. If it is dropped before that, the next leader waits.
