@@ -9,6 +9,8 @@ from sluicegate import Usage
 BYTES_PER_TOKEN = 3
 # The tokens of an image or a sound in a prompt.
 MEDIA_TOKENS = 1_000
+# The largest amount of a limit.
+TOKENS_MAX = 10**15
 
 
 def tokens_of_bytes(length: int) -> int:
@@ -20,7 +22,7 @@ def output_tokens(data: Mapping[str, Any], unset: int) -> int:
     caps = (data.get(name) for name in ("max_completion_tokens", "max_tokens", "max_output_tokens"))
     cap = next((cap for cap in caps if isinstance(cap, int)), unset)
     choices = data.get("n")
-    return max(cap, 0) * max(choices if isinstance(choices, int) else 1, 1)
+    return min(max(cap, 0) * max(choices if isinstance(choices, int) else 1, 1), TOKENS_MAX)
 
 
 def prompt_tokens(data: Mapping[str, Any]) -> int:
@@ -31,7 +33,7 @@ def prompt_tokens(data: Mapping[str, Any]) -> int:
 def _estimated(part: Any) -> int:
     """The tokens of a part of a prompt, rather too many than too few."""
     if isinstance(part, str):
-        return tokens_of_bytes(len(part.encode()))
+        return tokens_of_bytes(len(part.encode(errors="replace")))
     if isinstance(part, list):
         # A prompt may be a list of token ids.
         return sum(1 if isinstance(item, int) else _estimated(item) for item in part)
@@ -46,7 +48,7 @@ def _estimated(part: Any) -> int:
 def text_bytes(chunk: Any) -> int:
     deltas = [getattr(choice, "delta", None) for choice in getattr(chunk, "choices", None) or []]
     texts = [getattr(delta, name, None) for delta in deltas for name in ("content", "reasoning_content")]
-    return sum(len(text.encode()) for text in texts if isinstance(text, str))
+    return sum(len(text.encode(errors="replace")) for text in texts if isinstance(text, str))
 
 
 def reported(kwargs: Mapping[str, Any], response: Any) -> Usage | None:

@@ -15,6 +15,7 @@ import hashlib
 import json
 import logging
 import os
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ Choice = str | Callable[[Any, Mapping[str, Any]], str | None]
 
 # A correction is repeated for this long while the store is unavailable.
 CORRECTION_S = 600
+# The outstanding corrections have this time at exit.
+CLOSE_S = 5
 # The smallest amount of money. A call of unknown cost takes it, so that a used-up budget refuses the call.
 LEAST = Decimal("0.000000001")
 
@@ -116,7 +119,11 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
     def close(self) -> None:
         """Makes the corrections that are outstanding, and gives leased tokens back. At exit it is called."""
         repeating, self._repeating = self._repeating, {}
+        end = time.monotonic() + CLOSE_S
         for correction in repeating.values():
+            if time.monotonic() > end:
+                log.error("corrections were not made in %d s: their estimates stay taken", CLOSE_S)
+                break
             try:
                 correction().sync()
             except Exception as error:
@@ -275,6 +282,8 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
         reservation.settled = True
         try:
             await correction()
+        except sluicegate.AmbiguousError as error:
+            log.warning("a correction counts as made: %s", error)
         except (sluicegate.UnavailableError, sluicegate.ContendedError):
             task = self._background(self._repeat(correction))
             self._repeating[task] = correction
@@ -288,6 +297,9 @@ class SluicegateLogger(CustomLogger):  # type: ignore[misc]  # LiteLLM is not fo
             pause = min(pause * 2, 5)
             try:
                 await correction()
+                return
+            except sluicegate.AmbiguousError as error:
+                log.warning("a correction counts as made: %s", error)
                 return
             except (sluicegate.UnavailableError, sluicegate.ContendedError) as error:
                 if loop.time() > end:
@@ -385,7 +397,7 @@ def _name(choice: Choice, auth: Any, data: Mapping[str, Any]) -> str:
     for name in _FIELDS[choice]:
         if value := getattr(auth, name, None):
             # An entity's id is no secret: the store shows it.
-            return hashlib.sha256(value.encode()).hexdigest() if value.startswith("sk-") else str(value)
+            return hashlib.sha256(value.encode()).hexdigest() if str(value).startswith("sk-") else str(value)
     return "anonymous"
 
 

@@ -20,8 +20,39 @@ pub(crate) struct Acquire {
     home: Home,
     begin: Begin,
     is_made: AtomicBool,
-    /// The permit of a context that was entered.
-    entered: Arc<Mutex<Option<Arc<sluicegate::Permit>>>>,
+    context: Context,
+}
+
+/// The context that a request is entered as.
+type Context = Arc<Mutex<Entered>>;
+
+enum Entered {
+    No,
+    /// Its permit is on its way.
+    Entering,
+    Yes(Arc<sluicegate::Permit>),
+}
+
+/// A context that is being entered. If no permit arrives, it is not.
+struct Entering(Context);
+
+impl Entering {
+    fn arrived(&self, permit: &Permit) {
+        *lock(&self.0) = Entered::Yes(Arc::clone(&permit.inner));
+    }
+}
+
+impl Drop for Entering {
+    fn drop(&mut self) {
+        let mut entered = lock(&self.0);
+        if matches!(*entered, Entered::Entering) {
+            *entered = Entered::No;
+        }
+    }
+}
+
+fn lock(context: &Context) -> MutexGuard<'_, Entered> {
+    context.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[pymethods]
@@ -41,7 +72,7 @@ impl Acquire {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<Call> {
         match self.left() {
-            Some(permit) if !kind.is_none() => permit.release(),
+            Some(permit) if !kind.is_none() => permit.release_quietly(),
             _ => {
                 let nothing = async { ready(|py| Ok(py.None())) };
                 Call::new(self.home, Begin::Here, "acquire", nothing)
@@ -61,7 +92,7 @@ impl Acquire {
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         match self.left() {
-            Some(permit) if !kind.is_none() => permit.release()?.sync(py).map(drop),
+            Some(permit) if !kind.is_none() => permit.release_quietly()?.sync(py).map(drop),
             _ => Ok(()),
         }
     }
@@ -79,8 +110,8 @@ impl Acquire {
         home: Home,
         begin: Begin,
     ) -> Self {
-        let (is_made, entered) = (AtomicBool::new(false), Arc::default());
-        Self { limiter, request, home, begin, is_made, entered }
+        let (is_made, context) = (AtomicBool::new(false), Arc::new(Mutex::new(Entered::No)));
+        Self { limiter, request, home, begin, is_made, context }
     }
 
     /// The request, which is used for something.
@@ -91,29 +122,33 @@ impl Acquire {
 
     fn call(&self, enters: bool) -> PyResult<Call> {
         let (limiter, request, home) = (self.limiter.clone(), self.request(), self.home);
-        if enters && self.entered().is_some() {
-            let twice = "this request is entered already: make another one";
-            return Err(PyRuntimeError::new_err(twice));
-        }
-        let entered = Arc::clone(&self.entered);
+        let entering = if enters { Some(self.enter()?) } else { None };
         Call::new(home, self.begin, "acquire", async move {
             let result = request.bind(&limiter).await;
             granted(home, result, move |permit| {
-                if enters {
-                    let mut entered = entered.lock().unwrap_or_else(PoisonError::into_inner);
-                    *entered = Some(Arc::clone(&permit.inner));
+                if let Some(entering) = entering {
+                    entering.arrived(permit);
                 }
             })
         })
     }
 
-    fn entered(&self) -> MutexGuard<'_, Option<Arc<sluicegate::Permit>>> {
-        self.entered.lock().unwrap_or_else(PoisonError::into_inner)
+    fn enter(&self) -> PyResult<Entering> {
+        let mut entered = lock(&self.context);
+        if !matches!(*entered, Entered::No) {
+            let twice = "this request is entered already: make another one";
+            return Err(PyRuntimeError::new_err(twice));
+        }
+        *entered = Entered::Entering;
+        Ok(Entering(Arc::clone(&self.context)))
     }
 
     /// The permit of the context, which ends.
     fn left(&self) -> Option<Permit> {
-        Some(Permit { inner: self.entered().take()?, home: self.home })
+        match std::mem::replace(&mut *lock(&self.context), Entered::No) {
+            Entered::Yes(inner) => Some(Permit { inner, home: self.home }),
+            Entered::No | Entered::Entering => None,
+        }
     }
 }
 

@@ -92,7 +92,9 @@ impl Limiter {
         let parent = parent.map(EntityId::new).transpose().map_err(invalid)?;
         let cascade = cascade && parent.is_some();
         let record = EntityRecord { entity, parent, cascade };
-        self.configure("put_entity", |limiter| async move { limiter.put_entity(&record).await })
+        self.configure("put_entity", |limiter| async move {
+            limiter.put_entity(&record).await.map(|()| None::<bool>)
+        })
     }
 
     fn entity(&self, entity: &str) -> PyResult<Call> {
@@ -108,10 +110,9 @@ impl Limiter {
 
     fn delete_entity(&self, entity: &str) -> PyResult<Call> {
         let entity = EntityId::new(entity).map_err(invalid)?;
-        self.configure(
-            "delete_entity",
-            |limiter| async move { limiter.delete_entity(&entity).await },
-        )
+        self.configure("delete_entity", |limiter| async move {
+            limiter.delete_entity(&entity).await.map(|()| None::<bool>)
+        })
     }
 }
 

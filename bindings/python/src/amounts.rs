@@ -13,9 +13,6 @@ use crate::errors::{InvalidRequestError, invalid};
 /// # Errors
 /// `InvalidRequestError` for a name or a number that no limit has; `TypeError` for no mapping.
 pub(crate) fn read(given: &Bound<'_, PyAny>) -> PyResult<Amounts> {
-    if let Ok(dict) = given.cast::<PyDict>() {
-        return dict.iter().map(|(limit, amount)| one(&limit, &amount)).collect();
-    }
     let items = given.cast::<PyMapping>()?.items()?;
     let items = items.iter().map(|item| {
         let (limit, amount): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
@@ -32,8 +29,8 @@ pub(crate) fn keywords(given: Option<&Bound<'_, PyDict>>) -> PyResult<Amounts> {
 fn one(limit: &Bound<'_, PyAny>, amount: &Bound<'_, PyAny>) -> PyResult<(LimitName, Millitokens)> {
     let limit: &str = limit.extract()?;
     let name = LimitName::new(limit).map_err(invalid)?;
-    let text = amount.str()?;
-    let milli = parse_amount(limit, text.to_str()?).and_then(|milli| i64::try_from(milli).ok());
+    let text = text_of(amount)?;
+    let milli = parse_amount(limit, &text).and_then(|milli| i64::try_from(milli).ok());
     let amount = milli.and_then(|milli| Millitokens::new(milli).ok());
     let amount = amount.ok_or_else(|| {
         InvalidRequestError::new_err(format!(
@@ -43,17 +40,29 @@ fn one(limit: &Bound<'_, PyAny>, amount: &Bound<'_, PyAny>) -> PyResult<(LimitNa
     Ok((name, amount))
 }
 
+/// An amount as text. A `Decimal` is written out: by itself it may have an exponent.
+pub(crate) fn text_of(amount: &Bound<'_, PyAny>) -> PyResult<String> {
+    match amount.is_instance(decimal_class(amount.py())?)? {
+        true => amount.call_method1("__format__", ("f",))?.extract(),
+        false => amount.str()?.extract(),
+    }
+}
+
+fn decimal_class(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
+    static DECIMAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let class = DECIMAL.get_or_try_init(py, || -> PyResult<_> {
+        Ok(py.import("decimal")?.getattr("Decimal")?.unbind())
+    })?;
+    Ok(class.bind(py))
+}
+
 /// An amount as a `Decimal`.
 pub(crate) fn decimal<'py>(
     py: Python<'py>,
     limit: &LimitName,
     milli: impl Into<i128>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    static DECIMAL: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let class = DECIMAL.get_or_try_init(py, || -> PyResult<_> {
-        Ok(py.import("decimal")?.getattr("Decimal")?.unbind())
-    })?;
-    class.bind(py).call1((AmountOf::new(limit.as_str(), milli.into()).plain(),))
+    decimal_class(py)?.call1((AmountOf::new(limit.as_str(), milli.into()).plain(),))
 }
 
 /// Amounts by limit as a `dict`.

@@ -38,6 +38,8 @@ pub(crate) enum Begin {
     Here,
     /// A thread of the runtime.
     OnRuntime,
+    /// A thread of the runtime. The call goes on if its task is cancelled meanwhile.
+    Detached,
 }
 
 /// A call that was not made yet: `await` it, or make it by `sync()` in code without an event loop.
@@ -60,7 +62,7 @@ impl Call {
         Ok(Self { home, begin, name, work: Mutex::new(Some(Box::pin(work))) })
     }
 
-    /// A call that gets nothing but an error.
+    /// A correction: a call that gets nothing but an error, and is made whole once it began.
     pub(crate) fn unit<E>(
         home: Home,
         name: &'static str,
@@ -70,9 +72,9 @@ impl Call {
     where
         E: Send + 'static,
     {
-        Self::new(home, Begin::OnRuntime, name, async move {
+        Self::new(home, Begin::Detached, name, async move {
             let done = work.await;
-            ready(move |py| done.map_err(|failed| error(py, failed)))
+            ready(move |py| done.map(|()| py.None()).map_err(|failed| error(py, failed)))
         })
     }
 
@@ -94,7 +96,8 @@ impl Call {
     }
 
     pub(crate) fn __await__(&self, py: Python<'_>) -> PyResult<Awaited> {
-        Awaited::begin(py, self.home, self.begin, self.take()?)
+        let event_loop = running(py)?;
+        Awaited::begin(&event_loop, self.home, self.begin, self.take()?)
     }
 
     /// Makes the call and waits for its result, in code without an event loop.
@@ -115,7 +118,13 @@ impl Drop for Call {
 /// Warns of a call that its program forgot to await.
 pub(crate) fn warn_unmade(name: &str) {
     let warned = Python::try_attach(|py| {
-        let message = format!("a call of {name} was never made: await it, or call its sync()");
+        // An exception on its way is the reason, and no code may run before it is handled.
+        if PyErr::occurred(py) {
+            return;
+        }
+        let message = format!(
+            "a call of {name} was never made: await it, or call its sync(); or its task was cancelled before it began"
+        );
         let Ok(message) = std::ffi::CString::new(message) else { return };
         let warning = py.get_type::<PyRuntimeWarning>();
         // With warnings as errors there is nobody to catch it.
@@ -147,25 +156,27 @@ struct Waits {
     inbox: Py<Inbox>,
     number: u64,
     result: Arc<Mutex<Option<Ready>>>,
-    task: AbortHandle,
+    /// The task that ends with the call that waits for it.
+    task: Option<AbortHandle>,
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        self.task.abort();
+        if let Some(task) = &self.task {
+            task.abort();
+        }
         self.inbox.get().forget(self.number);
     }
 }
 
 impl Awaited {
     pub(crate) fn begin(
-        py: Python<'_>,
+        event_loop: &Bound<'_, PyAny>,
         home: Home,
         begin: Begin,
         mut work: Work,
     ) -> PyResult<Self> {
-        let runtime = home.runtime()?;
-        let event_loop = running(py)?;
+        let (py, runtime) = (event_loop.py(), home.runtime()?);
         if begin == Begin::Here {
             let _in_runtime = runtime.enter();
             let mut context = Context::from_waker(TaskWaker::noop());
@@ -175,7 +186,7 @@ impl Awaited {
             }
         }
         let future = event_loop.call_method0("create_future")?.unbind();
-        let inbox = Inbox::of(&event_loop)?.unbind();
+        let inbox = Inbox::of(event_loop)?.unbind();
         let waker = inbox.get().expect(future.clone_ref(py));
         let (number, slot) = (waker.number(), Arc::new(Mutex::new(None)));
         let result = Arc::clone(&slot);
@@ -185,7 +196,8 @@ impl Awaited {
             let ready = work.await;
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(ready);
         });
-        let (future, task) = (Some(future), task.abort_handle());
+        let task = (begin != Begin::Detached).then(|| task.abort_handle());
+        let future = Some(future);
         let state = State::Waits(Waits { future, inbox, number, result, task });
         Ok(Self { state: Mutex::new(state) })
     }

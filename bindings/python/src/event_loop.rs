@@ -74,6 +74,13 @@ impl Inbox {
         {
             return Ok(inbox);
         }
+        // A loop that was closed while a call waited is kept by its future.
+        for other in inboxes.call_method0("keyrefs")?.try_iter()? {
+            let other = other?.call0()?;
+            if !other.is_none() && other.call_method0("is_closed")?.is_truthy()? {
+                inboxes.call_method1("pop", (other, py.None()))?;
+            }
+        }
         let (receiver, sender) = UnixStream::pair()?;
         receiver.set_nonblocking(true)?;
         sender.set_nonblocking(true)?;

@@ -48,4 +48,16 @@ mod _native {
     use crate::status::LimitStatus;
     #[pymodule_export]
     use crate::usage::{Budget, UsageWindow};
+
+    /// An exception that a program makes itself has the attributes, too.
+    #[pymodule_init]
+    fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        use pyo3::types::PyAnyMethods as _;
+        let exceeded = module.getattr("LimitExceededError")?;
+        exceeded.setattr("retry_after", module.py().None())?;
+        for error in [exceeded, module.getattr("NeverAdmissibleError")?] {
+            error.setattr("limits", pyo3::types::PyTuple::empty(module.py()))?;
+        }
+        Ok(())
+    }
 }

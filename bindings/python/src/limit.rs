@@ -7,6 +7,7 @@ use sluicegate::Limit as Rule;
 use sluicegate::types::LimitsScope;
 use sluicegate::{EntityId, Resource};
 
+use crate::amounts::text_of;
 use crate::errors::invalid;
 
 /// A limit: a name, and an amount per period. `Limit("rpm=100/min,burst=200")` reads its text.
@@ -24,9 +25,9 @@ impl Limit {
         period: &str,
         burst: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        let burst = burst.map(|burst| Ok::<_, PyErr>(format!(",burst={}", burst.str()?)));
+        let burst = burst.map(|burst| Ok::<_, PyErr>(format!(",burst={}", text_of(burst)?)));
         let burst = burst.transpose()?.unwrap_or_default();
-        Self::new(&format!("{name}={}/{period}{burst}", amount.str()?))
+        Self::new(&format!("{name}={}/{period}{burst}", text_of(amount)?))
     }
 }
 
@@ -77,6 +78,9 @@ impl Limit {
         period: Duration,
         burst: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        if period.subsec_nanos() % 1_000_000 != 0 {
+            return Err(invalid(format!("the period {period:?} has no whole milliseconds")));
+        }
         Self::per(name, amount, &format!("{}ms", period.as_millis()), burst)
     }
 

@@ -63,7 +63,13 @@ impl Local {
             let ends = async { _ = ends.await };
             engine.run_until(ends).await.map(drop)
         });
-        *local.running() = Some(Running { home, endpoint_url, end, engine });
+        let mut running = local.running();
+        if running.is_some() {
+            // Another thread was faster: this engine ends as its sender is dropped.
+            return Err(PyRuntimeError::new_err("this engine runs already"));
+        }
+        *running = Some(Running { home, endpoint_url, end, engine });
+        drop(running);
         Ok(slf)
     }
 

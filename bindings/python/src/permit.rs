@@ -7,7 +7,7 @@ use pyo3::types::PyDict;
 use sluicegate::AdjustError;
 
 use crate::amounts::keywords;
-use crate::call::{Call, Ready, ready};
+use crate::call::{Begin, Call, Ready, ready};
 use crate::errors::{of_acquire, of_adjust};
 use crate::runtime::Home;
 use crate::status::{LimitStatus, remaining};
@@ -65,6 +65,21 @@ impl Permit {
 }
 
 impl Permit {
+    /// Gives back everything at the end of a context whose body raised. A failure is reported, and does
+    /// not replace the exception of the body.
+    pub(crate) fn release_quietly(&self) -> PyResult<Call> {
+        let permit = Arc::clone(&self.inner);
+        Call::new(self.home, Begin::Detached, "release", async move {
+            let released = permit.give_back().await;
+            ready(move |py| {
+                if let Err(error) = released {
+                    of_adjust(&error).write_unraisable(py, None);
+                }
+                Ok(py.None())
+            })
+        })
+    }
+
     fn correction<F>(
         &self,
         name: &'static str,

@@ -1,13 +1,12 @@
 //! Usage of models, and its price.
 
-use chrono::{DateTime, FixedOffset};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString};
-use sluicegate::types::EpochMillis;
 use sluicegate::{Clock as _, SystemClock};
 
 use crate::amounts::decimals;
 use crate::errors::{UnknownPriceError, invalid};
+use crate::usage::instant;
 
 /// The token counts of one request.
 #[pyclass(frozen, get_all, eq, module = "sluicegate")]
@@ -88,10 +87,10 @@ impl PriceBook {
         py: Python<'py>,
         model: &str,
         usage: &Usage,
-        at: Option<DateTime<FixedOffset>>,
+        at: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let at = match at {
-            Some(at) => EpochMillis::new(at.timestamp_millis()).map_err(invalid)?,
+            Some(at) => instant(at)?,
             None => SystemClock.now(),
         };
         let usage = sluicegate_prices::Usage {

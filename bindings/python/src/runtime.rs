@@ -70,19 +70,24 @@ impl Home {
     /// Runs a future to its end, without the interpreter's lock.
     ///
     /// # Errors
-    /// After a fork. The exception of a signal handler, such as `KeyboardInterrupt`; then the future is
-    /// dropped.
+    /// After a fork. The exception of a signal handler, such as `KeyboardInterrupt`; then the future or
+    /// its output is dropped.
     pub(crate) fn wait<F>(self, py: Python<'_>, future: F) -> PyResult<F::Output>
     where
         F: Future + Send,
         F::Output: Send,
     {
         let runtime = self.runtime()?;
+        // The future is dropped inside.
+        let _in_runtime = runtime.enter();
         let mut future = pin!(future);
         loop {
             let slice = async { tokio::time::timeout(SIGNALS_EVERY, future.as_mut()).await };
             match py.detach(|| runtime.block_on(slice)) {
-                Ok(output) => return Ok(output),
+                Ok(output) => {
+                    py.check_signals()?;
+                    return Ok(output);
+                }
                 Err(_) => py.check_signals()?,
             }
         }

@@ -1,6 +1,6 @@
 //! Usage windows and budgets.
 
-use chrono::{DateTime, FixedOffset, Utc};
+use chrono::{DateTime, Utc};
 use futures_util::TryStreamExt as _;
 use futures_util::stream::{BoxStream, StreamExt as _};
 use pyo3::prelude::*;
@@ -67,7 +67,13 @@ fn time(millis: i64) -> DateTime<Utc> {
     DateTime::from_timestamp_millis(millis).unwrap_or_default()
 }
 
-fn instant(given: DateTime<FixedOffset>) -> PyResult<EpochMillis> {
+/// An instant, as a `datetime` with any time zone.
+pub(crate) fn instant(given: &Bound<'_, PyAny>) -> PyResult<EpochMillis> {
+    if given.getattr("tzinfo")?.is_none() {
+        return Err(invalid(format!("the time {given} has no time zone: give one")));
+    }
+    let utc = given.py().import("datetime")?.getattr("timezone")?.getattr("utc")?;
+    let given: DateTime<Utc> = given.call_method1("astimezone", (utc,))?.extract()?;
     EpochMillis::new(given.timestamp_millis()).map_err(invalid)
 }
 
@@ -91,8 +97,8 @@ impl Limiter {
         entity: Option<&str>,
         resource: Option<&str>,
         kind: &str,
-        since: DateTime<FixedOffset>,
-        until: Option<DateTime<FixedOffset>>,
+        since: &Bound<'_, PyAny>,
+        until: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Call> {
         let kind: WindowKind = kind.parse().map_err(invalid)?;
         let now = self.inner.clock().now();

@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import signal
+import time
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -37,6 +39,13 @@ def test_a_call_that_is_never_made_warns(forgotten: Callable[[sluicegate.Limiter
     assert "was never made: await it" in str(caught[0].message)
 
 
+def test_a_forgotten_call_hides_no_exception() -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+    nothing: dict[str, int] = {}
+    with pytest.raises(KeyError, match="missing"):
+        print(limiter.acquire("u", "r", {"rpm": 1}), nothing["missing"])
+
+
 def test_a_call_is_made_once() -> None:
     limiter = sluicegate.memory(limits=["rpm=100/never"])
     call = limiter.peek("u", "r")
@@ -45,6 +54,10 @@ def test_a_call_is_made_once() -> None:
         call.sync()
     with pytest.raises(RuntimeError, match="no running event loop"):
         limiter.acquire("u", "r", {"rpm": 1}).__await__()
+    again = limiter.peek("u", "r")
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        again.__await__()
+    assert len(again.sync()) == 1
     assert taken(limiter) == 0
 
 
@@ -86,6 +99,89 @@ def test_a_result_is_dropped_if_its_task_is_cancelled_before_it_wakes() -> None:
 
     asyncio.run(main())
     assert taken(limiter) == 0
+
+
+def test_the_exception_of_a_body_wins_and_a_second_cancellation_keeps_nothing() -> None:
+    async def body(limiter: sluicegate.Limiter) -> None:
+        async with limiter.acquire("u", "r", {"rpm": 10}):
+            await asyncio.sleep(99)
+
+    async def twice(limiter: sluicegate.Limiter) -> None:
+        task = asyncio.create_task(body(limiter))
+        await asyncio.sleep(0.3)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        await asyncio.sleep(0.3)
+
+    with sluicegate.local() as engine:
+        limiter = engine.limiter(limits=["rpm=100/never"], on_unavailable="deny")
+        asyncio.run(twice(limiter))
+        assert taken(limiter) == 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_failed_release_does_not_replace_the_exception_of_the_body() -> None:
+    engine = sluicegate.local()
+    engine.__enter__()
+    limiter = engine.limiter(limits=["rpm=100/never"], on_unavailable="deny")
+    with pytest.raises(KeyError), limiter.acquire("u", "r", {"rpm": 1}):
+        engine.__exit__(None, None, None)
+        raise KeyError("the model failed")
+
+
+def test_a_request_is_entered_once_at_a_time() -> None:
+    limiter = sluicegate.memory(limits=["rpm=100/never"])
+    request = limiter.acquire("u", "r", {"rpm": 10})
+
+    async def enter() -> None:
+        async with request:
+            await asyncio.sleep(0.05)
+
+    async def main() -> None:
+        first, second = await asyncio.gather(enter(), enter(), return_exceptions=True)
+        assert first is None
+        assert isinstance(second, RuntimeError)
+
+    asyncio.run(main())
+    assert taken(limiter) == 10
+
+
+def test_a_signal_loses_no_permit() -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(signal_: int, frame: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGALRM, stop)
+    kept = 0
+    try:
+        with sluicegate.local() as engine:
+            limiter = engine.limiter(limits=["rpm=100/never"], on_unavailable="deny")
+            limiter.peek("u", "r").sync()
+            for n in range(20):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.0004 * (1 + n % 5))
+                    limiter.acquire("u", "r", {"rpm": 1}).sync()
+                    kept += 1
+                    time.sleep(0.05)
+                except Stop:
+                    pass
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            time.sleep(0.3)
+            limiter.acquire("u", "r", {"rpm": 1}).sync()
+            # A signal after the last look for one may lose a permit, but not all of them.
+            assert taken(limiter) <= kept + 3
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_exceptions_of_the_package_have_their_attributes() -> None:
+    error = sluicegate.LimitExceededError("made by a test")
+    assert (error.retry_after, list(error.limits)) == (None, [])
 
 
 def test_many_loops_leave_nothing_behind() -> None:

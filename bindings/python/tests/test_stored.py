@@ -3,6 +3,7 @@
 import time
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -20,6 +21,9 @@ def test_a_limit_is_its_text() -> None:
     assert Limit.per_second("x", 1) != Limit.per_hour("x", 1)
     assert {Limit.quota("x", Decimal("2.5")), Limit("x=2.5/never")} == {Limit("x=2.5/never")}
     assert (Limit("rpm=1/min").name, repr(Limit("rpm=1/min"))) == ("rpm", 'Limit("rpm=1/min")')
+    assert Limit.quota("x", Decimal("1E+3")) == Limit("x=1000/never")
+    with pytest.raises(sluicegate.InvalidRequestError, match="whole milliseconds"):
+        Limit.every("x", 5, timedelta(milliseconds=1, microseconds=1))
     for wrong in ["rpm", "rpm=0/min", "r pm=1/min"]:
         with pytest.raises(sluicegate.InvalidRequestError):
             Limit(wrong)
@@ -37,7 +41,8 @@ def test_stored_limits_and_parents_are_used(sluicegate_local: sluicegate.Local) 
     assert limiter.stored_limits(entity="child").sync() == limits
     assert limiter.stored_limits(entity="child", resource="other").sync() == []
     limiter.set_limits(["rpm=2/min"], entity="team").sync()
-    limiter.put_entity("child", parent="team").sync()
+    nothing: object = limiter.put_entity("child", parent="team").sync()
+    assert nothing is None
     record = limiter.entity("child").sync()
     assert record is not None
     assert (record.entity, record.parent, record.cascade) == ("child", "team", True)
@@ -108,8 +113,10 @@ def test_usage_and_budget_show_what_was_used(sluicegate_local: sluicegate.Local)
         limiter.usage(since=began)
     with pytest.raises(sluicegate.InvalidRequestError, match="fortnight"):
         limiter.usage("spends", kind="fortnight", since=began)
-    with pytest.raises(TypeError):
+    with pytest.raises(sluicegate.InvalidRequestError, match="time zone"):
         limiter.usage("spends", since=datetime.now())
+    berlin = (began - timedelta(days=1)).astimezone(ZoneInfo("Europe/Berlin"))
+    assert len(limiter.usage("spends", "gpt-4", kind="day", since=berlin).sync()) == 1
 
 
 def test_a_price_book_makes_amounts_of_usage() -> None:
@@ -131,8 +138,12 @@ def test_a_price_book_makes_amounts_of_usage() -> None:
     assert usage is not None
     amounts = book.amounts("gpt-4o", usage)
     assert amounts == {"rpm": 1, "input": 1200, "output": 80, "usd": Decimal("0.00252")}
-    limiter = sluicegate.memory(limits=[f"{name}=9999/day" for name in amounts])
-    limiter.acquire("u", "gpt-4o", amounts).sync()
+    limiter = sluicegate.memory(limits=[f"{name}=9999/never" for name in amounts])
+    permit = limiter.acquire("u", "gpt-4o", amounts).sync()
+    # A small `Decimal` has an exponent.
+    permit.correct_to(usd=Decimal("4.5E-7")).sync()
+    (left,) = [status.available for status in limiter.peek("u", "gpt-4o").sync() if status.limit == "usd"]
+    assert left == 9_999 - Decimal("4.5E-7")
     with pytest.raises(sluicegate.UnknownPriceError, match="gpt-5"):
         book.amounts("gpt-5", usage)
     with pytest.raises(sluicegate.InvalidRequestError):
