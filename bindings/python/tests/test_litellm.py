@@ -219,9 +219,8 @@ def test_an_answer_of_the_cache_costs_nothing(proxy: Proxy) -> None:
             for _ in range(2):
                 body = call("cached") | {"cache": {"use-cache": True}}
                 assert (await send(client, body)).status_code == 200
-                proxy.settles(
-                    "cached", {**proxy.left("cached"), "usd": FULL["usd"] - proxy.models.billed["cached"]}
-                )
+                billed = str(proxy.models.billed["cached"])
+                spends(proxy, "cached", billed, billed)
 
     asyncio.run(main())
     assert proxy.models.tokens["cached"] == 30
@@ -235,7 +234,8 @@ def test_refusals_say_when_to_come_back_and_how_much_is_too_much(proxy: Proxy) -
         async with proxy.client() as client:
             # All of the budget, then a little more.
             assert (await send(client, call("poor", output=33_000))).status_code == 200
-            proxy.settles("poor", {**proxy.left("poor"), "usd": FULL["usd"] - proxy.models.billed["poor"]})
+            billed = str(proxy.models.billed["poor"])
+            spends(proxy, "poor", billed, billed)
             return [
                 await send(client, call("poor", output=1_000)),
                 await send(client, call("poor", output=50_000)),
