@@ -42,7 +42,7 @@ def producer(endpoint_url: str, table: str, seed: int, leasing: bool) -> dict[st
         if correction is not None:
             try:
                 await correction
-            except sluicegate.UnavailableError:
+            except (sluicegate.UnavailableError, sluicegate.AmbiguousError):
                 ends = sorted([amount, to])
         least, most = kept[entity]
         kept[entity] = (least + ends[0], most + ends[1])
