@@ -25,7 +25,7 @@ enum Program {
     Flexible(&'static str),
     /// The example `compare` of the tests, as this contestant.
     Ours(&'static str),
-    /// `xtask/peers/sluicegate.py` in this mode.
+    /// `xtask/peers/ours.py` in this mode.
     OursInPython(&'static str),
     /// A crate of the package in `xtask/peers/rust`.
     Crate(&'static str),
@@ -85,7 +85,7 @@ impl Peer {
             }
             Program::OursInPython(_) => {
                 let mut python = Command::new(install::our_python());
-                python.arg(scripts.join("sluicegate.py"));
+                python.arg(scripts.join("ours.py"));
                 python
             }
             Program::Crate(name) => {

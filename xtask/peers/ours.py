@@ -1,6 +1,6 @@
 """The Python package of this project as a contestant of `cargo xtask compare`.
 
-usage: sluicegate.py ENDPOINT_URL [leased|held]
+usage: ours.py ENDPOINT_URL [leased|held]
 `leased` awaits each request of a limiter that leases; `held` takes what is held without awaiting.
 The protocol is described in tests/examples/compare/protocol.rs.
 """
