@@ -78,7 +78,7 @@ impl Limit {
         period: Duration,
         burst: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
-        if period.subsec_nanos() % 1_000_000 != 0 {
+        if !period.subsec_nanos().is_multiple_of(1_000_000) {
             return Err(invalid(format!("the period {period:?} has no whole milliseconds")));
         }
         Self::per(name, amount, &format!("{}ms", period.as_millis()), burst)
