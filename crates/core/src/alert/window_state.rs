@@ -202,8 +202,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever sums a window goes through and wherever it is looked at: it claims each threshold
-        /// once, the last one looked at is complete, and nothing is claimed that was not reached.
+        /// A window may go through any sums and be looked at at any of them: it claims each threshold
+        /// once, the last look is complete, and nothing is claimed that was not reached.
         #[test]
         fn each_threshold_is_claimed_once(
             thresholds in proptest::collection::vec(threshold(), 1..=10),
