@@ -71,7 +71,8 @@ if (process.argv[1] === new URL(import.meta.url).pathname) {
       const used = 120; // the model's answer says how many tokens it took
       await gate.adjust(permit, { tpm: used });
       const rpm = permit.limits.find(({ limit }) => limit === "rpm");
-      console.log(`${question}: granted, requests left ${rpm.available}, corrected to ${used} tokens`);
+      const whole = Math.floor(rpm.available); // limits refill by fractions of a token
+      console.log(`${question}: granted, requests left ${whole}, corrected to ${used} tokens`);
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       console.log(`${question}: refused by ${error.limits.join(", ")}`);

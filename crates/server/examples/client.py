@@ -4,6 +4,7 @@ It calls a model within limits: an estimate before the call, the actual use afte
 """
 
 import json
+import math
 import os
 import sys
 import time
@@ -76,7 +77,8 @@ def main():
         used = 120  # the model's answer says how many tokens it took
         gate.adjust(permit, {"tpm": used})
         left = {limit["limit"]: limit["available"] for limit in permit["limits"]}
-        print(f"{question}: granted, requests left {left['rpm']:g}, corrected to {used} tokens")
+        whole = math.floor(left["rpm"])  # limits refill by fractions of a token
+        print(f"{question}: granted, requests left {whole}, corrected to {used} tokens")
     return 0
 
 
