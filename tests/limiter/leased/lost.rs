@@ -1,15 +1,18 @@
 //! Answers that are lost: nothing is granted twice and nothing is counted twice.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use sluicegate::leasing::Accounting;
+use sluicegate::settings::StoreSettings;
 use sluicegate::store::{Table as _, TableError};
+use sluicegate::types::ClaimInterval;
 use sluicegate::{AcquireError, CompositeStore, LeaseMode, LeaseSettings, Limit, Limiter};
 use tokio::time::Instant;
 
-use super::{Counted, SECOND, ample, consumed, leased};
+use super::{Counted, SECOND, ample, builder_of, consumed, leased};
 use crate::intercept::{Call, intercepting};
 use crate::scripted::{Act, Scripted};
 use crate::simulated::Simulated;
@@ -26,7 +29,7 @@ impl Lossy {
         done: impl Future<Output = Result<T, E>>,
     ) -> Result<T, E> {
         let Call::Write(bucket, plan) = call else { return done.await };
-        if !self.1.load(Ordering::Relaxed) {
+        if !self.1.load(Relaxed) {
             return done.await;
         }
         match fastrand::u8(0..4) {
@@ -71,6 +74,55 @@ async fn leased_shutdown_settles_the_rest_after_a_lost_answer() {
     assert!(report.unsettled.is_empty(), "{report:?}");
 }
 
+/// A table on which another process comes first with a claim, so many times.
+#[derive(Debug, Clone)]
+struct Outrun(Scripted, Limiter, Arc<AtomicU32>);
+
+impl Outrun {
+    async fn intercept<T>(&self, call: Call<'_>, done: impl Future<Output = T>) -> T {
+        let is_first = |left: u32| left.checked_sub(1);
+        let is_write = matches!(call, Call::Write(..));
+        if is_write && self.2.fetch_update(Relaxed, Relaxed, is_first).is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let other = self.1.acquire("u0", "r").consume("rps", 1).limits(ample());
+            other.no_cascade().await.unwrap();
+        }
+        done.await
+    }
+}
+
+intercepting!(Outrun, 0);
+
+/// A lease ahead of need gives up early, and so does the write that finds out what became of it. A
+/// request that waits for tokens has its whole time.
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_ahead_of_need_fails_no_request_that_waits() {
+    let table = Scripted::default();
+    let clock = Simulated { start: Instant::now(), off_ms: 0 };
+    let claiming = StoreSettings { claim_interval: ClaimInterval(0), ..StoreSettings::default() };
+    let other = CompositeStore::with_settings(table.memory.clone(), claiming);
+    let outruns = Arc::new(AtomicU32::new(0));
+    let outrun =
+        Outrun(table.clone(), Limiter::builder(other).clock(clock).build(), outruns.clone());
+    let settings =
+        LeaseSettings { deadline: Duration::from_millis(100), ..LeaseSettings::default() };
+    let limiter = builder_of(outrun, clock, settings).deadline(10 * SECOND).build();
+    let request = || limiter.acquire("u0", "r").consume("rps", 1).limits(ample()).no_cascade();
+    for _ in 0..500 {
+        request().await.unwrap();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    table.calls();
+    table.always(Act::Hang);
+    while request().try_acquire().unwrap().is_some() {}
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert!(table.calls() > 0, "a lease ahead of need");
+    table.always(Act::Answer);
+    outruns.store(3, Relaxed);
+    request().await.unwrap();
+    assert_eq!(outruns.load(Relaxed), 0, "three writes came second");
+}
+
 const RATE: u64 = 500;
 
 #[tokio::test(start_paused = true)]
@@ -103,7 +155,7 @@ async fn lost_answers_lose_no_token_and_count_none_twice() {
                 Err(error) => panic!("{error:?}"),
             }
         }
-        is_lossy.store(false, Ordering::Relaxed);
+        is_lossy.store(false, Relaxed);
         let elapsed_ms = u64::try_from(start.elapsed().as_millis()).unwrap();
         let most = RATE + RATE * elapsed_ms / 1_000 + bound;
         assert!(admitted <= most, "{mode:?}: {admitted} of {most}");

@@ -35,7 +35,8 @@ impl Leaser {
         deadline: Duration,
     ) -> Result<Cost, AcquireError> {
         let (until, bucket) = (Instant::now() + deadline, &turn.bucket);
-        let mut spent = self.resolve_unacked(turn, kind, accounting, deadline).await?;
+        let is_needed = !need.is_empty();
+        let mut spent = self.resolve_unacked(turn, kind, accounting, is_needed, deadline).await?;
         let times = self.times();
         let (plan, configuration, last_answered_id, unreported_for) = {
             let ledger = &mut *turn.ledger();
@@ -79,8 +80,10 @@ impl Leaser {
         turn: &WriteTurn,
         kind: WriteKind,
         accounting: Accounting,
+        is_needed: bool,
         deadline: Duration,
     ) -> Result<Cost, AcquireError> {
+        let until = Instant::now() + deadline;
         let (unacked, configuration) = {
             let ledger = &mut *turn.ledger();
             let Some(unacked) = ledger.unfinished().unacked.take() else {
@@ -91,7 +94,7 @@ impl Leaser {
         let (unacked, plan) = *unacked;
         let returned = returned_with(&plan, &unacked);
         let nothing = BTreeMap::new();
-        let lease = LeaseRequest {
+        let mut lease = LeaseRequest {
             bucket: &turn.bucket.id(),
             configuration: &configuration,
             wanted: if kind == WriteKind::Renew { &plan.wanted } else { &nothing },
@@ -101,7 +104,19 @@ impl Leaser {
             last: None,
             deadline,
         };
-        let result = self.store.lease(&lease, Some(unacked), &self.clock).await;
+        let mut result = self.store.lease(&lease, Some(unacked), &self.clock).await;
+        // If the lost lease was ahead of need, the store gives up early. A request that waits for
+        // tokens does not.
+        while let Err(LeaseError { error: AcquireError::Contended { .. }, unacked, attempts }) =
+            &mut result
+            && is_needed
+            && Instant::now() < until
+            && unacked.as_ref().is_some_and(|unacked| !unacked.is_ambiguous)
+        {
+            self.meter.wrote(*attempts);
+            lease.deadline = until.saturating_duration_since(Instant::now());
+            result = self.store.lease(&lease, unacked.take(), &self.clock).await;
+        }
         // The request that needed tokens has had its answer, so all of them go into the pools.
         self.finish(turn, plan, &[], Sent::Again, result)
     }
