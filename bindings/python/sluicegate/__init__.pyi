@@ -246,6 +246,7 @@ class Limit:
 class LimitStatus:
     """A limit of a bucket: its rule, and the amount that is left."""
 
+    def __new__(cls, entity: str, limit: str, rule: str, available: Decimal, violated: bool) -> LimitStatus: ...
     @property
     def entity(self) -> str: ...
     @property

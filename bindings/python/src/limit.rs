@@ -111,6 +111,11 @@ impl Limit {
         self.inner.name()
     }
 
+    /// For `pickle` and `copy`.
+    fn __getnewargs__(&self) -> (String,) {
+        (self.inner.to_string(),)
+    }
+
     fn __str__(&self) -> String {
         self.inner.to_string()
     }

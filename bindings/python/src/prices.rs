@@ -52,6 +52,17 @@ impl Usage {
         }))
     }
 
+    /// For `pickle` and `copy`.
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((), Bound<'py, PyDict>)> {
+        let Self { input, output, cached_input, cache_write } = self;
+        let counts = PyDict::new(py);
+        counts.set_item("input", input)?;
+        counts.set_item("output", output)?;
+        counts.set_item("cached_input", cached_input)?;
+        counts.set_item("cache_write", cache_write)?;
+        Ok(((), counts))
+    }
+
     fn __repr__(&self) -> String {
         let Self { input, output, cached_input, cache_write } = self;
         format!(

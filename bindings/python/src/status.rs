@@ -23,6 +23,23 @@ pub(crate) struct LimitStatus {
 
 #[pymethods]
 impl LimitStatus {
+    #[new]
+    const fn new(
+        entity: String,
+        limit: String,
+        rule: String,
+        available: Py<PyAny>,
+        violated: bool,
+    ) -> Self {
+        Self { entity, limit, rule, available, violated }
+    }
+
+    /// For `pickle` and `copy`; an exception has statuses, too.
+    fn __getnewargs__(&self, py: Python<'_>) -> (&str, &str, &str, Py<PyAny>, bool) {
+        let Self { entity, limit, rule, available, violated } = self;
+        (entity, limit, rule, available.clone_ref(py), *violated)
+    }
+
     fn __repr__(&self, py: Python<'_>) -> String {
         let Self { entity, rule, .. } = self;
         format!(

@@ -1,7 +1,9 @@
 """The package as its users see it."""
 
 import asyncio
+import copy
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -50,6 +52,22 @@ def test_a_refusal_carries_the_time_and_the_limits() -> None:
     assert never.value.retry_after is None
     with pytest.raises(sluicegate.NeverAdmissibleError):
         limiter.acquire("u", "r", {"tpm": 101}).sync()
+
+
+def test_refusals_and_values_can_be_pickled() -> None:
+    """A pool of processes or a queue of jobs pickles what its workers return and raise."""
+    limiter = sluicegate.memory(limits=["rpm=1/min"])
+    limiter.acquire("u", "r", {"rpm": 1}).sync()
+    with pytest.raises(sluicegate.LimitExceededError) as refused:
+        limiter.acquire("u", "r", {"rpm": 1}).sync()
+    error = pickle.loads(pickle.dumps(refused.value))
+    assert (type(error), str(error)) == (sluicegate.LimitExceededError, str(refused.value))
+    assert error.retry_after == refused.value.retry_after
+    assert [repr(status) for status in error.limits] == [repr(status) for status in refused.value.limits]
+    assert error.limits[0].violated
+    usage = sluicegate.Usage(input=1, output=2, cached_input=3, cache_write=4)
+    for value in (usage, sluicegate.Limit("usd=5/month,tz=Europe/Berlin")):
+        assert copy.copy(value) == pickle.loads(pickle.dumps(value)) == value
 
 
 def test_a_body_that_raises_gives_everything_back() -> None:
