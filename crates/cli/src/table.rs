@@ -1,12 +1,15 @@
 //! `sluicegate table`: the table itself.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
+use aws_sdk_dynamodb::config::Region;
 use aws_sdk_dynamodb::error::ProvideErrorMetadata;
-use aws_sdk_dynamodb::types::{TableDescription, TimeToLiveStatus};
+use aws_sdk_dynamodb::types::{MultiRegionConsistency, TableDescription, TimeToLiveStatus};
 use clap::Subcommand;
 use serde::Serialize;
 use sluicegate::dynamo::{TableSetupError, create_table};
+use sluicegate_processor::other_regions;
 
 use crate::confirm::Confirm;
 use crate::connection::Connection;
@@ -50,6 +53,8 @@ struct Status {
     items: i64,
     bytes: i64,
     stream: Option<String>,
+    /// Other regions that the table is in.
+    replicas: BTreeSet<String>,
     /// Settings that should be different.
     problems: Vec<String>,
 }
@@ -99,7 +104,8 @@ async fn status(connection: &Connection, options: &Options) -> Result<ExitCode, 
             ttl.time_to_live_status,
             Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)
         );
-    let status = Status::of(table, &described, expires);
+    let here = client.config().region().map(Region::as_ref);
+    let status = Status::of(table, &described, here, expires);
     if options.is_json() {
         output::json(&status)?;
     } else {
@@ -109,7 +115,7 @@ async fn status(connection: &Connection, options: &Options) -> Result<ExitCode, 
 }
 
 impl Status {
-    fn of(table: &str, described: &TableDescription, expires: bool) -> Self {
+    fn of(table: &str, described: &TableDescription, here: Option<&str>, expires: bool) -> Self {
         let mut problems = Vec::new();
         let state = described.table_status().map_or("unknown", |status| status.as_str());
         if state != "ACTIVE" {
@@ -135,12 +141,19 @@ impl Status {
         if !expires {
             problems.push("TTL on attribute ttl is off: nothing expires".to_owned());
         }
+        if described.multi_region_consistency() == Some(&MultiRegionConsistency::Strong) {
+            problems.push(
+                "multi-region strong consistency: no TTL and no transactions (docs/regions.md)"
+                    .to_owned(),
+            );
+        }
         Self {
             table: table.to_owned(),
             state: state.to_owned(),
             items: described.item_count().unwrap_or(0),
             bytes: described.table_size_bytes().unwrap_or(0),
             stream: described.latest_stream_arn().map(str::to_owned),
+            replicas: other_regions(described, here),
             problems,
         }
     }
@@ -153,6 +166,15 @@ impl Status {
             format!("size     {} bytes", self.bytes),
             format!("stream   {}", self.stream.as_deref().unwrap_or("none")),
         ];
+        if !self.replicas.is_empty() {
+            let list = self.replicas.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+            lines.push(format!("replicas {list}"));
+            lines.push(
+                "warning  balances are the last writer's, and a processor in each region counts \
+                 usage again unless all have one home region: docs/regions.md"
+                    .to_owned(),
+            );
+        }
         lines.extend(self.problems.iter().map(|problem| format!("problem  {problem}")));
         lines.join("\n")
     }
@@ -177,4 +199,28 @@ async fn delete(connection: &Connection, confirm: &Confirm) -> Result<ExitCode, 
     deleted.table_description.ok_or_else(|| CliError::empty("DeleteTable", table))?;
     output::line(&format!("table {table} is deleted"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_dynamodb::types::ReplicaDescription;
+
+    use super::*;
+
+    #[test]
+    fn a_table_in_several_regions_is_warned_about() {
+        let replica = |name| ReplicaDescription::builder().region_name(name).build();
+        let described = TableDescription::builder()
+            .replicas(replica("us-east-1"))
+            .replicas(replica("eu-west-1"));
+        let shown = |described| Status::of("limits", &described, Some("us-east-1"), true).shown();
+        let global = shown(described.clone().build());
+        assert!(global.contains("replicas eu-west-1\nwarning"), "{global}");
+        assert!(!global.contains("strong"), "{global}");
+        let strong = described.multi_region_consistency(MultiRegionConsistency::Strong);
+        let strong = shown(strong.build());
+        assert!(strong.contains("problem  multi-region strong consistency"), "{strong}");
+        let alone = shown(TableDescription::builder().build());
+        assert!(!alone.contains("replicas"), "{alone}");
+    }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::config::Region;
 use futures_util::{StreamExt, stream};
 use serde_json::value::RawValue;
 use sluicegate_core::{Batch, EpochMillis, GroupedBatch, RecordDeltas, fold};
@@ -61,6 +62,9 @@ impl Processor {
     /// # Errors
     /// The reason why the table could not be read, in one line.
     pub async fn deliver_alerts(&self, deadline: Instant) -> Result<Deliveries, String> {
+        if self.is_elsewhere() {
+            return Ok(Deliveries::default());
+        }
         let Some(outbox) = self.outbox.as_deref() else { return Ok(Deliveries::default()) };
         let read = self.rules.get(&self.client, &self.settings, Some(outbox), deadline).await;
         read.map_err(WriteError::reason)?;
@@ -78,13 +82,25 @@ impl Processor {
         &self.settings
     }
 
+    /// Whether another region counts this table. Then this processor leaves every record alone.
+    #[must_use]
+    pub fn is_elsewhere(&self) -> bool {
+        let here = self.client.config().region().map(Region::as_ref);
+        self.settings.home_region.as_deref().is_some_and(|home| Some(home) != here)
+    }
+
     pub(crate) const fn client(&self) -> &Client {
         &self.client
     }
 
     /// Counts the records of one event. Writes are repeated until `deadline`; writes that are not
-    /// done by then are reported in the outcome's response.
+    /// done by then are reported in the outcome's response. If another region counts the table, all
+    /// records are done with at once.
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
+        if self.is_elsewhere() {
+            let report = Report { records: as_u64(records.len()), ..Report::default() };
+            return OutcomeBuilder::new(report).into_outcome(records);
+        }
         let batch = Batch::read(records);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let deltas = batch.records.iter().map(|record| record.deltas.len()).sum();

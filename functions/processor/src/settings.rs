@@ -60,6 +60,8 @@ pub struct Settings {
     /// The thresholds that the table has are claimed by the windows that reach them. If this is
     /// off, they are not read.
     pub alerts: Switch,
+    /// The one region that counts a global table. A processor elsewhere leaves records alone.
+    pub home_region: Option<String>,
 }
 
 /// A setting that is on or off.
@@ -95,6 +97,12 @@ pub enum SettingsError {
         /// The value as given.
         value: String,
     },
+    /// The home region is not the name of a region.
+    #[error("HOME_REGION={value:?}: write a region's name like eu-west-1")]
+    HomeRegion {
+        /// The value as given.
+        value: String,
+    },
     /// The retention is not a number of days, or too short.
     #[error("USAGE_TTL_DAYS={value:?}: {source}")]
     Retention {
@@ -114,11 +122,13 @@ impl Settings {
             window_kinds: WindowKinds::default(),
             retention: Retention::Days(90),
             alerts: Switch::Off,
+            home_region: None,
         }
     }
 
-    /// Reads `TABLE_NAME`, `USAGE_WINDOWS` (default `hour,day`), `USAGE_TTL_DAYS` (default 90) and
-    /// `ALERTS` (`on` or `off`, the default) through `get`; an empty value counts as not set.
+    /// Reads `TABLE_NAME`, `USAGE_WINDOWS` (default `hour,day`), `USAGE_TTL_DAYS` (default 90),
+    /// `ALERTS` (`on` or `off`, the default) and `HOME_REGION` (default: any region counts) through
+    /// `get`; an empty value counts as not set.
     ///
     /// # Errors
     /// [`SettingsError`] names the variable and its valid values.
@@ -140,7 +150,31 @@ impl Settings {
                 _ => return Err(SettingsError::Alerts { value }),
             };
         }
+        if let Some(value) = get("HOME_REGION") {
+            let region = value.trim();
+            if !is_region(region) {
+                return Err(SettingsError::HomeRegion { value });
+            }
+            settings.home_region = Some(region.to_owned());
+        }
         Ok(settings)
+    }
+}
+
+/// Whether a text has the form of a region's name: `eu-west-1`, `us-gov-east-1`. A name with a
+/// typing error would be no processor's region, and nothing would be counted.
+#[must_use]
+pub fn is_region(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let letters = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase());
+    match parts.as_slice() {
+        [area @ .., number] => {
+            area.len() >= 2
+                && area.iter().all(letters)
+                && !number.is_empty()
+                && number.bytes().all(|b| b.is_ascii_digit())
+        }
+        [] => false,
     }
 }
 
@@ -189,6 +223,20 @@ mod tests {
         assert_eq!([alerts("off"), alerts("")], [Ok(Switch::Off), Ok(Switch::Off)]);
         let error = alerts("yes").unwrap_err().to_string();
         assert_eq!(error, "ALERTS=\"yes\": write on or off");
+    }
+
+    #[test]
+    fn a_home_region_has_the_form_of_a_region() {
+        let home =
+            |value| from(&[("TABLE_NAME", "t"), ("HOME_REGION", value)]).map(|s| s.home_region);
+        assert_eq!(home(" eu-west-1 "), Ok(Some("eu-west-1".to_owned())));
+        assert_eq!(home("us-gov-east-1"), Ok(Some("us-gov-east-1".to_owned())));
+        assert_eq!(home(""), Ok(None));
+        for value in ["eu-west", "Frankfurt", "eu-west-1a", "eu--west-1", "1", "eu-1", "-"] {
+            let error = home(value).unwrap_err().to_string();
+            let text = format!("HOME_REGION={value:?}: write a region's name like eu-west-1");
+            assert_eq!(error, text);
+        }
     }
 
     #[test]

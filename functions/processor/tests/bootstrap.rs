@@ -193,16 +193,50 @@ async fn a_throttled_table_is_answered_in_time_with_the_record_to_start_from() {
     .await;
 }
 
+/// A change of a global table comes through the stream of each replica, at positions that have
+/// nothing to do with each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_the_processors_in_two_regions_only_the_home_region_counts() {
+    let engine = RunningEngine::start(EngineKind::Embedded).await;
+    let event = String::from_utf8(sample(MIDNIGHT)).unwrap();
+    let (_, label) = event.split_once("/stream/").unwrap();
+    let label = label.split('"').next().unwrap();
+    let replicated = event.replace(label, "2026-01-02T00:00:00.000");
+    for home in [None, Some("eu-west-1")] {
+        let table = engine.create_table().await;
+        let mut logged = Vec::new();
+        for (region, event) in [("eu-west-1", &event), ("us-east-1", &replicated)] {
+            let url = engine.endpoint_url();
+            let env = [("AWS_REGION", region), ("HOME_REGION", home.unwrap_or_default())];
+            let function = Function::start_with(url, &table, &env).await;
+            assert_eq!(function.invoke(event.clone().into_bytes()).await, ALL_DONE);
+            logged.push(logs(&function.stop().await));
+        }
+        let found = read_usages(engine.client(), &table).await;
+        if home.is_some() {
+            assert_eq!(found, midnight_windows());
+            let messages = logged[1].iter().map(|line| line["fields"]["message"].clone());
+            assert!(
+                messages.collect::<Vec<_>>().contains(&json!("another region counts this table"))
+            );
+        } else {
+            assert!(found.values().all(|usage| usage.events == 4), "each twice: {found:?}");
+        }
+    }
+    engine.stop().await;
+}
+
 #[tokio::test]
 async fn a_setting_that_cannot_be_used_ends_the_process_and_is_named() {
     let api = RuntimeApi::start().await;
     let table = ("TABLE_NAME", "sluicegate-limits");
-    let cases: [(&str, &[(&str, &str)]); 7] = [
+    let cases: [(&str, &[(&str, &str)]); 8] = [
         ("TABLE_NAME", &[]),
         ("USAGE_WINDOWS", &[table, ("USAGE_WINDOWS", "hour,weeks")]),
         ("USAGE_TTL_DAYS", &[table, ("USAGE_TTL_DAYS", "1")]),
         ("USAGE_TTL_DAYS", &[table, ("USAGE_TTL_DAYS", "ninety")]),
         ("ALERTS=", &[table, ("ALERTS", "yes")]),
+        ("HOME_REGION=", &[table, ("HOME_REGION", "Frankfurt")]),
         ("ALERTS_URL", &[table, ("ALERTS_URL", "http://example.com")]),
         ("ALERTS_URL and ALERTS_SECRET", &[table, ("ALERTS_URL", "https://example.com")]),
     ];
@@ -227,8 +261,13 @@ struct Function {
 
 impl Function {
     async fn start(endpoint_url: &str, table: &str) -> Self {
+        Self::start_with(endpoint_url, table, &[]).await
+    }
+
+    async fn start_with(endpoint_url: &str, table: &str, more: &[(&str, &str)]) -> Self {
         let api = RuntimeApi::start().await;
         let env = [("TABLE_NAME", table), ("AWS_ENDPOINT_URL", endpoint_url)];
+        let env = env.iter().chain(more).copied();
         let process = FunctionProcess::spawn(bootstrap(), &api, env);
         Self { api, process }
     }

@@ -132,6 +132,7 @@ const FUNCTION: &[Property] = &[
             "TABLE_NAME": {"Ref": "TableName"},
             "USAGE_WINDOWS": {"Ref": "UsageWindows"},
             "USAGE_TTL_DAYS": {"Ref": "UsageTtlDays"},
+            "HOME_REGION": {"Ref": "HomeRegion"},
             "ALERTS": {"Ref": "Alerts"},
             "ALERTS_URL": {"Ref": "AlertsUrl"},
             "ALERTS_SECRET": {"Ref": "AlertsSecret"}
@@ -249,6 +250,12 @@ const ROLE: &[Property] = &[
                 "Sid": "WriteUsage",
                 "Effect": "Allow",
                 "Action": ["dynamodb:PutItem", "dynamodb:UpdateItem"],
+                "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"}
+            },
+            {
+                "Sid": "DescribeTable",
+                "Effect": "Allow",
+                "Action": "dynamodb:DescribeTable",
                 "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"}
             },
             {"Fn::If": ["MakesAlerts", {

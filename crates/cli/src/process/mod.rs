@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
-use sluicegate_processor::{Processor, Webhook, chain};
+use sluicegate_processor::{Processor, Settings, Webhook, chain, is_region, region_warning};
 use tokio::time::Instant;
 
 use crate::error::{CliError, exit, say};
@@ -48,6 +48,10 @@ pub(crate) struct Args {
     checkpoint: Option<PathBuf>,
     #[command(flatten)]
     metering: Metering,
+    /// The one region that counts a global table. Elsewhere the stream is followed and no record
+    /// counted: docs/regions.md.
+    #[arg(long, value_name = "REGION", value_parser = region)]
+    home_region: Option<String>,
     /// Post alerts to this URL, each at least once, as CloudEvents with the signature of Standard
     /// Webhooks. Switches --alerts on.
     #[arg(long, value_name = "URL", requires = "alerts_secret")]
@@ -69,12 +73,19 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     // A follower repeats its reads for ever, so a missing permission must be reported here.
     source.shards().await.map_err(|error| unreadable(&error))?;
 
-    let settings = args.metering.settings(connection.table());
+    let settings =
+        Settings { home_region: args.home_region, ..args.metering.settings(connection.table()) };
     let client = sluicegate_processor::client(connection.config());
+    if let Some(warning) = region_warning(&client, &settings).await {
+        say(&format!("warning: {warning} (--home-region)"));
+    }
     let feed = Feed::default();
     let mut processor = Processor::new(client, settings);
     if let (Some(url), Some(secret)) = (&args.alerts_url, &args.alerts_secret) {
         processor = processor.delivering_to(Webhook::new(url, secret).map_err(CliError::bad)?);
+    }
+    if processor.is_elsewhere() {
+        say("another region counts this table: its stream is followed, and no record is counted");
     }
     let handler = InProcess::new(processor.clone(), BATCH_TIME).observed_by(feed.observer());
     let polling = poller::Settings {
@@ -96,6 +107,11 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     }
     let quarantined = feed.totals().quarantined > 0;
     Ok(if quarantined { ExitCode::from(exit::ATTENTION) } else { ExitCode::SUCCESS })
+}
+
+fn region(text: &str) -> Result<String, String> {
+    let is_valid = is_region(text).then(|| text.to_owned());
+    is_valid.ok_or_else(|| "write a region's name like eu-west-1".to_owned())
 }
 
 async fn follow<S: Source>(

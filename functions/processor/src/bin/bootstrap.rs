@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use aws_lambda_events::event::streams::DynamoDbEventResponse;
 use lambda_runtime::{Context, Diagnostic, LambdaEvent, service_fn};
-use sluicegate_processor::{HandleError, Metrics, Processor, Settings, StreamEvent, Webhook};
+use sluicegate_processor::{
+    HandleError, Metrics, Processor, Settings, StreamEvent, Webhook, region_warning,
+};
 use tokio::time::Instant;
 use tracing_subscriber::filter::LevelFilter;
 
@@ -36,11 +38,17 @@ async fn run() -> Result<(), lambda_runtime::Error> {
     let webhook = Webhook::from_env(|name| std::env::var(name).ok())?;
     let metrics = Metrics::init(&settings.table)?;
     let client = sluicegate_processor::client(&sluicegate_processor::sdk_config().await);
+    if let Some(warning) = region_warning(&client, &settings).await {
+        tracing::warn!("{warning}");
+    }
     tracing::info!(table = settings.table, windows = %settings.window_kinds, retention = ?settings.retention, "ready");
     let mut processor = Processor::new(client, settings);
     if let Some(webhook) = webhook {
         tracing::info!(?webhook, "alerts are delivered");
         processor = processor.delivering_to(webhook);
+    }
+    if processor.is_elsewhere() {
+        tracing::info!(home = processor.settings().home_region, "another region counts this table");
     }
     let processor = &processor;
     let metrics = &metrics;
