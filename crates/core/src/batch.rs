@@ -16,10 +16,11 @@ pub struct StreamEvent {
     pub records: Vec<Box<RawValue>>,
 }
 
-/// The records of an event: those that count, and those that cannot be counted.
+/// The records of an event: those with consumption, and those that cannot be counted. The rest is
+/// left out.
 #[derive(Debug, Default)]
 pub struct Batch<'a> {
-    /// The records that count anything, with their deltas.
+    /// The records with consumption, with their deltas.
     pub records: Vec<RecordDeltas<'a>>,
     /// The records that cannot be counted.
     pub uncountable: Vec<UncountableRecord<'a>>,

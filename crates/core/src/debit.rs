@@ -97,8 +97,9 @@ pub(crate) fn take_unclaimed(
             return None;
         }
         if amount.max(returned) > Millitokens::ZERO {
-            // If the bucket is full by now, refill since the claim is already lost. Taking makes
-            // room, and the next claim would then add that refill after all.
+            // Take only while the balance has room for the refill that is not claimed yet. Refill
+            // above the cap is lost. If the bucket is full by now, taking would make room, and the
+            // next claim would add refill that was lost already.
             let unclaimed = refill.gap(since, view.now);
             let room = i128::from(balance.rule.burst().get()) - unclaimed;
             let ceiling = milli(room - i128::from(returned.get()));

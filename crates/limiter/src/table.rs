@@ -108,7 +108,7 @@ pub enum TransactError {
     Table(TableError),
 }
 
-/// The part of one write in the end of its transaction.
+/// The part of one write in the reason why its transaction was not done.
 #[derive(Debug)]
 pub enum Cancelled {
     /// This write was not the reason.

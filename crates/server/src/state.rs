@@ -68,7 +68,10 @@ impl ServerState {
         Ok(Self {
             limiter,
             bounds,
-            decides_alone: config.on_unavailable != OnUnavailable::Deny,
+            decides_alone: matches!(
+                config.on_unavailable,
+                OnUnavailable::Allow | OnUnavailable::Local
+            ),
             request_slots: Semaphore::new(bounds.requests.min(Semaphore::MAX_PERMITS)),
             random_key,
             name: URL_SAFE_NO_PAD.encode(random::<12>()?),

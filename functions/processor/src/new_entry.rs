@@ -78,7 +78,7 @@ impl NewEntry {
         }
     }
 
-    /// True unless this entry's record surely comes after `other`, or is of another stream. A record
+    /// False if this entry's record is of another stream, or surely comes after `other`. A record
     /// without a readable stream or position may precede any record.
     pub(crate) fn may_precede(&self, other: &RecordDeltas<'_>) -> bool {
         let ItemKey::Quarantine(id) = &self.key else { return true };

@@ -31,7 +31,7 @@ impl<W> WriteQueue<W> {
             Answer::Read(images) => {
                 for (index, image) in buckets.iter().zip(images) {
                     self.observe(*index, image.as_deref(), now);
-                    self.learned(*index, image, now, true);
+                    self.take_image(*index, image, now, true);
                 }
                 if self.outruns_in_a_row == 0 {
                     self.pauses = 0;
@@ -41,7 +41,7 @@ impl<W> WriteQueue<W> {
                 }
                 self.resolve_lost_write();
                 self.resolve_unacked();
-                self.refuse(|queue, member| queue.refusal_after_turn(member, now));
+                self.refuse(|queue, member| queue.refusal_if_passed_over(member, now));
             }
             Answer::Unusable => {
                 self.fail_waiting();
@@ -75,9 +75,9 @@ impl<W> WriteQueue<W> {
         self.learn_written(&shared.write, images, shared.predates_requests, now);
         if let Some(remembered) = &shared.ids_before_loss {
             let is_forgotten = is_forgotten(remembered, self.buckets[0].image(), &shared.id);
-            // An attempt whose answer was lost may still come once four others have written.
+            // An attempt whose answer was lost may still take effect after four other writes.
             let refunds =
-                shared.members.iter().any(|member| member.gives_back() && !member.takes());
+                shared.members.iter().any(|member| member.gives_back() && !member.may_be_refused());
             self.counts.ambiguous += u32::from(is_forgotten || refunds);
         }
         self.end_unacked();
@@ -88,11 +88,11 @@ impl<W> WriteQueue<W> {
         let is_authoritative =
             self.buckets.iter().all(|bucket| bucket.known.as_ref().is_some_and(is_authoritative));
         self.must_read |=
-            !is_authoritative && self.waiting.iter().any(|member| member.turn_at.is_some());
-        self.refuse(|queue, member| queue.refusal_after_turn(member, now));
+            !is_authoritative && self.waiting.iter().any(|member| member.passed_over_at.is_some());
+        self.refuse(|queue, member| queue.refusal_if_passed_over(member, now));
     }
 
-    /// Takes over the result of a write.
+    /// Takes in the result of a write.
     fn learn_written(
         &mut self,
         write: &Write,
@@ -111,7 +111,7 @@ impl<W> WriteQueue<W> {
             }
             let is_authoritative = image.is_some() || plan.path == WritePath::Create;
             let after = image.or_else(|| plan.changed(before.as_deref()).map(Arc::new));
-            self.learned(*index, after, now, is_authoritative);
+            self.take_image(*index, after, now, is_authoritative);
         }
     }
 
@@ -125,14 +125,14 @@ impl<W> WriteQueue<W> {
             }
             // The requests of the write entered before it was sent.
             shared.members.iter_mut().for_each(|member| member.seen_since_entry[*index] = true);
-            self.learned(*index, image, now, true);
+            self.take_image(*index, image, now, true);
         }
         self.shared = Some(shared);
         self.resolve_lost_write();
         if let Some(mut shared) = self.shared.take() {
             self.outruns_in_a_row += 1;
             self.requests_max =
-                (shared.members.iter().filter(|member| member.takes()).count() / 2).max(1);
+                (shared.members.iter().filter(|member| member.may_be_refused()).count() / 2).max(1);
             shared.members.iter_mut().for_each(|member| member.was_outrun = true);
             if let Some(remembered) = shared.ids_before_loss.take() {
                 self.add_unacked(UnackedWrite::new(&shared.id, &shared.members, remembered));
@@ -176,7 +176,7 @@ impl<W> WriteQueue<W> {
         // refuse.
         for member in self.members() {
             member.seen_since_entry = Default::default();
-            member.turn_at = None;
+            member.passed_over_at = None;
         }
         self.must_pause = true;
     }
@@ -252,7 +252,7 @@ impl<W> WriteQueue<W> {
 
     fn fail_write(&mut self) {
         let Some(mut shared) = self.shared.take() else { return };
-        let is_unacked = shared.ids_before_loss.is_some();
+        let is_in_doubt = shared.ids_before_loss.is_some();
         if let Some(remembered) = shared.ids_before_loss.take() {
             self.add_unacked(UnackedWrite::new(&shared.id, &shared.members, remembered));
         }
@@ -262,7 +262,7 @@ impl<W> WriteQueue<W> {
             .partition(|member| member.request.purpose == Purpose::GiveBack);
         self.requeue(back);
         for member in failed {
-            self.resolve(member, Outcome::Failed { is_unacked });
+            self.resolve(member, Outcome::Failed { is_in_doubt });
         }
     }
 
@@ -272,8 +272,8 @@ impl<W> WriteQueue<W> {
                 self.waiting.push(member);
                 continue;
             }
-            let is_unacked = self.unacked.iter().any(|write| write.has(&member.request.id));
-            self.resolve(member, Outcome::Failed { is_unacked });
+            let is_in_doubt = self.unacked.iter().any(|write| write.has(&member.request.id));
+            self.resolve(member, Outcome::Failed { is_in_doubt });
         }
     }
 
@@ -289,7 +289,7 @@ impl<W> WriteQueue<W> {
             }
             (Answer::ConditionFailed(found), _) => {
                 for image in found.into_iter().flatten() {
-                    self.learned(*index, image, now, true);
+                    self.take_image(*index, image, now, true);
                 }
                 self.resolve_unacked();
                 match upkeep {
@@ -324,8 +324,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Takes over the image of a bucket from an answer.
-    fn learned(
+    /// Takes in the image of a bucket from an answer, even if it is older.
+    fn take_image(
         &mut self,
         index: usize,
         image: BucketImage,
@@ -341,7 +341,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// The time of the last answer.
-    pub(super) fn latest(&self) -> EpochMillis {
+    pub(super) fn answered_at(&self) -> EpochMillis {
         let as_of = self.buckets.iter().filter_map(|bucket| Some(bucket.known.as_ref()?.as_of));
         as_of.max().unwrap_or(EpochMillis::MIN)
     }

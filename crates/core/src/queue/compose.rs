@@ -64,15 +64,15 @@ impl<W> WriteQueue<W> {
         let (mut wants_read, mut upkeep) = (false, None);
         let mut taking = 0;
         for mut member in std::mem::take(&mut self.waiting) {
-            if member.takes() && self.outruns_in_a_row > 0 && taking >= self.requests_max {
+            if member.may_be_refused() && self.outruns_in_a_row > 0 && taking >= self.requests_max {
                 // A write that needs the whole balance loses to any write that takes part of it.
-                member.turn_at = None;
+                member.passed_over_at = None;
                 self.waiting.push(member);
                 continue;
             }
             match self.place(&mut draft, &mut member, now) {
                 Placed::In => {
-                    taking += usize::from(member.takes());
+                    taking += usize::from(member.may_be_refused());
                     members.push(member);
                     continue;
                 }
@@ -80,8 +80,8 @@ impl<W> WriteQueue<W> {
                     self.resolve(member, outcome);
                     continue;
                 }
-                Placed::Later => member.turn_at = None,
-                Placed::Skipped => _ = member.turn_at.get_or_insert(now),
+                Placed::Later => member.passed_over_at = None,
+                Placed::Skipped => _ = member.passed_over_at.get_or_insert(now),
                 Placed::Read => wants_read = true,
                 Placed::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {
                     if kind == Upkeep::Reconfigure {

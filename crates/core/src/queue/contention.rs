@@ -4,8 +4,9 @@ use crate::{ClaimInterval, CompositeBucket, EpochMillis};
 
 /// An estimate of how often other processes write a bucket, as two running shares in 1024ths.
 ///
-/// With many processes on one bucket every image is out of date. The queue trusts it,
-/// assumes that another process has claimed since, or reads first: the earlier answers decide.
+/// With many processes on one bucket every image is out of date. From earlier answers the queue
+/// chooses one of three: to trust the image, to assume that another process has claimed since, or to
+/// read first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct ContentionEstimate {
     /// The share of answers that showed a claim of another process within the last interval.
@@ -27,7 +28,7 @@ impl ContentionEstimate {
     /// The estimate of a bucket whose refill another process claims all the time.
     pub const CLAIMED: Self = Self { claimed: WHOLE, moved: WHOLE };
 
-    /// Notes the item that the table held when an older image was used.
+    /// Compares the item that was found with the older image that a plan was made from.
     pub(super) fn observe(
         &mut self,
         before: &CompositeBucket,

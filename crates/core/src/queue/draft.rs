@@ -17,13 +17,14 @@ use crate::{
 /// other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// The least balance: each request that may be refused finds what the earlier ones left.
+    /// The least balances that the item must have when the write is done. With them, each request
+    /// that may be refused finds enough after those before it.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
-    /// Refunds of a limit that this write debits already, added on top. After one the write takes no
-    /// more of that limit: those tokens might be above the cap.
+    /// Refunds of a limit that came after a debit of the same limit, added without a cap. The write
+    /// then takes no more of that limit, because such a refund may exceed the cap.
     credited: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,
@@ -39,8 +40,8 @@ pub(super) struct Draft {
     pub(super) corrects: bool,
     /// Some correction takes.
     pub(super) debits: bool,
-    /// True if it has no conditions on the balance. A debit of a bucket that is full by now then has
-    /// no effect: the next claim adds refill from before it.
+    /// True if it has no conditions on the balance. If the bucket has filled up since the last claim,
+    /// such a debit has no effect: the next claim adds refill from before the debit.
     pub(super) is_forced: bool,
 }
 
@@ -59,8 +60,8 @@ pub(super) struct Ids<'a> {
 }
 
 impl BucketDraft {
-    /// The least balances for a request to be granted after those before it; `None`: it cannot go
-    /// in the same write.
+    /// The floors if this request is granted, too, after those of the draft; `None`: it cannot go in
+    /// this write.
     pub(super) fn floors_with(&self, amounts: &Amounts) -> Option<Amounts> {
         let floor = |(limit, more): (&LimitName, &Millitokens)| {
             let is_open = !self.credited.contains_key(limit);

@@ -36,7 +36,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Takes over a request that took effect, if its caller left before it learnt that. Its tokens are
+    /// Takes back a request that took effect, if its caller left before it learnt that. Its tokens are
     /// given back with the next write; a correction or a lease tells so when it enters again.
     pub fn done_unseen(&mut self, request: QueuedRequest, done: Done) {
         match request.purpose {
@@ -69,10 +69,10 @@ impl<W> WriteQueue<W> {
         if let Some(member) = shared.into_iter().flatten().find(|member| is_same(member)) {
             return (OnLeave::InDoubt, member.waiter.take());
         }
-        let is_unacked = self.unacked.iter().any(|write| write.has(id));
+        let is_in_doubt = self.unacked.iter().any(|write| write.has(id));
         let waiting = self.waiting.iter().position(is_same);
         let waiter = waiting.and_then(|at| self.waiting.remove(at).waiter);
-        (if is_unacked { OnLeave::InDoubt } else { OnLeave::Nothing }, waiter)
+        (if is_in_doubt { OnLeave::InDoubt } else { OnLeave::Nothing }, waiter)
     }
 
     /// The next action. Not to be asked for while an answer is awaited.

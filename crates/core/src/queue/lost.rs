@@ -15,7 +15,7 @@ impl<W> WriteQueue<W> {
             (self.outruns_in_a_row, self.pauses) = (0, 0);
             if let Some(shared) = self.shared.take() {
                 self.end_unacked();
-                self.finish(shared, None, self.latest());
+                self.finish(shared, None, self.answered_at());
             }
             return;
         }

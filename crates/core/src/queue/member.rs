@@ -18,9 +18,9 @@ pub(super) struct Member<W> {
     pub(super) was_present: bool,
     /// Another writer came before its last write.
     pub(super) was_outrun: bool,
-    /// Its turn: the time at which it was first passed over, because requests before it took the tokens
-    /// that it needs.
-    pub(super) turn_at: Option<EpochMillis>,
+    /// The time at which it was first passed over, because requests before it took the tokens that it
+    /// needs.
+    pub(super) passed_over_at: Option<EpochMillis>,
     pub(super) attempts: u32,
     /// True for each bucket whose item may still be brought to the request's limits before it is
     /// refused: once each.
@@ -41,7 +41,7 @@ impl<W> Member<W> {
             seen_since_entry: [false; BUCKETS_MAX],
             was_present: false,
             was_outrun: false,
-            turn_at: None,
+            passed_over_at: None,
             attempts: 0,
             may_reconfigure: [true; BUCKETS_MAX],
             is_forced: false,
@@ -56,7 +56,7 @@ impl<W> Member<W> {
     }
 
     /// True if it takes tokens, and may be refused.
-    pub(super) fn takes(&self) -> bool {
+    pub(super) fn may_be_refused(&self) -> bool {
         matches!(self.request.purpose, Purpose::Acquire | Purpose::Lease(_))
     }
 

@@ -88,9 +88,9 @@ impl<W> WriteQueue<W> {
 
     /// The instant up to which refill counts for the next request of a draft.
     ///
-    /// To use refill since the last claim, a write must claim, and then it loses to any process that
-    /// claims more often. So after such a loss only the first request may use it; later ones count
-    /// refill up to the last claim.
+    /// To use refill since the last claim, a write must claim, and then it fails if any other process
+    /// claims first. If that has just happened (`outruns_in_a_row`), only the first request of the
+    /// draft uses that refill. Later requests count refill up to the last claim.
     fn accrued_until(&self, draft: &Draft, index: usize, now: EpochMillis) -> EpochMillis {
         let interval = i64::from(self.settings.interval.0);
         let is_recent = |at: &EpochMillis| (0..interval).contains(&(now.get() - at.get()));

@@ -89,7 +89,7 @@ impl<W> WriteQueue<W> {
     }
 
     /// Refuses a request if another process came first, claimed a moment ago and left too little.
-    /// The refill since then is a few milliseconds' worth, for which every process would write.
+    /// Otherwise every process would write for the refill of the few milliseconds since.
     ///
     /// A claim made before this call began is old knowledge: it refuses only within `deny_cache_ms`.
     pub(super) fn refusal_after_lost_race(
@@ -97,7 +97,7 @@ impl<W> WriteQueue<W> {
         member: &Member<W>,
         now: EpochMillis,
     ) -> Option<Outcome> {
-        if !member.was_outrun || !member.takes() || self.is_unacked(&member.request.id) {
+        if !member.was_outrun || !member.may_be_refused() || self.is_unacked(&member.request.id) {
             return None;
         }
         let interval = u64::from(self.settings.interval.0);
@@ -131,17 +131,19 @@ impl<W> WriteQueue<W> {
         is_short.then(|| self.refusal_as_of(member, as_of, now))
     }
 
-    /// Refuses a request if, by an answer since its turn, the requests before it left too little.
-    /// Refill after its turn is for later requests, except at a boundary of a calendar. A request
-    /// waits for refill only if its caller asked to.
-    pub(super) fn refusal_after_turn(
+    /// Refuses a request that was passed over, if a later answer shows that the requests before it
+    /// left too little. Refill after it was passed over is for later requests, except at a boundary
+    /// of a calendar. A request waits for refill only if its caller asked to.
+    pub(super) fn refusal_if_passed_over(
         &self,
         member: &Member<W>,
         now: EpochMillis,
     ) -> Option<Outcome> {
-        let turn = member.turn_at?;
+        let passed_over_at = member.passed_over_at?;
         let as_of = |index: usize| {
-            self.buckets[index].image().map_or(turn, |image| image.refilled_at.max(turn))
+            self.buckets[index]
+                .image()
+                .map_or(passed_over_at, |image| image.refilled_at.max(passed_over_at))
         };
         let mut is_short = false;
         for (index, bucket) in self.buckets.iter().enumerate() {

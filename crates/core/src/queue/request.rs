@@ -73,7 +73,7 @@ pub enum Outcome {
     /// The table cannot be used: the answer said why.
     Failed {
         /// True if an earlier attempt may have taken effect.
-        is_unacked: bool,
+        is_in_doubt: bool,
     },
 }
 

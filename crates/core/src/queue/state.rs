@@ -70,7 +70,7 @@ pub(super) struct SharedWrite<W> {
     pub(super) draft: Draft,
     pub(super) write: Arc<Write>,
     pub(super) members: Vec<Member<W>>,
-    /// Ids that the first item remembered before an attempt whose answer was lost.
+    /// Ids that the item of bucket 0 remembered before an attempt whose answer was lost.
     pub(super) ids_before_loss: Option<Vec<RequestId>>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
@@ -125,8 +125,8 @@ impl<W> WriteQueue<W> {
         &mut self.buckets[bucket].contention
     }
 
-    /// Takes over what was learned elsewhere, unless it is older.
-    pub fn learn(&mut self, bucket: usize, known: &Known) {
+    /// Takes in what was learned elsewhere, unless it is older.
+    pub fn learn_if_newer(&mut self, bucket: usize, known: &Known) {
         let is_news = self.buckets[bucket]
             .known
             .as_ref()
@@ -201,7 +201,7 @@ impl<W> WriteQueue<W> {
     }
 
     pub(super) fn only_corrects(&self) -> bool {
-        !self.waiting.iter().any(Member::takes)
+        !self.waiting.iter().any(Member::may_be_refused)
     }
 
     pub(super) fn resolve(&mut self, member: Member<W>, outcome: Outcome) {

@@ -9,7 +9,7 @@ use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct UnackedWrite {
     pub(super) id: RequestId,
-    /// The ids that the first item remembered before it.
+    /// The ids that the item of bucket 0 remembered before it.
     pub(super) remembered: Vec<RequestId>,
     pub(super) requests: Vec<UnackedRequest>,
 }
@@ -60,11 +60,11 @@ impl UnackedRequest {
 /// True if the item may have forgotten `id`, because it has forgotten all of `before`.
 pub(super) fn is_forgotten(
     before: &[RequestId],
-    now: Option<&CompositeBucket>,
+    image: Option<&CompositeBucket>,
     id: &RequestId,
 ) -> bool {
-    let Some(now) = now else { return true };
-    let mut others = now.request_ids.iter().filter(|seen| *seen != id);
-    let is_full = now.request_ids.len() >= RequestId::REMEMBERED;
+    let Some(image) = image else { return true };
+    let mut others = image.request_ids.iter().filter(|seen| *seen != id);
+    let is_full = image.request_ids.len() >= RequestId::REMEMBERED;
     is_full && !others.any(|seen| before.contains(seen))
 }

@@ -72,7 +72,7 @@ impl Process {
         let policy = QueueSettings { interval, deny_cache_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         let image = Some(Arc::new(known));
-        queue.learn(0, &Known { image, as_of: now, is_authoritative: false });
+        queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: false });
         Self {
             is_alive: true,
             may_take_back: true,

@@ -35,7 +35,7 @@ impl Lone {
         };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         let image = image.cloned().map(Arc::new);
-        queue.learn(0, &Known { image, as_of, is_authoritative: true });
+        queue.learn_if_newer(0, &Known { image, as_of, is_authoritative: true });
         Self { queue }
     }
 

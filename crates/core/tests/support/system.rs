@@ -56,7 +56,7 @@ impl Process {
         let mut queue = WriteQueue::new([bucket_id()], policy);
         if let Some(image) = image {
             let (image, as_of) = (image.map(Arc::new), at(T0));
-            queue.learn(0, &Known { image, as_of, is_authoritative: false });
+            queue.learn_if_newer(0, &Known { image, as_of, is_authoritative: false });
         }
         Self { clock_ms, configuration: 0, queue, ids: 0, lost: None }
     }

@@ -62,10 +62,11 @@ impl<T: Table> CompositeStore<T> {
                     let (entity, max) = (targets[index].bucket.entity.clone(), LIMITS_MAX);
                     return Err(InvalidRequest::BucketFull { entity, limit, max }.into());
                 }
-                Outcome::Failed { is_unacked } => {
+                Outcome::Failed { is_in_doubt } => {
                     let error = AcquireError::Setup(setup_error(table_error.as_deref()));
-                    // After any other error, nothing was taken.
-                    return Err(match is_unacked {
+                    // `Unavailable` says that tokens may have been taken; any other error, that none
+                    // were.
+                    return Err(match is_in_doubt {
                         true => AcquireError::Unavailable(error.into()),
                         false => error,
                     });

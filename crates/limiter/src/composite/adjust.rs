@@ -70,14 +70,14 @@ impl<T: Table> CompositeStore<T> {
             }
             Err(Expired { on_leave, table_error, is_silent, cost }) => {
                 context.cost += cost;
-                let is_unacked = on_leave == OnLeave::InDoubt;
+                let is_in_doubt = on_leave == OnLeave::InDoubt;
                 let error = error_at_deadline(
-                    is_unacked,
+                    is_in_doubt,
                     table_error.as_deref(),
                     is_silent,
                     context.cost.attempts,
                 );
-                Err(self.may_have_given_back(correction, is_unacked, error.into()))
+                Err(self.may_have_given_back(correction, is_in_doubt, error.into()))
             }
         }?;
         corrected.adjusted.already_made = marked.as_ref().is_some_and(MarkedCalls::was_marked);
@@ -100,9 +100,9 @@ impl<T: Table> CompositeStore<T> {
             Outcome::Ambiguous => Err(AdjustError::Ambiguous(
                 "four other writers came between, or the item is gone".into(),
             )),
-            Outcome::Failed { is_unacked } => {
+            Outcome::Failed { is_in_doubt } => {
                 let error = AdjustError::Setup(setup_error(table_error.as_deref()));
-                Err(self.may_have_given_back(correction, is_unacked, error))
+                Err(self.may_have_given_back(correction, is_in_doubt, error))
             }
             _ => Err(AdjustError::Contended),
         }
@@ -125,15 +125,15 @@ impl<T: Table> CompositeStore<T> {
     fn may_have_given_back(
         &self,
         correction: &Correction<'_>,
-        is_unacked: bool,
+        is_in_doubt: bool,
         error: AdjustError,
     ) -> AdjustError {
-        if is_unacked && correction.mark.is_none() && gives_back(correction.amounts) {
+        if is_in_doubt && correction.mark.is_none() && gives_back(correction.amounts) {
             self.counters.ambiguous.add(1);
             return AdjustError::Ambiguous(error.into());
         }
         match error {
-            AdjustError::Contended | AdjustError::Setup(_) if is_unacked => {
+            AdjustError::Contended | AdjustError::Setup(_) if is_in_doubt => {
                 AdjustError::Unavailable(error.into())
             }
             error => error,

@@ -1,4 +1,4 @@
-//! Takes over changes of stored limits and entities that this process made.
+//! Takes in changes of stored limits and entities that this process made.
 
 use sluicegate_core::keys::LimitsScope;
 use sluicegate_core::{EntityId, EpochMillis, StoredLimits};
@@ -12,7 +12,7 @@ impl<T: Table> CompositeStore<T> {
         self.directory.forget_entity(entity);
     }
 
-    /// Takes over stored limits that this process changed just now; `None`: the stored limits are
+    /// Takes in stored limits that this process changed just now; `None`: the stored limits are
     /// unknown.
     pub(crate) fn note_limits(
         &self,

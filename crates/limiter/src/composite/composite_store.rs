@@ -61,7 +61,11 @@ impl<T: Table> CompositeStore<T> {
                 }
             };
             let now = context.now();
-            target.entry.learn(Known { image: image.clone(), as_of: now, is_authoritative: true });
+            target.entry.learn_if_newer(Known {
+                image: image.clone(),
+                as_of: now,
+                is_authoritative: true,
+            });
             let (image, configuration) = (image.as_deref(), &target.configuration);
             limits.extend(evaluate(&target.bucket, image, &target.amounts, configuration, now));
         }

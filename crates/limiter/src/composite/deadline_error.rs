@@ -5,9 +5,9 @@ use crate::error::AcquireError;
 use crate::store_error::{BoxError, SetupError, StoreFailure, described};
 use crate::table::TableError;
 
-/// The error of a request that has no more time. `Contended`: nothing was taken.
-/// `Unavailable(Contended)`: a write is in doubt, but the store answers, so this is no outage.
-/// `Guard::take_by` turns it into a `Contended` after which tokens may have been taken.
+/// The error of a request that has no more time. A bare `Contended` says that nothing was taken. In
+/// an `Unavailable`, `Contended` says that a write is in doubt although the store answers: tokens may
+/// have been taken, but this is no outage. `Guard::take_by` unwraps it.
 pub(super) fn error_at_deadline(
     is_in_doubt: bool,
     table_error: Option<&TableError>,
@@ -17,9 +17,7 @@ pub(super) fn error_at_deadline(
     let contended = AcquireError::Contended { attempts };
     match table_error {
         Some(TableError::Unreachable(cause)) => AcquireError::Unavailable(source(cause)),
-        Some(TableError::Throttled(_) | TableError::Conflict) if is_in_doubt => {
-            AcquireError::Unavailable(contended.into())
-        }
+        Some(_) if is_in_doubt => AcquireError::Unavailable(contended.into()),
         Some(_) => contended,
         None if is_silent || is_in_doubt => {
             AcquireError::Unavailable("the table did not answer in time".into())

@@ -35,7 +35,8 @@ pub(super) struct Directory {
     /// Each grows with every change of one of its scopes that this process made or noticed.
     changes: Box<[AtomicU64]>,
     hasher: RandomState,
-    /// Allows one read at a time of levels that an item knows better, for any number of requests.
+    /// Allows one read at a time of levels that are older here than in an item, for any number of
+    /// requests.
     pub(super) refreshes: Semaphore,
 }
 
@@ -209,7 +210,7 @@ impl Directory {
         self.note_change(scope);
     }
 
-    /// Takes over limits that this process has just stored. A read that began earlier may be
+    /// Takes in limits that this process has just stored. A read that began earlier may be
     /// answered later.
     #[cfg(feature = "dynamodb")]
     pub(super) fn note_limits(&self, stored: &StoredLimits, now: EpochMillis) {

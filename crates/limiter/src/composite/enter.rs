@@ -15,7 +15,8 @@ use crate::table::TableError;
 
 impl Lane {
     /// Enters a request into the lane and waits for its outcome, or gives it up at its deadline.
-    /// `request` makes it, and makes it again if its caller leaves before it learns the outcome.
+    /// `request` builds the request. It is called again if the caller leaves before it learns the
+    /// outcome: then the tokens of the request must come back.
     pub(super) async fn submit(
         self: &Arc<Self>,
         calls: &dyn Calls,

@@ -76,8 +76,8 @@ impl Entry {
         self.known.known()
     }
 
-    pub(super) fn learn(&self, new: Known) {
-        self.known.learn(new);
+    pub(super) fn learn_if_newer(&self, new: Known) {
+        self.known.learn_if_newer(new);
     }
 
     /// The lane of the requests on this bucket alone.
@@ -115,7 +115,7 @@ impl Entry {
         self.lock().resolved.clone()
     }
 
-    pub(super) fn resolve(&self, resolved: ResolvedLimits) {
+    pub(super) fn set_resolved(&self, resolved: ResolvedLimits) {
         self.lock().resolved = Some(resolved);
     }
 }

@@ -60,7 +60,8 @@ pub(super) struct LaneState {
     pub(super) answer_time: Duration,
     /// The number of the table's answers.
     pub(super) replies: u64,
-    pub(super) latest: EpochMillis,
+    /// The time of the last action, by the clock of its leader.
+    pub(super) last_acted_at: EpochMillis,
     /// True if several callers waited for the last answer.
     pub(super) is_shared: bool,
 }
@@ -93,7 +94,7 @@ impl Lane {
             quickest: QUICKEST_MAX,
             answer_time: ANSWER_TIME_MIN,
             replies: 0,
-            latest: EpochMillis::MIN,
+            last_acted_at: EpochMillis::MIN,
             is_shared: false,
         };
         Self { buckets, images, state: Mutex::new(state), free: Notify::new() }
@@ -114,11 +115,11 @@ impl Lane {
         self.lock().queue.unacked_lease(id)
     }
 
-    /// Takes over the images that other lanes learned of the buckets.
+    /// Takes in the images that other lanes learned of the buckets.
     pub(super) fn adopt_images(&self, state: &mut LaneState) {
         for (index, image) in self.images.iter().enumerate() {
             if let Some(known) = image.known() {
-                state.queue.learn(index, &known);
+                state.queue.learn_if_newer(index, &known);
             }
         }
     }
@@ -141,7 +142,7 @@ impl Lane {
         }
     }
 
-    /// Takes over an answer to the leader of this term; returns true if it still leads. Without a
+    /// Takes in an answer to the leader of this term; returns true if it still leads. Without a
     /// clock the time is the one at which the call was sent.
     pub(super) fn take_reply(
         &self,
@@ -176,11 +177,11 @@ impl Lane {
             state.last = None;
         }
         state.table_error = reply.table_error.map(Arc::new);
-        state.latest = clock.map_or(state.latest, Clock::now);
-        state.queue.answered(reply.answer, state.latest);
+        state.last_acted_at = clock.map_or(state.last_acted_at, Clock::now);
+        state.queue.answered(reply.answer, state.last_acted_at);
         for (index, image) in self.images.iter().enumerate() {
             if let Some(known) = state.queue.known(index) {
-                image.learn(known.clone());
+                image.learn_if_newer(known.clone());
             }
         }
         state.leader_due_at = Some(Instant::now() + LATE_MAX);
@@ -191,7 +192,7 @@ impl Lane {
     pub(super) fn tidy(state: &mut LaneState) {
         if Self::has_call_for_nobody(state) {
             state.pending_call = None;
-            state.queue.answered(Answer::Lost, state.latest);
+            state.queue.answered(Answer::Lost, state.last_acted_at);
         }
     }
 

@@ -30,8 +30,8 @@ impl Lane {
             }
             // The old leader has the call, and may never poll it.
             if state.queue.is_asking() {
-                let latest = state.latest;
-                state.queue.answered(Answer::Lost, latest);
+                let last_acted_at = state.last_acted_at;
+                state.queue.answered(Answer::Lost, last_acted_at);
             }
         }
         state.term += 1;
@@ -118,11 +118,11 @@ impl Leader<'_> {
                     return true;
                 }
                 self.lane.adopt_images(state);
-                state.latest = clock.now();
-                let action = state.queue.next(state.latest, &mut new_id);
+                state.last_acted_at = clock.now();
+                let action = state.queue.next(state.last_acted_at, &mut new_id);
                 self.lane.dispatch(state, calls);
-                let latest = Instant::now() + state.answer_time + LATE_MAX;
-                state.leader_due_at = Some(latest);
+                let due_at = Instant::now() + state.answer_time + LATE_MAX;
+                state.leader_due_at = Some(due_at);
                 match action {
                     Action::Idle => return true,
                     Action::Pause { in_a_row, only_corrects } => {
@@ -160,7 +160,7 @@ impl Leader<'_> {
         true
     }
 
-    /// Takes over the answer to a call that no caller waits for, unless another caller has asked again
+    /// Takes in the answer to a call that no caller waits for, unless another caller has asked again
     /// meanwhile.
     pub(super) async fn end_call(mut self) {
         if self.pending_call.is_none() {

@@ -130,7 +130,11 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                 match self.read_image(lease.bucket, &mut context).await {
                     Ok(image) => {
                         let (as_of, is_authoritative) = (context.now(), true);
-                        entry.learn(Known { image: image.clone(), as_of, is_authoritative });
+                        entry.learn_if_newer(Known {
+                            image: image.clone(),
+                            as_of,
+                            is_authoritative,
+                        });
                         return Ok((image, context.cost.read_units));
                     }
                     Err(table_error) => {
@@ -185,11 +189,11 @@ impl<T: Table> CompositeStore<T> {
                 }
                 Err(Expired { on_leave, table_error, is_silent, cost }) => {
                     context.cost += cost;
-                    let is_unacked = on_leave == sluicegate_core::OnLeave::InDoubt;
+                    let is_in_doubt = on_leave == sluicegate_core::OnLeave::InDoubt;
                     let table_error = table_error.as_deref();
                     return Err((
                         error_at_deadline(
-                            is_unacked,
+                            is_in_doubt,
                             table_error,
                             is_silent,
                             context.cost.attempts,

@@ -15,6 +15,7 @@ mod deadline_error;
 mod directory;
 mod enter;
 mod images;
+mod impl_store;
 mod lane;
 mod lead;
 #[cfg(feature = "leasing")]
@@ -23,7 +24,6 @@ mod newest_image;
 mod once;
 mod resolve;
 mod settings;
-mod store;
 mod table_call;
 
 pub use self::composite_store::CompositeStore;

@@ -17,7 +17,7 @@ impl NewestImage {
 
     /// Keeps the content of an answer, unless something newer is known: answers overtake each
     /// other.
-    pub(super) fn learn(&self, new: Known) {
+    pub(super) fn learn_if_newer(&self, new: Known) {
         let mut known = lock(&self.0);
         if known.as_ref().is_none_or(|old| !new.is_older_than(old)) {
             *known = Some(new);

@@ -177,7 +177,7 @@ impl<T: Table> CompositeStore<T> {
             if matches!(key, ItemKey::Bucket(..)) {
                 let image = image(bucket, item.as_ref())?;
                 let is_authoritative = consistency == Consistency::Strong;
-                entry.learn(Known { image, as_of: now, is_authoritative });
+                entry.learn_if_newer(Known { image, as_of: now, is_authoritative });
             } else {
                 learned.extend(self.directory.learn(key, item.as_ref(), consistency, now)?);
             }
@@ -233,7 +233,7 @@ impl<T: Table> CompositeStore<T> {
         Some(Arc::new(known))
     }
 
-    /// Takes over the answer of a strongly consistent read.
+    /// Takes in the answer of a strongly consistent read.
     fn learn_levels(
         &self,
         keys: &[ItemKey],
@@ -281,7 +281,7 @@ fn resolve_configuration(
     let configuration = Arc::new(Configuration { explicit: explicit.clone(), stored });
     let made_from =
         levels.map(|levels| MadeFrom { valid: levels.valid(), changes: levels.changes });
-    entry.resolve(ResolvedLimits { configuration: configuration.clone(), made_from });
+    entry.set_resolved(ResolvedLimits { configuration: configuration.clone(), made_from });
     configuration
 }
 

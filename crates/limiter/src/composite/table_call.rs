@@ -45,7 +45,7 @@ impl TableReply {
 pub(super) trait Calls: Send + Sync {
     /// Makes a call on the table.
     fn call(&self, asked: Asked) -> PendingCall;
-    /// Takes over the counts of a queue.
+    /// Takes in the counts of a queue.
     fn count(&self, counts: Counts, buckets: &[BucketId]);
 }
 

@@ -99,7 +99,7 @@ impl BucketHistory {
         let policy = QueueSettings { interval, deny_cache_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([self.bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
-        queue.learn(0, &Known { image, as_of: now, is_authoritative: true });
+        queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: true });
         let configuration = Arc::new(self.configuration.clone());
         let buckets = vec![BucketDemand { amounts: amounts.clone(), configuration }];
         let (id, purpose) = (RequestId::from_bits(8), Purpose::Correct);

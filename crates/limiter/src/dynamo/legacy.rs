@@ -21,7 +21,7 @@ use sluicegate_core::{
 pub use self::scan::{LegacyPage, Segment};
 use self::transaction::Attempt;
 use super::answers::{key, units};
-use super::execute::DynamoTable;
+use super::dynamo_table::DynamoTable;
 use super::item::decode;
 use super::table_error::{self, EmptyAnswer};
 use super::{BrokenItem, stored_expressions as expressions};

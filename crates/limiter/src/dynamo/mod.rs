@@ -4,7 +4,8 @@
 
 mod answers;
 mod budget;
-mod execute;
+mod create_table;
+mod dynamo_table;
 mod expressions;
 mod fetch;
 mod item;
@@ -18,13 +19,13 @@ mod store;
 mod stored;
 mod stored_alerts;
 mod stored_expressions;
-mod table;
 mod table_error;
 mod terms;
 mod transact;
 
 pub use budget::{Budget, Lasts};
-pub use execute::DynamoTable;
+pub use create_table::{TableSetupError, create_table, stream_arn};
+pub use dynamo_table::DynamoTable;
 pub use item::BrokenItem;
 pub use legacy::{ConvertError, Converted, LegacyPage, Segment};
 pub use read_error::ReadError;
@@ -33,4 +34,3 @@ pub use request::RequestError;
 pub use schema_version::SchemaVersion;
 pub use store::DynamoStore;
 pub use stored::{ConfigError, ConfigStore};
-pub use table::{TableSetupError, create_table, stream_arn};

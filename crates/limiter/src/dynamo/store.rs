@@ -1,6 +1,6 @@
 //! A store of composite buckets on a table of DynamoDB.
 
-use super::execute::DynamoTable;
+use super::dynamo_table::DynamoTable;
 use crate::composite::CompositeStore;
 
 /// Balances on DynamoDB.

@@ -8,7 +8,7 @@ use sluicegate_core::keys::{PK, SK, TTL};
 use sluicegate_core::{BucketId, WritePlan};
 
 use super::answers::{ALL_OLD, condition_failed, key, spent_on_all};
-use super::execute::DynamoTable;
+use super::dynamo_table::DynamoTable;
 use super::expressions::{self, Expression};
 use super::table_error;
 use crate::store_error::SetupError;

@@ -46,7 +46,7 @@ impl Guard {
         request: &Request,
         acquire: impl FnOnce() -> BoxFuture<'a, Result<Grant, AcquireError>>,
     ) -> Result<Granted, AcquireError> {
-        let Some(pass) = self.may_call() else {
+        let Some(pass) = self.begin_call() else {
             if let Some(grant) = self.store.acquire_held(request) {
                 return Ok(Granted::Store(grant));
             }
@@ -92,7 +92,7 @@ impl Guard {
         self: &Arc<Self>,
         correction: &Correction<'_>,
     ) -> Result<Adjusted, AdjustError> {
-        let Some(pass) = self.may_call() else {
+        let Some(pass) = self.begin_call() else {
             return Err(AdjustError::Unavailable(self.health.not_asked().into()));
         };
         // A correction of held tokens says nothing of the store.
@@ -111,7 +111,7 @@ impl Guard {
         self: &Arc<Self>,
         request: &Request,
     ) -> Result<Vec<LimitStatus>, AcquireError> {
-        let Some(pass) = self.may_call() else {
+        let Some(pass) = self.begin_call() else {
             return Err(AcquireError::Unavailable(self.health.not_asked().into()));
         };
         let begin = Instant::now();
@@ -121,7 +121,8 @@ impl Guard {
         result
     }
 
-    fn may_call(self: &Arc<Self>) -> Option<CallPass<'_>> {
+    /// Permission to call the store. Without it, and for a trial, the recovery task is started.
+    fn begin_call(self: &Arc<Self>) -> Option<CallPass<'_>> {
         let pass = self.health.circuit.may_call();
         // A task must probe an unavailable store, and must be able to overtake a trial call that
         // hangs.
@@ -176,7 +177,7 @@ impl Guard {
                 let now = self.clock.now();
                 let parts = self.health.local().take(request, now, self.counters())?;
                 // The recovery task debits these tokens later. If the store was not asked,
-                // `may_call` has just started the task; it may only have ended since.
+                // `begin_call` has started the task; it runs, unless it has ended since.
                 if matches!(cause, Cause::Unanswered(_)) || !self.health.has_recovery() {
                     self.start_recovery();
                 }

@@ -1,9 +1,11 @@
 //! Decides requests while the store does not answer.
 //!
-//! Every acquire, correction and peek goes through `guard/call.rs`, except the takes and returns of a
-//! prepared call from held tokens. An answer of the store stands; only without one the limiter's
-//! [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a deadline. The breaker refuses calls at once during an outage, so that they do not wait for their
-//! deadlines; [`BreakerConfig`] says when.
+//! Every acquire, correction and peek goes through `guard/call.rs`, with two exceptions: a prepared
+//! call and `try_acquire` take held tokens by themselves, and the writes of `leasing/` are its own. An
+//! answer of the store stands; only without one the limiter's
+//! [`OnUnavailable`](crate::OnUnavailable) decides. Every call has a deadline. During an outage the
+//! breaker refuses calls at once, so that they do not wait for their deadlines; [`BreakerConfig`] says
+//! when.
 
 mod answer;
 mod breaker;

@@ -103,7 +103,7 @@ impl ComparedLease<'_> {
             QueueSettings { interval: ClaimInterval(0), deny_cache_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
-        queue.learn(0, &Known { image, as_of: now, is_authoritative: true });
+        queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: true });
         let configuration = Arc::new(configuration.clone());
         let buckets = vec![BucketDemand { amounts, configuration }];
         queue.enter(

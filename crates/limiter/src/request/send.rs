@@ -13,7 +13,7 @@ use crate::limiter::Limiter;
 use crate::store::Request;
 
 /// The answer to one request.
-pub(crate) type Asked<'a> = BoxFuture<'a, Result<Granted, AcquireError>>;
+pub(crate) type PendingGrant<'a> = BoxFuture<'a, Result<Granted, AcquireError>>;
 
 /// Asks for a request once, in a span.
 pub(crate) async fn attempt(
@@ -70,7 +70,7 @@ pub(crate) async fn wait_for<'a>(
     limiter: &Limiter,
     request: &Request,
     wait: Duration,
-    ask: &(dyn Fn() -> Asked<'a> + Sync),
+    ask: &(dyn Fn() -> PendingGrant<'a> + Sync),
 ) -> Result<Granted, AcquireError> {
     let clock = limiter.clock();
     let mut budget = WaitBudget::new(clock, wait);

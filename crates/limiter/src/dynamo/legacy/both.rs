@@ -8,7 +8,7 @@ use sluicegate_core::{BucketId, CompositeBucket, WritePath, WritePlan};
 
 use super::{Converted, too_many};
 use crate::clock::{Clock, SystemClock};
-use crate::dynamo::execute::DynamoTable;
+use crate::dynamo::dynamo_table::DynamoTable;
 use crate::table::{
     Cancelled, Consistency, Mark, ReadItems, Table, TableError, TransactError, WriteError, Written,
 };

@@ -9,7 +9,7 @@ use aws_sdk_dynamodb::types::{
 use sluicegate_core::{BucketId, CompositeBucket, Conversion, Removal, keys};
 
 use crate::dynamo::answers::{ALL_OLD, condition_failed, spent_on_all};
-use crate::dynamo::execute::DynamoTable;
+use crate::dynamo::dynamo_table::DynamoTable;
 use crate::dynamo::item::Attributes;
 use crate::dynamo::{stored_expressions as expressions, table_error};
 use crate::store_error::SetupError;
