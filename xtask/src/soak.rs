@@ -62,6 +62,9 @@ pub(crate) struct Args {
     /// Seconds of changed requests to the server.
     #[arg(long, default_value_t = 3_600)]
     fuzz_seconds: u64,
+    /// Seconds for which a Python process works, whose memory must not grow.
+    #[arg(long, default_value_t = 3_600)]
+    growth_seconds: u64,
     /// The number of times that processes rush for the tokens of one bucket on Redis.
     #[arg(long, default_value_t = 100)]
     runs: u32,
@@ -142,9 +145,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.env("SLUICEGATE_TEST_ENGINES", "moto");
         process::run(&mut cargo)
     })?;
-    stages.run("litellm", || {
+    stages.run("python", || {
         let mut task = Command::new(std::env::current_exe()?);
         task.arg("python").env("SLUICEGATE_TEST_CALLS", "500");
+        task.env("SLUICEGATE_TEST_GROWTH_SECONDS", args.growth_seconds.to_string());
         process::run(task.env("SLUICEGATE_TEST_OUTAGE_SECONDS", "10"))
     })?;
     stages.run("rush", || {
