@@ -7,7 +7,7 @@ use sluicegate_core::{SequenceNumber, WindowGroup, keys};
 
 use crate::write_error::WriteError;
 
-/// A refused condition costs as much as the write: at least this. The answer does not name the
+/// A failed condition costs as much as the write: at least this. The answer does not name the
 /// units.
 pub(crate) const FAILED_CONDITION_UNITS: f64 = 1.0;
 
@@ -41,7 +41,7 @@ impl WriteAnswer {
     }
 
     /// The answer of a refused condition, which holds the window's item.
-    pub(crate) fn of_refusal(item: Option<&WindowItem>, group: &WindowGroup<'_>) -> Self {
+    pub(crate) fn of_failed_condition(item: Option<&WindowItem>, group: &WindowGroup<'_>) -> Self {
         match watermark(item, group) {
             Ok(Some(watermark)) => Self::ConditionFailed { watermark, item: item.cloned() },
             Ok(None) => Self::Failed(broken(group, "not in the table's answer")),

@@ -129,6 +129,7 @@ impl Processor {
             failed.extend(result.is_err().then_some(entry));
             outcome.add_entry(entry, result);
         }
+        // Those left out come again: the failure that blocks them is at or before their position.
         let behind = behind
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));

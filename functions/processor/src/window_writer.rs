@@ -53,7 +53,7 @@ pub(crate) struct WindowResult {
     /// Records that the window cannot accept.
     pub(crate) quarantined: Vec<Quarantined>,
     pub(crate) failure: Option<Failure>,
-    /// The window's item in the newest answer that has it. If alerts are on, it is there unless no
+    /// The window's item in the newest answer that has it. With alerts on, it is there if any
     /// record of the group was counted, now or before.
     pub(crate) item: Option<WindowItem>,
     /// Alerts that were put into the outbox.
@@ -94,7 +94,9 @@ impl WindowWriter<'_> {
                     match lost_reply.take() {
                         Some(write) if write.last == found => result.add(write),
                         // Another delivery did the records between the watermark known so far and
-                        // the one found. What this invocation wrote is at or below the former.
+                        // the one found. What this invocation wrote is at or below the former, except
+                        // a lost write that another delivery then passed: its records are reported
+                        // as duplicates here.
                         _ => result.duplicates.extend(
                             self.number_done_at(watermark.as_ref())
                                 ..self.number_done_at(Some(&found)),
@@ -182,7 +184,7 @@ impl WindowWriter<'_> {
         };
         match error.as_service_error() {
             Some(UpdateItemError::ConditionalCheckFailedException(failed)) => {
-                WriteAnswer::of_refusal(failed.item(), self.group)
+                WriteAnswer::of_failed_condition(failed.item(), self.group)
             }
             _ => WriteAnswer::Failed(WriteError::of(&error)),
         }
@@ -249,7 +251,7 @@ impl WindowWriter<'_> {
             if let Some(reason) =
                 reasons.get(entries.len()).filter(|reason| is_failed_condition(reason))
             {
-                return WriteAnswer::of_refusal(reason.item(), self.group);
+                return WriteAnswer::of_failed_condition(reason.item(), self.group);
             }
             let sent = entries.len();
             let mut exists = reasons.iter().map(is_failed_condition);

@@ -81,7 +81,8 @@ struct Change {
 }
 
 /// The whole amounts of the limits whose calendar is this kind of window, each from the newest record
-/// that names the limit: a later one may be of a bucket that has it no more. The records are those of
+/// that names the limit. Newer records that do not name it are ignored, because the bucket may have
+/// dropped the limit. The records are those of
 /// one window, oldest first.
 #[must_use]
 pub fn calendar_amounts(

@@ -75,9 +75,12 @@ impl<W> WriteQueue<W> {
         self.learn_written(&shared.write, images, shared.predates_requests, now);
         if let Some(remembered) = &shared.ids_before_loss {
             let is_forgotten = is_forgotten(remembered, self.buckets[0].image(), &shared.id);
-            // An attempt whose answer was lost may still take effect after four other writes.
-            let refunds =
-                shared.members.iter().any(|member| member.gives_back() && !member.may_be_refused());
+            // An attempt whose answer was lost may still take effect, once four other writes have
+            // pushed its id out of the item.
+            let refunds = shared
+                .members
+                .iter()
+                .any(|member| member.returns_tokens() && !member.may_be_refused());
             self.counts.ambiguous += u32::from(is_forgotten || refunds);
         }
         self.end_unacked();

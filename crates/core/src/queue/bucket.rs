@@ -14,8 +14,8 @@ use crate::{
 /// of requests.
 const RECONFIGURE_EVERY_MS: u64 = 60_000;
 /// After an outrun, the queue brings the item to limits again only if no process has claimed for this
-/// many milliseconds. A process that claims all the time brings newer limits itself, within the
-/// minute for which it believes older ones. Any other process leaves longer gaps than this.
+/// many milliseconds. A process that claims more often than this learns of newer limits within
+/// a minute, and brings them itself.
 const QUIET_MS: u64 = 4_000;
 
 /// The newest knowledge of a bucket.
@@ -70,16 +70,16 @@ pub(super) struct QueueBucket {
     pub(super) id: BucketId,
     pub(super) known: Option<Known>,
     pub(super) contention: ContentionEstimate,
-    /// The limits of requests to which the item was last brought for a refusal, and when.
+    /// The last reconfiguring write for a refusal: the limits that the request named, and its time.
     reconfigured: Option<(RulesHash, EpochMillis)>,
     /// The same while the write is in flight.
     reconfiguring: Option<RulesHash>,
-    outrun: Option<Outrun>,
+    outrun: Option<ReconfigureOutrun>,
 }
 
 /// Another writer came before a write that was to bring limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Outrun {
+struct ReconfigureOutrun {
     /// The item's refill time as last seen.
     refilled_at: EpochMillis,
     /// When that refill time was first seen.
@@ -161,7 +161,7 @@ impl QueueBucket {
 
     pub(super) fn note_outrun(&mut self, now: EpochMillis) {
         let refilled_at = self.image().map(|image| image.refilled_at);
-        self.outrun = refilled_at.map(|refilled_at| Outrun { refilled_at, since: now });
+        self.outrun = refilled_at.map(|refilled_at| ReconfigureOutrun { refilled_at, since: now });
     }
 
     /// Notes a claim of another writer after an outrun.
@@ -170,7 +170,7 @@ impl QueueBucket {
         if let (Some(outrun), Some(refilled_at)) = (&mut self.outrun, refilled_at)
             && outrun.refilled_at != refilled_at
         {
-            *outrun = Outrun { refilled_at, since: now };
+            *outrun = ReconfigureOutrun { refilled_at, since: now };
         }
     }
 }

@@ -81,7 +81,7 @@ impl<W> WriteQueue<W> {
                     continue;
                 }
                 Placed::Later => member.passed_over_at = None,
-                Placed::Skipped => _ = member.passed_over_at.get_or_insert(now),
+                Placed::PassedOver => _ = member.passed_over_at.get_or_insert(now),
                 Placed::Read => wants_read = true,
                 Placed::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {
                     if kind == Upkeep::Reconfigure {

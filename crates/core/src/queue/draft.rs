@@ -17,14 +17,15 @@ use crate::{
 /// other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// The least balances that the item must have when the write is done. With them, each request
-    /// that may be refused finds enough after those before it.
+    /// The least balances, with refill and returned tokens, that the write finds before it takes.
+    /// With them, each request that may be refused has enough after those before it.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
     pub(super) returned: Amounts,
-    /// Refunds of a limit that came after a debit of the same limit, added without a cap. The write
-    /// then takes no more of that limit, because such a refund may exceed the cap.
+    /// Refunds of a limit that came after a debit of the same limit, added without a cap. After such
+    /// a refund no further request for that limit goes into this write: the refund may lift the
+    /// balance above the cap.
     credited: Amounts,
     /// The amounts that the counters move by.
     counted: Amounts,

@@ -27,8 +27,8 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The write that just happened fenced all unacknowledged ones: none of those happened, and none
-    /// can any more.
+    /// The write that just happened fenced all unacked ones: none of them can happen any more. None
+    /// did either, unless the item had forgotten its id by then: such a write counts as ambiguous.
     pub(super) fn end_unacked(&mut self) {
         let unacked = std::mem::take(&mut self.unacked);
         self.end(unacked);
@@ -54,11 +54,12 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Resolves, newest first, the lost writes that are no longer sent: each that an image shows, or
-    /// can show no more. If one happened, the earlier ones did not, because it fenced them.
+    /// Resolves the unacked writes, newest first. An image may show the id of one, or may no longer be
+    /// able to show it. If one happened, the earlier ones did not, because it fenced them.
     pub(super) fn resolve_unacked(&mut self) {
         if self.unacked.iter().any(|write| self.is_shown(&write.id)) {
-            // The shared write required that this write did not happen.
+            // An unacked write happened. The shared write fences it, so it cannot succeed: give it
+            // up.
             self.give_up_write();
         }
         let mut unacked = std::mem::take(&mut self.unacked);
@@ -90,7 +91,7 @@ impl<W> WriteQueue<W> {
         for request in &write.requests {
             let is_lease = matches!(request.purpose, Purpose::Lease(_));
             let is_same = |member: &mut Member<W>| {
-                request.is(&member.request) && (is_lease || member.gives_back())
+                request.is(&member.request) && (is_lease || member.returns_tokens())
             };
             for refund in self.waiting.extract_if(.., is_same).collect::<Vec<_>>() {
                 self.resolve(refund, Outcome::Ambiguous);

@@ -76,7 +76,7 @@ impl<W> Member<W> {
         }
     }
 
-    pub(super) fn gives_back(&self) -> bool {
+    pub(super) fn returns_tokens(&self) -> bool {
         let mut amounts = self.request.buckets.iter().flat_map(|demand| demand.amounts.values());
         amounts.any(|amount| *amount < Millitokens::ZERO) || !self.returned().is_empty()
     }

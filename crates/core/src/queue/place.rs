@@ -16,7 +16,7 @@ pub(super) enum Placed {
     /// Into a later one.
     Later,
     /// Into a later one, because requests before it take the tokens that it needs.
-    Skipped,
+    PassedOver,
     /// It is resolved.
     Out(Outcome),
     /// It cannot be decided from this image.
@@ -65,7 +65,7 @@ impl<W> WriteQueue<W> {
                     let covers = assess(image, acquire, &demand.returned, now);
                     let or_else = match covers {
                         Assessment::Covered => Placed::Later,
-                        _ => Placed::Skipped,
+                        _ => Placed::PassedOver,
                     };
                     return self.place_if_short(member, now).unwrap_or(or_else);
                 }

@@ -20,7 +20,7 @@ impl<W> WriteQueue<W> {
         let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_repeating;
         if member.request.purpose != Purpose::Acquire
             || !can_refuse_now
-            || self.waiting.iter().any(Member::gives_back)
+            || self.waiting.iter().any(Member::returns_tokens)
         {
             return None;
         }

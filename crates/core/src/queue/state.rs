@@ -34,8 +34,8 @@ pub struct WriteQueue<W> {
     pub(super) unusable_ids: Vec<RequestId>,
     /// Writes in a row that other writers came before.
     pub(super) outruns_in_a_row: u32,
-    /// The most requests that the next write may take tokens for after an outrun write: half of that
-    /// write's.
+    /// After an outrun write, the next one serves at most this many requests that take: half as many
+    /// as the outrun one.
     pub(super) requests_max: usize,
     /// Pauses in a row.
     pub(super) pauses: u32,

@@ -1,7 +1,8 @@
 //! The calls of a lane on the table.
 //!
 //! A call owns all that it needs: the next leader goes on with it if the caller that sent it leaves.
-//! If no caller waits, it is dropped and counts as lost.
+//! If the last caller's time is over, it is dropped and counts as lost; if its future was dropped, a
+//! task awaits the answer (`Lane::drop_call_for_nobody`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

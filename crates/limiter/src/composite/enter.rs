@@ -97,7 +97,7 @@ impl LeaveOnDrop<'_> {
         self.is_open = false;
         let mut state = self.lane.lock();
         let (on_leave, waiter) = state.queue.leave(&(self.request)().id);
-        Lane::tidy(&mut state);
+        Lane::drop_call_for_nobody(&mut state);
         (on_leave, waiter.map(|waiter| waiter.cost).unwrap_or_default())
     }
 }

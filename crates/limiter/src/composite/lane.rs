@@ -189,7 +189,7 @@ impl Lane {
     }
 
     /// Drops a call that no caller waits for; its answer counts as lost.
-    pub(super) fn tidy(state: &mut LaneState) {
+    pub(super) fn drop_call_for_nobody(state: &mut LaneState) {
         if Self::has_call_for_nobody(state) {
             state.pending_call = None;
             state.queue.answered(Answer::Lost, state.last_acted_at);
@@ -200,7 +200,7 @@ impl Lane {
     /// callers that left were taken. Outside a runtime the answer counts as lost.
     pub(super) fn end_call_later(self: &Arc<Self>, state: &mut LaneState) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-            return Self::tidy(state);
+            return Self::drop_call_for_nobody(state);
         };
         if Self::has_call_for_nobody(state) {
             let lane = Arc::clone(self);

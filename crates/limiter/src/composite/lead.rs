@@ -199,7 +199,7 @@ impl Drop for Leader<'_> {
         state.pending_call =
             self.pending_call.take().map(|pending_call| (pending_call, self.since));
         let is_idle = state.queue.is_idle();
-        Lane::tidy(&mut state);
+        Lane::drop_call_for_nobody(&mut state);
         drop(state);
         if !is_idle {
             self.lane.free.notify_one();

@@ -187,8 +187,9 @@ impl<T: Table> CompositeStore<T> {
 
     /// The configuration of a bucket whose item follows a change that this configuration does not
     /// know. It comes from another request in this process that learned it meanwhile, or from a
-    /// strongly consistent read. If a level is older than in the item even after that read, the read
-    /// is right: see [`StoredRules::read_after`].
+    /// strongly consistent read. If a level is older than in the item even after that read, then it
+    /// was deleted by hand or the table was restored, and the item follows the read:
+    /// [`StoredRules::read_after`].
     ///
     /// `None`, and the item stays as it is: another request is reading, or the levels cannot be read
     /// now.

@@ -177,7 +177,8 @@ impl Guard {
                 let now = self.clock.now();
                 let parts = self.health.local().take(request, now, self.counters())?;
                 // The recovery task debits these tokens later. If the store was not asked,
-                // `begin_call` has started the task; it runs, unless it has ended since.
+                // `begin_call` has started the task, but it may have ended before this debit was
+                // added: then it is started again.
                 if matches!(cause, Cause::Unanswered(_)) || !self.health.has_recovery() {
                     self.start_recovery();
                 }

@@ -55,7 +55,7 @@ impl RedisStore {
             if !may_go_on {
                 let in_doubt = attempts_in_doubt > 0;
                 let error = match context.given_up() {
-                    // This error means that nothing was done.
+                    // To the guard, a bare `Contended` means that nothing was done.
                     error @ AcquireError::Contended { .. } if in_doubt => {
                         AcquireError::Unavailable(error.into())
                     }

@@ -111,7 +111,7 @@ impl<L> AcquireRequest<L> {
     }
 
     /// Limits of the bucket, at most 40: a list, or a [`LimitSet`](crate::LimitSet) that was
-    /// checked once. A limit named here wins over a stored one. Nothing is read from the table if
+    /// checked once. A limit named here wins over a stored one. Stored limits are not read if
     /// every requested limit is named here.
     ///
     /// Use names of a fixed set: the bucket keeps every limit that it ever had, 40 at most, and
