@@ -2,7 +2,7 @@
 //! them.
 
 use sluicegate_core::WindowKinds;
-use sluicegate_processor::{Retention, Settings, Switch};
+use sluicegate_processor::{Layouts, Retention, Settings, Switch};
 
 /// The options for them.
 #[derive(clap::Args)]
@@ -18,6 +18,9 @@ pub(crate) struct Metering {
     /// `sluicegate alerts`.
     #[arg(long)]
     alerts: bool,
+    /// Also count buckets in shards, as zae-limiter 0.10 and later keeps them: docs/other-tables.md.
+    #[arg(long)]
+    sharded_buckets: bool,
 }
 
 impl Metering {
@@ -25,6 +28,10 @@ impl Metering {
     pub(crate) fn settings(&self, table: &str) -> Settings {
         let (window_kinds, retention) = (self.windows.clone(), self.ttl_days);
         let alerts = if self.alerts { Switch::On } else { Switch::Off };
-        Settings { window_kinds, retention, alerts, ..Settings::new(table) }
+        let layouts = match self.sharded_buckets {
+            true => Layouts::CompositeAndSharded,
+            false => Layouts::Composite,
+        };
+        Settings { window_kinds, retention, alerts, layouts, ..Settings::new(table) }
     }
 }

@@ -6,7 +6,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{EpochMillis, RecordDeltas, StreamRecord, extract_deltas};
+use crate::{EpochMillis, RecordDeltas, StreamRecord, extract_deltas, extract_shard_deltas};
 
 /// A DynamoDB stream event as Lambda delivers it.
 #[derive(Debug, Deserialize)]
@@ -14,6 +14,16 @@ pub struct StreamEvent {
     /// The records in stream order, as JSON.
     #[serde(rename = "Records")]
     pub records: Vec<Box<RawValue>>,
+}
+
+/// The layouts of bucket items whose records count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Layouts {
+    /// Composite buckets only.
+    #[default]
+    Composite,
+    /// Also the shards of buckets as zae-limiter 0.10 and later keeps them.
+    CompositeAndSharded,
 }
 
 /// The records of an event: those with consumption, and those that cannot be counted. The rest is
@@ -39,17 +49,17 @@ pub struct UncountableRecord<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// Reads every record on its own.
+    /// Reads every record on its own. Records of items in other layouts count nothing.
     #[must_use]
-    pub fn read(records: &'a [Box<RawValue>]) -> Self {
+    pub fn read(records: &'a [Box<RawValue>], layouts: Layouts) -> Self {
         let mut batch = Self { records: Vec::with_capacity(records.len()), ..Self::default() };
         for record in records {
-            batch.add(record.get());
+            batch.add(record.get(), layouts);
         }
         batch
     }
 
-    fn add(&mut self, json: &'a str) {
+    fn add(&mut self, json: &'a str, layouts: Layouts) {
         let record = match StreamRecord::from_json(json) {
             Ok(record) => record,
             Err(error) => {
@@ -60,7 +70,11 @@ impl<'a> Batch<'a> {
         if let Some(created) = record.created() {
             self.oldest = Some(self.oldest.map_or(created, |oldest| oldest.min(created)));
         }
-        match extract_deltas(&record) {
+        let deltas = match (extract_deltas(&record), layouts) {
+            (Ok(None), Layouts::CompositeAndSharded) => extract_shard_deltas(&record),
+            (deltas, _) => deltas,
+        };
+        match deltas {
             Ok(None) => {}
             Ok(Some(deltas)) => self.records.push(deltas),
             Err(error) => {
@@ -90,7 +104,7 @@ mod tests {
             record("10", "2")
         );
         let event: StreamEvent = serde_json::from_str(&json).unwrap();
-        let batch = Batch::read(&event.records);
+        let batch = Batch::read(&event.records, Layouts::Composite);
         let counted: Vec<_> = batch.records.iter().map(|r| r.sequence.as_sent()).collect();
         assert_eq!(counted, ["9", "10"]);
         assert_eq!(

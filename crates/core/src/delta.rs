@@ -3,11 +3,11 @@
 //! The counters only grow by what was consumed and shrink by what was returned, whatever the write
 //! path, so the sum of the differences over all records of an item is the growth of its counters.
 
-use crate::keys::{self, ItemKey};
+use crate::keys::{self, ItemKey, ShardKey};
 use crate::record::{Image, ImageValue};
 use crate::{
-    BadSequenceNumber, BadStreamArn, EntityId, EpochMillis, EventName, LimitName, MillitokenSum,
-    NameError, Resource, SequenceNumber, StreamLabel, StreamRecord,
+    BadSequenceNumber, BadStreamArn, BucketId, EntityId, EpochMillis, EventName, LimitName,
+    MillitokenSum, NameError, Resource, SequenceNumber, StreamLabel, StreamRecord,
 };
 
 /// Change of one limit's counter.
@@ -33,10 +33,30 @@ pub struct RecordDeltas<'a> {
     pub entity: EntityId,
     /// The resource that was consumed.
     pub resource: Resource,
+    /// The shard of the bucket whose item changed, if the bucket has shards.
+    pub shard: Option<u32>,
     /// The time of the consumption, which decides the usage windows.
     pub at: EpochMillis,
     /// At least one delta, sorted by limit.
     pub deltas: Vec<Delta>,
+}
+
+impl RecordDeltas<'_> {
+    /// Partition key and sort key of the item that changed.
+    #[must_use]
+    pub fn item_keys(&self) -> (String, String) {
+        let (entity, resource) = (self.entity.clone(), self.resource.clone());
+        match self.shard {
+            Some(shard) => {
+                let key = ShardKey { bucket: BucketId { entity, resource }, shard };
+                (key.pk(), key.sk().to_owned())
+            }
+            None => {
+                let key = ItemKey::Bucket(entity, resource);
+                (key.pk(), key.sk())
+            }
+        }
+    }
 }
 
 /// A record that cannot be counted. It concerns the whole record: no delta of it is usable.
@@ -107,19 +127,44 @@ pub enum RecordError {
 pub fn extract_deltas<'a>(
     record: &StreamRecord<'a>,
 ) -> Result<Option<RecordDeltas<'a>>, RecordError> {
-    let event_name = record.event_name;
-    if event_name == EventName::Remove {
-        return Ok(None);
-    }
-    let change = &record.change;
     let (pk, sk) = record.keys();
     // Metering does not read items of other kinds, whatever their names.
-    if !sk.starts_with(keys::BUCKET_PREFIX) {
+    if record.event_name == EventName::Remove || !sk.starts_with(keys::BUCKET_PREFIX) {
         return Ok(None);
     }
     let Some(ItemKey::Bucket(entity, resource)) = ItemKey::parse(pk, sk)? else {
         return Ok(None);
     };
+    deltas_of(record, BucketId { entity, resource }, None)
+}
+
+/// [`extract_deltas`] for the shards of buckets in the layout of zae-limiter 0.10 and later
+/// ([`ShardKey`]); `None` for any other item. Its counters and its refill timestamp are those of a
+/// composite bucket. The limit that counts the writes of its partition gives nothing.
+///
+/// # Errors
+/// [`RecordError`] for a shard whose record cannot be counted.
+pub fn extract_shard_deltas<'a>(
+    record: &StreamRecord<'a>,
+) -> Result<Option<RecordDeltas<'a>>, RecordError> {
+    if record.event_name == EventName::Remove {
+        return Ok(None);
+    }
+    let (pk, sk) = record.keys();
+    match ShardKey::parse(pk, sk)? {
+        Some(ShardKey { bucket, shard }) => deltas_of(record, bucket, Some(shard)),
+        None => Ok(None),
+    }
+}
+
+/// The deltas of a record that is no REMOVE.
+fn deltas_of<'a>(
+    record: &StreamRecord<'a>,
+    bucket: BucketId,
+    shard: Option<u32>,
+) -> Result<Option<RecordDeltas<'a>>, RecordError> {
+    let event_name = record.event_name;
+    let change = &record.change;
     let present =
         |image: &'_ Option<Image<'_>>| image.as_ref().is_some_and(|i| i.attribute_count > 0);
     let (Some(new), true) = (&change.new, present(&change.new)) else {
@@ -134,7 +179,10 @@ pub fn extract_deltas<'a>(
         _ if new.migrated => return Ok(None),
         _ => &empty,
     };
-    let deltas = compare(old, new)?;
+    let mut deltas = compare(old, new)?;
+    if shard.is_some() {
+        deltas.retain(|delta| delta.limit.as_str() != keys::WRITE_CAPACITY_LIMIT);
+    }
     if deltas.is_empty() {
         return Ok(None);
     }
@@ -143,8 +191,9 @@ pub fn extract_deltas<'a>(
         json: record.json,
         stream: record.stream()?,
         sequence: SequenceNumber::parse(&sequence.0)?,
-        entity,
-        resource,
+        entity: bucket.entity,
+        resource: bucket.resource,
+        shard,
         at: event_time(old, new, record.created())?,
         deltas,
     }))

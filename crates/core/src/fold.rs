@@ -1,7 +1,7 @@
 //! Groups the records of a batch by usage window, and adds up the deltas of each group.
 //!
 //! A group ([`WindowGroup`]) has the records of one bucket item and one stream that count in one
-//! window. It becomes one update of that window, or several if its records name more limits than an
+//! window. The shards of a bucket are an item each. It becomes one update of that window, or several if its records name more limits than an
 //! update can.
 //!
 //! An update carries the positions of its first and its last record. The store applies it only while
@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use crate::keys::ItemKey;
+use crate::keys::{self, ItemKey};
 use crate::{
     EntityId, LimitName, RecordDeltas, Resource, SequenceNumber, StreamLabel, Window, WindowKinds,
 };
@@ -38,6 +38,7 @@ pub struct WindowGroup<'a> {
     resource: Resource,
     window: Window,
     stream: StreamLabel,
+    shard: Option<u32>,
     /// At least one, in the order of their positions, each position once.
     records: Vec<Arc<RecordDeltas<'a>>>,
 }
@@ -61,9 +62,10 @@ pub struct WindowUpdate {
 pub fn fold<'a>(records: Vec<RecordDeltas<'a>>, kinds: &WindowKinds) -> GroupedBatch<'a> {
     // The records of one bucket and one stream each.
     let mut records_of_buckets: Vec<Vec<Arc<RecordDeltas<'a>>>> = Vec::new();
-    let mut index: HashMap<(EntityId, Resource, StreamLabel), usize> = HashMap::new();
+    let mut index: HashMap<(EntityId, Resource, Option<u32>, StreamLabel), usize> = HashMap::new();
     for record in records {
-        let key = (record.entity.clone(), record.resource.clone(), record.stream.clone());
+        let (entity, resource) = (record.entity.clone(), record.resource.clone());
+        let key = (entity, resource, record.shard, record.stream.clone());
         let at = *index.entry(key).or_insert(records_of_buckets.len());
         if at == records_of_buckets.len() {
             records_of_buckets.push(Vec::new());
@@ -99,6 +101,7 @@ fn group_by_window<'a>(
             entity: record.entity.clone(),
             resource: record.resource.clone(),
             stream: record.stream.clone(),
+            shard: record.shard,
             window,
             records,
         })
@@ -118,10 +121,11 @@ impl<'a> WindowGroup<'a> {
         self.window
     }
 
-    /// The stream of all its records.
+    /// The attribute of the window that holds the watermark of these records: one for each stream
+    /// and, of a bucket in shards, for each shard.
     #[must_use]
-    pub const fn stream(&self) -> &StreamLabel {
-        &self.stream
+    pub fn watermark_attribute(&self) -> String {
+        keys::watermark_attribute(&self.stream, self.shard)
     }
 
     /// The records, oldest first.
@@ -204,6 +208,7 @@ mod tests {
             sequence: SequenceNumber::parse(&format!("{sequence}")).unwrap(),
             entity: EntityId::new(entity).unwrap(),
             resource: Resource::new("gpt-4").unwrap(),
+            shard: None,
             at: fixtures::at(at),
             deltas: deltas
                 .iter()

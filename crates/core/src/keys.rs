@@ -11,6 +11,7 @@ mod names;
 mod quarantine;
 mod range;
 mod scope;
+mod shard;
 mod stored;
 mod usage_attributes;
 
@@ -37,6 +38,7 @@ pub use range::{
     KeyRange, SortKeys, gsi1_keys, parse_child, parse_index_resource, usage_index_keys,
 };
 pub use scope::LimitsScope;
+pub use shard::{ShardKey, WRITE_CAPACITY_LIMIT};
 pub use stored::{
     CASCADE, LIMITS_VERSION, LimitField, PARENT_ID, UPDATED_AT, limit_attribute,
     parse_limit_attribute,

@@ -79,7 +79,7 @@ pub use alert::{
     Threshold, Thresholds, WindowState, calendar_amounts,
 };
 pub use amounts::Amounts;
-pub use batch::{Batch, StreamEvent, UncountableRecord};
+pub use batch::{Batch, Layouts, StreamEvent, UncountableRecord};
 pub use bucket::read::Scalar;
 pub use bucket::{CompositeBucket, LimitBalance};
 pub use calendar::{Calendar, CalendarPeriod, InvalidCalendar, UnknownZone, Zone};
@@ -87,7 +87,7 @@ pub use claim::ClaimInterval;
 pub use clock::is_clock_ahead;
 pub use configuration::{Configuration, LIMITS_MAX, Rules, StoredRules};
 pub use decide::{Decision, decide, reconfigure};
-pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas};
+pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas, extract_shard_deltas};
 pub use error_code::ErrorClass;
 pub use expiry::extend;
 pub use fold::{GroupedBatch, WindowGroup, WindowUpdate, fold};

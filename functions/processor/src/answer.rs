@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use aws_sdk_dynamodb::types::{AttributeValue, ConsumedCapacity};
-use sluicegate_core::{SequenceNumber, WindowGroup, keys};
+use sluicegate_core::{SequenceNumber, WindowGroup};
 
 use crate::write_error::WriteError;
 
@@ -60,14 +60,14 @@ pub(crate) fn watermark(
     item: Option<&WindowItem>,
     group: &WindowGroup<'_>,
 ) -> Result<Option<SequenceNumber>, WriteError> {
-    let value = item.and_then(|item| item.get(&keys::watermark_attribute(group.stream())));
+    let value = item.and_then(|item| item.get(&group.watermark_attribute()));
     let Some(value) = value else { return Ok(None) };
     let digits = value.as_s().map_err(|_| broken(group, "not a string"))?;
     SequenceNumber::parse(digits).map(Some).map_err(|bad| broken(group, &bad.to_string()))
 }
 
 fn broken(group: &WindowGroup<'_>, reason: &str) -> WriteError {
-    let (key, watermark) = (group.key(), keys::watermark_attribute(group.stream()));
+    let (key, watermark) = (group.key(), group.watermark_attribute());
     WriteError::NeedsOperator(format!(
         "the watermark {watermark} of {} / {} is {reason}: repair this attribute; deleting the \
          item would lose its usage",

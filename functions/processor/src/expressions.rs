@@ -62,7 +62,7 @@ impl Update {
         last: &SequenceNumber,
         expiry_s: Option<i64>,
     ) -> String {
-        let watermark = self.name(keys::watermark_attribute(group.stream()));
+        let watermark = self.name(group.watermark_attribute());
         let first = self.value(text(first.padded()));
         let last = self.value(text(last.padded()));
         self.condition = format!("attribute_not_exists({watermark}) OR {watermark} < {first}");
@@ -172,7 +172,7 @@ pub(crate) fn count_quarantined(
     let sets = built.window_clauses(group, expiry_s);
     built.expression = format!("ADD {} SET {}", adds.join(", "), sets.join(", "));
     if let (WindowCondition::AtOrPastRecord, Some(record)) = (condition, group.records().last()) {
-        let watermark = keys::watermark_attribute(group.stream());
+        let watermark = group.watermark_attribute();
         built.condition = built.term(watermark, " >= ", text(record.sequence.padded()));
     }
     built

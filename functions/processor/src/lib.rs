@@ -43,6 +43,6 @@ pub use recount::{IfUnknown, Recounted};
 pub use regions::{other_regions, region_warning};
 pub use report::Report;
 pub use settings::{BadRetention, Retention, Settings, SettingsError, Switch, is_region};
-pub use sluicegate_core::StreamEvent;
+pub use sluicegate_core::{Layouts, StreamEvent};
 pub use webhook::{InvalidWebhook, Webhook};
 pub use write_error::{chain, explain, one_line};

@@ -53,11 +53,11 @@ impl NewEntry {
         record: &RecordDeltas<'_>,
         reason: &str,
     ) -> Self {
-        let item = ItemKey::Bucket(record.entity.clone(), record.resource.clone());
+        let (pk, sk) = record.item_keys();
         let id = QuarantineId {
             stream: record.stream.clone(),
             sequence: Some(record.sequence),
-            digest: digest_of_item((&item.pk(), &item.sk())),
+            digest: digest_of_item((&pk, &sk)),
             kind: Some(group.window().kind()),
         };
         Self::new(id, record.json, reason)

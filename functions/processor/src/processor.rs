@@ -101,7 +101,7 @@ impl Processor {
             let report = Report { records: as_u64(records.len()), ..Report::default() };
             return OutcomeBuilder::new(report).into_outcome(records);
         }
-        let batch = Batch::read(records);
+        let batch = Batch::read(records, self.settings.layouts);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let deltas = batch.records.iter().map(|record| record.deltas.len()).sum();
         let mut outcome = OutcomeBuilder::new(Report {

@@ -34,8 +34,8 @@ use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
 use serde_json::value::RawValue;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
-    Batch, EpochMillis, QuarantineEntry, QuarantineState, WindowGroup, WindowKind, WindowKinds,
-    fold,
+    Batch, EpochMillis, Layouts, QuarantineEntry, QuarantineState, WindowGroup, WindowKind,
+    WindowKinds, fold,
 };
 
 use crate::answer;
@@ -100,7 +100,8 @@ impl Processor {
             return Recounted::Uncountable(entry.reason.clone());
         };
         let records = [json];
-        let batch = Batch::read(&records);
+        // Its processor counted this layout when it put the record here.
+        let batch = Batch::read(&records, Layouts::CompositeAndSharded);
         if let Some(uncountable) = batch.uncountable.into_iter().next() {
             return Recounted::Uncountable(uncountable.reason);
         }

@@ -1,6 +1,6 @@
 //! The settings from the environment, checked once at start.
 
-use sluicegate_core::{InvalidWindowKind, WindowKinds};
+use sluicegate_core::{InvalidWindowKind, Layouts, WindowKinds};
 
 /// The time for which usage windows are kept after their end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub struct Settings {
     pub alerts: Switch,
     /// The one region that counts a global table. A processor elsewhere leaves records alone.
     pub home_region: Option<String>,
+    /// The layouts of bucket items that are counted.
+    pub layouts: Layouts,
 }
 
 /// A setting that is on or off.
@@ -91,9 +93,11 @@ pub enum SettingsError {
     /// The endpoint for alerts cannot be used.
     #[error("ALERTS_URL and ALERTS_SECRET: {0}")]
     Webhook(String),
-    /// The switch for alerts is neither on nor off.
-    #[error("ALERTS={value:?}: write on or off")]
-    Alerts {
+    /// A switch is neither on nor off.
+    #[error("{name}={value:?}: write on or off")]
+    Switch {
+        /// The variable.
+        name: &'static str,
         /// The value as given.
         value: String,
     },
@@ -114,7 +118,8 @@ pub enum SettingsError {
 }
 
 impl Settings {
-    /// `hour` and `day` windows of the table, kept for 90 days, without alerts.
+    /// `hour` and `day` windows of the table, kept for 90 days, without alerts, of composite
+    /// buckets only.
     #[must_use]
     pub fn new(table: impl Into<String>) -> Self {
         Self {
@@ -123,12 +128,13 @@ impl Settings {
             retention: Retention::Days(90),
             alerts: Switch::Off,
             home_region: None,
+            layouts: Layouts::Composite,
         }
     }
 
     /// Reads `TABLE_NAME`, `USAGE_WINDOWS` (default `hour,day`), `USAGE_TTL_DAYS` (default 90),
-    /// `ALERTS` (`on` or `off`, the default) and `HOME_REGION` (default: any region counts) through
-    /// `get`; an empty value counts as not set.
+    /// `ALERTS` and `SHARDED_BUCKETS` (`on` or `off`, the default) and `HOME_REGION` (default: any
+    /// region counts) through `get`; an empty value counts as not set.
     ///
     /// # Errors
     /// [`SettingsError`] names the variable and its valid values.
@@ -143,12 +149,17 @@ impl Settings {
             settings.retention =
                 value.parse().map_err(|source| SettingsError::Retention { value, source })?;
         }
-        if let Some(value) = get("ALERTS") {
-            settings.alerts = match value.trim() {
-                "on" => Switch::On,
-                "off" => Switch::Off,
-                _ => return Err(SettingsError::Alerts { value }),
-            };
+        let switch = |name| match get(name) {
+            None => Ok(Switch::Off),
+            Some(value) => match value.trim() {
+                "on" => Ok(Switch::On),
+                "off" => Ok(Switch::Off),
+                _ => Err(SettingsError::Switch { name, value }),
+            },
+        };
+        settings.alerts = switch("ALERTS")?;
+        if switch("SHARDED_BUCKETS")? == Switch::On {
+            settings.layouts = Layouts::CompositeAndSharded;
         }
         if let Some(value) = get("HOME_REGION") {
             let region = value.trim();
@@ -237,6 +248,16 @@ mod tests {
             let text = format!("HOME_REGION={value:?}: write a region's name like eu-west-1");
             assert_eq!(error, text);
         }
+    }
+
+    #[test]
+    fn sharded_buckets_are_counted_if_switched_on() {
+        let layouts =
+            |value| from(&[("TABLE_NAME", "t"), ("SHARDED_BUCKETS", value)]).map(|s| s.layouts);
+        assert_eq!(layouts("on"), Ok(Layouts::CompositeAndSharded));
+        assert_eq!([layouts("off"), layouts("")], [Ok(Layouts::Composite), Ok(Layouts::Composite)]);
+        let error = layouts("1").unwrap_err().to_string();
+        assert_eq!(error, "SHARDED_BUCKETS=\"1\": write on or off");
     }
 
     #[test]
