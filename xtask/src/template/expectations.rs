@@ -133,6 +133,7 @@ const FUNCTION: &[Property] = &[
             "USAGE_WINDOWS": {"Ref": "UsageWindows"},
             "USAGE_TTL_DAYS": {"Ref": "UsageTtlDays"},
             "HOME_REGION": {"Ref": "HomeRegion"},
+            "SHARDED_BUCKETS": {"Ref": "ShardedBuckets"},
             "ALERTS": {"Ref": "Alerts"},
             "ALERTS_URL": {"Ref": "AlertsUrl"},
             "ALERTS_SECRET": {"Ref": "AlertsSecret"}
@@ -140,6 +141,12 @@ const FUNCTION: &[Property] = &[
         "the settings of the processor",
     ),
     is("/Parameters/UsageWindows/Default", r#""hour,day""#, "the default of the processor"),
+    is("/Parameters/ShardedBuckets/Default", r#""off""#, "the default of the processor"),
+    is(
+        "/Conditions/CountsShards",
+        r#"{"Fn::Equals": [{"Ref": "ShardedBuckets"}, "on"]}"#,
+        "a parameter",
+    ),
     is("/Parameters/Alerts/Default", r#""off""#, "without alerts nothing is read"),
     is("/Parameters/AlertsUrl/Default", r#""""#, "alerts stay in the outbox"),
     is("/Parameters/AlertsSecret/NoEcho", "true", "a secret"),
@@ -226,8 +233,17 @@ const MAPPING: &[Property] = &[
         r##"{"dynamodb": {"Keys": {"SK": {"S": [{"prefix": "#BUCKET#"}]}}}}"##,
         "the processor's own writes must not invoke it",
     ),
+    is(
+        "/Resources/Processor/Properties/Events/Stream/Properties/FilterCriteria/Filters/1/Fn::If",
+        r##"[
+            "CountsShards",
+            {"Pattern": "{\"dynamodb\":{\"Keys\":{\"SK\":{\"S\":[\"#STATE\"]}}}}"},
+            {"Ref": "AWS::NoValue"}
+        ]"##,
+        "shards of buckets are counted on demand",
+    ),
     absent(
-        "/Resources/Processor/Properties/Events/Stream/Properties/FilterCriteria/Filters/1",
+        "/Resources/Processor/Properties/Events/Stream/Properties/FilterCriteria/Filters/2",
         "filters are alternatives: a second one lets more through",
     ),
 ];
