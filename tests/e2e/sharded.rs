@@ -6,12 +6,17 @@ mod peer;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use aws_sdk_dynamodb::types::AttributeValue;
+use futures_util::TryStreamExt;
 use futures_util::future::join_all;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
+use sluicegate::dynamo::Reader;
+use sluicegate_core::keys::{ItemKey, PK, SK};
+use sluicegate_core::{StreamRecord, WindowKind, extract_shard_deltas};
 use sluicegate_local::InProcess;
 use sluicegate_local::poller::{BatchSize, Duplicates, Poller, RecordedSource, Settings};
-use sluicegate_processor::{self as processor, Layouts, Processor};
+use sluicegate_processor::{self as processor, IfUnknown, Layouts, Processor, Recounted};
 use sluicegate_testkit::RunningEngine;
 use sluicegate_testkit::history::{History, Shape, Usages};
 use sluicegate_testkit::usage::read_usages;
@@ -125,16 +130,17 @@ async fn shards_are_ignored_unless_switched_on() {
     .await;
 }
 
-/// A run of [`peer`], recorded: the grants of its producers, then its stream.
-const RECORDED: &str = include_str!("sharded/zae-limiter-0.17.jsonl");
+/// A run of [`peer`], recorded: its stream, and the grants of its producers.
+fn recorded() -> (Vec<Records>, Granted) {
+    let records = include_str!("sharded/zae-limiter-0.17.jsonl").lines();
+    let records = records.map(|line| RawValue::from_string(line.to_owned()).unwrap());
+    let granted = include_str!("sharded/zae-limiter-0.17.granted.json");
+    (by_item(records.collect()), serde_json::from_str(granted).unwrap())
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recorded_grants_of_four_producers_are_the_windows() {
-    let mut lines = RECORDED.lines();
-    let granted: Granted = serde_json::from_str(lines.next().unwrap()).unwrap();
-    let records: Records =
-        lines.map(|line| RawValue::from_string(line.to_owned()).unwrap()).collect();
-    let lanes = by_item(records);
+    let (lanes, granted) = recorded();
     let shards = |text: &str| lanes.iter().filter(|lane| lane[0].get().contains(text)).count();
     assert_eq!(shards("BUCKET#user-0#gpt-4#"), 2 * 4, "doubled twice in two namespaces");
     on_every_engine(async |engine| {
@@ -147,6 +153,39 @@ async fn recorded_grants_of_four_producers_are_the_windows() {
             assert_eq!(sums(&found, "hour"), granted, "seed {seed}");
             assert_eq!(sums(&found, "day"), granted, "seed {seed}");
         }
+    })
+    .await;
+}
+
+/// A window whose counter is text takes nothing until it is repaired.
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_shards_that_a_window_could_not_take_are_counted_from_quarantine() {
+    on_every_engine(async |engine| {
+        let (lanes, granted) = recorded();
+        let table = engine.create_table().await;
+        let processor = processor(engine, &table);
+        let first = StreamRecord::from_json(lanes[0][0].get()).unwrap();
+        let first = extract_shard_deltas(&first).unwrap().unwrap();
+        let hour = WindowKind::Hour.containing(first.at);
+        let window = ItemKey::Usage(first.entity, first.resource, hour);
+        let key = || [(PK, window.pk()), (SK, window.sk())];
+        let key = || key().map(|(name, text)| (name.to_owned(), AttributeValue::S(text))).into();
+        let update = || engine.client().update_item().table_name(&table).set_key(Some(key()));
+        let broken = update().expression_attribute_values(":text", AttributeValue::S("?".into()));
+        broken.update_expression("SET u_rpm = :text").send().await.unwrap();
+        let outcome = deliver(&processor, &lanes.concat()).await;
+        assert!(outcome.report.quarantined > 0, "{:?}", outcome.report);
+        update().update_expression("REMOVE u_rpm").send().await.unwrap();
+
+        let reader = Reader::new(engine.client().clone(), &table);
+        let entries: Vec<_> = reader.quarantine().try_collect().await.unwrap();
+        assert_eq!(entries.len() as u64, outcome.report.quarantined);
+        for entry in entries {
+            let recounted = processor.recount(&entry, IfUnknown::Leave).await;
+            assert!(matches!(recounted, Recounted::Counted(_)), "{recounted:?}");
+        }
+        deliver(&processor, &lanes.concat()).await;
+        assert_eq!(sums(&read_usages(engine.client(), &table).await, "hour"), granted);
     })
     .await;
 }

@@ -44,7 +44,9 @@ async def produce(table: str, endpoint_url: str, requests: int) -> dict:
     from zae_limiter import Limit, RateLimiter, RateLimitExceeded
 
     granted, refused, failed = Counter(), 0, Counter()
-    limits = [Limit.per_minute("rpm", 400), Limit.per_minute("tpm", 1_000_000)]
+    # Some requests are refused.
+    rpm = Limit.custom("rpm", capacity=20, refill_amount=20, refill_period_seconds=2)
+    limits = [rpm, Limit.per_minute("tpm", 1_000_000)]
     for namespace in NAMESPACES:
         repository = await repository_of(table, endpoint_url, namespace)
         limiter = RateLimiter(repository=repository)

@@ -463,3 +463,25 @@ fn a_replay_is_linear_in_its_records() {
     println!("5000 and 20000 buckets: {:.1} and {:.1} s", few.seconds, many.seconds);
     assert!(many.seconds < 6.0 * few.seconds);
 }
+
+#[test]
+fn buckets_in_shards_are_counted_on_demand() {
+    let folder = "tests/e2e/sharded/zae-limiter-0.17";
+    let (records, granted) = (format!("{folder}.jsonl"), format!("{folder}.granted.json"));
+    assert_eq!(windows(&replay(&[&records, "--output", "json"])), json!([]));
+    let output = replay(&[&records, "--sharded-buckets", "--repeat", "2", "--output", "json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let granted = std::fs::read_to_string(workspace().join(granted)).unwrap();
+    let granted: std::collections::BTreeMap<String, i64> = serde_json::from_str(&granted).unwrap();
+    for (bucket_and_limit, milli) in granted {
+        let (bucket, limit) = bucket_and_limit.rsplit_once(' ').unwrap();
+        let of_bucket = |window: &&Value| {
+            window["window"] == "hour"
+                && bucket.split(' ').eq([&window["entity"], &window["resource"]])
+        };
+        let windows = windows(&output);
+        let hours = windows.as_array().unwrap().iter().filter(of_bucket);
+        let sum: i64 = hours.filter_map(|hour| hour["consumed_milli"][limit].as_i64()).sum();
+        assert_eq!(sum, milli, "{bucket_and_limit}");
+    }
+}

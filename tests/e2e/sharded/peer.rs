@@ -127,7 +127,7 @@ async fn snapshots(engine: &RunningEngine, kind: &str) -> Granted {
     sums
 }
 
-/// `SLUICEGATE_RECORD=FILE` writes the recording of the test beside this.
+/// `SLUICEGATE_RECORD=FOLDER` writes the recording for the tests beside this.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs zae-limiter 0.17: cargo xtask engines zae-limiter-sharded"]
 async fn grants_of_four_processes_are_the_windows_beside_their_aggregator() {
@@ -185,11 +185,12 @@ async fn grants_of_four_processes_are_the_windows_beside_their_aggregator() {
             of(&daily)
         );
     }
-    if let Ok(file) = std::env::var("SLUICEGATE_RECORD") {
-        let records = kept.values().map(|record| record.get().to_owned());
-        let lines: Vec<_> =
-            std::iter::once(serde_json::to_string(&granted).unwrap()).chain(records).collect();
-        fs::write(file, lines.join("\n") + "\n").unwrap();
+    if let Ok(folder) = std::env::var("SLUICEGATE_RECORD") {
+        let file = |name: &str| PathBuf::from(&folder).join(name);
+        let records = kept.values().map(|record| format!("{}\n", record.get()));
+        fs::write(file("zae-limiter-0.17.jsonl"), records.collect::<String>()).unwrap();
+        let granted = serde_json::to_string(&granted).unwrap() + "\n";
+        fs::write(file("zae-limiter-0.17.granted.json"), granted).unwrap();
     }
     assert_eq!(hours, granted);
     assert_eq!(days, granted);
