@@ -36,7 +36,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 10_000)]
     operations: usize,
     /// Requests of each of four processes of zae-limiter, in each of two namespaces.
-    #[arg(long, default_value_t = 600)]
+    #[arg(long, default_value_t = 300)]
     requests: u32,
     /// Records that a chaotic delivery passes to the function's process.
     #[arg(long, default_value_t = 100_000)]

@@ -230,13 +230,14 @@ async fn of_the_processors_in_two_regions_only_the_home_region_counts() {
 async fn a_setting_that_cannot_be_used_ends_the_process_and_is_named() {
     let api = RuntimeApi::start().await;
     let table = ("TABLE_NAME", "sluicegate-limits");
-    let cases: [(&str, &[(&str, &str)]); 8] = [
+    let cases: [(&str, &[(&str, &str)]); 9] = [
         ("TABLE_NAME", &[]),
         ("USAGE_WINDOWS", &[table, ("USAGE_WINDOWS", "hour,weeks")]),
         ("USAGE_TTL_DAYS", &[table, ("USAGE_TTL_DAYS", "1")]),
         ("USAGE_TTL_DAYS", &[table, ("USAGE_TTL_DAYS", "ninety")]),
         ("ALERTS=", &[table, ("ALERTS", "yes")]),
         ("HOME_REGION=", &[table, ("HOME_REGION", "Frankfurt")]),
+        ("SHARDED_BUCKETS=", &[table, ("SHARDED_BUCKETS", "yes")]),
         ("ALERTS_URL", &[table, ("ALERTS_URL", "http://example.com")]),
         ("ALERTS_URL and ALERTS_SECRET", &[table, ("ALERTS_URL", "https://example.com")]),
     ];
