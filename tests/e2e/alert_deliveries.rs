@@ -4,20 +4,63 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sluicegate_core::{OutboxEntry, OutboxState};
-use sluicegate_processor::{Processor, Settings, Webhook};
+use sluicegate_processor::{Destination, Processor, Settings};
 use sluicegate_testkit::history::{History, Shape};
 use sluicegate_testkit::usage::read_outbox;
-use sluicegate_testkit::{Mood, Receiver, RunningEngine};
+use sluicegate_testkit::{Mood, Received, Receiver, RunningEngine};
 
 use crate::alerts::{assert_alerted, table_with_thresholds};
 use crate::support::{deliver, on_every_engine, records_for, soon};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const TOPIC: &str = "arn:aws:sns:eu-west-1:123456789012:alerts.fifo";
+const BUS: &str = "arn:aws:events:eu-west-1:123456789012:event-bus/alerts";
 
-fn processor(engine: &RunningEngine, table: &str, receiver: &Receiver) -> Processor {
-    let webhook = Webhook::new(receiver.url(), SECRET).unwrap();
-    let webhook = webhook.first_pause(Duration::from_millis(1));
-    Processor::new(engine.client().clone(), Settings::new(table)).delivering_to(webhook)
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Webhook,
+    Topic,
+    EventBus,
+}
+
+const PLACES: [Place; 3] = [Place::Webhook, Place::Topic, Place::EventBus];
+
+fn processor(engine: &RunningEngine, table: &str, place: Place, receiver: &Receiver) -> Processor {
+    let text = match place {
+        Place::Webhook => receiver.url(),
+        Place::Topic => TOPIC,
+        Place::EventBus => BUS,
+    };
+    let secret = if place == Place::Webhook { SECRET } else { "" };
+    let destination = Destination::new(text, secret).unwrap();
+    let destination = destination.first_pause(Duration::from_millis(1));
+    let processor = Processor::new(engine.client().clone(), Settings::new(table));
+    processor.delivering_to(destination, &receiver.sdk_config())
+}
+
+/// The request has the names that its destination needs.
+fn assert_well_formed(place: Place, received: &Received) {
+    let (id, parameters) = (&received.body["id"], &received.parameters);
+    let header = |name| received.headers[name].to_str().unwrap();
+    match place {
+        Place::Webhook => {
+            assert_eq!(header("webhook-id"), id);
+            assert!(header("webhook-signature").starts_with("v1,"));
+            return;
+        }
+        Place::Topic => {
+            assert_eq!(parameters["TopicArn"], TOPIC);
+            assert_eq!(&parameters["MessageGroupId"], id);
+            assert_eq!(&parameters["MessageDeduplicationId"], id);
+        }
+        Place::EventBus => {
+            assert_eq!(parameters["EventBusName"], BUS);
+            assert_eq!(parameters["Source"], "sluicegate");
+            assert_eq!(parameters["DetailType"], received.body["type"]);
+            assert!(parameters["Time"].is_number(), "{parameters}");
+        }
+    }
+    assert!(header("authorization").contains("/eu-west-1/"), "the region of the ARN");
 }
 
 fn ids(entries: &[OutboxEntry]) -> BTreeSet<String> {
@@ -32,36 +75,38 @@ fn are_closed(entries: &[OutboxEntry]) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_reach_a_receiver_that_fails_at_random() {
     on_every_engine(async |engine| {
-        let history = History::generate(&Shape::new(6, records_for(engine, 2_000, 300)));
-        let table = table_with_thresholds(engine).await;
-        let receiver = Receiver::start(Mood::Moody(6)).await;
-        let (mut sent, mut failed) = (0, 0);
-        for batch in history.records.chunks(250) {
-            let report = deliver(&processor(engine, &table, &receiver), batch).await.report;
-            (sent, failed) = (sent + report.alerts_sent, failed + report.alerts_failed);
-        }
-        assert!(sent > 20 && failed > 20, "{sent} sent, {failed} failed");
-        assert_alerted(engine, &table, &history, "delivered").await;
-        let last = processor(engine, &table, &receiver);
-        while !are_closed(&read_outbox(engine.client(), &table).await) {
-            last.deliver_alerts(soon(10)).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        for place in PLACES {
+            let history = History::generate(&Shape::new(6, records_for(engine, 1_000, 300)));
+            let table = table_with_thresholds(engine).await;
+            let receiver = Receiver::start(Mood::Moody(6)).await;
+            let (mut sent, mut failed) = (0, 0);
+            for batch in history.records.chunks(250) {
+                let processor = processor(engine, &table, place, &receiver);
+                let report = deliver(&processor, batch).await.report;
+                (sent, failed) = (sent + report.alerts_sent, failed + report.alerts_failed);
+            }
+            assert!(sent > 20 && failed > 20, "{place:?}: {sent} sent, {failed} failed");
+            assert_alerted(engine, &table, &history, "delivered").await;
+            let last = processor(engine, &table, place, &receiver);
+            while !are_closed(&read_outbox(engine.client(), &table).await) {
+                last.deliver_alerts(soon(10)).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
 
-        let entries = read_outbox(engine.client(), &table).await;
-        assert!(entries.iter().all(|entry| entry.state == OutboxState::Sent));
-        let received = receiver.received();
-        let id = |body: &serde_json::Value| body["id"].as_str().unwrap().to_owned();
-        let accepted = received.iter().filter(|received| received.is_accepted);
-        let accepted: Vec<_> = accepted.map(|received| id(&received.body)).collect();
-        let once: BTreeSet<_> = accepted.iter().cloned().collect();
-        assert_eq!(once, ids(&entries), "each id at least once, and none unknown");
-        assert_eq!(accepted.len(), once.len(), "what was accepted is not sent again");
-        assert!(received.len() > accepted.len(), "some were received and not accepted");
-        for received in &received {
-            assert!(once.contains(&id(&received.body)), "an unknown id");
-            assert_eq!(received.headers["webhook-id"], id(&received.body).as_str());
-            assert!(received.headers["webhook-signature"].to_str().unwrap().starts_with("v1,"));
+            let entries = read_outbox(engine.client(), &table).await;
+            assert!(entries.iter().all(|entry| entry.state == OutboxState::Sent));
+            let received = receiver.received();
+            let id = |body: &serde_json::Value| body["id"].as_str().unwrap().to_owned();
+            let accepted = received.iter().filter(|received| received.is_accepted);
+            let accepted: Vec<_> = accepted.map(|received| id(&received.body)).collect();
+            let once: BTreeSet<_> = accepted.iter().cloned().collect();
+            assert_eq!(once, ids(&entries), "{place:?}: each id at least once, and none unknown");
+            assert_eq!(accepted.len(), once.len(), "what was accepted is not sent again");
+            assert!(received.len() > accepted.len(), "some were received and not accepted");
+            for received in &received {
+                assert!(once.contains(&id(&received.body)), "an unknown id");
+                assert_well_formed(place, received);
+            }
         }
     })
     .await;
@@ -70,21 +115,24 @@ async fn alerts_reach_a_receiver_that_fails_at_random() {
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_that_no_receiver_takes_are_given_up_and_kept() {
     on_every_engine(async |engine| {
-        let history = History::generate(&Shape { pause_ms: 10, ..Shape::new(11, 200) });
-        let table = table_with_thresholds(engine).await;
-        let receiver = Receiver::start(Mood::Down).await;
-        let processor = processor(engine, &table, &receiver);
-        deliver(&processor, &history.records).await;
-        let mut given_up = 0;
-        while !are_closed(&read_outbox(engine.client(), &table).await) {
-            given_up += processor.deliver_alerts(soon(10)).await.unwrap().given_up;
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        let entries = read_outbox(engine.client(), &table).await;
-        assert!(given_up >= 20 && given_up == u64::try_from(entries.len()).unwrap());
-        for entry in entries {
-            assert_eq!((entry.state, entry.expires_at_s), (OutboxState::Failed, None));
-            assert!(entry.reason.unwrap().contains("503"));
+        for place in PLACES {
+            let history = History::generate(&Shape { pause_ms: 10, ..Shape::new(11, 200) });
+            let table = table_with_thresholds(engine).await;
+            let receiver = Receiver::start(Mood::Down).await;
+            let processor = processor(engine, &table, place, &receiver);
+            deliver(&processor, &history.records).await;
+            let mut given_up = 0;
+            while !are_closed(&read_outbox(engine.client(), &table).await) {
+                given_up += processor.deliver_alerts(soon(10)).await.unwrap().given_up;
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            let entries = read_outbox(engine.client(), &table).await;
+            assert!(given_up >= 20 && given_up == u64::try_from(entries.len()).unwrap());
+            for entry in entries {
+                assert_eq!((entry.state, entry.expires_at_s), (OutboxState::Failed, None));
+                let reason = entry.reason.unwrap();
+                assert!(reason.contains("503"), "{place:?}: {reason}");
+            }
         }
     })
     .await;

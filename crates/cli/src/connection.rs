@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use aws_config::SdkConfig;
 use aws_config::environment::region::EnvironmentVariableRegionProvider;
 use aws_config::imds::region::ImdsRegionProvider;
 use aws_config::meta::region::RegionProviderChain;
 use aws_config::profile::ProfileFileRegionProvider;
 use aws_config::provider_config::ProviderConfig;
 use aws_config::timeout::TimeoutConfig;
+use aws_config::{ConfigLoader, SdkConfig};
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::{ProvideCredentials, Region};
 use sluicegate::dynamo::DynamoTable;
@@ -44,17 +44,9 @@ impl Connection {
         options.check_endpoint()?;
         let region = tokio::time::timeout(options.timeout, region(options)).await;
         let region = region.ok().flatten().ok_or_else(CliError::no_region)?;
-        // Of a whole operation, including the SDK's repetitions and the answer's body.
-        let timeouts = TimeoutConfig::builder().operation_timeout(options.timeout).build();
-        let mut loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
-            .http_client(https_client())
-            .timeout_config(timeouts)
-            .region(region);
+        let mut loader = loader(options).region(region);
         if let Some(url) = &options.endpoint_url {
             loader = loader.endpoint_url(url);
-        }
-        if let Some(profile) = &options.profile {
-            loader = loader.profile_name(profile);
         }
         let config = loader.load().await;
         let checked = tokio::time::timeout(options.timeout, check_credentials(&config)).await;
@@ -62,9 +54,19 @@ impl Connection {
         Ok(Self { config, table, timeout: options.timeout })
     }
 
-    /// The AWS configuration, for clients of other services.
+    /// The AWS configuration, for other clients of the table.
     pub(crate) const fn config(&self) -> &SdkConfig {
         &self.config
+    }
+
+    /// The AWS configuration for other services, which are not at the endpoint that the command line
+    /// names for the table.
+    pub(crate) async fn config_of_others(&self, options: &Options) -> SdkConfig {
+        let mut loader = loader(options).region(self.config.region().cloned());
+        if let Some(credentials) = self.config.credentials_provider() {
+            loader = loader.credentials_provider(credentials);
+        }
+        loader.load().await
     }
 
     /// The name of the table.
@@ -121,6 +123,19 @@ impl Options {
     /// [`CliError::Store`] if there is no region or there are no credentials, with advice.
     pub(crate) async fn connect(&self) -> Result<Connection, CliError> {
         Connection::open(self).await
+    }
+}
+
+/// The environment and the profile that the command line names.
+fn loader(options: &Options) -> ConfigLoader {
+    // Of a whole operation, including the SDK's repetitions and the answer's body.
+    let timeouts = TimeoutConfig::builder().operation_timeout(options.timeout).build();
+    let loader = aws_config::defaults(aws_config::BehaviorVersion::latest())
+        .http_client(https_client())
+        .timeout_config(timeouts);
+    match &options.profile {
+        Some(profile) => loader.profile_name(profile),
+        None => loader,
     }
 }
 

@@ -5,11 +5,30 @@ use serde_json::{Value, json};
 use sluicegate_core::{EpochMillis, OutboxEntry, Window};
 
 /// The type of the events; a change of its data that receivers notice would change it.
-const TYPE: &str = "sluicegate.threshold.reached.v1";
+pub(crate) const TYPE: &str = "sluicegate.threshold.reached.v1";
 
-/// The event of an entry. Amounts are decimals of tokens or of the currency, as texts, because JSON
-/// readers round numbers.
-pub(crate) fn cloud_event(table: &str, entry: &OutboxEntry) -> Value {
+/// An event that is ready to be sent.
+#[derive(Debug)]
+pub(crate) struct Event {
+    /// The same in every delivery.
+    pub(crate) id: String,
+    /// The instant at which the threshold was found reached.
+    #[cfg_attr(not(feature = "aws-alerts"), expect(dead_code, reason = "for EventBridge"))]
+    pub(crate) at: EpochMillis,
+    /// The event in JSON.
+    pub(crate) body: String,
+}
+
+impl Event {
+    /// The event of an entry of the outbox of `table`.
+    pub(crate) fn new(table: &str, entry: &OutboxEntry) -> Self {
+        let body = cloud_event(table, entry).to_string();
+        Self { id: entry.alert.id().to_string(), at: entry.at, body }
+    }
+}
+
+/// Amounts are decimals of tokens or of the currency, as texts, because JSON readers round numbers.
+fn cloud_event(table: &str, entry: &OutboxEntry) -> Value {
     let alert = &entry.alert;
     let limit = &alert.limit;
     let plain = |milli: i128| limit.show(milli).plain();

@@ -13,9 +13,14 @@
 mod alert_claims;
 mod alert_rules;
 mod answer;
+#[cfg(feature = "aws-alerts")]
+mod arn;
+#[cfg(feature = "aws-alerts")]
+mod aws_delivery;
 mod backoff;
 mod client;
 mod cloud_event;
+mod destination;
 mod expressions;
 #[cfg(feature = "lambda")]
 mod metrics;
@@ -28,12 +33,14 @@ mod quarantine;
 mod recount;
 mod regions;
 mod report;
+mod sender;
 mod settings;
 mod webhook;
 mod window_writer;
 mod write_error;
 
 pub use client::{client, https_client, sdk_config};
+pub use destination::{Destination, InvalidDestination};
 #[cfg(feature = "lambda")]
 pub use metrics::{Metrics, MetricsError};
 pub use outbox::Deliveries;
@@ -44,5 +51,4 @@ pub use regions::{other_regions, region_warning};
 pub use report::Report;
 pub use settings::{BadRetention, Retention, Settings, SettingsError, Switch, is_region};
 pub use sluicegate_core::{Layouts, StreamEvent};
-pub use webhook::{InvalidWebhook, Webhook};
 pub use write_error::{chain, explain, one_line};

@@ -16,9 +16,9 @@ use futures_util::{StreamExt, stream};
 use sluicegate_core::keys::AlertId;
 use sluicegate_core::{EpochMillis, OutboxEntry, OutboxState};
 
-use crate::cloud_event::cloud_event;
+use crate::cloud_event::Event;
 use crate::expressions;
-use crate::webhook::Webhook;
+use crate::sender::Sender;
 use crate::write_error::{WriteError, is_failed_condition};
 
 /// Deliveries at once.
@@ -29,10 +29,10 @@ const ATTEMPTS_MAX: u32 = 30;
 /// The time for which a delivered entry is kept.
 const SENT_KEPT_S: i64 = 7 * 86_400;
 
-/// The open entries that a process knows of, and the endpoint.
+/// The open entries that a process knows of, and the way to the destination.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    webhook: Webhook,
+    sender: Sender,
     waiting: Mutex<BTreeMap<(EpochMillis, AlertId), OutboxEntry>>,
     /// Held while entries are delivered: each by one task of this process at a time.
     turn: tokio::sync::Mutex<()>,
@@ -41,7 +41,7 @@ pub(crate) struct Outbox {
 /// The deliveries of one turn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Deliveries {
-    /// Alerts that the endpoint accepted.
+    /// Alerts that the destination accepted.
     pub sent: u64,
     /// Deliveries that failed and are tried again later.
     pub failed: u64,
@@ -50,8 +50,8 @@ pub struct Deliveries {
 }
 
 impl Outbox {
-    pub(crate) fn new(webhook: Webhook) -> Self {
-        Self { webhook, waiting: Mutex::default(), turn: tokio::sync::Mutex::default() }
+    pub(crate) fn new(sender: Sender) -> Self {
+        Self { sender, waiting: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
     /// Adds entries that wait in the table.
@@ -95,7 +95,7 @@ impl Outbox {
     async fn deliver_one(&self, client: &Client, table: &str, entry: OutboxEntry) -> Deliveries {
         let OutboxState::Open { attempts, .. } = entry.state else { return Deliveries::default() };
         let id = entry.alert.id().to_string();
-        let sent = self.webhook.send(&id, cloud_event(table, &entry).to_string()).await;
+        let sent = self.sender.send(Event::new(table, &entry)).await;
         let Err(reason) = sent else {
             let expires_at_s = Some(now().get() / 1_000 + SENT_KEPT_S);
             let state = OutboxState::Sent;
@@ -116,7 +116,7 @@ impl Outbox {
             return Deliveries { given_up: 1, ..Deliveries::default() };
         }
         tracing::warn!(id, attempts, reason, "an alert was not delivered, it is tried again later");
-        let pause = i64::try_from(self.webhook.pause(attempts).as_millis()).unwrap_or(i64::MAX);
+        let pause = i64::try_from(self.sender.pause(attempts).as_millis()).unwrap_or(i64::MAX);
         let next_at = EpochMillis::new(now().get().saturating_add(pause));
         let state = OutboxState::Open { attempts, next_at: next_at.unwrap_or(EpochMillis::MAX) };
         let later = OutboxEntry { state, reason: Some(reason), ..entry.clone() };

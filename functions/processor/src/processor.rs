@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use aws_config::SdkConfig;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Region;
 use futures_util::{StreamExt, stream};
@@ -12,14 +13,15 @@ use tokio::time::Instant;
 
 use crate::alert_claims::AlertClaims;
 use crate::alert_rules::RulesCache;
+use crate::destination::Destination;
 use crate::new_entry::NewEntry;
 use crate::outbox::{Deliveries, Outbox};
 use crate::outcome::Outcome;
 use crate::outcome_builder::{OutcomeBuilder, as_u64};
 use crate::quarantine::{self, PutOutcome};
 use crate::report::Report;
+use crate::sender::Sender;
 use crate::settings::{Settings, Switch};
-use crate::webhook::Webhook;
 use crate::window_writer::{WindowResult, WindowWriter};
 use crate::write_error::WriteError;
 
@@ -47,17 +49,18 @@ impl Processor {
         Self { client, settings, rules: RulesCache::default(), outbox: None }
     }
 
-    /// Switches alerts on, and posts them to this endpoint: each at least once, those of a batch
-    /// right after it, and those that failed or were left after a later one.
+    /// Switches alerts on, and delivers them: each at least once, those of a batch right after it,
+    /// and those that failed or were left after a later one. `config` has the credentials for a
+    /// destination on AWS; its region is that of the destination.
     #[must_use]
-    pub fn delivering_to(mut self, webhook: Webhook) -> Self {
+    pub fn delivering_to(mut self, destination: Destination, config: &SdkConfig) -> Self {
         self.settings.alerts = Switch::On;
-        self.outbox = Some(Arc::new(Outbox::new(webhook)));
+        self.outbox = Some(Arc::new(Outbox::new(Sender::new(destination, config))));
         self
     }
 
     /// Delivers the alerts that are due without a batch. It reads the table if the last read is a
-    /// minute old. Without an endpoint it does nothing.
+    /// minute old. Without a destination it does nothing.
     ///
     /// # Errors
     /// The reason why the table could not be read, in one line.

@@ -90,9 +90,9 @@ pub enum SettingsError {
         /// The expected form.
         source: InvalidWindowKind,
     },
-    /// The endpoint for alerts cannot be used.
-    #[error("ALERTS_URL and ALERTS_SECRET: {0}")]
-    Webhook(String),
+    /// The destination of alerts cannot be used.
+    #[error("ALERTS_TO and ALERTS_SECRET: {0}")]
+    Destination(String),
     /// A switch is neither on nor off.
     #[error("{name}={value:?}: write on or off")]
     Switch {

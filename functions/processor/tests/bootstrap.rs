@@ -230,7 +230,7 @@ async fn of_the_processors_in_two_regions_only_the_home_region_counts() {
 async fn a_setting_that_cannot_be_used_ends_the_process_and_is_named() {
     let api = RuntimeApi::start().await;
     let table = ("TABLE_NAME", "sluicegate-limits");
-    let cases: [(&str, &[(&str, &str)]); 9] = [
+    let cases: [(&str, &[(&str, &str)]); 10] = [
         ("TABLE_NAME", &[]),
         ("USAGE_WINDOWS", &[table, ("USAGE_WINDOWS", "hour,weeks")]),
         ("USAGE_TTL_DAYS", &[table, ("USAGE_TTL_DAYS", "1")]),
@@ -238,8 +238,9 @@ async fn a_setting_that_cannot_be_used_ends_the_process_and_is_named() {
         ("ALERTS=", &[table, ("ALERTS", "yes")]),
         ("HOME_REGION=", &[table, ("HOME_REGION", "Frankfurt")]),
         ("SHARDED_BUCKETS=", &[table, ("SHARDED_BUCKETS", "yes")]),
-        ("ALERTS_URL", &[table, ("ALERTS_URL", "http://example.com")]),
-        ("ALERTS_URL and ALERTS_SECRET", &[table, ("ALERTS_URL", "https://example.com")]),
+        ("ALERTS_TO", &[table, ("ALERTS_TO", "http://example.com")]),
+        ("ALERTS_TO", &[table, ("ALERTS_TO", "arn:aws:sqs:us-east-1:123456789012:queue")]),
+        ("ALERTS_TO and ALERTS_SECRET", &[table, ("ALERTS_TO", "https://example.com")]),
     ];
     for (named, env) in cases {
         let process = FunctionProcess::spawn(bootstrap(), &api, env.iter().copied());

@@ -135,7 +135,7 @@ const FUNCTION: &[Property] = &[
             "HOME_REGION": {"Ref": "HomeRegion"},
             "SHARDED_BUCKETS": {"Ref": "ShardedBuckets"},
             "ALERTS": {"Ref": "Alerts"},
-            "ALERTS_URL": {"Ref": "AlertsUrl"},
+            "ALERTS_TO": {"Ref": "AlertsTo"},
             "ALERTS_SECRET": {"Ref": "AlertsSecret"}
         }"#,
         "the settings of the processor",
@@ -148,11 +148,11 @@ const FUNCTION: &[Property] = &[
         "a parameter",
     ),
     is("/Parameters/Alerts/Default", r#""off""#, "without alerts nothing is read"),
-    is("/Parameters/AlertsUrl/Default", r#""""#, "alerts stay in the outbox"),
+    is("/Parameters/AlertsTo/Default", r#""""#, "alerts stay in the outbox"),
     is("/Parameters/AlertsSecret/NoEcho", "true", "a secret"),
     is(
         "/Conditions/DeliversAlerts",
-        r#"{"Fn::Not": [{"Fn::Equals": [{"Ref": "AlertsUrl"}, ""]}]}"#,
+        r#"{"Fn::Not": [{"Fn::Equals": [{"Ref": "AlertsTo"}, ""]}]}"#,
         "a parameter",
     ),
     is(

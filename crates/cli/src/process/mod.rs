@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
-use sluicegate_processor::{Processor, Settings, Webhook, chain, is_region, region_warning};
+use sluicegate_processor::{
+    Destination, Processor, Settings, chain, is_region, region_warning,
+};
 use tokio::time::Instant;
 
 use crate::error::{CliError, exit, say};
@@ -52,11 +54,13 @@ pub(crate) struct Args {
     /// counted: docs/regions.md.
     #[arg(long, value_name = "REGION", value_parser = region)]
     home_region: Option<String>,
-    /// Post alerts to this URL, each at least once, as CloudEvents with the signature of Standard
-    /// Webhooks. Switches --alerts on.
-    #[arg(long, value_name = "URL", requires = "alerts_secret")]
-    alerts_url: Option<String>,
-    /// The secret of the signatures: whsec_ and at least 16 bytes in base64.
+    /// Deliver alerts to this https:// URL, SNS topic or EventBridge event bus (its ARN), each at
+    /// least once, as CloudEvents. Switches --alerts on. --endpoint-url is not for the last two:
+    /// AWS_ENDPOINT_URL_SNS and AWS_ENDPOINT_URL_EVENTBRIDGE are.
+    #[arg(long, value_name = "URL|ARN")]
+    alerts_to: Option<String>,
+    /// The secret of the signatures for a URL, as Standard Webhooks has them: whsec_ and at least 16
+    /// bytes in base64.
     #[arg(long, env = "SLUICEGATE_ALERTS_SECRET", hide_env_values = true, value_name = "SECRET")]
     alerts_secret: Option<String>,
     /// The number of records handed to the handler at once.
@@ -65,6 +69,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliError> {
+    let secret = args.alerts_secret.as_deref().unwrap_or_default();
+    let destination = args.alerts_to.as_ref().map(|text| Destination::new(text, secret));
+    let destination = destination.transpose().map_err(CliError::bad)?;
     show_warnings();
     let shutdown = interrupted()?;
     let connection = options.connect().await?;
@@ -81,8 +88,9 @@ pub(crate) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     }
     let feed = Feed::default();
     let mut processor = Processor::new(client, settings);
-    if let (Some(url), Some(secret)) = (&args.alerts_url, &args.alerts_secret) {
-        processor = processor.delivering_to(Webhook::new(url, secret).map_err(CliError::bad)?);
+    if let Some(destination) = destination {
+        processor =
+            processor.delivering_to(destination, &connection.config_of_others(options).await);
     }
     if processor.is_elsewhere() {
         say("another region counts this table: its stream is followed, and no record is counted");

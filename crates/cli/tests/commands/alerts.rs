@@ -3,7 +3,7 @@
 use serde_json::json;
 use sluicegate_testkit::{Mood, Receiver};
 
-use crate::support::on_every_engine;
+use crate::support::{finish, on_every_engine};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thresholds_are_stored_shown_and_deleted() {
@@ -68,18 +68,41 @@ async fn a_processor_with_an_endpoint_posts_what_was_reached() {
         shell.run("alerts set --system rpm=1/hour").text(0);
         shell.run("acquire u r --consume rpm=1 --limit rpm=5/min").text(0);
         let secret = "--alerts-secret whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-        for bad in ["--alerts-url http://example.com", "--alerts-url here"] {
+        for bad in ["http://example.com", "here", "arn:aws:sqs:us-east-1:123456789012:queue"] {
+            let bad = format!("--alerts-to {bad}");
             assert_eq!(shell.run(&format!("process --once {secret} {bad}")).code, 2, "{bad}");
         }
-        assert_eq!(shell.run("process --once --alerts-url https://example.com").code, 2);
+        assert_eq!(shell.run("process --once --alerts-to https://example.com").code, 2);
         let url = receiver.url();
-        shell.run(&format!("process --once {secret} --alerts-url {url}")).text(0);
+        shell.run(&format!("process --once {secret} --alerts-to {url}")).text(0);
         assert_eq!(shell.run("alerts outbox").text(0), "the outbox is empty\n");
         let closed = shell.run("alerts outbox --closed --output json").json(0);
         assert_eq!(closed[0]["state"], "sent");
         let received = receiver.received();
         assert_eq!(received.len(), 1);
         assert_eq!(received[0].body["id"], closed[0]["id"]);
+    })
+    .await;
+}
+
+/// The engine is at the endpoint of the command line, which is not that of EventBridge.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_processor_with_an_event_bus_puts_events_where_the_environment_says() {
+    on_every_engine(async |shell| {
+        let receiver = Receiver::start(Mood::Fine).await;
+        shell.run("alerts set --system rpm=1/hour").text(0);
+        shell.run("acquire u r --consume rpm=1 --limit rpm=5/min").text(0);
+        let bus = "arn:aws:events:eu-west-1:123456789012:event-bus/alerts";
+        let mut command = shell.command();
+        command.args(["process", "--once", "--alerts-to", bus, "--endpoint-url"]);
+        command.arg(shell.engine.endpoint_url()).env("AWS_ENDPOINT_URL", receiver.endpoint_url());
+        finish(&mut command).text(0);
+        let closed = shell.run("alerts outbox --closed --output json").json(0);
+        assert_eq!(closed[0]["state"], "sent");
+        let received = receiver.received();
+        assert_eq!(received.len(), 1);
+        assert_eq!(received[0].body["id"], closed[0]["id"]);
+        assert_eq!(received[0].parameters["EventBusName"], bus);
     })
     .await;
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use aws_lambda_events::event::streams::DynamoDbEventResponse;
 use lambda_runtime::{Context, Diagnostic, LambdaEvent, service_fn};
 use sluicegate_processor::{
-    HandleError, Metrics, Processor, Settings, StreamEvent, Webhook, region_warning,
+    Destination, HandleError, Metrics, Processor, Settings, StreamEvent, region_warning,
 };
 use tokio::time::Instant;
 use tracing_subscriber::filter::LevelFilter;
@@ -35,17 +35,18 @@ async fn main() -> ExitCode {
 
 async fn run() -> Result<(), lambda_runtime::Error> {
     let settings = Settings::from_env(|name| std::env::var(name).ok())?;
-    let webhook = Webhook::from_env(|name| std::env::var(name).ok())?;
+    let destination = Destination::from_env(|name| std::env::var(name).ok())?;
     let metrics = Metrics::init(&settings.table)?;
-    let client = sluicegate_processor::client(&sluicegate_processor::sdk_config().await);
+    let config = sluicegate_processor::sdk_config().await;
+    let client = sluicegate_processor::client(&config);
     if let Some(warning) = region_warning(&client, &settings).await {
         tracing::warn!("{warning}");
     }
     tracing::info!(table = settings.table, windows = %settings.window_kinds, retention = ?settings.retention, "ready");
     let mut processor = Processor::new(client, settings);
-    if let Some(webhook) = webhook {
-        tracing::info!(?webhook, "alerts are delivered");
-        processor = processor.delivering_to(webhook);
+    if let Some(destination) = destination {
+        tracing::info!(?destination, "alerts are delivered");
+        processor = processor.delivering_to(destination, &config);
     }
     if processor.is_elsewhere() {
         tracing::info!(home = processor.settings().home_region, "another region counts this table");
@@ -64,7 +65,8 @@ async fn invoke(
     event: LambdaEvent<StreamEvent>,
 ) -> Result<DynamoDbEventResponse, Diagnostic> {
     let deadline = Instant::now() + time_to_work(&event.context);
-    let outcome = processor.handle(&event.payload.records, deadline).await;
+    // Boxed: the futures of clients nest deep, and the compiler lays out 128 levels.
+    let outcome = Box::pin(processor.handle(&event.payload.records, deadline)).await;
     if let Err(error) = metrics.write(&outcome.report, std::io::stdout()) {
         tracing::warn!(%error, "the event's metrics could not be written");
     }
