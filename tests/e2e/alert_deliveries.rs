@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sluicegate_core::{OutboxEntry, OutboxState};
-use sluicegate_processor::{Destination, Processor, Settings};
+use sluicegate_processor::{Destination, HandleError, Processor, Settings};
 use sluicegate_testkit::history::{History, Shape};
 use sluicegate_testkit::usage::read_outbox;
 use sluicegate_testkit::{Mood, Received, Receiver, RunningEngine};
 
 use crate::alerts::{assert_alerted, table_with_thresholds};
-use crate::support::{deliver, on_every_engine, records_for, soon};
+use crate::support::{self, deliver, on_every_engine, records_for, soon};
 
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const TOPIC: &str = "arn:aws:sns:eu-west-1:123456789012:alerts.fifo";
@@ -123,7 +123,7 @@ async fn alerts_that_no_receiver_takes_are_given_up_and_kept() {
             deliver(&processor, &history.records).await;
             let mut given_up = 0;
             while !are_closed(&read_outbox(engine.client(), &table).await) {
-                given_up += processor.deliver_alerts(soon(10)).await.unwrap().given_up;
+                given_up += deliver(&processor, &[]).await.report.alerts_given_up;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             let entries = read_outbox(engine.client(), &table).await;
@@ -134,6 +134,33 @@ async fn alerts_that_no_receiver_takes_are_given_up_and_kept() {
                 assert!(reason.contains("503"), "{place:?}: {reason}");
             }
         }
+    })
+    .await;
+}
+
+/// On a table that nobody uses, an event without records is all that comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_without_records_delivers_what_another_processor_left() {
+    on_every_engine(async |engine| {
+        let history = History::generate(&Shape { pause_ms: 10, ..Shape::new(11, 200) });
+        let table = table_with_thresholds(engine).await;
+        let down = Receiver::start(Mood::Down).await;
+        let left = deliver(&processor(engine, &table, Place::Topic, &down), &history.records).await;
+        assert!(left.report.alerts_failed > 0 && left.report.alerts_sent == 0, "{left:?}");
+
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let receiver = Receiver::start(Mood::Fine).await;
+        let report = deliver(&processor(engine, &table, Place::Topic, &receiver), &[]).await.report;
+        let entries = read_outbox(engine.client(), &table).await;
+        assert!(entries.iter().all(|entry| entry.state == OutboxState::Sent), "{entries:?}");
+        assert_eq!(report.alerts_sent, u64::try_from(entries.len()).unwrap());
+
+        let missing = processor(engine, "sluicegate-no-such-table", Place::Topic, &receiver);
+        let outcome = missing.handle(&[], soon(10)).await;
+        assert!(matches!(outcome.response, Err(HandleError::AlertsUnread { .. })), "{outcome:?}");
+        let idle = support::processor(engine, "sluicegate-no-such-table");
+        let outcome = idle.handle(&[], soon(10)).await;
+        assert!(outcome.response.is_ok(), "without a destination it reads nothing");
     })
     .await;
 }

@@ -1,5 +1,5 @@
 //! `cargo xtask stack`: runs docs/deploy.md, without changes, against MiniStack, which enforces
-//! IAM.
+//! IAM. Then stack/alerts.md delivers alerts to a topic and to an event bus there.
 //!
 //! `cargo xtask template` checks the features that MiniStack ignores (expiry, recovery, retries of
 //! the mapping). The function is built for the processor of this machine.
@@ -17,6 +17,9 @@ use crate::{process, workspace};
 /// cargo-lambda first: it finds zig through the Python beside it.
 const TOOLS: [Engine; 3] = [Engine::CargoLambda, Engine::Sam, Engine::Aws];
 
+/// The pages that are run, one after the other.
+const PAGES: [&str; 2] = ["docs/deploy.md", "xtask/src/stack/alerts.md"];
+
 pub(crate) fn run() -> Result<()> {
     engines::ensure(&TOOLS)?;
     engines::ensure(&[Engine::Ministack])?;
@@ -27,8 +30,10 @@ pub(crate) fn run() -> Result<()> {
         other => other,
     };
     let replaced = [("Architecture=arm64", format!("Architecture={architecture}"))];
-    let page = Page::read("docs/deploy.md", &replaced)?;
-    page.type_all(&cloud.variables, Duration::ZERO, session::wait_for_an_hour_with_time_left)?;
+    for page in PAGES {
+        let page = Page::read(page, &replaced)?;
+        page.type_all(&cloud.variables, Duration::ZERO, session::wait_for_an_hour_with_time_left)?;
+    }
     ensure!(cloud.ministack.server.stop()?.code().is_some(), "MiniStack was killed");
     Ok(())
 }

@@ -57,6 +57,7 @@ impl Metrics {
             (ALERTS, report.alerts),
             (ALERTS_SENT, report.alerts_sent),
             (ALERTS_FAILED, report.alerts_failed),
+            (ALERTS_GIVEN_UP, report.alerts_given_up),
             (RETRYABLE_FAILURES, report.retryable_failures),
             (WRITE_UNITS, write_units),
         ] {
@@ -77,9 +78,10 @@ const QUARANTINED: &str = "Quarantined";
 const ALERTS: &str = "Alerts";
 const ALERTS_SENT: &str = "AlertsSent";
 const ALERTS_FAILED: &str = "AlertsFailed";
+const ALERTS_GIVEN_UP: &str = "AlertsGivenUp";
 const RETRYABLE_FAILURES: &str = "RetryableFailures";
 const WRITE_UNITS: &str = "WriteUnits";
-const COUNTS: [&str; 10] = [
+const COUNTS: [&str; 11] = [
     RECORDS,
     DELTAS,
     WINDOWS_WRITTEN,
@@ -88,6 +90,7 @@ const COUNTS: [&str; 10] = [
     ALERTS,
     ALERTS_SENT,
     ALERTS_FAILED,
+    ALERTS_GIVEN_UP,
     RETRYABLE_FAILURES,
     WRITE_UNITS,
 ];
@@ -110,7 +113,8 @@ mod tests {
             quarantined: 2,
             alerts: 3,
             alerts_sent: 2,
-            alerts_failed: 1,
+            alerts_failed: 2,
+            alerts_given_up: 1,
             retryable_failures: 0,
             write_units: 5.0,
             record_age_ms: Some(1_250.0),

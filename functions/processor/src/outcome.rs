@@ -6,7 +6,7 @@ use sluicegate_core::keys::ItemKey;
 
 use crate::report::Report;
 
-/// A failure without a position to report: the whole event must be delivered again.
+/// A failure without a position to report: the whole event must come again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HandleError {
     /// A record without a readable position could not be put into quarantine.
@@ -14,6 +14,14 @@ pub enum HandleError {
         "Lambda must deliver the whole batch again, because there is no sequence number to report: {reason}"
     )]
     Unidentified {
+        /// DynamoDB's error.
+        reason: String,
+    },
+    /// An event without records came, and the table could not be asked for the alerts that wait.
+    #[error(
+        "the alerts that wait in the table could not be read, the next event tries again: {reason}"
+    )]
+    AlertsUnread {
         /// DynamoDB's error.
         reason: String,
     },

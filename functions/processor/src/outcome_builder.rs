@@ -62,6 +62,13 @@ impl OutcomeBuilder {
     pub(crate) const fn add_deliveries(&mut self, deliveries: Deliveries) {
         self.outcome.report.alerts_sent += deliveries.sent;
         self.outcome.report.alerts_failed += deliveries.failed + deliveries.given_up;
+        self.outcome.report.alerts_given_up += deliveries.given_up;
+    }
+
+    /// The table could not be asked for the alerts that wait. No record has to come again.
+    pub(crate) fn add_unread_alerts(&mut self, reason: String) {
+        tracing::warn!(reason, "the alerts that wait could not be read");
+        self.outcome.response = Err(HandleError::AlertsUnread { reason });
     }
 
     fn add_window(&mut self, group: &WindowGroup<'_>, result: WindowResult) {

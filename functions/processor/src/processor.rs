@@ -97,8 +97,10 @@ impl Processor {
     }
 
     /// Counts the records of one event. Writes are repeated until `deadline`; writes that are not
-    /// done by then are reported in the outcome's response. If another region counts the table, all
-    /// records are done with at once.
+    /// done by then are reported in the outcome's response. Then it delivers the alerts that are
+    /// due. An event without records, which a schedule sends, delivers those of the table, as
+    /// [`deliver_alerts`](Self::deliver_alerts) does. If another region counts the table, all
+    /// records are done with at once, and nothing is delivered.
     pub async fn handle(&self, records: &[Box<RawValue>], deadline: Instant) -> Outcome {
         if self.is_elsewhere() {
             let report = Report { records: as_u64(records.len()), ..Report::default() };
@@ -137,7 +139,12 @@ impl Processor {
             .into_iter()
             .filter(|record| is_written && !failed.iter().any(|entry| entry.may_precede(record)));
         outcome.add_windows(self.write_windows(behind.collect(), now, deadline).await);
-        if let Some(outbox) = &self.outbox {
+        if records.is_empty() {
+            match self.deliver_alerts(deadline).await {
+                Ok(deliveries) => outcome.add_deliveries(deliveries),
+                Err(reason) => outcome.add_unread_alerts(reason),
+            }
+        } else if let Some(outbox) = &self.outbox {
             outcome.add_deliveries(self.deliver_due(outbox, deadline).await);
         }
         outcome.into_outcome(records)

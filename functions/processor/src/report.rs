@@ -20,6 +20,8 @@ pub struct Report {
     pub alerts_sent: u64,
     /// Deliveries of alerts that failed. They are tried again, unless they failed too often.
     pub alerts_failed: u64,
+    /// Alerts that failed too often: a person must look at them.
+    pub alerts_given_up: u64,
     /// Windows and quarantine entries whose write must be repeated by a later delivery.
     pub retryable_failures: u64,
     /// Write capacity units, a lower bound: as DynamoDB reported them, plus one for each refused

@@ -346,6 +346,7 @@ fn metrics(exit: &Exit, table: &str) -> Vec<Value> {
         ("Alerts", "Count"),
         ("AlertsSent", "Count"),
         ("AlertsFailed", "Count"),
+        ("AlertsGivenUp", "Count"),
         ("Quarantined", "Count"),
         ("RetryableFailures", "Count"),
         ("WriteUnits", "Count"),

@@ -4,12 +4,21 @@
 //! projections.
 
 mod alarms;
+mod alerts;
 mod policies;
 
 use super::property::{Property, absent, holds, is};
 
-pub(super) const PROPERTIES: &[&[Property]] =
-    &[TABLE, FUNCTION, MAPPING, ROLE, OPERATIONS, alarms::ALARMS, policies::POLICIES];
+pub(super) const PROPERTIES: &[&[Property]] = &[
+    TABLE,
+    FUNCTION,
+    MAPPING,
+    ROLE,
+    OPERATIONS,
+    alarms::ALARMS,
+    alerts::ALERTS,
+    policies::POLICIES,
+];
 
 const TABLE: &[Property] = &[
     is(
@@ -147,19 +156,6 @@ const FUNCTION: &[Property] = &[
         r#"{"Fn::Equals": [{"Ref": "ShardedBuckets"}, "on"]}"#,
         "a parameter",
     ),
-    is("/Parameters/Alerts/Default", r#""off""#, "without alerts nothing is read"),
-    is("/Parameters/AlertsTo/Default", r#""""#, "alerts stay in the outbox"),
-    is("/Parameters/AlertsSecret/NoEcho", "true", "a secret"),
-    is(
-        "/Conditions/DeliversAlerts",
-        r#"{"Fn::Not": [{"Fn::Equals": [{"Ref": "AlertsTo"}, ""]}]}"#,
-        "a parameter",
-    ),
-    is(
-        "/Conditions/MakesAlerts",
-        r#"{"Fn::Or": [{"Fn::Equals": [{"Ref": "Alerts"}, "on"]}, {"Condition": "DeliversAlerts"}]}"#,
-        "what is delivered must be made",
-    ),
     is("/Parameters/UsageTtlDays/Default", r#""90""#, "the default of the processor"),
     is(
         "/Resources/Processor/Properties/Role",
@@ -287,6 +283,12 @@ const ROLE: &[Property] = &[
                 "Action": "dynamodb:DeleteItem",
                 "Resource": {"Fn::Sub": "arn:${AWS::Partition}:dynamodb:${AWS::Region}:${AWS::AccountId}:table/${TableName}"},
                 "Condition": {"ForAllValues:StringEquals": {"dynamodb:LeadingKeys": ["ALERTS#"]}}
+            }, {"Ref": "AWS::NoValue"}]},
+            {"Fn::If": ["DeliversToArn", {
+                "Sid": "DeliverAlerts",
+                "Effect": "Allow",
+                "Action": ["events:PutEvents", "sns:Publish"],
+                "Resource": {"Ref": "AlertsTo"}
             }, {"Ref": "AWS::NoValue"}]},
             {
                 "Sid": "ReadStream",

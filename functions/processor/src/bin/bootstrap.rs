@@ -77,6 +77,7 @@ async fn invoke(
 fn diagnostic(error: HandleError) -> Diagnostic {
     let error_type = match error {
         HandleError::Unidentified { .. } => "UnidentifiedRecord",
+        HandleError::AlertsUnread { .. } => "AlertsUnread",
     };
     Diagnostic { error_type: error_type.to_owned(), error_message: error.to_string() }
 }

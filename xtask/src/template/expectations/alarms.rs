@@ -24,6 +24,7 @@ macro_rules! alarms {
 pub(super) const ALARMS: &[Property] = alarms! {
     "IteratorAgeAlarm": "AWS/Lambda" "IteratorAge" of FUNCTION, "Statistic" "Maximum", "endless retries must be seen";
     "QuarantineAlarm": "Sluicegate" "Quarantined" of METERED, "Statistic" "Sum", "what is not counted must be seen";
+    "AlertsGivenUpAlarm": "Sluicegate" "AlertsGivenUp" of METERED, "Statistic" "Sum", "what is given up must be seen";
     "RetryableFailuresAlarm": "Sluicegate" "RetryableFailures" of METERED, "Statistic" "Sum", "endless retries must be seen";
     "ErrorsAlarm": "AWS/Lambda" "Errors" of FUNCTION, "Statistic" "Sum", "a broken deployment must be seen";
     "FunctionThrottlesAlarm": "AWS/Lambda" "Throttles" of FUNCTION, "Statistic" "Sum", "the account's concurrency is shared";

@@ -38,6 +38,12 @@ pub(super) const POLICIES: &[Property] = &[
                 ]
             },
             {
+                "Sid": "FindResources",
+                "Effect": "Allow",
+                "Action": "dynamodb:Scan",
+                "Resource": {"Fn::Sub": "${Table.Arn}/index/GSI2"}
+            },
+            {
                 "Sid": "ReadStream",
                 "Effect": "Allow",
                 "Action": [
