@@ -16,3 +16,4 @@ mod unseen;
 mod usage;
 mod usage_check;
 mod usage_export;
+mod usage_export_s3;

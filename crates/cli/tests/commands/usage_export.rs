@@ -12,10 +12,10 @@ use sluicegate_core::{EpochMillis, WindowKind, parse_amount};
 
 use crate::support::{Shell, on_every_engine};
 
-const DAYS: &str = "--from 2026-01-28 --to 2026-02-02";
+pub(crate) const DAYS: &str = "--from 2026-01-28 --to 2026-02-02";
 
 /// Counts the sample events; returns the windows of [`DAYS`] as `replay` prints them.
-fn replayed(shell: &Shell) -> Vec<Value> {
+pub(crate) fn replayed(shell: &Shell) -> Vec<Value> {
     let events = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/events");
     let words = ["replay", events, "--table", &shell.table, "--output", "json"];
     let Value::Array(mut windows) = shell.run_words(&words).json(0) else { panic!() };

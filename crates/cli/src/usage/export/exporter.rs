@@ -12,8 +12,8 @@ use sluicegate_prices::PriceBook;
 use sluicegate_processor::chain;
 
 use super::days::Days;
-use super::folder::Folder;
 use super::format::Format;
+use super::place::Place;
 use super::progress::Progress;
 use super::row::{Row, RowWriter};
 use crate::error::{CliError, say};
@@ -69,12 +69,12 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
 
     /// Writes each closed day that has no file yet. A day with a broken window is left out: once
     /// it is repaired, the next export writes the day.
-    pub(super) async fn write_folder(&mut self, folder: &Folder) -> Result<Written, CliError> {
+    pub(super) async fn write_folder(&mut self, folder: &Place) -> Result<Written, CliError> {
         let mut written = Written::default();
         for day in self.days.iter() {
             if self.closed_s.is_some_and(|closed_s| day.end_s > closed_s) {
                 written.open += 1;
-            } else if folder.has(&day.date) {
+            } else if folder.has(&day.date).await? {
                 written.there += 1;
             } else {
                 let file = folder.begin()?;
@@ -85,7 +85,7 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
                     say(&format!("left out: {}, until all of its windows can be read", day.date));
                     written.left_out += 1;
                 } else if copied.rows > 0 {
-                    folder.publish(file, &day.date)?;
+                    folder.publish(file, &day.date).await?;
                     written.files += 1;
                 }
             }

@@ -8,7 +8,8 @@ use futures_util::{FutureExt as _, stream};
 use sluicegate::types::{Window, WindowKind};
 
 use super::*;
-use crate::usage::export::folder::Settings;
+use crate::usage::export::folder::Folder;
+use crate::usage::export::layout::{Layout, Settings};
 
 /// 2026-11-04T12:00:00Z.
 const NOW: i64 = 1_793_793_600_000;
@@ -65,7 +66,8 @@ fn exporter(most: usize) -> Exporter<impl Fn(&WindowSpan) -> Windows> {
 /// One export to a folder, as one run of the command makes it.
 fn export(root: &Path, most: usize) -> Result<Written, CliError> {
     let settings = Settings { table: "table", format: "csv", resources: None, prices: None };
-    let folder = Folder::open(root, WindowKind::DAY, Format::Csv, &settings)?;
+    let layout = Layout::new(WindowKind::DAY, Format::Csv);
+    let folder = Place::Folder(Folder::open(root, layout, &settings)?);
     exporter(most).write_folder(&folder).now_or_never().unwrap()
 }
 
@@ -128,7 +130,8 @@ fn settings_are_completed_and_others_are_refused() {
 fn a_folder_has_one_export_at_a_time() {
     let root = tempfile::tempdir().unwrap();
     let settings = Settings { table: "table", format: "csv", resources: None, prices: None };
-    let open = || Folder::open(root.path(), WindowKind::DAY, Format::Csv, &settings);
+    let layout = Layout::new(WindowKind::DAY, Format::Csv);
+    let open = || Folder::open(root.path(), layout.clone(), &settings);
     let first = open().unwrap_or_else(|error| panic!("{error}"));
     let error = open().err().map(|error| error.to_string()).unwrap_or_default();
     assert!(error.contains("another export is writing to"), "{error}");

@@ -1,38 +1,17 @@
-//! A folder in Hive layout: `kind=day/date=2026-11-01/part-0.csv`, a file a day.
-//!
-//! A file is whole or absent, and a closed day does not change, so an export leaves the files that
-//! are there alone. A record of the settings in the folder keeps files of one kind together.
+//! A folder of this machine, with a file a day.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-use sluicegate::types::WindowKind;
-
-use super::format::Format;
+use super::layout::{Layout, SETTINGS, Settings, others};
 use super::pending::{Pending, named};
 use crate::error::CliError;
-
-/// Readers of data sets ignore names that begin with an underscore.
-const SETTINGS: &str = "_sluicegate-export.json";
-
-/// The settings that all files of a folder share.
-#[derive(Debug, Serialize)]
-pub(super) struct Settings<'a> {
-    pub(super) table: &'a str,
-    pub(super) format: &'static str,
-    /// `None`: all.
-    pub(super) resources: Option<Vec<&'a str>>,
-    /// The currency of the prices.
-    pub(super) prices: Option<&'static str>,
-}
 
 /// A folder that only this process exports to.
 pub(super) struct Folder {
     root: PathBuf,
-    kind: String,
-    file_name: String,
+    layout: Layout,
     /// Locked as long as it is open.
     _settings: File,
 }
@@ -44,18 +23,14 @@ impl Folder {
     /// [`CliError::BadInput`] if it has files of other settings or another export is writing to it.
     pub(super) fn open(
         root: &Path,
-        kind: WindowKind,
-        format: Format,
+        layout: Layout,
         settings: &Settings<'_>,
     ) -> Result<Self, CliError> {
         std::fs::create_dir_all(root).map_err(named(root))?;
         let path = root.join(SETTINGS);
         let file = settings_file(&path, settings)?;
         Pending::remove_left(root).map_err(named(root))?;
-        // A time zone has a slash in its name.
-        let kind = format!("kind={}", kind.to_string().replace('/', "%2F"));
-        let file_name = format!("part-0.{}", format.extension());
-        Ok(Self { root: root.to_owned(), kind, file_name, _settings: file })
+        Ok(Self { root: root.to_owned(), layout, _settings: file })
     }
 
     /// True if the file of a day is there. Files of days without rows never are.
@@ -78,15 +53,14 @@ impl Folder {
     }
 
     fn file(&self, date: &str) -> PathBuf {
-        self.root.join(&self.kind).join(format!("date={date}")).join(&self.file_name)
+        self.root.join(self.layout.file(date))
     }
 }
 
 /// The file of settings, with these in it, locked.
 fn settings_file(path: &Path, settings: &Settings<'_>) -> Result<File, CliError> {
     let named = named(path);
-    let mut ours = serde_json::to_string(settings).map_err(std::io::Error::from)?;
-    ours.push('\n');
+    let ours = settings.text()?;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
     let mut file = options.open(path).map_err(&named)?;
@@ -107,11 +81,7 @@ fn settings_file(path: &Path, settings: &Settings<'_>) -> Result<File, CliError>
     }
     // A process that was killed may have left the beginning.
     let Some(rest) = ours.strip_prefix(&found) else {
-        return Err(CliError::BadInput(format!(
-            "{} says that the folder has an export with other settings: {}; name another --folder",
-            path.display(),
-            found.trim_end()
-        )));
+        return Err(others(&path.display().to_string(), &found));
     };
     file.write_all(rest.as_bytes()).map_err(&named)?;
     file.sync_all().map_err(&named)?;

@@ -4,13 +4,17 @@
 //! windows of a day. So nothing is sorted in memory, and two exports of closed windows have the same
 //! bytes.
 
+#[cfg(feature = "s3")]
+mod bucket;
 mod days;
 mod exporter;
 mod folder;
 mod format;
+mod layout;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod pending;
+mod place;
 mod progress;
 mod row;
 
@@ -25,14 +29,17 @@ use sluicegate::types::{WindowKind, WindowSpan};
 use sluicegate::{Clock, Resource, SystemClock};
 use sluicegate_prices::PriceBook;
 
+use crate::connection::Connection;
 use crate::error::{CliError, exit, say};
 use crate::options::Options;
 use crate::output::counted;
 use days::{Bound, Days};
 use exporter::{Exporter, Findings, Windows, Written};
-use folder::{Folder, Settings};
+use folder::Folder;
 use format::Format;
+use layout::{Layout, Settings};
 use pending::{Pending, named};
+use place::Place;
 use progress::Progress;
 
 /// Export usage windows for billing systems and warehouses.
@@ -45,6 +52,7 @@ Examples:
   sluicegate usage export --from 2026-01-01 --to 2026-02-01 --format csv
   sluicegate usage export --from -7d --kind hour --format cloudevents --resource gpt-4
   sluicegate usage export --from 2026-01-01 --format jsonl --folder usage --prices prices.json
+  sluicegate usage export --from 2026-01-01 --format parquet --folder s3://bucket/usage
 
 Exit codes: 0 exported, 1 interrupted, or a window could not be read, or an amount has no price,
 2 bad input, 5 the table could not be used, 6 the rows could not be written.")]
@@ -68,7 +76,8 @@ pub(super) struct Args {
     /// Write to this file instead of standard output. It is replaced when all rows are written.
     #[arg(long, value_name = "FILE", conflicts_with = "folder")]
     file: Option<PathBuf>,
-    /// Write a file for each closed day to this folder, in Hive layout. Files that are there stay.
+    /// Write a file for each closed day to this folder, in Hive layout: a path, or s3://BUCKET/PREFIX.
+    /// Files that are there stay.
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
     /// A price list in JSON. The amounts of rpm, input and output get a cost.
@@ -100,8 +109,13 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
         resources: named.as_deref().map(|named| named.iter().map(Resource::as_str).collect()),
         prices: prices.as_ref().map(|prices| prices.currency().code()),
     };
-    let open = |root: &PathBuf| Folder::open(root, args.kind, args.format, &settings);
-    let folder = args.folder.as_ref().map(open).transpose()?;
+    let folder = match &args.folder {
+        Some(folder) => {
+            let layout = Layout::new(args.kind, args.format);
+            Some(open(folder, layout, &settings, &connection, options).await?)
+        }
+        None => None,
+    };
     let lag_ms = i64::from(args.lag) * 60_000;
     let mut exporter = Exporter {
         read: |span: &WindowSpan| windows(&reader, &resources, span),
@@ -124,11 +138,33 @@ pub(super) async fn run(args: Args, options: &Options) -> Result<ExitCode, CliEr
     Ok(exporter.findings.exit_code())
 }
 
+async fn open(
+    folder: &Path,
+    layout: Layout,
+    settings: &Settings<'_>,
+    connection: &Connection,
+    options: &Options,
+) -> Result<Place, CliError> {
+    if let Some(name) = folder.to_str().filter(|name| name.starts_with("s3://")) {
+        #[cfg(feature = "s3")]
+        {
+            let config = connection.config_of_others(options).await;
+            let opened = bucket::BucketFolder::open(name, &config, layout, settings).await;
+            return opened.map(Place::Bucket);
+        }
+        #[cfg(not(feature = "s3"))]
+        return Err(CliError::BadInput(format!(
+            "this program cannot write to {name}: build it with the cargo feature `s3`"
+        )));
+    }
+    Folder::open(folder, layout, settings).map(Place::Folder)
+}
+
 /// Exports to the destination; returns the rest of the summary.
 async fn export<R: Fn(&WindowSpan) -> Windows>(
     exporter: &mut Exporter<R>,
     file: Option<&Path>,
-    folder: Option<&Folder>,
+    folder: Option<&Place>,
 ) -> Result<String, CliError> {
     if let Some(folder) = folder {
         return exporter.write_folder(folder).await.map(|written| written.summary());

@@ -35,6 +35,11 @@ impl Pending {
         Ok(Box::new(BufWriter::with_capacity(BUFFER_BYTES, file)))
     }
 
+    #[cfg(feature = "s3")]
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     /// Gives it its name, once its bytes are on the disk. A file of that name is replaced.
     pub(super) fn publish(self, name: &Path) -> io::Result<()> {
         self.0.as_file().sync_all()?;

@@ -1,0 +1,159 @@
+//! A folder in S3: `s3://bucket/prefix`.
+//!
+//! An object appears as a whole or not at all, and only if there is none of its name: two exports
+//! of one folder write each day once.
+
+use std::io;
+
+use aws_config::SdkConfig;
+use aws_config::timeout::TimeoutConfig;
+use aws_sdk_s3::Client;
+use aws_sdk_s3::config::http::HttpResponse;
+use aws_sdk_s3::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_s3::primitives::ByteStream;
+use sluicegate_processor::explain;
+
+use super::layout::{Layout, SETTINGS, Settings, others};
+use super::pending::Pending;
+use crate::error::CliError;
+
+/// Begins the name of a folder in S3.
+const SCHEME: &str = "s3://";
+const FORBIDDEN: u16 = 403;
+const NOT_FOUND: u16 = 404;
+/// An object of that name is there.
+const PRECONDITION_FAILED: u16 = 412;
+
+/// A prefix of a bucket.
+pub(super) struct BucketFolder {
+    client: Client,
+    bucket: String,
+    /// Empty, or with a slash at its end.
+    prefix: String,
+    layout: Layout,
+}
+
+impl BucketFolder {
+    /// Opens a folder, or makes it.
+    ///
+    /// # Errors
+    /// [`CliError::BadInput`] if the name has no bucket or the folder has files of other settings,
+    /// [`CliError::Output`] if S3 refuses.
+    pub(super) async fn open(
+        name: &str,
+        config: &SdkConfig,
+        layout: Layout,
+        settings: &Settings<'_>,
+    ) -> Result<Self, CliError> {
+        let (bucket, prefix) = parse(name).ok_or_else(|| {
+            CliError::BadInput(format!("{name} has no bucket: write s3://BUCKET/PREFIX"))
+        })?;
+        let folder = Self { client: client(config), bucket, prefix, layout };
+        let ours = settings.text()?;
+        let body = ByteStream::from(ours.clone().into_bytes());
+        if folder.put(SETTINGS, body).await? == Put::Made {
+            return Ok(folder);
+        }
+        let found = folder.get(SETTINGS).await?;
+        if found == ours { Ok(folder) } else { Err(others(&folder.name(SETTINGS), &found)) }
+    }
+
+    /// True if the file of a day is there.
+    pub(super) async fn has(&self, date: &str) -> Result<bool, CliError> {
+        let file = self.layout.file(date);
+        let head = self.client.head_object().bucket(&self.bucket).key(self.key(&file));
+        match head.send().await {
+            Ok(_) => Ok(true),
+            Err(error) if status(&error) == NOT_FOUND => Ok(false),
+            Err(error) => Err(self.failed(&file, &error)),
+        }
+    }
+
+    /// Publishes the file of a day. If another export was faster, its file has the same bytes.
+    pub(super) async fn publish(&self, file: &Pending, date: &str) -> Result<(), CliError> {
+        let body = ByteStream::from_path(file.path()).await.map_err(io::Error::other)?;
+        self.put(&self.layout.file(date), body).await.map(|_| ())
+    }
+
+    async fn put(&self, file: &str, body: ByteStream) -> Result<Put, CliError> {
+        let put = self.client.put_object().bucket(&self.bucket).key(self.key(file));
+        match put.if_none_match("*").body(body).send().await {
+            Ok(_) => Ok(Put::Made),
+            Err(error) if status(&error) == PRECONDITION_FAILED => Ok(Put::There),
+            Err(error) => Err(self.failed(file, &error)),
+        }
+    }
+
+    async fn get(&self, file: &str) -> Result<String, CliError> {
+        let get = self.client.get_object().bucket(&self.bucket).key(self.key(file));
+        let object = get.send().await.map_err(|error| self.failed(file, &error))?;
+        let bytes = object.body.collect().await.map_err(io::Error::from)?;
+        Ok(String::from_utf8_lossy(&bytes.into_bytes()).into_owned())
+    }
+
+    fn key(&self, file: &str) -> String {
+        format!("{}{file}", self.prefix)
+    }
+
+    fn name(&self, file: &str) -> String {
+        format!("{SCHEME}{}/{}", self.bucket, self.key(file))
+    }
+
+    fn failed<E>(&self, file: &str, error: &SdkError<E, HttpResponse>) -> CliError
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let advice = match status(error) {
+            FORBIDDEN => {
+                "; allow s3:PutObject and s3:GetObject on its objects, and s3:ListBucket on the bucket"
+            }
+            NOT_FOUND => "; make the bucket first",
+            _ => "",
+        };
+        let why = format!("{}: {}{advice}", self.name(file), explain(error));
+        CliError::Output(io::Error::other(why))
+    }
+}
+
+/// The effect of a write.
+#[derive(PartialEq, Eq)]
+enum Put {
+    Made,
+    /// An object of that name is there, and stays.
+    There,
+}
+
+/// The bucket and the prefix.
+fn parse(name: &str) -> Option<(String, String)> {
+    let place = name.strip_prefix(SCHEME)?;
+    let (bucket, prefix) = place.split_once('/').unwrap_or((place, ""));
+    let prefix = prefix.trim_matches('/');
+    let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
+    (!bucket.is_empty()).then(|| (bucket.to_owned(), prefix))
+}
+
+/// Other stores with the API of S3 have the bucket in the path. A file may take its time.
+fn client(config: &SdkConfig) -> Client {
+    let builder = aws_sdk_s3::config::Builder::from(config);
+    let is_other = config.endpoint_url().is_some();
+    let timeouts = TimeoutConfig::disabled();
+    Client::from_conf(builder.force_path_style(is_other).timeout_config(timeouts).build())
+}
+
+fn status<E>(error: &SdkError<E, HttpResponse>) -> u16 {
+    error.raw_response().map_or(0, |answer| answer.status().as_u16())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_a_bucket_and_a_prefix() {
+        let parsed = |name| parse(name).map(|(bucket, prefix)| format!("{bucket} {prefix}"));
+        assert_eq!(parsed("s3://b").as_deref(), Some("b "));
+        assert_eq!(parsed("s3://b/").as_deref(), Some("b "));
+        assert_eq!(parsed("s3://b/x/y/").as_deref(), Some("b x/y/"));
+        assert_eq!([parsed("s3://"), parsed("s3:///x"), parsed("b/x")], [None, None, None]);
+    }
+}
