@@ -10,9 +10,7 @@ use std::time::Duration;
 
 use sluicegate_local::poller::{self, BatchSize, Poller, Source, StreamSource};
 use sluicegate_local::{InProcess, table};
-use sluicegate_processor::{
-    Destination, Processor, Settings, chain, is_region, region_warning,
-};
+use sluicegate_processor::{Destination, Processor, Settings, chain, is_region, region_warning};
 use tokio::time::Instant;
 
 use crate::error::{CliError, exit, say};
