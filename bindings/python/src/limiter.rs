@@ -8,6 +8,7 @@ use pyo3::types::PyDict;
 use sluicegate::leasing::LeasingStore;
 use sluicegate::redis::RedisStore;
 use sluicegate::{DynamoStore, MemoryStore};
+use sluicegate_local::client::ReadOnce;
 
 use crate::acquire::Acquire;
 use crate::call::{Begin, Call, ready};
@@ -89,7 +90,11 @@ pub(crate) fn dynamodb(
         }
         loader.load().await
     })?;
-    Limiter::on_table(home, settings, aws_sdk_dynamodb::Client::new(&config), table)
+    // Programs in Python change their environment.
+    let config = aws_sdk_dynamodb::config::Builder::from(&config)
+        .interceptor(ReadOnce::new("dynamodb", aws_sdk_dynamodb::meta::PKG_VERSION));
+    let client = aws_sdk_dynamodb::Client::from_conf(config.build());
+    Limiter::on_table(home, settings, client, table)
 }
 
 #[pymethods]

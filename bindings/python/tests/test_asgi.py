@@ -94,13 +94,10 @@ def test_requests_that_never_fit_are_bad_requests(
 
 
 def test_a_store_that_does_not_answer_is_503() -> None:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("AWS_ACCESS_KEY_ID", "test")
-        environment.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        limiter = sluicegate.dynamodb(
-            "t", endpoint_url="http://127.0.0.1:1", region="us-east-1", limits=["rpm=1/min"], on_unavailable="deny"
-        )
-        (response,) = ask(application(limiter, consume={"rpm": 1}), "/chat")
+    limiter = sluicegate.dynamodb(
+        "t", endpoint_url="http://127.0.0.1:1", region="us-east-1", limits=["rpm=1/min"], on_unavailable="deny"
+    )
+    (response,) = ask(application(limiter, consume={"rpm": 1}), "/chat")
     assert (response.status_code, response.headers["retry-after"]) == (503, "5")
 
 

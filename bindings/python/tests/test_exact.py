@@ -92,14 +92,6 @@ def producer(endpoint_url: str, table: str, seed: int, leasing: bool) -> dict[st
     return {entity: (least, most + doubt * cancelled[entity]) for entity, (least, most) in kept.items()}
 
 
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any will do for the embedded engine."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-
-
 @pytest.mark.parametrize("leasing", [False, True])
 def test_what_was_granted_is_what_is_gone_and_what_was_used(
     sluicegate_local: sluicegate.Local, leasing: bool

@@ -24,10 +24,8 @@ def resident_mib() -> float:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_long_run_does_not_grow(
-    sluicegate_local: sluicegate.Local, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    sluicegate_local: sluicegate.Local, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name, value in [("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("REGION", "us-east-1")]:
-        monkeypatch.setenv(f"AWS_{name}", value)
     table, url = sluicegate_local.table, sluicegate_local.endpoint_url
     limits = ["rpm=30000/min", "usd=1000000/month"]
     limiters = [
@@ -68,8 +66,10 @@ def test_a_long_run_does_not_grow(
         while time.monotonic() < until:
             try:
                 await operation(dice)
-            except (sluicegate.LimitExceededError, sluicegate.UnavailableError, sluicegate.ContendedError):
-                pass  # On a busy machine the engine does not answer in time.
+            except sluicegate.SetupError:
+                raise
+            except sluicegate.SluicegateError:
+                pass  # Refused; or the engine did not answer in time, on a busy machine.
             done += 1
 
     async def main() -> None:

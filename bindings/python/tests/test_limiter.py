@@ -240,3 +240,36 @@ def test_a_prepared_request_is_decided_in_memory(sluicegate_local: sluicegate.Lo
     with pytest.raises(sluicegate.InvalidRequestError, match="leas"):
         plain = sluicegate.memory(limits=["rpm=1/min"])
         plain.prepare(plain.acquire("u", "r", {"rpm": 1})).sync()
+
+
+CHANGES_THE_ENVIRONMENT = """
+import asyncio, os, threading, time
+import sluicegate
+
+with sluicegate.local() as engine:
+    limiter = engine.limiter(limits=["rpm=1000000/min"])
+
+    async def work() -> None:
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            await asyncio.gather(*(limiter.acquire(f"u{n}", "r", {"rpm": 1}) for n in range(8)))
+
+    limiter.acquire("u", "r", {"rpm": 1}).sync()  # reads the credentials
+    worker = threading.Thread(target=asyncio.run, args=[work()])
+    worker.start()
+    count = 0
+    while worker.is_alive():
+        # Each new variable moves the list of all of them.
+        os.environ[f"CHANGED_{count}"] = "x"
+        count += 1
+        if count % 500 == 0:
+            for n in range(count - 500, count):
+                del os.environ[f"CHANGED_{n}"]
+print("done")
+"""
+
+
+def test_a_program_may_change_its_environment() -> None:
+    """The C library's ``getenv`` in another thread would crash the process."""
+    done = subprocess.run([sys.executable, "-c", CHANGES_THE_ENVIRONMENT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

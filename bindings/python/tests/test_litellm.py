@@ -81,9 +81,6 @@ def proxy(sluicegate_local: sluicegate.Local, tmp_path_factory: pytest.TempPathF
     with pytest.MonkeyPatch.context() as environment:
         for name, value in {
             "CONFIG_FILE_PATH": str(config),
-            "AWS_ACCESS_KEY_ID": "test",
-            "AWS_SECRET_ACCESS_KEY": "test",
-            "AWS_REGION": "us-east-1",
             "SLUICEGATE_TABLE": sluicegate_local.table,
             "SLUICEGATE_ENDPOINT_URL": sluicegate_local.endpoint_url,
             "SLUICEGATE_LIMITS": "rpm=1000000/never tpm=3000000/never usd=0.02/month",

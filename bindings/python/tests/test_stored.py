@@ -61,11 +61,7 @@ def test_stored_limits_and_parents_are_used(sluicegate_local: sluicegate.Local) 
         sluicegate.memory().stored_limits().sync()
 
 
-def test_a_table_is_created_once(
-    sluicegate_local: sluicegate.Local, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+def test_a_table_is_created_once(sluicegate_local: sluicegate.Local) -> None:
     limiter = sluicegate.dynamodb(
         "another",
         endpoint_url=sluicegate_local.endpoint_url,

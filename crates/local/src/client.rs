@@ -9,6 +9,7 @@ use aws_sdk_dynamodb::config::{
 };
 use aws_smithy_http_client::tls::{self, rustls_provider::CryptoMode};
 
+pub use crate::read_once::ReadOnce;
 pub use sluicegate_processor::https_client;
 
 /// The region that loopback clients sign for.
@@ -31,6 +32,7 @@ pub fn dynamodb_config(endpoint_url: &str) -> aws_sdk_dynamodb::config::Builder 
         .http_client(loopback_http_client())
         .retry_config(RetryConfig::disabled())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .interceptor(ReadOnce::new("dynamodb", aws_sdk_dynamodb::meta::PKG_VERSION))
 }
 
 /// A DynamoDB Streams client for the engine at `endpoint_url`.
@@ -44,6 +46,7 @@ pub fn streams(endpoint_url: &str) -> aws_sdk_dynamodbstreams::Client {
         .http_client(loopback_http_client())
         .retry_config(RetryConfig::disabled())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .interceptor(ReadOnce::new("dynamodbstreams", aws_sdk_dynamodbstreams::meta::PKG_VERSION))
         .build();
     aws_sdk_dynamodbstreams::Client::from_conf(config)
 }

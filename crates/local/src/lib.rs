@@ -13,6 +13,7 @@ mod function;
 mod lock;
 pub mod poller;
 mod quirks;
+mod read_once;
 mod server;
 mod sqlite;
 mod stack;
