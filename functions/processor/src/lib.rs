@@ -22,6 +22,7 @@ mod client;
 mod cloud_event;
 mod destination;
 mod expressions;
+mod invalid_destination;
 #[cfg(feature = "lambda")]
 mod metrics;
 mod new_entry;
@@ -40,7 +41,8 @@ mod window_writer;
 mod write_error;
 
 pub use client::{client, https_client, sdk_config};
-pub use destination::{Destination, InvalidDestination};
+pub use destination::Destination;
+pub use invalid_destination::InvalidDestination;
 #[cfg(feature = "lambda")]
 pub use metrics::{Metrics, MetricsError};
 pub use outbox::Deliveries;

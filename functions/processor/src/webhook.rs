@@ -17,7 +17,7 @@ use hyper_util::rt::TokioExecutor;
 use sha2::Sha256;
 
 use crate::cloud_event::Event;
-use crate::destination::InvalidDestination;
+use crate::invalid_destination::InvalidDestination;
 use crate::write_error::chain;
 
 /// The time for one delivery.
