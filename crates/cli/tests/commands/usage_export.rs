@@ -78,7 +78,7 @@ async fn rows_in_every_format() {
         let list = r#"{"currency": "USD", "models": {"search-api": [
             {"from": "2026-02-01", "input": 1, "output": 2, "per_request": "0.0125"}]}}"#;
         std::fs::write(&prices, list).unwrap();
-        for format in ["csv", "jsonl", "cloudevents"] {
+        for format in ["csv", "jsonl", "cloudevents", "focus"] {
             let line = format!("usage export --from 2026-01-29 --to 2026-02-02 --format {format}");
             let plain = shell.run(&line);
             // The table has a random name.

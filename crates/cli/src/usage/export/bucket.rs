@@ -4,6 +4,7 @@
 //! of one folder write each day once.
 
 use std::io;
+use std::time::Duration;
 
 use aws_config::SdkConfig;
 use aws_config::timeout::TimeoutConfig;
@@ -23,6 +24,9 @@ const FORBIDDEN: u16 = 403;
 const NOT_FOUND: u16 = 404;
 /// An object of that name is there.
 const PRECONDITION_FAILED: u16 = 412;
+/// Names another store with the API of S3.
+const ENDPOINT_URL: &str = "AWS_ENDPOINT_URL_S3";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A prefix of a bucket.
 pub(super) struct BucketFolder {
@@ -31,6 +35,8 @@ pub(super) struct BucketFolder {
     /// Empty, or with a slash at its end.
     prefix: String,
     layout: Layout,
+    /// For an answer to a small request. A file may take its time.
+    timeout: Duration,
 }
 
 impl BucketFolder {
@@ -42,16 +48,18 @@ impl BucketFolder {
     pub(super) async fn open(
         name: &str,
         config: &SdkConfig,
+        timeout: Duration,
         layout: Layout,
         settings: &Settings<'_>,
     ) -> Result<Self, CliError> {
         let (bucket, prefix) = parse(name).ok_or_else(|| {
             CliError::BadInput(format!("{name} has no bucket: write s3://BUCKET/PREFIX"))
         })?;
-        let folder = Self { client: client(config), bucket, prefix, layout };
+        let folder = Self { client: client(config), bucket, prefix, layout, timeout };
         let ours = settings.text()?;
         let body = ByteStream::from(ours.clone().into_bytes());
-        if folder.put(SETTINGS, body).await? == Put::Made {
+        // First the look: some stores overwrite although the request says not to.
+        if !folder.is_there(SETTINGS).await? && folder.put(SETTINGS, body).await? == Put::Made {
             return Ok(folder);
         }
         let found = folder.get(SETTINGS).await?;
@@ -60,13 +68,25 @@ impl BucketFolder {
 
     /// True if the file of a day is there.
     pub(super) async fn has(&self, date: &str) -> Result<bool, CliError> {
-        let file = self.layout.file(date);
-        let head = self.client.head_object().bucket(&self.bucket).key(self.key(&file));
-        match head.send().await {
+        self.is_there(&self.layout.file(date)).await
+    }
+
+    async fn is_there(&self, file: &str) -> Result<bool, CliError> {
+        let head = self.client.head_object().bucket(&self.bucket).key(self.key(file));
+        match self.timely(file, head.send()).await? {
             Ok(_) => Ok(true),
             Err(error) if status(&error) == NOT_FOUND => Ok(false),
-            Err(error) => Err(self.failed(&file, &error)),
+            Err(error) => Err(self.failed(file, &error)),
         }
+    }
+
+    /// Waits for the answer to a small request.
+    async fn timely<T>(&self, file: &str, answer: impl Future<Output = T>) -> Result<T, CliError> {
+        tokio::time::timeout(self.timeout, answer).await.map_err(|_| {
+            let seconds = self.timeout.as_secs();
+            let name = self.name(file);
+            CliError::Output(io::Error::other(format!("{name}: no answer within {seconds} s")))
+        })
     }
 
     /// Publishes the file of a day. If another export was faster, its file has the same bytes.
@@ -86,8 +106,9 @@ impl BucketFolder {
 
     async fn get(&self, file: &str) -> Result<String, CliError> {
         let get = self.client.get_object().bucket(&self.bucket).key(self.key(file));
-        let object = get.send().await.map_err(|error| self.failed(file, &error))?;
-        let bytes = object.body.collect().await.map_err(io::Error::from)?;
+        let object = self.timely(file, get.send()).await?;
+        let object = object.map_err(|error| self.failed(file, &error))?;
+        let bytes = self.timely(file, object.body.collect()).await?.map_err(io::Error::from)?;
         Ok(String::from_utf8_lossy(&bytes.into_bytes()).into_owned())
     }
 
@@ -135,8 +156,14 @@ fn parse(name: &str) -> Option<(String, String)> {
 /// Other stores with the API of S3 have the bucket in the path. A file may take its time.
 fn client(config: &SdkConfig) -> Client {
     let builder = aws_sdk_s3::config::Builder::from(config);
-    let is_other = config.endpoint_url().is_some();
-    let timeouts = TimeoutConfig::disabled();
+    let of_s3 = std::env::var_os(ENDPOINT_URL).is_some_and(|url| !url.is_empty());
+    let is_other = config.endpoint_url().is_some() || of_s3;
+    let timeouts = TimeoutConfig::builder()
+        .connect_timeout(CONNECT_TIMEOUT)
+        .disable_read_timeout()
+        .disable_operation_timeout()
+        .disable_operation_attempt_timeout()
+        .build();
     Client::from_conf(builder.force_path_style(is_other).timeout_config(timeouts).build())
 }
 

@@ -59,7 +59,7 @@ pub(super) struct Written {
 impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
     /// Writes all days to one file.
     pub(super) async fn write_one(&mut self, out: Box<dyn Write + Send>) -> Result<(), CliError> {
-        let mut writer = self.format.begin(out, &self.table)?;
+        let mut writer = self.format.begin(out, &self.table, self.prices.is_some())?;
         for day in self.days.iter() {
             self.copy((self.read)(&day.span), writer.as_mut()).await?;
             self.progress.day();
@@ -78,7 +78,8 @@ impl<R: Fn(&WindowSpan) -> Windows> Exporter<R> {
                 written.there += 1;
             } else {
                 let file = folder.begin()?;
-                let mut writer = self.format.begin(file.writer()?, &self.table)?;
+                let mut writer =
+                    self.format.begin(file.writer()?, &self.table, self.prices.is_some())?;
                 let copied = self.copy((self.read)(&day.span), writer.as_mut()).await?;
                 writer.finish()?;
                 if copied.broken > 0 {

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::super::csv::quoted;
+use super::focus::Focus;
 use super::row::{Row, RowWriter};
 
 const HEADER: &str =
@@ -20,6 +21,8 @@ pub(super) enum Format {
     Jsonl,
     /// A CloudEvents 1.0 event in JSON a line.
     Cloudevents,
+    /// Comma-separated values with the columns of FOCUS 1.2 that usage windows can fill.
+    Focus,
     /// Apache Parquet, with amounts as decimals and times as timestamps.
     #[cfg(feature = "parquet")]
     Parquet,
@@ -32,6 +35,7 @@ impl Format {
             Self::Csv => "csv",
             Self::Jsonl => "jsonl",
             Self::Cloudevents => "cloudevents",
+            Self::Focus => "focus",
             #[cfg(feature = "parquet")]
             Self::Parquet => "parquet",
         }
@@ -40,18 +44,19 @@ impl Format {
     /// The extension of its files.
     pub(super) const fn extension(self) -> &'static str {
         match self {
-            Self::Csv => "csv",
+            Self::Csv | Self::Focus => "csv",
             Self::Jsonl | Self::Cloudevents => "jsonl",
             #[cfg(feature = "parquet")]
             Self::Parquet => "parquet",
         }
     }
 
-    /// Begins a file of rows from `table`.
+    /// Begins a file of rows from `table`, whose amounts have a cost if there are prices.
     pub(super) fn begin(
         self,
         mut out: Box<dyn Write + Send>,
         table: &str,
+        has_prices: bool,
     ) -> io::Result<Box<dyn RowWriter>> {
         Ok(match self {
             Self::Csv => {
@@ -62,6 +67,7 @@ impl Format {
             Self::Cloudevents => {
                 Box::new(CloudEvents { out, source: format!("sluicegate/{table}") })
             }
+            Self::Focus => Box::new(Focus::new(out, has_prices)?),
             #[cfg(feature = "parquet")]
             Self::Parquet => Box::new(super::parquet::ParquetWriter::new(out)?),
         })

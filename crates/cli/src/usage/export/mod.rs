@@ -8,6 +8,7 @@
 mod bucket;
 mod days;
 mod exporter;
+mod focus;
 mod folder;
 mod format;
 mod layout;
@@ -149,7 +150,8 @@ async fn open(
         #[cfg(feature = "s3")]
         {
             let config = connection.config_of_others(options).await;
-            let opened = bucket::BucketFolder::open(name, &config, layout, settings).await;
+            let opened =
+                bucket::BucketFolder::open(name, &config, options.timeout, layout, settings).await;
             return opened.map(Place::Bucket);
         }
         #[cfg(not(feature = "s3"))]

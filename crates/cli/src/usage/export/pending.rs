@@ -29,6 +29,12 @@ impl Pending {
         builder.tempfile_in(folder).map(Self)
     }
 
+    /// A file for its owner alone, that is not published here.
+    #[cfg(feature = "s3")]
+    pub(super) fn private(folder: &Path) -> io::Result<Self> {
+        Builder::new().prefix(PREFIX).tempfile_in(folder).map(Self)
+    }
+
     /// A writer to it.
     pub(super) fn writer(&self) -> io::Result<Box<dyn Write + Send>> {
         let file: File = self.0.as_file().try_clone()?;

@@ -3,7 +3,7 @@
 #[cfg(feature = "s3")]
 use super::bucket::BucketFolder;
 use super::folder::Folder;
-use super::pending::Pending;
+use super::pending::{Pending, named};
 use crate::error::CliError;
 
 /// The place of an export.
@@ -30,7 +30,10 @@ impl Place {
         match self {
             Self::Folder(folder) => folder.begin(),
             #[cfg(feature = "s3")]
-            Self::Bucket(_) => Ok(Pending::new(&std::env::temp_dir())?),
+            Self::Bucket(_) => {
+                let folder = std::env::temp_dir();
+                Ok(Pending::private(&folder).map_err(named(&folder))?)
+            }
         }
     }
 

@@ -12,7 +12,7 @@ use sluicegate_core::{AmountOf, Currency, Money};
 const ID_BYTES: usize = 16;
 const NANOS_PER_MILLI: i128 = 1_000_000;
 /// The unit of amounts that are not money.
-const TOKEN: &str = "token";
+pub(super) const TOKEN: &str = "token";
 
 /// The fields of a row, in the order of its columns.
 #[derive(Debug, Serialize)]
