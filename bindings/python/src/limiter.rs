@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use aws_sdk_dynamodb::config::IdentityCache;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use sluicegate::leasing::LeasingStore;
@@ -19,6 +20,9 @@ use crate::permit::Permit;
 use crate::prepared::Prepared;
 use crate::runtime::Home;
 use crate::status::statuses;
+
+/// Credentials that say no expiry are kept for ten years.
+const CREDENTIALS_KEPT: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Takes tokens of several limits at once, or none. Made by `memory`, `dynamodb`, `redis` or `local`.
 #[pyclass(frozen, module = "sluicegate")]
@@ -90,8 +94,11 @@ pub(crate) fn dynamodb(
         }
         loader.load().await
     })?;
-    // Programs in Python change their environment.
+    // Programs in Python change their environment. Without this, credentials that do not expire would
+    // be read from it again every 15 minutes.
+    let read_once = IdentityCache::lazy().default_expiration(CREDENTIALS_KEPT).build();
     let config = aws_sdk_dynamodb::config::Builder::from(&config)
+        .identity_cache(read_once)
         .interceptor(ReadOnce::new("dynamodb", aws_sdk_dynamodb::meta::PKG_VERSION));
     let client = aws_sdk_dynamodb::Client::from_conf(config.build());
     Limiter::on_table(home, settings, client, table)

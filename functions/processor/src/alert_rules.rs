@@ -62,16 +62,17 @@ async fn read(
 ) -> Result<AlertRules, WriteError> {
     let mut backoff = Backoff::until(deadline);
     let range = outbox.map_or_else(KeyRange::alert_settings, |_| KeyRange::alerts());
-    let (mut start, mut found) = (None, Vec::new());
+    let (mut start, mut found, mut waiting) = (None, Vec::new(), Vec::new());
     loop {
         match read_page(client, settings, range.clone(), start.clone(), deadline).await {
             Ok(page) => {
                 found.extend(page.settings);
-                if let Some(outbox) = outbox {
-                    outbox.add(page.waiting);
-                }
+                waiting.extend(page.waiting);
                 start = page.next;
                 if start.is_none() {
+                    if let Some(outbox) = outbox {
+                        outbox.replace_all(waiting);
+                    }
                     return Ok(found.into_iter().collect());
                 }
             }

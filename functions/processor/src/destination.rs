@@ -52,7 +52,13 @@ impl Destination {
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, SettingsError> {
         let get = |name| get(name).filter(|value| !value.trim().is_empty());
         let Some(text) = get("ALERTS_TO") else { return Ok(None) };
-        let destination = Self::new(&text, &get("ALERTS_SECRET").unwrap_or_default());
+        let secret = get("ALERTS_SECRET").unwrap_or_default();
+        if text.starts_with("arn:") && !secret.is_empty() {
+            tracing::warn!(
+                "ALERTS_SECRET is for URLs: empty AlertsSecret, or the template gives no right to deliver"
+            );
+        }
+        let destination = Self::new(&text, &secret);
         destination.map(Some).map_err(|error| SettingsError::Destination(error.to_string()))
     }
 
@@ -105,9 +111,6 @@ mod tests {
     #[test]
     fn a_text_that_is_no_destination_is_named() {
         for text in [
-            "example.com",
-            "https://",
-            "",
             "arn:aws:sqs:us-east-1:123456789012:queue",
             "arn:aws:sns:us-east-1:123456789012:topic:f8a6ff7e-2f5c-4d06-8d0a-5f9d2f4d7c11",
             "arn:aws:sns:us-east-1:topic",
@@ -120,6 +123,12 @@ mod tests {
             assert!(matches!(&refused, InvalidDestination::Unknown(_)), "{text}: {refused}");
             assert!(refused.to_string().contains(text), "{refused}");
         }
+        for text in ["example.com/a/b", "https://", "", SECRET] {
+            let refused = Destination::new(text, SECRET).unwrap_err();
+            assert!(matches!(refused, InvalidDestination::Url), "{text}");
+        }
+        let refused = Destination::new(SECRET, "").unwrap_err();
+        assert!(!refused.to_string().contains(SECRET), "it may be a secret: {refused}");
     }
 
     #[cfg(feature = "aws-alerts")]

@@ -3,11 +3,16 @@
 /// A destination that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InvalidDestination {
-    /// The text is neither a URL nor an ARN that alerts can be delivered to.
+    /// The ARN is not of a place that alerts can be delivered to.
     #[error(
         "{0:?} is not a destination for alerts: give an https:// URL, arn:aws:sns:REGION:ACCOUNT:TOPIC or arn:aws:events:REGION:ACCOUNT:event-bus/NAME"
     )]
     Unknown(String),
+    /// The text is not a URL. It is not repeated here, because it may be a secret.
+    #[error(
+        "the destination for alerts is not an https:// URL, nor arn:aws:sns:REGION:ACCOUNT:TOPIC, nor arn:aws:events:REGION:ACCOUNT:event-bus/NAME"
+    )]
+    Url,
     /// Alerts would travel unencrypted.
     #[error("the URL for alerts is not an https:// URL: only a host on loopback may be http://")]
     Unencrypted,

@@ -54,6 +54,13 @@ impl Outbox {
         Self { sender, waiting: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
+    /// Takes in the entries that wait in the table, by a complete read. Another process may have
+    /// delivered others.
+    pub(crate) fn replace_all(&self, entries: impl IntoIterator<Item = OutboxEntry>) {
+        let entries = entries.into_iter().map(|entry| (place(&entry), entry)).collect();
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = entries;
+    }
+
     /// Adds entries that wait in the table.
     pub(crate) fn add(&self, entries: impl IntoIterator<Item = OutboxEntry>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);

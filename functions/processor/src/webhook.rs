@@ -39,7 +39,7 @@ impl Webhook {
     /// An endpoint at `url`. The secret is that of the signatures: base64, with or without `whsec_`
     /// before it.
     pub(crate) fn new(url: &str, secret: &str) -> Result<Self, InvalidDestination> {
-        let unknown = || InvalidDestination::Unknown(url.to_owned());
+        let unknown = || InvalidDestination::Url;
         let url: Uri = url.parse().map_err(|_| unknown())?;
         let host = url.host().ok_or_else(unknown)?;
         let is_loopback = matches!(host, "127.0.0.1" | "localhost" | "[::1]");
@@ -91,7 +91,8 @@ impl Webhook {
 /// Without the secret.
 impl std::fmt::Debug for Webhook {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Webhook").field("url", &self.url).finish_non_exhaustive()
+        // The path of a URL may be a credential.
+        f.debug_struct("Webhook").field("host", &self.url.host()).finish_non_exhaustive()
     }
 }
 

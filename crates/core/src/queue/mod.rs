@@ -8,12 +8,12 @@
 //!
 //! * Requests are decided in order of arrival against the newest image. A request that does not fit
 //!   lets a smaller one behind it pass, and is decided anew after the next answer.
-//! * A request is refused only from an image that the table returned, never from what a write of this
-//!   process is expected to leave.
+//! * A request is refused only from an image that the table returned, or from a new item that the table
+//!   acknowledged, never from what a write of this process is expected to leave.
 //! * A lost answer leaves all requests of the write in doubt together. They are sent again under the
 //!   same id until the item shows if the write happened. A write of other requests is a *fence*: it
-//!   requires that the lost one did not happen, and leaves its id in the item, so that it cannot
-//!   happen later.
+//!   requires that the lost one did not happen, and also leaves the lost write's id in the item, so
+//!   that the lost write cannot happen later.
 //! * A request whose caller leaves while it waits takes nothing. Where its write is in flight, the
 //!   next write gives its share back. A correction and a lease stand.
 

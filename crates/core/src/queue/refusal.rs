@@ -10,7 +10,8 @@ use crate::status::{LimitStatus, evaluate_after};
 use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
-    /// Refuses a request that a recent image cannot serve, whatever is in flight.
+    /// Refuses a request that a recent image cannot serve, also while a write is in flight, unless
+    /// that write gives tokens back, is upkeep, or is being repeated.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));

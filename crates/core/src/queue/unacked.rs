@@ -1,4 +1,4 @@
-//! Writes whose answers were lost and that were not sent again: they may have happened, and may
+//! Writes whose answers were lost and that are no longer sent again: they may have happened, and may
 //! still.
 
 use super::member::Member;

@@ -104,6 +104,7 @@ impl Leaser {
             last: None,
             deadline,
         };
+        let mut tried = 0;
         let mut result = self.store.lease(&lease, Some(unacked), &self.clock).await;
         // If the lost lease was ahead of need, the store gives up early. A request that waits for
         // tokens does not.
@@ -114,11 +115,13 @@ impl Leaser {
             && unacked.as_ref().is_some_and(|unacked| !unacked.is_ambiguous)
         {
             self.meter.wrote(*attempts);
+            tried += *attempts;
             lease.deadline = until.saturating_duration_since(Instant::now());
             result = self.store.lease(&lease, unacked.take(), &self.clock).await;
         }
         // The request that needed tokens has had its answer, so all of them go into the pools.
-        self.finish(turn, plan, &[], Sent::Again, result)
+        let cost = self.finish(turn, plan, &[], Sent::Again, result)?;
+        Ok(Cost { attempts: cost.attempts + tried, ..cost })
     }
 
     /// Notes the result of a write; returns its cost.
