@@ -1,8 +1,8 @@
 //! Groups the records of a batch by usage window, and adds up the deltas of each group.
 //!
 //! A group ([`WindowGroup`]) has the records of one bucket item and one stream that count in one
-//! window. The shards of a bucket are an item each. It becomes one update of that window, or several if its records name more limits than an
-//! update can.
+//! window; each shard of a bucket is an item. It becomes one update of that window, or several if its
+//! records name more limits than an update can.
 //!
 //! An update carries the positions of its first and its last record. The store applies it only while
 //! the window's watermark is absent or below the first position. Otherwise the store returns the
