@@ -169,7 +169,7 @@ async fn two_at_once(engine: &RunningEngine, table: &str, history: &History, con
 #[tokio::test(flavor = "multi_thread")]
 async fn alerts_of_two_functions_at_once_are_made_once() {
     on_every_engine(async |engine| {
-        let history = History::generate(&Shape::new(2, records_for(engine, 2_000, 300)));
+        let history = History::generate(&Shape::new(2, records_for(engine, 5_000, 300)));
         let table = table_with_thresholds(engine).await;
         two_at_once(engine, &table, &history, Condition::Kept).await;
         assert_alerted(engine, &table, &history, "two functions").await;
