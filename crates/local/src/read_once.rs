@@ -15,7 +15,8 @@ use aws_types::os_shim_internal::Env;
 const TRACE_ID: &str = "x-amzn-trace-id";
 
 /// An interceptor for a client of the SDK: what it needs of the environment is read now. Credentials
-/// are read by the first request, and again when they expire. In a Lambda function, whose runtime sets the trace of each
+/// are read by the first request, and again when they expire; the SDK's own repetition of a request
+/// reads the trace. In a Lambda function, whose runtime sets the trace of each
 /// invocation, it does nothing.
 #[derive(Debug)]
 pub struct ReadOnce {

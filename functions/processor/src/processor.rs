@@ -85,7 +85,7 @@ impl Processor {
         &self.settings
     }
 
-    /// Whether another region counts this table. Then this processor leaves every record alone.
+    /// True if another region counts this table. Then this processor leaves every record alone.
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
         let here = self.client.config().region().map(Region::as_ref);

@@ -172,7 +172,7 @@ impl Settings {
     }
 }
 
-/// Whether a text has the form of a region's name: `eu-west-1`, `us-gov-east-1`. A name with a
+/// True if a text has the form of a region's name: `eu-west-1`, `us-gov-east-1`. A name with a
 /// typing error would be no processor's region, and nothing would be counted.
 #[must_use]
 pub fn is_region(text: &str) -> bool {
