@@ -54,7 +54,7 @@ async fn refusal_after_lost_race_names_the_exact_wait() {
 
 async fn from_before_the_call<T: Shared>(table: T) {
     let clock = TestClock::at(at(T0));
-    let settings = StoreSettings { deny_cache: Duration::ZERO, ..StoreSettings::default() };
+    let settings = StoreSettings { refusal_age_max: Duration::ZERO, ..StoreSettings::default() };
     let stale = emptied(&table, &clock, settings, 90).await;
     ask(&stale, 50).await.unwrap();
     assert_eq!(wait_ms(ask(&stale, 50).await), 10);

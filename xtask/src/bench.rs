@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: measures the way from the bytes of an event to the folded updates, in time
+//! `cargo xtask bench`: measures the way from the bytes of an event to the updates of windows, in time
 //! and instructions, and decisions made in the process, beside other limiters.
 //!
 //! Times depend on other load on the machine, so only ratios within one run are useful; instruction
@@ -15,7 +15,7 @@ use crate::{process, workspace};
 const RUNNER_VERSION: &str = "0.20.0";
 
 pub(crate) fn run() -> Result<()> {
-    bench("sluicegate-core", "fold", None)?;
+    bench("sluicegate-core", "grouping", None)?;
     bench("sluicegate", "leased", None)?;
     if Command::new("valgrind").arg("--version").output().is_err() {
         bail!("instruction counts need valgrind; type:  apt-get install -y valgrind");

@@ -44,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Benchmarks reading and folding events; ratios and instruction counts.
+    /// Benchmarks reading and grouping events; ratios and instruction counts.
     Bench,
     Capture(capture::Args),
     Compare(compare::Args),

@@ -1,4 +1,4 @@
-//! Instructions from the bytes of a Lambda event to the folded updates: the same on a busy machine.
+//! Instructions from the bytes of a Lambda event to the updates of windows: the same on a busy machine.
 //! Needs valgrind and `gungraun-runner`; `cargo xtask bench` sees to the latter.
 #![allow(missing_docs, clippy::expect_used, reason = "a benchmark")]
 

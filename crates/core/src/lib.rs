@@ -16,7 +16,7 @@
 //! * [`Batch`] reads the records of a stream event. [`extract_deltas`] reads the consumption from one
 //!   record.
 //! * [`WindowState`] tells which [`Threshold`]s a usage window reached and did not claim.
-//! * [`fold`] groups the records of a batch by usage window and makes the conditional updates of each
+//! * [`group_by_window`] groups the records of a batch by usage window and makes the conditional updates of each
 //!   group.
 //!
 //! ```
@@ -50,7 +50,6 @@ mod excerpt;
 mod expiry;
 #[cfg(any(test, feature = "fixtures"))]
 pub mod fixtures;
-mod fold;
 mod item;
 pub mod keys;
 mod lease_size;
@@ -71,6 +70,7 @@ mod stored;
 mod usage;
 mod versions;
 mod window;
+mod window_group;
 
 pub use accrual::{CalendarRefill, Debt, Refill, Rule, Wait};
 pub use acquire::{Acquire, RefillHint};
@@ -90,7 +90,6 @@ pub use decide::{Decision, decide, reconfigure};
 pub use delta::{Delta, RecordDeltas, RecordError, extract_deltas, extract_shard_deltas};
 pub use error_code::ErrorClass;
 pub use expiry::extend;
-pub use fold::{GroupedBatch, WindowGroup, WindowUpdate, fold};
 pub use item::ItemError;
 pub use lease_size::LeaseRange;
 pub use legacy::convert::{Conversion, LEGACY_LIMITS_MAX, Removal, TooManyLimits, Unchanged};
@@ -114,3 +113,4 @@ pub use stored::{EntityRecord, StoredLimits, rule_attributes};
 pub use usage::UsageWindow;
 pub use versions::{ConfigStamp, LevelVersions, Recency};
 pub use window::{InvalidWindowKind, Window, WindowKind, WindowKinds};
+pub use window_group::{GroupedBatch, WindowGroup, WindowUpdate, group_by_window};

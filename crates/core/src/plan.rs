@@ -23,13 +23,13 @@ pub enum WritePath {
 }
 
 impl WritePath {
-    /// The path in lower case, as spans and reports name it; an unclaimed take is a `retry` there.
+    /// The path in lower case, as spans and reports name it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Create => "create",
             Self::Normal => "normal",
-            Self::Unclaimed => "retry",
+            Self::Unclaimed => "unclaimed",
             Self::Adjust => "adjust",
         }
     }

@@ -18,7 +18,7 @@ use sluicegate_core::keys::{self, BucketField};
 use sluicegate_core::{
     Amounts, Change, CompositeBucket, Configuration, EpochMillis, LeaseRange, LeaseTerms,
     LimitName, Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, StreamRecord,
-    UsageWindow, WindowKinds, WritePlan, extract_deltas, fold,
+    UsageWindow, WindowKinds, WritePlan, extract_deltas, group_by_window,
 };
 
 use self::fixtures::{T0, at, milli, name};
@@ -164,7 +164,7 @@ impl Table {
         let json = record.to_string();
         let record = StreamRecord::from_json(&json).unwrap();
         let Some(deltas) = extract_deltas(&record).expect("it can be counted") else { return };
-        let grouped = fold(vec![deltas], &WindowKinds::default());
+        let grouped = group_by_window(vec![deltas], &WindowKinds::default());
         let group = &grouped.groups[0];
         let mut attributes = std::collections::HashMap::from([
             ("PK".to_owned(), AttributeValue::S(group.key().pk())),

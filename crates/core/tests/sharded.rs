@@ -9,7 +9,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use sluicegate_core::{
     Batch, Layouts, RecordDeltas, SequenceNumber, StreamRecord, WindowKinds, extract_deltas,
-    extract_shard_deltas, fold,
+    extract_shard_deltas, group_by_window,
 };
 
 const RF: i64 = 1_769_774_400_000;
@@ -192,7 +192,7 @@ impl Windows {
     fn deliver(&mut self, records: &[Box<RawValue>], watermark_of: impl Fn(&str) -> String) {
         let batch = Batch::read(records, Layouts::CompositeAndSharded);
         assert!(batch.uncountable.is_empty(), "{:?}", batch.uncountable);
-        for group in fold(batch.records, &WindowKinds::default()).groups {
+        for group in group_by_window(batch.records, &WindowKinds::default()).groups {
             let window = group.key().sk();
             let at = (window.clone(), watermark_of(&group.watermark_attribute()));
             while let Some(update) = group.next_update(self.watermarks.get(&at)) {

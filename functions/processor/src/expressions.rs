@@ -228,7 +228,7 @@ fn number(number: impl ToString) -> AttributeValue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate_core::{StreamRecord, WindowKind, extract_deltas, fold};
+    use sluicegate_core::{StreamRecord, WindowKind, extract_deltas, group_by_window};
 
     fn groups() -> Vec<WindowGroup<'static>> {
         let json = r##"{"eventName":"INSERT","eventSourceARN":"a/stream/2026-01-28T14:00:00.000",
@@ -236,7 +236,8 @@ mod tests {
             "SequenceNumber":"100000000003498069978","NewImage":{"rf":{"N":"1769608800000"},
             "b_rpm.v2_tc":{"N":"1000"},"b_ttl_tc":{"N":"500000"}}}}"##;
         let record = StreamRecord::from_json(json).unwrap();
-        fold(vec![extract_deltas(&record).unwrap().unwrap()], &WindowKind::Hour.into()).groups
+        group_by_window(vec![extract_deltas(&record).unwrap().unwrap()], &WindowKind::Hour.into())
+            .groups
     }
 
     fn shown(update: &Update) -> String {

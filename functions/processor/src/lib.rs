@@ -25,7 +25,7 @@ mod expressions;
 mod invalid_destination;
 #[cfg(feature = "lambda")]
 mod metrics;
-mod new_entry;
+mod new_quarantine_entry;
 mod outbox;
 mod outcome;
 mod outcome_builder;

@@ -7,7 +7,7 @@ use aws_lambda_events::event::streams::{DynamoDbBatchItemFailure, DynamoDbEventR
 use serde_json::value::RawValue;
 use sluicegate_core::{GroupedBatch, RecordDeltas, SequenceNumber, StreamRecord, WindowGroup};
 
-use crate::new_entry::NewEntry;
+use crate::new_quarantine_entry::NewQuarantineEntry;
 use crate::outbox::Deliveries;
 use crate::outcome::{Failure, HandleError, Outcome, Quarantined};
 use crate::quarantine::PutOutcome;
@@ -46,7 +46,11 @@ impl OutcomeBuilder {
         }
     }
 
-    pub(crate) fn add_entry(&mut self, entry: &NewEntry, result: Result<PutOutcome, WriteError>) {
+    pub(crate) fn add_entry(
+        &mut self,
+        entry: &NewQuarantineEntry,
+        result: Result<PutOutcome, WriteError>,
+    ) {
         match result {
             Ok(PutOutcome { is_new, write_units }) => {
                 self.outcome.report.write_units += write_units;

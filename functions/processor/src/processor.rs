@@ -8,13 +8,13 @@ use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::Region;
 use futures_util::{StreamExt, stream};
 use serde_json::value::RawValue;
-use sluicegate_core::{Batch, EpochMillis, GroupedBatch, RecordDeltas, fold};
+use sluicegate_core::{Batch, EpochMillis, GroupedBatch, RecordDeltas, group_by_window};
 use tokio::time::Instant;
 
 use crate::alert_claims::AlertClaims;
 use crate::alert_rules::RulesCache;
 use crate::destination::Destination;
-use crate::new_entry::NewEntry;
+use crate::new_quarantine_entry::NewQuarantineEntry;
 use crate::outbox::{Deliveries, Outbox};
 use crate::outcome::Outcome;
 use crate::outcome_builder::{OutcomeBuilder, as_u64};
@@ -115,7 +115,8 @@ impl Processor {
             record_age_ms: batch.oldest.map(|created| age_ms(now, created)),
             ..Report::default()
         });
-        let entries: &Vec<_> = &batch.uncountable.iter().map(NewEntry::of_record).collect();
+        let entries: &Vec<_> =
+            &batch.uncountable.iter().map(NewQuarantineEntry::of_record).collect();
         // Records behind an uncountable one wait until it is in quarantine, and until the records
         // before it are counted. Otherwise a watermark could advance past a record that is in no
         // window and not in quarantine, and its next delivery would drop it as a duplicate.
@@ -156,7 +157,7 @@ impl Processor {
         now: Duration,
         deadline: Instant,
     ) -> (GroupedBatch<'a>, Vec<WindowResult>) {
-        let grouped = fold(records, &self.settings.window_kinds);
+        let grouped = group_by_window(records, &self.settings.window_kinds);
         // By index: with closures over references the compiler cannot show that this future is
         // `Send`.
         let writer = &|n: usize| WindowWriter {
@@ -185,7 +186,7 @@ impl Processor {
 
     async fn quarantine(
         &self,
-        entry: &NewEntry,
+        entry: &NewQuarantineEntry,
         deadline: Instant,
     ) -> Result<PutOutcome, WriteError> {
         quarantine::put(&self.client, &self.settings, entry, deadline).await

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::answer;
 use crate::backoff::Backoff;
 use crate::expressions;
-use crate::new_entry::NewEntry;
+use crate::new_quarantine_entry::NewQuarantineEntry;
 use crate::settings::Settings;
 use crate::write_error::WriteError;
 
@@ -28,7 +28,7 @@ pub(crate) struct PutOutcome {
 pub(crate) async fn put(
     client: &Client,
     settings: &Settings,
-    entry: &NewEntry,
+    entry: &NewQuarantineEntry,
     deadline: Instant,
 ) -> Result<PutOutcome, WriteError> {
     let mut backoff = Backoff::until(deadline);

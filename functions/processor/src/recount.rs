@@ -35,7 +35,7 @@ use serde_json::value::RawValue;
 use sluicegate_core::keys::ItemKey;
 use sluicegate_core::{
     Batch, EpochMillis, Layouts, QuarantineEntry, QuarantineState, WindowGroup, WindowKind,
-    WindowKinds, fold,
+    WindowKinds, group_by_window,
 };
 
 use crate::answer;
@@ -108,7 +108,7 @@ impl Processor {
         let kinds =
             entry.id.kind.map_or_else(|| self.settings().window_kinds.clone(), WindowKinds::from);
         let created = batch.oldest;
-        let mut groups = fold(batch.records, &kinds).groups;
+        let mut groups = group_by_window(batch.records, &kinds).groups;
         if groups.is_empty() {
             return self.close(entry, QuarantineState::Done, Recounted::NothingToCount).await;
         }

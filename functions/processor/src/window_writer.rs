@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::answer::{FAILED_CONDITION_UNITS, WindowItem, WriteAnswer, units};
 use crate::backoff::Backoff;
 use crate::expressions;
-use crate::new_entry::{self, NewEntry};
+use crate::new_quarantine_entry::{self, NewQuarantineEntry};
 use crate::outcome::{Failure, Quarantined};
 use crate::settings::{Settings, Switch};
 use crate::write_error::{WriteError, is_failed_condition};
@@ -199,14 +199,16 @@ impl WindowWriter<'_> {
         reason: &str,
     ) -> (WriteAnswer, SentWrite) {
         let records = &self.group.pending(watermark)[..update.record_count];
-        let entries = records.iter().map(|record| NewEntry::of_window(self.group, record, reason));
-        let mut to_put = new_entry::first_that_fit(entries);
+        let entries =
+            records.iter().map(|record| NewQuarantineEntry::of_window(self.group, record, reason));
+        let mut to_put = new_quarantine_entry::first_that_fit(entries);
         // An entry is at most a tenth of a transaction's size, so there is always one.
         let last = records[..to_put.len()].last().map_or(update.first, |record| record.sequence);
         let built =
             expressions::advance_watermark(self.group, &update.first, &last, self.expiry_s());
-        let key_and_reason =
-            |NewEntry { key, reason, .. }: &NewEntry| (key.clone(), reason.clone());
+        let key_and_reason = |NewQuarantineEntry { key, reason, .. }: &NewQuarantineEntry| {
+            (key.clone(), reason.clone())
+        };
         let all: Vec<_> = to_put.iter().map(key_and_reason).collect();
         let answer = self.put_and_advance(built, &mut to_put).await;
         // Entries that existed already are reported too, with `is_new: false`, as `quarantine::put`
@@ -224,7 +226,7 @@ impl WindowWriter<'_> {
     async fn put_and_advance(
         self,
         built: expressions::Update,
-        entries: &mut Vec<NewEntry>,
+        entries: &mut Vec<NewQuarantineEntry>,
     ) -> WriteAnswer {
         loop {
             let items = match self.transaction(&built, entries) {
@@ -266,7 +268,7 @@ impl WindowWriter<'_> {
     fn transaction(
         self,
         built: &expressions::Update,
-        entries: &[NewEntry],
+        entries: &[NewQuarantineEntry],
     ) -> Result<Vec<TransactWriteItem>, WriteError> {
         let (condition, names) = expressions::absent();
         let mut items = Vec::with_capacity(entries.len() + 1);

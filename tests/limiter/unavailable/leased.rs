@@ -143,7 +143,7 @@ async fn connected(act: Act) -> (Limiter, Scripted) {
     let table = Scripted::default();
     let clock = Simulated { start: Instant::now(), off_ms: 0 };
     // Every refusal comes from the table.
-    let settings = StoreSettings { deny_cache: Duration::ZERO, ..StoreSettings::default() };
+    let settings = StoreSettings { refusal_age_max: Duration::ZERO, ..StoreSettings::default() };
     let store = CompositeStore::with_settings(table.clone(), settings);
     let limiter = Limiter::builder(store).clock(clock).leasing(LeaseSettings::default()).build();
     limiter.warm_up().await.unwrap();

@@ -1,7 +1,7 @@
 //! The event and the two ways through it that the benchmarks compare.
 
 use serde_json::{Value, json};
-use sluicegate_core::{Batch, Layouts, StreamEvent, WindowKinds, WindowUpdate, fold};
+use sluicegate_core::{Batch, Layouts, StreamEvent, WindowKinds, WindowUpdate, group_by_window};
 
 /// A thousand records of fifty buckets, as Lambda spells them: images with every attribute that the
 /// limiter writes.
@@ -53,7 +53,7 @@ fn record(n: i64, limits: usize) -> Value {
 pub(crate) fn to_updates(event: &[u8]) -> Vec<WindowUpdate> {
     let event: StreamEvent = serde_json::from_slice(event).expect("an event");
     let batch = Batch::read(&event.records, Layouts::Composite);
-    let grouped = fold(batch.records, &WindowKinds::default());
+    let grouped = group_by_window(batch.records, &WindowKinds::default());
     grouped.groups.iter().filter_map(|group| group.next_update(None)).collect()
 }
 

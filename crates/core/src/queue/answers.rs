@@ -7,7 +7,7 @@ use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_AT_ONCE, OUTRUNS_AT_ONCE};
 use super::state::{ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
-use super::unacked::{UnackedWrite, is_forgotten};
+use super::unacked::is_forgotten;
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
 type BucketImage = Option<Arc<CompositeBucket>>;
@@ -58,7 +58,7 @@ impl<W> WriteQueue<W> {
             Answer::ConditionFailed(found) => self.condition_failed(found, now),
             Answer::Busy => {
                 self.must_pause = true;
-                if self.shared.as_ref().is_some_and(|shared| shared.ids_before_loss.is_none())
+                if self.shared.as_ref().is_some_and(|shared| !shared.is_in_doubt())
                     && let Some(shared) = self.shared.take()
                 {
                     self.requeue(shared.members);
@@ -137,9 +137,7 @@ impl<W> WriteQueue<W> {
             self.requests_max =
                 (shared.members.iter().filter(|member| member.may_be_refused()).count() / 2).max(1);
             shared.members.iter_mut().for_each(|member| member.was_outrun = true);
-            if let Some(remembered) = shared.ids_before_loss.take() {
-                self.add_unacked(UnackedWrite::new(&shared.id, &shared.members, remembered));
-            }
+            self.add_if_unacked(&shared);
             self.requeue(shared.members);
         }
         self.resolve_unacked();
@@ -254,11 +252,9 @@ impl<W> WriteQueue<W> {
     }
 
     fn fail_write(&mut self) {
-        let Some(mut shared) = self.shared.take() else { return };
-        let is_in_doubt = shared.ids_before_loss.is_some();
-        if let Some(remembered) = shared.ids_before_loss.take() {
-            self.add_unacked(UnackedWrite::new(&shared.id, &shared.members, remembered));
-        }
+        let Some(shared) = self.shared.take() else { return };
+        let is_in_doubt = shared.is_in_doubt();
+        self.add_if_unacked(&shared);
         let (back, failed): (Vec<_>, Vec<_>) = shared
             .members
             .into_iter()

@@ -45,11 +45,11 @@ impl Known {
 
     /// True if it is recent enough to refuse a request that came after it.
     #[must_use]
-    pub fn is_recent_enough_to_refuse(&self, now: EpochMillis, deny_cache_ms: u64) -> bool {
+    pub fn is_recent_enough_to_refuse(&self, now: EpochMillis, refusal_age_max_ms: u64) -> bool {
         let age_ms = now.get().saturating_sub(self.as_of.get());
         self.is_authoritative
-            && deny_cache_ms > 0
-            && u64::try_from(age_ms).is_ok_and(|age| age <= deny_cache_ms)
+            && refusal_age_max_ms > 0
+            && u64::try_from(age_ms).is_ok_and(|age| age <= refusal_age_max_ms)
     }
 
     /// True if this answer was overtaken by another: it shows an earlier state.

@@ -37,9 +37,9 @@ impl<W> WriteQueue<W> {
         {
             shared.predates_requests = self.predates_requests(&shared.members);
             let plans = self.plans(&shared.draft, &shared.id, shared.predates_requests, now);
-            shared.attempts += 1;
-            let token = Some((shared.id.clone(), shared.attempts));
-            shared.write = Arc::new(Write { plans, token });
+            shared.generation += 1;
+            let id = Some((shared.id.clone(), shared.generation));
+            shared.write = Arc::new(Write { plans, id });
             self.shared = Some(shared);
         }
         Some(self.send())
@@ -144,14 +144,14 @@ impl<W> WriteQueue<W> {
         let id = id.map_or_else(new_id, |member| member.request.id.clone());
         let predates_requests = self.predates_requests(&members);
         let plans = self.plans(&draft, &id, predates_requests, now);
-        let attempts = members.iter().map(|member| member.attempts).max().unwrap_or(0);
+        let generation = members.iter().map(|member| member.attempts).max().unwrap_or(0);
         self.shared = Some(SharedWrite {
             gives_back: draft.demands.iter().any(BucketDraft::gives_back),
             is_forced: draft.is_forced,
             draft,
-            write: Arc::new(Write { plans, token: Some((id.clone(), attempts)) }),
+            write: Arc::new(Write { plans, id: Some((id.clone(), generation)) }),
             id,
-            attempts,
+            generation,
             members,
             ids_before_loss: None,
             has_looked: false,
@@ -198,7 +198,7 @@ impl<W> WriteQueue<W> {
 
     pub(super) fn maintain(&mut self, upkeep: Upkeep, bucket: usize, plan: WritePlan) -> Action {
         self.mark_present();
-        let write = Arc::new(Write { plans: vec![(bucket, plan)], token: None });
+        let write = Arc::new(Write { plans: vec![(bucket, plan)], id: None });
         self.flight = Some(Flight::Upkeep(upkeep, write.clone()));
         Action::Write(write)
     }

@@ -96,9 +96,9 @@ impl<W> WriteQueue<W> {
     /// The most that a lease took whose outcome is not known: a write that carries it may have taken
     /// effect, or may still. It is asked again under the same id.
     #[must_use]
-    pub fn unacked_lease(&self, id: &crate::RequestId) -> Option<Amounts> {
+    pub fn lease_in_doubt(&self, id: &crate::RequestId) -> Option<Amounts> {
         let shared = self.shared.as_ref();
-        let members = shared.filter(|shared| shared.ids_before_loss.is_some() || self.is_asking());
+        let members = shared.filter(|shared| shared.is_in_doubt() || self.is_asking());
         let mut members = members.into_iter().flat_map(|shared| &shared.members);
         let member = members.find(|member| member.request.id == *id);
         let in_shared = member.map(|member| member.leased.clone());

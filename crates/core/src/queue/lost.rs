@@ -3,7 +3,7 @@
 use super::member::Member;
 use super::request::{Done, Outcome, Purpose};
 use super::settings::{DONE_WITHOUT_CALLER_MAX, FENCED_OFF_MAX, UNUSABLE_IDS_MAX};
-use super::state::WriteQueue;
+use super::state::{SharedWrite, WriteQueue};
 use super::unacked::{UnackedWrite, is_forgotten};
 use crate::{Amounts, RequestId};
 
@@ -135,9 +135,11 @@ impl<W> WriteQueue<W> {
         self.done_without_caller.drain(..surplus);
     }
 
-    pub(super) fn add_unacked(&mut self, write: UnackedWrite) {
-        self.note_lost_id(write.id.clone());
-        self.unacked.push(write);
+    /// Remembers a write that is not sent again, if it is in doubt.
+    pub(super) fn add_if_unacked(&mut self, shared: &SharedWrite<W>) {
+        let Some(remembered) = shared.ids_before_loss.clone() else { return };
+        self.note_lost_id(shared.id.clone());
+        self.unacked.push(UnackedWrite::new(&shared.id, &shared.members, remembered));
         let surplus = self.unacked.len().saturating_sub(FENCED_OFF_MAX);
         self.counts.ambiguous += u32::from(surplus > 0);
         self.unacked.drain(..surplus);
@@ -153,10 +155,8 @@ impl<W> WriteQueue<W> {
 
     /// Stops sending a write whose answer was lost.
     pub(super) fn give_up_write(&mut self) {
-        let Some(mut shared) = self.shared.take() else { return };
-        if let Some(remembered) = shared.ids_before_loss.take() {
-            self.add_unacked(UnackedWrite::new(&shared.id, &shared.members, remembered));
-        }
+        let Some(shared) = self.shared.take() else { return };
+        self.add_if_unacked(&shared);
         self.requeue(shared.members);
     }
 }

@@ -4,7 +4,7 @@ use super::bucket::QueueBucket;
 use super::member::Member;
 use super::place::Placed;
 use super::request::{BucketDemand, Outcome, Purpose};
-use super::state::{Flight, Upkeep, WriteQueue};
+use super::state::{Flight, SharedWrite, Upkeep, WriteQueue};
 use crate::decide::{Assessment, assess};
 use crate::status::{LimitStatus, evaluate_after};
 use crate::{Acquire, EpochMillis, Wait};
@@ -16,8 +16,7 @@ impl<W> WriteQueue<W> {
         let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
         let is_known = self.buckets.iter().all(|bucket| bucket.known.is_some());
-        let is_repeating =
-            self.shared.as_ref().is_some_and(|shared| shared.ids_before_loss.is_some());
+        let is_repeating = self.shared.as_ref().is_some_and(SharedWrite::is_in_doubt);
         let can_refuse_now = is_known && !gives_back && !has_upkeep_in_flight && !is_repeating;
         if member.request.purpose != Purpose::Acquire
             || !can_refuse_now
@@ -83,7 +82,7 @@ impl<W> WriteQueue<W> {
         let is_recent = || {
             let known = self.buckets[index].known.as_ref();
             known.is_some_and(|known| {
-                known.is_recent_enough_to_refuse(now, self.settings.deny_cache_ms)
+                known.is_recent_enough_to_refuse(now, self.settings.refusal_age_max_ms)
             })
         };
         member.seen_since_entry[index] || self.unacked.is_empty() && is_recent()
@@ -92,7 +91,7 @@ impl<W> WriteQueue<W> {
     /// Refuses a request if another process came first, claimed a moment ago and left too little.
     /// Otherwise every process would write for the refill of the few milliseconds since.
     ///
-    /// A claim made before this call began is old knowledge: it refuses only within `deny_cache_ms`.
+    /// A claim made before this call began is old knowledge: it refuses only within `refusal_age_max_ms`.
     pub(super) fn refusal_after_lost_race(
         &self,
         member: &Member<W>,
@@ -102,7 +101,7 @@ impl<W> WriteQueue<W> {
             return None;
         }
         let interval = u64::from(self.settings.interval.0);
-        let before_ms = interval.min(self.settings.deny_cache_ms);
+        let before_ms = interval.min(self.settings.refusal_age_max_ms);
         let claimed_at = |index: usize| {
             let image = self.buckets[index].image().filter(|_| member.seen_since_entry[index])?;
             let at = image.refilled_at;

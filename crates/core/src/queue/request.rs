@@ -128,9 +128,10 @@ pub enum Action {
 pub struct Write {
     /// Its plans, each with the place of its bucket in the queue.
     pub plans: Vec<(usize, WritePlan)>,
-    /// Names the write: the same for each attempt at the very same plans, never for others. `None`: it
-    /// takes nothing, and does nothing when it is done twice.
-    pub token: Option<(RequestId, u32)>,
+    /// The request id that the write leaves in the item, and a number that tells its plans from earlier
+    /// ones under that id. Plans that are sent again unchanged keep both. `None`: it takes nothing, and
+    /// does nothing when it is done twice.
+    pub id: Option<(RequestId, u32)>,
 }
 
 /// An answer of the table.

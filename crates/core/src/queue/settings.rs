@@ -33,7 +33,7 @@ pub struct QueueSettings {
     /// The time for which a claim serves later writers.
     pub interval: ClaimInterval,
     /// The greatest age of an image that a request is refused from, in milliseconds.
-    pub deny_cache_ms: u64,
+    pub refusal_age_max_ms: u64,
     /// True if each write is a transaction that is done once under its token.
     pub is_transactional: bool,
 }

@@ -66,11 +66,13 @@ pub(super) enum Flight {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct SharedWrite<W> {
     pub(super) id: RequestId,
-    pub(super) attempts: u32,
+    /// Tells its plans from earlier ones under the same id.
+    pub(super) generation: u32,
     pub(super) draft: Draft,
     pub(super) write: Arc<Write>,
     pub(super) members: Vec<Member<W>>,
-    /// Ids that the item of bucket 0 remembered before an attempt whose answer was lost.
+    /// Ids that the item of bucket 0 remembered before the first attempt whose answer was lost;
+    /// `None`: no answer was lost.
     pub(super) ids_before_loss: Option<Vec<RequestId>>,
     /// True if the buckets were read after the last attempt.
     pub(super) has_looked: bool,
@@ -79,6 +81,12 @@ pub(super) struct SharedWrite<W> {
     pub(super) is_forced: bool,
     /// For each bucket: true if its image is older than all requests of the write.
     pub(super) predates_requests: [bool; BUCKETS_MAX],
+}
+
+impl<W> SharedWrite<W> {
+    pub(super) const fn is_in_doubt(&self) -> bool {
+        self.ids_before_loss.is_some()
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

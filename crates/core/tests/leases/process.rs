@@ -69,7 +69,7 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn new(known: CompositeBucket, now: EpochMillis) -> Self {
         let interval = ClaimInterval::default();
-        let policy = QueueSettings { interval, deny_cache_ms: 0, is_transactional: false };
+        let policy = QueueSettings { interval, refusal_age_max_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         let image = Some(Arc::new(known));
         queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: false });
@@ -94,7 +94,7 @@ impl Process {
         let phase = std::mem::take(&mut self.phase);
         let policy = QueueSettings {
             interval: ClaimInterval::default(),
-            deny_cache_ms: 0,
+            refusal_age_max_ms: 0,
             is_transactional: false,
         };
         self.queue = WriteQueue::new([bucket_id()], policy);
@@ -234,8 +234,8 @@ impl Process {
     fn flight(&self, order: Order, write: &Write, now: EpochMillis) -> Flight {
         let (_, plan) = write.plans[0].clone();
         // One that only makes room or brings limits leases nothing.
-        let is_sent = write.token.is_some() && order.behind.is_none();
-        let carried = self.queue.unacked_lease(&order.id).filter(|_| is_sent);
+        let is_sent = write.id.is_some() && order.behind.is_none();
+        let carried = self.queue.lease_in_doubt(&order.id).filter(|_| is_sent);
         let is_carried = carried.is_some();
         let leased = carried.and_then(|leased| Some(leased.get(&limit())?.get())).unwrap_or(0);
         let returned = if is_carried { order.returned } else { 0 };

@@ -30,7 +30,7 @@ impl Lone {
     pub(crate) fn seeing(image: Option<&CompositeBucket>, as_of: EpochMillis) -> Self {
         let policy = QueueSettings {
             interval: ClaimInterval::default(),
-            deny_cache_ms: 0,
+            refusal_age_max_ms: 0,
             is_transactional: false,
         };
         let mut queue = WriteQueue::new([bucket_id()], policy);

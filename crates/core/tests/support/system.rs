@@ -52,7 +52,7 @@ impl Process {
         timing: Timing,
     ) -> Self {
         let interval = ClaimInterval(timing.interval_ms);
-        let policy = QueueSettings { interval, deny_cache_ms: 0, is_transactional: false };
+        let policy = QueueSettings { interval, refusal_age_max_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([bucket_id()], policy);
         if let Some(image) = image {
             let (image, as_of) = (image.map(Arc::new), at(T0));
@@ -178,12 +178,12 @@ impl System {
             self.answer(index, Answer::Written(vec![image]));
             return;
         }
-        let id = write.token.as_ref().map(|(id, _)| id.clone());
+        let id = write.id.as_ref().map(|(id, _)| id.clone());
         let is_upkeep = id.is_none();
         let process = &mut self.processes[index];
         let requests: Vec<_> = match &process.lost {
             _ if is_upkeep => Vec::new(),
-            Some((id, requests)) if Some(id) == write.token.as_ref().map(|(id, _)| id) => {
+            Some((id, requests)) if Some(id) == write.id.as_ref().map(|(id, _)| id) => {
                 requests.clone()
             }
             _ => {
@@ -204,7 +204,7 @@ impl System {
         };
         let has = |purpose| requests.iter().any(|request| request.purpose == purpose);
         let is_forced =
-            write.token.as_ref().is_some_and(|(_, attempt)| *attempt >= ATTEMPTS_BEFORE_FORCED);
+            write.id.as_ref().is_some_and(|(_, attempt)| *attempt >= ATTEMPTS_BEFORE_FORCED);
         let purpose = match plan.path {
             _ if is_upkeep => Purpose::Repair,
             _ if has(Purpose::Acquire) => Purpose::Acquire,

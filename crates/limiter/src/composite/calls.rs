@@ -112,7 +112,7 @@ pub(super) async fn transact<T: Table>(
     let plans = &write.plans;
     let writes: Vec<_> =
         plans.iter().map(|(index, plan)| (buckets[*index].clone(), plan.clone())).collect();
-    let token = match &write.token {
+    let token = match &write.id {
         Some((id, attempt)) => format!("{}-{attempt}", id.as_str()),
         None => new_id().as_str().to_owned(),
     };

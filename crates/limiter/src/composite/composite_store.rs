@@ -84,10 +84,10 @@ impl<T: Table> CompositeStore<T> {
     }
 
     pub(super) fn queue_settings(&self) -> QueueSettings {
-        let deny_cache_ms = self.settings.deny_cache.as_millis();
+        let refusal_age_max_ms = self.settings.refusal_age_max.as_millis();
         QueueSettings {
             interval: self.settings.claim_interval,
-            deny_cache_ms: u64::try_from(deny_cache_ms).unwrap_or(u64::MAX),
+            refusal_age_max_ms: u64::try_from(refusal_age_max_ms).unwrap_or(u64::MAX),
             is_transactional: self.settings.certainty == Certainty::Transactional,
         }
     }

@@ -111,8 +111,8 @@ impl Lane {
 
     /// The most that a lease with an unknown outcome took.
     #[cfg(feature = "leasing")]
-    pub(super) fn unacked_lease(&self, id: &RequestId) -> Option<sluicegate_core::Amounts> {
-        self.lock().queue.unacked_lease(id)
+    pub(super) fn lease_in_doubt(&self, id: &RequestId) -> Option<sluicegate_core::Amounts> {
+        self.lock().queue.lease_in_doubt(id)
     }
 
     /// Takes in the images that other lanes learned of the buckets.

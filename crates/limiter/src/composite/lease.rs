@@ -79,7 +79,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
                     Ok(LeaseOutcome { id, leased, image, cost: Cost { path, ..cost } })
                 }
                 Err((error, is_ambiguous)) => {
-                    let leased = lane.unacked_lease(&id);
+                    let leased = lane.lease_in_doubt(&id);
                     let leased = leased.or_else(|| is_ambiguous.then(Amounts::new));
                     let remembered = Vec::new();
                     let unacked = leased.map(|leased| LeaseInDoubt {
@@ -104,9 +104,11 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         async move {
             let mut context = CallContext::new(clock, lease.deadline);
             let entry = self.images.entry(lease.bucket);
-            let (now, deny_cache_ms) = (context.now(), self.queue_settings().deny_cache_ms);
-            if let Some(known) =
-                entry.known().filter(|known| known.is_recent_enough_to_refuse(now, deny_cache_ms))
+            let (now, refusal_age_max_ms) =
+                (context.now(), self.queue_settings().refusal_age_max_ms);
+            if let Some(known) = entry
+                .known()
+                .filter(|known| known.is_recent_enough_to_refuse(now, refusal_age_max_ms))
             {
                 let least = terms(lease).least();
                 let image = known.image.as_deref();

@@ -13,7 +13,7 @@ pub struct StoreSettings {
     pub claim_interval: ClaimInterval,
     /// The greatest age of an image that a refusal may be based on; 1 s. Zero: every refusal comes
     /// from the table.
-    pub deny_cache: Duration,
+    pub refusal_age_max: Duration,
     /// How a child's and its parent's bucket are written.
     pub cascade_mode: CascadeMode,
     /// The way to tell a write whose answer was lost from one that was not done.
@@ -26,7 +26,7 @@ impl Default for StoreSettings {
     fn default() -> Self {
         Self {
             claim_interval: ClaimInterval::default(),
-            deny_cache: Duration::from_secs(1),
+            refusal_age_max: Duration::from_secs(1),
             cascade_mode: CascadeMode::default(),
             certainty: Certainty::default(),
             buckets_max: 100_000,

@@ -96,7 +96,7 @@ impl BucketHistory {
     /// A queue that knows the image, and a correction that waits in it.
     fn correction(&self, amounts: &Amounts, now: EpochMillis) -> WriteQueue<()> {
         let interval = ClaimInterval::default();
-        let policy = QueueSettings { interval, deny_cache_ms: 0, is_transactional: false };
+        let policy = QueueSettings { interval, refusal_age_max_ms: 0, is_transactional: false };
         let mut queue = WriteQueue::new([self.bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
         queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: true });

@@ -19,7 +19,7 @@ use crate::store_error::{BoxError, described};
 #[derive(Debug)]
 pub(crate) enum Granted {
     /// The store granted it.
-    Store(Grant),
+    ByStore(Grant),
     /// Without the store: from buckets of this process, or from none.
     Degraded(Degraded, Vec<BucketGrant>),
 }
@@ -48,7 +48,7 @@ impl Guard {
     ) -> Result<Granted, AcquireError> {
         let Some(pass) = self.begin_call() else {
             if let Some(grant) = self.store.acquire_held(request) {
-                return Ok(Granted::Store(grant));
+                return Ok(Granted::ByStore(grant));
             }
             let not_asked = self.health.not_asked();
             let cause = Cause::NotAsked { since: not_asked.since };
@@ -68,7 +68,7 @@ impl Guard {
                 if !grant.is_held() && self.settings.on_unavailable == OnUnavailable::Local {
                     self.health.local().note(request, &grant.parts);
                 }
-                Ok(Granted::Store(grant))
+                Ok(Granted::ByStore(grant))
             }
             Err(error) if error.outage().is_some() => {
                 let AcquireError::Unavailable(source) = error else { return Err(error) };

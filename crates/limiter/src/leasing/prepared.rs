@@ -293,7 +293,7 @@ impl Prepared {
             None => ask().await,
         };
         let from = match result {
-            Ok(Granted::Store(grant)) => Source::Resolved(Box::new(grant)),
+            Ok(Granted::ByStore(grant)) => Source::Resolved(Box::new(grant)),
             Ok(Granted::Degraded(degraded, parts)) => Source::Degraded(Box::new((degraded, parts))),
             Err(error) => Source::Shadowed(Box::new(self.of.limiter.shadowed(error)?)),
         };

@@ -99,8 +99,11 @@ impl ComparedLease<'_> {
     fn decide(&mut self, purpose: Purpose, amounts: Amounts) -> Outcome {
         let Leasing { bucket, configuration, .. } = &self.leasing;
         let (now, id) = (self.now(), new_id());
-        let policy =
-            QueueSettings { interval: ClaimInterval(0), deny_cache_ms: 0, is_transactional: false };
+        let policy = QueueSettings {
+            interval: ClaimInterval(0),
+            refusal_age_max_ms: 0,
+            is_transactional: false,
+        };
         let mut queue = WriteQueue::new([bucket.clone()], policy);
         let image = self.image.clone().map(Arc::new);
         queue.learn_if_newer(0, &Known { image, as_of: now, is_authoritative: true });

@@ -230,7 +230,7 @@ impl AcquireRequest<&Limiter> {
             None => ask().await,
         };
         let result = match result {
-            Ok(Granted::Store(grant)) => Ok(Permit::granted(limiter, correction_time, grant)),
+            Ok(Granted::ByStore(grant)) => Ok(Permit::granted(limiter, correction_time, grant)),
             Ok(Granted::Degraded(degraded, parts)) => {
                 Ok(Permit::degraded_by(limiter, correction_time, degraded, parts))
             }

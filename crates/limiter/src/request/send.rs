@@ -41,7 +41,7 @@ pub(crate) async fn attempt(
 
 fn record(span: &Span, result: &Result<Granted, AcquireError>) {
     match result {
-        Ok(Granted::Store(grant)) => {
+        Ok(Granted::ByStore(grant)) => {
             if let Some(path) = grant.cost.path {
                 span.record("path", path.as_str());
             }

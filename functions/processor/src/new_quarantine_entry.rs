@@ -24,14 +24,14 @@ const BYTES_PER_TRANSACTION: usize = 3_500_000;
 
 /// A quarantine entry that is not stored yet.
 #[derive(Debug, Clone)]
-pub(crate) struct NewEntry {
+pub(crate) struct NewQuarantineEntry {
     pub(crate) key: ItemKey,
     pub(crate) reason: String,
     record: String,
     truncated: bool,
 }
 
-impl NewEntry {
+impl NewQuarantineEntry {
     /// An entry for a record that cannot be counted at all.
     pub(crate) fn of_record(uncountable: &UncountableRecord<'_>) -> Self {
         let (stream, sequence) = StreamRecord::stream_and_sequence_of(uncountable.json);
@@ -100,7 +100,9 @@ impl NewEntry {
 }
 
 /// The first entries that fit in one transaction: at least one, if there are any.
-pub(crate) fn first_that_fit(entries: impl Iterator<Item = NewEntry>) -> Vec<NewEntry> {
+pub(crate) fn first_that_fit(
+    entries: impl Iterator<Item = NewQuarantineEntry>,
+) -> Vec<NewQuarantineEntry> {
     let mut bytes = 0;
     entries
         .take(ENTRIES_PER_TRANSACTION)
@@ -145,8 +147,8 @@ mod tests {
     use super::*;
     use sluicegate_core::extract_deltas;
 
-    fn entry(json: &str) -> NewEntry {
-        NewEntry::of_record(&UncountableRecord { json, reason: "malformed".to_owned() })
+    fn entry(json: &str) -> NewQuarantineEntry {
+        NewQuarantineEntry::of_record(&UncountableRecord { json, reason: "malformed".to_owned() })
     }
 
     #[test]
@@ -236,7 +238,7 @@ mod tests {
         let fitting = first_that_fit((0..99).map(|_| entry(&large)));
         assert!((9..=10).contains(&fitting.len()), "{}", fitting.len());
         let reason = "x".repeat(500_000);
-        let long = NewEntry::of_record(&UncountableRecord { json: "{}", reason });
+        let long = NewQuarantineEntry::of_record(&UncountableRecord { json: "{}", reason });
         assert_eq!(long.reason.len(), REASON_CHARS_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! From the bytes of a Lambda event to the folded updates, beside parsing the same bytes to a tree.
+//! From the bytes of a Lambda event to the updates of windows, beside parsing the same bytes to a tree.
 #![allow(missing_docs, clippy::expect_used, reason = "a benchmark")]
 
 mod support;
@@ -7,7 +7,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
-fn fold(c: &mut Criterion) {
+fn grouping(c: &mut Criterion) {
     let mut group = c.benchmark_group("event of 1000 records");
     for limits in [2, 10] {
         let event = support::event(limits);
@@ -26,5 +26,5 @@ fn fold(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, fold);
+criterion_group!(benches, grouping);
 criterion_main!(benches);

@@ -59,7 +59,10 @@ pub struct WindowUpdate {
 /// Groups the records of a batch by window, for each of the given kinds of windows. A record is in
 /// one group of each kind.
 #[must_use]
-pub fn fold<'a>(records: Vec<RecordDeltas<'a>>, kinds: &WindowKinds) -> GroupedBatch<'a> {
+pub fn group_by_window<'a>(
+    records: Vec<RecordDeltas<'a>>,
+    kinds: &WindowKinds,
+) -> GroupedBatch<'a> {
     // The records of one bucket and one stream each.
     let mut records_of_buckets: Vec<Vec<Arc<RecordDeltas<'a>>>> = Vec::new();
     let mut index: HashMap<(EntityId, Resource, Option<u32>, StreamLabel), usize> = HashMap::new();
@@ -78,13 +81,13 @@ pub fn fold<'a>(records: Vec<RecordDeltas<'a>>, kinds: &WindowKinds) -> GroupedB
         records.sort_by_key(|record| record.sequence);
         records.dedup_by_key(|record| record.sequence);
         grouped.duplicates += delivered - records.len();
-        grouped.groups.extend(group_by_window(&records, kinds));
+        grouped.groups.extend(groups_of_bucket(&records, kinds));
     }
     grouped
 }
 
 /// Groups the records of one bucket and one stream, which are in the order of their positions.
-fn group_by_window<'a>(
+fn groups_of_bucket<'a>(
     records: &[Arc<RecordDeltas<'a>>],
     kinds: &WindowKinds,
 ) -> impl Iterator<Item = WindowGroup<'a>> {
@@ -234,7 +237,7 @@ mod tests {
             record("a", 3, hour, &[("rpm", 1_000)]),
             record("a", 2, 1, &[("tpm", -70)]),
         ];
-        let grouped = fold(batch, &WindowKinds::default());
+        let grouped = group_by_window(batch, &WindowKinds::default());
         assert_eq!(grouped.duplicates, 1);
         assert_eq!(grouped.groups.len(), 5);
         let first = grouped.groups[0].next_update(None).unwrap();
@@ -252,7 +255,7 @@ mod tests {
         let midnight = 1_768_431_600_000;
         let after_ms = [(0, -2), (1, -1), (2, 0), (3, 1)];
         let batch = after_ms.map(|(n, ms)| record("a", n, midnight + ms, &[("rpm", 1)])).into();
-        let grouped = fold(batch, &"day,month@15/Europe/Berlin".parse().unwrap());
+        let grouped = group_by_window(batch, &"day,month@15/Europe/Berlin".parse().unwrap());
         let counted = |group: &WindowGroup<'_>| (group.key().sk(), group.records().len());
         let counted: Vec<_> = grouped.groups.iter().map(counted).collect();
         let key = |window: &str| format!("#USAGE#gpt-4#{window}");
@@ -269,7 +272,7 @@ mod tests {
     #[test]
     fn a_watermark_drops_what_is_at_or_below_it() {
         let batch = (1..=4).map(|n| record("a", n * 10, 0, &[("rpm", 1)])).collect();
-        let grouped = fold(batch, &WindowKind::DAY.into());
+        let grouped = group_by_window(batch, &WindowKind::DAY.into());
         let group = &grouped.groups[0];
         let rest = group.next_update(Some(&sequence(20))).unwrap();
         assert_eq!((rest.first, rest.record_count), (sequence(30), 2));
@@ -283,7 +286,7 @@ mod tests {
         let names: Vec<String> = (0..450).map(|n| format!("limit-{n}")).collect();
         let batch =
             (0..900).map(|n| record("a", n, 0, &[(&names[usize::try_from(n).unwrap() % 450], 1)]));
-        let grouped = fold(batch.collect(), &WindowKind::Hour.into());
+        let grouped = group_by_window(batch.collect(), &WindowKind::Hour.into());
         let (mut watermark, mut records, mut updates) = (None, 0, 0);
         while let Some(update) = grouped.groups[0].next_update(watermark.as_ref()) {
             assert!(update.consumed_milli.len() <= LIMITS_PER_UPDATE);
@@ -294,7 +297,7 @@ mod tests {
         assert_eq!((records, updates), (900, 5));
         // One record is never cut.
         let all: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
-        let grouped = fold(vec![record("a", 1, 0, &all)], &WindowKind::Hour.into());
+        let grouped = group_by_window(vec![record("a", 1, 0, &all)], &WindowKind::Hour.into());
         assert_eq!(grouped.groups[0].next_update(None).unwrap().consumed_milli.len(), 450);
     }
 
@@ -302,7 +305,10 @@ mod tests {
     fn streams_are_counted_side_by_side() {
         let mut other = record("a", 1, 0, &[("rpm", 1)]);
         other.stream = StreamLabel::from_arn(Some("x/stream/2026")).unwrap();
-        let grouped = fold(vec![record("a", 1, 0, &[("rpm", 1)]), other], &WindowKind::Hour.into());
+        let grouped = group_by_window(
+            vec![record("a", 1, 0, &[("rpm", 1)]), other],
+            &WindowKind::Hour.into(),
+        );
         assert_eq!((grouped.groups.len(), grouped.duplicates), (2, 0));
     }
 
@@ -310,7 +316,7 @@ mod tests {
     fn sums_do_not_overflow() {
         let most = 2 * crate::MillitokenSum::MAX.get();
         let batch = (1..=10_000).map(|n| record("a", n, 0, &[("rpm", most)])).collect();
-        let grouped = fold(batch, &WindowKind::Hour.into());
+        let grouped = group_by_window(batch, &WindowKind::Hour.into());
         let update = grouped.groups[0].next_update(None).unwrap();
         assert_eq!(update.consumed_milli[0].1, 10_000 * most);
     }
