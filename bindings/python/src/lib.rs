@@ -11,6 +11,7 @@ mod event_loop;
 mod limit;
 mod limiter;
 mod local;
+mod logging;
 mod options;
 mod permit;
 mod prepared;
@@ -49,10 +50,12 @@ mod _native {
     #[pymodule_export]
     use crate::usage::{Budget, UsageWindow};
 
-    /// An exception that a program makes itself has the attributes, too.
+    /// An exception that a program makes itself has the attributes, too. Logs go to Python.
     #[pymodule_init]
     fn init(module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         use pyo3::types::PyAnyMethods as _;
+        // It fails if the module was loaded before; then they go there already.
+        let _ = tracing::subscriber::set_global_default(crate::logging::ToPython);
         let exceeded = module.getattr("LimitExceededError")?;
         exceeded.setattr("retry_after", module.py().None())?;
         for error in [exceeded, module.getattr("NeverAdmissibleError")?] {

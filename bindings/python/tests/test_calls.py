@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import signal
 import time
 import warnings
@@ -130,6 +131,22 @@ def test_a_failed_release_does_not_replace_the_exception_of_the_body() -> None:
     with pytest.raises(KeyError), limiter.acquire("u", "r", {"rpm": 1}):
         engine.__exit__(None, None, None)
         raise KeyError("the model failed")
+
+
+def test_an_outage_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "sluicegate")
+    with sluicegate.local() as engine:
+        limiter = engine.limiter(limits=["rpm=100/never"])
+        limiter.acquire("u", "r", {"rpm": 1}).sync()
+    for _ in range(10):
+        limiter.acquire("u", "r", {"rpm": 1}).sync()
+    deadline = time.monotonic() + 10
+    while not caplog.records and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)
+    [outage] = caplog.record_tuples
+    assert outage[:2] == ("sluicegate", logging.WARNING)
+    assert outage[2].startswith("the store is unavailable") and "policy=Allow" in outage[2]
 
 
 def test_a_request_is_entered_once_at_a_time() -> None:
