@@ -1,7 +1,7 @@
 //! The decision on a request for tokens: [`assess`] compares an item with a request, and
 //! [`take_from`] makes the plan.
 //!
-//! The write queue uses both for all of its requests. [`decide`] is the same decision for one request
+//! The write queue uses both for acquires and leases from an item. [`decide`] is the same decision for one request
 //! alone; the buckets of an outage use it.
 //!
 //! Every function here is pure: its arguments are the newest image, the request and the time. An

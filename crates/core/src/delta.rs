@@ -139,7 +139,7 @@ pub fn extract_deltas<'a>(
 }
 
 /// [`extract_deltas`] for the shards of buckets in the layout of zae-limiter 0.10 and later
-/// ([`ShardKey`]); `None` for any other item. Its counters and its refill timestamp are those of a
+/// ([`ShardKey`]); `None` for any other item. A shard's counters and refill timestamp are those of a
 /// composite bucket. The limit that counts the writes of its partition gives nothing.
 ///
 /// # Errors

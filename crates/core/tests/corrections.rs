@@ -8,10 +8,12 @@ mod fixtures;
 #[path = "support/lone.rs"]
 mod lone;
 
+use std::sync::Arc;
+
 use sluicegate_core::{
-    Amounts, CompositeBucket, Condition, Configuration, ContentionEstimate, LimitBalance,
-    Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, RulesHash, WritePath,
-    extend,
+    Action, Amounts, Answer, CompositeBucket, Condition, Configuration, ContentionEstimate,
+    LimitBalance, Millitokens, Outcome, Purpose, QueuedRequest, RequestId, Rule, Rules, RulesHash,
+    WritePath, extend,
 };
 
 use self::fixtures::{T0, at, bucket_id, milli, name, rule};
@@ -299,4 +301,27 @@ fn claim_from_an_old_image_does_not_shorten_the_expiry_of_a_debt() {
             assert_eq!(extend(&after, at(now)), None, "{debit}");
         }
     }
+}
+
+/// The first request is short, and the item is to be brought to its limits before it is refused; but
+/// the second one can be served, and its write goes first.
+#[test]
+fn a_write_of_others_does_not_keep_a_refused_request_from_bringing_its_limits() {
+    let mut item = Some(item(5_000));
+    let mut process = Lone::seeing(item.as_ref(), at(T0));
+    let raised = Rules::from([(name("rpm"), rule(90_000, 90_000, 60_000)), (name("tpm"), rpm())]);
+    let raised = Configuration::explicit(raised);
+    let short = request(id(1), Purpose::Acquire, asks(&[("rpm", 80_000)]), &raised, at(T0));
+    process.queue.enter(short, (), at(T0));
+    assert_eq!(process.queue.next(at(T0), &mut || id(9)), Action::Read(vec![0]));
+    process.queue.enter(acquires(2, 1_000, T0), (), at(T0));
+    process.queue.answered(Answer::Read(vec![item.clone().map(Arc::new)]), at(T0));
+    let Step::Writes(plan) = process.step(None, at(T0)) else { panic!("a write") };
+    item = plan.apply(item.as_ref());
+    assert_eq!(item.as_ref().unwrap().limits[&name("rpm")].tokens, milli(4_000));
+    process.written(item.as_ref(), at(T0));
+    assert!(matches!(process.queue.take_resolved()[..], [((), Outcome::Done(_))]));
+    let refused = process.finish(&mut item, at(T0));
+    assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
+    assert_eq!(item.unwrap().limits[&name("rpm")].rule, rule(90_000, 90_000, 60_000));
 }

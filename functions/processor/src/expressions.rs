@@ -85,8 +85,8 @@ impl Update {
         sets
     }
 
-    /// The condition that an entry is open and that so many of its limits are counted.
-    fn still_open(&mut self, counted: usize) {
+    /// Sets the condition that an entry is open and that so many of its limits are counted.
+    fn require_open(&mut self, counted: usize) {
         let state = self.term(keys::STATE, " = ", text(keys::OPEN));
         let limits = if counted == 0 {
             format!("attribute_not_exists({})", self.name(keys::COUNTED_LIMITS))
@@ -186,7 +186,7 @@ pub(crate) fn close(counted: usize, state: QuarantineState, expiry_s: Option<i64
         sets.push(built.term(keys::TTL, " = ", number(expiry_s)));
     }
     built.expression = format!("SET {}", sets.join(", "));
-    built.still_open(counted);
+    built.require_open(counted);
     built
 }
 
@@ -195,7 +195,7 @@ pub(crate) fn note_counted(before: usize, after: usize) -> Update {
     let mut built = Update::default();
     let set = built.term(keys::COUNTED_LIMITS, " = ", number(after));
     built.expression = format!("SET {set}");
-    built.still_open(before);
+    built.require_open(before);
     built
 }
 

@@ -6,8 +6,8 @@ use super::bucket::Known;
 use super::member::Member;
 use super::request::{Answer, BucketDemand, Done, Outcome, Purpose, QueuedRequest, Write};
 use super::settings::{BUCKETS_MAX, CORRECTION_OUTRUNS_AT_ONCE, OUTRUNS_AT_ONCE};
-use super::state::{ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
-use super::unacked::is_forgotten;
+use super::state::{Ended, ExtendingExpiry, Flight, SharedWrite, Upkeep, WriteQueue};
+use super::unacked::may_be_forgotten;
 use crate::{CompositeBucket, EpochMillis, RequestId, WritePath, extend, is_clock_ahead};
 
 type BucketImage = Option<Arc<CompositeBucket>>;
@@ -72,16 +72,17 @@ impl<W> WriteQueue<W> {
     fn written(&mut self, images: Vec<BucketImage>, now: EpochMillis) {
         let Some(shared) = self.shared.take() else { return };
         let path = shared.write.plans.first().map(|(_, plan)| plan.path);
-        self.learn_written(&shared.write, images, shared.predates_requests, now);
-        if let Some(remembered) = &shared.ids_before_loss {
-            let is_forgotten = is_forgotten(remembered, self.buckets[0].image(), &shared.id);
+        self.learn_written(&shared.write, images, shared.is_unseen, now);
+        if let Some(ids_before_loss) = &shared.ids_before_loss {
+            let image = self.buckets[0].image();
+            let is_ambiguous = may_be_forgotten(ids_before_loss, image, &shared.id);
             // An attempt whose answer was lost may still take effect, once four other writes have
             // pushed its id out of the item.
             let refunds = shared
                 .members
                 .iter()
                 .any(|member| member.returns_tokens() && !member.may_be_refused());
-            self.counts.ambiguous += u32::from(is_forgotten || refunds);
+            self.counts.ambiguous += u32::from(is_ambiguous || refunds);
         }
         self.end_unacked();
         (self.outruns_in_a_row, self.pauses) = (0, 0);
@@ -100,7 +101,7 @@ impl<W> WriteQueue<W> {
         &mut self,
         write: &Write,
         images: Vec<BucketImage>,
-        predates_requests: [bool; BUCKETS_MAX],
+        is_unseen: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) {
         for ((index, plan), image) in write.plans.iter().zip(images) {
@@ -108,7 +109,8 @@ impl<W> WriteQueue<W> {
             let is_ahead = before.as_ref().is_some_and(|before| is_clock_ahead(before, now));
             let is_claim = plan.path == WritePath::Normal;
             self.counts.clocks_ahead += u32::from(is_claim && is_ahead);
-            if let Some(after) = image.as_deref().filter(|_| predates_requests[*index]) {
+            if let Some(after) = image.as_deref().filter(|_| is_unseen[*index]) {
+                // A claim succeeds only on the refill time of `before`: no other process claimed.
                 let found = if is_claim { before.as_deref() } else { Some(after) };
                 self.observe(*index, found, now);
             }
@@ -123,7 +125,7 @@ impl<W> WriteQueue<W> {
         for ((index, _), image) in shared.write.plans.iter().zip(found) {
             let Some(image) = image else { continue };
             let is_own = image.as_ref().is_some_and(|image| image.request_ids.contains(&shared.id));
-            if shared.predates_requests[*index] && !is_own {
+            if shared.is_unseen[*index] && !is_own {
                 self.observe(*index, image.as_deref(), now);
             }
             // The requests of the write entered before it was sent.
@@ -209,7 +211,7 @@ impl<W> WriteQueue<W> {
                     self.give_back(member.request.id, member.request.buckets)
                 }
                 (None, Purpose::Correct | Purpose::Lease(_)) => {
-                    self.note_done_without_caller(member.request.id, Some(member.leased));
+                    self.note_ended_without_caller(member.request.id, Ended::Done(member.leased));
                 }
                 (None, Purpose::GiveBack) => {}
             }
@@ -339,7 +341,7 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// The time of the last answer.
+    /// The time of the newest answer on the buckets, also one of another lane.
     pub(super) fn answered_at(&self) -> EpochMillis {
         let as_of = self.buckets.iter().filter_map(|bucket| Some(bucket.known.as_ref()?.as_of));
         as_of.max().unwrap_or(EpochMillis::MIN)

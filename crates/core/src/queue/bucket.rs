@@ -26,7 +26,7 @@ pub struct Known {
     /// The time of the answer.
     pub as_of: EpochMillis,
     /// True if the table itself returned it, with the answer to a write or to a strongly consistent
-    /// read.
+    /// read, or acknowledged it as a new item.
     pub is_authoritative: bool,
 }
 

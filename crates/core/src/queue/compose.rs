@@ -35,8 +35,8 @@ impl<W> WriteQueue<W> {
             && !self.settings.is_transactional
             && let Some(mut shared) = self.shared.take()
         {
-            shared.predates_requests = self.predates_requests(&shared.members);
-            let plans = self.plans(&shared.draft, &shared.id, shared.predates_requests, now);
+            shared.is_unseen = self.is_unseen(&shared.members);
+            let plans = self.plans(&shared.draft, &shared.id, shared.is_unseen, now);
             shared.generation += 1;
             let id = Some((shared.id.clone(), shared.generation));
             shared.write = Arc::new(Write { plans, id });
@@ -58,8 +58,8 @@ impl<W> WriteQueue<W> {
         if std::mem::take(&mut self.must_read) || self.should_read_first(now) {
             return self.read_all();
         }
-        let demands = self.buckets.iter().map(|_| BucketDraft::default()).collect();
-        let mut draft = Draft { demands, ..Draft::default() };
+        let buckets = self.buckets.iter().map(|_| BucketDraft::default()).collect();
+        let mut draft = Draft { buckets, ..Draft::default() };
         let mut members = Vec::new();
         let (mut wants_read, mut upkeep) = (false, None);
         let mut taking = 0;
@@ -84,12 +84,7 @@ impl<W> WriteQueue<W> {
                 Placed::PassedOver => _ = member.passed_over_at.get_or_insert(now),
                 Placed::Read => wants_read = true,
                 Placed::Upkeep(kind, bucket, plan) if members.is_empty() && upkeep.is_none() => {
-                    if kind == Upkeep::Reconfigure {
-                        member.may_reconfigure[bucket] = false;
-                        let configuration = &member.request.buckets[bucket].configuration;
-                        self.buckets[bucket].note_reconfiguring(configuration);
-                    }
-                    upkeep = Some((kind, bucket, plan));
+                    upkeep = Some((kind, bucket, plan, member.request.id.clone()));
                 }
                 Placed::Upkeep(..) => {}
             }
@@ -97,17 +92,32 @@ impl<W> WriteQueue<W> {
         }
         // A refund without a caller is sent only with another request, or if a waiting request needs
         // its tokens.
-        let has_company = members.iter().any(|member| member.waiter.is_some());
+        let has_caller = members.iter().any(|member| member.waiter.is_some());
         let is_waited_for = upkeep.is_none() && !wants_read && !self.is_idle();
-        if has_company || is_waited_for && !members.is_empty() {
+        if has_caller || is_waited_for && !members.is_empty() {
             return self.launch(draft, members, now, new_id);
         }
         members.append(&mut self.waiting);
         self.waiting = members;
         match upkeep {
-            Some((kind, bucket, plan)) => self.maintain(kind, bucket, plan),
+            Some((kind, bucket, plan, id)) => {
+                if kind == Upkeep::Reconfigure {
+                    self.note_reconfiguring(bucket, &id);
+                }
+                self.maintain(kind, bucket, plan)
+            }
             None if wants_read => self.read_all(),
             None => Action::Idle,
+        }
+    }
+
+    /// Notes that an item is brought to the limits of this request, which is then refused: once.
+    fn note_reconfiguring(&mut self, bucket: usize, id: &RequestId) {
+        let mut waiting = self.waiting.iter_mut();
+        if let Some(member) = waiting.find(|member| member.request.id == *id) {
+            member.may_reconfigure[bucket] = false;
+            let configuration = &member.request.buckets[bucket].configuration;
+            self.buckets[bucket].note_reconfiguring(configuration);
         }
     }
 
@@ -142,11 +152,11 @@ impl<W> WriteQueue<W> {
         let naming = members.iter().filter(may_name);
         let id = naming.min_by_key(|member| member.request.purpose == Purpose::Acquire);
         let id = id.map_or_else(new_id, |member| member.request.id.clone());
-        let predates_requests = self.predates_requests(&members);
-        let plans = self.plans(&draft, &id, predates_requests, now);
+        let is_unseen = self.is_unseen(&members);
+        let plans = self.plans(&draft, &id, is_unseen, now);
         let generation = members.iter().map(|member| member.attempts).max().unwrap_or(0);
         self.shared = Some(SharedWrite {
-            gives_back: draft.demands.iter().any(BucketDraft::gives_back),
+            gives_back: draft.buckets.iter().any(BucketDraft::gives_back),
             is_forced: draft.is_forced,
             draft,
             write: Arc::new(Write { plans, id: Some((id.clone(), generation)) }),
@@ -155,13 +165,13 @@ impl<W> WriteQueue<W> {
             members,
             ids_before_loss: None,
             has_looked: false,
-            predates_requests,
+            is_unseen,
         });
         self.send()
     }
 
-    /// For each bucket, true if its image is older than all of these requests.
-    fn predates_requests(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
+    /// For each bucket: true if none of these requests counts its image as seen since its entry.
+    fn is_unseen(&self, members: &[Member<W>]) -> [bool; BUCKETS_MAX] {
         std::array::from_fn(|index| !members.iter().any(|member| member.seen_since_entry[index]))
     }
 
@@ -169,19 +179,19 @@ impl<W> WriteQueue<W> {
         &self,
         draft: &Draft,
         id: &RequestId,
-        predates_requests: [bool; BUCKETS_MAX],
+        is_unseen: [bool; BUCKETS_MAX],
         now: EpochMillis,
     ) -> Vec<(usize, WritePlan)> {
         let fenced_off: Vec<_> = self.unacked.iter().map(|write| write.id.clone()).collect();
         let ids = Ids { id, fenced_off: &fenced_off };
-        let plan = |(index, (bucket, demand)): (usize, (&QueueBucket, &BucketDraft))| {
-            let is_claimed = predates_requests[index]
+        let plan = |(index, (bucket, drafted)): (usize, (&QueueBucket, &BucketDraft))| {
+            let is_claimed = is_unseen[index]
                 && bucket.contention.is_claimed()
                 && (bucket.needs_claim(self.settings, now) || !draft.acquires);
             let hint = if is_claimed { RefillHint::AssumeRefilled } else { RefillHint::TrustImage };
-            (index, demand.plan(bucket, draft, &ids, (self.settings, hint), now))
+            (index, drafted.plan(bucket, draft, &ids, (self.settings, hint), now))
         };
-        self.buckets.iter().zip(&draft.demands).enumerate().map(plan).collect()
+        self.buckets.iter().zip(&draft.buckets).enumerate().map(plan).collect()
     }
 
     fn send(&mut self) -> Action {

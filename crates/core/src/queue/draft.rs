@@ -17,8 +17,8 @@ use crate::{
 /// other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct BucketDraft {
-    /// The least balances, with refill and returned tokens, that the write finds before it takes.
-    /// With them, each request that may be refused has enough after those before it.
+    /// The least balance of each limit, refill and returned tokens included, that the write requires.
+    /// It covers each request that may be refused, after those before it.
     pub(super) floors: Amounts,
     taken: Amounts,
     /// Tokens that come back before anything is taken, as far as they fit.
@@ -36,7 +36,7 @@ pub(super) struct BucketDraft {
 /// The requests of a write that is being put together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Draft {
-    pub(super) demands: Vec<BucketDraft>,
+    pub(super) buckets: Vec<BucketDraft>,
     pub(super) acquires: bool,
     pub(super) corrects: bool,
     /// Some correction takes.

@@ -3,7 +3,7 @@
 use super::member::Member;
 use super::request::{Action, Done, OnLeave, Outcome, Purpose, QueuedRequest};
 use super::settings::EXTENSIONS_MAX;
-use super::state::{Upkeep, WriteQueue};
+use super::state::{Ended, Upkeep, WriteQueue};
 use crate::{EpochMillis, RequestId, extend};
 
 impl<W> WriteQueue<W> {
@@ -14,12 +14,15 @@ impl<W> WriteQueue<W> {
             self.must_pause = false;
         }
         let id = &request.id;
-        if let Some(at) = self.done_without_caller.iter().position(|(known, _)| known == id) {
-            let (_, leased) = self.done_without_caller.remove(at);
+        if let Some(at) = self.ended_without_caller.iter().position(|(known, _)| known == id) {
+            let (_, ended) = self.ended_without_caller.remove(at);
             let images = self.images();
             let (dropped, is_forced, attempts) = (Vec::new(), false, 0);
             let done = |leased| Done { path: None, images, leased, dropped, is_forced, attempts };
-            let outcome = leased.map_or(Outcome::Ambiguous, |leased| Outcome::Done(done(leased)));
+            let outcome = match ended {
+                Ended::Done(leased) => Outcome::Done(done(leased)),
+                Ended::Ambiguous => Outcome::Ambiguous,
+            };
             self.resolved.push((waiter, outcome));
             return;
         }
@@ -36,13 +39,13 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    /// Takes back a request that took effect, if its caller left before it learnt that. Its tokens are
-    /// given back with the next write; a correction or a lease tells so when it enters again.
+    /// Notes that a request took effect after its caller left. The next write gives back the tokens of
+    /// an acquire. A correction or a lease stands, and gets its outcome when it enters again.
     pub fn done_unseen(&mut self, request: QueuedRequest, done: Done) {
         match request.purpose {
             Purpose::Acquire => self.give_back(request.id, request.buckets),
             Purpose::Correct | Purpose::Lease(_) => {
-                self.note_done_without_caller(request.id, Some(done.leased));
+                self.note_ended_without_caller(request.id, Ended::Done(done.leased));
             }
             Purpose::GiveBack => {}
         }

@@ -34,15 +34,15 @@ impl<W> WriteQueue<W> {
             // It was done, and this queue no longer knows what it took.
             return Placed::Out(Outcome::Ambiguous);
         }
-        let demand = &draft.demands[0];
+        let drafted = &draft.buckets[0];
         if draft.acquires
             || draft.debits
             || draft.is_forced
-            || !shares(demand.configuration.as_deref(), configuration)
+            || !shares(drafted.configuration.as_deref(), configuration)
         {
             return Placed::Later;
         }
-        let mut returned = demand.returned.clone();
+        let mut returned = drafted.returned.clone();
         returned += &terms.returned;
         let mut leased =
             lease_size(&bucket.id, image, &terms.wanted, &returned, configuration, now);
@@ -81,9 +81,9 @@ impl<W> WriteQueue<W> {
         }
         draft.acquires |= !leased.is_empty();
         draft.corrects |= leased.is_empty();
-        let demand = &mut draft.demands[0];
-        demand.lease(&leased, &returned, &counted);
-        demand.configuration.get_or_insert_with(|| wanted.configuration.clone());
+        let drafted = &mut draft.buckets[0];
+        drafted.lease(&leased, &returned, &counted);
+        drafted.configuration.get_or_insert_with(|| wanted.configuration.clone());
         member.leased = leased;
         Placed::In
     }

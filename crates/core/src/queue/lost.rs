@@ -2,10 +2,10 @@
 
 use super::member::Member;
 use super::request::{Done, Outcome, Purpose};
-use super::settings::{DONE_WITHOUT_CALLER_MAX, FENCED_OFF_MAX, UNUSABLE_IDS_MAX};
-use super::state::{SharedWrite, WriteQueue};
-use super::unacked::{UnackedWrite, is_forgotten};
-use crate::{Amounts, RequestId};
+use super::settings::{ENDED_WITHOUT_CALLER_MAX, FENCED_OFF_MAX, UNUSABLE_IDS_MAX};
+use super::state::{Ended, SharedWrite, WriteQueue};
+use super::unacked::{UnackedWrite, may_be_forgotten};
+use crate::RequestId;
 
 impl<W> WriteQueue<W> {
     /// Ends the shared write if an image shows it, or if no image can show it any more.
@@ -19,8 +19,8 @@ impl<W> WriteQueue<W> {
             }
             return;
         }
-        let is_ambiguous = |remembered: &Vec<RequestId>| {
-            is_forgotten(remembered, self.buckets[0].image(), &shared.id)
+        let is_ambiguous = |ids_before_loss: &Vec<RequestId>| {
+            may_be_forgotten(ids_before_loss, self.buckets[0].image(), &shared.id)
         };
         if shared.ids_before_loss.as_ref().is_some_and(is_ambiguous) {
             self.give_up_write();
@@ -36,8 +36,7 @@ impl<W> WriteQueue<W> {
 
     fn end(&mut self, unacked: Vec<UnackedWrite>) {
         for write in unacked {
-            let is_forgotten = is_forgotten(&write.remembered, self.buckets[0].image(), &write.id);
-            if is_forgotten {
+            if may_be_forgotten(&write.ids_before_loss, self.buckets[0].image(), &write.id) {
                 self.counts.ambiguous += 1;
                 self.note_ambiguous_leases(&write);
             }
@@ -49,7 +48,7 @@ impl<W> WriteQueue<W> {
         for request in &write.requests {
             let waits = self.waiting.iter().any(|member| member.request.id == request.id);
             if matches!(request.purpose, Purpose::Lease(_)) && !waits {
-                self.note_done_without_caller(request.id.clone(), None);
+                self.note_ended_without_caller(request.id.clone(), Ended::Ambiguous);
             }
         }
     }
@@ -70,9 +69,10 @@ impl<W> WriteQueue<W> {
                 return;
             }
             let image = self.buckets[0].image();
-            if is_forgotten(&write.remembered, image, &write.id) {
-                write.remembered = image.map(|image| image.request_ids.clone()).unwrap_or_default();
-                self.note_ambiguous(&write);
+            if may_be_forgotten(&write.ids_before_loss, image, &write.id) {
+                let remembered = image.map(|image| image.request_ids.clone());
+                write.ids_before_loss = remembered.unwrap_or_default();
+                self.end_as_ambiguous(&write);
             }
             self.unacked.insert(0, write);
         }
@@ -84,8 +84,9 @@ impl<W> WriteQueue<W> {
         images.any(|image| image.request_ids.contains(id))
     }
 
-    /// Notes that no image can tell any more if a write happened. It may still come.
-    pub(super) fn note_ambiguous(&mut self, write: &UnackedWrite) {
+    /// Ends the waiting refunds and leases of a write of which no image can tell any more if it
+    /// happened. The write may still come.
+    pub(super) fn end_as_ambiguous(&mut self, write: &UnackedWrite) {
         self.counts.ambiguous += 1;
         self.note_ambiguous_leases(write);
         for request in &write.requests {
@@ -115,7 +116,7 @@ impl<W> WriteQueue<W> {
                 }
                 (None, Purpose::Acquire) => self.give_back(request.id, request.buckets),
                 (None, Purpose::Correct | Purpose::Lease(_)) => {
-                    self.note_done_without_caller(request.id, Some(request.leased));
+                    self.note_ended_without_caller(request.id, Ended::Done(request.leased));
                 }
                 (None, Purpose::GiveBack) => {}
             }
@@ -129,17 +130,17 @@ impl<W> WriteQueue<W> {
         }
     }
 
-    pub(super) fn note_done_without_caller(&mut self, id: RequestId, leased: Option<Amounts>) {
-        self.done_without_caller.push((id, leased));
-        let surplus = self.done_without_caller.len().saturating_sub(DONE_WITHOUT_CALLER_MAX);
-        self.done_without_caller.drain(..surplus);
+    pub(super) fn note_ended_without_caller(&mut self, id: RequestId, ended: Ended) {
+        self.ended_without_caller.push((id, ended));
+        let surplus = self.ended_without_caller.len().saturating_sub(ENDED_WITHOUT_CALLER_MAX);
+        self.ended_without_caller.drain(..surplus);
     }
 
     /// Remembers a write that is not sent again, if it is in doubt.
     pub(super) fn add_if_unacked(&mut self, shared: &SharedWrite<W>) {
-        let Some(remembered) = shared.ids_before_loss.clone() else { return };
+        let Some(ids_before_loss) = shared.ids_before_loss.clone() else { return };
         self.note_lost_id(shared.id.clone());
-        self.unacked.push(UnackedWrite::new(&shared.id, &shared.members, remembered));
+        self.unacked.push(UnackedWrite::new(&shared.id, &shared.members, ids_before_loss));
         let surplus = self.unacked.len().saturating_sub(FENCED_OFF_MAX);
         self.counts.ambiguous += u32::from(surplus > 0);
         self.unacked.drain(..surplus);

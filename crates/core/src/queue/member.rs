@@ -12,7 +12,8 @@ pub(super) struct Member<W> {
     pub(super) request: QueuedRequest,
     /// `None`: its caller left, or it never had one.
     pub(super) waiter: Option<W>,
-    /// Buckets whose newest image answers a call sent after the request entered.
+    /// For each bucket: true if its newest image answers a call sent after the request entered, and
+    /// nothing made it doubtful since: a pause, a lost answer, or an image from another lane.
     pub(super) seen_since_entry: [bool; BUCKETS_MAX],
     /// True if it had entered when the last call was sent.
     pub(super) was_present: bool,

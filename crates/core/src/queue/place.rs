@@ -49,20 +49,22 @@ impl<W> WriteQueue<W> {
             if member.request.may_reread_limits && is_behind {
                 return Placed::Out(Outcome::OutdatedLimits(index));
             }
-            let demand = &draft.demands[index];
-            if !shares(demand.configuration.as_deref(), configuration) || draft.is_forced {
+            let drafted = &draft.buckets[index];
+            if !shares(drafted.configuration.as_deref(), configuration) || draft.is_forced {
                 return Placed::Later;
             }
             if draft.corrects && !follows(bucket, configuration, &wanted.amounts) {
                 return Placed::Later;
             }
-            let Some(least) = demand.floors_with(&wanted.amounts) else { return Placed::Later };
+            let Some(least) = drafted.floors_with(&wanted.amounts) else { return Placed::Later };
             let mut acquire = bucket.acquire_of(wanted, &member.request.id, self.settings);
             acquire.amounts = &least;
-            match assess(image, acquire, &demand.returned, self.accrued_until(draft, index, now)) {
+            match assess(image, acquire, &drafted.returned, self.accrued_until(draft, index, now)) {
                 Assessment::Covered => floors.push(least),
                 Assessment::Short(_) | Assessment::Repair(_) => {
-                    let covers = assess(image, acquire, &demand.returned, now);
+                    // With refill that `accrued_until` withholds it may fit: then it waits, but no
+                    // request before it took its tokens.
+                    let covers = assess(image, acquire, &drafted.returned, now);
                     let or_else = match covers {
                         Assessment::Covered => Placed::Later,
                         _ => Placed::PassedOver,
@@ -76,11 +78,11 @@ impl<W> WriteQueue<W> {
                 Assessment::Full(limit) => return Placed::Out(Outcome::Full(index, limit)),
             }
         }
-        for ((demand, wanted), floors) in
-            draft.demands.iter_mut().zip(&member.request.buckets).zip(floors)
+        for ((drafted, wanted), floors) in
+            draft.buckets.iter_mut().zip(&member.request.buckets).zip(floors)
         {
-            demand.grant(&wanted.amounts, floors);
-            demand.configuration.get_or_insert_with(|| wanted.configuration.clone());
+            drafted.grant(&wanted.amounts, floors);
+            drafted.configuration.get_or_insert_with(|| wanted.configuration.clone());
         }
         draft.acquires = true;
         Placed::In
@@ -129,7 +131,7 @@ impl<W> WriteQueue<W> {
                 return Placed::Read;
             }
             member.dropped.extend(gone.into_iter().map(|(limit, _)| limit));
-            let of_acquires = draft.demands[index].configuration.as_deref();
+            let of_acquires = draft.buckets[index].configuration.as_deref();
             let may_share = match (of_acquires, image) {
                 (Some(configuration), Some(_)) => follows(bucket, configuration, Amounts::EMPTY),
                 (Some(configuration), None) => shares(Some(configuration), &wanted.configuration),
@@ -143,17 +145,17 @@ impl<W> WriteQueue<W> {
         if corrections.iter().all(|amounts| amounts.is_empty()) {
             return Placed::Out(Outcome::Done(member.done(None, self.images(), false)));
         }
-        let mut demands = draft.demands.clone();
+        let mut drafted = draft.buckets.clone();
         for (index, there) in corrections.iter().enumerate() {
-            if !demands[index].correct(there) {
+            if !drafted[index].correct(there) {
                 return Placed::Later;
             }
             if self.buckets[index].image().is_none() {
                 let configuration = &member.request.buckets[index].configuration;
-                demands[index].configuration.get_or_insert_with(|| configuration.clone());
+                drafted[index].configuration.get_or_insert_with(|| configuration.clone());
             }
         }
-        draft.demands = demands;
+        draft.buckets = drafted;
         draft.corrects = true;
         draft.debits |= member.is_debit();
         draft.is_forced |= is_forced;
@@ -162,11 +164,11 @@ impl<W> WriteQueue<W> {
 
     /// True if the items still follow the limits of a draft that corrects and takes.
     pub(super) fn follow(&self, draft: &Draft) -> bool {
-        self.buckets.iter().zip(&draft.demands).all(|(bucket, demand)| {
-            demand
+        self.buckets.iter().zip(&draft.buckets).all(|(bucket, drafted)| {
+            drafted
                 .configuration
                 .as_ref()
-                .is_none_or(|configuration| follows(bucket, configuration, &demand.floors))
+                .is_none_or(|configuration| follows(bucket, configuration, &drafted.floors))
         })
     }
 }

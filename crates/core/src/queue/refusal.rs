@@ -11,7 +11,7 @@ use crate::{Acquire, EpochMillis, Wait};
 
 impl<W> WriteQueue<W> {
     /// Refuses a request that a recent image cannot serve, also while a write is in flight, unless
-    /// that write gives tokens back, is upkeep, or is being repeated.
+    /// that write or a waiting request gives tokens back, or the write is upkeep or being repeated.
     pub(super) fn refused_at_once(&self, member: &Member<W>, now: EpochMillis) -> Option<Outcome> {
         let gives_back = self.shared.as_ref().is_some_and(|shared| shared.gives_back);
         let has_upkeep_in_flight = matches!(self.flight, Some(Flight::Upkeep(..)));
@@ -91,7 +91,7 @@ impl<W> WriteQueue<W> {
     /// Refuses a request if another process came first, claimed a moment ago and left too little.
     /// Otherwise every process would write for the refill of the few milliseconds since.
     ///
-    /// A claim made before this call began is old knowledge: it refuses only within `refusal_age_max_ms`.
+    /// A claim from before this call began refuses only while it is younger than `refusal_age_max_ms`.
     pub(super) fn refusal_after_lost_race(
         &self,
         member: &Member<W>,
@@ -184,9 +184,9 @@ impl<W> WriteQueue<W> {
     ) -> Vec<Vec<LimitStatus>> {
         let of_bucket = |(index, bucket): (usize, &QueueBucket)| {
             let BucketDemand { amounts, configuration } = &member.request.buckets[index];
-            let demand = (amounts, member.returned());
+            let asked = (amounts, member.returned());
             let (image, now) = (bucket.image(), as_of(index));
-            let mut all = evaluate_after(&bucket.id, image, demand, configuration, now);
+            let mut all = evaluate_after(&bucket.id, image, asked, configuration, now);
             all.retain(|status| amounts.contains_key(&status.limit));
             all
         };

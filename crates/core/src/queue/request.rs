@@ -114,11 +114,11 @@ pub enum Action {
     Read(Vec<usize>),
     /// Send this write.
     Write(Arc<Write>),
-    /// Let other writers go first. Then ask again.
+    /// Wait, then ask again: other writers came first, or the table is busy or did not answer.
     Pause {
         /// Pauses of this queue in a row, this one included.
         in_a_row: u32,
-        /// True if the queue only corrects: no caller waits for tokens.
+        /// True if other writers came first and no caller waits for tokens.
         only_corrects: bool,
     },
 }

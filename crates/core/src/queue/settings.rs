@@ -19,8 +19,9 @@ pub(super) const AHEAD_ATTEMPTS_MAX: u32 = 2;
 pub(super) const FENCED_OFF_MAX: usize = 2;
 /// Ids of lost writes that are remembered, of which an item may remember four.
 pub(super) const UNUSABLE_IDS_MAX: usize = 2 * RequestId::REMEMBERED;
-/// Corrections and leases that are remembered after their callers left, in case they come again.
-pub(super) const DONE_WITHOUT_CALLER_MAX: usize = 64;
+/// Corrections and leases that ended after their callers left and are remembered, in case they enter
+/// again.
+pub(super) const ENDED_WITHOUT_CALLER_MAX: usize = 64;
 /// Attempts to move an expiry.
 pub(super) const EXTENSIONS_MAX: u32 = 5;
 

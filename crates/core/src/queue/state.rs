@@ -21,14 +21,13 @@ pub struct WriteQueue<W> {
     pub(super) waiting: Vec<Member<W>>,
     /// The call that the table has not answered.
     pub(super) flight: Option<Flight>,
-    /// The write in flight, or one whose answer was lost.
+    /// The write of requests that is in flight or whose answer was lost; it may have one request.
     pub(super) shared: Option<SharedWrite<W>>,
     /// Requests that are done, but whose item would expire before its debt is refilled.
     pub(super) extending_expiry: Option<ExtendingExpiry<W>>,
     pub(super) unacked: Vec<UnackedWrite>,
-    /// Corrections and leases that took effect after their callers left, and the tokens that they
-    /// took; `None`: the item can no longer tell if they took effect.
-    pub(super) done_without_caller: Vec<(RequestId, Option<Amounts>)>,
+    /// Corrections and leases that ended after their callers left, in case they enter again.
+    pub(super) ended_without_caller: Vec<(RequestId, Ended)>,
     /// Ids of lost writes that later writes may have fenced off. If an item remembers such an id, the
     /// lost write or the fence may have left it there.
     pub(super) unusable_ids: Vec<RequestId>,
@@ -43,6 +42,15 @@ pub struct WriteQueue<W> {
     pub(super) must_read: bool,
     pub(super) resolved: Vec<(W, Outcome)>,
     pub(super) counts: Counts,
+}
+
+/// The end of a request without a caller.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) enum Ended {
+    /// It took effect, and leased these tokens.
+    Done(Amounts),
+    /// The item can no longer tell if it took effect.
+    Ambiguous,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,8 +87,8 @@ pub(super) struct SharedWrite<W> {
     /// True if it gives tokens back: a repetition that takes effect twice would admit too much.
     pub(super) gives_back: bool,
     pub(super) is_forced: bool,
-    /// For each bucket: true if its image is older than all requests of the write.
-    pub(super) predates_requests: [bool; BUCKETS_MAX],
+    /// For each bucket: true if none of the requests counts its image as seen since its entry.
+    pub(super) is_unseen: [bool; BUCKETS_MAX],
 }
 
 impl<W> SharedWrite<W> {
@@ -110,7 +118,7 @@ impl<W> WriteQueue<W> {
             shared: None,
             extending_expiry: None,
             unacked: Vec::new(),
-            done_without_caller: Vec::new(),
+            ended_without_caller: Vec::new(),
             unusable_ids: Vec::new(),
             outruns_in_a_row: 0,
             requests_max: usize::MAX,

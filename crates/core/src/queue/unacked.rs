@@ -9,8 +9,8 @@ use crate::{Amounts, CompositeBucket, Millitokens, RequestId};
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct UnackedWrite {
     pub(super) id: RequestId,
-    /// The ids that the item of bucket 0 remembered before it.
-    pub(super) remembered: Vec<RequestId>,
+    /// The ids that the item of bucket 0 remembered before the first attempt.
+    pub(super) ids_before_loss: Vec<RequestId>,
     pub(super) requests: Vec<UnackedRequest>,
 }
 
@@ -27,7 +27,7 @@ impl UnackedWrite {
     pub(super) fn new<W>(
         id: &RequestId,
         members: &[Member<W>],
-        remembered: Vec<RequestId>,
+        ids_before_loss: Vec<RequestId>,
     ) -> Self {
         let request = |member: &Member<W>| UnackedRequest {
             id: member.request.id.clone(),
@@ -35,7 +35,7 @@ impl UnackedWrite {
             buckets: member.request.buckets.clone(),
             leased: member.leased.clone(),
         };
-        Self { id: id.clone(), remembered, requests: members.iter().map(request).collect() }
+        Self { id: id.clone(), ids_before_loss, requests: members.iter().map(request).collect() }
     }
 
     pub(super) fn has(&self, id: &RequestId) -> bool {
@@ -57,14 +57,14 @@ impl UnackedRequest {
     }
 }
 
-/// True if the item may have forgotten `id`, because it has forgotten all of `before`.
-pub(super) fn is_forgotten(
-    before: &[RequestId],
+/// True if the item may have forgotten `id`, because it has forgotten all of `ids_before_loss`.
+pub(super) fn may_be_forgotten(
+    ids_before_loss: &[RequestId],
     image: Option<&CompositeBucket>,
     id: &RequestId,
 ) -> bool {
     let Some(image) = image else { return true };
     let mut others = image.request_ids.iter().filter(|seen| *seen != id);
     let is_full = image.request_ids.len() >= RequestId::REMEMBERED;
-    is_full && !others.any(|seen| before.contains(seen))
+    is_full && !others.any(|seen| ids_before_loss.contains(seen))
 }

@@ -48,13 +48,13 @@ impl<T: Table> CompositeStore<T> {
                 Outcome::Refused(limits) => return Err(AcquireError::refused(limits.concat())),
                 Outcome::OutdatedLimits(_) => {
                     may_reread_limits = false;
-                    self.reread_limits(targets, context).await;
+                    self.follow_newer_limits(targets, context).await;
                 }
                 // A limit that is unknown here may have been stored a moment ago.
                 Outcome::Unknown(_) | Outcome::Full(..) if may_look_again => {
                     may_look_again = false;
                     for target in &mut *targets {
-                        self.look_up_again(target, context).boxed().await?;
+                        self.read_limits_again(target, context).boxed().await?;
                     }
                 }
                 Outcome::Unknown(limit) => return Err(InvalidRequest::UnknownLimit(limit).into()),
@@ -79,7 +79,7 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// Reads stored limits again if an item follows a change of them that is not known here.
-    pub(super) async fn reread_limits(
+    pub(super) async fn follow_newer_limits(
         &self,
         targets: &mut [BucketRequest],
         context: &mut CallContext<'_>,
@@ -89,7 +89,7 @@ impl<T: Table> CompositeStore<T> {
             if target.configuration.is_behind(&image) {
                 let (bucket, entry) = (&target.bucket, &target.entry);
                 let newer = self
-                    .reread_configuration(bucket, entry, &target.configuration, &image, context)
+                    .newer_configuration(bucket, entry, &target.configuration, &image, context)
                     .boxed();
                 if let Some(newer) = newer.await {
                     target.configuration = newer;
@@ -120,7 +120,8 @@ impl<T: Table> CompositeStore<T> {
 /// The parts and the path of a grant.
 fn granted(targets: &[BucketRequest], done: Done) -> (Vec<BucketGrant>, Option<WritePath>) {
     let parts = targets.iter().zip(done.images).map(|(target, image)| target.part(image));
-    // An earlier attempt did it. See `Grant::is_held`: a grant of the store has a path.
+    // No path: an earlier attempt did it. A grant without one would pass for one of held tokens
+    // (`Grant::is_held`), so it gets a path.
     (parts.collect(), done.path.or(Some(WritePath::Unclaimed)))
 }
 

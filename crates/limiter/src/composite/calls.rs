@@ -1,8 +1,9 @@
 //! The calls of a lane on the table.
 //!
 //! A call owns all that it needs: the next leader goes on with it if the caller that sent it leaves.
-//! If the last caller's time is over, it is dropped and counts as lost; if its future was dropped, a
-//! task awaits the answer (`Lane::drop_call_for_nobody`).
+//! If the last caller's time is over, the call is dropped and counts as lost
+//! (`Lane::drop_call_for_nobody`). If the last caller's future was dropped, a task awaits the answer
+//! (`Lane::end_call_later`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,7 +114,7 @@ pub(super) async fn transact<T: Table>(
     let writes: Vec<_> =
         plans.iter().map(|(index, plan)| (buckets[*index].clone(), plan.clone())).collect();
     let token = match &write.id {
-        Some((id, attempt)) => format!("{}-{attempt}", id.as_str()),
+        Some((id, generation)) => format!("{}-{generation}", id.as_str()),
         None => new_id().as_str().to_owned(),
     };
     let items = plans.len() + usize::from(mark.is_some());

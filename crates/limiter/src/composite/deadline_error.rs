@@ -6,7 +6,7 @@ use crate::store_error::{BoxError, SetupError, StoreFailure, described};
 use crate::table::TableError;
 
 /// The error of a request that has no more time. Between the store and the guard, a bare `Contended`
-/// says that nothing was taken. A `Contended` in an `Unavailable` says that a write is in doubt although
+/// says that nothing was taken, or that the lane gives it back if a lost write did take it. A `Contended` in an `Unavailable` says that a write is in doubt although
 /// the store answers: tokens may have been taken, but this is no outage. `Guard::take_by` unwraps it, so
 /// to the caller `Contended` does not say that nothing was taken.
 pub(super) fn error_at_deadline(

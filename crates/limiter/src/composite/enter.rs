@@ -53,8 +53,7 @@ impl Lane {
                     tokio::select! {
                         biased;
                         resolved = &mut open.receiver => break resolved.ok(),
-                        // This caller leads or passes the lead on, whatever the outcome of its own
-                        // request.
+                        // This caller leads next, whatever the outcome of its own request.
                         () = self.free.notified() => {}
                         () = timer.at(late) => if timer.is_over() {
                             break None;

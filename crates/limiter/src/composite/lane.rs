@@ -29,7 +29,7 @@ pub(super) const ANSWER_TIME_MAX: Duration = Duration::from_secs(8);
 /// A leader may be late by this much before another caller takes over: the leader's owner may not
 /// poll it.
 pub(super) const LATE_MAX: Duration = Duration::from_millis(250);
-/// The duration of the quickest answer before there was one, and at most.
+/// The first value, and the upper bound, of `LaneState::quickest`.
 const QUICKEST_MAX: Duration = Duration::from_millis(50);
 
 /// The requests on one bucket, or on a child's and its parent's.
@@ -63,7 +63,7 @@ pub(super) struct LaneState {
     /// The time of the last action, by the clock of its leader.
     pub(super) last_acted_at: EpochMillis,
     /// True if several callers waited for the last answer.
-    pub(super) is_shared: bool,
+    pub(super) had_several_waiters: bool,
 }
 
 /// A caller that waits.
@@ -95,7 +95,7 @@ impl Lane {
             answer_time: ANSWER_TIME_MIN,
             replies: 0,
             last_acted_at: EpochMillis::MIN,
-            is_shared: false,
+            had_several_waiters: false,
         };
         Self { buckets, images, state: Mutex::new(state), free: Notify::new() }
     }
@@ -124,7 +124,7 @@ impl Lane {
         }
     }
 
-    /// Sends the callers the outcomes of their requests.
+    /// Hands over the counts of the queue, and sends the callers the outcomes of their requests.
     pub(super) fn dispatch(&self, state: &mut LaneState, calls: &dyn Calls) {
         let counts = state.queue.take_counts();
         if counts != Counts::default() {
@@ -155,7 +155,7 @@ impl Lane {
             return false;
         }
         let waiters = state.queue.waiters().count().max(1);
-        state.is_shared = waiters > 1;
+        state.had_several_waiters = waiters > 1;
         let share = 1.0 / f64::from(u32::try_from(waiters).unwrap_or(u32::MAX));
         for waiter in state.queue.waiters() {
             waiter.cost.write_units += reply.write_units * share;

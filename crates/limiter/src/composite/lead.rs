@@ -35,10 +35,10 @@ impl Lane {
             }
         }
         state.term += 1;
-        let (pending_call, since) = state.pending_call.take().unzip();
-        let since = since.unwrap_or(now);
-        state.leader_due_at = Some(now.max(since + state.answer_time) + LATE_MAX);
-        Some(Leader { lane: self, term: state.term, pending_call, since })
+        let (pending_call, sent_at) = state.pending_call.take().unzip();
+        let sent_at = sent_at.unwrap_or(now);
+        state.leader_due_at = Some(now.max(sent_at + state.answer_time) + LATE_MAX);
+        Some(Leader { lane: self, term: state.term, pending_call, sent_at })
     }
 }
 
@@ -68,8 +68,8 @@ pub(super) struct Leader<'a> {
     lane: &'a Arc<Lane>,
     term: u64,
     pending_call: Option<PendingCall>,
-    /// The time at which it began to await the call.
-    since: Instant,
+    /// The time at which the call was sent, perhaps by an earlier leader.
+    sent_at: Instant,
 }
 
 impl Leader<'_> {
@@ -82,10 +82,10 @@ impl Leader<'_> {
         calls: &dyn Calls,
         clock: &dyn Clock,
     ) -> bool {
-        let mut must_yield = self.lane.lock().is_shared;
+        let mut must_yield = self.lane.lock().had_several_waiters;
         while receiver.is_empty() {
             if self.pending_call.is_some() {
-                let late = self.since + self.lane.lock().answer_time;
+                let late = self.sent_at + self.lane.lock().answer_time;
                 let reply = tokio::select! {
                     biased;
                     reply = self.reply() => reply,
@@ -98,12 +98,12 @@ impl Leader<'_> {
                     }
                 };
                 let mut state = self.lane.lock();
-                let reply = (reply, self.since.elapsed());
+                let reply = (reply, self.sent_at.elapsed());
                 if !self.lane.take_reply(&mut state, self.term, reply, Some(clock)) {
                     return true;
                 }
                 self.lane.dispatch(&mut state, calls);
-                must_yield = state.is_shared;
+                must_yield = state.had_several_waiters;
                 continue;
             }
             // Callers whose requests were just resolved may send the next ones, and share the next
@@ -154,7 +154,7 @@ impl Leader<'_> {
                         return false;
                     }
                 }
-                None => self.since = Instant::now(),
+                None => self.sent_at = Instant::now(),
             }
         }
         true
@@ -168,7 +168,7 @@ impl Leader<'_> {
         }
         let reply = tokio::time::timeout(ANSWER_TIME_MAX, self.reply()).await;
         self.pending_call = None;
-        let reply = (reply.unwrap_or_else(|_| silence()), self.since.elapsed());
+        let reply = (reply.unwrap_or_else(|_| silence()), self.sent_at.elapsed());
         let mut state = self.lane.lock();
         self.lane.take_reply(&mut state, self.term, reply, None);
         // Another caller may have entered meanwhile.
@@ -197,7 +197,7 @@ impl Drop for Leader<'_> {
         }
         state.leader_due_at = None;
         state.pending_call =
-            self.pending_call.take().map(|pending_call| (pending_call, self.since));
+            self.pending_call.take().map(|pending_call| (pending_call, self.sent_at));
         let is_idle = state.queue.is_idle();
         Lane::drop_call_for_nobody(&mut state);
         drop(state);

@@ -36,7 +36,7 @@ impl<T: Table> LeaseCalls for CompositeStore<T> {
         async move {
             let mut context = CallContext::reading(clock, request.deadline);
             let mut targets = self.targets(request, Lookup::WhereNeeded, &mut context).await?;
-            self.reread_limits(&mut targets, &mut context).await;
+            self.follow_newer_limits(&mut targets, &mut context).await;
             Ok(Some(targets.iter().map(|target| target.part(target.image())).collect()))
         }
         .boxed()
@@ -213,7 +213,7 @@ impl<T: Table> CompositeStore<T> {
                     may_reread_limits = false;
                     let entry = self.images.entry(bucket);
                     if let Some(image) = entry.known().and_then(|known| known.image) {
-                        let newer = self.reread_configuration(
+                        let newer = self.newer_configuration(
                             bucket,
                             &entry,
                             &configuration,

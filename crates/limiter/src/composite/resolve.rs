@@ -185,15 +185,15 @@ impl<T: Table> CompositeStore<T> {
         Ok(learned)
     }
 
-    /// The configuration of a bucket whose item follows a change that this configuration does not
-    /// know. It comes from another request in this process that learned it meanwhile, or from a
-    /// strongly consistent read. If a level is older than in the item even after that read, then it
-    /// was deleted by hand or the table was restored, and the item follows the read:
-    /// [`StoredRules::read_after`].
+    /// A newer configuration for a bucket whose item knows a later change than this one. It comes from
+    /// another request in this process that learned it meanwhile, or from a strongly consistent read.
+    /// If a level is older than in the item even after that read, then it was deleted by hand or the
+    /// table was restored: the item will be brought to what was read
+    /// ([`StoredRules::read_after`]).
     ///
     /// `None`, and the item stays as it is: another request is reading, or the levels cannot be read
     /// now.
-    pub(super) async fn reread_configuration(
+    pub(super) async fn newer_configuration(
         &self,
         bucket: &BucketId,
         entry: &Entry,
@@ -253,7 +253,7 @@ impl<T: Table> CompositeStore<T> {
     }
 
     /// Reads the limits of a bucket again, by a strongly consistent read.
-    pub(super) async fn look_up_again(
+    pub(super) async fn read_limits_again(
         &self,
         target: &mut BucketRequest,
         context: &mut CallContext<'_>,

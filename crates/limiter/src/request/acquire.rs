@@ -7,8 +7,8 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use sluicegate_core::{Amounts, EntityId, LIMITS_MAX, Millitokens, Resource};
 use smol_str::SmolStr;
 
+use super::attempt::{attempt, wait_for};
 use super::outcome;
-use super::send::{attempt, wait_for};
 use crate::call::as_deadline;
 use crate::check::amounts;
 use crate::error::{AcquireError, InvalidRequest, LimitExceeded, LimitStatus};
@@ -161,7 +161,7 @@ impl Limiter {
     /// A request for tokens: name the amounts, then await it.
     ///
     /// # Panics
-    /// Outside a runtime of tokio with `enable_time`.
+    /// Awaiting it panics outside a runtime of tokio with `enable_time`.
     pub fn acquire(
         &self,
         entity: impl AsRef<str>,

@@ -84,8 +84,8 @@ pub(crate) async fn wait_for<'a>(
     }
     let place = queue.join();
     // A request ahead waits for its own time at most, but that may be longer than this one's.
-    let left = clock.sleep(budget.left());
-    let Either::Left((_turn, _)) = select(std::pin::pin!(place.turn()), left).await else {
+    let time_over = clock.sleep(budget.left());
+    let Either::Left((_turn, _)) = select(std::pin::pin!(place.turn()), time_over).await else {
         return ask().await;
     };
     loop {
